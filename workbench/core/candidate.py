@@ -1,0 +1,137 @@
+"""`Candidate`: what is built and judged; what its template may ask about it; and whether it applies at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import BadRequest, RenderError
+from .expressions import evaluate, names_in
+from .layer import INT32_MAX, ConvTranspose, Workload
+from .variants import PRECISIONS_OF, Variant
+
+AXES = ("d", "h", "w")
+# sm version -> limits that decide whether a config can run: CUDA C++ Programming Guide, "Technical Specifications
+# per Compute Capability". Bytes are per block (opt-in) and per multiprocessor; registers in 32-bit words.
+GPU_LIMITS = {
+    80: {"shared_per_block": 163 * 1024, "shared_per_sm": 164 * 1024, "registers_per_sm": 65536, "threads_per_sm": 2048,
+         "blocks_per_sm": 32},
+    86: {"shared_per_block": 99 * 1024, "shared_per_sm": 100 * 1024, "registers_per_sm": 65536, "threads_per_sm": 1536,
+         "blocks_per_sm": 16},
+    89: {"shared_per_block": 99 * 1024, "shared_per_sm": 100 * 1024, "registers_per_sm": 65536, "threads_per_sm": 1536,
+         "blocks_per_sm": 24},
+    90: {"shared_per_block": 227 * 1024, "shared_per_sm": 228 * 1024, "registers_per_sm": 65536,
+         "threads_per_sm": 2048, "blocks_per_sm": 32},
+    100: {"shared_per_block": 227 * 1024, "shared_per_sm": 228 * 1024, "registers_per_sm": 65536,
+          "threads_per_sm": 2048, "blocks_per_sm": 32},
+    120: {"shared_per_block": 99 * 1024, "shared_per_sm": 100 * 1024, "registers_per_sm": 65536,
+          "threads_per_sm": 1536, "blocks_per_sm": 24},
+}
+EMULATED_SM = 90  # the emulator has the limits of this GPU, so that a config that fits there is tried here
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A variant with a value for every tunable, a layer, a dtype and compile flags.
+
+    `form` says whether the layer's parameters are constants of the source or arguments of the launcher.
+    """
+
+    variant: Variant
+    layer: ConvTranspose
+    dtype: str
+    config: dict[str, int] = field(hash=False)
+    precision: str = ""
+    form: str = "constant"
+    compile_flags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "config", self.variant.config(self.config))
+        offered = [p for p in self.variant.precision if p in PRECISIONS_OF[self.dtype]]
+        if not self.precision:
+            object.__setattr__(self, "precision", offered[0] if offered else "")
+        elif self.precision not in offered:
+            raise BadRequest(f"{self.variant.name} does not compute {self.dtype} in {self.precision}; it offers "
+                             f"{', '.join(offered) or 'nothing for this dtype'}.", field="precision")
+        if self.form not in self.variant.forms:
+            raise BadRequest(f"{self.variant.name} has no {self.form} form; it has {', '.join(self.variant.forms)}.",
+                             field="form")
+
+    @property
+    def direction(self) -> str:
+        return self.variant.direction
+
+
+def layer_fields(layer: ConvTranspose) -> dict[str, int]:
+    """The layer as kernels see it: three dimensions, whole numbers, has_bias 0 or 1."""
+    layer = layer.in_three_dimensions()
+    fields = {"in_channels": layer.in_channels, "out_channels": layer.out_channels, "groups": layer.groups}
+    for member, name in (("kernel", "kernel_size"), ("stride", "stride"), ("padding", "padding"),
+                         ("dilation", "dilation")):
+        fields |= {f"{member}_{axis}": v for axis, v in zip(AXES, getattr(layer, name), strict=True)}
+    return fields | {"has_bias": int(layer.bias)}
+
+
+def problem_fields(workload: Workload) -> dict[str, int]:
+    """The members of `struct Problem` (kernel_templates/common/problem.cuh), in its order; all are int64."""
+    flat = workload.in_three_dimensions()
+    return {"batch": flat.batch,
+            **{f"in_{a}": v for a, v in zip(AXES, flat.input_size, strict=True)},
+            **{f"out_{a}": v for a, v in zip(AXES, flat.output_size, strict=True)},
+            **layer_fields(flat.layer)}
+
+
+def derived_values(candidate: Candidate, *, sm: int) -> dict[str, Any]:
+    """The [derived] values of the header, in order; each may use the ones before it."""
+    names = _names(candidate, sm)
+    values: dict[str, Any] = {}
+    for name, text in candidate.variant.derived:
+        values[name] = names[name] = evaluate(text, names)
+    return values
+
+
+def why_not(candidate: Candidate, *, sm: int) -> str | None:
+    """None when the candidate can run on that GPU generation, else the sentence that says why not."""
+    variant = candidate.variant
+    if not candidate.precision:
+        return f"Not run: {variant.name} does not compute {candidate.dtype}."
+    if sm < variant.min_sm:
+        return f"Not run: {variant.name} needs sm_{variant.min_sm}, this GPU is sm_{sm}."
+    names = _names(candidate, sm) | derived_values(candidate, sm=sm)
+    for text in variant.needs:
+        if not evaluate(text, names):
+            return f"Not run: {variant.name} needs {text}; here {_shown(text, names)}."
+    limit = gpu_limits(sm)["shared_per_block"]
+    used = names.get("smem_bytes", 0)
+    if used > limit:
+        config = " ".join(f"{k}={v}" for k, v in candidate.config.items())
+        return f"Not run: {config} needs {used:,} bytes of shared memory, this GPU has {limit:,}.".replace(",", " ")
+    return None
+
+
+def gpu_limits(sm: int) -> dict[str, int]:
+    """Limits of the newest known generation that is not newer than `sm`."""
+    known = [k for k in GPU_LIMITS if k <= sm]
+    if not known:
+        raise BadRequest(f"sm_{sm} is older than sm_80, the oldest GPU the templates are written for.")
+    return GPU_LIMITS[max(known)]
+
+
+def _names(candidate: Candidate, sm: int) -> dict[str, Any]:
+    from .layer import DTYPES
+    return {**candidate.config, "layer": layer_fields(candidate.layer), "gpu": {**gpu_limits(sm), "sm": sm},
+            "element_bytes": DTYPES[candidate.dtype], "precision": candidate.precision, "dtype": candidate.dtype,
+            "constant": candidate.form == "constant", "INT32_MAX": INT32_MAX}
+
+
+def _shown(text: str, names: dict[str, Any]) -> str:
+    parts = []
+    for name in sorted(names_in(text)):
+        owner, _, attr = name.partition(".")
+        value = names[owner][attr] if attr else names.get(owner)
+        if value is not None and not callable(value):
+            parts.append(f"{name} is {value}")
+    return ", ".join(parts) or "it does not hold"
+
+
+__all__ = ["Candidate", "RenderError", "derived_values", "gpu_limits", "layer_fields", "problem_fields", "why_not"]

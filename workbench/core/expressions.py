@@ -1,0 +1,83 @@
+"""The small language of a template's header: integer arithmetic and comparisons over names; nothing else is let in."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .errors import RenderError
+
+_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift, ast.RShift: operator.rshift}
+_COMPARE: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b}
+_UNARY: dict[type, Callable[[Any], Any]] = {ast.USub: operator.neg, ast.Not: operator.not_}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "abs": abs, "ceil_div": lambda a, b: -(-a // b)}
+
+
+def evaluate(text: str, names: Mapping[str, Any]) -> Any:
+    """Value of `text`; `names` maps a name to a number or to a mapping reached by a dot (`layer.groups`).
+
+    Raises `RenderError` for syntax, for anything outside the grammar, and for a name nobody defines.
+    """
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError) as error:
+        raise RenderError(f"The expression {text!r} cannot be read: {error.args[0]}.") from error
+    try:
+        return _value(tree.body, names, text)
+    except (TypeError, ZeroDivisionError, OverflowError) as error:
+        raise RenderError(f"The expression {text!r} has no value: {error}.") from error
+
+
+def names_in(text: str) -> set[str]:
+    """The names an expression uses, dotted ones whole."""
+    found = set()
+    for node in ast.walk(ast.parse(text, mode="eval")):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found.add(f"{node.value.id}.{node.attr}")
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+    return found
+
+
+def _value(node: ast.expr, names: Mapping[str, Any], text: str) -> Any:
+    def go(n: ast.expr) -> Any:
+        return _value(n, names, text)
+
+    match node:
+        case ast.Constant(value=int() | str() | bool()):
+            return node.value
+        case ast.Name(id=name) if name in names:
+            return names[name]
+        case ast.Name(id=name):
+            raise RenderError(f"The expression {text!r} uses {name}, which nobody defines; "
+                              f"known are {', '.join(sorted(names))}.")
+        case ast.Attribute(value=ast.Name(id=owner), attr=attr) if isinstance(names.get(owner), Mapping):
+            if attr not in names[owner]:
+                raise RenderError(f"The expression {text!r} uses {owner}.{attr}, which does not exist; "
+                                  f"known are {', '.join(sorted(names[owner]))}.")
+            return names[owner][attr]
+        case ast.BinOp(op=op) if type(op) in _BINARY:
+            return _BINARY[type(op)](go(node.left), go(node.right))
+        case ast.UnaryOp(op=op) if type(op) in _UNARY:
+            return _UNARY[type(op)](go(node.operand))
+        case ast.BoolOp(op=ast.And()):
+            return all(go(v) for v in node.values)
+        case ast.BoolOp(op=ast.Or()):
+            return any(go(v) for v in node.values)
+        case ast.Compare(ops=ops) if all(type(o) in _COMPARE for o in ops):
+            values = [go(node.left), *map(go, node.comparators)]
+            return all(_COMPARE[type(o)](a, b) for o, a, b in zip(ops, values, values[1:], strict=False))
+        case ast.IfExp():
+            return go(node.body) if go(node.test) else go(node.orelse)
+        case ast.List() | ast.Tuple():
+            return [go(e) for e in node.elts]
+        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](*map(go, node.args))
+    raise RenderError(f"The expression {text!r} uses {ast.unparse(node)!r}; allowed are whole numbers, names, "
+                      f"+ - * // % **, comparisons, and/or/not, if/else, {', '.join(_FUNCTIONS)}.")

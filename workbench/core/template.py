@@ -1,0 +1,160 @@
+"""Candidate -> CUDA source. The template's own text is never touched: headers are inlined before it, two small
+structs and one export line are written after it, and `#line` keeps compiler messages pointing at the real files."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .candidate import Candidate, layer_fields
+from .errors import RenderError
+from .layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*$', re.M)
+_PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*$", re.M)
+_TUNE_USE = re.compile(r"\bTune::([A-Za-z_]\w*)")
+_LAYER_USE = re.compile(r"\b(?:Layer::|layer\.)([a-z]\w*)")
+_MACRO = {FORWARD: "KW_EXPORT_FORWARD", GRAD_INPUT: "KW_EXPORT_GRAD_INPUT", GRAD_WEIGHT: "KW_EXPORT_GRAD_WEIGHT",
+          BACKWARD: "KW_EXPORT_BACKWARD"}
+_SCALAR = {"float32": "float", "float64": "double", "float16": "__half", "bfloat16": "__nv_bfloat16"}
+_SCALAR_HEADER = {"float16": "common/scalar_half.cuh", "bfloat16": "common/scalar_bfloat16.cuh"}
+_LAYER_MEMBERS = {"scalar", "accumulator", "is_constant"}
+ENTRY = "kw_"  # exported symbols of a single rendering: kw_forward, kw_forward_workspace
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """`source` is the whole translation unit of one candidate; the other parts let `render_batch` share text."""
+
+    candidate: Candidate
+    candidate_id: str
+    source: str
+    headers: tuple[tuple[str, str], ...]  # (name, text), in inclusion order
+    body: str                             # template text, includes blanked
+    instance: str                         # the two structs
+
+
+def render(candidate: Candidate) -> Rendered:
+    """The source of one candidate. Raises `RenderError` for an include or a Tune/Layer member nobody defines."""
+    variant = candidate.variant
+    root = variant.path.parent.parent
+    _check_names(candidate)
+    headers = _headers(["common/export.cuh", *_scalar_header(candidate), *_INCLUDE.findall(variant.text)],
+                       root, variant.path.name)
+    body = _INCLUDE.sub("", variant.text)
+    instance = _instance(candidate)
+    name = f"{variant.direction}/{variant.path.name}"
+    source = "\n".join([*(_placed(n, t) for n, t in headers), _placed(name, body),
+                        f'#line 1 "instance of {variant.key}"', instance,
+                        f"{_MACRO[variant.direction]}({ENTRY}{variant.direction}, Layer, Tune)", ""])
+    return Rendered(candidate, candidate_id(source, candidate.compile_flags), source, headers, body, instance)
+
+
+def render_batch(rendered: Sequence[Rendered]) -> str:
+    """One translation unit for many candidates: every header and every template body stands in it once.
+
+    Symbols carry the candidate's id: kw_forward_<id>, kw_forward_<id>_workspace.
+    """
+    headers: dict[str, str] = {}
+    bodies: dict[str, str] = {}
+    parts: list[str] = []
+    for item in rendered:
+        for name, text in item.headers:
+            if headers.setdefault(name, text) != text:
+                raise RenderError(f"Two different files are both included as {name}; build them in separate batches.")
+    parts += [_placed(n, t) for n, t in headers.items()]
+    seen: set[str] = set()
+    for item in rendered:
+        if item.candidate_id in seen:
+            continue
+        seen.add(item.candidate_id)
+        variant = item.candidate.variant
+        space = bodies.get(item.body)
+        if space is None:
+            digest = hashlib.sha256(item.body.encode()).hexdigest()[:8]
+            space = bodies[item.body] = f"{variant.direction}_{variant.name}_{digest}"
+            parts.append(f"namespace {space} {{\n{_placed(f'{variant.direction}/{variant.path.name}', item.body)}\n"
+                         f"}}  // namespace {space}")
+        parts.append(f'#line 1 "instance of {variant.key}"\nnamespace c_{item.candidate_id} {{\nusing namespace {space};\n'
+                     f"{item.instance}\n{_MACRO[variant.direction]}({symbol(item)}, Layer, Tune)\n"
+                     f"}}  // namespace c_{item.candidate_id}")
+    return "\n".join(parts) + "\n"
+
+
+def symbol(rendered: Rendered) -> str:
+    """The launcher's symbol in a batch; its workspace query is the same with `_workspace` behind it."""
+    return f"{ENTRY}{rendered.candidate.direction}_{rendered.candidate_id}"
+
+
+def candidate_id(source: str, compile_flags: Iterable[str]) -> str:
+    """Hash of the rendered source (includes inlined) and the flags, parts separated; no arch in it."""
+    digest = hashlib.sha256()
+    for part in (source, *compile_flags):
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _headers(names: Sequence[str], root: Path, asked_by: str) -> tuple[tuple[str, str], ...]:
+    done: dict[str, str] = {}
+
+    def take(name: str, by: str) -> None:
+        if name in done:
+            return
+        path = root / name
+        if not path.is_file():
+            raise RenderError(f'{by} includes "{name}", which does not exist.',
+                              advice=f"Headers are named from {root.name}/: common/<file>.cuh.")
+        text = path.read_text(encoding="utf-8")
+        done[name] = ""  # taken before its own includes: a ring of includes ends here
+        for inner in _INCLUDE.findall(text):
+            take(inner, name)
+        del done[name]
+        done[name] = _PRAGMA_ONCE.sub("", _INCLUDE.sub("", text))
+
+    for name in names:
+        take(name, asked_by)
+    return tuple(done.items())
+
+
+def _placed(name: str, text: str) -> str:
+    return f'#line 1 "{name}"\n{text.rstrip()}'
+
+
+def _scalar_header(candidate: Candidate) -> list[str]:
+    return [_SCALAR_HEADER[candidate.dtype]] if candidate.dtype in _SCALAR_HEADER else []
+
+
+def _instance(candidate: Candidate) -> str:
+    scalar = _SCALAR[candidate.dtype]
+    accumulator = "double" if candidate.dtype == "float64" else "float"
+    fields = layer_fields(candidate.layer)
+    if candidate.form == "constant":
+        members = "".join(f"  static constexpr int {k} = {v};\n" for k, v in fields.items())
+    else:
+        members = "".join(f"  int {k};\n" for k in fields)
+    tune = "".join(f"  static constexpr int {k} = {v};\n" for k, v in candidate.config.items())
+    constant = "true" if candidate.form == "constant" else "false"
+    return (f"struct Layer {{\n  using scalar = {scalar};\n  using accumulator = {accumulator};\n"
+            f"  static constexpr bool is_constant = {constant};\n{members}}};\n"
+            f"struct Tune {{\n  static constexpr Precision precision = Precision::{candidate.precision};\n{tune}}};")
+
+
+def _check_names(candidate: Candidate) -> None:
+    variant = candidate.variant
+    tune = set(candidate.config) | {"precision"}
+    members = set(layer_fields(candidate.layer)) | _LAYER_MEMBERS
+    code = _blank_comments(variant.text)
+    for pattern, known, where in ((_TUNE_USE, tune, "[tune]"), (_LAYER_USE, members, "the layer")):
+        for use in pattern.finditer(code):
+            if use[1] not in known:
+                line = code.count("\n", 0, use.start()) + 1
+                raise RenderError(f"{variant.path.name} uses {use[0]} in line {line}, which nobody defines.",
+                                  advice=f"Add {use[1]} to [tune], or correct the name in line {line}."
+                                  if where == "[tune]" else f"The layer has {', '.join(sorted(members))}.")
+
+
+def _blank_comments(text: str) -> str:
+    return re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m.group()), text, flags=re.S)

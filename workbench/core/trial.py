@@ -1,0 +1,160 @@
+"""The outcome of one evaluation: `Status` with its advice, and `Trial`, one immutable line of a session."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+SCHEMA = "kernel-workbench/trial/1"
+
+
+class Status(StrEnum):
+    OK = "OK"
+    SKIPPED = "SKIPPED"
+    CANCELLED = "CANCELLED"
+    RENDER_FAILED = "RENDER_FAILED"
+    NO_COMPILER = "NO_COMPILER"
+    BUILD_FAILED = "BUILD_FAILED"
+    BUILD_TIMEOUT = "BUILD_TIMEOUT"
+    LAUNCH_FAILED = "LAUNCH_FAILED"
+    KERNEL_FAULT = "KERNEL_FAULT"
+    RUN_TIMEOUT = "RUN_TIMEOUT"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    WORKER_DIED = "WORKER_DIED"
+    WRONG_SHAPE = "WRONG_SHAPE"
+    WRONG_DTYPE = "WRONG_DTYPE"
+    WRONG_DEVICE = "WRONG_DEVICE"
+    UNWRITTEN = "UNWRITTEN"
+    OUT_OF_BOUNDS = "OUT_OF_BOUNDS"
+    NON_FINITE = "NON_FINITE"
+    MISMATCH = "MISMATCH"
+    INPUT_MODIFIED = "INPUT_MODIFIED"
+    NO_GRADIENT = "NO_GRADIENT"
+    NONDETERMINISTIC = "NONDETERMINISTIC"
+    IMPLAUSIBLE = "IMPLAUSIBLE"
+
+
+# What to do next when the trial itself has nothing more exact to say: one step, imperative, one line.
+DEFAULT_ADVICE = {
+    Status.OK: "Compare it with the best PyTorch, or try other tunables.",
+    Status.SKIPPED: "Change the named tunable, or choose another layer.",
+    Status.CANCELLED: "Resume runs what is missing.",
+    Status.RENDER_FAILED: "Correct the template in the line named above.",
+    Status.NO_COMPILER: "Install the compiler named above, or choose device cpu.",
+    Status.BUILD_FAILED: "Open the line named above.",
+    Status.BUILD_TIMEOUT: "Unroll less, or raise the build time limit.",
+    Status.LAUNCH_FAILED: "Lower the block size or the shared memory of the config.",
+    Status.KERNEL_FAULT: "Run it on device cpu under AddressSanitizer: it names the line.",
+    Status.RUN_TIMEOUT: "Look for a wait that only some threads reach, or a loop without an end.",
+    Status.OUT_OF_MEMORY: "Use the small size, a smaller batch, or float16.",
+    Status.WORKER_DIED: "Look for a host-side pointer error; the next trial starts fresh.",
+    Status.WRONG_SHAPE: "Compare the output size with PyTorch's formula, output_padding included.",
+    Status.WRONG_DTYPE: "Return the dtype of the input.",
+    Status.WRONG_DEVICE: "Allocate the result on the input's device.",
+    Status.UNWRITTEN: "Round the grid up, and store zeros where no tap reaches.",
+    Status.OUT_OF_BOUNDS: "Guard the tail before the store.",
+    Status.NON_FINITE: "Look for shared memory read before it is written.",
+    Status.MISMATCH: "Look at the worst index: check the divisibility test and the border.",
+    Status.INPUT_MODIFIED: "Declare the inputs const and write only to the result.",
+    Status.NO_GRADIENT: "Wrap the call in torch.autograd.Function.",
+    Status.NONDETERMINISTIC: "Replace atomicAdd by a two-step sum.",
+    Status.IMPLAUSIBLE: "Check that the kernel does all of its work on every run.",
+}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Samples of one kind of time, summed up. All times in ms; `stop` says which rule ended the sampling."""
+
+    median_ms: float
+    q25_ms: float
+    q75_ms: float
+    min_ms: float
+    samples: int
+    stop: str
+    cold_l2: bool
+    samples_blob: str = ""
+
+    @property
+    def spread(self) -> float | None:
+        """Half the middle 50 % over the median; None below 5 samples."""
+        return None if self.samples < 5 else (self.q75_ms - self.q25_ms) / 2 / self.median_ms
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Distance of one result from the float64 truth."""
+
+    max_abs: float
+    max_rel: float
+    rel_l2: float
+    allowed: float                       # the tolerance on rel_l2 that was applied
+    worst_index: tuple[int, ...]
+    got: float
+    expected: float
+    wrong: int                           # elements outside the tolerance
+    count: int                           # elements compared
+    kernelbench_ok: bool = False         # KernelBench's own rule, shown beside ours
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One evaluation of a candidate, a baseline or a module. Immutable; under 4 KB as a line of JSON."""
+
+    trial_id: str
+    run_id: str
+    at: str                              # ISO 8601, UTC
+    kind: str                            # "candidate" | "baseline" | "module"
+    name: str                            # variant or baseline name
+    direction: str                       # "forward" | "grad_input" | "grad_weight" | "backward"; modules: both times
+    precision: str
+    workload: dict[str, Any]
+    device: dict[str, Any]               # {"kind": "cpu"|"cuda", "name", "arch", "key"}
+    status: Status
+    headline: str
+    advice: str
+    candidate_id: str = ""
+    build_key: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    form: str = ""                       # "constant" | "runtime"
+    compile_flags: tuple[str, ...] = ()
+    errors: dict[str, Errors] = field(default_factory=dict)      # result name -> errors
+    kernel_ms: Timing | None = None
+    module_ms: dict[str, Timing] = field(default_factory=dict)   # "forward", "backward"
+    memory: dict[str, int] = field(default_factory=dict)         # "peak_bytes", "workspace_bytes"
+    resources: dict[str, Any] = field(default_factory=dict)      # arch -> kernel -> numbers
+    build: dict[str, Any] = field(default_factory=dict)          # "seconds", "cached", "compiler"
+    blobs: dict[str, str] = field(default_factory=dict)          # "source", "log", ... -> sha256
+    environment: dict[str, Any] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()          # "emulated", "throttled", "launch_bound", "too_small", ...
+    detail: dict[str, Any] = field(default_factory=dict)         # what this status has to say beyond the headline
+    command: str = ""                    # the one command that repeats this trial
+    schema: str = SCHEMA
+
+    @property
+    def ok(self) -> bool:
+        return self.status is Status.OK
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        data["status"] = str(self.status)
+        return {k: v for k, v in data.items() if v not in (None, "", {}, ()) or k in ("precision", "status")}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Trial:
+        """Rebuild a trial from its line. Raises KeyError, TypeError or ValueError on a line that is not one."""
+        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
+        known["status"] = Status(known["status"])
+        for key in ("compile_flags", "flags"):
+            known[key] = tuple(known.get(key, ()))
+        if known.get("kernel_ms"):
+            known["kernel_ms"] = _timing(known["kernel_ms"])
+        known["module_ms"] = {k: _timing(v) for k, v in known.get("module_ms", {}).items()}
+        known["errors"] = {k: Errors(**{**v, "worst_index": tuple(v["worst_index"])})
+                           for k, v in known.get("errors", {}).items()}
+        return cls(**known)
+
+
+def _timing(data: dict[str, Any]) -> Timing:
+    return Timing(**data)

@@ -1,0 +1,182 @@
+"""One `Variant` per `.cu` file: the TOML in its opening comment, checked; and the file's text."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from .errors import BadRequest, RenderError
+from .layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT
+
+PRECISIONS = ("ieee", "tf32", "tf32x3", "fp16", "bf16", "fp64")
+PRECISIONS_OF = {"float32": ("ieee", "tf32", "tf32x3"), "float16": ("fp16",), "bfloat16": ("bf16",),
+                 "float64": ("fp64",)}
+FORMS = ("constant", "runtime")
+TEMPLATES = Path(__file__).resolve().parents[2] / "kernel_templates"
+_HEADER = re.compile(r"\A\s*/\*\s*variant\s*\n(?P<toml>.*?)\*/", re.S)
+_KEYS = {"name", "computes", "after", "idea", "precision", "layer", "needs", "min_sm", "tune", "derived"}
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """One knob of a variant: the values offered and the default among them."""
+
+    name: str
+    values: tuple[int, ...]
+    default: int
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel template. `direction` is the launcher it exports; `computes` the directions whose results it writes."""
+
+    name: str
+    direction: str
+    computes: tuple[str, ...]
+    after: str
+    idea: str
+    precision: tuple[str, ...]
+    forms: tuple[str, ...]
+    needs: tuple[str, ...]
+    min_sm: int
+    tune: tuple[Tunable, ...]
+    derived: tuple[tuple[str, str], ...]
+    path: Path
+    text: str
+
+    @property
+    def key(self) -> str:
+        """`forward/naive_gather`: unique, and the path of the file without its ending."""
+        return f"{self.direction}/{self.name}"
+
+    @property
+    def default_config(self) -> dict[str, int]:
+        return {t.name: t.default for t in self.tune}
+
+    def config(self, chosen: dict[str, int] | None = None) -> dict[str, int]:
+        """The default config with `chosen` put over it. Raises `BadRequest` for an unknown tunable or value."""
+        known = {t.name: t for t in self.tune}
+        for name, value in (chosen or {}).items():
+            if name not in known:
+                raise BadRequest(f"{self.name} has no tunable {name}; it has {', '.join(known) or 'none'}.",
+                                 field=name)
+            if value not in known[name].values:
+                raise BadRequest(f"{name}={value} is not offered by {self.name}; choose "
+                                 f"{', '.join(map(str, known[name].values))}.", field=name)
+        return {**self.default_config, **(chosen or {})}
+
+
+def parse(text: str, path: Path) -> Variant:
+    """Read a template. Raises `RenderError`, naming file and key, when its header is not as the contract says."""
+    found = _HEADER.match(text)
+    if not found:
+        raise RenderError(f"{path.name} does not begin with a comment '/* variant ... */'.",
+                          advice="Copy the header of naive_gather.cu and change it.")
+    try:
+        head = tomllib.loads(found["toml"])
+    except tomllib.TOMLDecodeError as error:
+        raise RenderError(f"The header of {path.name} is not TOML: {error}.",
+                          advice="Correct the line of the header named above.") from error
+    return _checked(head, text, path)
+
+
+def discover(root: Path | None = None) -> list[Variant]:
+    """All variants below `root` (default: the shipped templates), each after the one it is to be read after.
+
+    Raises `RenderError` for a broken header or two files with one key.
+    """
+    return list(_discover(_root(root), _stamp(_root(root))))
+
+
+def find(name: str, direction: str, *, root: Path | None = None) -> Variant:
+    """The variant of that name and direction; `BadRequest` names the ones there are."""
+    there = [v for v in discover(root) if v.direction == direction]
+    for variant in there:
+        if variant.name == name:
+            return variant
+    raise BadRequest(f"There is no variant {name!r} for {direction}; there are "
+                     f"{', '.join(v.name for v in there) or 'none'}.", field="variant")
+
+
+def _root(root: Path | None) -> Path:
+    return root or Path(os.environ.get("KERNEL_WORKBENCH_TEMPLATES") or TEMPLATES)
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for direction in (*DIRECTIONS, BACKWARD):
+        yield from sorted((root / direction).glob("*.cu"))
+
+
+def _stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
+    return tuple((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in _files(root))
+
+
+@lru_cache(maxsize=8)
+def _discover(root: Path, _stamp: object) -> tuple[Variant, ...]:
+    found: dict[str, Variant] = {}
+    for path in _files(root):
+        variant = parse(path.read_text(encoding="utf-8"), path)
+        if variant.key in found:
+            raise RenderError(f"Two templates are named {variant.key}: {found[variant.key].path.name} and {path.name}.")
+        found[variant.key] = variant
+    return tuple(_in_reading_order(list(found.values())))
+
+
+def _in_reading_order(variants: list[Variant]) -> list[Variant]:
+    placed: list[Variant] = []
+    waiting = list(variants)
+    while waiting:
+        keys = {v.key for v in waiting}
+        ready = [v for v in waiting if f"{v.direction}/{v.after}" not in keys or v.after == v.name] or waiting[:1]
+        placed.append(ready[0])
+        waiting.remove(ready[0])
+    order = (*DIRECTIONS, BACKWARD)
+    return sorted(placed, key=lambda v: order.index(v.direction))
+
+
+def _checked(head: dict[str, Any], text: str, path: Path) -> Variant:
+    def need(ok: bool, what: str) -> None:
+        if not ok:
+            raise RenderError(f"The header of {path.name}: {what}.")
+
+    unknown = set(head) - _KEYS
+    need(not unknown, f"key {', '.join(sorted(unknown))} is not known; known are {', '.join(sorted(_KEYS))}")
+    for key, kind in (("name", str), ("computes", list), ("idea", str), ("precision", list)):
+        need(isinstance(head.get(key), kind), f"key {key} is missing or not a {kind.__name__}")
+    need(head["name"] == path.stem, f"name is {head['name']!r} but the file is {path.name}; make them equal")
+    need(bool(head["computes"]) and set(head["computes"]) <= set(DIRECTIONS),
+         f"computes is {head['computes']}; choose from {', '.join(DIRECTIONS)}")
+    need(set(head["precision"]) <= set(PRECISIONS),
+         f"precision is {head['precision']}; choose from {', '.join(PRECISIONS)}")
+    forms = head.get("layer", list(FORMS))
+    need(bool(forms) and set(forms) <= set(FORMS), f"layer is {forms}; choose from {', '.join(FORMS)}")
+    tune = []
+    for name, spec in head.get("tune", {}).items():
+        values = spec.get("values") if isinstance(spec, dict) else None
+        need(isinstance(values, list) and bool(values) and all(isinstance(v, int) for v in values),
+             f"tunable {name} needs values = [whole numbers]")
+        need(spec.get("default") in values, f"tunable {name} has default {spec.get('default')!r}, "
+             f"which is not among its values {values}")
+        tune.append(Tunable(name, tuple(map(int, values)), int(spec["default"]), spec.get("help", "")))
+    return Variant(
+        name=head["name"], direction=_direction(head["computes"]), computes=tuple(head["computes"]),
+        after=head.get("after", ""), idea=head["idea"], precision=tuple(head["precision"]), forms=tuple(forms),
+        needs=tuple(head.get("needs", [])), min_sm=int(head.get("min_sm", 80)), tune=tuple(tune),
+        derived=tuple(head.get("derived", {}).items()), path=path, text=text)
+
+
+def _direction(computes: list[str]) -> str:
+    """One direction is its own launcher; both gradients from one launch are the launcher `backward`."""
+    if len(computes) == 1:
+        return computes[0]
+    if set(computes) == {GRAD_INPUT, GRAD_WEIGHT}:
+        return BACKWARD
+    raise RenderError(f"computes is {computes}; a variant computes one direction, or {GRAD_INPUT} and {GRAD_WEIGHT} "
+                      f"together (not {FORWARD} with another).")
