@@ -11,6 +11,7 @@ needs     = []
 BLOCK          = {values = [32, 64, 128, 256, 512], default = 128, help = "threads per block"}
 CO_PER_THREAD  = {values = [1, 2, 4, 8], default = 1, help = "output channels that share each loaded input value"}
 */
+#include "common/epilogue.cuh"
 #include "common/problem.cuh"
 #include "common/scalar.cuh"
 
@@ -49,10 +50,7 @@ __global__ void __launch_bounds__(Tune::BLOCK) naive_gather(
   const int oh = int(position / sizes.out_w % sizes.out_h);
   const int od = int(position / sizes.out_w / sizes.out_h);
 
-  Sum sum[CO];
-#pragma unroll
-  for (int c = 0; c < CO; ++c)
-    sum[c] = layer.has_bias && co0 + c < co_per_group ? Sum(widen(bias[group * co_per_group + co0 + c])) : Sum(0);
+  Sum sum[CO] = {};
 
   const Scalar* in_group = input + (n * layer.in_channels + 1LL * group * ci_per_group) * in_plane;
   const Scalar* weight_group = weight + (1LL * group * ci_per_group * co_per_group + co0) * taps;
@@ -77,10 +75,12 @@ __global__ void __launch_bounds__(Tune::BLOCK) naive_gather(
       }
     }
   }
-  Scalar* out = output + ((n * layer.groups + group) * co_per_group + co0) * out_plane + position;
+  const int channel = group * co_per_group + co0;
+  Scalar* out = output + (n * layer.out_channels + channel) * out_plane + position;
 #pragma unroll
   for (int c = 0; c < CO; ++c)
-    if (co0 + c < co_per_group) out[c * out_plane] = narrow<Scalar>(sum[c]);
+    if (co0 + c < co_per_group)
+      store_with_bias(out + c * out_plane, sum[c], layer.has_bias ? bias : nullptr, channel + c);
 }
 
 template <class Layer, class Tune>

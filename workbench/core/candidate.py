@@ -7,26 +7,11 @@ from typing import Any
 
 from .errors import BadRequest, RenderError
 from .expressions import evaluate, names_in
+from .gpu import GPU_LIMITS, gpu_limits
 from .layer import INT32_MAX, ConvTranspose, Workload
 from .variants import PRECISIONS_OF, Variant
 
 AXES = ("d", "h", "w")
-# sm version -> limits that decide whether a config can run: CUDA C++ Programming Guide, "Technical Specifications
-# per Compute Capability". Bytes are per block (opt-in) and per multiprocessor; registers in 32-bit words.
-GPU_LIMITS = {
-    80: {"shared_per_block": 163 * 1024, "shared_per_sm": 164 * 1024, "registers_per_sm": 65536, "threads_per_sm": 2048,
-         "blocks_per_sm": 32},
-    86: {"shared_per_block": 99 * 1024, "shared_per_sm": 100 * 1024, "registers_per_sm": 65536, "threads_per_sm": 1536,
-         "blocks_per_sm": 16},
-    89: {"shared_per_block": 99 * 1024, "shared_per_sm": 100 * 1024, "registers_per_sm": 65536, "threads_per_sm": 1536,
-         "blocks_per_sm": 24},
-    90: {"shared_per_block": 227 * 1024, "shared_per_sm": 228 * 1024, "registers_per_sm": 65536,
-         "threads_per_sm": 2048, "blocks_per_sm": 32},
-    100: {"shared_per_block": 227 * 1024, "shared_per_sm": 228 * 1024, "registers_per_sm": 65536,
-          "threads_per_sm": 2048, "blocks_per_sm": 32},
-    120: {"shared_per_block": 99 * 1024, "shared_per_sm": 100 * 1024, "registers_per_sm": 65536,
-          "threads_per_sm": 1536, "blocks_per_sm": 24},
-}
 EMULATED_SM = 90  # the emulator has the limits of this GPU, so that a config that fits there is tried here
 
 
@@ -109,14 +94,6 @@ def why_not(candidate: Candidate, *, sm: int) -> str | None:
     return None
 
 
-def gpu_limits(sm: int) -> dict[str, int]:
-    """Limits of the newest known generation that is not newer than `sm`."""
-    known = [k for k in GPU_LIMITS if k <= sm]
-    if not known:
-        raise BadRequest(f"sm_{sm} is older than sm_80, the oldest GPU the templates are written for.")
-    return GPU_LIMITS[max(known)]
-
-
 def _names(candidate: Candidate, sm: int) -> dict[str, Any]:
     from .layer import DTYPES
     return {**candidate.config, "layer": layer_fields(candidate.layer), "gpu": {**gpu_limits(sm), "sm": sm},
@@ -134,4 +111,5 @@ def _shown(text: str, names: dict[str, Any]) -> str:
     return ", ".join(parts) or "it does not hold"
 
 
-__all__ = ["Candidate", "RenderError", "derived_values", "gpu_limits", "layer_fields", "problem_fields", "why_not"]
+__all__ = ["GPU_LIMITS", "Candidate", "RenderError", "derived_values", "gpu_limits", "layer_fields", "problem_fields",
+           "why_not"]

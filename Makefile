@@ -1,0 +1,47 @@
+# make app   set up once, serve the page on 127.0.0.1        make test      set up once, run the tests
+# make check lint                                            make gpu-test  PYTHON=python3: the tests that need a GPU
+#
+# With PYTHON=... that interpreter is used as it is and nothing is installed: a CUDA torch is never replaced.
+SHELL := /bin/bash
+PORT ?= 8501
+ARGS ?=
+
+ifdef PYTHON
+  PY := $(PYTHON)
+  READY :=
+  TEST_READY :=
+else
+  PY := .venv/bin/python
+  READY := .venv/ready
+  TEST_READY := .venv/ready .venv/test-ready
+endif
+
+.PHONY: app test check gpu-test figures clean
+
+app: $(READY)
+	$(PY) -m streamlit run app.py --server.port $(PORT)
+
+test: $(TEST_READY)
+	$(PY) -m pytest tests --ignore=tests/gpu -n 2 --dist loadgroup $(ARGS)
+
+check: $(TEST_READY)
+	$(PY) -m ruff check .
+
+gpu-test:
+	$(PY) -m pytest tests/gpu -v -p no:cacheprovider $(ARGS)
+
+figures: $(READY)
+	$(PY) tools/figures.py $(ARGS)
+
+.venv/ready: requirements.txt constraints.txt
+	python3 -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; this one is %d.%d." % sys.version_info[:2])'
+	test -x .venv/bin/python || python3 -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -c constraints.txt
+	touch $@
+
+.venv/test-ready: requirements-test.txt .venv/ready
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-test.txt -c constraints.txt
+	touch $@
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache

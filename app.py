@@ -1,0 +1,33 @@
+"""The page: `streamlit run app.py`. `python app.py --headless-test ...` is `python -m workbench test ...`."""
+
+from __future__ import annotations
+
+import sys
+
+from streamlit.runtime import exists
+
+
+def page() -> None:
+    import streamlit as st
+
+    from workbench.faces.ui import pages, theme
+
+    st.set_page_config(page_title="Kernel Workbench", page_icon="◧", layout="wide", initial_sidebar_state=290)
+    st.html(theme.STYLE)
+    st.navigation(pages.all_pages(), position="top").run()
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["--headless-test"]:
+        from workbench.faces.cli import main as command_line
+        return command_line(["test", *arguments[1:]])
+    print("Start the page with:  streamlit run app.py\n"
+          "Test without a page:  python app.py --headless-test   (the same as python -m workbench test)\n"
+          "Everything else:      python -m workbench --help")
+    return 0
+
+
+if exists():
+    page()
+elif __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,43 @@
+"""Every kind of number in the form the page, the command line and the notebook share."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+from workbench.core import numbers
+
+
+@pytest.mark.parametrize(("function", "arguments", "text"), [
+    ("time", (0.647,), "0.647 ms"), ("time", (1.65,), "1.65 ms"), ("time", (30.3,), "30.3 ms"),
+    ("time", (0.00148,), "1.48 µs"), ("time", (0.01,), "0.0100 ms"), ("time", (0.009999,), "0.0100 ms"),
+    ("time", (1.0,), "1.00 ms"), ("time", (999.4,), "999 ms"), ("time", (999.6,), "1.00 s"),
+    ("time", (2310,), "2.31 s"), ("time", (12_345_678,), "12\u202f346 s"), ("time", (0,), "0 ms"),
+    ("time", (None,), "–"), ("milliseconds", (9.7,), "9.70"), ("milliseconds", (0.26,), "0.260"),
+    ("milliseconds", (None,), "–"), ("milliseconds", (1234.5,), "1\u202f234"), ("seconds", (2.31,), "2.31 s"),
+    ("ratio", (2.549,), "2.55×"), ("ratio", (1.015,), "1.015×"), ("ratio", (16.38,), "16.4×"),
+    ("ratio", (9.996,), "10.0×"), ("ratio", (0.9,), "0.900×"), ("ratio", (0.13,), "0.13×"), ("ratio", (1.11,), "1.11×"),
+    ("ratio", (None,), "–"), ("interval", (2.531, 2.568), "2.53 – 2.57"),
+    ("interval", (0.997, 1.033, 1.015), "0.997 – 1.033"), ("interval", (None, 1.0), "–"),
+    ("spread", (0.0091,), "±0.9 %"), ("spread", (None,), "–"), ("of_limit", (0.378, 0.647), "58 %"),
+    ("of_limit", (None, 1.0), "–"), ("of_limit", (0.378, None), "–"), ("share", (0.6423,), "64 %"),
+    ("share", (0.0,), "0 %"), ("share", (1e-9,), "< 1 %"), ("share", (1 - 1e-9,), "> 99 %"), ("share", (1.0,), "100 %"),
+    ("work", (85.9e9,), "85.9 GFLOP"), ("work", (4.757e9,), "4.76 GFLOP"), ("work", (512,), "512 FLOP"),
+    ("bytes_decimal", (1.6107e9,), "1.61 GB"), ("bytes_decimal", (999.7e6,), "1.00 GB"),
+    ("bytes_decimal", (848e6,), "848 MB"), ("bytes_decimal", (0,), "0 B"), ("byte_rate", (4.26e12,), "4.26 TB/s"),
+    ("flop_rate", (133.1e12,), "133 TFLOP/s"), ("intensity", (5.61,), "5.61 FLOP/B"),
+    ("memory", (66048,), "64.5 KiB"), ("memory", (232448,), "227 KiB"), ("memory", (1000,), "1000 B"),
+    ("memory", (23_300_000_000,), "21.7 GiB"), ("memory", (None,), "–"),
+    ("error", (2.9e-4,), "2.9e-4"), ("error", (1.2e-6,), "1.2e-6"), ("error", (1.3,), "1.3e+0"), ("error", (0.0,), "0"),
+    ("error", (nan,), "NaN"), ("error", (inf,), "∞"), ("error", (9.96e-5,), "1.0e-4"), ("error", (1e-12,), "1.0e-12"),
+    ("count", (131072,), "131\u202f072"), ("count", (999,), "999"), ("count", (None,), "–"),
+    ("shape", ((16, 64, 318, 638),), "16 × 64 × 318 × 638"), ("shape", ((32, 64, 131084),), "32 × 64 × 131\u202f084"),
+    ("index", ("y", (0, 0, 12, 19)), "y[0, 0, 12, 19]"),
+])
+def test_form(function: str, arguments: tuple, text: str) -> None:
+    assert getattr(numbers, function)(*arguments) == text
+
+
+def test_a_share_may_ask_for_a_decimal() -> None:
+    assert numbers.share(0.64226, decimals=1) == "64.2 %"
+    assert numbers.share(0.0001, decimals=1) == "< 0.1 %"

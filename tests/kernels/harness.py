@@ -1,0 +1,218 @@
+"""Candidates -> one emulated library -> launcher calls between guard zones -> what came out against float64.
+
+    library = build_emulated([Candidate(...), ...], folder)     # one g++ call, however many candidates
+    outcome = run(library, candidate, workload)                 # .status is OK, or what went wrong, in one word
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from workbench.core.candidate import Candidate, problem_fields
+from workbench.core.layer import FORWARD, GRAD_INPUT, GRAD_WEIGHT, ConvTranspose, Workload
+from workbench.core.template import render, render_batch, symbol
+from workbench.core.variants import Variant
+from workbench.measure import emulator
+
+_CONV = {1: torch.nn.functional.conv_transpose1d, 2: torch.nn.functional.conv_transpose2d,
+         3: torch.nn.functional.conv_transpose3d}
+# The launcher's pointers, in order (core/template.py exports them so); results are what it writes.
+ARGUMENTS = {FORWARD: ("input", "weight", "bias", "output"), GRAD_INPUT: ("grad_output", "weight", "grad_input"),
+             GRAD_WEIGHT: ("input", "grad_output", "grad_weight", "grad_bias"),
+             "backward": ("input", "weight", "grad_output", "grad_input", "grad_weight", "grad_bias")}
+_RESULTS = ("output", "grad_input", "grad_weight", "grad_bias")
+_POISON = 0xFF   # all bytes one: a NaN in each of the four dtypes, and not the NaN that arithmetic makes
+_GUARD = 1024    # bytes before and behind every result and the workspace
+# Relative to the sum of magnitudes: one rounding of the result, and the growth of a sum kept in float.
+_TOLERANCE = {"float32": 2e-6, "float64": 1e-14, "float16": 1e-3, "bfloat16": 8e-3}
+
+
+@dataclass(frozen=True)
+class Library:
+    """A built batch: which symbol belongs to which candidate."""
+
+    path: Path
+    handle: ctypes.CDLL
+    symbols: dict[str, str]  # key(candidate) -> symbol
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`status` is a word of the trial statuses; `text` says where."""
+
+    status: str
+    text: str = ""
+
+
+def candidate(variant: Variant, workload: Workload, *, form: str = "runtime", **config: int) -> Candidate:
+    """The variant for that workload's layer and dtype. In the runtime form all layers of a kind give one source."""
+    layer = workload.layer if form == "constant" else ConvTranspose(1, 1, 1, 1)
+    return Candidate(variant, layer, workload.dtype, config, form=form)
+
+
+def build_emulated(candidates: Sequence[Candidate], folder: Path, *, flags: Sequence[str] = ()) -> Library:
+    """All candidates in one translation unit for the emulator. Raises with the compiler's words."""
+    rendered = [render(c) for c in candidates]
+    folder.mkdir(parents=True, exist_ok=True)
+    source, library = folder / "batch.cpp", folder / "batch.so"
+    source.write_text(emulator.translate(render_batch(rendered)), encoding="utf-8")
+    includes = [f"-I{path}" for path in emulator.INCLUDE_DIRS]
+    command = ["g++", *emulator.COMPILE_FLAGS, *flags, *includes, str(source), *emulator.LINK_FLAGS, "-o", str(library)]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise AssertionError(f"g++ failed:\n{made.stderr[:6000]}")
+    return Library(library, ctypes.CDLL(str(library)), {item.candidate_id: symbol(item) for item in rendered})
+
+
+def run(library: Library, one: Candidate, workload: Workload, *, order: int | str = 1, values: str = "integers",
+        want_grad_bias: bool = True) -> Outcome:
+    """One launch, threads in that order; results poisoned and guarded; compared with the float64 truth.
+
+    `values`: "integers" (sums are exact: the result is the truth rounded once, bit for bit) or "floats".
+    """
+    inputs, truth, magnitude = tensors(replace(workload, memory_format="contiguous"), values)
+    names = ARGUMENTS[one.direction]
+    problem = _problem(workload)
+    entry = getattr(library.handle, library.symbols[key(one)])
+    query = getattr(library.handle, library.symbols[key(one)] + "_workspace")
+    entry.restype, query.restype = ctypes.c_int, ctypes.c_longlong
+    workspace_bytes = query(ctypes.byref(problem))
+    if workspace_bytes < 0:
+        return Outcome("LAUNCH_FAILED", "the library refuses this layer")
+    skipped = {"bias"} if not workload.layer.bias else set()
+    if not (workload.layer.bias and want_grad_bias):
+        skipped.add("grad_bias")
+    dtype = getattr(torch, workload.dtype)
+    guarded = {n: _Guarded(truth[n].numel() * dtype.itemsize) for n in names if n in _RESULTS and n not in skipped}
+    workspace = _Guarded(workspace_bytes)
+    given = {n: inputs[n].clone() for n in names if n not in _RESULTS and n not in skipped}
+
+    def pointer(name: str) -> ctypes.c_void_p:
+        if name in skipped:
+            return ctypes.c_void_p(None)
+        return ctypes.c_void_p(guarded[name].address if name in guarded else given[name].data_ptr())
+
+    with _environment(CUDACPU_ORDER=str(order)):
+        error = entry(ctypes.byref(problem), *map(pointer, names),
+                      ctypes.c_void_p(workspace.address if workspace_bytes else None), ctypes.c_void_p(None))
+    if error:
+        return Outcome("LAUNCH_FAILED", f"cudaError_t {error}: {_last_error(library)}")
+    for name, tensor in given.items():
+        if not torch.equal(tensor, inputs[name]):
+            return Outcome("INPUT_MODIFIED", name)
+    for name, zone in (*guarded.items(), ("workspace", workspace)):
+        if not zone.guards_whole():
+            return Outcome("OUT_OF_BOUNDS", f"a byte beside {name} was written")
+    for name, zone in guarded.items():
+        outcome = _compare(name, zone, truth[name], magnitude[name], workload.dtype, values)
+        if outcome.status != "OK":
+            return outcome
+    return Outcome("OK")
+
+
+@lru_cache(maxsize=512)
+def tensors(workload: Workload, values: str) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor],
+                                                      dict[str, torch.Tensor]]:
+    """Inputs in the workload's dtype; the truth in float64; and the same sums over magnitudes (for tolerances)."""
+    layer, dtype = workload.layer, getattr(torch, workload.dtype)
+    generator = torch.Generator().manual_seed(workload.seed)
+
+    def draw(shape: tuple[int, ...]) -> torch.Tensor:
+        if values == "integers":  # no zeros: a term left out always shows
+            signs = torch.randint(0, 2, shape, generator=generator) * 2 - 1
+            return (torch.randint(1, 4, shape, generator=generator) * signs).to(dtype)
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    inputs = {"input": draw(workload.input_shape), "weight": draw(layer.weight_shape),
+              "bias": draw((layer.out_channels,)), "grad_output": draw(workload.output_shape)}
+    return inputs, _truth(layer, inputs), _truth(layer, {name: value.abs() for name, value in inputs.items()})
+
+
+@lru_cache(maxsize=4096)
+def key(one: Candidate) -> str:
+    """Names a candidate within a library."""
+    return render(one).candidate_id
+
+
+def _truth(layer: ConvTranspose, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    x, w, b = (inputs[n].double().requires_grad_() for n in ("input", "weight", "bias"))
+    output = _CONV[layer.dims](x, w, b if layer.bias else None, layer.stride, layer.padding, layer.output_padding,
+                               layer.groups, layer.dilation)
+    assert output.shape == inputs["grad_output"].shape
+    output.backward(inputs["grad_output"].double())
+    grad_bias = b.grad if layer.bias else torch.zeros_like(b)
+    return {"output": output.detach(), "grad_input": x.grad, "grad_weight": w.grad, "grad_bias": grad_bias}
+
+
+class _Guarded:
+    """`size` poisoned bytes between two poisoned guard zones."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.bytes = torch.full((size + 2 * _GUARD,), _POISON, dtype=torch.uint8)
+        self.address = self.bytes.data_ptr() + _GUARD
+
+    def guards_whole(self) -> bool:
+        return bool((self.bytes[:_GUARD] == _POISON).all() and (self.bytes[_GUARD + self.size:] == _POISON).all())
+
+    def elements(self, dtype: torch.dtype) -> torch.Tensor:
+        return self.bytes[_GUARD:_GUARD + self.size].view(dtype)
+
+    def unwritten(self, itemsize: int) -> torch.Tensor:
+        return (self.bytes[_GUARD:_GUARD + self.size].view(-1, itemsize) == _POISON).all(1)
+
+
+def _compare(name: str, zone: _Guarded, truth: torch.Tensor, magnitude: torch.Tensor, dtype_name: str,
+             values: str) -> Outcome:
+    dtype = getattr(torch, dtype_name)
+    got, unwritten = zone.elements(dtype), zone.unwritten(dtype.itemsize)
+    if unwritten.any():
+        return Outcome("UNWRITTEN", f"{int(unwritten.sum())} of {got.numel()} elements of {name}")
+    if not got.isfinite().all():
+        return Outcome("NON_FINITE", f"{int((~got.isfinite()).sum())} of {got.numel()} elements of {name}")
+    want = truth.reshape(-1)
+    if values == "integers":
+        right = got == want.to(dtype)
+    else:
+        right = (got.double() - want).abs() <= _TOLERANCE[dtype_name] * (magnitude.reshape(-1) + 1)
+    if right.all():
+        return Outcome("OK")
+    at = int((~right).nonzero()[0])
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), truth.shape))
+    return Outcome("MISMATCH", f"{int((~right).sum())} of {got.numel()} elements of {name}; first at {index}: "
+                   f"{got[at].item()} instead of {want[at].item()}")
+
+
+def _problem(workload: Workload) -> ctypes.Structure:
+    fields = problem_fields(workload)
+    kind = type("Problem", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_longlong) for name in fields]})
+    return kind(**fields)
+
+
+def _last_error(library: Library) -> str:
+    entry = library.handle.cuda_on_cpu_last_error
+    entry.restype = ctypes.c_char_p
+    return (entry() or b"").decode()
+
+
+@contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

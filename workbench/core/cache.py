@@ -1,0 +1,193 @@
+"""The cache of finished builds: a folder per key, put there whole by one rename, the least recently used removed first.
+
+    <root>/libraries/<key>/   library.so, log.txt, meta.json, source.cu: complete, never changed
+    <root>/building/<name>/   one build at work, locked by the process that owns it
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .env import cache_dir
+from .errors import BadRequest
+
+DEFAULT_LIMIT_BYTES = 2 * 2**30
+LIMIT_VARIABLE = "KERNEL_WORKBENCH_CACHE_BYTES"
+KEEP_RECENT_S = 600  # trim spares what was used this recently: another process may be about to load it
+
+
+@dataclass(frozen=True)
+class Usage:
+    """`entries` finished builds take `bytes`; `building` counts builds at work now."""
+
+    path: Path
+    bytes: int
+    limit_bytes: int
+    entries: int
+    building: int
+
+
+def build_key(source: str, flags: Iterable[str], *, device: str, arch: str, compiler: str, torch: str,
+              extra: Iterable[str] = ()) -> str:
+    """Hash of everything a library depends on, parts separated. `compiler` has its version in it."""
+    digest = hashlib.sha256()
+    for part in (source, *flags, "", device, arch, compiler, torch, *extra):
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()[:24]
+
+
+class Cache:
+    """Safe with any number of processes; nobody ever waits for another's build."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or cache_dir()
+        self._libraries = self.root / "libraries"
+        self._building = self.root / "building"
+
+    def find(self, key: str) -> dict[str, Any] | None:
+        """The `meta.json` of a finished build, its "path" added; None when there is none. Marks it as used."""
+        entry = self._libraries / key
+        try:
+            meta = json.loads((entry / "meta.json").read_text(encoding="utf-8"))
+            whole = all((entry / name).stat().st_size == size for name, size in meta["files"].items())
+        except (OSError, ValueError, KeyError):
+            return None
+        if not whole:  # a machine that lost power between the rename and the data
+            self._discard(entry)
+            return None
+        with suppress(OSError):  # a read-only cache still serves
+            os.utime(entry)
+        return {**meta, "path": str(entry)}
+
+    @contextmanager
+    def building(self, key: str) -> Iterator[Path]:
+        """A private folder for one build, gone afterwards. What killed builds left behind is removed first."""
+        self._building.mkdir(parents=True, exist_ok=True)
+        self.sweep()
+        folder, lock = _locked_folder(self._building, key)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+    def publish(self, key: str, folder: Path, meta: dict[str, Any]) -> dict[str, Any]:
+        """Make `folder` the entry of `key`: the first rename wins, a later one is discarded. Returns as `find`."""
+        files = {item.name: item.stat().st_size for item in sorted(folder.iterdir())}
+        (folder / "meta.json").write_text(json.dumps({**meta, "files": files}), encoding="utf-8")
+        entry = self._libraries / key
+        self._libraries.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.rename(entry)
+        except OSError:
+            found = self.find(key)  # another process was first
+            if found is None:
+                raise
+            return found
+        self.trim()
+        return {**meta, "files": files, "path": str(entry)}
+
+    def usage(self) -> Usage:
+        entries = self._entries()
+        live = sum(_is_owned(f) for f in _folders(self._building))
+        return Usage(self.root, sum(size for _, size, _ in entries), limit_bytes(), len(entries), live)
+
+    def trim(self, limit: int | None = None, *, keep_recent_s: float = KEEP_RECENT_S) -> int:
+        """Remove least recently used builds until the rest takes `limit` bytes; returns the bytes freed."""
+        limit = limit_bytes() if limit is None else limit
+        entries = sorted(self._entries())
+        total = sum(size for _, size, _ in entries)
+        freed = 0
+        for used_at, size, entry in entries:
+            if total - freed <= limit or used_at > time.time() - keep_recent_s:
+                break
+            self._discard(entry)
+            freed += size
+        return freed
+
+    def clear(self) -> int:
+        """Remove every finished build and what killed ones left; builds at work are not touched. Returns bytes."""
+        self.sweep()
+        entries = self._entries()
+        for _, _, entry in entries:
+            self._discard(entry)
+        return sum(size for _, size, _ in entries)
+
+    def sweep(self) -> None:
+        """Remove the folders of builds whose process is gone."""
+        for folder in _folders(self._building):
+            if not _is_owned(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _entries(self) -> list[tuple[float, int, Path]]:
+        """(used at, bytes, folder) of each entry; one that vanishes meanwhile is left out."""
+        found = []
+        for entry in _folders(self._libraries):
+            with suppress(OSError):
+                size = sum(item.stat().st_size for item in entry.iterdir())
+                found.append((entry.stat().st_mtime, size, entry))
+        return found
+
+    def _discard(self, entry: Path) -> None:
+        """Renamed away first, so that nobody ever sees half an entry. A library already loaded stays loaded."""
+        away = self._building / f"discarded.{os.getpid()}.{secrets.token_hex(4)}"
+        with suppress(OSError):
+            self._building.mkdir(parents=True, exist_ok=True)
+            entry.rename(away)
+            shutil.rmtree(away, ignore_errors=True)
+
+
+def limit_bytes() -> int:
+    """$KERNEL_WORKBENCH_CACHE_BYTES, else 2 GiB. Raises `BadRequest` when it is not a number of bytes."""
+    text = os.environ.get(LIMIT_VARIABLE, "").strip()
+    if not text:
+        return DEFAULT_LIMIT_BYTES
+    if not text.isdigit():
+        raise BadRequest(f"{LIMIT_VARIABLE} is {text!r}; give a whole number of bytes.")
+    return int(text)
+
+
+def _folders(parent: Path) -> list[Path]:
+    try:
+        return [item for item in parent.iterdir() if item.is_dir()]
+    except OSError:
+        return []
+
+
+def _locked_folder(parent: Path, key: str) -> tuple[Path, int]:
+    """A new folder with an flock on it. The kernel drops the lock with the process, however that ends; unlike a
+    process id it is never reused, and holds across containers that share the cache."""
+    while True:
+        folder = parent / f"{key}.{os.getpid()}.{secrets.token_hex(4)}"
+        folder.mkdir()
+        lock = os.open(folder, os.O_RDONLY)
+        with suppress(OSError):  # a file system without locks: then nothing is ever swept there
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return folder, lock
+        os.close(lock)  # swept in the instant before it was locked
+
+
+def _is_owned(folder: Path) -> bool:
+    try:
+        probe = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(probe)
+    return False

@@ -1,0 +1,73 @@
+"""Layers and candidates as words on a command line, both ways: every trial carries the command that repeats it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from typing import Any
+
+from .candidate import Candidate
+from .errors import BadRequest
+from .layer import ConvTranspose, Workload
+from .variants import TEMPLATES
+
+_POSITIONAL = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups", "bias",
+               "dilation")
+PROGRAM = "python -m workbench"
+
+
+def parse_layer(text: str) -> ConvTranspose:
+    """`ConvTranspose2d(32, 64, (3, 5), stride=2)`, as one writes it in PyTorch. Raises `BadRequest`."""
+    example = "write it as in PyTorch: ConvTranspose1d(32, 64, 5, dilation=3)"
+    found = re.match(r"\s*(?:torch\.)?(?:nn\.)?ConvTranspose([123])d\s*(\(.*\))\s*\Z", text, re.S)
+    if not found:
+        raise BadRequest(f"The layer {text!r} cannot be read; {example}.", field="layer")
+    try:
+        call = ast.parse(f"f{found[2]}", mode="eval").body
+        if not isinstance(call, ast.Call):
+            raise ValueError("not a call")
+        values = dict(zip(_POSITIONAL, map(ast.literal_eval, call.args), strict=False))
+        given: dict[str, Any] = {k.arg or "**": ast.literal_eval(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise BadRequest(f"The layer {text!r} cannot be read; {example}.", field="layer") from error
+    unknown = [k for k in given if k not in _POSITIONAL]
+    if len(call.args) > len(_POSITIONAL) or unknown or set(values) & set(given):
+        what = f"has no parameter {unknown[0]}" if unknown else "is given too many values"
+        raise BadRequest(f"ConvTranspose{found[1]}d {what}; it takes {', '.join(_POSITIONAL)}.", field="layer")
+    values |= given
+    missing = [name for name in _POSITIONAL[:3] if name not in values]
+    if missing:
+        raise BadRequest(f"The layer {text!r} lacks {', '.join(missing)}; {example}.", field="layer")
+    return ConvTranspose(int(found[1]), **values)
+
+
+def workload_arguments(workload: Workload) -> list[str]:
+    """The arguments that make this workload again."""
+    words = ["--preset", workload.preset] if workload.preset else [
+        "--layer", str(workload.layer), "--batch", str(workload.batch),
+        "--input-size", ",".join(map(str, workload.input_size))]
+    words += ["--dtype", workload.dtype]
+    if workload.memory_format != "contiguous":
+        words += ["--memory-format", workload.memory_format]
+    if workload.seed:
+        words += ["--seed", str(workload.seed)]
+    return words
+
+
+def candidate_command(candidate: Candidate, workload: Workload, device: str) -> str:
+    """The one command that judges this candidate again."""
+    words = ["run", *workload_arguments(workload), "--device", device, "--direction", candidate.direction,
+             "--variant", candidate.variant.name, "--precision", candidate.precision, "--form", candidate.form]
+    for name, value in candidate.config.items():
+        words += ["--set", f"{candidate.variant.name}.{name}={value}"]
+    words += [f"--flag={flag}" for flag in candidate.compile_flags]
+    root = candidate.variant.path.parent.parent
+    if root != TEMPLATES:
+        words += ["--templates", str(root)]
+    return f"{PROGRAM} {shlex.join(words)}"
+
+
+def baseline_command(workload: Workload, device: str, direction: str) -> str:
+    """The command that measures PyTorch alone on this workload."""
+    return f"{PROGRAM} {shlex.join(['run', *workload_arguments(workload), '--device', device, '--direction', direction, '--baselines-only'])}"

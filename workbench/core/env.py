@@ -1,0 +1,152 @@
+"""This machine, looked at without importing torch: GPUs, PyTorch, compilers, folders; what a trial records of it."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from .toolchain import Toolchain, cxx_problem, ninja_problem, nvcc_problem
+from .toolchain import find_toolchain as _find_toolchain
+
+_SMI_FIELDS = "index,name,uuid,compute_cap,memory.total,driver_version"
+_SMI_LIMIT_S = 5
+MACHINES = ("x86_64", "aarch64")
+OLDEST_PYTHON = (3, 11)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as `nvidia-smi` lists it. `index` counts the visible ones, as `cuda:N` does."""
+
+    index: int
+    name: str
+    uuid: str
+    compute_cap: str
+    memory_bytes: int
+    driver: str
+
+    @property
+    def sm(self) -> int:
+        """compute_cap 9.0 -> 90."""
+        return int(self.compute_cap.replace(".", ""))
+
+
+@dataclass(frozen=True)
+class TorchInfo:
+    """The installed PyTorch; `version` is "" when there is none, `cuda` is None for a CPU build."""
+
+    version: str = ""
+    cuda: str | None = None
+
+
+def find_toolchain() -> Toolchain:
+    """Compilers and tools of this machine; nvcc preferably of the major version of torch's CUDA."""
+    return _find_toolchain(torch_info().cuda, cache=cache_dir())
+
+
+def gpus() -> list[Gpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible; [] without a driver, and when it does not answer in 5 s."""
+    try:
+        done = subprocess.run(["nvidia-smi", f"--query-gpu={_SMI_FIELDS}", "--format=csv,noheader,nounits"],
+                              capture_output=True, text=True, timeout=_SMI_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return _visible(parse_gpus(done.stdout), os.environ.get("CUDA_VISIBLE_DEVICES")) if done.returncode == 0 else []
+
+
+def parse_gpus(text: str) -> list[Gpu]:
+    """`nvidia-smi`'s lines; one with a field that is not there ("[N/A]") is left out."""
+    found = []
+    for row in csv.reader(text.splitlines(), skipinitialspace=True):
+        try:
+            index, name, uuid, compute_cap, mib, driver = (v.strip() for v in row)
+            found.append(Gpu(int(index), name, uuid, f"{float(compute_cap):.1f}", int(mib) * 2**20, driver))
+        except ValueError:
+            continue
+    return found
+
+
+def torch_info() -> TorchInfo:
+    """Version of the installed PyTorch and of its CUDA, read from its files: importing it takes seconds."""
+    try:
+        version = importlib.metadata.version("torch")
+        spec = importlib.util.find_spec("torch")
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return TorchInfo()
+    file = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
+    values = _constants(file) if file and file.is_file() else {}
+    return TorchInfo(str(values.get("__version__") or version), values.get("cuda"))
+
+
+@lru_cache(maxsize=1)
+def environment() -> dict[str, str | int | None]:
+    """What a trial records of the machine it ran on: versions and kinds, no names of hosts or users."""
+    tools, torch, found = find_toolchain(), torch_info(), gpus()
+    return {"python": platform.python_version(), "system": f"{platform.system()} {platform.release()}",
+            "machine": platform.machine(), "cpu": _cpu_name(), "cores": len(os.sched_getaffinity(0)),
+            "torch": torch.version, "cuda": torch.cuda, "cxx": tools.cxx_label, "nvcc": tools.nvcc_label,
+            "driver": found[0].driver if found else None}
+
+
+def cache_dir() -> Path:
+    """$KERNEL_WORKBENCH_CACHE, else `kernel-workbench` in the user's cache folder. Not created here."""
+    named = os.environ.get("KERNEL_WORKBENCH_CACHE")
+    if named:
+        return Path(named).expanduser().absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "kernel-workbench"
+
+
+def platform_problem() -> str | None:
+    """None on Linux x86-64 or aarch64 with Python 3.11 or newer, else the sentence that says what to do."""
+    here = f"{platform.system()} on {platform.machine()}"
+    if platform.system() != "Linux" or platform.machine() not in MACHINES:
+        return (f"Kernel Workbench runs on Linux x86-64 and aarch64, this is {here}: use a Linux machine, WSL or a "
+                f"container.")
+    if sys.version_info < OLDEST_PYTHON:
+        return (f"Kernel Workbench needs Python 3.11 or newer, this is {platform.python_version()}: install a newer "
+                f"one.")
+    return None
+
+
+def _visible(found: list[Gpu], chosen: str | None) -> list[Gpu]:
+    """CUDA's own reading of CUDA_VISIBLE_DEVICES: numbers or UUID prefixes, ended by the first that names nothing."""
+    if chosen is None:
+        return found
+    picked: list[Gpu] = []
+    for word in (w.strip() for w in chosen.split(",")):
+        match = [g for g in found if (str(g.index) == word if word.isdigit() else word and g.uuid.startswith(word))]
+        if not match:
+            break
+        picked.append(match[0])
+    return [Gpu(i, g.name, g.uuid, g.compute_cap, g.memory_bytes, g.driver) for i, g in enumerate(picked)]
+
+
+def _constants(file: Path) -> dict[str, str | None]:
+    values: dict[str, str | None] = {}
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        value = getattr(node, "value", None)
+        if isinstance(value, ast.Constant) and isinstance(targets[0], ast.Name):
+            values[targets[0].id] = value.value
+    return values
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+__all__ = ["Gpu", "Toolchain", "TorchInfo", "cache_dir", "cxx_problem", "environment", "find_toolchain", "gpus",
+           "ninja_problem", "nvcc_problem", "parse_gpus", "platform_problem", "torch_info"]

@@ -1,0 +1,32 @@
+"""GPU generations: the limits that decide whether a config can run, and how full it can keep a multiprocessor."""
+
+from __future__ import annotations
+
+from .errors import BadRequest
+
+# sm version -> limits: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Bytes are per
+# block (opt-in) and per multiprocessor; registers in 32-bit words.
+GPU_LIMITS = {
+    80: {"shared_per_block": 163 * 1024, "shared_per_sm": 164 * 1024, "registers_per_sm": 65536, "threads_per_sm": 2048,
+         "blocks_per_sm": 32},
+    86: {"shared_per_block": 99 * 1024, "shared_per_sm": 100 * 1024, "registers_per_sm": 65536, "threads_per_sm": 1536,
+         "blocks_per_sm": 16},
+    87: {"shared_per_block": 163 * 1024, "shared_per_sm": 164 * 1024, "registers_per_sm": 65536, "threads_per_sm": 1536,
+         "blocks_per_sm": 16},
+    89: {"shared_per_block": 99 * 1024, "shared_per_sm": 100 * 1024, "registers_per_sm": 65536, "threads_per_sm": 1536,
+         "blocks_per_sm": 24},
+    90: {"shared_per_block": 227 * 1024, "shared_per_sm": 228 * 1024, "registers_per_sm": 65536,
+         "threads_per_sm": 2048, "blocks_per_sm": 32},
+    100: {"shared_per_block": 227 * 1024, "shared_per_sm": 228 * 1024, "registers_per_sm": 65536,
+          "threads_per_sm": 2048, "blocks_per_sm": 32},
+    120: {"shared_per_block": 99 * 1024, "shared_per_sm": 100 * 1024, "registers_per_sm": 65536,
+          "threads_per_sm": 1536, "blocks_per_sm": 24},
+}
+
+
+def gpu_limits(sm: int) -> dict[str, int]:
+    """Limits of the newest known generation that is not newer than `sm`."""
+    known = [k for k in GPU_LIMITS if k <= sm]
+    if not known:
+        raise BadRequest(f"sm_{sm} is older than sm_80, the oldest GPU the templates are written for.")
+    return GPU_LIMITS[max(known)]

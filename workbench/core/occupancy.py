@@ -1,0 +1,94 @@
+"""Theoretical occupancy: registers, shared memory and threads of a kernel in; resident warps and the limiter out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .candidate import Candidate, derived_values
+from .errors import BadRequest
+from .gpu import gpu_limits
+
+# The rules are those of NVIDIA's occupancy calculator (cuda_occupancy.h of the CUDA toolkit), compute capability 8 up.
+WARP = 32
+REGISTERS_PER_WARP_STEP = 256
+SUB_PARTITIONS = 4
+SHARED_STEP_BYTES = 128
+SHARED_RESERVED_BYTES = 1024  # per block, taken by the system
+THREADS_PER_BLOCK_MAX = 1024
+REGISTERS_PER_THREAD_MAX = 255
+LIMITERS = ("blocks", "threads", "registers", "shared memory")  # of equal limits the first is named
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """`fraction` = warps_per_sm / max_warps. `limiter` is what allows the fewest blocks."""
+
+    blocks_per_sm: int
+    warps_per_sm: int
+    max_warps: int
+    fraction: float
+    limiter: str
+
+
+def occupancy(*, registers: int, shared_bytes: int, threads: int, sm: int) -> Occupancy:
+    """Occupancy of a kernel that uses `registers` per thread and `shared_bytes` (static and dynamic) per block.
+
+    No blocks at all fit when a block alone is beyond a limit. Raises `BadRequest` for less than one thread.
+    """
+    if threads < 1:
+        raise BadRequest(f"threads is {threads}; a block has at least one.", field="threads")
+    limits = gpu_limits(sm)
+    max_warps = limits["threads_per_sm"] // WARP
+    warps = -(-threads // WARP)
+    blocks = {
+        "blocks": limits["blocks_per_sm"],
+        "threads": max_warps // warps if threads <= THREADS_PER_BLOCK_MAX else 0,
+        "registers": _blocks_by_registers(registers, warps, limits["registers_per_sm"]),
+        "shared memory": _blocks_by_shared(shared_bytes, limits),
+    }
+    limiter = min(LIMITERS, key=blocks.__getitem__)
+    resident = blocks[limiter] * warps
+    return Occupancy(blocks[limiter], resident, max_warps, resident / max_warps, limiter)
+
+
+def threads_per_block(candidate: Candidate, *, sm: int) -> int | None:
+    """Block size of a candidate: [derived] threads, else the tunable BLOCK, else 32 * WARPS; None when none is there."""
+    derived = derived_values(candidate, sm=sm)
+    config = candidate.config
+    if "threads" in derived:
+        return int(derived["threads"])
+    return config["BLOCK"] if "BLOCK" in config else WARP * config["WARPS"] if "WARPS" in config else None
+
+
+def candidate_occupancy(candidate: Candidate, kernel: dict[str, Any], *, sm: int) -> Occupancy | None:
+    """Occupancy of one compiled kernel of a candidate, its numbers as trials hold them under `resources`.
+
+    Dynamic shared memory is the header's [derived] smem_bytes, when its kernel has no static part that already is it.
+    None when the block size is known at run time only.
+    """
+    threads = threads_per_block(candidate, sm=sm)
+    if threads is None:
+        return None
+    shared = max(kernel["shared_bytes"], int(derived_values(candidate, sm=sm).get("smem_bytes", 0)))
+    return occupancy(registers=kernel["registers"], shared_bytes=shared, threads=threads, sm=sm)
+
+
+def _blocks_by_registers(registers: int, warps: int, per_sm: int) -> int:
+    """Registers are given to warps in steps of 256, each warp within one of the four sub-partitions."""
+    if registers < 1:
+        return per_sm  # nothing is asked for: no limit
+    per_warp = _round_up(registers * WARP, REGISTERS_PER_WARP_STEP)
+    if registers > REGISTERS_PER_THREAD_MAX or per_warp * _round_up(warps, SUB_PARTITIONS) > per_sm:
+        return 0
+    return per_sm // SUB_PARTITIONS // per_warp * SUB_PARTITIONS // warps
+
+
+def _blocks_by_shared(shared_bytes: int, limits: dict[str, int]) -> int:
+    if shared_bytes > limits["shared_per_block"]:
+        return 0
+    return limits["shared_per_sm"] // _round_up(shared_bytes + SHARED_RESERVED_BYTES, SHARED_STEP_BYTES)
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step

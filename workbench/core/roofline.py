@@ -1,0 +1,108 @@
+"""The floor of a direction: no kernel can be faster than its bytes at the memory's rate, or its FLOPs at the ALUs'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from .errors import BadRequest
+from .facts import Traffic, bytes_moved, flops
+from .layer import Workload
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Rates of one GPU. `predicted` names the ones taken from the data sheet or derived; all others were measured.
+
+    Rates are per second; `copy` counts bytes read plus bytes written. `flops` is by precision.
+    """
+
+    name: str
+    read_bytes_per_s: float
+    write_bytes_per_s: float
+    copy_bytes_per_s: float
+    flops_per_s: Mapping[str, float]
+    l2_bytes: int
+    predicted: frozenset[str] = frozenset()
+
+    @property
+    def is_predicted(self) -> bool:
+        """True when the memory rates come from a data sheet."""
+        return self.predicted >= {"read", "write", "copy"}
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least time of a direction, in ms, and what sets it: "bytes" or "compute"."""
+
+    ms: float
+    limit: str
+    bytes_ms: float
+    compute_ms: float
+    predicted: bool  # True when any rate that entered was not measured
+
+
+def floor(workload: Workload, direction: str, precision: str, ceilings: Ceilings | None) -> Floor | None:
+    """The floor on that GPU; None without ceilings (the emulator, or a GPU nobody has measured).
+
+    Raises `BadRequest` for a precision the ceilings do not know.
+    """
+    if ceilings is None:
+        return None
+    if precision not in ceilings.flops_per_s:
+        raise BadRequest(f"precision {precision!r} has no rate on {ceilings.name}; choose "
+                         f"{', '.join(ceilings.flops_per_s)}.", field="precision")
+    traffic = bytes_moved(workload, direction)
+    bytes_ms = 1e3 * memory_seconds(traffic, ceilings)
+    compute_ms = 1e3 * flops(workload, direction) / ceilings.flops_per_s[precision]
+    limit = "bytes" if bytes_ms >= compute_ms else "compute"
+    used = {precision} if limit == "compute" else {"copy", "write" if traffic.written_bytes > traffic.read_bytes
+                                                   else "read"}
+    return Floor(max(bytes_ms, compute_ms), limit, bytes_ms, compute_ms, bool(used & ceilings.predicted))
+
+
+def memory_seconds(traffic: Traffic, ceilings: Ceilings) -> float:
+    """The part that is as much read as written goes at the copy rate, the rest at the rate of its own kind.
+
+    So pure reading, copying and pure writing each take exactly what was measured for them.
+    """
+    both = min(traffic.read_bytes, traffic.written_bytes)
+    return (2 * both / ceilings.copy_bytes_per_s + (traffic.read_bytes - both) / ceilings.read_bytes_per_s
+            + (traffic.written_bytes - both) / ceilings.write_bytes_per_s)
+
+
+def ceilings_of(gpu_name: str) -> Ceilings | None:
+    """Ceilings by the name the driver gives, the longest known name within it; None when none is known."""
+    known = [c for c in CEILINGS if all(word in gpu_name.lower().replace("-", " ").split()
+                                        for word in c.name.lower().replace("-", " ").split())]
+    return max(known, key=lambda c: len(c.name), default=None)
+
+
+_ALL = frozenset({"read", "write", "copy", "ieee", "tf32", "tf32x3", "fp16", "bf16", "fp64"})
+
+
+def _rates(ieee: float, tf32: float, fp16: float, fp64: float) -> Mapping[str, float]:
+    """TFLOP/s -> FLOP/s by precision; tf32x3 is three products per product."""
+    return MappingProxyType({"ieee": ieee * 1e12, "tf32": tf32 * 1e12, "tf32x3": tf32 * 1e12 / 3,
+                             "fp16": fp16 * 1e12, "bf16": fp16 * 1e12, "fp64": fp64 * 1e12})
+
+
+def _from_data_sheet(name: str, bytes_per_s: float, l2_bytes: int, rates: Mapping[str, float]) -> Ceilings:
+    return Ceilings(name, bytes_per_s, bytes_per_s, bytes_per_s, rates, l2_bytes, _ALL)
+
+
+_MIB = 2**20
+# H200 measured: copy of large tensors 4.26 TB/s (read + write), fill 4.65 TB/s, matmul 51 (fp32) and 405 (TF32)
+# TFLOP/s; torch 2.11, CUDA 13.0. Reading alone was not measured and takes the copy rate; fp16, bf16 and fp64 are
+# NVIDIA's data sheet (dense). The others: NVIDIA's data sheets, fp64 on the tensor cores.
+CEILINGS: tuple[Ceilings, ...] = (
+    Ceilings("H200", 4.26e12, 4.65e12, 4.26e12, _rates(51, 405, 989, 67), 50 * _MIB,
+             frozenset({"read", "fp16", "bf16", "fp64"})),
+    _from_data_sheet("H100", 3.35e12, 50 * _MIB, _rates(67, 494, 989, 67)),
+    _from_data_sheet("H100 PCIe", 2.0e12, 50 * _MIB, _rates(51, 378, 756, 51)),
+    _from_data_sheet("A100", 1.935e12, 40 * _MIB, _rates(19.5, 156, 312, 19.5)),
+    _from_data_sheet("A100 SXM4 80GB", 2.039e12, 40 * _MIB, _rates(19.5, 156, 312, 19.5)),
+    _from_data_sheet("A100 SXM4 40GB", 1.555e12, 40 * _MIB, _rates(19.5, 156, 312, 19.5)),
+    _from_data_sheet("A100 PCIE 40GB", 1.555e12, 40 * _MIB, _rates(19.5, 156, 312, 19.5)),
+)

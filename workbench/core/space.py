@@ -1,0 +1,87 @@
+"""`SearchSpace`: every config of a variant for one layer and GPU generation, and what each constraint takes away."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from math import prod
+
+from .candidate import Candidate, why_not
+from .layer import ConvTranspose
+from .variants import Variant
+
+SHARED_MEMORY = "fits in shared memory"
+SAMPLED_AT_MOST = 200_000  # configs that one sample() looks at
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """Tunables x constraints. `form` and `precision` are those of every candidate in it ("" = the variant's first)."""
+
+    variant: Variant
+    layer: ConvTranspose
+    dtype: str
+    sm: int
+    precision: str = ""
+    form: str = "constant"
+
+    @property
+    def size(self) -> int:
+        """Configs before any constraint."""
+        return prod(len(t.values) for t in self.variant.tune)
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        """Valid configs, the default first where it is valid, then in the order of the header."""
+        default = self.variant.default_config
+        if self.why_not(default) is None:
+            yield default
+        yield from (c for c in self._all() if c != default and self.why_not(c) is None)
+
+    def explain(self) -> list[tuple[str, int]]:
+        """The size as a subtraction: ("all", n), then per constraint what it takes away (negative), then ("valid", n).
+
+        A config that breaks several constraints counts for the first one.
+        """
+        taken = dict.fromkeys((*self.variant.needs, SHARED_MEMORY), 0)
+        valid = 0
+        for config in self._all():
+            reason = self.why_not(config)
+            if reason is None:
+                valid += 1
+            else:
+                label = self._label(reason)
+                taken[label] = taken.get(label, 0) - 1
+        return [("all", self.size), *((k, v) for k, v in taken.items() if v), ("valid", valid)]
+
+    def sample(self, count: int, *, seed: int) -> list[dict[str, int]]:
+        """Up to `count` different valid configs in random order; the same ones for the same seed."""
+        order = random.Random(seed).sample(range(self.size), min(self.size, SAMPLED_AT_MOST))
+        return list(islice((c for c in map(self._at, order) if self.why_not(c) is None), count))
+
+    def why_not(self, config: dict[str, int]) -> str | None:
+        """The sentence that says why a config cannot run here, or None."""
+        return why_not(self.candidate(config), sm=self.sm)
+
+    def candidate(self, config: dict[str, int], *, compile_flags: tuple[str, ...] = ()) -> Candidate:
+        """The candidate of that config."""
+        return Candidate(self.variant, self.layer, self.dtype, config, precision=self.precision, form=self.form,
+                         compile_flags=compile_flags)
+
+    def _all(self) -> Iterator[dict[str, int]]:
+        return map(self._at, range(self.size))
+
+    def _at(self, index: int) -> dict[str, int]:
+        config: dict[str, int] = {}
+        for tunable in reversed(self.variant.tune):
+            index, place = divmod(index, len(tunable.values))
+            config[tunable.name] = tunable.values[place]
+        return {t.name: config[t.name] for t in self.variant.tune}
+
+    def _label(self, reason: str) -> str:
+        """The constraint a sentence of `why_not` speaks of."""
+        for text in sorted(self.variant.needs, key=len, reverse=True):
+            if f" needs {text};" in reason:
+                return text
+        return SHARED_MEMORY if "bytes of shared memory" in reason else reason

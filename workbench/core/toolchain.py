@@ -1,0 +1,199 @@
+"""The compilers and tools of this machine: found, with their versions, or the sentence that says what to install."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from .toolkit_wheels import wheel_home
+
+# A variable that names a program itself wins over every search; the first of them that is set counts.
+CXX_VARIABLES = ("KERNEL_WORKBENCH_CXX", "CXX")
+NINJA_VARIABLES = ("KERNEL_WORKBENCH_NINJA",)
+CXX_NAMES = ("g++", "c++", "clang++")
+_WRAPPERS = {"ccache", "sccache", "distcc"}  # the workbench has its own cache; their arguments would be lost
+_PROBE_LIMIT_S = 10
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Paths of what was found (None: not found); versions are "" for what is not there."""
+
+    cxx: Path | None = None
+    cxx_version: str = ""
+    nvcc: Path | None = None
+    nvcc_version: str = ""
+    cuda_home: Path | None = None
+    ninja: Path | None = None
+    cuobjdump: Path | None = None
+    compute_sanitizer: Path | None = None
+    bwrap: Path | None = None
+
+    @property
+    def cxx_label(self) -> str:
+        """As trials record it: `g++ 12.2.0`; "" without a compiler."""
+        return f"{self.cxx.name} {self.cxx_version}" if self.cxx else ""
+
+    @property
+    def nvcc_label(self) -> str:
+        return f"nvcc {self.nvcc_version}" if self.nvcc else ""
+
+
+def find_toolchain(torch_cuda: str | None = None, *, cache: Path | None = None) -> Toolchain:
+    """What is installed. nvcc comes from $CUDA_HOME, else from PATH, /usr/local/cuda or the nvidia wheels: of these
+    three the first whose major version is that of `torch_cuda`, else the first. `cache` is where a toolkit from
+    wheels is laid out."""
+    cxx = _find_cxx()
+    home, nvcc = _find_nvcc(torch_cuda, cache)
+    return Toolchain(
+        cxx=cxx, cxx_version=_version(cxx, r"(\d+\.\d+(?:\.\d+)*)\s*(?:\(.*\))?$") if cxx else "",
+        nvcc=nvcc, nvcc_version=nvcc_version(nvcc) if nvcc else "", cuda_home=home, ninja=_find_ninja(),
+        cuobjdump=_find_tool("cuobjdump", home), compute_sanitizer=_find_tool("compute-sanitizer", home),
+        bwrap=_which("bwrap"))
+
+
+def cxx_problem(toolchain: Toolchain) -> str | None:
+    """None with a C++ compiler, else one sentence that says what to do."""
+    if toolchain.cxx:
+        return None
+    wrong = _named(CXX_VARIABLES)
+    if wrong:
+        return f"{wrong[0]} is {wrong[1]!r}, which is not a program here: correct or unset {wrong[0]}."
+    return "No C++ compiler was found, so nothing can be built: install g++."
+
+
+def ninja_problem(toolchain: Toolchain) -> str | None:
+    """None with ninja, else one sentence that says what to do."""
+    if toolchain.ninja:
+        return None
+    wrong = _named(NINJA_VARIABLES)
+    if wrong:
+        return f"{wrong[0]} is {wrong[1]!r}, which is not a program here: correct or unset {wrong[0]}."
+    return "No ninja was found, so nothing can be built: pip install ninja."
+
+
+def nvcc_problem(toolchain: Toolchain, torch_cuda: str | None) -> str | None:
+    """None when nvcc is there and of the major version of torch's CUDA ("13.0"; None: any nvcc will do)."""
+    if not toolchain.nvcc:
+        return "No nvcc was found, so nothing can be built for cuda: install the CUDA toolkit."
+    if torch_cuda and _major(toolchain.nvcc_version) != _major(torch_cuda):
+        return (f"nvcc {toolchain.nvcc_version} cannot build for this PyTorch, which has CUDA {torch_cuda}: install "
+                f"the CUDA toolkit {_major(torch_cuda)} and set CUDA_HOME to it.")
+    return None
+
+
+def nvcc_version(nvcc: Path) -> str:
+    """`13.0.88`, from `Cuda compilation tools, release 13.0, V13.0.88`."""
+    return _version(nvcc, r"release [\d.]+, V([\d.]+)")
+
+
+def _find_cxx() -> Path | None:
+    named = _named(CXX_VARIABLES)
+    if named:
+        words = [w for w in shlex.split(named[1]) if Path(w).name not in _WRAPPERS]
+        return _which(words[0]) if words else None
+    return next((found for name in CXX_NAMES if (found := _which(name))), None)
+
+
+def _find_nvcc(torch_cuda: str | None, cache: Path | None) -> tuple[Path | None, Path | None]:
+    named = os.environ.get("CUDA_HOME")
+    if named and (Path(named) / "bin/nvcc").is_file():
+        return Path(named), Path(named) / "bin/nvcc"
+    homes = list(_toolkit_homes(cache)) if torch_cuda else list(_first(_toolkit_homes(cache)))
+    fitting = [h for h in homes if torch_cuda and _major(nvcc_version(h / "bin/nvcc")) == _major(torch_cuda)]
+    home = next(iter(fitting or homes), None)
+    return (home, home / "bin/nvcc") if home else (None, None)
+
+
+def _toolkit_homes(cache: Path | None) -> Iterator[Path]:
+    on_path = _which("nvcc")
+    if on_path and (home := _home_of(on_path)):
+        yield home
+    if Path("/usr/local/cuda/bin/nvcc").is_file():
+        yield Path("/usr/local/cuda")
+    from_wheels = wheel_home(cache)
+    if from_wheels:
+        yield from_wheels
+
+
+def _home_of(nvcc: Path) -> Path | None:
+    """The toolkit an nvcc belongs to. The program on PATH may be a link or a script: then nvcc itself is asked."""
+    for home in (nvcc.parent.parent, nvcc.resolve().parent.parent):
+        if (home / "bin/nvcc").is_file() and (home / "include/cuda_runtime.h").is_file():
+            return home
+    top = re.search(r"^#\$ TOP=(.+)$", _output(nvcc, "--dryrun", "-x", "cu", "-c", os.devnull), re.M)
+    home = Path(os.path.normpath(top[1].strip())) if top else None
+    return home if home and (home / "bin/nvcc").is_file() else None
+
+
+def _first(homes: Iterator[Path]) -> Iterator[Path]:
+    found = next(homes, None)
+    if found:
+        yield found
+
+
+def _find_ninja() -> Path | None:
+    named = _named(NINJA_VARIABLES)
+    if named:
+        return _which(named[1])
+    # pip puts ninja beside python, which is on PATH only in an activated environment.
+    beside = [Path(sys.prefix) / "bin/ninja", Path(sysconfig.get_path("scripts")) / "ninja"]
+    try:
+        packed = [Path(str(f.locate())) for f in importlib.metadata.files("ninja") or () if f.name == "ninja"]
+    except importlib.metadata.PackageNotFoundError:
+        packed = []
+    return _which("ninja") or next((p for p in (*beside, *packed) if os.access(p, os.X_OK) and p.is_file()), None)
+
+
+def _find_tool(name: str, home: Path | None) -> Path | None:
+    places = [home / "bin" / name, home / name / name] if home else []
+    return _which(name) or next((p for p in places if p.is_file()), None)
+
+
+def _named(variables: tuple[str, ...]) -> tuple[str, str] | None:
+    return next(((name, value) for name in variables if (value := os.environ.get(name, "").strip())), None)
+
+
+def _which(name: str) -> Path | None:
+    found = shutil.which(name)
+    return Path(found).absolute() if found else None
+
+
+def _version(program: Path, pattern: str) -> str:
+    for line in _output(program, "--version").splitlines():
+        if found := re.search(pattern, line):
+            return found[1]
+    return ""
+
+
+def _output(program: Path, *arguments: str) -> str:
+    try:
+        stamp = program.stat()
+    except OSError:
+        return ""
+    return _asked(program, arguments, stamp.st_mtime_ns, stamp.st_size)
+
+
+@lru_cache(maxsize=64)
+def _asked(program: Path, arguments: tuple[str, ...], _mtime_ns: int, _size: int) -> str:
+    """What the program prints; asked once per file, because nvcc takes a while to answer."""
+    try:
+        done = subprocess.run([program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=_PROBE_LIMIT_S, env={**os.environ, "LC_ALL": "C"}, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout
+
+
+def _major(version: str) -> str:
+    return version.partition(".")[0]

@@ -1,0 +1,114 @@
+"""The build side of a run: candidates in, libraries out, over a small pool of build workers that never see a GPU."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.env import cache_dir
+from ..core.template import Rendered, render_batch, symbol
+from .outcome import failure
+from .worker_process import WorkerCancelled, WorkerDied, WorkerProcess, WorkerTimeout
+
+RESOURCE_ARCHS = ("sm_80", "sm_90")
+
+
+@dataclass(frozen=True)
+class BuildOrder:
+    """Everything but the source that a build depends on."""
+
+    device_kind: str        # "cpu" | "cuda"
+    arch: str
+    sanitize: str
+    timeout_s: float
+
+
+class BuildPool:
+    """Warm build workers. `build` may be called from one thread at a time; `stop` from any."""
+
+    def __init__(self, work_dir: Path, *, size: int | None = None) -> None:
+        self.size = size or max(1, min(8, os.cpu_count() or 1))
+        self._workers = [WorkerProcess("build", log_path=work_dir / f"build-worker-{i}.log") for i in range(self.size)]
+        self._free = list(self._workers)
+        self._lock = threading.Condition()
+        self._work_dir = work_dir
+
+    def warm(self) -> None:
+        """Import torch in one worker, so that the first build does not wait for it."""
+        self._call("warm", {"modules": ["build"]}, limit_s=120)
+
+    def build(self, units: Sequence[Sequence[Rendered]], order: BuildOrder, *, log_of: Callable[[Rendered], Path],
+              on_start: Callable[[Rendered], None], on_done: Callable[[Rendered, dict[str, Any]], None],
+              cancelled: threading.Event, with_resources: bool = True) -> None:
+        """Build every unit in parallel; `on_done` gets each candidate's own result, from a pool thread."""
+        def one(unit: Sequence[Rendered]) -> None:
+            if cancelled.is_set():
+                return
+            for item in unit:
+                on_start(item)
+            results = self._build_unit(unit, order, log_of(unit[0]), cancelled)
+            if results is not None:
+                for item in unit:
+                    on_done(item, results[item.candidate_id])
+
+        def facts(item: Rendered) -> dict[str, Any]:
+            return {} if cancelled.is_set() else self._resources(item, order)
+
+        self.resources: dict[str, dict[str, Any]] = {}
+        with ThreadPoolExecutor(self.size) as pool:
+            built = [pool.submit(one, unit) for unit in units]
+            known = {item.candidate_id: pool.submit(facts, item) for unit in units for item in unit if with_resources}
+            for future in built:
+                future.result()
+            self.resources = {key: future.result() for key, future in known.items()}
+
+    def stop(self) -> None:
+        """Kill what builds now; the workers start again at the next build."""
+        for worker in self._workers:
+            worker.kill()
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+
+    def _build_unit(self, unit: Sequence[Rendered], order: BuildOrder, log: Path,
+                    cancelled: threading.Event) -> dict[str, dict[str, Any]] | None:
+        members = [{"id": r.candidate_id, "symbol": symbol(r), "source": render_batch([r])} for r in unit]
+        request = {"source": render_batch(unit), "symbols": [m["symbol"] for m in members], "members": members,
+                   "device": order.device_kind, "arch": order.arch, "flags": list(unit[0].candidate.compile_flags),
+                   "sanitize": order.sanitize, "cache": str(cache_dir()), "log": str(log), "key": None}
+        try:
+            result = self._call("build", request, limit_s=order.timeout_s)
+        except (WorkerDied, WorkerTimeout) as error:
+            result = failure(error, building=True)
+        except WorkerCancelled:
+            return None
+        by_symbol = result.get("members") or {}
+        return {r.candidate_id: by_symbol.get(symbol(r), result) for r in unit}
+
+    def _resources(self, item: Rendered, order: BuildOrder) -> dict[str, Any]:
+        archs = sorted({*RESOURCE_ARCHS, *([order.arch] if order.arch.startswith("sm_") else [])})
+        flags = list(item.candidate.compile_flags) if order.device_kind == "cuda" else []
+        try:
+            answer = self._call("resources", {"source": render_batch([item]), "archs": archs, "flags": flags,
+                                              "cache": str(cache_dir())}, limit_s=order.timeout_s)
+        except (WorkerDied, WorkerTimeout, WorkerCancelled):
+            return {}
+        return answer.get("resources", {})
+
+    def _call(self, op: str, request: dict[str, Any], *, limit_s: float) -> dict[str, Any]:
+        with self._lock:
+            while not self._free:
+                self._lock.wait()
+            worker = self._free.pop()
+        try:
+            return worker.call(op, request, limit_s=limit_s)
+        finally:
+            with self._lock:
+                self._free.append(worker)
+                self._lock.notify()

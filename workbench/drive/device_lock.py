@@ -1,0 +1,64 @@
+"""One run at a time on a device: a lock file whose text says who holds it, released by the kernel if the holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shlex
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_POLL_S = 0.1
+
+
+class DeviceLock:
+    """`acquire` waits, telling for whom, until it holds the device, or `cancelled` says to give up."""
+
+    def __init__(self, device_key: str) -> None:
+        folder = Path(os.environ.get("KERNEL_WORKBENCH_LOCKS")
+                      or Path(tempfile.gettempdir()) / f"kernel-workbench-{os.getuid()}")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / (re.sub(r"[^A-Za-z0-9]+", "-", device_key).strip("-") + ".lock")
+        self._fd: int | None = None
+
+    def acquire(self, *, cancelled: threading.Event, waiting: Callable[[str], None]) -> bool:
+        """True when the device is ours, False when `cancelled` was set first."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        said = ""
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                holder = self.holder()
+                if holder != said:
+                    waiting(holder)
+                    said = holder
+            if cancelled.wait(_POLL_S):
+                os.close(fd)
+                return False
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps({"pid": os.getpid(), "command": shlex.join(sys.argv) or "python",
+                                  "since": time.time()}).encode(), 0)
+        self._fd = fd
+        return True
+
+    def release(self) -> None:
+        if self._fd is not None:
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = None
+
+    def holder(self) -> str:
+        """"process 4711 (python -m workbench run ...), for 12 s"."""
+        try:
+            data = json.loads(self.path.read_text())
+            return f"process {data['pid']} ({data['command'][:120]})"
+        except (OSError, ValueError, KeyError):
+            return "another process"

@@ -1,0 +1,131 @@
+"""What this machine has, what therefore works, and the one command that would enable the rest. No torch, no GPU code."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..core.env import cache_dir, find_toolchain, gpus, nvcc_problem, platform_problem, torch_info
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked for. `found` is None when it is not there; `command` would bring it, None when nothing is to do."""
+
+    name: str
+    found: str | None
+    works: str
+    command: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.found is not None and self.command is None
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": self.ok}
+
+
+def examine() -> list[Finding]:
+    """All findings, in the order in which they enable each other."""
+    tools, torch, cards = find_toolchain(), torch_info(), gpus()
+    found = [_platform(), _torch(torch), _compiler(tools), _ninja(tools), _gpu(cards)]
+    found.append(_nvcc(tools, torch, bool(cards)))
+    found += [_torch_for_gpu(torch, bool(cards)), _optional("compute-sanitizer", tools.compute_sanitizer,
+              "memory errors of a kernel on a GPU are named with their line", "It comes with the CUDA toolkit"),
+              _browser()]
+    return [f for f in found if f]
+
+
+def devices(findings: list[Finding] | None = None) -> list[str]:
+    """Devices that work now, best first."""
+    found = {f.name: f for f in findings or examine()}
+    usable = []
+    if found.get("GPU") and found["GPU"].ok and found["nvcc"].ok and found.get("torch for the GPU", found["torch"]).ok:
+        usable = [f"cuda:{gpu.index}" for gpu in gpus()]
+    return [*usable, "cpu"] if found["torch"].found and found["C++ compiler"].found else usable
+
+
+def summary(findings: list[Finding]) -> str:
+    """One sentence: what works now."""
+    where = devices(findings)
+    if not where:
+        need = next(f for f in findings if not f.ok and f.command)
+        return f"Nothing can be built yet: {need.name} is missing. {need.command}"
+    if where == ["cpu"]:
+        return "Every kernel runs on this machine's CPU through the emulator: verdicts are real, times say nothing of a GPU."
+    return f"Kernels run on {', '.join(where)}; the emulator works too."
+
+
+def _platform() -> Finding:
+    problem = platform_problem()
+    label = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    return Finding("platform", label, problem or "supported", problem)
+
+
+def _torch(torch: Any) -> Finding:
+    if not torch:
+        return Finding("torch", None, "nothing can be judged without it",
+                       f"{sys.executable} -m pip install torch")
+    cuda = f", CUDA {torch.cuda}" if torch.cuda else ", CPU build"
+    return Finding("torch", f"{torch.version}{cuda}", "the truth that kernels are judged against")
+
+
+def _compiler(tools: Any) -> Finding:
+    if not tools.cxx:
+        return Finding("C++ compiler", None, "the emulator builds kernels with it", _apt("g++"))
+    return Finding("C++ compiler", f"{tools.cxx} {tools.cxx_version}", "device cpu: kernels run on the emulator")
+
+
+def _ninja(tools: Any) -> Finding:
+    if not tools.ninja:
+        return Finding("ninja", None, "load_inline builds with it", f"{sys.executable} -m pip install ninja")
+    return Finding("ninja", str(tools.ninja), "load_inline builds with it")
+
+
+def _gpu(cards: list[Any]) -> Finding:
+    if not cards:
+        return Finding("GPU", None, "times need an NVIDIA GPU; everything else works without one")
+    names = ", ".join(f"cuda:{c.index} {c.name}" for c in cards)
+    return Finding("GPU", names, f"driver {cards[0].driver}; times and speed-ups are real")
+
+
+def _nvcc(tools: Any, torch: Any, has_gpu: bool) -> Finding:
+    if not tools.nvcc:
+        works = "kernels for the GPU are built with it; without it registers and occupancy are unknown"
+        return Finding("nvcc", None, works, _nvcc_command(torch))
+    problem = nvcc_problem(tools, torch.cuda if torch else None)
+    works = "registers, spills, shared memory and occupancy for sm_80 and sm_90" + (
+        ", kernels for the GPU" if has_gpu else ", without a GPU")
+    return Finding("nvcc", f"{tools.nvcc} {tools.nvcc_version}", problem or works, problem)
+
+
+def _torch_for_gpu(torch: Any, has_gpu: bool) -> Finding | None:
+    if not has_gpu or not torch or torch.cuda:
+        return None
+    return Finding("torch for the GPU", None, "there is a GPU, but this torch is a CPU build",
+                   f"{sys.executable} -m pip install --force-reinstall torch")
+
+
+def _optional(name: str, path: Any, works: str, how: str) -> Finding:
+    return Finding(name, str(path) if path else None, works if path else f"{works} ({how}; optional)")
+
+
+def _browser() -> Finding:
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    return Finding("Chromium", path, "the browser tests drive the page with it (optional)")
+
+
+def _apt(package: str) -> str:
+    return f"sudo apt-get install {package}" if shutil.which("apt-get") else f"install {package} with your package manager"
+
+
+def _nvcc_command(torch: Any) -> str:
+    major = (torch.cuda or "13.0") if torch else "13.0"
+    return f'{sys.executable} -m pip install "cuda-toolkit[nvcc,cudart,cccl,nvrtc]=={major}.*"'
+
+
+def cache_line() -> str:
+    return str(cache_dir())

@@ -1,0 +1,113 @@
+"""Validation without a page: the chosen variants over awkward layers, one line a case. What `test` runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from ..core.awkward import awkward_workloads
+from ..core.candidate import EMULATED_SM, Candidate, why_not
+from ..core.errors import RenderError
+from ..core.layer import DIRECTIONS, Workload
+from ..core.template import Rendered, render
+from ..core.trial import Status
+from ..core.variants import Variant, discover
+from . import outcome
+from .run import RunRequest
+from .runner import Runner, resolve_device
+
+DTYPES_OF = {"quick": ("float32",), "normal": ("float32", "float16"),
+             "full": ("float32", "float64", "float16", "bfloat16")}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One variant on one workload."""
+
+    variant: str            # "forward/naive_gather"
+    form: str
+    workload: str
+    dtype: str
+    status: str
+    headline: str
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return self.status == Status.OK
+
+    @property
+    def line(self) -> str:
+        tail = "" if self.ok else f"  {self.headline}"
+        return f"{self.status:<16} {self.variant:<34} {self.form:<8} {self.dtype:<8} {self.workload}{tail}"
+
+
+def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", variants: Sequence[str] = (),
+             directions: Iterable[str] = DIRECTIONS, workloads: Sequence[Workload] = (), templates: Path | None = None,
+             on_case: Callable[[Case], None] = lambda case: None) -> list[Case]:
+    """Judge every chosen variant on every workload (default: the awkward layers of that effort), without timing.
+
+    General variants are built once in run-time form, so the number of layers costs no builds; the effort `full`
+    builds the constant form of each as well.
+    """
+    device = resolve_device(device)
+    chosen = [v for v in discover(templates) if v.direction in directions
+              and (not variants or v.name in variants or v.key in variants)]
+    work = list(workloads) or [w for dtype in DTYPES_OF[effort] for w in awkward_workloads(effort, dtype)]
+    plan = [(c, w) for v in chosen for w in work for c in _candidates(v, w, effort)]
+    rendered: dict[int, Rendered] = {}
+    cases: list[Case] = []
+
+    def report(candidate: Candidate, workload: Workload, result: dict[str, Any], seconds: float) -> None:
+        case = Case(candidate.variant.key, candidate.form, f"{workload.layer} x {list(workload.input_shape)}",
+                    workload.dtype, str(result["status"]), result["headline"], round(seconds, 3))
+        cases.append(case)
+        on_case(case)
+
+    known = runner.device(device)
+    sm = int(known.get("sm") or EMULATED_SM)
+    ready: list[tuple[Candidate, Workload, Rendered]] = []
+    for candidate, workload in plan:
+        reason = why_not(candidate, sm=sm)
+        if reason:
+            continue  # it does not apply to this layer: another variant of the direction serves it
+        try:
+            ready.append((candidate, workload, render(candidate)))
+        except RenderError as error:
+            report(candidate, workload, outcome.render_failed(error), 0.0)
+    rendered = {r.candidate_id: r for _, _, r in ready}
+    built = runner.build_all(list(rendered.values()), device)
+    for candidate, workload, item in ready:
+        start = time.monotonic()
+        build = built[item.candidate_id]
+        result = build if build["status"] != "OK" else runner.judge_once(
+            device, item, build["library"], RunRequest(workload, (), effort="quick", time=False))
+        report(candidate, workload, result, time.monotonic() - start)
+    return cases
+
+
+def junit(cases: Sequence[Case]) -> bytes:
+    """The cases as a JUnit XML file."""
+    bad = [c for c in cases if not c.ok]
+    suite = ElementTree.Element("testsuite", name="kernel-workbench", tests=str(len(cases)), failures=str(len(bad)),
+                                time=f"{sum(c.seconds for c in cases):.3f}")
+    for case in cases:
+        element = ElementTree.SubElement(suite, "testcase", classname=f"{case.variant}.{case.form}.{case.dtype}",
+                                         name=case.workload, time=f"{case.seconds:.3f}")
+        if not case.ok:
+            ElementTree.SubElement(element, "failure", message=f"{case.status}: {case.headline}")
+    return ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
+
+
+def to_json(cases: Sequence[Case]) -> list[dict[str, Any]]:
+    return [asdict(c) for c in cases]
+
+
+def _candidates(variant: Variant, workload: Workload, effort: str) -> list[Candidate]:
+    forms = variant.forms if effort == "full" else variant.forms[-1:]  # the last named: run-time where there is one
+    made = [Candidate(variant, workload.layer, workload.dtype, {}, form=form) for form in forms]
+    return [c for c in made if c.precision]

@@ -1,0 +1,50 @@
+"""module_ms: the fastest right candidate of each direction becomes a ModelNew, judged against nn.ConvTranspose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..core.layer import DIRECTIONS
+from ..core.presets import parse_preset
+from ..core.trial import Trial
+from . import outcome
+from .export import Recipe, constructor_arguments, export_text
+from .run import Row, Run
+from .session import Session
+from .worker_process import WorkerDied, WorkerTimeout
+
+
+def best_rows(run: Run) -> dict[str, Row]:
+    """Direction -> the row whose trial is right and fastest (first, where nothing was timed)."""
+    times = {t.trial_id: t.kernel_ms.median_ms if t.kernel_ms else float("inf") for t in run.trials if t.ok}
+    best: dict[str, Row] = {}
+    for row in run.rows:
+        if row.trial_id in times and row.direction in DIRECTIONS:
+            if row.direction not in best or times[row.trial_id] < times[best[row.direction].trial_id]:
+                best[row.direction] = row
+    return best
+
+
+def judge_modules(call: Callable[..., dict[str, Any]], run: Run, session: Session, device_name: str,
+                  device: dict[str, Any]) -> list[Trial]:
+    """Trials of the ModelNew and of nn.ConvTranspose in its modes; empty when no candidate was right."""
+    best = best_rows(run)
+    if not best:
+        return []
+    request = run.request
+    recipe = Recipe(workload=request.workload, **{d: row.candidate for d, row in best.items()})
+    preset = parse_preset(request.workload.preset)[0] if request.workload.preset else None
+    text = export_text(recipe, constructor=preset)
+    emulated = device["kind"] == "cpu"
+    order = {"text": text, "class_name": "ModelNew", "workload": request.workload.to_json(), "device": device_name,
+             "constructor_args": constructor_arguments(request.workload.layer, preset), "effort": request.effort,
+             "time": request.time, "emulate": emulated, "scratch": str(session.path), "attribute": preset.attribute
+             if preset else ""}
+    try:
+        result = call("module", order, device=device_name, limit_s=max(300.0, 4 * request.run_timeout_s))
+    except (WorkerDied, WorkerTimeout) as error:
+        result = outcome.failure(error, building=False)
+    return outcome.module_trials(session, run.run_id, request.workload, device, "ModelNew", result,
+                                 recipe={d: row.candidate.variant.name for d, row in best.items()}, text=text,
+                                 emulated=emulated)

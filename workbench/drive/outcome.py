@@ -1,0 +1,137 @@
+"""What the workers said -> the `Trial` that is recorded, deaths and time-outs included."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+from ..core.candidate import Candidate
+from ..core.command import baseline_command, candidate_command
+from ..core.env import environment
+from ..core.layer import Workload
+from ..core.template import Rendered
+from ..core.trial import DEFAULT_ADVICE, Errors, Status, Timing, Trial
+from .session import Session, now
+from .worker_process import WorkerDied, WorkerTimeout
+
+_KILLED = "signal 9 (SIGKILL)"
+
+
+def failure(error: WorkerDied | WorkerTimeout, *, building: bool) -> dict[str, Any]:
+    """A worker's end as a result: status, headline, advice and the last lines it printed."""
+    detail = {"log_tail": error.log[-1200:]}
+    if isinstance(error, WorkerTimeout):
+        status = Status.BUILD_TIMEOUT if building else Status.RUN_TIMEOUT
+        headline = (f"The compiler was stopped after {error.limit_s:g} s." if building
+                    else f"Still running after {error.limit_s:g} s; the process was stopped.")
+        return _result(status, headline, detail=detail)
+    if "address-sanitizer" in error.log.lower() or "AddressSanitizer" in error.log:
+        return _result(Status.OUT_OF_BOUNDS, _sanitizer_line(error.log), detail=detail)
+    while_ = "the compiler ran" if building else "the kernel ran"
+    if error.how == _KILLED:
+        return _result(Status.WORKER_DIED, f"The process was killed from outside (signal 9) while {while_}.",
+                       advice="If memory is short, use the small size; the next trial starts fresh.", detail=detail)
+    return _result(Status.WORKER_DIED, f"The process ended by {error.how} while {while_}.", detail=detail)
+
+
+def skipped(reason: str) -> dict[str, Any]:
+    return _result(Status.SKIPPED, reason)
+
+
+def render_failed(error: Exception) -> dict[str, Any]:
+    return _result(Status.RENDER_FAILED, str(error), advice=getattr(error, "advice", ""))
+
+
+def candidate_trial(session: Session, run_id: str, workload: Workload, device: dict[str, Any], candidate: Candidate,
+                    rendered: Rendered | None, build: dict[str, Any], result: dict[str, Any], *, log: Path | None,
+                    emulated: bool) -> Trial:
+    """Put source, log and samples into blobs and make the immutable trial of one candidate."""
+    blobs = {}
+    if rendered:
+        blobs["source"] = session.put_blob(rendered.source.encode())
+        blobs["template"] = session.put_blob(candidate.variant.text.encode())
+    if log and log.is_file():
+        blobs["log"] = session.put_blob(log.read_bytes())
+    if result.get("samples"):
+        blobs["samples"] = session.put_blob(json.dumps(result["samples"]).encode())
+    status = Status(result["status"])
+    return Trial(
+        trial_id=secrets.token_hex(6), run_id=run_id, at=now(), kind="candidate", name=candidate.variant.name,
+        direction=candidate.direction, precision=candidate.precision, workload=workload.to_json(), device=_known(device),
+        status=status, headline=result["headline"], advice=result.get("advice") or DEFAULT_ADVICE[status],
+        candidate_id=rendered.candidate_id if rendered else "", build_key=build.get("key", ""),
+        config=dict(candidate.config), form=candidate.form, compile_flags=candidate.compile_flags,
+        errors=_errors(result), kernel_ms=_timing(result.get("kernel_ms"), blobs.get("samples", "")),
+        memory=result.get("memory", {}), resources=build.get("resources") or {},
+        build={k: build[k] for k in ("seconds", "cached", "compiler") if k in build}, blobs=blobs,
+        environment=environment(), detail=result.get("detail", {}),
+        flags=tuple(dict.fromkeys([*result.get("flags", []), *(["emulated"] if emulated else [])])),
+        command=candidate_command(candidate, workload, _name(device)))
+
+
+def baseline_trial(session: Session, run_id: str, workload: Workload, device: dict[str, Any],
+                   measured: dict[str, Any]) -> Trial:
+    """One way PyTorch has of doing one direction."""
+    blobs = {"samples": session.put_blob(json.dumps(measured["samples"]).encode())} if measured.get("samples") else {}
+    status = Status(measured.get("status", "OK"))
+    return Trial(
+        trial_id=secrets.token_hex(6), run_id=run_id, at=now(), kind="baseline", name=measured["name"],
+        direction=measured["direction"], precision=measured["precision"], workload=workload.to_json(),
+        device=_known(device), status=status, headline=measured.get("headline", "PyTorch, measured in the same run."),
+        advice=measured.get("advice", ""), errors=_errors(measured),
+        kernel_ms=_timing(measured.get("kernel_ms"), blobs.get("samples", "")), blobs=blobs,
+        environment=environment(), flags=tuple(measured.get("flags", ())), detail=measured.get("detail", {}),
+        command=baseline_command(workload, _name(device), measured["direction"]))
+
+
+def module_trials(session: Session, run_id: str, workload: Workload, device: dict[str, Any], name: str,
+                  result: dict[str, Any], *, recipe: dict[str, Any], text: str, emulated: bool) -> list[Trial]:
+    """ModelNew and, from the same interleaved measurement, nn.ConvTranspose in each of its modes."""
+    def trial(kind: str, name: str, data: dict[str, Any], **more: Any) -> Trial:
+        status = Status(data.get("status", "OK"))
+        return Trial(
+            trial_id=secrets.token_hex(6), run_id=run_id, at=now(), kind=kind, name=name, direction="backward",
+            precision=data.get("precision", ""), workload=workload.to_json(), device=_known(device), status=status,
+            headline=data.get("headline", "nn.ConvTranspose, measured in the same run."),
+            advice=data.get("advice") or DEFAULT_ADVICE[status], errors=_errors(data),
+            module_ms={k: _timing(v, "") for k, v in data.get("module_ms", {}).items() if v},
+            memory=data.get("memory", {}), environment=environment(), detail=data.get("detail", {}),
+            flags=tuple(dict.fromkeys([*data.get("flags", []), *(["emulated"] if emulated else [])])),
+            command=baseline_command(workload, _name(device), "forward").replace("--baselines-only", "--modules"), **more)
+
+    ours = trial("module", name, result, config=recipe, blobs={"source": session.put_blob(text.encode())})
+    return [ours, *(trial("module_baseline", b["name"], b) for b in result.get("baselines", []))]
+
+
+def _result(status: Status, headline: str, *, advice: str = "", detail: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"status": str(status), "headline": headline, "advice": advice or DEFAULT_ADVICE[status],
+            "detail": detail or {}}
+
+
+def _timing(data: dict[str, Any] | None, samples: str) -> Timing | None:
+    return Timing(**{**data, "samples_blob": samples}) if data else None
+
+
+def _errors(result: dict[str, Any]) -> dict[str, Errors]:
+    return {name: Errors(**{**e, "worst_index": tuple(e["worst_index"])})
+            for name, e in (result.get("errors") or {}).items()}
+
+
+def _known(device: dict[str, Any]) -> dict[str, Any]:
+    return {k: device[k] for k in ("kind", "index", "name", "arch", "sm", "key") if k in device}
+
+
+def _name(device: dict[str, Any]) -> str:
+    return "cpu" if device.get("kind") == "cpu" else f"cuda:{device.get('index', 0)}"
+
+
+def _sanitizer_line(log: str) -> str:
+    import re
+    what = re.search(r"ERROR: AddressSanitizer: ([\w-]+)", log)
+    size = re.search(r"(READ|WRITE) of size (\d+)", log)
+    place = re.search(r"#\d+ .*? ((?:\w+/)?[\w.]+\.cuh?:\d+)", log)
+    where = f" at {place[1]}" if place else ""
+    act = f"{size[1].capitalize()} {size[2]} bytes outside a buffer" if size else "A memory error"
+    return f"{act}{where} (AddressSanitizer: {what[1] if what else 'see the log'})."

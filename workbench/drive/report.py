@@ -1,0 +1,268 @@
+"""Trials in, what they mean out: the table (a DataFrame), best baselines, verdicts and the headline sentence.
+
+Page, notebook and CLI show the same numbers because all of them come from here. Ratios are taken from unrounded
+medians, and only between times of one device, one workload and one direction.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, log, sqrt
+
+import pandas as pd
+
+from ..core import numbers
+from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, Workload
+from ..core.roofline import Floor, ceilings_of, floor
+from ..core.trial import Status, Timing, Trial
+
+FASTER, SLOWER, SAME, UNSURE, EMULATED = "FASTER", "SLOWER", "SAME", "UNSURE", "EMULATED"
+BASELINES = ("baseline", "module_baseline")
+ORDER = (*DIRECTIONS, BACKWARD)
+# A baseline qualifies if it is at least as accurate by class (design.md, Precision): row = the candidate's class.
+QUALIFIES = {"tf32": ("tf32", "tf32x3", "ieee", "fp64"), "tf32x3": ("tf32x3", "ieee", "fp64"), "ieee": ("ieee", "fp64"),
+             "fp16": ("fp16", "tf32", "ieee", "fp64"), "bf16": ("bf16", "tf32", "ieee", "fp64"), "fp64": ("fp64",)}
+COLUMNS = ("status", "verdict", "kind", "variant", "direction", "precision", "config", "median_ms", "spread", "speedup",
+           "of_limit", "floor_ms", "rel_l2", "max_abs", "registers", "build_s", "peak_bytes", "clock", "device",
+           "headline", "advice", "trial_id")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """baseline / ours with its 95 % interval (None where there are too few samples), and the word for it."""
+
+    value: float
+    low: float | None
+    high: float | None
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The strip: `badge` is a verdict, a status or a mark; one sentence with the number; one line of evidence."""
+
+    badge: str
+    sentence: str
+    evidence: str
+
+
+def frame(trials: Iterable[Trial]) -> pd.DataFrame:
+    """One row per trial and time, the verdict first: best of a direction on top, failures below, baselines last.
+
+    A module trial has a row for `forward` and one for `backward` with `clock` "module_ms"; all others one row with
+    "kernel_ms". Times in ms, `of_limit` and `spread` in percent. A result that was wrong has no time; an emulated one
+    has a time and no speed-up.
+    """
+    trials = list(trials)
+    rows = [row for trial in trials for row in _rows(trial, trials)]
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    if table.empty:
+        return table
+    rank = pd.DataFrame({
+        "direction": table["direction"].map({d: i for i, d in enumerate(ORDER)}),
+        "baseline": table["kind"].isin(BASELINES), "failed": table["status"].ne("OK"),
+        "ms": table["median_ms"].fillna(float("inf"))})
+    return table.loc[rank.sort_values(["direction", "baseline", "failed", "ms"], kind="stable").index].reset_index(
+        drop=True)
+
+
+def best_baseline(trials: Iterable[Trial], trial: Trial, *, clock: str = "kernel_ms",
+                  direction: str | None = None) -> Trial | None:
+    """The fastest right baseline that may be compared with `trial`: same device key, workload and direction, and a
+    precision at least as strict. None when there is none."""
+    direction = direction or trial.direction
+    there = [(timing.median_ms, b) for b in trials
+             if is_baseline(b) and b.ok and same_place(b, trial)
+             and b.precision in QUALIFIES.get(trial.precision, ())
+             and (timing := timing_of(b, clock, direction)) is not None]
+    return min(there, key=lambda pair: pair[0])[1] if there else None
+
+
+def best_candidate(trials: Iterable[Trial], direction: str) -> Trial | None:
+    """The fastest candidate of a direction that was right."""
+    there = [t for t in trials if t.kind == "candidate" and t.ok and t.kernel_ms and t.direction == direction]
+    return min(there, key=lambda t: t.kernel_ms.median_ms, default=None)
+
+
+def speedup(trial: Trial, baseline: Trial | None, *, clock: str = "kernel_ms", direction: str | None = None
+            ) -> Ratio | None:
+    """How many times as fast as `baseline` the trial is; None without two times that may be compared."""
+    direction = direction or trial.direction
+    if baseline is None or not trial.ok or not same_place(trial, baseline):
+        return None
+    ours, theirs = timing_of(trial, clock, direction), timing_of(baseline, clock, direction)
+    if ours is None or theirs is None:
+        return None
+    ratio = ratio_of(ours, theirs)
+    return Ratio(ratio.value, ratio.low, ratio.high, EMULATED) if is_emulated(trial) else ratio
+
+
+def ratio_of(ours: Timing, theirs: Timing) -> Ratio:
+    """theirs / ours. The 95 % interval takes each median's standard error as 0.93 * IQR / sqrt(n) (the IQR estimate
+    of sigma, times 1.253 for a median of normal samples; McGill, Tukey and Larsen 1978), on the log of the ratio."""
+    value = theirs.median_ms / ours.median_ms
+    if min(ours.samples, theirs.samples) < 5:
+        return Ratio(value, None, None, UNSURE)
+    error = sqrt(sum((0.93 * (t.q75_ms - t.q25_ms) / sqrt(t.samples) / t.median_ms) ** 2 for t in (ours, theirs)))
+    low, high = exp(log(value) - 1.96 * error), exp(log(value) + 1.96 * error)
+    word = FASTER if low > 1.01 else SLOWER if high < 0.99 else SAME if low >= 0.99 and high <= 1.01 else UNSURE
+    return Ratio(value, low, high, word)
+
+
+def timing_of(trial: Trial, clock: str, direction: str) -> Timing | None:
+    """The time of a right trial on that clock ("kernel_ms" or "module_ms"), else None."""
+    if not trial.ok:
+        return None
+    if clock == "module_ms":
+        return trial.module_ms.get(FORWARD if direction == FORWARD else BACKWARD)
+    return trial.kernel_ms if trial.direction == direction else None
+
+
+def floor_ms(trial: Trial) -> float | None:
+    """The physical limit of the trial's direction on its GPU; None on the emulator or an unmeasured GPU."""
+    found = floor_of(Workload.from_json(trial.workload), trial.direction, trial.precision, trial.device.get("name", ""))
+    return found.ms if found else None
+
+
+def floor_of(workload: Workload, direction: str, precision: str, gpu_name: str) -> Floor | None:
+    """The floor of a direction on a GPU whose ceilings are known, else None."""
+    return floor(workload, direction, precision, ceilings_of(gpu_name)) if precision else None
+
+
+def is_baseline(trial: Trial) -> bool:
+    """PyTorch's way of doing it, one direction ("baseline") or as nn.ConvTranspose ("module_baseline")."""
+    return trial.kind in BASELINES
+
+
+def is_emulated(trial: Trial) -> bool:
+    """A kernel that ran on the CPU emulator: its time says nothing about a GPU. Baselines on the CPU are not."""
+    return not is_baseline(trial) and (trial.device.get("kind") == "cpu" or "emulated" in trial.flags)
+
+
+def same_place(a: Trial, b: Trial) -> bool:
+    """Whether two times may be compared at all: one device key, one workload."""
+    return a.device.get("key") == b.device.get("key") and workload_key(a.workload) == workload_key(b.workload)
+
+
+def workload_key(workload: dict) -> str:
+    """Equal for the same tensors; the preset's name does not count."""
+    return json.dumps({k: v for k, v in workload.items() if k != "preset"}, sort_keys=True)
+
+
+def for_workload(trials: Iterable[Trial], workload: Workload) -> list[Trial]:
+    """The trials of that workload; of trials repeated under one id of candidate and config, the newest."""
+    key = workload_key(workload.to_json())
+    newest: dict[tuple, Trial] = {}
+    for trial in trials:
+        if workload_key(trial.workload) == key:
+            newest[_identity(trial)] = trial
+    return list(newest.values())
+
+
+def headline(trials: Sequence[Trial]) -> Headline | None:
+    """The sentence with the number for a finished set of trials of one workload; None when there are none."""
+    ours = [t for t in trials if not is_baseline(t)]
+    if not ours:
+        return None
+    right = [t for t in ours if t.ok]
+    counted = _counted(ours)
+    if not right:
+        worst = next((t for t in ours if t.status not in (Status.SKIPPED, Status.CANCELLED)), ours[0])
+        return Headline(str(worst.status), f"{worst.name} {worst.direction}: {worst.headline}",
+                        f"{worst.advice} {counted}")
+    timed = [t for t in right if t.kernel_ms or t.module_ms]
+    if not timed:
+        return Headline("OK", f"{len(right)} of {len(ours)} candidates are right in all checks; none was timed",
+                        counted)
+    if all(is_emulated(t) for t in timed):
+        first = min((t for t in timed if t.kernel_ms), default=timed[0], key=lambda t: t.kernel_ms.median_ms)
+        time = f"{numbers.time(first.kernel_ms.median_ms)}" if first.kernel_ms else "The time"
+        wrong = [t for t in ours if t.status in WRONG]
+        sentence = (f"{len(right)} of {len(ours)} candidates are right in all checks" if not wrong else
+                    f"{len(wrong)} of {len(ours)} candidates are wrong, the first is {wrong[0].name} "
+                    f"{wrong[0].direction}")
+        return Headline(EMULATED, sentence, f"{first.name} {first.direction}: {time} on the CPU emulator: says "
+                        f"nothing about a GPU. {counted}")
+    return _fastest(trials, timed) or Headline("OK", f"{len(right)} of {len(ours)} candidates are right in all checks",
+                                               f"No PyTorch time of this device to compare with. {counted}")
+
+
+WRONG = frozenset({Status.WRONG_SHAPE, Status.WRONG_DTYPE, Status.WRONG_DEVICE, Status.UNWRITTEN, Status.OUT_OF_BOUNDS,
+                   Status.NON_FINITE, Status.MISMATCH, Status.INPUT_MODIFIED, Status.NO_GRADIENT,
+                   Status.NONDETERMINISTIC})
+
+
+def _fastest(trials: Sequence[Trial], timed: list[Trial]) -> Headline | None:
+    """module_ms where it exists, because it is what the user gets; else the best kernel_ms ratio."""
+    found = []
+    for trial in timed:
+        for clock, direction in (*(("module_ms", d) for d in trial.module_ms), ("kernel_ms", trial.direction)):
+            baseline = best_baseline(trials, trial, clock=clock, direction=direction)
+            ratio = speedup(trial, baseline, clock=clock, direction=direction)
+            if ratio:
+                found.append((clock == "module_ms", ratio.value, clock, direction, trial, baseline, ratio))
+    if not found:
+        return None
+    _, value, clock, direction, trial, baseline, ratio = max(found, key=lambda f: f[:2])
+    ours, theirs = timing_of(trial, clock, direction), timing_of(baseline, clock, direction)
+    shown, name = numbers.ratio(value), f"{trial.name} {direction}"
+    interval = (f"95 % interval {numbers.interval(ratio.low, ratio.high, ratio.value)}" if ratio.low is not None
+                else "fewer than 5 samples, so no interval")
+    sentence = {SAME: f"{name} takes the same time as the best PyTorch, within 1 %",
+                UNSURE: f"No clear winner: {name} {shown}, {interval}"}.get(
+                    ratio.verdict, f"{name} is {shown} as fast as the best PyTorch")
+    evidence = f"{numbers.time(ours.median_ms)} against {numbers.time(theirs.median_ms)} ({baseline.name}), {clock}; {interval}."
+    limit = floor_ms(trial) if clock == "kernel_ms" else None
+    if limit:
+        share = limit / ours.median_ms
+        evidence += f" It runs at {numbers.share(share)} of the physical limit"
+        evidence += f", so at most {numbers.ratio(1 / share)} is left." if share < 1 else "."
+    return Headline(ratio.verdict, sentence, evidence)
+
+
+def _rows(trial: Trial, trials: list[Trial]) -> list[dict]:
+    clocks = [("module_ms", d) for d in trial.module_ms] or [("kernel_ms", trial.direction)]
+    return [_row(trial, trials, clock, direction) for clock, direction in clocks]
+
+
+def _row(trial: Trial, trials: list[Trial], clock: str, direction: str) -> dict:
+    timing = timing_of(trial, clock, direction)
+    ratio = None if is_baseline(trial) else speedup(
+        trial, best_baseline(trials, trial, clock=clock, direction=direction), clock=clock, direction=direction)
+    limit = floor_ms(trial) if clock == "kernel_ms" and not is_emulated(trial) else None
+    spread = timing.spread if timing else None
+    verdict = EMULATED if timing and is_emulated(trial) else ratio.verdict if ratio else ""
+    return {"status": str(trial.status), "verdict": verdict, "kind": trial.kind, "variant": trial.name,
+            "direction": direction, "precision": trial.precision,
+            "config": " ".join(f"{k}={v}" for k, v in trial.config.items()),
+            "median_ms": timing.median_ms if timing else None, "spread": spread * 100 if spread is not None else None,
+            "speedup": ratio.value if ratio and verdict != EMULATED else None,
+            "of_limit": 100 * limit / timing.median_ms if limit and timing else None, "floor_ms": limit,
+            "rel_l2": max((e.rel_l2 for e in trial.errors.values()), default=None),
+            "max_abs": max((e.max_abs for e in trial.errors.values()), default=None),
+            "registers": registers(trial), "build_s": trial.build.get("seconds"),
+            "peak_bytes": trial.memory.get("peak_bytes"), "clock": clock,
+            "device": trial.device.get("name", ""), "headline": trial.headline, "advice": trial.advice,
+            "trial_id": trial.trial_id}
+
+
+def registers(trial: Trial) -> int | None:
+    """The most registers a thread of any kernel needs, on the trial's own arch when it is known."""
+    per_arch = trial.resources
+    chosen = per_arch.get(trial.device.get("arch", ""), next(iter(per_arch.values()), {}))
+    return max((int(k["registers"]) for k in chosen.values() if isinstance(k, dict) and "registers" in k), default=None)
+
+
+def _identity(trial: Trial) -> tuple:
+    return (trial.kind, trial.name, trial.direction, trial.precision, trial.device.get("key"), trial.candidate_id,
+            json.dumps(trial.config, sort_keys=True), trial.form, trial.compile_flags)
+
+
+def _counted(ours: Sequence[Trial]) -> str:
+    """ "7 OK, 1 MISMATCH, 1 SKIPPED." """
+    count: dict[str, int] = {}
+    for trial in ours:
+        count[str(trial.status)] = count.get(str(trial.status), 0) + 1
+    return ", ".join(f"{n} {status}" for status, n in count.items()) + "."

@@ -1,0 +1,99 @@
+"""What is asked of the runner (`RunRequest`) and what is seen of it while it works (`Run`, with a `Row` a candidate)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..core.candidate import Candidate
+from ..core.layer import Workload
+from ..core.trial import Status, Trial
+
+EFFORTS = ("quick", "normal", "full")
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One workload, one device, some candidates. `candidates` may be empty: then only PyTorch is measured."""
+
+    workload: Workload
+    candidates: tuple[Candidate, ...]
+    device: str = "auto"                 # "auto" | "cpu" | "cuda:0"
+    directions: tuple[str, ...] = ()     # of the baselines; () = those of the candidates
+    baselines: bool = True
+    modules: bool = False                # also judge the best recipe as a ModelNew: module_ms
+    effort: str = "normal"
+    time: bool = True
+    cold_l2: bool = True
+    sanitize: str = ""                   # "" | "address": emulated kernels under AddressSanitizer
+    build_timeout_s: float = 300.0
+    run_timeout_s: float = 60.0          # without a sign of life from the measuring process
+
+
+@dataclass
+class Row:
+    """One candidate on its way. `phase`: queued, building, checking, timing, rechecking, done."""
+
+    candidate: Candidate
+    phase: str = "queued"
+    text: str = "queued"
+    status: Status | None = None
+    trial_id: str = ""
+    log_path: Path | None = None
+    started_at: float = 0.0
+
+    @property
+    def variant(self) -> str:
+        return self.candidate.variant.name
+
+    @property
+    def direction(self) -> str:
+        return self.candidate.direction
+
+    @property
+    def precision(self) -> str:
+        return self.candidate.precision
+
+    @property
+    def config(self) -> dict[str, int]:
+        return self.candidate.config
+
+    @property
+    def label(self) -> str:
+        return f"{self.variant} {self.direction}"
+
+
+@dataclass
+class Run:
+    """A run under way. `state`: waiting, running, done, stopped, failed; `message` says what it is doing."""
+
+    run_id: str
+    request: RunRequest
+    session: Path
+    rows: list[Row]
+    state: str = "waiting"
+    message: str = "starting"
+    trials: list[Trial] = field(default_factory=list)
+    started_at: float = field(default_factory=time.time)
+    finished_at: float | None = None
+    device: dict[str, object] = field(default_factory=dict)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    finished: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def active(self) -> bool:
+        return not self.finished.is_set()
+
+    @property
+    def done_rows(self) -> int:
+        return sum(row.phase == "done" for row in self.rows)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """True when the run has ended within `timeout` seconds."""
+        return self.finished.wait(timeout)
+
+    def stop(self) -> None:
+        """Ask it to end: compilers and kernels under way are killed; finished trials stay."""
+        self.cancelled.set()

@@ -1,0 +1,234 @@
+"""A session: the folder in which finished trials, events and blobs are kept, safe against crashes and two writers.
+
+    trials.jsonl   one immutable `Trial` a line, under 4 KB
+    events.jsonl   run started, phases, heartbeat, stopped
+    blobs/<sha256> sources, logs, samples
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import BadRequest
+from ..core.trial import SCHEMA, Trial
+
+TRIALS, EVENTS, BLOBS = "trials.jsonl", "events.jsonl", "blobs"
+_SCHEMA_FAMILY = SCHEMA.rsplit("/", 1)[0] + "/"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_MAX_PACKED_BYTES = 1 << 30
+
+
+class SessionFull(OSError):
+    """The disk refused a write; what was recorded before stands."""
+
+
+class Session:
+    """One session folder. Reading never fails because of a bad line: it is counted in `unreadable`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.unreadable: list[str] = []
+
+    @classmethod
+    def create(cls, root: Path | None = None, name: str | None = None) -> Session:
+        """Make the folder, or open it when it is there. Raises `BadRequest` for a name that is no file name."""
+        name = name or datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        if not _NAME.match(name):
+            raise BadRequest(f"Session name {name!r} is no plain file name; use letters, digits, '.', '_' and '-'.",
+                             field="session")
+        session = cls((root or sessions_root()) / name)
+        with _disk(session.path):
+            (session.path / BLOBS).mkdir(parents=True, exist_ok=True)
+        return session
+
+    @classmethod
+    def open(cls, path: Path) -> Session:
+        """Open an existing session. Raises `BadRequest` when there is none."""
+        if not (path / BLOBS).is_dir() and not (path / TRIALS).is_file():
+            raise BadRequest(f"{path} is no session: it has no {TRIALS}. Sessions are folders below {sessions_root()}.",
+                             field="session")
+        return cls(path)
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def recorded(self) -> bool:
+        """Shipped with the project, not made here."""
+        return self.name.startswith("recorded-")
+
+    def trials(self) -> list[Trial]:
+        """All readable trials, oldest first. `unreadable` then holds one sentence for each line left out."""
+        self.unreadable = []
+        found = []
+        for number, line in enumerate(_lines(self.path / TRIALS), 1):
+            try:
+                data = json.loads(line)
+                schema = str(data["schema"])
+                if schema != SCHEMA:
+                    why = ("was written by another version" if schema.startswith(_SCHEMA_FAMILY) else "is unknown")
+                    self.unreadable.append(f"Line {number} was left out: its schema {schema!r} {why}.")
+                    continue
+                found.append(Trial.from_json(data))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                self.unreadable.append(f"Line {number} was left out: it is torn or no trial.")
+        return found
+
+    def events(self) -> list[dict[str, Any]]:
+        """All readable events, oldest first."""
+        found = []
+        for line in _lines(self.path / EVENTS):
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                found.append(event)
+        return found
+
+    def append(self, trial: Trial) -> None:
+        """Add one finished trial. Raises `SessionFull` when the disk is full; nothing recorded before is lost."""
+        line = json.dumps(trial.to_json(), ensure_ascii=False, separators=(",", ":"))
+        if len(line.encode()) >= 4096:
+            line = json.dumps(_shortened(trial.to_json()), ensure_ascii=False, separators=(",", ":"))
+        self._append(TRIALS, line)
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Add one event with its time. Raises `SessionFull` when the disk is full."""
+        self._append(EVENTS, json.dumps({"at": now(), "event": event, **fields}, ensure_ascii=False))
+
+    def put_blob(self, data: bytes) -> str:
+        """Keep bytes under their SHA-256; returns it."""
+        name = hashlib.sha256(data).hexdigest()
+        target = self.path / BLOBS / name
+        if not target.exists():
+            temporary = target.with_name(f".{name}.{os.getpid()}")
+            with _disk(self.path):
+                temporary.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    temporary.write_bytes(data)
+                    temporary.replace(target)
+                finally:
+                    temporary.unlink(missing_ok=True)
+        return name
+
+    def blob(self, name: str) -> bytes:
+        """The bytes put before. Raises `BadRequest` when they are not there."""
+        path = self.path / BLOBS / name
+        if not re.fullmatch(r"[0-9a-f]{64}", name) or not path.is_file():
+            raise BadRequest(f"Session {self.name} has no blob {name[:12]!r}; it may have been packed without it.")
+        return path.read_bytes()
+
+    def pack(self, target: Path) -> Path:
+        """One zip of the whole session that `unpack` opens elsewhere."""
+        with _disk(target.parent):
+            temporary = target.with_name(f".{target.name}.{os.getpid()}")
+            try:
+                with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+                    for path in sorted(p for p in self.path.rglob("*") if p.is_file() and not p.name.startswith(".")):
+                        archive.write(path, f"{self.name}/{path.relative_to(self.path)}")
+                temporary.replace(target)
+            finally:
+                temporary.unlink(missing_ok=True)
+        return target
+
+    def _append(self, name: str, line: str) -> None:
+        """One write on an append fd under a lock; a torn last line is ended first, a half-written one taken back."""
+        with _disk(self.path):
+            fd = os.open(self.path / name, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                size = os.fstat(fd).st_size
+                torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+                data = (b"\n" if torn else b"") + line.encode() + b"\n"
+                try:
+                    written = os.write(fd, data)
+                    if written != len(data):
+                        raise OSError(28, "No space left on device")
+                except OSError:
+                    os.ftruncate(fd, size)
+                    raise
+            finally:
+                os.close(fd)
+
+
+def unpack(archive_path: Path, root: Path | None = None) -> Session:
+    """Open a packed session below `root`. Raises `BadRequest` when the zip holds anything but one session."""
+    root = root or sessions_root()
+    try:
+        archive = zipfile.ZipFile(archive_path)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise BadRequest(f"{Path(archive_path).name} is no zip of a session: {error}.") from error
+    with archive:
+        names = [n for n in archive.namelist() if not n.endswith("/")]
+        tops = {n.split("/", 1)[0] for n in names}
+        allowed = re.compile(r"[^/]+/(trials\.jsonl|events\.jsonl|blobs/[0-9a-f]{64})\Z")
+        if len(tops) != 1 or not all(allowed.match(n) for n in names) or not _NAME.match(next(iter(tops))):
+            raise BadRequest(f"{Path(archive_path).name} holds something other than one session; "
+                             f"make it with 'python -m workbench pack'.")
+        if sum(i.file_size for i in archive.infolist()) > _MAX_PACKED_BYTES:
+            raise BadRequest(f"{Path(archive_path).name} unpacks to over 1 GiB; that is no session.")
+        name = next(iter(tops))
+        target, number = root / name, 1
+        while target.exists():
+            number += 1
+            target = root / f"{name}-{number}"
+        with _disk(root):
+            (target / BLOBS).mkdir(parents=True)
+            for entry in names:
+                (target / entry.split("/", 1)[1]).write_bytes(archive.read(entry))
+    return Session(target)
+
+
+def sessions_root() -> Path:
+    """KERNEL_WORKBENCH_SESSIONS, else ./sessions."""
+    return Path(os.environ.get("KERNEL_WORKBENCH_SESSIONS") or "sessions")
+
+
+def list_sessions(root: Path | None = None) -> list[Path]:
+    """Session folders, newest first, recorded ones last."""
+    root = root or sessions_root()
+    found = [p for p in root.glob("*") if (p / TRIALS).is_file() or (p / BLOBS).is_dir()] if root.is_dir() else []
+    return sorted(found, key=lambda p: (p.name.startswith("recorded-"), -p.stat().st_mtime))
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@contextmanager
+def _disk(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (28, 122):  # no space, over quota
+            raise SessionFull(error.errno, f"The disk under {place} is full; free some space and resume the run. "
+                              f"Everything recorded so far is kept") from error
+        raise
+
+
+def _lines(path: Path) -> Iterator[str]:
+    if path.is_file():
+        with path.open(encoding="utf-8", errors="replace") as file:
+            yield from (line for line in file if line.strip())
+
+
+def _shortened(data: dict[str, Any]) -> dict[str, Any]:
+    """A line over 4 KB loses what its blobs hold as well: resources, then detail, then the environment."""
+    for key in ("resources", "detail", "environment", "memory"):
+        data.pop(key, None)
+        if len(json.dumps(data, ensure_ascii=False).encode()) < 4000:
+            break
+    data["flags"] = [*data.get("flags", []), "shortened"]
+    return data

@@ -1,0 +1,67 @@
+"""Arguments that several verbs share, and what they mean as nouns."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..core.command import parse_layer
+from ..core.errors import BadRequest
+from ..core.layer import BACKWARD, DIRECTIONS, DTYPES, MEMORY_FORMATS, Workload
+from ..core.presets import parse_preset
+from ..drive.session import Session, sessions_root
+
+
+def add_workload(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    which = parser.add_mutually_exclusive_group(required=required)
+    which.add_argument("--preset", metavar="NAME[/SIZE]", help="a KernelBench layer: kb74, kb74/small (see 'presets')")
+    which.add_argument("--layer", metavar="TEXT", help="as in PyTorch: 'ConvTranspose2d(32, 64, 3, stride=2)'")
+    parser.add_argument("--batch", type=int, help="batch size of --layer (default 1)")
+    parser.add_argument("--input-size", metavar="N[,N,N]", help="spatial input size of --layer")
+    parser.add_argument("--dtype", default="float32", choices=list(DTYPES))
+    parser.add_argument("--memory-format", default="contiguous", choices=MEMORY_FORMATS)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
+
+
+def workload_from(args: argparse.Namespace) -> Workload:
+    """The workload that --preset or --layer describe. Raises `BadRequest`."""
+    if args.preset:
+        for name in ("batch", "input_size"):
+            if getattr(args, name) is not None:
+                raise BadRequest(f"--{name.replace('_', '-')} goes with --layer; a preset has its own sizes.", field=name)
+        chosen, size = parse_preset(args.preset)
+        base = chosen.workload(size, args.dtype)
+        return Workload(base.layer, base.batch, base.input_size, args.dtype, args.memory_format, args.seed, base.preset)
+    layer = parse_layer(args.layer)
+    if not args.input_size:
+        raise BadRequest("--layer needs --input-size, the spatial size of the input: --input-size 64 or 32,48.",
+                         field="input_size")
+    size = numbers(args.input_size, "--input-size")
+    size = size * layer.dims if len(size) == 1 else size
+    return Workload(layer, 1 if args.batch is None else args.batch, size, args.dtype, args.memory_format, args.seed)
+
+
+def add_candidates(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--direction", action="append", choices=[*DIRECTIONS, BACKWARD],
+                        help="may be given several times (default: all three)")
+    parser.add_argument("--variant", action="append", default=[], metavar="NAME",
+                        help="may be given several times (default: all)")
+    parser.add_argument("--templates", type=Path, metavar="DIR", help="another folder of templates")
+
+
+def directions_from(args: argparse.Namespace) -> tuple[str, ...]:
+    return tuple(args.direction or DIRECTIONS)
+
+
+def numbers(text: str, name: str) -> tuple[int, ...]:
+    """"32, 48" -> (32, 48). Raises `BadRequest`."""
+    try:
+        return tuple(int(part) for part in text.replace("x", ",").split(","))
+    except ValueError as error:
+        raise BadRequest(f"{name} {text!r} cannot be read; give whole numbers with commas: 32,48.") from error
+
+
+def session_from(text: str) -> Session:
+    """A session by name (below the sessions folder) or by path. Raises `BadRequest`."""
+    path = Path(text)
+    return Session.open(path if path.is_dir() else sessions_root() / text)

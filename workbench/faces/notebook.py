@@ -1,0 +1,171 @@
+"""Notebook face: a layer, `run` with live progress, a result that displays itself, a DataFrame, a figure."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.layer import DIRECTIONS, ConvTranspose, Workload
+from ..core.presets import PRESETS, Preset, parse_preset
+from ..core.variants import Variant, discover
+from ..drive import report
+from ..drive.choose import Settings, candidates
+from ..drive.doctor import Finding, examine
+from ..drive.run import Run, RunRequest
+from ..drive.runner import Runner, resolve_device
+from ..drive.session import Session, sessions_root
+
+if TYPE_CHECKING:
+    import pandas
+    import plotly.graph_objects
+
+
+def ConvTranspose1d(*args: Any, **kwargs: Any) -> ConvTranspose:  # noqa: N802  PyTorch's name
+    """A 1-D layer; parameters as `torch.nn.ConvTranspose1d`."""
+    return _layer(1, args, kwargs)
+
+
+def ConvTranspose2d(*args: Any, **kwargs: Any) -> ConvTranspose:  # noqa: N802
+    """A 2-D layer; parameters as `torch.nn.ConvTranspose2d`."""
+    return _layer(2, args, kwargs)
+
+
+def ConvTranspose3d(*args: Any, **kwargs: Any) -> ConvTranspose:  # noqa: N802
+    """A 3-D layer; parameters as `torch.nn.ConvTranspose3d`."""
+    return _layer(3, args, kwargs)
+
+
+def preset(name: str, dtype: str = "float32") -> Workload:
+    """A KernelBench layer with its sizes: `preset("kb74/small")`. Raises `BadRequest`."""
+    chosen, size = parse_preset(name)
+    return chosen.workload(size, dtype)
+
+
+def presets() -> dict[str, Preset]:
+    return dict(PRESETS)
+
+
+def variants() -> list[Variant]:
+    return discover()
+
+
+def doctor() -> list[Finding]:
+    """What this machine has and what works now."""
+    return examine()
+
+
+def run(work: ConvTranspose | Workload | str, *, batch: int = 1, input_size: int | Sequence[int] = 0,
+        dtype: str = "float32", directions: Iterable[str] = DIRECTIONS, variants: Iterable[str] = (),
+        settings: Settings | None = None, precision: str = "", form: str = "constant",
+        compile_flags: Sequence[str] = (), device: str = "auto", effort: str = "normal", session: str | None = None,
+        baselines: bool = True, modules: bool = False, progress: bool = True) -> Result:
+    """Build, judge and time; blocks, showing progress. Interrupting stops the run and keeps finished trials.
+
+    `work` is a layer (then `batch` and `input_size` are needed), a `Workload`, or a preset's name ("kb74/small").
+    `settings`: variant name (or "*") -> tunable -> values to try. Raises `BadRequest`.
+    """
+    if isinstance(work, str):
+        work = preset(work, dtype)
+    elif isinstance(work, ConvTranspose):
+        size = (input_size,) * work.dims if isinstance(input_size, int) else tuple(input_size)
+        work = Workload(work, batch, size, dtype)
+    chosen = candidates(work, directions=directions, variants=variants, settings=settings, precision=precision,
+                        form=form, compile_flags=compile_flags)
+    request = RunRequest(work, tuple(chosen), device=resolve_device(device), directions=tuple(directions),
+                         baselines=baselines, modules=modules, effort=effort)
+    folder = Session.create(name=session)
+    done = _runner().run(request, folder, on_change=_Display() if progress else None)
+    return Result(folder, done)
+
+
+def open_session(name: str | Path) -> Result:
+    """A recorded session, by name or path. Raises `BadRequest`."""
+    path = Path(name)
+    return Result(Session.open(path if path.is_dir() else sessions_root() / str(name)), None)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Trials of one run (or of a whole session, when opened). Shows itself as its table."""
+
+    session: Session
+    run: Run | None
+
+    @property
+    def trials(self) -> list[Any]:
+        return list(self.run.trials) if self.run else self.session.trials()
+
+    @property
+    def frame(self) -> pandas.DataFrame:
+        """One row a trial, verdict first; units stand in the column names."""
+        return report.frame(self.trials)
+
+    def figure(self, **options: Any) -> plotly.graph_objects.Figure:
+        """Grouped bars: forward, grad_input, grad_weight, with spread, floor and the best PyTorch."""
+        from ..drive import plots
+        return plots.bars(self.trials, **options)
+
+    def source(self, trial_id: str) -> str:
+        """The CUDA source that this trial ran."""
+        trial = next(t for t in self.trials if t.trial_id == trial_id)
+        return self.session.blob(trial.blobs["source"]).decode()
+
+    def export(self, path: str | Path, *, class_name: str = "ModelNew") -> Path:
+        """Write the fastest right candidates as a ModelNew file. Raises `BadRequest` when none is right."""
+        from ..drive.export import export_text, recipe_from_trials
+        recipe = recipe_from_trials(self.session, self.trials)
+        chosen = parse_preset(recipe.workload.preset)[0] if recipe.workload.preset else None
+        Path(path).write_text(export_text(recipe, constructor=chosen, class_name=class_name))
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>{report.headline(self.trials)}</b></p>{self.frame._repr_html_()}"
+
+    def __repr__(self) -> str:
+        return report.text_table(self.trials)
+
+
+def export(result: Result, path: str | Path, **options: Any) -> Path:
+    return result.export(path, **options)
+
+
+@lru_cache(maxsize=1)
+def _runner() -> Runner:
+    runner = Runner()
+    atexit.register(runner.close)
+    return runner
+
+
+class _Display:
+    """One updating line: IPython's display where there is one, else a line on stderr for each change."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._handle: Any = None
+
+    def __call__(self, run: Run) -> None:
+        text = f"{run.done_rows} of {len(run.rows)} candidates: {run.message}"
+        if text == self._last:
+            return
+        self._last = text
+        if "IPython" in sys.modules and sys.modules["IPython"].get_ipython():
+            from IPython.display import HTML, display
+            import html
+            shown = HTML(f"<code>{html.escape(text)}</code>")
+            if self._handle is None:
+                self._handle = display(shown, display_id=True)
+            else:
+                self._handle.update(shown)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+def _layer(dims: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ConvTranspose:
+    names = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups", "bias",
+             "dilation")
+    return ConvTranspose(dims, **dict(zip(names, args, strict=False)), **kwargs)

@@ -1,0 +1,233 @@
+"""The sidebar of the Workbench: every choice about the layer and how it runs. Out comes a `Choice`.
+
+Fields are text, as in PyTorch: an int or "3, 5, 7". A wrong value has its one sentence under its field.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import streamlit as st
+
+from ...core.errors import BadRequest
+from ...core.layer import DTYPES, MEMORY_FORMATS, ConvTranspose, Workload
+from ...core.presets import PRESETS, SIZES, Preset
+from ...core.variants import FORMS, PRECISIONS_OF, Variant
+from ...drive.run import EFFORTS
+from . import state
+
+FREE = {f"free{d}": d for d in (1, 2, 3)}
+_FREE_VALUES = {1: ("4096", 8), 2: ("64, 64", 4), 3: ("16, 16, 16", 2)}
+_PAIRS = (("in_channels", "out_channels"), ("kernel_size", "stride"), ("padding", "output_padding"),
+          ("dilation", "groups"), ("batch", "input_size"))
+_FIELDS = tuple(f for pair in _PAIRS for f in pair)
+_WHOLE_NUMBERS = ("in_channels", "out_channels", "groups", "batch")
+_MEMORY = {"contiguous": "contiguous (NC…)", "channels_last": "channels_last"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the sidebar says. `workload` is None while a field is wrong; `problems` are the sentences."""
+
+    workload: Workload | None
+    problems: tuple[str, ...]
+    preset: Preset | None
+    device: str
+    precision: str
+    session: str
+    compile_flags: tuple[str, ...]
+    form: str
+    effort: str
+    modules: bool
+
+
+def layer_form(variants: list[Variant]) -> Choice:
+    """Draw the sidebar."""
+    with st.sidebar:
+        _seed()
+        st.selectbox("Layer", [*PRESETS, *FREE], key="preset", format_func=_title, on_change=_fill,
+                     persist_state="session")
+        problems: dict[str, str] = {}
+        slots: dict[str, Any] = {}
+        values: dict[str, Any] = {}
+        for pair in _PAIRS:
+            for cell, name in zip(st.columns(2, gap="small"), pair, strict=True):
+                text = cell.text_input(name.replace("input_size", "input size"), key=name, persist_state="session",
+                                       on_change=_own_values)
+                try:
+                    values[name] = _parsed(name, text)
+                except BadRequest as error:
+                    problems[name] = str(error)
+            slots |= dict.fromkeys(pair, st.empty())
+        chosen, precision_slot = _selects()
+        values |= chosen
+        slots |= {"memory_format": st.empty()}
+        workload = None
+        if not problems:
+            try:
+                workload = _workload(values)
+            except BadRequest as error:
+                problems[error.field or "padding"] = str(error)
+        for slot in dict.fromkeys(slots.values()):
+            sentences = [s for f, s in problems.items() if slots.get(f) is slot]
+            if sentences:
+                slot.html("".join(f'<div class="kw wrong" role="alert">{escape(s)}</div>' for s in sentences))
+        return _rest(workload, tuple(problems.values()), values["dtype"], variants, precision_slot)
+
+
+def _title(name: str) -> str:
+    return PRESETS[name].title if name in PRESETS else f"free layer {FREE[name]}-D"
+
+
+def _seed() -> None:
+    """First run of a browser session: from the address, else #74 in the size that suits the device."""
+    if "preset" in st.session_state:
+        return
+    asked = st.query_params
+    st.session_state["preset"] = asked.get("preset") if asked.get("preset") in (*PRESETS, *FREE) else "kb74"
+    has_gpu = any(d != state.CPU for d in state.device_names())
+    st.session_state["size"] = asked.get("size") if asked.get("size") in SIZES else "full" if has_gpu else "small"
+    st.session_state["dtype"] = asked.get("dtype") if asked.get("dtype") in DTYPES else "float32"
+    if asked.get("memory_format") in MEMORY_FORMATS:
+        st.session_state["memory_format"] = asked["memory_format"]
+    _fill()
+    for name in _FIELDS:
+        if name in asked:
+            st.session_state[name] = asked[name]
+    if asked.get("bias") in ("yes", "no"):
+        st.session_state["bias"] = asked["bias"]
+
+
+def _fill() -> None:
+    """Write the chosen preset, in the chosen size, into the fields."""
+    values, bias = _preset_values(st.session_state["preset"], st.session_state.get("size") or "small")
+    for name, text in values.items():
+        st.session_state[name] = text
+    st.session_state["bias"] = bias
+
+
+def _preset_values(name: str, size: str) -> tuple[dict[str, str], str]:
+    if name in FREE:
+        spatial, batch = _FREE_VALUES[FREE[name]]
+        return {"in_channels": "16", "out_channels": "16", "kernel_size": "4", "stride": "2", "padding": "1",
+                "output_padding": "0", "dilation": "1", "groups": "1", "batch": str(batch), "input_size": spatial}, "yes"
+    work = PRESETS[name].workload(size)
+    layer = work.layer
+    return {**{f: _text(getattr(layer, f)) for f in _FIELDS[:8]}, "batch": str(work.batch),
+            "input_size": ", ".join(map(str, work.input_size))}, "yes" if layer.bias else "no"
+
+
+def _text(value: int | tuple[int, ...]) -> str:
+    if isinstance(value, int):
+        return str(value)
+    return str(value[0]) if len(set(value)) == 1 else ", ".join(map(str, value))
+
+
+def _own_values() -> None:
+    """Edited fields go into the address, so that a reload keeps them."""
+    for name in _FIELDS:
+        st.query_params[name] = st.session_state[name]
+
+
+def _selects() -> tuple[dict[str, Any], Any]:
+    """dtype, memory format and bias; and the place beside dtype for the precision, which depends on it."""
+    one, precision_slot = st.columns(2, gap="small")
+    dtype = one.selectbox("dtype", list(DTYPES), key="dtype", persist_state="session")
+    one, two = st.columns(2, gap="small")
+    memory = one.selectbox("memory format", MEMORY_FORMATS, key="memory_format", format_func=_MEMORY.get,
+                           persist_state="session")
+    bias = two.selectbox("bias", ["no", "yes"], key="bias", persist_state="session", on_change=_own_values)
+    return {"dtype": dtype, "memory_format": memory, "bias": bias == "yes"}, precision_slot
+
+
+def _parsed(name: str, text: str) -> int | tuple[int, ...]:
+    words = [w for w in re.split(r"[\s,;()\[\]×x]+", text.strip()) if w]
+    label = name.replace("input_size", "input size")
+    if not words or not all(re.fullmatch(r"[+-]?\d+", w) for w in words):
+        kind = "a whole number" if name in _WHOLE_NUMBERS else "a whole number, or one for each dimension like 3, 5, 7"
+        raise BadRequest(f"{label} {text.strip()!r} is not {kind}.", field=name)
+    numbers = tuple(int(w) for w in words)
+    if name in _WHOLE_NUMBERS and len(numbers) > 1:
+        raise BadRequest(f"{label} takes one number, not {len(numbers)}.", field=name)
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _workload(values: dict[str, Any]) -> Workload:
+    name = st.session_state["preset"]
+    dims = FREE.get(name) or PRESETS[name].layer.dims
+    layer = ConvTranspose(dims, **{f: values[f] for f in _FIELDS[:8]}, bias=values["bias"])
+    work = Workload(layer, values["batch"], values["input_size"], values["dtype"], values["memory_format"])
+    if name in PRESETS:  # only an unchanged preset is called by its name
+        for size in SIZES:
+            same = PRESETS[name].workload(size, values["dtype"])
+            if (same.layer, same.batch, same.input_size) == (work.layer, work.batch, work.input_size):
+                return Workload(layer, work.batch, work.input_size, work.dtype, work.memory_format,
+                                preset=f"{name}/{size}")
+    return work
+
+
+def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, variants: list[Variant],
+          precision_slot: Any) -> Choice:
+    offered = [p for p in PRECISIONS_OF[dtype] if any(p in v.precision for v in variants)] or [PRECISIONS_OF[dtype][0]]
+    if st.session_state.get("precision") not in offered:
+        st.session_state["precision"] = offered[0]
+    precision = precision_slot.selectbox(
+        "precision", offered, key="precision", persist_state="session",
+        help="ieee: fp32 multiply-adds. tf32: tensor cores, three decimal digits. tf32x3: three of them, fp32-like.")
+    devices = list(state.device_names())
+    if st.session_state.get("device") not in devices:
+        asked = st.query_params.get("device", "")
+        st.session_state["device"] = asked if asked in devices else devices[0]
+    device = st.selectbox("Device", devices, key="device", format_func=state.device_label, persist_state="session",
+                          on_change=lambda: st.query_params.update(device=st.session_state["device"]))
+    name = st.session_state["preset"]
+    if name in PRESETS:
+        st.segmented_control("Size", SIZES, key="size", required=True, width="stretch", on_change=_fill,
+                             persist_state="session")
+    session = _session()
+    with st.expander("Compile flags and effort"):
+        flags = st.text_input("compile flags", key="flags", placeholder="-O3 --use_fast_math", persist_state="session",
+                              help="Given to the compiler for every candidate, after the project's own.")
+        form = st.selectbox("layer form", FORMS, key="form", persist_state="session",
+                            help="constant: the parameters are folded into the code. runtime: one build for all layers.")
+        effort = st.selectbox("effort", EFFORTS, index=1, key="effort", persist_state="session",
+                              help="How many samples the timing takes at most.")
+        modules = st.checkbox("Time the ModelNew as well", key="modules", persist_state="session",
+                              help="module_ms: the best candidates as one module against nn.ConvTranspose, "
+                                   "forward and backward.")
+    _remember(name, device, dtype)
+    return Choice(workload, problems, PRESETS.get(name), device, precision, session, tuple(flags.split()), form, effort,
+                  modules)
+
+
+def _session() -> str:
+    running = state.active_run() or state.latest_run()
+    return state.choose_session("Session", key="session", new=True, default=running.session.name if running else None)
+
+
+def _remember(preset: str, device: str, dtype: str) -> None:
+    """The address leads back here: preset, size, device, dtype, memory format, and fields that were edited."""
+    params = st.query_params
+    params["preset"] = preset
+    if preset in PRESETS:
+        params["size"] = st.session_state["size"]
+    expected, bias = _preset_values(preset, st.session_state.get("size") or "small")
+    for name in _FIELDS:
+        if st.session_state[name] == expected[name]:
+            params.pop(name, None)
+        else:
+            params[name] = st.session_state[name]
+    if st.session_state["bias"] == bias:
+        params.pop("bias", None)
+    else:
+        params["bias"] = st.session_state["bias"]
+    for name, value, usual in (("dtype", dtype, "float32"), ("device", device, next(iter(state.device_names()))),
+                               ("memory_format", st.session_state["memory_format"], "contiguous")):
+        if value == usual:
+            params.pop(name, None)
+        else:
+            params[name] = value
+

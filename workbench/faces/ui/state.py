@@ -1,0 +1,145 @@
+"""What the pages share besides looks: the one runner, the sessions, the doctor's findings, and who is selected.
+
+The runner lives in the server, not in a browser's session: a reload or a closed tab finds its runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+
+import streamlit as st
+
+from ...core.env import gpus
+from ...core.errors import BadRequest
+from ...core.trial import Trial
+from ...drive import doctor
+from ...drive.run import Run
+from ...drive.runner import Runner
+from ...drive.session import Session, SessionFull, list_sessions, sessions_root
+from . import theme
+
+NEW = "new session"
+CPU = "cpu"
+
+
+@st.cache_resource(on_release=lambda runner: runner.close(), show_spinner=False)
+def runner() -> Runner:
+    """One runner for the server; its workers import torch in the background, this process never does."""
+    made = Runner()
+    made.warm()
+    return made
+
+
+@st.cache_data(ttl=120, show_spinner=False)
+def findings() -> list[doctor.Finding]:
+    return doctor.examine()
+
+
+@st.cache_data(ttl=60, show_spinner=False)
+def device_names() -> dict[str, str]:
+    """Device -> how it is called on the page; GPUs first."""
+    return {**{f"cuda:{gpu.index}": gpu.name for gpu in gpus()}, CPU: "emulated"}
+
+
+def device_label(device: str) -> str:
+    return f"{device}  {device_names().get(device, '')}"
+
+
+def session_paths() -> dict[str, Path]:
+    return {path.name: path for path in list_sessions(sessions_root())}
+
+
+def session_label(name: str) -> str:
+    """`recorded-h200-kb74 · RECORDED on NVIDIA H200`; others by their name."""
+    if not name.startswith("recorded-"):
+        return name
+    return f"{name} · {recorded_on(name)}"
+
+
+def recorded_on(name: str) -> str:
+    """RECORDED on the GPU that the session's trials name."""
+    path = session_paths().get(name)
+    devices = dict.fromkeys(t.device.get("name", "") for t in trials_of(path)) if path else {}
+    return f"RECORDED on {', '.join(d for d in devices if d)}" if any(devices) else "RECORDED"
+
+
+def trials_of(path: Path | None) -> list[Trial]:
+    """The session's trials, read again only when its file has changed."""
+    if path is None:
+        return []
+    return list(_read(str(path), _stamp(path))[0])
+
+
+def left_out(path: Path | None) -> str:
+    """ "1 of 412 lines could not be read and was left out", or ""."""
+    if path is None:
+        return ""
+    trials, unreadable = _read(str(path), _stamp(path))
+    if not unreadable:
+        return ""
+    count, total = len(unreadable), len(unreadable) + len(trials)
+    return (f"{count} of {total} lines could not be read and {'was' if count == 1 else 'were'} left out: "
+            f"{unreadable[0]}")
+
+
+def choose_session(label: str, *, key: str, new: bool = False, default: str | None = None) -> str:
+    """A select box over sessions, `new session` first where `new`; the choice survives reloads through the address."""
+    names = list(session_paths())
+    options = [NEW, *names] if new else names
+    if not options:
+        st.selectbox(label, ["none yet"], disabled=True, key=f"{key}-none")
+        return ""
+    if st.session_state.get(key) not in options:
+        asked = st.query_params.get(key, "")
+        st.session_state[key] = (asked if asked in options else default if default in options else options[0])
+    chosen = st.selectbox(label, options, key=key, format_func=lambda n: n if n == NEW else session_label(n),
+                          persist_state="session")
+    st.query_params[key] = chosen
+    return chosen
+
+
+def latest_run(*, session: str | None = None) -> Run | None:
+    """The newest run of this server, of that session where one is named."""
+    runs = [r for r in runner().runs if session is None or r.session.name == session]
+    return runs[-1] if runs else None
+
+
+def active_run() -> Run | None:
+    return next((r for r in reversed(runner().runs) if r.active), None)
+
+
+def guarded(draw: Callable[[], None]) -> Callable[[], None]:
+    """One page, so that a bad request or a defect of ours becomes a strip and never a red box."""
+    @wraps(draw)
+    def page() -> None:
+        try:
+            draw()
+        except (BadRequest, SessionFull) as error:
+            theme.html(theme.strip("BAD INPUT", str(error), "All other pages work as before."))
+        except Exception as error:  # the one place where a defect is caught: the page must say what still works
+            theme.html(theme.strip("FAILED", f"This page could not be drawn: {type(error).__name__}.",
+                                   "Runs go on and nothing recorded is lost; all other pages work as before."))
+            with st.expander("Details for a bug report"):
+                st.code("".join(_trace(error)), language=None)
+    return page
+
+
+def _trace(error: Exception) -> list[str]:
+    import traceback
+    return traceback.format_exception(error)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    file = path / "trials.jsonl"
+    if not file.is_file():
+        return (0, 0)
+    stat = file.stat()
+    return (stat.st_mtime_ns, stat.st_size)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def _read(path: str, stamp: tuple[int, int]) -> tuple[list[Trial], list[str]]:
+    session = Session(Path(path))
+    return session.trials(), session.unreadable

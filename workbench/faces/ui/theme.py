@@ -1,0 +1,139 @@
+"""What the pages share of looks: the style sheet, badges, the strip, facts, small tables, charts.
+
+Everything that goes into HTML is escaped here, so callers hand over plain text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+import streamlit as st
+
+from ...drive import plots
+
+STYLE = """<style>
+:root{--good:light-dark(#0B7A5E,#4CC9A4);--goodbg:light-dark(#E3F4EF,#12302A);--bad:light-dark(#B3420C,#FF8A5C);
+--badbg:light-dark(#FCEBE2,#3A2018);--warn:light-dark(#8A6100,#E8B84A);--warnbg:light-dark(#FDF3DC,#352A12);
+--mute:light-dark(#5B6472,#9AA4B2);--mutebg:light-dark(#EEF0F3,#232A33);--uns:light-dark(#6B4FC0,#A995F5);
+--unsbg:light-dark(#EFEBFA,#28223F);--line:light-dark(#E1E4EA,#2A313B);--ink:light-dark(#1B2028,#E3E7ED);
+--bg:light-dark(#FFFFFF,#0F1318);--bg2:light-dark(#F5F6F8,#171C23);--acc:light-dark(#1F5FBF,#6FA3F5);
+--accbg:light-dark(#E8F0FC,#16263F);--codebg:light-dark(#F7F8FA,#141920);
+--c1:light-dark(#2F6FD0,#6FA3F5);--c2:light-dark(#E39A00,#F0B23E);--c3:light-dark(#12917A,#35BFA3);
+--c4:light-dark(#B0559B,#D884C4);--c5:light-dark(#57B7E6,#8AD3F7);--c6:light-dark(#7A6A4F,#B8A684)}
+[data-testid="stMainBlockContainer"]{padding:3.9rem 1.5rem 2rem;max-width:1680px}
+[data-testid="stMain"] [data-testid="stVerticalBlock"]{gap:.65rem}
+[data-testid="stSidebarUserContent"] [data-testid="stVerticalBlock"]{gap:.45rem}
+[data-testid="stSidebarUserContent"]{padding:0 1rem 1rem}
+[data-testid="stSidebarHeader"]{height:2.2rem;min-height:2.2rem;margin-bottom:0;padding-bottom:0}
+[data-testid="stWidgetLabel"] p{font-size:12px;color:var(--mute)}
+[data-testid="stElementContainer"]:has(>[data-testid="stHtml"]>style:only-child){display:none}
+[data-testid="stDataFrame"],.kw{font-variant-numeric:tabular-nums}
+.kw{font-size:14px;line-height:1.45;color:var(--ink)}
+.kw .mono,.mono{font-family:"Source Code Pro",ui-monospace,monospace;font-size:.93em}
+.kw .mute{color:var(--mute)} .kw b{font-weight:600}
+.kw .b{display:inline-block;padding:0 7px;border-radius:4px;font-size:11.5px;font-weight:600;letter-spacing:.02em;
+line-height:19px;white-space:nowrap}
+.kw .good{color:var(--good);background:var(--goodbg)}.kw .bad{color:var(--bad);background:var(--badbg)}
+.kw .warn{color:var(--warn);background:var(--warnbg)}.kw .neu{color:var(--mute);background:var(--mutebg)}
+.kw .uns{color:var(--uns);background:var(--unsbg)}.kw .run{color:var(--acc);background:var(--accbg)}
+.kw h4{font-size:12px;font-weight:600;letter-spacing:.01em;color:var(--mute);margin:0 0 4px;padding:0}
+.kw .layer{display:flex;align-items:baseline;gap:2px 14px;flex-wrap:wrap;margin-bottom:8px}
+.kw .layer .mono{font-size:18px;font-weight:600}
+.kw .facts{display:flex;flex-wrap:wrap;gap:0;row-gap:6px}
+.kw .facts>div{padding:0 16px 0 0;margin-right:16px;border-right:1px solid var(--line)}
+.kw .facts>div:last-child{border:0}.kw .facts span{display:block;font-size:11.5px;color:var(--mute);line-height:1.25}
+.kw .facts b{font-size:14px}
+.kw .strip{display:flex;gap:12px;align-items:baseline;border-left:3px solid var(--line);background:var(--bg2);
+padding:9px 14px;border-radius:0 6px 6px 0;min-height:64px;box-sizing:border-box}
+.kw .strip.sgood{border-color:var(--good)}.kw .strip.sbad{border-color:var(--bad)}
+.kw .strip.srun{border-color:var(--acc)}.kw .strip.swarn{border-color:var(--warn)}.kw .strip.suns{border-color:var(--uns)}
+.kw .strip .t{font-size:15.5px;font-weight:600;overflow-wrap:anywhere}.kw .strip .s{color:var(--mute);font-size:13px}
+.kw table{border-collapse:collapse;width:100%;font-size:13px}
+.kw th{font-weight:600;font-size:12px;color:var(--mute);text-align:left;padding:4px 10px 4px 0;
+border-bottom:1px solid var(--line);white-space:nowrap}
+.kw td{padding:4.5px 10px 4.5px 0;border-bottom:1px solid var(--line);vertical-align:baseline;overflow-wrap:anywhere}
+.kw tr:last-child td{border-bottom:0}.kw td.n,.kw th.n{text-align:right;white-space:nowrap}.kw td.nw{white-space:nowrap}
+.kw .stage{display:inline-grid;grid-template-columns:repeat(4,34px);gap:2px;vertical-align:middle}
+.kw .stage i{height:6px;background:var(--mutebg);border-radius:2px}.kw .stage i.d{background:var(--c3)}
+.kw .stage i.r{background:var(--acc)}.kw .stage i.f{background:var(--bad)}
+.kw .bar{position:relative;height:8px;background:var(--mutebg);border-radius:2px;overflow:hidden;min-width:60px}
+.kw .bar i{position:absolute;left:0;top:0;bottom:0;background:var(--c1);border-radius:2px}
+.kw pre{margin:0;font-family:"Source Code Pro",ui-monospace,monospace;font-size:12px;line-height:1.5;white-space:pre-wrap;
+overflow-wrap:anywhere;background:var(--codebg);padding:8px 10px;border-radius:6px;max-height:320px;overflow-y:auto}
+.kw .foot{font-size:11.5px;color:var(--mute)}.kw .wrong{font-size:12px;color:var(--bad);line-height:1.3}
+.kw.faded{opacity:.45}
+textarea{font-family:"Source Code Pro",monospace!important;font-size:12px!important;line-height:1.5!important;
+white-space:pre!important;overflow-x:auto!important}
+[data-testid="stCheckbox"]{padding:0}[data-testid="stCheckbox"] p{line-height:1.3}
+[data-testid="stCheckbox"] *{white-space:normal!important;text-overflow:clip}
+[data-testid="stMain"] .st-key-variants [data-testid="stWidgetLabel"] p{font-family:"Source Code Pro",monospace;font-size:11px}
+[data-testid="stMain"] .st-key-variants [data-testid="stWidgetLabel"]{min-height:0;margin-bottom:1px}
+.st-key-faded{opacity:.4}
+</style>"""
+
+_WRONG = ("MISMATCH", "NON_FINITE", "UNWRITTEN", "OUT_OF_BOUNDS", "WRONG_SHAPE", "WRONG_DTYPE", "WRONG_DEVICE",
+          "INPUT_MODIFIED", "NO_GRADIENT", "NONDETERMINISTIC", "FAILED", "BAD INPUT")
+_COULD_NOT = ("RENDER_FAILED", "NO_COMPILER", "BUILD_FAILED", "BUILD_TIMEOUT", "LAUNCH_FAILED", "KERNEL_FAULT",
+              "RUN_TIMEOUT", "OUT_OF_MEMORY", "WORKER_DIED", "IMPLAUSIBLE", "WARN", "MISSING")
+_MARKS = {"OK": ("✓", "good"), "PASSED": ("✓", "good"), "FOUND": ("✓", "good"), "PROVED": ("✓", "good"),
+          "FASTER": ("▲", "good"), "SLOWER": ("▼", "bad"), "SAME": ("=", "neu"), "UNSURE": ("?", "uns"),
+          "RUNNING": ("●", "run"), "WAITING": ("●", "run"), "SKIPPED": ("–", "neu"), "CANCELLED": ("–", "neu"),
+          "STOPPED": ("–", "neu"), **{w: ("✕", "bad") for w in _WRONG}, **{w: ("!", "warn") for w in _COULD_NOT}}
+CHIP_COLOURS = {"good": "green", "bad": "red", "warn": "orange", "neu": "gray", "uns": "violet", "run": "blue"}
+
+
+def mark(word: str) -> tuple[str, str]:
+    """(glyph, colour class) of a status, verdict or note."""
+    return _MARKS.get(word, ("i", "neu"))
+
+
+def chip(word: str) -> str:
+    """`✓ OK`: glyph and word, for table cells."""
+    return f"{mark(word)[0]} {word}"
+
+
+def badge(word: str, text: str | None = None) -> str:
+    glyph, colour = mark(word)
+    return f'<span class="b {colour}">{glyph} {escape(text or word)}</span>'
+
+
+def html(body: str, *, faded: bool = False) -> None:
+    """Our own markup; text in it must be escaped by the caller."""
+    st.html(f'<div class="kw{" faded" if faded else ""}">{body}</div>')
+
+
+def strip(word: str, sentence: str, evidence: str = "", *, badge_text: str | None = None,
+          more_badges: Sequence[str] = ()) -> str:
+    """The strip: badge, one sentence with the number, one line of evidence."""
+    badges = badge(word, badge_text) + "".join(f" {badge(b)}" for b in more_badges)
+    return (f'<div class="strip s{mark(word)[1]}"><span>{badges}</span><div><div class="t">{escape(sentence)}</div>'
+            f'<div class="s">{escape(evidence)}</div></div></div>')
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    return ('<div class="facts">' + "".join(f"<div><span>{escape(a)}</span><b>{escape(b)}</b></div>" for a, b in pairs)
+            + "</div>")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> str:
+    """A small table. Cells are HTML already: pass `escape(text)` or `badge(...)`; `right` are right-aligned columns."""
+    def cells(values: Sequence[str], tag: str) -> str:
+        return "".join(f"<{tag}{' class=n' if i in right else ''}>{v}</{tag}>" for i, v in enumerate(values))
+    top = f"<tr>{cells([escape(h) for h in head], 'th')}</tr>" if any(head) else ""
+    return "<table>" + top + "".join(f"<tr>{cells(r, 'td')}</tr>" for r in rows) + "</table>"
+
+
+def heading(text: str) -> str:
+    return f"<h4>{escape(text)}</h4>"
+
+
+def mode() -> str:
+    """ "dark" or "light", as the browser shows it."""
+    return "dark" if st.context.theme.type == "dark" else "light"
+
+
+def chart(figure: go.Figure, *, key: str, alt: str, **options: Any) -> Any:
+    return st.plotly_chart(figure, key=key, theme=None, config=plots.CONFIG, alt=alt, **options)

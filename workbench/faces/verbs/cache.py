@@ -1,0 +1,27 @@
+"""The cache of built libraries: how large it is, where it is, and how to empty it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from ...core import cache
+from ...core.env import cache_dir
+from ...core.numbers import quantity
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--clear", action="store_true", help="remove every built library")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.clear:
+        cache.clear()
+    use = cache.usage()
+    if args.json:
+        print(json.dumps({"path": str(cache_dir()), "entries": use.entries, "bytes": use.bytes,
+                          "limit_bytes": use.limit_bytes}))
+    else:
+        print(f"{cache_dir()}: {use.entries} libraries, {quantity(use.bytes, 'B')} of {quantity(use.limit_bytes, 'B')}")
+    return 0

@@ -1,0 +1,88 @@
+"""Write the chosen recipe as one self-contained ModelNew file.
+
+    python -m workbench export --preset kb74 --forward shared_weight_tiling --out model_new.py --verify
+    python -m workbench export --session NAME --out model_new.py      the fastest right candidates of a session
+
+A direction that is not chosen is left to PyTorch; the file then says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ...core.candidate import Candidate
+from ...core.errors import BadRequest
+from ...core.layer import DIRECTIONS, Workload
+from ...core.presets import parse_preset
+from ...core.variants import find
+from ...drive.choose import parse_settings
+from ...drive.export import Recipe, export_text, recipe_from_session, verify
+from ...drive.runner import Runner, resolve_device
+from ..arguments import add_workload, session_from, workload_from
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_workload(parser, required=False)
+    for direction in DIRECTIONS:
+        parser.add_argument(f"--{direction.replace('_', '-')}", dest=direction, metavar="VARIANT",
+                            help=f"variant that computes {direction}")
+    parser.add_argument("--set", action="append", default=[], metavar="VARIANT.TUNABLE=V", help="value of a tunable")
+    parser.add_argument("--precision", default="")
+    parser.add_argument("--session", metavar="NAME", help="take the fastest right candidates of this session")
+    parser.add_argument("--class-name", default="ModelNew")
+    parser.add_argument("--constructor", choices=("auto", "module"), default="auto",
+                        help="auto: the preset's own Model; module: as nn.ConvTranspose")
+    parser.add_argument("--debug-sync", action="store_true", help="synchronise after each kernel and name the one that failed")
+    parser.add_argument("--verify", action="store_true", help="run the exported text in a fresh process first")
+    parser.add_argument("--device", default="auto", help="where --verify runs: auto, cpu or cuda:N")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write (default: print)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 written (and proved, with --verify); 1 the proof failed, nothing is written."""
+    recipe = _recipe(args)
+    workload = recipe.workload
+    preset = parse_preset(workload.preset)[0] if workload.preset and args.constructor == "auto" else None
+    text = export_text(recipe, constructor=preset, class_name=args.class_name, debug_sync=args.debug_sync)
+    if args.verify:
+        device = resolve_device(args.device)
+        with Runner() as runner:
+            result = verify(runner.call, text, workload, device=device, constructor=preset, class_name=args.class_name)
+        print(f"{result['status']}: {result['headline']}", file=sys.stderr)
+        if result["status"] != "OK":
+            print(result.get("advice", ""), file=sys.stderr)
+            return 1
+    if args.out:
+        args.out.write_text(text)
+        print(args.out)
+    else:
+        print(text)
+    return 0
+
+
+def _recipe(args: argparse.Namespace) -> Recipe:
+    chosen = {d: getattr(args, d) for d in DIRECTIONS if getattr(args, d)}
+    if args.session:
+        if chosen:
+            raise BadRequest("Give --session or variants, not both.")
+        return recipe_from_session(session_from(args.session), workload_from(args) if args.preset or args.layer else None)
+    if not (args.preset or args.layer):
+        raise BadRequest("Give --preset, --layer or --session: the layer to export for.")
+    workload: Workload = workload_from(args)
+    if not chosen:
+        raise BadRequest("Give at least one of --forward, --grad-input, --grad-weight, or --session.")
+    settings = parse_settings(args.set)
+    return Recipe(workload=workload, **{d: _candidate(name, d, workload, settings, args.precision)
+                                        for d, name in chosen.items()})
+
+
+def _candidate(name: str, direction: str, workload: Workload, settings: dict, precision: str) -> Candidate:
+    variant = find(name, direction)
+    own = {t.name for t in variant.tune}
+    values = {k: v for k, v in settings.get("*", {}).items() if k in own} | settings.get(name, {})
+    for tunable, several in values.items():
+        if len(several) != 1:
+            raise BadRequest(f"An export takes one value for {tunable}; got {', '.join(map(str, several))}.", field="set")
+    return Candidate(variant, workload.layer, workload.dtype, {k: v[0] for k, v in values.items()}, precision)

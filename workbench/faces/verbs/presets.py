@@ -1,0 +1,34 @@
+"""The 17 KernelBench layers, with work, bytes and output size."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from ...core.facts import bytes_moved, flops
+from ...core.layer import FORWARD
+from ...core.numbers import quantity, shape
+from ...core.presets import PRESETS, SIZES
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size", choices=SIZES, default="full")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    rows = []
+    for preset in PRESETS.values():
+        work = preset.workload(args.size)
+        traffic = bytes_moved(work, FORWARD)
+        rows.append({"name": preset.name, "layer": str(work.layer), "input": list(work.input_shape),
+                     "output": list(work.output_shape), "flops": flops(work, FORWARD),
+                     "read_bytes": traffic.read_bytes, "written_bytes": traffic.written_bytes,
+                     "attribute": preset.attribute, "constructor": list(preset.constructor)})
+    if args.json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    for row in rows:
+        print(f"{row['name']}  {row['layer']}\n      input {shape(row['input'])}, output {shape(row['output'])}, "
+              f"{quantity(row['flops'], 'FLOP')}, {quantity(row['read_bytes'] + row['written_bytes'], 'B')} forward")
+    return 0

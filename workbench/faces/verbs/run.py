@@ -1,0 +1,96 @@
+"""Build, judge and time candidates on one layer; write a session.
+
+    python -m workbench run --preset kb74/small --direction forward
+    python -m workbench run --layer "ConvTranspose2d(32, 64, 3, stride=2)" --input-size 32,48 --variant naive_gather \\
+        --set naive_gather.BLOCK=64,128
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from ...core.errors import BadRequest
+from ...drive import report
+from ...drive.choose import candidates, parse_settings
+from ...drive.run import EFFORTS, Run, RunRequest
+from ...drive.runner import Runner
+from ...drive.session import Session
+from ..arguments import add_candidates, add_workload, directions_from, workload_from
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_workload(parser)
+    add_candidates(parser)
+    parser.add_argument("--set", action="append", default=[], metavar="VARIANT.TUNABLE=V[,V]",
+                        help="values of a tunable; several values make several candidates")
+    parser.add_argument("--precision", default="", help="ieee, tf32, tf32x3, fp16, bf16 or fp64")
+    parser.add_argument("--form", choices=("constant", "runtime"), default="constant",
+                        help="layer parameters as constants of the source, or as arguments")
+    parser.add_argument("--flag", action="append", default=[], metavar="FLAG", help="a compile flag: --flag=-use_fast_math")
+    parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
+    parser.add_argument("--effort", choices=EFFORTS, default="normal")
+    parser.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
+    parser.add_argument("--resume", action="store_true", help="run only what the session lacks")
+    parser.add_argument("--no-baselines", action="store_true", help="do not measure PyTorch")
+    parser.add_argument("--baselines-only", action="store_true", help="measure PyTorch alone")
+    parser.add_argument("--modules", action="store_true", help="also judge the best recipe as ModelNew (module_ms)")
+    parser.add_argument("--no-time", action="store_true", help="check only")
+    parser.add_argument("--hot-l2", action="store_true", help="time with a warm L2 cache")
+    parser.add_argument("--sanitize", choices=("address",), default="", help="emulated kernels under AddressSanitizer")
+    parser.add_argument("--build-timeout", type=float, default=300.0, metavar="S")
+    parser.add_argument("--run-timeout", type=float, default=60.0, metavar="S")
+    parser.add_argument("--json", action="store_true", help="print the trials as JSON lines")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 all right, 1 something judged and not right, 3 nothing could run."""
+    if args.resume and not args.session:
+        raise BadRequest("--resume needs --session, the session to go on with.", field="session")
+    workload = workload_from(args)
+    chosen = () if args.baselines_only else tuple(candidates(
+        workload, directions=directions_from(args), variants=args.variant, settings=parse_settings(args.set),
+        precision=args.precision, form=args.form, compile_flags=args.flag, templates=args.templates))
+    request = RunRequest(
+        workload, chosen, device=args.device, directions=directions_from(args), baselines=not args.no_baselines,
+        modules=args.modules, effort=args.effort, time=not args.no_time, cold_l2=not args.hot_l2,
+        sanitize=args.sanitize, build_timeout_s=args.build_timeout, run_timeout_s=args.run_timeout)
+    session = Session.create(name=args.session)
+    progress = _Progress(quiet=args.json)
+    with Runner() as runner:
+        done = runner.run(request, session, resume=args.resume, on_change=progress.show)
+    if done.state == "failed":
+        print(done.message, file=sys.stderr)
+        return 3
+    if args.json:
+        for trial in done.trials:
+            print(json.dumps(trial.to_json()))
+    else:
+        print(report.text_table(session.trials() if args.resume else done.trials))
+        print(f"Session {session.path}")
+    judged = [t for t in done.trials if t.kind in ("candidate", "module")]
+    if not done.trials and not args.resume:
+        return 3
+    return 0 if all(t.ok or t.status == "SKIPPED" for t in judged) else 1
+
+
+class _Progress:
+    """One line on stderr for every change worth knowing."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._said: dict[int, str] = {}
+        self._message = ""
+
+    def show(self, run: Run) -> None:
+        if self._quiet:
+            return
+        if run.state == "waiting" and run.message.startswith("waits") and run.message != self._message:
+            self._message = run.message
+            print(run.message, file=sys.stderr, flush=True)
+        for number, row in enumerate(run.rows):
+            state = str(row.status) if row.phase == "done" and row.status else row.phase
+            if state != "queued" and self._said.get(number) != state:
+                self._said[number] = state
+                print(f"[{run.done_rows}/{len(run.rows)}] {row.label}: {state}  {row.text}", file=sys.stderr, flush=True)

@@ -1,0 +1,54 @@
+"""The trials of a session: verdict first. Without a name: the sessions there are."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from ...core.errors import BadRequest
+from ...drive import report
+from ...drive.session import Session, list_sessions, sessions_root
+from ..arguments import session_from
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("session", nargs="?", help="name or folder of the session")
+    parser.add_argument("--trial", metavar="ID", help="everything recorded of one trial")
+    parser.add_argument("--source", action="store_true", help="with --trial: print its CUDA source")
+    parser.add_argument("--log", action="store_true", help="with --trial: print its compiler log")
+    parser.add_argument("--json", action="store_true", help="print the trials as JSON lines")
+
+
+def run(args: argparse.Namespace) -> int:
+    if not args.session:
+        for path in list_sessions():
+            print(f"{path.name}: {len(Session.open(path).trials())} trials")
+        if not list_sessions():
+            print(f"No sessions below {sessions_root()} yet; 'python -m workbench run' makes one.")
+        return 0
+    session = session_from(args.session)
+    trials = session.trials()
+    if args.trial:
+        return _one(session, trials, args)
+    if args.json:
+        for trial in trials:
+            print(json.dumps(trial.to_json()))
+    else:
+        print(report.text_table(trials))
+    for sentence in session.unreadable:
+        print(sentence)
+    return 0
+
+
+def _one(session: Session, trials: list, args: argparse.Namespace) -> int:
+    found = [t for t in trials if t.trial_id.startswith(args.trial)]
+    if len(found) != 1:
+        raise BadRequest(f"{len(found)} trials of {session.name} begin with {args.trial!r}; give more of the id.")
+    for wanted, blob in ((args.source, "source"), (args.log, "log")):
+        if wanted:
+            if blob not in found[0].blobs:
+                raise BadRequest(f"Trial {found[0].trial_id} has no {blob}.")
+            print(session.blob(found[0].blobs[blob]).decode("utf-8", "replace"))
+    if not args.source and not args.log:
+        print(json.dumps(found[0].to_json(), indent=2))
+    return 0

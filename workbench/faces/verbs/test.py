@@ -1,0 +1,47 @@
+"""Validate variants over awkward layers without a page, one line a case.
+
+Exits 0 only if every case holds and at least one ran. Effort: quick (under 45 s), normal, full (all dtypes, both
+forms of the layer).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from ...drive.headless import Case, junit, to_json, validate
+from ...drive.run import EFFORTS
+from ...drive.runner import Runner
+from ..arguments import add_candidates, add_workload, directions_from, workload_from
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_workload(parser, required=False)
+    add_candidates(parser)
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N")
+    parser.add_argument("--effort", choices=EFFORTS, default="normal")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write a JUnit XML file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the cases as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    work = [workload_from(args)] if args.preset or args.layer else []
+
+    def show(case: Case) -> None:
+        print(case.line, flush=True)
+
+    with Runner() as runner:
+        cases = validate(runner, device=args.device, effort=args.effort, variants=args.variant,
+                         directions=directions_from(args), workloads=work, templates=args.templates, on_case=show)
+    if args.junit:
+        args.junit.write_bytes(junit(cases))
+    if args.json:
+        args.json.write_text(json.dumps(to_json(cases), indent=1))
+    bad = sum(not c.ok for c in cases)
+    if not cases:
+        print("Nothing ran: no chosen variant applies to the chosen layers.", file=sys.stderr)
+        return 3
+    print(f"{len(cases) - bad} of {len(cases)} cases hold.")
+    return 1 if bad else 0

@@ -1,0 +1,69 @@
+"""Device memory that shows what a kernel did to it: contents poisoned with one specific NaN, guard zones around.
+
+The poison is a *signalling* NaN: arithmetic on it returns another NaN (quiet on the CPU, canonical on a GPU), so
+"never written" and "computed from something unwritten" stay two different findings.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+
+GUARD_BYTES = 64 * 1024   # each side; the rows that kernels run over are shorter
+ALIGN_BYTES = 256         # what cudaMalloc guarantees
+_PATTERN = (0xF7, 0x7F)   # the 16-bit word 0x7FF7 repeated is a NaN in all four dtypes: reads beyond show, too
+_INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+POISON = {torch.float16: 0x7D5A, torch.bfloat16: 0x7FA5, torch.float32: 0x7FA5C0DE,
+          torch.float64: 0x7FF4C0DE7FA5C0DE}
+
+
+class Buffer:
+    """A contiguous tensor of `shape` between guard zones. `zones=False` leaves them out, for memory sanitizers."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, device: str,
+                 zones: bool = True) -> None:
+        self.name = name
+        size = prod(shape) * dtype.itemsize
+        guard = GUARD_BYTES if zones else 0
+        self._raw = torch.empty(guard + size + guard + (ALIGN_BYTES if zones else 0), dtype=torch.uint8, device=device)
+        self._start = guard + (-(self._raw.data_ptr() + guard) % ALIGN_BYTES if zones else 0)
+        self._end = self._start + size
+        self.nbytes = size
+        self.tensor = self._raw[self._start:self._end].view(dtype).view(shape)
+        self._tile = torch.tensor(_PATTERN, dtype=torch.uint8, device=device)
+        for zone in self._zones():
+            zone.copy_(self._expected(zone))
+
+    def poison(self) -> None:
+        """Fill the contents with the poison of their dtype (untyped memory: with the pattern of the guard zones)."""
+        dtype = self.tensor.dtype
+        if dtype in POISON:
+            self.bits.fill_(POISON[dtype])
+        elif self.nbytes > 1:
+            self.tensor[:self.nbytes // 2 * 2].view(torch.int16).fill_(0x7FF7)
+
+    @property
+    def bits(self) -> torch.Tensor:
+        """The same memory as whole numbers."""
+        return self.tensor.view(_INTEGER[self.tensor.dtype.itemsize])
+
+    def overrun(self) -> tuple[int, int]:
+        """(bytes changed before the start, bytes changed behind the end), counted from the edge to the farthest."""
+        before, behind = self._zones()
+        changed_before = (before != self._expected(before)).nonzero()
+        changed_behind = (behind != self._expected(behind)).nonzero()
+        return (len(before) - int(changed_before[0]) if len(changed_before) else 0,
+                int(changed_behind[-1]) + 1 if len(changed_behind) else 0)
+
+    def _zones(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._raw[:self._start], self._raw[self._end:]
+
+    def _expected(self, zone: torch.Tensor) -> torch.Tensor:
+        phase = zone.storage_offset() % 2
+        return self._tile.repeat(len(zone) // 2 + 2)[phase:phase + len(zone)]
+
+
+def count_poison(tensor: torch.Tensor) -> torch.Tensor:
+    """A mask of the elements that still hold the poison of their dtype."""
+    return tensor.contiguous().view(_INTEGER[tensor.dtype.itemsize]) == POISON[tensor.dtype]

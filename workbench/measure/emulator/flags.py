@@ -1,0 +1,44 @@
+"""What the emulator's C++ needs from the compiler: include folders, flags, and how to run it under AddressSanitizer."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+INCLUDE_DIRS: list[Path] = [Path(__file__).resolve().parent / "include"]
+
+COMPILE_FLAGS: list[str] = [
+    "-std=c++20",
+    "-O1",
+    "-fPIC",
+    "-pthread",
+    # A static inside a template would otherwise be one object for all libraries of the process.
+    "-fno-gnu-unique",
+    # As nvcc does: a*b+c may become one fused multiply-add where the host has one.
+    "-ffp-contract=fast",
+    "-Wall",
+    # nvcc's pragmas (`#pragma unroll`) mean nothing to g++.
+    "-Wno-unknown-pragmas",
+]
+
+# -Bsymbolic: a kernel of the same name in another library of this process is never called by mistake.
+LINK_FLAGS: list[str] = ["-shared", "-pthread", "-Wl,-Bsymbolic"]
+
+ASAN_FLAGS: list[str] = ["-fsanitize=address", "-fno-omit-frame-pointer", "-g"]
+
+
+def asan_environment(compiler: str = "g++") -> dict[str, str] | None:
+    """Variables to add to a Python process that loads a library built with `ASAN_FLAGS`; None without libasan.
+
+    Python itself is not instrumented, so the runtime must be loaded before everything else, and Python's own leaks
+    are not reported.
+    """
+    if shutil.which(compiler) is None:
+        return None
+    # -print-file-name answers the bare name when there is no such file.
+    asked = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=False)
+    library = asked.stdout.strip()
+    if not os.path.isabs(library) or not Path(library).exists():
+        return None
+    options = "detect_leaks=0:detect_stack_use_after_return=0"
+    return {"LD_PRELOAD": str(Path(library).resolve()), "ASAN_OPTIONS": options}

@@ -1,0 +1,265 @@
+// threadIdx and its kin, barriers, and the device functions that the C++ library has not.
+#pragma once
+#pragma GCC system_header
+
+#include <math.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <type_traits>
+
+#include "cuda_on_cpu/block.h"
+#include "cuda_on_cpu/shared_memory.h"
+
+#define threadIdx (cuda_on_cpu::current->thread->index)
+#define blockIdx (cuda_on_cpu::current->index)
+#define blockDim (cuda_on_cpu::current->grid.threads)
+#define gridDim (cuda_on_cpu::current->grid.blocks)
+constexpr int warpSize = 32;
+
+// ---- barriers, time, traps ----------------------------------------------------------------------------------------
+
+inline void __syncthreads(cuda_on_cpu::Where where = cuda_on_cpu::Where::here()) {
+  cuda_on_cpu::current->barrier(0, where);
+}
+inline int __syncthreads_count(int predicate, cuda_on_cpu::Where where = cuda_on_cpu::Where::here()) {
+  return cuda_on_cpu::current->barrier(predicate != 0, where);
+}
+inline int __syncthreads_or(int predicate, cuda_on_cpu::Where where = cuda_on_cpu::Where::here()) {
+  return cuda_on_cpu::current->barrier(predicate != 0, where) != 0;
+}
+inline int __syncthreads_and(int predicate, cuda_on_cpu::Where where = cuda_on_cpu::Where::here()) {
+  return cuda_on_cpu::current->barrier(predicate == 0, where) == 0;
+}
+
+// Lets the other threads of the block go on, so that a thread may wait for them in a loop.
+inline void __nanosleep(unsigned) {
+  sched_yield();
+  cuda_on_cpu::current->let_others_run();
+}
+
+// Nanoseconds of a clock that never goes back; a GPU counts cycles.
+inline long long clock64() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+
+[[noreturn]] inline void __trap(cuda_on_cpu::Where where = cuda_on_cpu::Where::here()) {
+  cuda_on_cpu::current->stop(cudaErrorLaunchFailure, "__trap() at %s:%d", where.file, where.line);
+}
+
+namespace cuda_on_cpu {
+
+[[noreturn]] inline void assertion_failed(const char* condition, const char* file, int line) {
+  if (current == nullptr) {
+    fprintf(stderr, "%s:%d: assertion `%s' failed in host code\n", file, line, condition);
+    abort();
+  }
+  current->stop(cudaErrorAssert, "%s:%d: assertion `%s' failed", file, line, condition);
+}
+
+}  // namespace cuda_on_cpu
+
+// ---- memory -------------------------------------------------------------------------------------------------------
+
+#define CUDA_ON_CPU_LOAD(name)  \
+  template <class T>            \
+  T name(const T* address) {    \
+    return *address;            \
+  }
+CUDA_ON_CPU_LOAD(__ldg)
+CUDA_ON_CPU_LOAD(__ldca)
+CUDA_ON_CPU_LOAD(__ldcg)
+CUDA_ON_CPU_LOAD(__ldcs)
+CUDA_ON_CPU_LOAD(__ldlu)
+CUDA_ON_CPU_LOAD(__ldcv)
+#undef CUDA_ON_CPU_LOAD
+
+#define CUDA_ON_CPU_STORE(name)                          \
+  template <class T>                                     \
+  void name(T* address, std::type_identity_t<T> value) { \
+    *address = value;                                    \
+  }
+CUDA_ON_CPU_STORE(__stwb)
+CUDA_ON_CPU_STORE(__stcg)
+CUDA_ON_CPU_STORE(__stcs)
+CUDA_ON_CPU_STORE(__stwt)
+#undef CUDA_ON_CPU_STORE
+
+// The offset within the block's shared memory.
+inline size_t __cvta_generic_to_shared(const void* address) {
+  const size_t offset = cuda_on_cpu::shared_offset(address);
+  if (offset == ~size_t(0)) {
+    cuda_on_cpu::current->stop(cudaErrorIllegalAddress, "__cvta_generic_to_shared: not an address of shared memory");
+  }
+  return offset;
+}
+inline unsigned __isShared(const void* address) {
+  return cuda_on_cpu::shared_offset(address) != ~size_t(0);
+}
+
+// ---- arithmetic ---------------------------------------------------------------------------------------------------
+
+// As in CUDA, the one that is not NaN if one is.
+template <class A, class B>
+constexpr auto min(A a, B b) {
+  using T = std::common_type_t<A, B>;
+  if constexpr (std::is_floating_point_v<T>) {
+    return b != b || static_cast<T>(a) < static_cast<T>(b) ? static_cast<T>(a) : static_cast<T>(b);
+  } else {
+    return static_cast<T>(b) < static_cast<T>(a) ? static_cast<T>(b) : static_cast<T>(a);
+  }
+}
+template <class A, class B>
+constexpr auto max(A a, B b) {
+  using T = std::common_type_t<A, B>;
+  if constexpr (std::is_floating_point_v<T>) {
+    return b != b || static_cast<T>(b) < static_cast<T>(a) ? static_cast<T>(a) : static_cast<T>(b);
+  } else {
+    return static_cast<T>(a) < static_cast<T>(b) ? static_cast<T>(b) : static_cast<T>(a);
+  }
+}
+
+// volatile: a product that is rounded by name is never fused with the sum that follows.
+#define CUDA_ON_CPU_ROUNDED(Type, name, operation) \
+  inline Type name(Type a, Type b) {               \
+    volatile Type result = a operation b;          \
+    return result;                                 \
+  }
+CUDA_ON_CPU_ROUNDED(float, __fadd_rn, +)
+CUDA_ON_CPU_ROUNDED(float, __fsub_rn, -)
+CUDA_ON_CPU_ROUNDED(float, __fmul_rn, *)
+CUDA_ON_CPU_ROUNDED(float, __fdiv_rn, /)
+CUDA_ON_CPU_ROUNDED(float, __fdividef, /)
+CUDA_ON_CPU_ROUNDED(double, __dadd_rn, +)
+CUDA_ON_CPU_ROUNDED(double, __dsub_rn, -)
+CUDA_ON_CPU_ROUNDED(double, __dmul_rn, *)
+CUDA_ON_CPU_ROUNDED(double, __ddiv_rn, /)
+#undef CUDA_ON_CPU_ROUNDED
+
+inline float __fmaf_rn(float a, float b, float c) {
+  return fmaf(a, b, c);
+}
+inline double __fma_rn(double a, double b, double c) {
+  return fma(a, b, c);
+}
+inline float __fsqrt_rn(float x) {
+  return sqrtf(x);
+}
+inline float __frcp_rn(float x) {
+  return 1.0f / x;
+}
+inline float rsqrtf(float x) {
+  return 1.0f / sqrtf(x);
+}
+inline double rsqrt(double x) {
+  return 1.0 / sqrt(x);
+}
+inline float __saturatef(float x) {
+  return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f;
+}
+inline float __expf(float x) {
+  return expf(x);
+}
+inline float __exp2f(float x) {
+  return exp2f(x);
+}
+inline float __logf(float x) {
+  return logf(x);
+}
+inline float __log2f(float x) {
+  return log2f(x);
+}
+inline float __powf(float x, float y) {
+  return powf(x, y);
+}
+inline float __sinf(float x) {
+  return sinf(x);
+}
+inline float __cosf(float x) {
+  return cosf(x);
+}
+
+// ---- bits ---------------------------------------------------------------------------------------------------------
+
+inline int __popc(unsigned x) {
+  return __builtin_popcount(x);
+}
+inline int __popcll(unsigned long long x) {
+  return __builtin_popcountll(x);
+}
+inline int __clz(int x) {
+  return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x));
+}
+inline int __clzll(long long x) {
+  return x == 0 ? 64 : __builtin_clzll(static_cast<unsigned long long>(x));
+}
+inline int __ffs(int x) {
+  return __builtin_ffs(x);
+}
+inline int __ffsll(long long x) {
+  return __builtin_ffsll(x);
+}
+inline unsigned long long __brevll(unsigned long long x) {
+  unsigned long long result = 0;
+  for (int i = 0; i < 64; ++i) {
+    result = result << 1 | (x >> i & 1);
+  }
+  return result;
+}
+inline unsigned __brev(unsigned x) {
+  return static_cast<unsigned>(__brevll(x) >> 32);
+}
+inline unsigned __umulhi(unsigned a, unsigned b) {
+  return static_cast<unsigned>(static_cast<uint64_t>(a) * b >> 32);
+}
+inline int __mulhi(int a, int b) {
+  return static_cast<int>(static_cast<int64_t>(a) * b >> 32);
+}
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
+}
+inline long long __mul64hi(long long a, long long b) {
+  return static_cast<long long>(static_cast<__int128>(a) * b >> 64);
+}
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
+  return static_cast<unsigned>(((static_cast<uint64_t>(high) << 32 | low) << (shift & 31)) >> 32);
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+  return static_cast<unsigned>((static_cast<uint64_t>(high) << 32 | low) >> (shift & 31));
+}
+
+namespace cuda_on_cpu {
+
+template <class To, class From>
+To same_bits(From from) {
+  static_assert(sizeof(To) == sizeof(From), "same_bits needs two types of one size");
+  To to;
+  memcpy(static_cast<void*>(&to), &from, sizeof to);
+  return to;
+}
+
+}  // namespace cuda_on_cpu
+
+inline int __float_as_int(float x) {
+  return cuda_on_cpu::same_bits<int>(x);
+}
+inline unsigned __float_as_uint(float x) {
+  return cuda_on_cpu::same_bits<unsigned>(x);
+}
+inline float __int_as_float(int x) {
+  return cuda_on_cpu::same_bits<float>(x);
+}
+inline float __uint_as_float(unsigned x) {
+  return cuda_on_cpu::same_bits<float>(x);
+}
+inline long long __double_as_longlong(double x) {
+  return cuda_on_cpu::same_bits<long long>(x);
+}
+inline double __longlong_as_double(long long x) {
+  return cuda_on_cpu::same_bits<double>(x);
+}

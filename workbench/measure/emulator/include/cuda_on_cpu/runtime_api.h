@@ -1,0 +1,145 @@
+// The part of the CUDA runtime that kernel launchers call. Every call is synchronous; streams are ignored.
+#pragma once
+#pragma GCC system_header
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_on_cpu/errors.h"
+#include "cuda_on_cpu/launch.h"
+
+enum cudaFuncAttribute {
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+  cudaFuncAttributePreferredSharedMemoryCarveout = 9,
+};
+
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost = 0,
+  cudaMemcpyHostToDevice = 1,
+  cudaMemcpyDeviceToHost = 2,
+  cudaMemcpyDeviceToDevice = 3,
+  cudaMemcpyDefault = 4,
+};
+
+// name, CUDA's number, the emulator's answer: an H200's limits, but four multiprocessors, so that persistent kernels
+// start few blocks.
+#define CUDA_ON_CPU_ATTRIBUTES(ENTRY)                      \
+  ENTRY(cudaDevAttrMaxThreadsPerBlock, 1, 1024)            \
+  ENTRY(cudaDevAttrMaxBlockDimX, 2, 1024)                  \
+  ENTRY(cudaDevAttrMaxBlockDimY, 3, 1024)                  \
+  ENTRY(cudaDevAttrMaxBlockDimZ, 4, 64)                    \
+  ENTRY(cudaDevAttrMaxGridDimX, 5, 2147483647)             \
+  ENTRY(cudaDevAttrMaxGridDimY, 6, 65535)                  \
+  ENTRY(cudaDevAttrMaxGridDimZ, 7, 65535)                  \
+  ENTRY(cudaDevAttrMaxSharedMemoryPerBlock, 8, 48 << 10)   \
+  ENTRY(cudaDevAttrTotalConstantMemory, 9, 64 << 10)       \
+  ENTRY(cudaDevAttrWarpSize, 10, 32)                       \
+  ENTRY(cudaDevAttrMaxRegistersPerBlock, 12, 65536)        \
+  ENTRY(cudaDevAttrMultiProcessorCount, 16, 4)             \
+  ENTRY(cudaDevAttrL2CacheSize, 38, 60 << 20)              \
+  ENTRY(cudaDevAttrMaxThreadsPerMultiProcessor, 39, 2048)  \
+  ENTRY(cudaDevAttrComputeCapabilityMajor, 75, 9)          \
+  ENTRY(cudaDevAttrComputeCapabilityMinor, 76, 0)          \
+  ENTRY(cudaDevAttrMaxSharedMemoryPerMultiprocessor, 81, 228 << 10) \
+  ENTRY(cudaDevAttrMaxRegistersPerMultiprocessor, 82, 65536) \
+  ENTRY(cudaDevAttrMaxSharedMemoryPerBlockOptin, 97, 227 << 10) \
+  ENTRY(cudaDevAttrMaxBlocksPerMultiprocessor, 106, 32)    \
+  ENTRY(cudaDevAttrReservedSharedMemoryPerBlock, 111, 1 << 10)
+
+#define CUDA_ON_CPU_ENUMERATOR(name, number, answer) name = number,
+enum cudaDeviceAttr { CUDA_ON_CPU_ATTRIBUTES(CUDA_ON_CPU_ENUMERATOR) };
+#undef CUDA_ON_CPU_ENUMERATOR
+
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  if (device != 0) {
+    return cuda_on_cpu::record_error(cudaErrorInvalidDevice, "invalid device ordinal: %d; there is only 0", device);
+  }
+#define CUDA_ON_CPU_CASE(name, number, answer) \
+  case name:                                   \
+    *value = answer;                           \
+    return cudaSuccess;
+  switch (attribute) { CUDA_ON_CPU_ATTRIBUTES(CUDA_ON_CPU_CASE) }
+#undef CUDA_ON_CPU_CASE
+  return cuda_on_cpu::record_error(cudaErrorInvalidValue, "invalid argument: device attribute %d is not known here",
+                                   static_cast<int>(attribute));
+}
+
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaDeviceSynchronize() {
+  return cudaPeekAtLastError();
+}
+
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return cudaPeekAtLastError();
+}
+
+template <class... Parameters>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) {
+    return cudaSuccess;
+  }
+  if (value < 0 || static_cast<size_t>(value) > cuda_on_cpu::max_shared) {
+    return cuda_on_cpu::record_error(cudaErrorInvalidValue,
+                                     "invalid argument: %d bytes of dynamic shared memory; the limit is %zu", value,
+                                     cuda_on_cpu::max_shared);
+  }
+  cuda_on_cpu::set_dynamic_shared_limit(reinterpret_cast<const void*>(kernel), value);
+  return cudaSuccess;
+}
+
+// Always one: occupancy is a matter of registers, which only nvcc knows.
+template <class... Parameters>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*)(Parameters...), int, size_t) {
+  *blocks = 1;
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaMemset(void* data, int value, size_t bytes) {
+  memset(data, value, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t = nullptr) {
+  return cudaMemset(data, value, bytes);
+}
+
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  memmove(to, from, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t = nullptr) {
+  return cudaMemcpy(to, from, bytes, kind);
+}
+
+template <class T>
+cudaError_t cudaMemcpyToSymbolAsync(T& symbol, const void* from, size_t bytes, size_t offset = 0,
+                                    cudaMemcpyKind = cudaMemcpyHostToDevice, cudaStream_t = nullptr) {
+  memmove(const_cast<char*>(reinterpret_cast<const volatile char*>(&symbol)) + offset, from, bytes);
+  return cudaSuccess;
+}
+template <class T>
+cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t offset = 0,
+                               cudaMemcpyKind kind = cudaMemcpyHostToDevice) {
+  return cudaMemcpyToSymbolAsync(symbol, from, bytes, offset, kind);
+}
+
+template <class T>
+cudaError_t cudaMalloc(T** data, size_t bytes) {
+  *data = static_cast<T*>(malloc(bytes));
+  return *data != nullptr || bytes == 0
+             ? cudaSuccess
+             : cuda_on_cpu::record_error(cudaErrorMemoryAllocation, "out of memory: %zu bytes", bytes);
+}
+inline cudaError_t cudaFree(void* data) {
+  free(data);
+  return cudaSuccess;
+}

@@ -1,0 +1,3 @@
+// Stands in for CUDA's cuda_runtime.h: the emulator brings everything in one header.
+#pragma once
+#include "cuda_on_cpu.h"

@@ -1,0 +1,185 @@
+"""CUDA C++ text in, C++ text for `cuda_on_cpu.h` out. Line numbers and `#line` directives stay as they are.
+
+Four things of CUDA are not C++ and no macro can make them so; everything else is left to the header:
+
+    kernel<A><<<grid, block, bytes, stream>>>(x)   ->  cuda_on_cpu::launch(kernel<A>, grid, block, bytes, stream)(x)
+    extern __shared__ float s[];                   ->  CUDA_ON_CPU_DYNAMIC_SHARED(s, float);
+    __shared__ float a[2][8], b;                   ->  CUDA_ON_CPU_SHARED(a, float[2][8]); CUDA_ON_CPU_SHARED(b, float);
+    __noinline__                                   ->  __attribute__((noinline))
+
+The text is scanned, not parsed: what is not understood stays as it is, and the compiler names its line.
+"""
+
+import re
+
+# `#line 1` without a name keeps the file's own name and makes the added first line invisible.
+_PROLOGUE = '#include "cuda_on_cpu.h"\n#line 1\n'
+
+_COMMENT_OR_STRING = re.compile(
+    r'//(?:\\\n|[^\n])*'  # to the end of the line, which a backslash continues
+    r"|/\*.*?\*/"
+    r'|R"(?P<fence>[^()\\\s]{0,16})\(.*?\)(?P=fence)"'
+    r'|"(?:\\.|[^"\\\n])*"'
+    r"|(?<![0-9A-Za-z_])'(?:\\.|[^'\\\n])*'",  # not the ' in 1'000
+    re.DOTALL,
+)
+_DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
+_ALIGNMENT = r"(?:__align__|alignas)\s*\((?:[^()]|\([^()]*\))*\)"
+_SHARED = re.compile(rf"(?<!\w)(?:(?:extern|static|volatile|const|{_ALIGNMENT})\s+)*__shared__(?!\w)")
+_DECLARATOR = re.compile(r"\s*(?P<type>.*?[\s>&*])?\s*(?P<name>[A-Za-z_]\w*)\s*(?P<extent>(?:\[.*\])?)\s*", re.DOTALL)
+_ATTRIBUTE = re.compile(r"__attribute__\s*\(\(.*?\)\)", re.DOTALL)
+_NOINLINE = re.compile(r"(?<!\w)__noinline__(?!\w)")
+_OPENING = {")": "(", "]": "[", "}": "{"}
+
+
+def translate(source: str) -> str:
+    """C++ text that compiles with the emulator's include folders and flags; the same lines in the same places."""
+    source = _shared_variables(source)
+    source = _launches(source)
+    source = _noinline(source)
+    return _PROLOGUE + source
+
+
+def _code(source: str) -> str:
+    """The text with comments and strings blanked: the same length, the same lines."""
+    return _COMMENT_OR_STRING.sub(_blank, source)
+
+
+def _blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match.group())
+
+
+def _replace(source: str, edits: list[tuple[int, int, str]]) -> str:
+    for start, end, text in sorted(edits, reverse=True):
+        source = source[:start] + text + source[end:]
+    return source
+
+
+def _shared_variables(source: str) -> str:
+    # In a macro's body the declaration is incomplete text: there `__shared__` stays, and means thread_local.
+    code = _DIRECTIVE.sub(_blank, _code(source))
+    edits = []
+    for match in _SHARED.finditer(code):
+        end = code.find(";", match.end())
+        if end < 0:
+            continue
+        text = _shared_declaration(match.group(), code[match.end() : end])
+        if text is not None:
+            edits.append((match.start(), end + 1, text + "\n" * code.count("\n", match.start(), end)))
+    return _replace(source, edits)
+
+
+def _shared_declaration(prefix: str, rest: str) -> str | None:
+    """The macros that declare what `<prefix> <rest>;` declares; None if the text is not understood."""
+    qualifiers = " ".join(re.findall(r"\b(?:volatile|const)\b", prefix))
+    # Every buffer is aligned to 128 bytes, more than CUDA code may ask for.
+    rest = re.sub(_ALIGNMENT, " ", rest)
+    if re.search(r"[{}=]", rest):
+        return None
+    base = None
+    macros = []
+    for part in _split_at_commas(rest):
+        match = _DECLARATOR.fullmatch(part)
+        if match is None or (base is None) == (match["type"] is None):
+            return None
+        if base is None:
+            base = " ".join(f"{qualifiers} {match['type']}".split())
+        extent = " ".join(match["extent"].split())
+        if re.search(r"\bextern\b", prefix):
+            # `extern __shared__ T s[][8]` is a pointer to rows of 8.
+            rows = re.sub(r"^\[.*?\]", "", extent)
+            macros.append(f"CUDA_ON_CPU_DYNAMIC_SHARED({match['name']}, {base}{' ' + rows if rows else ''});")
+        else:
+            macros.append(f"CUDA_ON_CPU_SHARED({match['name']}, {base}{extent});")
+    return " ".join(macros)
+
+
+def _split_at_commas(text: str) -> list[str]:
+    """Split at the commas that separate declarators, not at those within (), [] or template arguments."""
+    parts = []
+    start = brackets = angles = 0
+    for position, char in enumerate(text):
+        if char in "([":
+            brackets += 1
+        elif char in ")]":
+            brackets -= 1
+        elif brackets == 0 and char in "<>":
+            angles += 1 if char == "<" else -1
+        elif char == "," and brackets == angles == 0:
+            parts.append(text[start:position])
+            start = position + 1
+    return [*parts, text[start:]]
+
+
+def _launches(source: str) -> str:
+    code = _code(source)
+    edits = []
+    end = 0
+    while (opening := code.find("<<<", end)) >= 0:
+        end = opening + 3
+        closing = re.compile(r">>>(?=\s*(?:\\\n\s*)*\()").search(code, end)
+        start = _start_of_kernel(code, opening)
+        if closing is None or start == opening:
+            continue
+        # Text that lies between is edited by nobody else, so the three edits keep every line break.
+        edits.append((start, start, "cuda_on_cpu::launch("))
+        edits.append((opening, end, ", "))
+        end = closing.end()
+        edits.append((closing.start(), end, ")"))
+    return _replace(source, edits)
+
+
+def _start_of_kernel(code: str, end: int) -> int:
+    """Where the kernel begins: `name`, `A<int>::name<B<C>, (d > e)>` or `(expression)` before position `end`."""
+    position = _skip_space(code, end)
+    while True:
+        if position and code[position - 1] == ">":
+            position = _skip_space(code, _before_template_arguments(code, position))
+        elif position and code[position - 1] == ")":
+            return _opening_bracket(code, position)
+        while position and (code[position - 1].isalnum() or code[position - 1] == "_"):
+            position -= 1
+        if code[max(0, position - 2) : position] != "::":
+            return position if code[position:end].strip() else end
+        position -= 2
+
+
+def _skip_space(code: str, end: int) -> int:
+    while end and code[end - 1].isspace():
+        end -= 1
+    return end
+
+
+def _before_template_arguments(code: str, end: int) -> int:
+    depth = 0
+    position = end
+    while position:
+        char = code[position - 1]
+        if char in _OPENING:
+            position = _opening_bracket(code, position)
+            continue
+        position -= 1
+        depth += (char == ">") - (char == "<")
+        if depth == 0:
+            return position
+    return end
+
+
+def _opening_bracket(code: str, end: int) -> int:
+    """The position of the bracket that the one before `end` closes; 0 if there is none."""
+    opened = []
+    for position in range(end - 1, -1, -1):
+        char = code[position]
+        if char in _OPENING:
+            opened.append(_OPENING[char])
+        elif opened and char == opened[-1]:
+            opened.pop()
+            if not opened:
+                return position
+    return 0
+
+
+def _noinline(source: str) -> str:
+    # Not a macro, as in nvcc: the C++ library's own headers say __attribute__((__noinline__)).
+    code = _ATTRIBUTE.sub(_blank, _code(source))
+    return _replace(source, [(m.start(), m.end(), "__attribute__((noinline))") for m in _NOINLINE.finditer(code)])
