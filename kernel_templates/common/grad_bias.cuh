@@ -1,7 +1,6 @@
 // grad_bias[co] = sum of grad_output[n, co, :] over batch and positions: the same for every variant of grad_weight.
 #pragma once
 #include "common/partial_sums.cuh"
-#include "common/reduce.cuh"
 
 // thread -> data: a block sums one share of one channel, its threads side by side along the positions. The barrier:
 // warp 0 adds up the sums of all warps.
@@ -27,11 +26,11 @@ __global__ void __launch_bounds__(256) sum_channel(const Scalar* __restrict__ gr
         ++n;
       }
     }
-    sum = warp_sum(sum);
+    sum = sum_of_lanes(sum);
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
     __syncthreads();
     if (threadIdx.x < 32) {
-      sum = warp_sum(threadIdx.x < THREADS / 32 ? of_warp[threadIdx.x] : Sum(0));
+      sum = sum_of_lanes(threadIdx.x < THREADS / 32 ? of_warp[threadIdx.x] : Sum(0));
       if (threadIdx.x == 0) partials[share * channels + channel] = sum;
     }
     __syncthreads();  // of_warp is read before the next share overwrites it
@@ -41,7 +40,8 @@ __global__ void __launch_bounds__(256) sum_channel(const Scalar* __restrict__ gr
 template <class Layer>
 Split bias_split(const Layer& layer, const Sizes& sizes) {
   const long long positions = sizes.batch * sizes.out_d * sizes.out_h * sizes.out_w;
-  return split_positions(positions, layer.out_channels, ceil_div(2048, layer.out_channels), 1024);
+  return split_positions(positions, layer.out_channels, ceil_div(2048, layer.out_channels), 1024,
+                         256 * TERMS_PER_SUM);
 }
 
 template <class Layer>

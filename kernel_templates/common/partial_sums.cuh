@@ -9,11 +9,18 @@ struct Split {
   long long count, length;
 };
 
-// About `wanted` shares, each a multiple of `granule` positions. Fewer when the partial sums would pass 2^24 (64 MiB in
-// float). It depends on the problem alone, so that every GPU adds in the same order.
-inline Split split_positions(long long positions, long long results, long long wanted, int granule) {
+// Terms that one accumulator adds up at most: float32 sums of 1e7 terms then stay within about 1e-6 of the truth.
+constexpr long long TERMS_PER_SUM = 16384;
+
+// About `wanted` shares, each a multiple of `granule` positions, and more of them where one would pass `longest`
+// positions; fewer when the partial sums would pass 2^24 (64 MiB in float). It depends on the problem alone, so that
+// every GPU adds in the same order.
+inline Split split_positions(long long positions, long long results, long long wanted, int granule,
+                             long long longest) {
   const long long room = (1LL << 24) / results;
-  long long count = wanted < room ? wanted : room;
+  const long long needed = ceil_div(positions, longest);
+  long long count = wanted > needed ? wanted : needed;
+  if (count > room) count = room;
   if (count < 1) count = 1;
   const long long length = ceil_div(ceil_div(positions > 0 ? positions : 1, count), granule) * granule;
   count = ceil_div(positions, length);
@@ -23,6 +30,14 @@ inline Split split_positions(long long positions, long long results, long long w
 // A grid has at most 2^31 - 1 blocks along x; kernels walk on by gridDim.x where there is more to do.
 inline unsigned grid_blocks(long long blocks) {
   return unsigned(blocks < 2147483647LL ? blocks : 2147483647LL);
+}
+
+// The warp's sum, in lane 0: a tree, so the order is fixed. Every lane of the warp calls it.
+template <class Sum>
+__device__ __forceinline__ Sum sum_of_lanes(Sum value) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_down_sync(0xffffffffu, value, distance);
+  return value;
 }
 
 // thread -> data: a block takes 32 results; its 8 warps share their partial sums, lane = result, so a warp reads whole

@@ -53,3 +53,32 @@ __host__ __device__ __forceinline__ Taps inside(Taps taps, int size) {
   return {taps.first + skipped * taps.step, taps.step, stop > skipped ? stop - skipped : 0,
           taps.at + skipped * taps.at_step, taps.at_step};
 }
+
+// What the positions of a thread or a warp meet: taps in three dimensions, those of d and h all inside the source.
+// Position p meets the source p * span further on in W than w says, inside or not.
+struct TapGrid {
+  Taps d, h, w;
+  int span;
+  int kernel_h, kernel_w;
+  int source_h, source_w;
+};
+
+// The grid of output positions (od, oh, ow + p * apart); apart is a multiple of the stride, so all have ow's taps.
+template <class Layer>
+__device__ __forceinline__ TapGrid tap_grid_of_outputs(const Layer& layer, const Sizes& sizes, int od, int oh, int ow,
+                                                  int apart) {
+  return {inside(taps_of_output(od, layer.kernel_d, layer.stride_d, layer.padding_d, layer.dilation_d), sizes.in_d),
+          inside(taps_of_output(oh, layer.kernel_h, layer.stride_h, layer.padding_h, layer.dilation_h), sizes.in_h),
+          taps_of_output(ow, layer.kernel_w, layer.stride_w, layer.padding_w, layer.dilation_w),
+          apart / layer.stride_w, layer.kernel_h, layer.kernel_w, sizes.in_h, sizes.in_w};
+}
+
+// The grid of input positions (id, ih, iw + p * apart) in the output.
+template <class Layer>
+__device__ __forceinline__ TapGrid tap_grid_of_inputs(const Layer& layer, const Sizes& sizes, int id, int ih, int iw,
+                                                 int apart) {
+  return {inside(taps_of_input(id, layer.kernel_d, layer.stride_d, layer.padding_d, layer.dilation_d), sizes.out_d),
+          inside(taps_of_input(ih, layer.kernel_h, layer.stride_h, layer.padding_h, layer.dilation_h), sizes.out_h),
+          taps_of_input(iw, layer.kernel_w, layer.stride_w, layer.padding_w, layer.dilation_w),
+          apart * layer.stride_w, layer.kernel_h, layer.kernel_w, sizes.out_h, sizes.out_w};
+}

@@ -80,12 +80,7 @@ __global__ void __launch_bounds__(Tune::BLOCK) shared_weight_tiling(
     const int x = int(item % span);
     const int oh = int(item / span % sizes.out_h);
     const int od = int(item / span / sizes.out_h);
-    const Reach reach = {
-        inside(taps_of_output(od, layer.kernel_d, layer.stride_d, layer.padding_d, layer.dilation_d),
-               active ? sizes.in_d : 0),
-        inside(taps_of_output(oh, layer.kernel_h, layer.stride_h, layer.padding_h, layer.dilation_h), sizes.in_h),
-        taps_of_output(x, layer.kernel_w, layer.stride_w, layer.padding_w, layer.dilation_w),
-        span / layer.stride_w, layer.kernel_h, layer.kernel_w, sizes.in_h, sizes.in_w};
+    const TapGrid grid = tap_grid_of_outputs(layer, sizes, od, oh, x, span);
     Sum sum[POSITIONS][CO] = {};
 
     for (int ci0 = 0; ci0 < ci_per_group; ci0 += most.channels) {
@@ -97,7 +92,7 @@ __global__ void __launch_bounds__(Tune::BLOCK) shared_weight_tiling(
                                      1LL * co_per_group * taps, co_per_group - co0, taps);
           __syncthreads();
         }
-        add_products(sum, reach, in_group + ci0 * in_plane, in_plane, staged, chunk, tap0);
+        if (active) add_products(sum, grid, in_group + ci0 * in_plane, in_plane, staged, chunk, tap0);
       }
     }
     const long long out_row = (1LL * od * sizes.out_h + oh) * sizes.out_w;

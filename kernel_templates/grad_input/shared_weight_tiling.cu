@@ -80,12 +80,7 @@ __global__ void __launch_bounds__(Tune::BLOCK) shared_weight_tiling(
     const int x = int(item % span);
     const int ih = int(item / span % sizes.in_h);
     const int id = int(item / span / sizes.in_h);
-    const Reach reach = {
-        inside(taps_of_input(id, layer.kernel_d, layer.stride_d, layer.padding_d, layer.dilation_d),
-               active ? sizes.out_d : 0),
-        inside(taps_of_input(ih, layer.kernel_h, layer.stride_h, layer.padding_h, layer.dilation_h), sizes.out_h),
-        taps_of_input(x, layer.kernel_w, layer.stride_w, layer.padding_w, layer.dilation_w),
-        span * layer.stride_w, layer.kernel_h, layer.kernel_w, sizes.out_h, sizes.out_w};
+    const TapGrid grid = tap_grid_of_inputs(layer, sizes, id, ih, x, span);
     Sum sum[POSITIONS][CI] = {};
 
     for (int co0 = 0; co0 < co_per_group; co0 += most.channels) {
@@ -97,7 +92,7 @@ __global__ void __launch_bounds__(Tune::BLOCK) shared_weight_tiling(
                                      1LL * co_per_group * taps);
           __syncthreads();
         }
-        add_products(sum, reach, grad_group + co0 * out_plane, out_plane, staged, chunk, tap0);
+        if (active) add_products(sum, grid, grad_group + co0 * out_plane, out_plane, staged, chunk, tap0);
       }
     }
     const long long in_row = (1LL * id * sizes.in_h + ih) * sizes.in_w;

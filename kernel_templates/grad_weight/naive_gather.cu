@@ -92,7 +92,8 @@ __global__ void __launch_bounds__(Tune::BLOCK) naive_gather(
 
 template <class Layer, class Tune>
 Split split_of(const Layer& layer, const Sizes& sizes) {
-  return split_positions(position_count(sizes), weight_count(layer), Tune::SPLIT, 16);
+  const long long positions = position_count(sizes);
+  return split_positions(positions, weight_count(layer), Tune::SPLIT, 16, positions);  // RUN keeps sums short
 }
 
 template <class Layer, class Tune>

@@ -11,7 +11,7 @@ needs     = ["smem_bytes <= 49152"]  # static shared memory ends at 48 KB; only 
 CI_PER_THREAD       = {values = [1, 2, 4, 8], default = 4, help = "8 times as many rows in a tile"}
 COLUMNS_PER_THREAD  = {values = [1, 2, 4, 8], default = 4, help = "16 times as many columns in a tile"}
 POSITIONS           = {values = [16, 32], default = 32, help = "positions staged at a time"}
-BLOCKS              = {values = [132, 528, 1056, 4224], default = 1056, help = "about so many, by splitting the positions"}
+BLOCKS              = {values = [132, 528, 2112, 8448], default = 2112, help = "about so many, by splitting the positions"}
 
 [derived]
 accumulator_bytes = "8 if dtype == 'float64' else 4"
@@ -20,6 +20,14 @@ smem_bytes = "(8 * CI_PER_THREAD + 16 * COLUMNS_PER_THREAD) * row_bytes + 16 * C
 */
 #include "common/grad_weight.cuh"
 #include "common/pack.cuh"
+
+// Blocks that are to fit on a multiprocessor at once, so that some compute while others stage: as many as leave each
+// thread registers for its gradients and for the vectors it multiplies.
+template <class Layer, class Tune>
+constexpr int resident_blocks() {
+  const int words = Tune::CI_PER_THREAD * Tune::COLUMNS_PER_THREAD * int(sizeof(typename Layer::accumulator)) / 4;
+  return words <= 16 ? 5 : words <= 32 ? 3 : 1;
+}
 
 // Against naive_gather, which loads two elements for every product: the tile here is a tile *of the weight gradient*,
 // rows = input channels, columns = (co, tap) pairs of one group, one column after the other whatever the kernel's shape.
@@ -36,7 +44,7 @@ smem_bytes = "(8 * CI_PER_THREAD + 16 * COLUMNS_PER_THREAD) * row_bytes + 16 * C
 // row, so that a warp reads along the positions and writes shared memory without bank conflicts.
 // The barriers: all of a chunk is staged before anyone reads it, and read before the next one overwrites it.
 template <class Layer, class Tune>
-__global__ void __launch_bounds__(128) shared_weight_tiling(
+__global__ void __launch_bounds__(128, resident_blocks<Layer, Tune>()) shared_weight_tiling(
     Layer layer, Sizes sizes, Split split, const typename Layer::scalar* __restrict__ input,
     const typename Layer::scalar* __restrict__ grad_output, typename Layer::accumulator* __restrict__ partials) {
   using Scalar = typename Layer::scalar;
@@ -140,13 +148,10 @@ long long tiles_of(const Layer& layer) {
          ceil_div(layer.in_channels / layer.groups, 8 * Tune::CI_PER_THREAD);
 }
 
-// At most 65 536 positions in one sum, whatever BLOCKS asks for: that keeps float32 sums of 1e7 terms at about 1e-6.
 template <class Layer, class Tune>
 Split split_of(const Layer& layer, const Sizes& sizes) {
-  const long long for_blocks = ceil_div(Tune::BLOCKS, tiles_of<Layer, Tune>(layer));
-  const long long for_accuracy = ceil_div(position_count(sizes), 65536);
   return split_positions(position_count(sizes), weight_count(layer),
-                         for_blocks > for_accuracy ? for_blocks : for_accuracy, Tune::POSITIONS);
+                         ceil_div(Tune::BLOCKS, tiles_of<Layer, Tune>(layer)), Tune::POSITIONS, TERMS_PER_SUM);
 }
 
 template <class Layer, class Tune>

@@ -9,11 +9,10 @@ needs     = []
 
 [tune]
 WARPS        = {values = [1, 2, 4, 8], default = 4, help = "warps per block"}
-CO_PER_WARP  = {values = [1, 2, 4, 8], default = 4, help = "output channels that share each loaded input value"}
+CO_PER_WARP  = {values = [1, 2, 4, 8], default = 8, help = "output channels that share each loaded input value"}
 BLOCKS       = {values = [132, 1056, 4224, 16896], default = 4224, help = "about so many, by splitting the positions"}
 */
 #include "common/grad_weight.cuh"
-#include "common/reduce.cuh"
 
 // Against naive_gather, whose warp reads grad_output in up to 32 places at once: here the 32 lanes of a warp stand on 32
 // neighbouring positions of one gradient, so with stride 1 a load is whole sectors. Bytes are saved by CO_PER_WARP: neighbouring co at the same tap share the input value, the position
@@ -69,7 +68,7 @@ __global__ void __launch_bounds__(32 * Tune::WARPS) warp_per_output(
     Sum* out = partials + share * weight_count(layer) + (1LL * ci * co_per_group + co0) * taps + k;
 #pragma unroll
     for (int c = 0; c < CO; ++c) {
-      const Sum whole = warp_sum(sum[c]);
+      const Sum whole = sum_of_lanes(sum[c]);
       if (lane == 0 && c < channels) out[1LL * c * taps] = whole;
     }
   }
@@ -85,7 +84,7 @@ long long blocks_of(const Layer& layer) {  // for one share of the positions
 template <class Layer, class Tune>
 Split split_of(const Layer& layer, const Sizes& sizes) {
   return split_positions(position_count(sizes), weight_count(layer),
-                         ceil_div(Tune::BLOCKS, blocks_of<Layer, Tune>(layer)), 64);
+                         ceil_div(Tune::BLOCKS, blocks_of<Layer, Tune>(layer)), 64, 32 * TERMS_PER_SUM);
 }
 
 template <class Layer, class Tune>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from workbench.core.errors import RenderError
 from workbench.core.expressions import evaluate, names_in
 

@@ -7,6 +7,7 @@ from math import prod
 
 import pytest
 from hypothesis import given, settings
+
 from workbench.core import facts
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import PRESETS, preset
@@ -82,9 +83,9 @@ def test_bytes_are_the_sectors_that_hold_a_reached_element(work: Workload) -> No
 def test_phases_say_which_taps_reach_which_outputs(work: Workload) -> None:
     found = facts.phases(work.layer)
     assert found.count == prod(work.layer.stride) and found.live + found.zero_classes == found.count
-    for pairs, phase, p in zip(pairs_of(work), found.per_dimension, work.layer.padding, strict=True):
-        assert sorted(t for taps in phase.taps.values() for t in taps) == list(
-            range(sum(map(len, phase.taps.values()))))
+    for pairs, phase, p, kernel in zip(pairs_of(work), found.per_dimension, work.layer.padding,
+                                       work.layer.kernel_size, strict=True):
+        assert sorted(t for taps in phase.taps.values() for t in taps) == list(range(kernel))
         assert phase.zero_classes == phase.stride - len(phase.taps)
         for _, k, o in pairs:
             assert k in phase.taps[(o + p) % phase.stride]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
 
@@ -21,8 +22,10 @@ GOOD = {"dims": 2, "in_channels": 4, "out_channels": 6, "kernel_size": 3}
     ({"dilation": (1, 0)}, "dilation", ["dilation is 0", "1 or more"]),
     ({"kernel_size": 0}, "kernel_size", ["kernel_size is 0", "1 or more"]),
     ({"kernel_size": 2.5}, "kernel_size", ["kernel_size", "2.5"]),
+    ({"kernel_size": "33"}, "kernel_size", ["'33'", "whole number"]),
+    ({"padding": None}, "padding", ["None", "whole number"]),
     ({"kernel_size": (3, "a")}, "kernel_size", ["'a'", "whole number"]),
-    ({"stride": (2, 2, 2)}, "stride", ["stride 2 has 3 numbers", "one or 2"]),
+    ({"stride": (2, 2, 2)}, "stride", ["stride (2, 2, 2) has 3 numbers", "one or 2"]),
     ({"output_padding": 2, "stride": 2}, "output_padding", ["output_padding 2", "stride 2", "dilation 1"]),
     ({"groups": 4}, "groups", ["out_channels 6", "groups 4"]),
     ({"groups": 3}, "groups", ["in_channels 4", "groups 3"]),
@@ -73,8 +76,10 @@ def test_output_size_is_pytorchs(chosen: dict, data: st.DataObject) -> None:
     try:
         work = Workload(layer, 2, size)
     except BadRequest:
-        with pytest.raises(RuntimeError):
-            module(tensor)
+        try:  # PyTorch refuses some empty outputs and returns others, by batch size and backend
+            assert module(tensor).numel() == 0
+        except RuntimeError as error:
+            assert "too small" in str(error) or "negative" in str(error), error
     else:
         assert tuple(module(tensor).shape) == work.output_shape
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import pytest
+
 from workbench.core.errors import BadRequest
 from workbench.core.facts import bytes_moved, macs
 from workbench.core.presets import PRESETS, SIZES, parse_preset, preset, trial_bytes
@@ -43,7 +44,7 @@ def test_sizes_keep_the_layer_and_hold_their_promise(name: str) -> None:
     l2 = 50 * 2**20
     assert medium == full or bytes_moved(medium, "forward").total_bytes > 4 * l2  # the medium size still misses L2
     assert 0.8e7 < macs(small) < 1.25e7
-    assert prod(small.output_shape) < 100_000
+    assert prod(small.output_shape) < 1_000_000
 
 
 @pytest.mark.parametrize("text", ["kb74/small", "74/small", "#74/small", " KB74/Small "])

@@ -7,18 +7,18 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
 from workbench.core.candidate import layer_fields, problem_fields
 from workbench.core.presets import preset
 from workbench.core.variants import TEMPLATES
+
+from ..require import require
 
 HEADER = TEMPLATES / "common" / "problem.cuh"
 
 
 def test_every_member_stands_where_the_library_writes_it(tmp_path: Path) -> None:
     compiler = shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler (g++) was found")
+    require(compiler, "a C++ compiler (g++)")
     (tmp_path / "cuda_runtime.h").write_text("#define __host__\n#define __device__\n")
     fields = list(problem_fields(preset("kb72").workload()))
     source = tmp_path / "layout.cpp"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import assume
 from hypothesis import strategies as st
+
 from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
 
@@ -20,8 +21,9 @@ def parameters(draw: st.DrawFn, *, dims: int | None = None, kernel: int = 5, str
     groups = draw(st.integers(1, 3))
     return {"in_channels": groups * draw(st.integers(1, 3)), "out_channels": groups * draw(st.integers(1, 3)),
             "kernel_size": per_dimension(1, kernel), "stride": strides, "padding": per_dimension(0, 4),
-            "output_padding": tuple(draw(st.integers(0, max(s, d) - 1)) for s, d in zip(strides, dilation, strict=True)),
-            "groups": groups, "bias": draw(st.booleans()), "dilation": dilation}
+            "output_padding": tuple(draw(st.integers(0, max(s, d) - 1))
+                                    for s, d in zip(strides, dilation, strict=True)), "groups": groups,
+            "bias": draw(st.booleans()), "dilation": dilation}
 
 
 @st.composite

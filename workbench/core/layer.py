@@ -190,11 +190,11 @@ def _check_int(name: str, value: object, *, lowest: int, field_name: str | None 
 
 
 def _per_dimension(name: str, value: Any, dims: int) -> tuple[int, ...]:
-    values = (value,) if isinstance(value, int) and not isinstance(value, bool) else tuple(value)
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     if len(values) == 1:
         values *= dims
     if len(values) != dims:
-        raise BadRequest(f"{name} {_short(values)} has {len(values)} numbers; a ConvTranspose{dims}d takes one or "
+        raise BadRequest(f"{name} {values} has {len(values)} numbers; a ConvTranspose{dims}d takes one or "
                          f"{dims}.", field=name)
     for v in values:
         _check_int(name, v, lowest=_LOWEST[name])

@@ -53,7 +53,7 @@ def occupancy(*, registers: int, shared_bytes: int, threads: int, sm: int) -> Oc
 
 
 def threads_per_block(candidate: Candidate, *, sm: int) -> int | None:
-    """Block size of a candidate: [derived] threads, else the tunable BLOCK, else 32 * WARPS; None when none is there."""
+    """Block size of a candidate: [derived] threads, else the tunable BLOCK, else 32 * WARPS; None without all three."""
     derived = derived_values(candidate, sm=sm)
     config = candidate.config
     if "threads" in derived:
@@ -64,7 +64,7 @@ def threads_per_block(candidate: Candidate, *, sm: int) -> int | None:
 def candidate_occupancy(candidate: Candidate, kernel: dict[str, Any], *, sm: int) -> Occupancy | None:
     """Occupancy of one compiled kernel of a candidate, its numbers as trials hold them under `resources`.
 
-    Dynamic shared memory is the header's [derived] smem_bytes, when its kernel has no static part that already is it.
+    The compiler knows static shared memory only; [derived] smem_bytes is all that a block uses, dynamic included.
     None when the block size is known at run time only.
     """
     threads = threads_per_block(candidate, sm=sm)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -139,7 +139,8 @@ class Trial:
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
         data["status"] = str(self.status)
-        return {k: v for k, v in data.items() if v not in (None, "", {}, ()) or k in ("precision", "status")}
+        needed = {f.name for f in fields(self) if f.default is MISSING and f.default_factory is MISSING}
+        return {k: v for k, v in data.items() if k in needed or v not in (None, "", {}, ())}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Trial:

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..core.env import cache_dir, find_toolchain, gpus, nvcc_problem, platform_problem, torch_info
+from ..core.env import find_toolchain, gpus, nvcc_problem, platform_problem, torch_info
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _platform() -> Finding:
 
 
 def _torch(torch: Any) -> Finding:
-    if not torch:
+    if not torch.version:
         return Finding("torch", None, "nothing can be judged without it",
                        f"{sys.executable} -m pip install torch")
     cuda = f", CUDA {torch.cuda}" if torch.cuda else ", CPU build"
@@ -96,14 +96,14 @@ def _nvcc(tools: Any, torch: Any, has_gpu: bool) -> Finding:
     if not tools.nvcc:
         works = "kernels for the GPU are built with it; without it registers and occupancy are unknown"
         return Finding("nvcc", None, works, _nvcc_command(torch))
-    problem = nvcc_problem(tools, torch.cuda if torch else None)
+    problem = nvcc_problem(tools, torch.cuda)
     works = "registers, spills, shared memory and occupancy for sm_80 and sm_90" + (
         ", kernels for the GPU" if has_gpu else ", without a GPU")
     return Finding("nvcc", f"{tools.nvcc} {tools.nvcc_version}", problem or works, problem)
 
 
 def _torch_for_gpu(torch: Any, has_gpu: bool) -> Finding | None:
-    if not has_gpu or not torch or torch.cuda:
+    if not has_gpu or not torch.version or torch.cuda:
         return None
     return Finding("torch for the GPU", None, "there is a GPU, but this torch is a CPU build",
                    f"{sys.executable} -m pip install --force-reinstall torch")
@@ -123,9 +123,5 @@ def _apt(package: str) -> str:
 
 
 def _nvcc_command(torch: Any) -> str:
-    major = (torch.cuda or "13.0") if torch else "13.0"
+    major = torch.cuda or "13.0"
     return f'{sys.executable} -m pip install "cuda-toolkit[nvcc,cudart,cccl,nvrtc]=={major}.*"'
-
-
-def cache_line() -> str:
-    return str(cache_dir())

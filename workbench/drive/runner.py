@@ -16,7 +16,7 @@ from ..core.candidate import EMULATED_SM, Candidate, why_not
 from ..core.env import gpus
 from ..core.errors import BadRequest, RenderError
 from ..core.layer import DIRECTIONS
-from ..core.roofline import ceilings_for, floor
+from ..core.roofline import ceilings_of, floor
 from ..core.template import Rendered, render, symbol
 from ..core.trial import Status, Trial
 from . import outcome
@@ -274,7 +274,7 @@ class Runner:
     def _judge_order(self, device_name: str, item: Rendered, library: str, request: RunRequest) -> dict[str, Any]:
         candidate = item.candidate
         limit = floor(request.workload, candidate.direction, candidate.precision,
-                      ceilings_for(str(self.device(device_name)["name"])))
+                      ceilings_of(str(self.device(device_name)["name"])))
         return {"library": library, "symbol": symbol(item), "direction": candidate.direction,
                 "computes": list(candidate.variant.computes), "workload": request.workload.to_json(),
                 "device": device_name, "precision": candidate.precision, "effort": request.effort,

@@ -11,14 +11,26 @@ from collections.abc import Sequence
 from .. import __version__
 from ..core.errors import BadRequest
 
-VERBS = ("doctor", "variants", "presets", "run", "show", "compare", "export", "test", "pack", "cache")
+VERBS = {
+    "doctor": "what this machine has, what works now, and the command that would enable the rest",
+    "variants": "the kernel templates there are",
+    "presets": "the 17 KernelBench layers",
+    "run": "build, judge and time candidates on one layer",
+    "show": "the trials of a session",
+    "compare": "two sessions side by side",
+    "export": "write the chosen recipe as one self-contained ModelNew file",
+    "test": "validate variants over awkward layers, one line a case",
+    "pack": "one zip of a session, or open such a zip",
+    "cache": "the cache of built libraries",
+}
 BAD_REQUEST, NOTHING_RAN, INTERRUPTED = 2, 3, 130
 _CODES = "exit codes: 0 right, 1 judged and not right, 2 a bad request, 3 nothing could run, 130 interrupted"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run the verb, turn a bad request into one sentence on stderr."""
-    args = _parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    args = _parser(words[0] if words else "").parse_args(words)
     try:
         return importlib.import_module(f"{__package__}.verbs.{args.verb}").run(args)
     except BadRequest as error:
@@ -31,16 +43,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(chosen: str) -> argparse.ArgumentParser:
+    """All verbs by name; only the chosen one is imported, because some bring pandas."""
     parser = argparse.ArgumentParser(
         prog="python -m workbench", epilog=_CODES,
         description="Transposed-convolution CUDA kernels: rendered, built, judged against PyTorch, exported.")
     parser.add_argument("--version", action="version", version=f"kernel-workbench {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for name in VERBS:
-        module = importlib.import_module(f"{__package__}.verbs.{name}")
-        text = (module.__doc__ or "").strip()
-        verb = verbs.add_parser(name, help=text.splitlines()[0], description=text, epilog=_CODES,
-                                formatter_class=argparse.RawDescriptionHelpFormatter)
-        module.add(verb)
+    for name, summary in VERBS.items():
+        verb = verbs.add_parser(name, help=summary, epilog=_CODES, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if name == chosen:
+            module = importlib.import_module(f"{__package__}.verbs.{name}")
+            verb.description = module.__doc__
+            module.add(verb)
     return parser

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import html
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.layer import DIRECTIONS, ConvTranspose, Workload
 from ..core.presets import PRESETS, Preset, parse_preset
 from ..core.variants import Variant, discover
-from ..drive import report
+from ..drive import report, tables
 from ..drive.choose import Settings, candidates
 from ..drive.doctor import Finding, examine
 from ..drive.run import Run, RunRequest
@@ -124,10 +125,12 @@ class Result:
         return Path(path)
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{report.headline(self.trials)}</b></p>{self.frame._repr_html_()}"
+        found = report.headline(self.trials)
+        said = f"<p><b>{html.escape(found.sentence)}</b><br>{html.escape(found.evidence)}</p>" if found else ""
+        return said + str(self.frame.to_html(max_rows=60))
 
     def __repr__(self) -> str:
-        return report.text_table(self.trials)
+        return tables.text_table(self.trials)
 
 
 def export(result: Result, path: str | Path, **options: Any) -> Path:
@@ -155,7 +158,6 @@ class _Display:
         self._last = text
         if "IPython" in sys.modules and sys.modules["IPython"].get_ipython():
             from IPython.display import HTML, display
-            import html
             shown = HTML(f"<code>{html.escape(text)}</code>")
             if self._handle is None:
                 self._handle = display(shown, display_id=True)

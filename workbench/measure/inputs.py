@@ -18,7 +18,7 @@ NORMAL, INTEGERS, RECHECK = "random floats", "exact integers", "new random float
 NEEDED = {FORWARD: ("input", "weight", "bias"), GRAD_INPUT: ("grad_output", "weight"),
           GRAD_WEIGHT: ("input", "grad_output"), BACKWARD: ("input", "weight", "grad_output")}
 BLOCK = 1 << 24           # elements filled from one seed
-_LARGEST = 2              # integers are drawn from -2 .. 2
+_LARGEST = 2              # integers are drawn from -2, -1, 1, 2: no zero, so that a term left out always shows
 _EXACT_FLOAT32 = 2.0**24  # whole numbers up to here are exact in the accumulator of every dtype but float64
 _MOST_FLOAT16 = 60_000.0  # just under the largest finite float16
 _SIGMAS = 8.0             # sums of zero-mean terms stay within so many standard deviations
@@ -93,7 +93,8 @@ def _blocks(flat: torch.Tensor, name: str, workload: Workload, kind: str) -> Ite
         seed = hashlib.sha256(f"{workload.seed}/{name}/{kind}/{start}".encode()).digest()[:8]
         generator.manual_seed(int.from_bytes(seed, "little") >> 1)
         if kind == INTEGERS:
-            values.random_(-_LARGEST, _LARGEST + 1, generator=generator)
+            values.random_(-_LARGEST, _LARGEST, generator=generator)
+            values += values >= 0
             if (halvings := _thinning(workload, name)) > 0:
                 keep = torch.empty_like(values).random_(0, 2**halvings, generator=generator) == 0
                 values *= keep
@@ -117,7 +118,7 @@ def _thinning(workload: Workload, name: str) -> int:
     if name != "grad_output" or workload.dtype == "float64":
         return 0
     limit = _MOST_FLOAT16 if workload.dtype == "float16" else _EXACT_FLOAT32
-    variance = 2.0  # of a number drawn from -2 .. 2; a product of two has 4
+    variance = 2.5  # of one number; a product of two has its square
     sigma = variance * sqrt(_longest_gradient_sum(workload))
     return max(0, ceil(2 * log2(_SIGMAS * sigma / limit)))
 

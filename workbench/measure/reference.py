@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from ..core.layer import ConvTranspose, Workload
-from .inputs import results, shapes
+from .inputs import reduction_length, results, shapes
 
 _KEPT_BYTES = {"cpu": 2 << 30, "cuda": 256 << 20}    # above: computed again instead of kept
 _BLOCK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 24}  # of the larger of a block's input and output
@@ -37,6 +37,7 @@ class Truth:
         self._kind = kind
         self._scratch = scratch
         self.rms: dict[str, float] = {}  # root mean square of a result's non-zero elements
+        self.reduction = {name: reduction_length(workload, name) for name in self._names}
 
     def prepare(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Compute before the kernel runs: files for what is small, magnitudes for everything."""

@@ -62,7 +62,7 @@ class Comparison:
 
     def __init__(self, shape: tuple[int, ...], *, allowed: float, rms: float, exact: bool, poisoned: bool = True,
                  nan_safe: bool = True) -> None:
-        self._shape, self._allowed, self._rms, self._exact = shape, allowed, rms, exact
+        self._shape, self._allowed, self._rms, self.exact = shape, allowed, rms, exact
         self._poisoned, self._nan_safe = poisoned, nan_safe
         self._squares = self._expected_squares = 0.0
         self._worst = (-1.0, (0,) * len(shape), 0.0, 0.0)  # distance, index, got, expected
@@ -88,7 +88,7 @@ class Comparison:
             self.first_not_finite = self.first_not_finite or self._place(index, got, int(places[0]))
         wide = got.double()
         distance = (wide - expected).abs()
-        if self._exact:
+        if self.exact:
             rounded = expected.to(dtype)
             wrong = ~(got == rounded) if self._nan_safe else (got < rounded) | (got > rounded)
         else:
@@ -104,7 +104,7 @@ class Comparison:
         nonzero = expected != 0
         self._max_rel = max(self._max_rel, float(torch.where(nonzero, distance / expected.abs(), 0.0).max()))
         # Where the exact check finds wrong bits, the worst is looked for among those alone.
-        candidates = torch.where(wrong & finite, distance, -1.0) if self._exact else torch.where(finite, distance, -1.0)
+        candidates = torch.where(wrong & finite, distance, -1.0) if self.exact else torch.where(finite, distance, -1.0)
         flat = int(candidates.argmax())
         far = float(candidates.view(-1)[flat])
         if far > self._worst[0]:

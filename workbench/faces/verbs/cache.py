@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 
-from ...core import cache
+from ...core.cache import Cache
 from ...core.env import cache_dir
-from ...core.numbers import quantity
+from ...core.numbers import bytes_decimal
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +16,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    cache = Cache(cache_dir())
     if args.clear:
         cache.clear()
     use = cache.usage()
@@ -23,5 +24,5 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"path": str(cache_dir()), "entries": use.entries, "bytes": use.bytes,
                           "limit_bytes": use.limit_bytes}))
     else:
-        print(f"{cache_dir()}: {use.entries} libraries, {quantity(use.bytes, 'B')} of {quantity(use.limit_bytes, 'B')}")
+        print(f"{cache_dir()}: {use.entries} libraries, {bytes_decimal(use.bytes)} of {bytes_decimal(use.limit_bytes)}")
     return 0

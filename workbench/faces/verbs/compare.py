@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from ...drive import report
+from ...drive import tables
 from ..arguments import session_from
 
 
@@ -19,9 +19,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    rows = report.compare(session_from(args.a).trials(), session_from(args.b).trials())
+    rows = tables.compare(session_from(args.a).trials(), session_from(args.b).trials())
     if args.json:
         print(json.dumps(rows, indent=1))
     else:
-        print(report.compare_text(rows))
+        print(tables.compare_text(rows))
     return 1 if any(r["status_a"] == "OK" and r["status_b"] not in ("OK", "") for r in rows) else 0

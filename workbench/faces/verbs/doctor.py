@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(summary(findings))
         for f in findings:
-            print(f"  {'+' if f.ok else '-'} {f.name}: {f.found or 'not found'}. {f.works[:1].upper()}{f.works[1:]}.")
+            print(f"  {'+' if f.ok else '-'} {f.name}, {f.found or 'not found'}: {f.works}")
             if f.command and f.command != f.works:
                 print(f"      {f.command}")
     return 0 if usable else 3

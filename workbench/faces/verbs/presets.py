@@ -7,7 +7,7 @@ import json
 
 from ...core.facts import bytes_moved, flops
 from ...core.layer import FORWARD
-from ...core.numbers import quantity, shape
+from ...core.numbers import bytes_decimal, shape, work
 from ...core.presets import PRESETS, SIZES
 
 
@@ -19,10 +19,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     rows = []
     for preset in PRESETS.values():
-        work = preset.workload(args.size)
-        traffic = bytes_moved(work, FORWARD)
-        rows.append({"name": preset.name, "layer": str(work.layer), "input": list(work.input_shape),
-                     "output": list(work.output_shape), "flops": flops(work, FORWARD),
+        chosen = preset.workload(args.size)
+        traffic = bytes_moved(chosen, FORWARD)
+        rows.append({"name": preset.name, "layer": str(chosen.layer), "input": list(chosen.input_shape),
+                     "output": list(chosen.output_shape), "flops": flops(chosen, FORWARD),
                      "read_bytes": traffic.read_bytes, "written_bytes": traffic.written_bytes,
                      "attribute": preset.attribute, "constructor": list(preset.constructor)})
     if args.json:
@@ -30,5 +30,5 @@ def run(args: argparse.Namespace) -> int:
         return 0
     for row in rows:
         print(f"{row['name']}  {row['layer']}\n      input {shape(row['input'])}, output {shape(row['output'])}, "
-              f"{quantity(row['flops'], 'FLOP')}, {quantity(row['read_bytes'] + row['written_bytes'], 'B')} forward")
+              f"{work(row['flops'])}, {bytes_decimal(row['read_bytes'] + row['written_bytes'])} forward")
     return 0

@@ -12,7 +12,7 @@ import json
 import sys
 
 from ...core.errors import BadRequest
-from ...drive import report
+from ...drive import tables
 from ...drive.choose import candidates, parse_settings
 from ...drive.run import EFFORTS, Run, RunRequest
 from ...drive.runner import Runner
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         for trial in done.trials:
             print(json.dumps(trial.to_json()))
     else:
-        print(report.text_table(session.trials() if args.resume else done.trials))
+        print(tables.text_table(session.trials() if args.resume else done.trials))
         print(f"Session {session.path}")
     judged = [t for t in done.trials if t.kind in ("candidate", "module")]
     if not done.trials and not args.resume:

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from ...core.errors import BadRequest
-from ...drive import report
+from ...drive import tables
 from ...drive.session import Session, list_sessions, sessions_root
 from ..arguments import session_from
 
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         for trial in trials:
             print(json.dumps(trial.to_json()))
     else:
-        print(report.text_table(trials))
+        print(tables.text_table(trials))
     for sentence in session.unreadable:
         print(sentence)
     return 0

@@ -1,8 +1,10 @@
 """CUDA C++ text in, C++ text for `cuda_on_cpu.h` out. Line numbers and `#line` directives stay as they are.
 
-Four things of CUDA are not C++ and no macro can make them so; everything else is left to the header:
+A few things of CUDA are not C++ and no macro can make them so; everything else is left to the header:
 
     kernel<A><<<grid, block, bytes, stream>>>(x)   ->  cuda_on_cpu::launch(kernel<A>, grid, block, bytes, stream)(x)
+    kernel<<<grid, block>>>(x), its T deduced      ->  cuda_on_cpu::launch_deduced([&](auto... arguments) {
+                                                           kernel(arguments...); }, grid, block)(x)
     extern __shared__ float s[];                   ->  CUDA_ON_CPU_DYNAMIC_SHARED(s, float);
     __shared__ float a[2][8], b;                   ->  CUDA_ON_CPU_SHARED(a, float[2][8]); CUDA_ON_CPU_SHARED(b, float);
     __noinline__                                   ->  __attribute__((noinline))
@@ -29,6 +31,8 @@ _SHARED = re.compile(rf"(?<!\w)(?:(?:extern|static|volatile|const|{_ALIGNMENT})\
 _DECLARATOR = re.compile(r"\s*(?P<type>.*?[\s>&*])?\s*(?P<name>[A-Za-z_]\w*)\s*(?P<extent>(?:\[.*\])?)\s*", re.DOTALL)
 _ATTRIBUTE = re.compile(r"__attribute__\s*\(\(.*?\)\)", re.DOTALL)
 _NOINLINE = re.compile(r"(?<!\w)__noinline__(?!\w)")
+_TEMPLATE = re.compile(r"(?<!\w)template\s*<")
+_CLOSING = re.compile(r">>>(?=\s*(?:\\\n\s*)*\()")  # the one before the arguments
 _OPENING = {")": "(", "]": "[", "}": "{"}
 
 
@@ -113,20 +117,61 @@ def _split_at_commas(text: str) -> list[str]:
 
 def _launches(source: str) -> str:
     code = _code(source)
+    required = _required_template_arguments(code)
     edits = []
     end = 0
     while (opening := code.find("<<<", end)) >= 0:
         end = opening + 3
-        closing = re.compile(r">>>(?=\s*(?:\\\n\s*)*\()").search(code, end)
+        closing = _CLOSING.search(code, end)
         start = _start_of_kernel(code, opening)
         if closing is None or start == opening:
             continue
-        # Text that lies between is edited by nobody else, so the three edits keep every line break.
-        edits.append((start, start, "cuda_on_cpu::launch("))
-        edits.append((opening, end, ", "))
+        # Only these three places change, so every line break stays.
+        if _leaves_arguments_to_deduce(code[start:opening], required):
+            edits.append((start, start, "cuda_on_cpu::launch_deduced([&](auto... arguments) { "))
+            edits.append((opening, end, "(arguments...); }, "))
+        else:
+            edits.append((start, start, "cuda_on_cpu::launch("))
+            edits.append((opening, end, ", "))
         end = closing.end()
         edits.append((closing.start(), end, ")"))
     return _replace(source, edits)
+
+
+def _required_template_arguments(code: str) -> dict[str, int]:
+    """Name of each kernel template in the text -> how many of its parameters have no default."""
+    required: dict[str, int] = {}
+    for match in _TEMPLATE.finditer(code):
+        after = _after_template_parameters(code, match.end())
+        signature = re.match(r"[^;{}]*", code[after:])
+        if signature is None or "__global__" not in signature.group():
+            continue
+        name = re.search(r"(\w+)\s*\(", re.sub(r"__\w+__\s*(?:\((?:[^()]|\([^()]*\))*\))?", " ", signature.group()))
+        if name is not None:
+            parameters = _split_at_commas(code[match.end() : after - 1])
+            count = sum("=" not in parameter for parameter in parameters)
+            required[name[1]] = max(count, required.get(name[1], 0))
+    return required
+
+
+def _after_template_parameters(code: str, start: int) -> int:
+    depth = 1
+    for position in range(start, len(code)):
+        depth += (code[position] == "<") - (code[position] == ">")
+        if depth == 0:
+            return position + 1
+    return len(code)
+
+
+def _leaves_arguments_to_deduce(kernel: str, required: dict[str, int]) -> bool:
+    """Whether `kernel`, as written before <<<, names a template without all of its arguments."""
+    kernel = kernel.strip()
+    given = 0
+    if kernel.endswith(">"):
+        start = _before_template_arguments(kernel, len(kernel))
+        given = len(_split_at_commas(kernel[start + 1 : -1]))
+        kernel = kernel[:start].rstrip()
+    return given < required.get(re.sub(r".*\W", "", kernel, flags=re.DOTALL), 0)
 
 
 def _start_of_kernel(code: str, end: int) -> int:

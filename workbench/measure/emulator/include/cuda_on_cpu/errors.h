@@ -59,16 +59,19 @@ __attribute__((format(printf, 2, 3))) inline cudaError_t record_error(cudaError_
 
 }  // namespace cuda_on_cpu
 
-// For whoever loads the library: why the latest failed launch failed; empty if none has.
-extern "C" __attribute__((visibility("default"), used)) inline const char* cuda_on_cpu_last_error() {
+// Exported, for whoever loads the library.
+#define CUDA_ON_CPU_EXPORT extern "C" __attribute__((visibility("default"), used)) inline
+
+// Why the latest failed call failed; empty if none has.
+CUDA_ON_CPU_EXPORT const char* cuda_on_cpu_last_error() {
   return cuda_on_cpu::last_error.text;
 }
 
-inline cudaError_t cudaPeekAtLastError() {
+CUDA_ON_CPU_EXPORT cudaError_t cudaPeekAtLastError() {
   return cuda_on_cpu::last_error.code;
 }
 
-inline cudaError_t cudaGetLastError() {
+CUDA_ON_CPU_EXPORT cudaError_t cudaGetLastError() {
   const cudaError_t code = cuda_on_cpu::last_error.code;
   cuda_on_cpu::last_error.code = cudaSuccess;
   return code;

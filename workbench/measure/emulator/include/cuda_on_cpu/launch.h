@@ -44,14 +44,16 @@ inline void set_dynamic_shared_limit(const void* kernel, size_t bytes) {
   pthread_mutex_unlock(&limits.lock);
 }
 
+// What `kernel` may use; of a kernel whose address is not known (null), what any kernel may.
 inline size_t dynamic_shared_limit(const void* kernel) {
   DynamicSharedLimits& limits = dynamic_shared_limits;
+  size_t bytes = max_default_shared;
   pthread_mutex_lock(&limits.lock);
-  auto* node = limits.first;
-  while (node != nullptr && node->kernel != kernel) {
-    node = node->next;
+  for (const auto* node = limits.first; node != nullptr; node = node->next) {
+    if ((kernel == nullptr || node->kernel == kernel) && node->bytes > bytes) {
+      bytes = node->bytes;
+    }
   }
-  const size_t bytes = node == nullptr || node->bytes < max_default_shared ? max_default_shared : node->bytes;
   pthread_mutex_unlock(&limits.lock);
   return bytes;
 }
@@ -190,26 +192,49 @@ inline void run_grid(const Grid& grid) {
   }
 }
 
+// Runs call() as every CUDA thread of the grid; it must copy what threads may change.
+template <class Call>
+void run_grid_of(Grid grid, const Call& call) {
+  grid.run_thread = [](const void* call_of_thread) { (*static_cast<const Call*>(call_of_thread))(); };
+  grid.call = &call;
+  run_grid(grid);
+}
+
 template <class... Parameters>
 struct Launch {
   void (*kernel)(Parameters...);
   Grid grid;
 
-  void operator()(std::type_identity_t<Parameters>... arguments) {
-    if (!launch_allowed(reinterpret_cast<const void*>(kernel), grid)) {
-      return;
+  void operator()(std::type_identity_t<Parameters>... arguments) const {
+    if (launch_allowed(reinterpret_cast<const void*>(kernel), grid)) {
+      run_grid_of(grid, [kernel = kernel, arguments...] { kernel(arguments...); });
     }
-    // Every CUDA thread gets its own copy of the arguments: kernels may change their parameters.
-    const auto call = [kernel = kernel, arguments...] { kernel(arguments...); };
-    grid.run_thread = [](const void* call_of_thread) { (*static_cast<const decltype(call)*>(call_of_thread))(); };
-    grid.call = &call;
-    run_grid(grid);
   }
 };
 
 template <class... Parameters>
 Launch<Parameters...> launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t dynamic_bytes = 0,
                              cudaStream_t = nullptr) {
+  return {kernel, Grid{blocks, threads, dynamic_bytes, nullptr, nullptr}};
+}
+
+// A kernel whose template arguments follow from the call's.
+template <class Kernel>
+struct DeducedLaunch {
+  Kernel kernel;
+  Grid grid;
+
+  template <class... Arguments>
+  void operator()(Arguments... arguments) const {
+    if (launch_allowed(nullptr, grid)) {
+      run_grid_of(grid, [kernel = kernel, arguments...] { kernel(arguments...); });
+    }
+  }
+};
+
+template <class Kernel>
+DeducedLaunch<Kernel> launch_deduced(Kernel kernel, dim3 blocks, dim3 threads, size_t dynamic_bytes = 0,
+                                     cudaStream_t = nullptr) {
   return {kernel, Grid{blocks, threads, dynamic_bytes, nullptr, nullptr}};
 }
 

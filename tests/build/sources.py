@@ -1,0 +1,56 @@
+"""Small CUDA sources, requests for them, and a way to build in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+ANSWER = 'extern "C" int answer() { return 42; }\n'
+TWICE = """#line 1 "forward/twice.cu"
+#include <cuda_runtime.h>
+__global__ void twice(const float* in, float* out, int count) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) out[i] = 2 * in[i];
+}
+extern "C" int kw_twice(const float* in, float* out, int count) {
+  twice<<<(count + 63) / 64, 64>>>(in, out, count);
+  return cudaGetLastError();
+}
+"""
+
+
+def slow_source(loops: int) -> tuple[str, list[str]]:
+    """A source that says a word at once and then keeps g++ busy: about 1.3 s for each thousand loops, and its flags."""
+    text = f"""#pragma message("the compiler has begun")
+constexpr long spin(long n) {{
+  long s = 0;
+  for (long i = 0; i < n; ++i) for (long j = 0; j < 1000; ++j) s += i ^ j;
+  return s;
+}}
+static_assert(spin({loops}) != 1, "");
+{ANSWER}"""
+    return text, ["-fconstexpr-ops-limit=2000000000", "-fconstexpr-loop-limit=1000000"]
+
+
+def request(source: str, cache: Path, **more: Any) -> dict[str, Any]:
+    return {"source": source, "symbols": [], "device": "cpu", "arch": "", "flags": [], "key": None, "sanitize": "",
+            "cache": str(cache), "log": None, **more}
+
+
+def build_elsewhere(asked: dict[str, Any], **environment: str) -> subprocess.Popen[str]:
+    """The build in a process group of its own; its result is the last line it prints."""
+    program = ("import json, sys; from workbench.measure.build import build; "
+               "print(json.dumps(build(json.loads(sys.argv[1]), lambda event: None)))")
+    return subprocess.Popen([sys.executable, "-c", program, json.dumps(asked)], cwd=ROOT, text=True,
+                            stdout=subprocess.PIPE, start_new_session=True, env={**os.environ, **environment})
+
+
+def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, out
+    return json.loads(out.splitlines()[-1])

@@ -1,0 +1,68 @@
+"""A build that takes long: its log grows while the compiler runs, it may be killed, and two may race."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.build.sources import ANSWER, build_elsewhere, request, result_of, slow_source
+from workbench.measure.build import build
+
+WORD = "the compiler has begun"
+
+
+def wait_for(text: str, file: Path, limit_s: float) -> bool:
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        if file.exists() and text in file.read_text(errors="replace"):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_line_is_in_the_log_within_two_seconds_while_the_compiler_runs(cache: Path, tmp_path: Path) -> None:
+    source, flags = slow_source(3000)
+    log = tmp_path / "live.log"
+    process = build_elsewhere(request(source, cache, flags=flags, log=str(log)))
+    try:
+        assert wait_for("$ g++", log, 60), "the command line"
+        assert wait_for(WORD, log, 2), "the message, within 2 s of the command line"
+        assert process.poll() is None and not list(cache.glob("libraries/*/library.so")), "and it compiles still"
+        assert result_of(process)["status"] == "OK"
+    finally:
+        process.kill()
+    assert WORD in next(cache.glob("libraries/*/log.txt")).read_text()
+
+
+def test_a_killed_build_is_no_hindrance_and_leaves_no_half_library(cache: Path, tmp_path: Path) -> None:
+    source, flags = slow_source(1500)
+    asked = request(source, cache, flags=flags, symbols=["answer"], log=str(tmp_path / "first.log"))
+    process = build_elsewhere(asked)
+    assert wait_for(WORD, tmp_path / "first.log", 60)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    left = list((cache / "building").iterdir())
+    assert len(left) == 1 and (left[0] / "work/lock").exists(), "load_inline's lock, on which it would wait for ever"
+    assert not (cache / "libraries").exists()
+
+    with ThreadPoolExecutor(1) as pool:
+        again = pool.submit(build, {**asked, "log": str(tmp_path / "second.log")}, lambda event: None)
+        assert wait_for(WORD, tmp_path / "second.log", 5), "it compiles again, and waited for nobody"
+        result = again.result()
+    assert (result["status"], result["cached"]) == ("OK", False)
+    assert ctypes.CDLL(result["library"]).answer() == 42
+    assert not list((cache / "building").iterdir()), "what the killed build left is gone"
+
+
+def test_two_builders_of_one_key_both_get_the_one_library(cache: Path) -> None:
+    source, flags = slow_source(500)
+    asked = request(source + ANSWER.replace("answer", "other"), cache, flags=flags, symbols=["other"])
+    results = [result_of(p) for p in [build_elsewhere(asked), build_elsewhere(asked)]]
+    assert [r["status"] for r in results] == ["OK", "OK"]
+    assert results[0]["library"] == results[1]["library"]
+    assert len(list((cache / "libraries").iterdir())) == 1 and not list((cache / "building").iterdir())
+    assert build(asked, lambda event: None)["cached"]

@@ -1,0 +1,70 @@
+"""The search space: its size, what each constraint takes away, and samples that repeat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from workbench.core.presets import preset
+from workbench.core.space import SHARED_MEMORY, SearchSpace
+from workbench.core.variants import TEMPLATES, parse
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> SearchSpace:
+    path = tmp_path / "forward" / "tiled.cu"
+    header = """/* variant
+name = "tiled"
+computes = ["forward"]
+idea = "x"
+precision = ["ieee"]
+needs = ["TILE % CO == 0", "TILE <= 64 * layer.kernel_w"]
+[tune]
+TILE = {values = [32, 64, 1024, 2048], default = 64}
+CO = {values = [1, 2, 3], default = 1}
+[derived]
+smem_bytes = "512 * TILE * CO"
+*/
+"""
+    return SearchSpace(parse(header, path), preset("kb74").layer, "float32", sm=90)
+
+
+def test_the_size_is_explained_as_a_subtraction(space: SearchSpace) -> None:
+    """kernel_w 5 allows TILE up to 320; the shared memory of sm_90 (232 448 bytes) then takes nothing more."""
+    assert space.size == 12
+    assert space.explain() == [("all", 12), ("TILE % CO == 0", -4), ("TILE <= 64 * layer.kernel_w", -4), ("valid", 4)]
+    assert sum(n for _, n in space.explain()[:-1]) == space.explain()[-1][1] == len(list(space))
+
+
+def test_shared_memory_is_a_constraint_of_its_own(space: SearchSpace) -> None:
+    freed = SearchSpace(parse(space.variant.text.replace('"TILE <= 64 * layer.kernel_w"', ""), space.variant.path),
+                        space.layer, "float32", sm=90)
+    assert dict(freed.explain()) == {"all": 12, "TILE % CO == 0": -4, SHARED_MEMORY: -4, "valid": 4}
+    assert dict(SearchSpace(freed.variant, freed.layer, "float32", sm=86).explain())["valid"] == 4
+
+
+def test_configs_are_valid_different_and_start_with_the_default(space: SearchSpace) -> None:
+    configs = list(space)
+    assert configs[0] == {"TILE": 64, "CO": 1}
+    assert len({tuple(c.items()) for c in configs}) == len(configs)
+    assert all(c["TILE"] % c["CO"] == 0 and c["TILE"] <= 320 for c in configs)
+
+
+def test_a_sample_repeats_with_its_seed(space: SearchSpace) -> None:
+    assert space.sample(3, seed=1) == space.sample(3, seed=1)
+    assert sorted(map(str, space.sample(99, seed=2))) == sorted(map(str, space))
+    assert len({str(space.sample(4, seed=s)) for s in range(20)}) > 3
+
+
+def test_shipped_variants_have_a_valid_default_on_every_preset() -> None:
+    from workbench.core.presets import PRESETS
+    from workbench.core.variants import discover
+    for variant in discover(TEMPLATES):
+        for chosen in PRESETS.values():
+            for sm in (80, 90):
+                for dtype in ("float32", "float16", "float64"):
+                    if variant.min_sm > sm:
+                        continue
+                    reason = SearchSpace(variant, chosen.layer, dtype, sm=sm).why_not(variant.default_config)
+                    assert reason is None, (variant.key, chosen.name, sm, dtype, reason)

@@ -1,0 +1,192 @@
+"""From a template to CUDA source: what is refused and how it is said, where lines point, what an id depends on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from workbench.core.candidate import Candidate
+from workbench.core.errors import RenderError
+from workbench.core.presets import preset
+from workbench.core.template import candidate_id, render, render_batch, symbol
+from workbench.core.variants import TEMPLATES, Variant, discover, parse
+
+LAYER = preset("kb74").layer
+NAIVE = TEMPLATES / "forward" / "naive_gather.cu"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A templates folder with the shipped headers and naive_gather alone."""
+    (tmp_path / "forward").mkdir()
+    (tmp_path / "common").symlink_to(TEMPLATES / "common")
+    (tmp_path / "forward" / NAIVE.name).write_text(NAIVE.read_text())
+    return tmp_path
+
+
+def variant(root: Path, *changes: tuple[str, str]) -> Variant:
+    path = root / "forward" / NAIVE.name
+    text = path.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+    return parse(text, path)
+
+
+def candidate(of: Variant, **more: object) -> Candidate:
+    return Candidate(of, LAYER, "float32", **{"config": {}} | more)
+
+
+def test_a_tunable_nobody_defines_is_named_with_its_line(root: Path) -> None:
+    broken = variant(root, ("constexpr int CO = Tune::CO_PER_THREAD;", "constexpr int CO = Tune::TILE_M;"))
+    line = broken.text[:broken.text.index("Tune::TILE_M")].count("\n") + 1
+    with pytest.raises(RenderError) as caught:
+        render(candidate(broken))
+    assert "Tune::TILE_M" in str(caught.value) and f"line {line}," in str(caught.value)
+    assert caught.value.advice == f"Add TILE_M to [tune], or correct the name in line {line}."
+
+
+def test_a_layer_member_nobody_defines_is_named(root: Path) -> None:
+    with pytest.raises(RenderError, match="layer.strides") as caught:
+        render(candidate(variant(root, ("layer.stride_d", "layer.strides"))))
+    assert "stride_w" in caught.value.advice
+
+
+def test_a_name_in_a_comment_is_no_use(root: Path) -> None:
+    render(candidate(variant(root, ("// Read this one first.", "// Tune::NOTHING, layer.nothing."))))
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ('name      = "naive_gather"', 'name      = naive_gather', ["not TOML", "naive_gather.cu"]),
+    ('/* variant', '/* kernel', ["does not begin with a comment"]),
+    ('name      = "naive_gather"', 'name      = "other"', ["other", "naive_gather.cu", "make them equal"]),
+    ('computes  = ["forward"]', 'computes  = ["fprop"]', ["fprop", "grad_input"]),
+    ('computes  = ["forward"]', 'computes  = ["forward", "grad_input"]', ["computes one direction"]),
+    ('needs     = []', 'wants     = []', ["wants", "needs"]),
+    ('"ieee"', '"fp8"', ["fp8", "tf32"]), ('default = 128', 'default = 96', ["BLOCK", "96"]),
+    ('values = [1, 2, 4, 8]', 'values = [1, "two"]', ["CO_PER_THREAD", "whole numbers"]),
+])
+def test_a_wrong_header_is_one_sentence(root: Path, old: str, new: str, words: list[str]) -> None:
+    with pytest.raises(RenderError) as caught:
+        variant(root, (old, new))
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_include_that_does_not_exist_is_named(root: Path) -> None:
+    broken = variant(root, ('#include "common/scalar.cuh"', '#include "common/scaler.cuh"'))
+    with pytest.raises(RenderError, match=r'naive_gather.cu includes "common/scaler.cuh", which does not exist') as got:
+        render(candidate(broken))
+    assert "common/" in got.value.advice
+
+
+def test_a_value_that_is_not_offered_is_refused() -> None:
+    with pytest.raises(ValueError, match="BLOCK=96 is not offered by naive_gather; choose 32, 64"):
+        candidate(parse(NAIVE.read_text(), NAIVE), config={"BLOCK": 96})
+
+
+def places(source: str) -> dict[str, dict[int, str]]:
+    """What a compiler makes of the #line directives: file -> line -> the text it will complain about."""
+    found: dict[str, dict[int, str]] = {}
+    name, line = "", 0
+    for text in source.split("\n"):
+        directive = re.fullmatch(r'#line (\d+) "(.*)"', text)
+        if directive:
+            line, name = int(directive[1]), directive[2]
+        else:
+            found.setdefault(name, {})[line] = text
+            line += 1
+    return found
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_lines_of_the_source_are_lines_of_the_files(batched: bool, dtype: str) -> None:
+    for one in discover():
+        rendered = render(Candidate(one, LAYER, dtype, {}))
+        found = places(render_batch([rendered]) if batched else rendered.source)
+        ours = f"{one.direction}/{one.path.name}"
+        assert ours in found
+        for name in [ours, *(n for n in found if n.startswith("common/"))]:
+            original = (TEMPLATES / name).read_text().rstrip().split("\n")
+            seen = 0
+            for number, text in found[name].items():
+                if text and number <= len(original):  # includes are blanked; a batch closes its namespace behind
+                    assert text == original[number - 1], f"{name}:{number}"
+                    seen += 1
+            assert seen > 5
+
+
+def test_an_id_depends_on_source_config_layer_form_and_flags_and_on_nothing_else() -> None:
+    base = candidate(parse(NAIVE.read_text(), NAIVE))
+    ids = {"base": render(base).candidate_id}
+    for name, other in {
+        "flags": replace(base, compile_flags=("-O1",)), "two flags": replace(base, compile_flags=("-O1", "-g")),
+        "joined flags": replace(base, compile_flags=("-O1-g",)), "config": replace(base, config={"BLOCK": 64}),
+        "layer": replace(base, layer=preset("kb79").layer), "form": replace(base, form="runtime"),
+        "dtype": Candidate(base.variant, LAYER, "float16", {}),
+    }.items():
+        ids[name] = render(other).candidate_id
+    assert len(set(ids.values())) == len(ids)
+    assert render(replace(base, config=dict(base.variant.default_config))).candidate_id == ids["base"]
+    assert ids["base"] == candidate_id(render(base).source, ())
+    assert not re.search(r"sm_\d\d|compute_\d\d", render(base).source)  # no arch: two GPUs share the id
+
+
+def test_the_parameters_of_the_layer_are_constants_or_members() -> None:
+    base = candidate(parse(NAIVE.read_text(), NAIVE))
+    assert "static constexpr int dilation_w = 3;" in render(base).instance
+    runtime = render(replace(base, form="runtime")).instance
+    assert "int dilation_w;" in runtime and "dilation_w = " not in runtime
+    # one run-time source serves every layer
+    assert render(replace(base, form="runtime")).source == render(
+        replace(base, form="runtime", layer=preset("kb79").layer)).source
+
+
+def test_a_batch_holds_every_shared_text_once() -> None:
+    naive = parse(NAIVE.read_text(), NAIVE)
+    members = [render(candidate(naive, config={"BLOCK": b})) for b in (32, 64, 128)]
+    text = render_batch([*members, members[0]])
+    assert text.count("__global__ void __launch_bounds__(Tune::BLOCK) naive_gather(") == 1
+    assert text.count("struct Problem {") == 1
+    for one in members:
+        assert text.count(f"({symbol(one)}, Layer, Tune)") == 1
+    assert len(text) < 1.3 * len(members[0].source)
+
+
+def test_a_batch_keeps_two_texts_of_one_name_apart(root: Path) -> None:
+    first = render(candidate(variant(root)))
+    second = render(candidate(variant(root, ("const int taps =", "const  int taps ="))))
+    text = render_batch([first, second])
+    assert len(set(re.findall(r"^namespace (forward_naive_gather_\w+) \{", text, re.M))) == 2
+    assert first.candidate_id != second.candidate_id
+
+
+def test_headers_that_differ_under_one_name_are_not_mixed(root: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "forward").mkdir(parents=True)
+    (other / "common").mkdir()
+    for header in (TEMPLATES / "common").iterdir():
+        (other / "common" / header.name).write_text(header.read_text() + "// changed\n")
+    (other / "forward" / NAIVE.name).write_text(NAIVE.read_text())
+    with pytest.raises(RenderError, match="separate batches"):
+        render_batch([render(candidate(variant(root))), render(candidate(variant(other)))])
+
+
+def test_a_ring_of_includes_ends(root: Path) -> None:
+    (root / "common").unlink()
+    (root / "common").mkdir()
+    for header in (TEMPLATES / "common").iterdir():
+        text = header.read_text()
+        if header.name == "scalar.cuh":
+            text = '#include "common/problem.cuh"\n' + text
+        if header.name == "problem.cuh":
+            text = '#include "common/scalar.cuh"\n' + text
+        (root / "common" / header.name).write_text(text)
+    rendered = render(candidate(variant(root)))
+    assert [n for n, _ in rendered.headers].count("common/scalar.cuh") == 1

@@ -1,0 +1,142 @@
+"""A session outlives torn lines, strangers' schemas, two writers, a full disk, and a trip through a zip."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from workbench.core.errors import BadRequest
+from workbench.core.trial import Errors, Status, Timing, Trial
+from workbench.drive.session import Session, SessionFull, list_sessions, unpack
+
+from ..require import require
+
+
+def a_trial(number: int = 0, **more) -> Trial:
+    return Trial(trial_id=f"t{number:05d}", run_id="r", at="2026-01-01T00:00:00+00:00", kind="candidate", name="naive_gather",
+                 direction="forward", precision="ieee", workload={"batch": 1}, device={"kind": "cpu", "key": "cpu"},
+                 status=Status.OK, headline="Right in all checks.", advice="", **more)
+
+
+def test_a_trial_comes_back_as_it_was(tmp_path: Path) -> None:
+    timing = Timing(1.0, 0.9, 1.1, 0.8, 12, "noise", True, "ab" * 32)
+    errors = Errors(1e-6, 1e-5, 2e-7, 1e-6, (0, 1, 2), 0.5, 0.5, 0, 100, True)
+    trial = a_trial(1, kernel_ms=timing, errors={"output": errors}, config={"BLOCK": 128}, flags=("emulated",),
+                    compile_flags=("-O2",), module_ms={"forward": timing})
+    session = Session.create(tmp_path, "one")
+    session.append(trial)
+    assert Session.open(tmp_path / "one").trials() == [trial]
+
+
+def test_a_torn_last_line_costs_itself_only(tmp_path: Path) -> None:
+    session = Session.create(tmp_path, "torn")
+    session.append(a_trial(1))
+    with (session.path / "trials.jsonl").open("a") as file:
+        file.write('{"schema": "kernel-workbench/trial/1", "trial_id": "half')
+    session.append(a_trial(2))
+    assert [t.trial_id for t in session.trials()] == ["t00001", "t00002"]
+    assert session.unreadable == ["Line 2 was left out: it is torn or no trial."]
+
+
+def test_an_unknown_schema_is_left_out_and_said(tmp_path: Path) -> None:
+    session = Session.create(tmp_path, "future")
+    session.append(a_trial(1))
+    for schema in ("kernel-workbench/trial/99", "somebody/else"):
+        with (session.path / "trials.jsonl").open("a") as file:
+            file.write(json.dumps({**a_trial(2).to_json(), "schema": schema}) + "\n")
+    assert [t.trial_id for t in session.trials()] == ["t00001"]
+    assert "another version" in session.unreadable[0] and "unknown" in session.unreadable[1]
+
+
+def _write_many(path: str, first: int) -> None:
+    session = Session.open(Path(path))
+    for number in range(first, first + 200):
+        session.append(a_trial(number, detail={"text": "x" * 500}))
+
+
+def test_two_processes_write_one_session(tmp_path: Path) -> None:
+    session = Session.create(tmp_path, "shared")
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_many, args=(str(session.path), n)) for n in (0, 1000)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    ids = {t.trial_id for t in session.trials()}
+    assert len(ids) == 400 and session.unreadable == []
+
+
+def test_a_line_stays_under_4_kb(tmp_path: Path) -> None:
+    session = Session.create(tmp_path, "long")
+    session.append(a_trial(1, detail={"log_tail": "y" * 6000}, resources={"sm_90": {"k": {"registers": 32}}}))
+    assert all(len(line) < 4096 for line in (session.path / "trials.jsonl").read_bytes().splitlines())
+    assert session.trials()[0].flags == ("shortened",)
+
+
+def test_a_full_disk_loses_nothing_recorded(tmp_path: Path) -> None:
+    """A file system of 1 MB, really full: a private mount namespace, or RLIMIT_FSIZE where that is not allowed."""
+    script = """
+import sys
+from pathlib import Path
+from tests.drive.test_session import a_trial
+from workbench.drive.session import Session, SessionFull
+root = Path(sys.argv[1])
+session = Session.create(root, "full")
+written = 0
+try:
+    for number in range(100000):
+        session.append(a_trial(number, detail={"text": "z" * 2000}))
+        written += 1
+except SessionFull as error:
+    print("FULL", written, str(error))
+    print("READ", len(session.trials()), len(session.unreadable))
+"""
+    mount = f"mount -t tmpfs -o size=1m none {tmp_path} && {sys.executable} -c '{script}' {tmp_path}"
+    done = subprocess.run(["unshare", "--mount", "--map-root-user", "--user", "sh", "-c", mount], capture_output=True,
+                          text=True, env={**os.environ, "PYTHONPATH": os.getcwd()}, timeout=60, check=False)
+    if done.returncode and "FULL" not in done.stdout:
+        done = subprocess.run(["unshare", "--mount", "sh", "-c", mount], capture_output=True, text=True,
+                              env={**os.environ, "PYTHONPATH": os.getcwd()}, timeout=60, check=False)
+    require("FULL" in done.stdout or "unshare" not in done.stderr, f"a private mount is not allowed here: {done.stderr[-200:]}")
+    full, read = (line.split() for line in done.stdout.splitlines()[:2])
+    assert int(full[1]) > 100 and "free some space" in done.stdout
+    assert read == ["READ", full[1], "0"]
+
+
+def test_pack_opens_elsewhere(tmp_path: Path) -> None:
+    session = Session.create(tmp_path / "here", "trip")
+    blob = session.put_blob(b"source text")
+    session.append(a_trial(1, blobs={"source": blob}))
+    archive = session.pack(tmp_path / "trip.zip")
+    first = unpack(archive, tmp_path / "there")
+    second = unpack(archive, tmp_path / "there")
+    assert first.trials() == session.trials() and first.blob(blob) == b"source text"
+    assert second.path.name == "trip-2"
+    assert {p.name for p in list_sessions(tmp_path / "there")} == {"trip", "trip-2"}
+
+
+@pytest.mark.parametrize("entry", ["../evil/trials.jsonl", "trip/../../evil", "trip/run.sh", "/etc/trials.jsonl"])
+def test_a_zip_with_anything_else_is_refused(tmp_path: Path, entry: str) -> None:
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
+        archive.writestr("trip/trials.jsonl", "")
+        archive.writestr(entry, "x")
+    with pytest.raises(BadRequest, match="other than one session"):
+        unpack(tmp_path / "bad.zip", tmp_path / "there")
+
+
+def test_bad_names_and_places_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="no plain file name"):
+        Session.create(tmp_path, "../up")
+    with pytest.raises(BadRequest, match="is no session"):
+        Session.open(tmp_path / "nothing")
+    (tmp_path / "text.zip").write_text("no zip")
+    with pytest.raises(BadRequest, match="is no zip"):
+        unpack(tmp_path / "text.zip", tmp_path)
+    assert issubclass(SessionFull, OSError)

@@ -1,0 +1,125 @@
+"""Wrong kernels and wrong launches: CUDA's error code, and a sentence that names the line."""
+
+import numpy as np
+import pytest
+
+from .conftest import Kernels, line_of
+
+INVALID_VALUE, INVALID_CONFIGURATION, ASSERT, LAUNCH_FAILURE = 1, 9, 710, 719
+
+
+@pytest.mark.parametrize(
+    ("function", "words", "marks"),
+    [
+        ("run_divergent", "divergent __syncthreads()", ["divergent_first", "divergent_second"]),
+        ("run_deadlock", "deadlock in block (0, 0, 0): 112 threads wait", ["deadlock_barrier", "deadlock_warp"]),
+        ("run_not_in_mask", "mask 0x0000ffff, which leaves it out", ["not_in_mask"]),
+        ("run_different_operations", "different warp operations", ["different_first", "different_second"]),
+    ],
+)
+@pytest.mark.parametrize("order", ["forward", "reverse", "3"])
+def test_kernels_that_cannot_go_on(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, order: str, function: str, words: str, marks: list[str]
+) -> None:
+    monkeypatch.setenv("CUDACPU_ORDER", order)
+    faults = kernels("faults")
+    assert faults(function, np.zeros(128, np.int32)) == LAUNCH_FAILURE
+    message = faults.last_error()
+    assert words in message
+    for mark in marks:
+        assert line_of("faults", mark) in message
+    assert faults.text("error_string", LAUNCH_FAILURE) == message
+    # The error has been fetched, and the next launch is a good one.
+    assert faults("launch", 1, 1, 1, 32, 1, 1) == 0
+
+
+def test_deadlock_counts_the_threads(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDACPU_ORDER", "forward")
+    faults = kernels("faults")
+    assert faults("run_deadlock", np.zeros(128, np.int32)) == LAUNCH_FAILURE
+    # 15 lanes below 16 and 96 others at the barrier, 16 lanes at the second warp operation, one gone.
+    message = faults.last_error()
+    assert "16 wait at a warp operation" in message
+    assert "1 have exited" in message
+
+
+def test_trap(kernels: Kernels) -> None:
+    faults = kernels("faults")
+    assert faults("run_trap") == LAUNCH_FAILURE
+    assert line_of("faults", "trap") in faults.last_error()
+    assert "block (1, 0, 0), thread (2, 0, 0)" in faults.last_error()
+
+
+def test_assert(kernels: Kernels) -> None:
+    faults = kernels("faults")
+    assert faults("run_assert", 64) == 0
+    assert faults("run_assert", 63) == ASSERT
+    assert f"{line_of('faults', 'assert')}: assertion `" in faults.last_error()
+    assert "thread (63, 0, 0)" in faults.last_error()
+
+
+def test_too_little_stack_is_noticed(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults, out = kernels("faults"), np.zeros(64, np.int32)
+    monkeypatch.setenv("CUDACPU_STACK", "16384")
+    assert faults("run_much_stack", out) == LAUNCH_FAILURE
+    assert "16384 bytes of stack: raise CUDACPU_STACK" in faults.last_error()
+    monkeypatch.delenv("CUDACPU_STACK")
+    assert faults("run_much_stack", out) == 0
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "code"),
+    [
+        ((1, 1, 1), (1024, 1, 1), 0),
+        ((1, 1, 1), (1, 16, 64), 0),
+        ((1, 1, 1), (1025, 1, 1), INVALID_CONFIGURATION),
+        ((1, 1, 1), (32, 33, 1), INVALID_CONFIGURATION),
+        ((1, 1, 1), (1, 1, 65), INVALID_CONFIGURATION),
+        ((1, 1, 1), (1 << 16, 1 << 16, 1), INVALID_CONFIGURATION),
+        ((1, 1, 1), (0, 1, 1), INVALID_CONFIGURATION),
+        ((0, 1, 1), (1, 1, 1), INVALID_CONFIGURATION),
+        ((1, 0, 1), (1, 1, 1), INVALID_CONFIGURATION),
+        ((70000, 1, 1), (1, 1, 1), 0),
+        ((1, 65535, 1), (1, 1, 1), 0),
+        ((1, 65536, 1), (1, 1, 1), INVALID_CONFIGURATION),
+        ((1, 1, 65536), (1, 1, 1), INVALID_CONFIGURATION),
+        ((1 << 31, 1, 1), (1, 1, 1), INVALID_CONFIGURATION),
+    ],
+)
+def test_launch_limits(kernels: Kernels, grid: tuple[int, ...], block: tuple[int, ...], code: int) -> None:
+    faults = kernels("faults")
+    assert faults("launch", *grid, *block) == code
+    if code:
+        assert faults.last_error().startswith("invalid configuration argument: ")
+        assert faults.text("error_name", code) == "cudaErrorInvalidConfiguration"
+    assert faults("peek") == 0
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "allowed", "code"),
+    [
+        (256, -1, 0),
+        (48 * 1024, -1, 0),
+        (48 * 1024 + 4, -1, INVALID_VALUE),
+        (48 * 1024 + 4, 48 * 1024, INVALID_VALUE),
+        (227 * 1024, 227 * 1024, 0),
+        (256, 227 * 1024 + 1, INVALID_VALUE),
+        (256, -2, 0),
+    ],
+)
+def test_dynamic_shared_memory_limits(kernels: Kernels, bytes_: int, allowed: int, code: int) -> None:
+    faults, out = kernels("faults"), np.zeros(32, np.float32)
+    assert faults("run_dynamic", out, bytes_, allowed) == code
+    if code:
+        assert faults.last_error().startswith("invalid argument: ")
+    else:
+        np.testing.assert_array_equal(out, 3)
+    faults("run_dynamic", out, 128, 0)  # what one case has allowed, the next has not
+    assert faults("peek") == 0
+
+
+def test_static_and_dynamic_shared_memory_together(kernels: Kernels) -> None:
+    faults, out = kernels("faults"), np.zeros(32, np.float32)
+    assert faults("run_large_static", out, 179 * 1024) == 0
+    assert faults("run_large_static", out, 181 * 1024) == INVALID_VALUE
+    assert "48000 bytes of static and 185344 of dynamic shared memory" in faults.last_error()

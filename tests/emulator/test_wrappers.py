@@ -1,0 +1,64 @@
+"""The emulated instructions of kernel_templates/common/ptx.cuh against numpy."""
+
+import numpy as np
+import pytest
+
+from .conftest import Kernels
+
+MISALIGNED = 716
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse", "4"])
+def test_product_by_mma_and_asynchronous_copies(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
+    monkeypatch.setenv("CUDACPU_ORDER", order)
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-15, 16, shape).astype(np.float32) for shape in ((48, 40), (40, 24)))
+    out = np.full((48, 24), np.nan, np.float32)
+    assert kernels("wrappers")("run_product", a, b, out, 48, 24, 40, True) == 0
+    np.testing.assert_array_equal(out, a @ b)
+
+
+def test_product_of_floats_has_the_error_of_tf32(kernels: Kernels) -> None:
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((16, 64), (64, 8)))
+    out = np.full((16, 8), np.nan, np.float32)
+    assert kernels("wrappers")("run_product", a, b, out, 16, 8, 64, True) == 0
+    error = np.abs(out - a.astype(np.float64) @ b) / (np.abs(a) @ np.abs(b))
+    assert 1e-6 < error.max() < 2.0**-10
+
+
+def test_a_forgotten_wait_shows(kernels: Kernels) -> None:
+    a, b = np.ones((16, 16), np.float32), np.ones((16, 8), np.float32)
+    out = np.zeros((16, 8), np.float32)
+    assert kernels("wrappers")("run_product", a, b, out, 16, 8, 16, False) == 0
+    assert np.isnan(out).all()
+
+
+def test_copies_of_a_part(kernels: Kernels) -> None:
+    values, out = np.arange(1, 49, dtype=np.uint8), np.zeros(48, np.uint8)
+    assert kernels("wrappers")("run_partial", values, out) == 0
+    expected = np.full(48, 0xEE, np.uint8)
+    expected[:4] = [1, 2, 3, 0]
+    expected[16:24] = 0
+    expected[32:] = [*range(33, 42), *[0] * 7]
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_a_misaligned_copy_is_an_error(kernels: Kernels) -> None:
+    wrappers = kernels("wrappers")
+    room = np.zeros(64, np.float32)
+    aligned = room[(-room.ctypes.data // 4) % 4 :]
+    assert wrappers("run_misaligned", aligned, np.zeros(1, np.float32)) == MISALIGNED
+    assert "not a multiple of 16 bytes" in wrappers.last_error()
+
+
+def test_round_to_tf32(kernels: Kernels) -> None:
+    one = np.float32(1).view(np.uint32)
+    bits = np.array([one, one + 0xFFF, one + 0x1000, one + 0x1001, one + 0x2FFF, one + 0x3000, 0x7F7FFFFF, 0x7F800000,
+                     0xFF800000, 0x7FFFFFFF, 0x7F800001, 0x00000FFF, 0x80001000], np.uint32)
+    out = np.zeros(bits.size, np.uint32)
+    assert kernels("wrappers")("run_rounded", bits, out, bits.size) == 0
+    nan = 0x7FFFE000
+    expected = [one, one, one + 0x2000, one + 0x2000, one + 0x2000, one + 0x4000, 0x7F800000, 0x7F800000,
+                0xFF800000, nan, nan, 0, 0x80002000]
+    np.testing.assert_array_equal(out, np.array(expected, np.uint32))

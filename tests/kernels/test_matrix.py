@@ -1,0 +1,183 @@
+"""Every variant, in both forms of Layer, over every awkward layer: really compiled, run on the emulator, judged."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from workbench.core.candidate import EMULATED_SM, Candidate, problem_fields, why_not
+from workbench.core.layer import DTYPES, Workload
+from workbench.core.variants import PRECISIONS_OF, TEMPLATES, Variant, discover
+
+from .cases import CASES, FEW, label, macs
+from .harness import Library, build_emulated, candidate, run
+
+VARIANTS = discover(TEMPLATES)
+DIRECTIONS = sorted({v.direction for v in VARIANTS})
+FORMS = [(v, form) for v in VARIANTS for form in v.forms]
+TWO = [FEW[4], FEW[6]]  # for what is tried as constants too: each is one more instance to compile
+Built = dict[tuple[str, str], Library]
+
+
+def _id(value: object) -> str:
+    return value.key if isinstance(value, Variant) else str(value)
+
+
+def extreme_configs(variant: Variant) -> list[dict[str, int]]:
+    """Each tunable at its lowest and at its highest value, alone and all together."""
+    ends = [(t.name, min(t.values), max(t.values)) for t in variant.tune]
+    chosen = [{name: value} for name, *both in ends for value in both]
+    chosen += [{name: low for name, low, _ in ends}, {name: high for name, _, high in ends}]
+    return [dict(c) for c in {tuple(sorted(variant.config(c).items())) for c in chosen}]
+
+
+def runs(one: Candidate) -> bool:
+    return why_not(one, sm=EMULATED_SM) is None
+
+
+def dtypes(variant: Variant) -> list[str]:
+    return [d for d in DTYPES if set(PRECISIONS_OF[d]) & set(variant.precision)]
+
+
+def instances(variant: Variant, form: str) -> list[Candidate]:
+    """All that the tests below run of one variant in one form."""
+    first = dtypes(variant)[0]
+    found = [candidate(variant, replace(w, dtype=first), form=form) for w in CASES]
+    found += [candidate(variant, replace(w, dtype=d), form=form) for d in dtypes(variant) for w in TWO]
+    found += [candidate(variant, replace(w, dtype=first), form=form, **c) for c in extreme_configs(variant) for w in TWO]
+    return [one for one in dict.fromkeys(found) if runs(one)]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """One library per direction and form; two compilers at a time."""
+    folder = tmp_path_factory.mktemp("matrix")
+    jobs = {(d, form): [one for v in VARIANTS if v.direction == d and form in v.forms for one in instances(v, form)]
+            for form in ("constant", "runtime") for d in DIRECTIONS}
+    jobs = {name: members for name, members in jobs.items() if members}
+    started = time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        libraries = pool.map(lambda item: build_emulated(item[1], folder / "_".join(item[0])), jobs.items())
+        made = dict(zip(jobs, libraries, strict=True))
+    print(f"\n{sum(map(len, jobs.values()))} candidates in {len(jobs)} libraries: {time.monotonic() - started:.1f} s")
+    return made
+
+
+def test_layers_are_many_and_small() -> None:
+    assert len({label(w) for w in CASES}) == len(CASES) >= 60
+    assert max(macs(w) for w in CASES) <= 2.5e6
+    assert {w.layer.dims for w in CASES} == {1, 2, 3}
+    assert {s for w in CASES for s in w.layer.stride} >= {1, 2, 3, 4, 5}
+    assert {d for w in CASES for d in w.layer.dilation} >= {1, 2, 3}
+
+
+@pytest.mark.parametrize(("variant", "form"), FORMS, ids=_id)
+def test_every_layer(variant: Variant, form: str, built: Built) -> None:
+    """Default config, integers: every result must be the truth, bit for bit, in whatever order threads run."""
+    started, first = time.monotonic(), dtypes(variant)[0]
+    wrong, tried = [], 0
+    for number, layer in enumerate(CASES):
+        work = replace(layer, dtype=first)
+        one = candidate(variant, work, form=form)
+        if not runs(one):
+            continue
+        tried += 1
+        outcome = run(built[variant.direction, form], one, work, order=number + 1)
+        if outcome.status != "OK":
+            wrong.append(f"{label(work)}: {outcome.status} {outcome.text}")
+    print(f"\n{variant.key} {form}: {tried} layers, {time.monotonic() - started:.1f} s")
+    assert not wrong, "\n".join(wrong)
+    assert tried
+
+
+@pytest.mark.parametrize(("variant", "form"), FORMS, ids=_id)
+def test_every_dtype(variant: Variant, form: str, built: Built) -> None:
+    """Integers bit for bit, floats within the tolerance of the dtype."""
+    layers = FEW if form == "runtime" else TWO
+    for dtype in dtypes(variant):
+        for number, layer in enumerate(layers):
+            work = replace(layer, dtype=dtype)
+            one = candidate(variant, work, form=form)
+            for values in ("integers", "floats"):
+                if runs(one):
+                    outcome = run(built[variant.direction, form], one, work, values=values, order=number + 100)
+                    assert outcome.status == "OK", f"{dtype} {values} {label(work)}: {outcome.status} {outcome.text}"
+
+
+@pytest.mark.parametrize(("variant", "form"), FORMS, ids=_id)
+def test_extreme_configs(variant: Variant, form: str, built: Built) -> None:
+    layers = FEW if form == "runtime" else TWO
+    tried = 0
+    for config in extreme_configs(variant):
+        for number, layer in enumerate(layers):
+            work = replace(layer, dtype=dtypes(variant)[0])
+            one = candidate(variant, work, form=form, **config)
+            if runs(one):
+                tried += 1
+                outcome = run(built[variant.direction, form], one, work, order=number + 200)
+                assert outcome.status == "OK", f"{config} {label(work)}: {outcome.status} {outcome.text}"
+    assert tried >= len(variant.tune)
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if "grad_weight" in v.computes], ids=_id)
+def test_grad_bias_is_left_out_when_nobody_wants_it(variant: Variant, built: Built) -> None:
+    work = replace(FEW[0], dtype=dtypes(variant)[0])
+    assert work.layer.bias
+    form = variant.forms[-1]
+    outcome = run(built[variant.direction, form], candidate(variant, work, form=form), work, want_grad_bias=False)
+    assert outcome.status == "OK", outcome
+
+
+def test_constant_library_refuses_another_layer(built: Built) -> None:
+    variant = next(v for v in VARIANTS if "constant" in v.forms)
+    own, other = (replace(w, dtype=dtypes(variant)[0]) for w in TWO)
+    assert problem_fields(own) != problem_fields(other)
+    outcome = run(built[variant.direction, "constant"], candidate(variant, own, form="constant"), other)
+    assert outcome.status == "LAUNCH_FAILED"
+
+
+def test_all_directions_share_one_unit(tmp_path: Path) -> None:
+    """Headers of different variants stand side by side in a batch: none may define another's names."""
+    work = TWO[0]
+    members = [candidate(v, replace(work, dtype=d), form=v.forms[-1]) for v in VARIANTS for d in dtypes(v)]
+    assert build_emulated([one for one in members if runs(one)], tmp_path).symbols
+
+
+DILATED = next(w for w in CASES if w.layer.dims == 1 and w.layer.dilation == (3,) and w.layer.stride == (1,))
+STRIDED = next(w for w in CASES if w.layer.dims == 1 and w.layer.stride == (3,) and w.input_size[0] > 10)
+BROKEN = [  # variant, the file that is broken, what is taken out, what is put there, the layer, what must come out
+    ("forward/naive_gather", "", " || tw % layer.stride_w != 0", "", STRIDED, "MISMATCH"),
+    ("forward/naive_gather", "", "if (co0 + c < co_per_group)\n", "if (co0 + c + 1 < co_per_group)\n", STRIDED,
+     "UNWRITTEN"),
+    ("forward/naive_gather", "", "if (item >= ", "if (item > ", STRIDED, "OUT_OF_BOUNDS"),
+    ("forward/shared_weight_tiling", "common/taps.cuh", "while (remainder != 0 &&", "while (false &&", STRIDED,
+     "MISMATCH"),
+    ("forward/warp_per_output", "common/taps.cuh", "-(dilation / divisor)", "-1", DILATED, "MISMATCH"),
+    ("grad_input/naive_gather", "", "kw * layer.dilation_w", "kw", DILATED, "MISMATCH"),
+    ("grad_input/shared_weight_tiling", "common/taps.cuh", "i * stride - padding, dilation}", "i - padding, dilation}",
+     STRIDED, "MISMATCH"),
+    ("grad_weight/naive_gather", "common/positions.cuh", "1LL * kw * layer.dilation_w", "1LL * kw", DILATED,
+     "MISMATCH"),
+]
+
+
+@pytest.mark.parametrize(("key", "file", "old", "new", "work", "status"), BROKEN,
+                         ids=[f"{b[0]}-{b[5]}-{n}" for n, b in enumerate(BROKEN)])
+def test_a_broken_copy_is_caught(key: str, file: str, old: str, new: str, work: Workload, status: str,
+                                 tmp_path: Path) -> None:
+    root = tmp_path / "templates"
+    shutil.copytree(TEMPLATES, root)
+    broken = root / (file or f"{key}.cu")
+    text = broken.read_text(encoding="utf-8")
+    assert old in text, f"{broken.name} no longer contains {old!r}: name another line to break"
+    broken.write_text(text.replace(old, new), encoding="utf-8")
+    variant = next(v for v in discover(root) if v.key == key)
+    one = candidate(variant, work)
+    assert run(build_emulated([one], tmp_path / "build"), one, work).status == status
+    intact = candidate(next(v for v in VARIANTS if v.key == key), work)
+    assert run(build_emulated([intact], tmp_path / "intact"), intact, work).status == "OK"

@@ -1,0 +1,43 @@
+"""Every template compiles with nvcc for sm_80 and sm_90, in all dtypes and forms; no spills at the default config."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.require import require
+from workbench.core.candidate import Candidate, why_not
+from workbench.core.env import find_toolchain
+from workbench.core.layer import ConvTranspose
+from workbench.core.template import render, render_batch
+from workbench.core.toolchain import nvcc_problem
+from workbench.core.variants import TEMPLATES, discover
+from workbench.measure.resources import resources
+
+from .test_matrix import dtypes
+
+VARIANTS = discover(TEMPLATES)
+LAYERS = [ConvTranspose(1, 32, 64, 5, dilation=3, bias=False), ConvTranspose(2, 32, 64, 3, 5, 1, dilation=2),
+          ConvTranspose(3, 32, 32, (3, 5, 7), 2, (1, 2, 3), 1, 4)]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("direction", sorted({v.direction for v in VARIANTS}))
+def test_compiles_without_spills(direction: str, arch: str, tmp_path: Path) -> None:
+    problem = nvcc_problem(find_toolchain(), None)
+    require(problem is None, str(problem))
+    members = [Candidate(v, layer, dtype, {}, form=form) for v in VARIANTS if v.direction == direction
+               for dtype in dtypes(v) for form in v.forms
+               for layer in (LAYERS if form == "constant" else LAYERS[:1])]
+    members = [one for one in members if why_not(one, sm=int(arch[3:5])) is None]
+    if not members:
+        pytest.skip(f"no variant of {direction} runs on {arch}")
+    started = time.monotonic()
+    kernels = resources(render_batch([render(one) for one in members]), [arch])[arch]
+    print(f"\n{direction} {arch}: {len(members)} candidates, {time.monotonic() - started:.1f} s, "
+          f"registers up to {max(k['registers'] for k in kernels.values())}")
+    assert len(kernels) >= len(members)
+    spilled = {name: k["spill_store_bytes"] for name, k in kernels.items() if k["spill_store_bytes"]}
+    assert not spilled, spilled

@@ -1,0 +1,223 @@
+"""Recipe in, one self-contained Python file out: `ModelNew` with the CUDA text that was judged.
+
+The fixed part of that file is `model_new.py.txt`; written here are its docstring, the class and the CUDA sources.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..core.candidate import Candidate, layer_fields
+from ..core.errors import BadRequest
+from ..core.layer import DIRECTIONS, FORWARD, ConvTranspose, Workload
+from ..core.presets import Preset
+from ..core.template import ENTRY, Rendered, render
+from .recipe import Recipe, serves_any_layer
+
+_FIXED = Path(__file__).with_name("model_new.py.txt")
+_INSTANCE = '#line 1 "instance of '
+_FREE = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups", "bias",
+         "dilation")
+_DEFAULTS = {"stride": "1", "padding": "0", "output_padding": "0", "groups": "1", "bias": "False", "dilation": "1"}
+_PRECISION = {
+    "ieee": "float32, every product and sum rounded as IEEE says",
+    "tf32": "TF32: operands rounded to 10 bits of fraction, sums in float32",
+    "tf32x3": "three TF32 products each, about as exact as float32",
+    "fp16": "float16, sums in float32", "bf16": "bfloat16, sums in float32", "fp64": "float64",
+}
+_ABOUT_TF32 = (
+    "PyTorch computes a float32 convolution in TF32 wherever torch.backends.cudnn.allow_tf32 is True, its default: a",
+    "kernel in ieee or tf32x3 is then the more exact of the two, and they may differ by 1e-3.")
+_ABOUT_PARAMETERS = ("Parameters are drawn as PyTorch draws them under the same seed; its state_dict can be loaded.",)
+_ABOUT_CALLS = (
+    "Tensors that are not {dtype}, are not on a CUDA device, or are empty go to PyTorch's own op, and so do calls",
+    "that it refuses, for its message. torch.autocast casts nothing here: tensors are taken as they are. There is no",
+    "double backward.",
+    "",
+    "Kernels run on the current stream and nobody waits for them. With KW_DEBUG_SYNC=1 in the environment every launch",
+    "is waited for, and a kernel that fails is named.",
+    "",
+    "Needs torch >= 2.0 for CUDA, nvcc and ninja. A kernel is compiled when it is first used, once per machine.")
+# KernelBench reads an answer as text and rejects these; `except` only outside comments.
+_FORBIDDEN = (r"\bpass\b", r"\btry\s*:")
+_FORBIDDEN_IN_CODE = (r"\bexcept\b", r"\bimport\s+threading\b")
+
+
+def export_text(recipe: Recipe, *, constructor: Preset | None = None, class_name: str = "ModelNew",
+                debug_sync: bool = False) -> str:
+    """The file. `constructor` gives it the signature and parameter names of that preset's `Model`, else it has
+    those of nn.ConvTransposeNd. `debug_sync` turns the debug switch on that KW_DEBUG_SYNC=1 turns on otherwise.
+
+    Raises `BadRequest` for a preset of another layer, a name that is none, or a word that KernelBench rejects.
+    """
+    if not class_name.isidentifier():
+        raise BadRequest(f"class_name {class_name!r} is not a Python name; choose ModelNew.", field="class_name")
+    if constructor is not None and constructor.layer != recipe.layer:
+        raise BadRequest(f"The recipe is for {recipe.layer}, preset {constructor.name} is {constructor.layer}; "
+                         f"export it without the preset.", field="constructor")
+    kernels = {d: [(c, render(c)) for c in found] for d, found in recipe.kernels.items()}
+    sources, names = _sources(kernels)
+    parts = {"DOCSTRING": _docstring(recipe, kernels, constructor), "DTYPE": f"torch.{recipe.workload.dtype}",
+             "DEBUG_SYNC": str(int(debug_sync)), "CLASS": _class(recipe.layer, constructor, class_name),
+             "SOURCES": sources, "KERNELS": _table(kernels, names)}
+    text = re.sub(r"@([A-Z_]+)@", lambda m: parts[m[1]], _FIXED.read_text(encoding="utf-8"))
+    _check_words(text)
+    return text
+
+
+def constructor_arguments(layer: ConvTranspose, preset: Preset | None = None) -> list[Any]:
+    """Positional arguments that make this layer with the exported class (KernelBench's `get_init_inputs`)."""
+    ignored = preset.ignored if preset else ()
+    return [int(_DEFAULTS[name]) if name in ignored else _argument(getattr(layer, name))
+            for name in (preset.constructor if preset else _FREE)]
+
+
+def verify(call: Callable[[str, dict[str, Any]], dict[str, Any]], text: str, workload: Workload, *, device: str,
+           scratch: Path, preset: Preset | None = None, class_name: str = "ModelNew") -> dict[str, Any]:
+    """Run the exact text in a fresh worker, on the CPU with its build directed to the emulator.
+
+    `call(op, request)` reaches that worker. The result has status, headline, advice, errors and detail.
+    """
+    return call("verify_export", verify_request(text, workload, device=device, scratch=scratch, preset=preset,
+                                                class_name=class_name))
+
+
+def verify_request(text: str, workload: Workload, *, device: str, scratch: Path, preset: Preset | None = None,
+                   class_name: str = "ModelNew") -> dict[str, Any]:
+    """What `verify` asks the worker."""
+    return {"text": text, "class_name": class_name, "workload": workload.to_json(),
+            "constructor_args": constructor_arguments(workload.layer, preset),
+            "attribute": preset.attribute if preset else "", "ignored": list(preset.ignored) if preset else [],
+            "constructor": list(preset.constructor if preset else _FREE),
+            "device": device, "emulate": device == "cpu", "effort": "normal", "time": False, "scratch": str(scratch)}
+
+
+def _docstring(recipe: Recipe, kernels: dict[str, list[tuple[Candidate, Rendered]]], preset: Preset | None) -> str:
+    layer, dtype = recipe.layer, recipe.workload.dtype
+    title = f"{layer} in {dtype}"
+    lines = [f'"""{title}, by CUDA kernels in place of PyTorch\'s own.', ""]
+    for direction in DIRECTIONS:
+        candidate = getattr(recipe, direction)
+        if candidate is None:
+            own = "torch.convolution" if direction == FORWARD else "torch.ops.aten.convolution_backward"
+            lines.append(f"    {direction:<12} left to PyTorch: {own}, in TF32 or not as PyTorch is set")
+            continue
+        config = " ".join(f"{k}={v}" for k, v in candidate.config.items())
+        rendered = next(r for c, r in kernels[candidate.direction] if c == candidate)
+        lines.append(f"    {direction:<12} {candidate.variant.name} {config} (candidate {rendered.candidate_id})")
+        lines.append(f"    {'':<12} computes in {candidate.precision}: {_PRECISION[candidate.precision]}")
+    others = _others(recipe, kernels)
+    lines += ["", *_ABOUT_TF32, ""] if dtype == "float32" else [""]
+    kind = f"nn.ConvTranspose{layer.dims}d"
+    original = f"KernelBench's problem {preset.number} (level 1)" if preset else f"{kind}, with its output_size"
+    lines.append(f"Constructor, parameter names and forward are those of {original}.")
+    lines += [*_ABOUT_PARAMETERS, *others, *(line.format(dtype=dtype) for line in _ABOUT_CALLS), '"""']
+    return "\n".join(lines)
+
+
+def _others(recipe: Recipe, kernels: dict[str, list[tuple[Candidate, Rendered]]]) -> list[str]:
+    general = {d: c.variant.name for d in DIRECTIONS for c, _ in kernels.get(d, []) if serves_any_layer(c)}
+    lines = []
+    if general:
+        lines += ["Any other constructor arguments and input sizes work, too. Kernels that take the layer at run time:",
+                  "    " + ", ".join(f"{d} {name}" for d, name in general.items()) + "."]
+    left = [d for d in recipe.precision if d not in general]
+    if left:
+        lines.append(f"For other constructor arguments PyTorch's own op computes {', '.join(left)}.")
+    return lines
+
+
+def _class(layer: ConvTranspose, preset: Preset | None, name: str) -> str:
+    kind = f"ConvTranspose{layer.dims}d"
+    if preset is None:
+        return f'''class {name}(nn.{kind}):
+    """nn.{kind} with the kernels of this file."""
+
+    def forward(self, input, output_size=None):
+        output_padding = self._output_padding(input, output_size, list(self.stride), list(self.padding),
+                                              list(self.kernel_size), {layer.dims}, list(self.dilation))
+        return conv_transpose(input, self.weight, self.bias, self.stride, self.padding, output_padding,
+                              self.groups, self.dilation)
+'''
+    signature = ", ".join(f"{n}={_DEFAULTS[n]}" if n in _DEFAULTS else n for n in preset.constructor)
+    given = textwrap.fill(", ".join(f"{n}={n}" for n in preset.constructor if n not in preset.ignored), 104,
+                          subsequent_indent=" " * 12)
+    dropped = ", ".join(preset.ignored)
+    ignored = f"  # {dropped}: taken and not handed on, as in the original" if dropped else ""
+    return f'''class {name}(nn.Module):
+    """KernelBench's problem {preset.number} with the kernels of this file."""
+
+    def __init__(self, {signature}):{ignored}
+        super().__init__()
+        self.{preset.attribute} = nn.{kind}(
+            {given})
+
+    def forward(self, x):
+        layer = self.{preset.attribute}
+        return conv_transpose(x, layer.weight, layer.bias, layer.stride, layer.padding, layer.output_padding,
+                              layer.groups, layer.dilation)
+'''
+
+
+def _sources(kernels: dict[str, list[tuple[Candidate, Rendered]]]) -> tuple[str, dict[str, str]]:
+    """(Python text, candidate_id -> variable). Template text that two sources share stands there once."""
+    templates: dict[str, str] = {}
+    names: dict[str, str] = {}
+    lines: list[str] = []
+    for direction, found in kernels.items():
+        for candidate, rendered in found:
+            if rendered.candidate_id in names:
+                continue
+            template, mark, instance = rendered.source.partition(_INSTANCE)
+            if template not in templates:
+                count = sum(n.startswith(f"_{direction.upper()}_TEMPLATE") for n in templates.values())
+                templates[template] = f"_{direction.upper()}_TEMPLATE{count + 1 if count else ''}"
+                lines.append(f"{templates[template]} = {_literal(template)}\n")
+            general = "_FOR_ANY_LAYER" if serves_any_layer(candidate) else ""
+            names[rendered.candidate_id] = f"_{direction.upper()}{general}"
+            lines.append(f"{names[rendered.candidate_id]} = {templates[template]} + {_literal(mark + instance)}\n")
+    return "\n".join(lines), names
+
+
+def _table(kernels: dict[str, list[tuple[Candidate, Rendered]]], names: dict[str, str]) -> str:
+    lines = ["# Direction -> its kernels; the first that serves the layer is taken.", "_KERNELS = {"]
+    for direction, found in kernels.items():
+        lines.append(f'    "{direction}": (')
+        for candidate, rendered in found:
+            any_layer = serves_any_layer(candidate)
+            words = [f'"{candidate.variant.key} (candidate {rendered.candidate_id})"',
+                     f'"{ENTRY}{candidate.direction}"', names[rendered.candidate_id],
+                     f'\n                precision="{candidate.precision}"']
+            if not any_layer:
+                words.append(f"layer={tuple(layer_fields(candidate.layer).values())}")
+            if candidate.compile_flags:
+                words.append(f"flags={candidate.compile_flags!r}")
+            if candidate.variant.min_sm != 80:
+                words.append(f"min_sm={candidate.variant.min_sm}")
+            lines.append(f"        _Kernel({', '.join(words).replace(', ' + chr(10), ',' + chr(10))}),")
+        lines.append("    ),")
+    return "\n".join([*lines, "}"])
+
+
+def _literal(text: str) -> str:
+    """A Python literal of exactly this text, raw and over many lines where that is possible."""
+    if '"""' in text or text.endswith(("\\", '"')) or "\r" in text:
+        return repr(text)
+    return f'r"""{text}"""'
+
+
+def _argument(value: Any) -> Any:
+    return value if not isinstance(value, tuple) else value[0] if len(set(value)) == 1 else list(value)
+
+
+def _check_words(text: str) -> None:
+    for line in text.splitlines():
+        code = line.split("#")[0].split("//")[0]
+        for pattern, where in (*((p, line) for p in _FORBIDDEN), *((p, code) for p in _FORBIDDEN_IN_CODE)):
+            if found := re.search(pattern, where):
+                raise BadRequest(f"The exported file would contain {found[0]!r}, which KernelBench rejects, in the "
+                                 f"line {line.strip()!r}; reword that line of the template.", field="source")

@@ -1,0 +1,123 @@
+"""Trials as text for a terminal, and two sessions side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..core import numbers
+from ..core.trial import Trial
+from . import report
+
+_COLUMNS = (("status", "status"), ("verdict", "verdict"), ("variant", "variant"), ("direction", "direction"),
+            ("precision", "precision"), ("config", "config"), ("median_ms", "median, ms"), ("speedup", "vs PyTorch"),
+            ("of_limit", "of limit"), ("rel_l2", "rel. L2"), ("registers", "regs"), ("build_s", "build, s"),
+            ("trial_id", "trial"))
+
+
+def text_table(trials: Iterable[Trial]) -> str:
+    """The verdict first, then one line a trial; failures with their sentence and advice below."""
+    trials = list(trials)
+    if not trials:
+        return "No trials."
+    frame = report.frame(trials)
+    cells = [[title for _, title in _COLUMNS]]
+    cells += [[_cell(name, row[name]) for name, _ in _COLUMNS] for row in frame.to_dict("records")]
+    lines = []
+    found = report.headline(trials)
+    if found:
+        lines += [f"{found.badge}  {found.sentence}", found.evidence, ""]
+    lines += _aligned(cells)
+    for trial in trials:
+        if not trial.ok:
+            lines += ["", f"{trial.status}  {trial.name} {trial.direction} ({trial.trial_id}): {trial.headline}",
+                      f"  {trial.advice}", f"  {trial.command}"]
+    return "\n".join(lines)
+
+
+def compare(before: Iterable[Trial], after: Iterable[Trial]) -> list[dict[str, Any]]:
+    """One row for each piece of work that either session holds (the last trial of each counts). `ratio` is A over B
+    (above 1: B is faster), None where one is not right or the devices differ."""
+    a, b = _latest(before), _latest(after)
+    rows = []
+    for key in sorted({*a, *b}):
+        left, right = a.get(key), b.get(key)
+        some = left or right
+        assert some is not None
+        ratio = _ratio(left, right)
+        rows.append({
+            "workload": some.workload.get("preset") or _layer_text(some), "direction": some.direction,
+            "variant": some.name, "precision": some.precision, "config": some.config,
+            "status_a": str(left.status) if left else "", "status_b": str(right.status) if right else "",
+            "a_ms": left.kernel_ms.median_ms if left and left.kernel_ms else None,
+            "b_ms": right.kernel_ms.median_ms if right and right.kernel_ms else None,
+            "ratio": ratio.value if ratio else None, "low": ratio.low if ratio else None,
+            "high": ratio.high if ratio else None, "verdict": ratio.verdict if ratio else "",
+            "why": "" if ratio else _why_not(left, right)})
+    return rows
+
+
+def compare_text(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows of `compare` as a table: B as many times as fast as A."""
+    if not rows:
+        return "The sessions have no trials."
+    cells = [["workload", "direction", "variant", "A, ms", "B, ms", "A / B", "interval", "verdict", ""]]
+    cells += [[r["workload"], r["direction"], r["variant"], numbers.milliseconds(r["a_ms"]),
+               numbers.milliseconds(r["b_ms"]), numbers.ratio(r["ratio"]),
+               numbers.interval(r["low"], r["high"], r["ratio"]), r["verdict"], r["why"]] for r in rows]
+    return "\n".join(_aligned(cells))
+
+
+def _ratio(left: Trial | None, right: Trial | None) -> report.Ratio | None:
+    if not left or not right or not left.ok or not right.ok or not left.kernel_ms or not right.kernel_ms:
+        return None
+    if left.device.get("key") != right.device.get("key"):
+        return None
+    return report.ratio_of(right.kernel_ms, left.kernel_ms)
+
+
+def _why_not(left: Trial | None, right: Trial | None) -> str:
+    if not left or not right:
+        return "only in B" if right else "only in A"
+    for name, trial in (("A", left), ("B", right)):
+        if not trial.ok:
+            return f"{trial.status} in {name}"
+    if left.device.get("key") != right.device.get("key"):
+        return "different devices"
+    return "not timed"
+
+
+def _latest(trials: Iterable[Trial]) -> dict[str, Trial]:
+    return {json.dumps([t.workload | {"preset": ""}, t.direction, t.kind, t.name, t.precision, t.config, t.form,
+                        list(t.compile_flags)], sort_keys=True): t
+            for t in trials if t.kind in ("candidate", "baseline")}
+
+
+def _layer_text(trial: Trial) -> str:
+    from ..core.layer import Workload
+    return str(Workload.from_json(trial.workload).layer)
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None or value == "" or value != value:  # NaN: pandas' missing number
+        return numbers.MISSING
+    match name:
+        case "median_ms":
+            return numbers.milliseconds(float(value))
+        case "speedup":
+            return numbers.ratio(float(value))
+        case "of_limit":
+            return f"{value:.0f} %"
+        case "rel_l2":
+            return numbers.error(float(value))
+        case "build_s":
+            return f"{value:.1f}"
+        case "registers":
+            return f"{value:.0f}"
+    return str(value)
+
+
+def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells]

@@ -1,0 +1,76 @@
+"""The result table of the Workbench, and the doctor that stands in its place while nothing is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import pandas as pd
+import streamlit as st
+
+from ...core import numbers
+from ...core.trial import Status, Trial
+from ...drive import doctor, report
+from . import theme
+
+_SHOWN = ["status", "verdict", "variant", "direction", "precision", "config", "median_ms", "spread", "speedup",
+          "of_limit", "rel_l2", "registers", "build_s"]
+_VERDICTS = (report.FASTER, report.SLOWER, report.SAME, report.UNSURE, report.EMULATED)
+
+
+def result_table(trials: Sequence[Trial], *, key: str = "results") -> list[str]:
+    """Verdict first. Returns the trial ids of the rows that are selected."""
+    table = report.frame(trials)
+    shown = _for_display(table)
+    column = st.column_config
+    event = st.dataframe(
+        shown, hide_index=True, row_height=29, height=min(31 * 29, 38 + 29 * max(1, len(shown))), key=key,
+        on_select="rerun", selection_mode="multi-row", placeholder="–", alt="Trials, one row each, the verdict first",
+        column_config={
+            "status": _chips("status", [str(s) for s in Status], 132),
+            "verdict": _chips("verdict", _VERDICTS, 98),
+            "variant": column.TextColumn(width=150), "direction": column.TextColumn(width=82),
+            "precision": column.TextColumn(width=62), "config": column.TextColumn(width=170),
+            "median_ms": column.TextColumn("median, ms", width=78, help="Median of all samples, L2 cold. kernel_ms: "
+                                           "outputs passed in, no host; ModelNew rows are module_ms. * = on the CPU "
+                                           "emulator: says nothing about a GPU."),
+            "spread": column.NumberColumn("± %", format="%.1f", width=44,
+                                          help="Half the middle 50 % over the median; – below 5 samples"),
+            "speedup": column.TextColumn("vs PyTorch", width=76, help="Best PyTorch of the same or a stricter precision "
+                                         "on the same device, divided by this median"),
+            "of_limit": column.ProgressColumn("of limit", format="%d %%", min_value=0, max_value=100, width=86,
+                                              color="primary", help="Physical floor divided by the median"),
+            "rel_l2": column.TextColumn("rel. L2", width=58, help="Worst relative L2 error against float64"),
+            "registers": column.NumberColumn("regs", width=44, help="Registers of a thread"),
+            "build_s": column.NumberColumn("build, s", format="%.1f", width=54)})
+    rows = event["selection"]["rows"] if event else []
+    return [table["trial_id"].iloc[r] for r in rows if r < len(table)]
+
+
+def doctor_table(findings: Sequence[doctor.Finding]) -> str:
+    """What was found, what works now, and the one command that would enable the rest."""
+    return theme.heading("This machine") + theme.table(
+        ("", "part", "found", "what it is for", "command that would enable it"),
+        [(theme.badge("FOUND" if f.ok else "MISSING" if f.command else "NOTE", None if f.ok or f.command else "none"),
+          f"<span class=nw>{escape(f.name)}</span>", escape(f.found or "–"),
+          f"<span class=mute>{escape(f.works)}</span>",
+          f"<span class=mono>{escape(f.command)}</span>" if f.command else "–") for f in findings])
+
+
+def _for_display(table: pd.DataFrame) -> pd.DataFrame:
+    shown = table[_SHOWN].copy()
+    shown["status"] = [[theme.chip(s)] for s in table["status"]]
+    shown["verdict"] = [[theme.chip(v)] if v else [] for v in table["verdict"]]
+    shown["median_ms"] = [None if pd.isna(ms) else numbers.milliseconds(ms) + (" *" if v == report.EMULATED else "")
+                          for ms, v in zip(table["median_ms"], table["verdict"], strict=True)]
+    shown["speedup"] = [None if pd.isna(s) else numbers.ratio(s) for s in table["speedup"]]
+    shown["rel_l2"] = [None if pd.isna(e) else numbers.error(e) for e in table["rel_l2"]]
+    for name in ("spread", "of_limit", "registers", "build_s"):
+        shown[name] = pd.to_numeric(shown[name])
+    return shown
+
+
+def _chips(label: str, words: Sequence[str], width: int):
+    return st.column_config.MultiselectColumn(
+        label, width=width, options=[theme.chip(w) for w in words],
+        color=[theme.CHIP_COLOURS[theme.mark(w)[1]] for w in words])

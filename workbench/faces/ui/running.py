@@ -1,0 +1,119 @@
+"""A run as it is seen: the strip, one row per candidate with its four segments, and the compiler's log as it is printed.
+
+Everything here only reads the runner's `Run`; the run does not know who looks.
+"""
+
+from __future__ import annotations
+
+import time
+from html import escape
+from pathlib import Path
+
+import streamlit as st
+
+from ...core import numbers
+from ...core.trial import Status
+from ...drive.run import Row, Run
+from . import theme
+
+_SEGMENTS = ("building", "checking", "timing", "rechecking")
+_BUILD_ENDS = (Status.BUILD_FAILED, Status.BUILD_TIMEOUT, Status.NO_COMPILER, Status.RENDER_FAILED)
+_LOG_CHARACTERS = 12_000
+
+
+@st.fragment(run_every=0.5)
+def live_strip(run: Run) -> None:
+    """Follows the run twice a second; draws the whole page once more when it has ended."""
+    if not run.active:
+        st.rerun()
+    theme.html(running_strip(run))
+
+
+@st.fragment(run_every=0.5)
+def live_rows(run: Run) -> None:
+    """The candidates on their way, and below them what the compiler prints."""
+    theme.html(rows_table(run))
+    row = _row_with_log(run)
+    with st.expander("Compiler log, as it is printed", expanded=False, key="live-log-open"):
+        if row is None:
+            theme.html('<span class="foot">Nothing is being built yet.</span>')
+        else:
+            text = log_tail(row.log_path) or "The compiler has printed nothing so far."
+            theme.html(f'<h4>{escape(row.label)}</h4><pre data-testid="live-log">{escape(text)}</pre>')
+
+
+def running_strip(run: Run) -> str:
+    """RUNNING 3 of 8, what happens now, since when and about how long."""
+    elapsed = time.time() - run.started_at
+    parts = [f"{elapsed:.0f} s since start"]
+    if run.done_rows:
+        parts.append(f"about {elapsed / run.done_rows * (len(run.rows) - run.done_rows):.0f} s left")
+    parts.append("closing the browser does not stop the run")
+    word = "WAITING" if run.state == "waiting" else "RUNNING"
+    sentence = run.message[:1].upper() + run.message[1:]
+    return theme.strip(word, sentence, " · ".join(parts), badge_text=f"{word} {run.done_rows} of {len(run.rows)}")
+
+
+def ended_strip(run: Run) -> str | None:
+    """The strip of a run that did not come to its end; None for one that did."""
+    kept = f"{numbers.count(len(run.trials))} finished trials are kept."
+    if run.state == "failed":
+        sentence = run.message[:1].upper() + run.message[1:]
+        return theme.strip("FAILED", sentence if sentence.endswith(".") else f"{sentence}.", kept)
+    if run.state == "stopped":
+        done = sum(row.status is not Status.CANCELLED for row in run.rows)
+        left = len(run.rows) - done
+        return theme.strip("CANCELLED", f"Stopped by you after {done} of {len(run.rows)} candidates.",
+                           f"Resume runs the other {left}. {kept}")
+    return None
+
+
+def rows_table(run: Run) -> str:
+    return theme.table(
+        ("candidate", "direction", "build · check · time · recheck", "now"),
+        [(f"<span title='{escape(_config(row))}'>{escape(row.variant)}</span>", escape(row.direction), segments(row),
+          f"<span class=mute>{_now(row)}</span>") for row in run.rows])
+
+
+def segments(row: Row) -> str:
+    """Four segments: done teal, now blue, failed orange; the words for those who cannot see them."""
+    if row.phase == "done":
+        failed_at = None if row.status is Status.OK else _failed_segment(row)
+        marks = ["d"] * 4 if failed_at is None else ["d"] * failed_at + ["f"] + [""] * (3 - failed_at)
+        if row.status in (Status.SKIPPED, Status.CANCELLED):
+            marks = [""] * 4
+    else:
+        at = _SEGMENTS.index(row.phase) if row.phase in _SEGMENTS else -1
+        marks = ["d"] * max(0, at) + (["r"] if at >= 0 else []) + [""] * (3 - at if at >= 0 else 4)
+    label = str(row.status) if row.phase == "done" else row.phase
+    return (f'<span class="stage" role="img" aria-label="{escape(label)}">'
+            + "".join(f'<i class="{m}"></i>' for m in marks) + "</span>")
+
+
+def log_tail(path: Path | None) -> str:
+    """The end of a log file that may still grow."""
+    if path is None or not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LOG_CHARACTERS))
+        return file.read().decode("utf-8", "replace")
+
+
+def _now(row: Row) -> str:
+    if row.phase == "done" and row.status is not None:
+        return f"{theme.badge(str(row.status))} {escape(row.text)}"
+    return escape(row.phase if row.phase == row.text else f"{row.phase}: {row.text}")
+
+
+def _failed_segment(row: Row) -> int:
+    return 0 if row.status in _BUILD_ENDS else 2 if row.status is Status.IMPLAUSIBLE else 1
+
+
+def _row_with_log(run: Run) -> Row | None:
+    """The row that builds now; else the last one that has printed something."""
+    building = [r for r in run.rows if r.phase == "building" and r.text == "compiling"]
+    return next(iter(building), None) or next((r for r in reversed(run.rows) if log_tail(r.log_path)), None)
+
+
+def _config(row: Row) -> str:
+    return " ".join(f"{k}={v}" for k, v in row.config.items())

@@ -1,0 +1,125 @@
+"""The right half of the Workbench: direction switch, one row per variant with its tunables. Out come `Candidate`s.
+
+Ticks and values of all three directions are kept, whichever is shown: Run takes them all.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from ...core.candidate import EMULATED_SM, Candidate, why_not
+from ...core.env import Gpu, gpus
+from ...core.layer import DIRECTIONS, ConvTranspose, Workload
+from ...core.variants import PRECISIONS_OF, Tunable, Variant
+from . import state
+from .layer_form import Choice
+
+MOST_CANDIDATES = 200
+
+
+def direction_switch() -> str:
+    return st.segmented_control("Direction", DIRECTIONS, default=DIRECTIONS[0], key="direction", required=True,
+                                label_visibility="collapsed", width="stretch", persist_state="session") or DIRECTIONS[0]
+
+
+def variant_rows(variants: Sequence[Variant], direction: str, choice: Choice) -> None:
+    """Rows of one direction; a variant that cannot run here is greyed and says why."""
+    several = st.session_state.get("several", False)
+    with st.container(key="variants"):
+        for variant in of_direction(variants, direction):
+            reason = cannot(variant, choice)
+            name_cell, *cells = st.columns([1.25, 0.68, 0.68], vertical_alignment="top", gap="small")
+            key = _key(variant)
+            st.session_state.setdefault(f"tick {key}", True)
+            label = f"**{variant.name}**  \n:gray[:small[{_markdown(reason or variant.idea)}]]"
+            name_cell.checkbox(label, key=f"tick {key}", disabled=reason is not None, persist_state="session")
+            for number, tunable in enumerate(variant.tune):
+                _tunable(cells[number % len(cells)], key, tunable, several)
+        st.toggle("Try several values of a tunable", key="several", persist_state="session",
+                  help="Each tunable takes a list; every combination becomes a candidate.")
+
+
+def chosen_candidates(variants: Sequence[Variant], workload: Workload, choice: Choice) -> list[Candidate]:
+    """Every ticked variant of every direction, once for each combination of the chosen values."""
+    found = []
+    for variant in variants:
+        key = _key(variant)
+        if not st.session_state.get(f"tick {key}", True) or cannot(variant, choice):
+            continue
+        values = [_chosen_values(key, t) for t in variant.tune]
+        for combination in itertools.product(*values):
+            config = dict(zip((t.name for t in variant.tune), combination, strict=True))
+            form = choice.form if choice.form in variant.forms else variant.forms[0]
+            found.append(Candidate(variant, workload.layer, workload.dtype, config, choice.precision, form,
+                                   choice.compile_flags))
+    return found
+
+
+def ticked(variants: Sequence[Variant], choice: Choice) -> dict[str, list[str]]:
+    """Direction -> names of the variants that Run would take."""
+    return {d: [v.name for v in of_direction(variants, d)
+                if st.session_state.get(f"tick {_key(v)}", True) and not cannot(v, choice)] for d in DIRECTIONS}
+
+
+def of_direction(variants: Sequence[Variant], direction: str) -> list[Variant]:
+    return [v for v in variants if direction in v.computes]
+
+
+def cannot(variant: Variant, choice: Choice) -> str | None:
+    """The sentence why the variant does not serve this layer, dtype, precision and GPU at its default config."""
+    dtype = choice.workload.dtype if choice.workload else st.session_state["dtype"]
+    if choice.precision not in variant.precision or choice.precision not in PRECISIONS_OF[dtype]:
+        return f"Not run: {variant.name} does not compute {dtype} in {choice.precision}."
+    if choice.workload is None:
+        return None
+    return _why_not(variant, choice.workload.layer, dtype, choice.precision, _sm(choice.device))
+
+
+@st.cache_data(max_entries=512, show_spinner=False,
+               hash_funcs={Variant: lambda v: (v.key, v.text), ConvTranspose: lambda layer: str(layer.to_json())})
+def _why_not(variant: Variant, layer: ConvTranspose, dtype: str, precision: str, sm: int) -> str | None:
+    return why_not(Candidate(variant, layer, dtype, {}, precision, variant.forms[0]), sm=sm)
+
+
+def _sm(device: str) -> int:
+    if device == state.CPU:
+        return EMULATED_SM
+    return next((g.sm for g in _cards() if f"cuda:{g.index}" == device), EMULATED_SM)
+
+
+@st.cache_data(ttl=60, show_spinner=False)
+def _cards() -> list[Gpu]:
+    return gpus()
+
+
+def _tunable(cell: DeltaGenerator, key: str, tunable: Tunable, several: bool) -> None:
+    """One select box, or a list of values; what is chosen is kept under `set ...` while the widget is not drawn."""
+    kept, widget = f"set {key} {tunable.name}", f"{'values' if several else 'value'} {key} {tunable.name}"
+    values = _chosen_values(key, tunable)
+    if several:
+        st.session_state.setdefault(widget, values)
+        st.session_state[kept] = cell.multiselect(tunable.name, tunable.values, key=widget, help=tunable.help or None,
+                                                  placeholder=str(tunable.default))
+    else:
+        st.session_state.setdefault(widget, values[0])
+        st.session_state[kept] = [cell.selectbox(tunable.name, tunable.values, key=widget, help=tunable.help or None)]
+
+
+def _chosen_values(key: str, tunable: Tunable) -> list[int]:
+    return [v for v in st.session_state.get(f"set {key} {tunable.name}", []) if v in tunable.values] or [tunable.default]
+
+
+def _key(variant: Variant) -> str:
+    return f"{variant.direction} {variant.name}"
+
+
+def _markdown(text: str) -> str:
+    """Idea or reason as plain text inside coloured markdown: brackets and markers are escaped."""
+    for sign in "\\[]*_`$:<>":
+        text = text.replace(sign, "\\" + sign)
+    return text
+

@@ -1,0 +1,273 @@
+"""Workbench: choose a layer and candidates, run them, see what is right and how fast."""
+
+from __future__ import annotations
+
+import tempfile
+from html import escape
+from pathlib import Path
+
+import streamlit as st
+
+from ...core import facts, numbers
+from ...core.errors import BadRequest
+from ...core.layer import DIRECTIONS, Workload
+from ...core.trial import Trial
+from ...core.variants import Variant, discover
+from ...drive import doctor, plots, report
+from ...drive.run import Run, RunRequest
+from ...drive.session import Session, list_sessions, unpack
+from . import pages, results, running, state, theme, variant_rows
+from .layer_form import Choice, layer_form
+from .picture_box import layer_picture
+
+REFERENCE_GPU = "NVIDIA H200"  # its ceilings ship with the project: the floor shown where there is no GPU
+
+
+def draw() -> None:
+    variants = discover()
+    choice = layer_form(variants)
+    if choice.workload is not None:
+        st.session_state["last workload"] = choice.workload
+    workload: Workload | None = st.session_state.get("last workload")
+    if workload is None:
+        theme.html(theme.strip("BAD INPUT", choice.problems[0], "Correct the field on the left."))
+        return
+    faded = choice.workload is None
+    theme.html(layer_line(workload, choice, faded=faded), faded=faded)
+    path = state.session_paths().get(choice.session)
+    trials = shown_trials(state.trials_of(path), workload, choice)
+    run = state.active_run()
+    _strip(choice, variants, trials, run)
+    grid = st.grid(2, min_column_width=470, gap="medium")
+    with grid.container():
+        layer_picture(workload, faded=faded)
+    with grid.container():
+        _candidates(variants, choice, run)
+    _chart(variants, choice, workload, trials, path, run)
+    if run is not None:
+        running.live_rows(run)
+    elif trials:
+        _table(trials, choice, path)
+    else:
+        theme.html(results.doctor_table(state.findings()))
+        _session_actions(choice, path, selected=[])
+
+
+def layer_line(workload: Workload, choice: Choice, *, faded: bool) -> str:
+    """The layer as one writes it, and its facts."""
+    gpu = gpu_name(choice)
+    limit = report.floor_of(workload, "forward", choice.precision, gpu)
+    floor = f"{numbers.time(limit.ms)}, {limit.limit}" if limit else "not known for this GPU"
+    origin = (f"KernelBench #{choice.preset.number}" if choice.preset and workload.preset else "free layer")
+    pairs = [("output", numbers.shape(workload.output_shape)), ("work", numbers.work(facts.flops(workload))),
+             ("traffic, each tensor once", numbers.bytes_decimal(facts.bytes_moved(workload, "forward").total_bytes)),
+             ("intensity", numbers.intensity(facts.intensity(workload))),
+             (f"floor on {gpu.removeprefix('NVIDIA ')}", floor),
+             ("output never touched", numbers.share(facts.zero_share(workload), decimals=1)),
+             ("parameters", numbers.count(workload.layer.parameter_count))]
+    note = " · the last valid layer" if faded else ""
+    return (f'<div class="layer"><span class="mono">{escape(str(workload.layer))}</span>'
+            f'<span class="mute">{escape(origin)} · {escape(workload.dtype)}{note}</span></div>' + theme.facts(pairs))
+
+
+def gpu_name(choice: Choice) -> str:
+    return REFERENCE_GPU if choice.device == state.CPU else state.device_names().get(choice.device, REFERENCE_GPU)
+
+
+def shown_trials(trials: list[Trial], workload: Workload, choice: Choice) -> list[Trial]:
+    """Trials of this workload on one device: the chosen one's kind, else the one recorded last."""
+    here = report.for_workload(trials, workload)
+    kind = "cpu" if choice.device == state.CPU else "cuda"
+    mine = [t for t in here if t.device.get("kind") == kind] or here
+    key = mine[-1].device.get("key") if mine else None
+    return [t for t in mine if t.device.get("key") == key]
+
+
+def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], run: Run | None) -> None:
+    if run is not None:
+        st.session_state["followed"] = run.run_id
+        running.live_strip(run)
+        return
+    last = state.latest_run(session=choice.session)
+    if last is not None and st.session_state.get("followed") == last.run_id:
+        st.session_state["followed"] = None
+        st.toast(f"The run has ended: {last.message}.")
+    if choice.workload is None:
+        theme.html(theme.strip("BAD INPUT", choice.problems[0], "Only Run waits for this; the picture shows the last "
+                               "valid layer."))
+        return
+    ended = running.ended_strip(last) if last is not None and last.request.workload == choice.workload else None
+    found = report.headline(trials)
+    if ended:
+        theme.html(ended)
+    elif found:
+        recorded = choice.session.startswith("recorded-")
+        where = next((t.device.get("name", "") for t in trials), "")
+        evidence = f"{found.evidence} {state.left_out(state.session_paths().get(choice.session))}".strip()
+        theme.html(theme.strip(
+            found.badge, found.sentence, evidence if not recorded else f"RECORDED on {where}. {evidence}",
+            more_badges=[f"RECORDED on {where}"] if recorded else []))
+    else:
+        count = sum(map(len, variant_rows.ticked(variants, choice).values()))
+        theme.html(theme.strip("READY", "Nothing measured yet for this layer",
+                               f"{count} variants are ticked in three directions. "
+                               f"{doctor.summary(state.findings())}"))
+
+
+def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        direction = variant_rows.direction_switch()
+        button = st.empty()
+    variant_rows.variant_rows(variants, direction, choice)
+    if run is not None:
+        button.button("Stop", key="stop", on_click=_stop, args=(run,), width=170,
+                      help="Kills compilers and kernels under way; finished trials stay")
+        return
+    candidates = variant_rows.chosen_candidates(variants, choice.workload, choice) if choice.workload else []
+    too_many = len(candidates) > variant_rows.MOST_CANDIDATES
+    why = (choice.problems[0] if choice.problems else "Tick a variant." if not candidates else
+           f"{len(candidates)} candidates are too many for one run; choose fewer values." if too_many else
+           "Builds, checks and times the ticked candidates of all three directions")
+    button.button(f"Run {len(candidates)}", key="run", type="primary", width=170, help=why,
+                  disabled=bool(choice.problems) or not candidates or too_many, on_click=_start,
+                  args=(choice, tuple(candidates)))
+
+
+def _start(choice: Choice, candidates: tuple, resume: Run | None = None) -> None:
+    """Begin a run. A recorded session is never written to: the run gets a session of its own."""
+    path = state.session_paths().get(choice.session)
+    session = (Session.open(path) if path is not None and not choice.session.startswith("recorded-")
+               else Session.create())
+    st.session_state["session"] = session.name
+    request = resume.request if resume else RunRequest(
+        choice.workload, candidates, device=choice.device, modules=choice.modules, effort=choice.effort)
+    state.runner().start(request, session, resume=resume is not None)
+
+
+def _stop(run: Run) -> None:
+    state.runner().stop(run)
+
+
+def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: list[Trial], path: Path | None,
+           run: Run | None) -> None:
+    limits = {d: report.floor_of(workload, d, choice.precision, gpu_name(choice)) for d in DIRECTIONS}
+    floors = {d: limit.ms for d, limit in limits.items() if limit}
+    expected = variant_rows.ticked(variants, choice)
+    everything = {d: list(dict.fromkeys([*expected[d], *(v.name for v in variant_rows.of_direction(variants, d))]))
+                  for d in DIRECTIONS}
+    if run is not None:
+        _live_chart(run, workload, choice, expected, floors)
+        return
+    note = ""
+    if not trials:
+        recorded = _recorded_pytorch(workload)
+        if recorded:
+            trials = recorded
+            note = (f"PyTorch: recorded on {recorded[0].device.get('name', '')}. It is never compared with a time from "
+                    f"another device.")
+    _draw_chart(trials, everything, _floors_for(trials, floors), "not run yet")
+    module = plots.module_bars(trials, mode=theme.mode())
+    if module is not None:
+        theme.html(theme.heading("ModelNew against nn.ConvTranspose, allocation and autograd included"))
+        theme.chart(module, key="modules-chart", alt="module_ms forward and backward of ModelNew and nn.ConvTranspose")
+    if note:
+        theme.html(f'<span class="foot">{escape(note)}</span>')
+
+
+@st.fragment(run_every=2)
+def _live_chart(run: Run, workload: Workload, choice: Choice, expected: dict, floors: dict) -> None:
+    trials = shown_trials(state.trials_of(run.session), run.request.workload, choice)
+    asked = {d: list(dict.fromkeys(r.variant for r in run.rows if d in r.candidate.variant.computes))
+             for d in DIRECTIONS}
+    _draw_chart(trials, asked, _floors_for(trials, floors), "queued", live=True)
+
+
+def _draw_chart(trials: list[Trial], expected: dict, floors: dict, waiting: str, *, live: bool = False) -> None:
+    figure = plots.bars(trials, expected=expected, floors=floors, waiting=waiting, mode=theme.mode())
+    if live:
+        theme.chart(figure, key="live-bars", alt=plots.describe(trials))
+        return
+    event = theme.chart(figure, key="bars", alt=plots.describe(trials), on_select="rerun", selection_mode="points")
+    points = event["selection"]["points"] if event else []
+    clicked = points[0].get("customdata", [None])[0] if points else None
+    if clicked and clicked != st.session_state.get("clicked bar"):
+        st.session_state["clicked bar"] = clicked
+        _inspect(st.session_state["session"], clicked)
+
+
+def _floors_for(trials: list[Trial], floors: dict) -> dict:
+    """No floor beside emulated times: a GPU's limit says nothing about them."""
+    return {} if any(report.is_emulated(t) for t in trials) else floors
+
+
+@st.cache_data(ttl=30, show_spinner=False, hash_funcs={Workload: lambda w: str(w.to_json())})
+def _recorded_pytorch(workload: Workload) -> list[Trial]:
+    """PyTorch's times of this workload from the sessions that ship, so that one knows what to beat."""
+    for path in list_sessions():
+        if path.name.startswith("recorded-"):
+            found = [t for t in report.for_workload(state.trials_of(path), workload) if t.kind == "baseline" and t.ok]
+            if found:
+                return found
+    return []
+
+
+def _table(trials: list[Trial], choice: Choice, path: Path | None) -> None:
+    selected = results.result_table(trials)
+    notes = list(dict.fromkeys(f"{t.name} {t.direction}: {t.headline} {t.advice}" for t in trials
+                               if not t.ok and not report.is_baseline(t)))
+    if notes:
+        theme.html("".join(f'<div class="foot">{escape(n)}</div>' for n in notes[:6])
+                   + (f'<div class="foot">and {len(notes) - 6} more</div>' if len(notes) > 6 else ""))
+    _session_actions(choice, path, selected=selected)
+
+
+def _session_actions(choice: Choice, path: Path | None, *, selected: list[str]) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if path is not None:
+            if st.button("Inspect", disabled=len(selected) != 1, help="Select one row in the table"):
+                _inspect(choice.session, selected[0])
+            if st.button("Compare", help="This session beside another one"):
+                st.session_state["compare_a"] = choice.session
+                st.switch_page(pages.page("compare"))
+            if st.button("Export ModelNew", help="The right candidates of this session as one file"):
+                st.session_state["export_session"] = choice.session
+                st.session_state["export_rows"] = selected
+                st.switch_page(pages.page("export"))
+            last = state.latest_run(session=choice.session)
+            if last is not None and last.state in ("stopped", "failed"):
+                st.button("Resume", on_click=_start, args=(choice, (), last), help="Runs only what is missing")
+            st.download_button("Save", data=lambda: packed(path), file_name=f"{choice.session}.zip",
+                               mime="application/zip", on_click="ignore", help="The whole session as one zip")
+        with st.popover("Reopen"):
+            _reopen()
+        if path is not None:
+            theme.html('<span class="foot">Select a row to inspect it.</span>')
+
+
+def packed(path: Path) -> bytes:
+    """The session's zip."""
+    with tempfile.TemporaryDirectory() as folder:
+        return Session(path).pack(Path(folder) / f"{path.name}.zip").read_bytes()
+
+
+def _reopen() -> None:
+    file = st.file_uploader("A session saved before (.zip)", type="zip", key="reopen")
+    if file is None or st.session_state.get("reopened") == file.file_id:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Path(folder) / "session.zip"
+        archive.write_bytes(file.getvalue())
+        try:
+            session = unpack(archive)
+        except BadRequest as error:
+            theme.html(f'<div class="wrong" role="alert">{escape(str(error))}</div>')
+            return
+    st.session_state["reopened"] = file.file_id
+    st.session_state["next session"] = session.name
+    st.rerun()
+
+
+def _inspect(session: str, trial_id: str) -> None:
+    st.session_state["inspect_session"] = session
+    st.session_state["inspect_trial"] = trial_id
+    st.switch_page(pages.page("inspect"))

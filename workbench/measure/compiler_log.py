@@ -1,0 +1,114 @@
+"""A compiler's log in; its first error with file and line of the template, and a headline, out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
+
+# Tool, message and place of an error, tried in this order on every line of the log.
+_PLACED = (
+    re.compile(r"^(?P<file>[^:()]+?):(?P<line>\d+):(?:\d+:)? (?:fatal )?[Ee]rror: (?P<message>.+)$"),  # g++, as
+    # nvcc, and ld for code with -g
+    re.compile(r"^(?P<file>[^:()]+?)\((?P<line>\d+)\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<message>.+)$"),
+    re.compile(r"^(?P<file>[^:()]+?):(?P<line>\d+): (?P<message>undefined reference to .+)$"),
+)
+_UNPLACED = (
+    re.compile(r"^ptxas [^;]*; error\s*: (?P<message>.+)$"),
+    re.compile(r"^(?:ptxas|nvlink|nvcc|cudafe\+\+) (?:error|fatal)\s*: (?P<message>.+)$"),
+    re.compile(r"^.*?: (?P<message>undefined reference to .+)$"),
+    re.compile(r"^(?:\S*/)?ld(?:\.\w+)?: (?:error: )?(?P<message>cannot find .+)$"),
+    re.compile(r"^(?:\S*/)?(?:cc1plus|[\w+.-]*(?:g\+\+|gcc|clang\+\+|clang|c\+\+)[\w.-]*): "
+               r"(?:fatal )?error: (?P<message>.+)$"),
+    re.compile(r"^(?:\S*/)?ld(?:\.\w+)?: (?P<message>(?!.*: in function).+)$"),
+)
+_SOURCE_NAME = re.compile(r'^[ \t]*#[ \t]*line[ \t]+\d+[ \t]+"([^"]+)"', re.M)
+_REFERENCE = re.compile(r"(?P<file>[^:()\n]+?)(?::(?P<colon>\d+)(?::\d+)?:|\((?P<paren>\d+)\))")
+_DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+_KILLED = re.compile(r"Killed signal terminated program|: Killed$|died due to signal 9", re.M)
+_FILES = ("main.cpp", "cuda.cu", "source.cu")  # what text without #line is compiled as
+_CONTEXT_LINES = 12  # how far around an error its "required from" lines are looked for
+
+
+@dataclass(frozen=True)
+class FirstError:
+    """`file` and `line` are those of the template where the log names one; None when the error has no place."""
+
+    file: str | None
+    line: int | None
+    message: str
+
+    def to_json(self) -> dict[str, str | int | None]:
+        return asdict(self)
+
+
+def first_error(log: str, source: str) -> FirstError | None:
+    """The first error of a build. An error inside a header is told at the template's line that led there.
+
+    `source` is the compiled text: its #line directives say which files are the user's.
+    """
+    ours = source_names(source)
+    lines = log.splitlines()
+    for number, text in enumerate(lines):
+        if text.startswith("$ "):  # a command line, written by the wrapper
+            continue
+        for pattern in _PLACED:
+            if found := pattern.match(text):
+                file, line = _ours(found["file"], ours), int(found["line"])
+                if file not in ours:
+                    file, line = _led_from(lines, number, ours) or (file, line)
+                return FirstError(file, line, _plain(found["message"]))
+        for pattern in _UNPLACED:
+            if found := pattern.match(text):
+                return FirstError(None, None, _plain(found["message"]))
+    return None
+
+
+def source_names(source: str) -> set[str]:
+    """The files that a translation unit says it is made of."""
+    return set(_SOURCE_NAME.findall(source))
+
+
+def headline(tool: str, error: FirstError) -> str:
+    """One sentence: `g++ stopped at naive_gather.cu, line 88: 'smem_w' was not declared.`"""
+    message = error.message.rstrip(".")
+    if error.file is None:
+        return f"{tool} stopped: {message}."
+    return f"{tool} stopped at {PurePosixPath(error.file).name}, line {error.line}: {message}."
+
+
+def disk_full(texts: Iterable[str]) -> bool:
+    return any(_DISK_FULL.search(text) for text in texts)
+
+
+def killed(log: str) -> bool:
+    """The system ended the compiler, which on Linux means that memory ran out."""
+    return bool(_KILLED.search(log))
+
+
+def _ours(file: str, ours: set[str]) -> str:
+    """Assembler and linker write a #line name behind the folder of the build, which is private and soon gone."""
+    named = next((o for o in ours if file.endswith(f"/{o}")), file)
+    path = PurePosixPath(named)
+    return path.name if path.name in _FILES else named
+
+
+def _led_from(lines: list[str], number: int, ours: set[str]) -> tuple[str, int] | None:
+    """The place in one of our files that is nearest in the lines around an error: g++ writes "required from" before
+    the error, "note: in instantiation" (clang) and "detected during" (nvcc) come after it."""
+    before = range(number - 1, max(-1, number - _CONTEXT_LINES), -1)
+    after = range(number + 1, min(len(lines), number + _CONTEXT_LINES))
+    for index in (*before, *after):
+        for found in _REFERENCE.finditer(lines[index]):
+            name = found["file"].strip().removeprefix("In file included from ").removeprefix("from ")
+            name = next((o for o in ours if name == o or name.endswith(f" {o}")), None)
+            if name and not name.startswith("instance of"):
+                return name, int(found["colon"] or found["paren"])
+    return None
+
+
+def _plain(message: str) -> str:
+    """Without what repeats the place, and without g++'s name of the option that asked for it."""
+    message = message.strip().replace("\u2018", "'").replace("\u2019", "'")
+    return re.sub(r" \[-W[^\]]+\]$", "", message).replace(" in this scope", "")

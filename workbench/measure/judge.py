@@ -1,0 +1,201 @@
+"""One candidate's trial: a built library and a workload come in; status, errors, times and memory go out.
+
+Order: inputs, float64 truth, poison between guard zones, run, error check, zones and inputs untouched, compare; for
+exact integers, then for random floats, these more than once for their bits; only then time; then once more on new
+inputs. A time is handed out only when every comparison held.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.layer import Workload
+from ..core.trial import DEFAULT_ADVICE, Status
+from . import findings, timing
+from .device import free_bytes, l2_bytes
+from .findings import Finding
+from .inputs import INTEGERS, NORMAL, RECHECK
+from .launch import Launcher, MissingSymbol
+from .reference import Truth
+from .stage import GUARDS, Stage
+
+Emit = Callable[[dict[str, Any]], None]
+_RUNS = {"quick": 2, "normal": 3, "full": 10}  # how often the same inputs must give the same bits
+_KEPT_BYTES = 1 << 30                          # results above this are remembered by a fingerprint, not a copy
+_ORDER = "CUDACPU_ORDER"                       # read by the emulator at every launch
+_FLOOR_SHARE = 0.8                             # below this share of the floor a time is not believed
+_TRAFFIC_SHARE = 4                             # ... if the tensors are that many times the L2 cache
+
+
+@dataclass(frozen=True)
+class Request:
+    """The `judge` order of a worker. `guards` (default: all) and `sanitize` are for tests and memory checkers."""
+
+    library: Path
+    symbol: str
+    direction: str
+    workload: Workload
+    device: str
+    precision: str
+    effort: str = "normal"
+    time: bool = True
+    cold_l2: bool = True
+    guards: frozenset[str] = GUARDS
+    sanitize: bool = False           # no guard zones: a read beyond the end leaves the allocation and is seen
+    scratch: Path = Path(tempfile.gettempdir()) / "kernel-workbench-truth"
+    floor_ms: float | None = None
+    limit_s: float = 60.0
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Request:
+        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__ and v is not None}
+        convert = {"library": Path, "scratch": Path, "workload": Workload.from_json, "guards": frozenset}
+        return cls(**{k: convert[k](v) if k in convert else v for k, v in known.items()})
+
+
+def judge(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+    """Carry out the trial. A bad kernel is a status in the result; a crash or a hang is the parent's to see."""
+    order = Request.from_json(request)
+    facts: dict[str, Any] = {"memory": {}, "flags": ["emulated"] if order.device == "cpu" else []}
+    try:
+        result = _judge(order, emit, facts)
+    except Finding as finding:
+        result = finding.result()
+    except (torch.cuda.OutOfMemoryError, MemoryError):
+        free = free_bytes(order.device)
+        result = Finding(Status.OUT_OF_MEMORY, f"The check ran out of memory on {order.device}.",
+                         detail={"free_bytes": free}).result()
+    result["flags"] = list(dict.fromkeys([*facts["flags"], *result.get("flags", [])]))
+    return {**result, "memory": facts["memory"]}
+
+
+def implausible(median_ms: float, floor_ms: float | None, *, traffic_bytes: int, l2: int, cold_l2: bool) -> bool:
+    """A time that no kernel can reach: only claimed where caches cannot explain it."""
+    return bool(floor_ms) and cold_l2 and traffic_bytes > _TRAFFIC_SHARE * l2 and median_ms < _FLOOR_SHARE * floor_ms
+
+
+def _judge(order: Request, emit: Emit, facts: dict[str, Any]) -> dict[str, Any]:
+    if order.device != "cpu":
+        torch.cuda.set_device(order.device)
+    stage = _stage(order)
+    facts["memory"] = {"peak_bytes": stage.peak_bytes, "workspace_bytes": stage.workspace_bytes}
+    emit({"phase": "check", "text": INTEGERS})
+    _check(order, stage, INTEGERS)
+    emit({"phase": "check", "text": NORMAL})
+    begin = time.perf_counter()
+    errors = _check(order, stage, NORMAL)
+    _same_bits(order, stage, errors, emit, slow=time.perf_counter() - begin > order.limit_s / 20)
+    result = {"status": str(Status.OK), "headline": "Right in all checks.", "advice": DEFAULT_ADVICE[Status.OK],
+              "errors": errors, "kernel_ms": None, "samples": [], "detail": {}, "restart": False}
+    if not order.time:
+        return result
+    emit({"phase": "time", "text": "samples" if order.device != "cpu" else "on the emulator"})
+    measured = timing.measure(stage.launch, device=order.device, effort=order.effort, cold_l2=order.cold_l2,
+                              limit_s=order.limit_s / 3)
+    facts["flags"] += measured.flags
+    stage.run()  # an error of the timed launches is sticky, or shows again here
+    if "recheck" in order.guards:
+        emit({"phase": "recheck", "text": RECHECK})
+        try:
+            _check(order, stage, RECHECK)
+        except Finding as finding:
+            raise findings.after_timing(finding) from None
+    median_ms = measured.timing["median_ms"]
+    l2 = l2_bytes(torch.device(order.device).index or 0) if order.device != "cpu" else 0
+    if order.device != "cpu" and implausible(median_ms, order.floor_ms, cold_l2=order.cold_l2, l2=l2,
+                                             traffic_bytes=stage.peak_bytes - stage.workspace_bytes):
+        raise findings.implausible(median_ms, order.floor_ms or 0.0)
+    return {**result, "kernel_ms": measured.timing, "samples": measured.samples}
+
+
+def _stage(order: Request) -> Stage:
+    try:
+        launcher = Launcher(order.library, order.symbol, order.direction)
+    except OSError as error:
+        raise Finding(Status.LAUNCH_FAILED, f"The library cannot be loaded: {error}.",
+                      "Build it again for this machine.") from error
+    except MissingSymbol as error:
+        raise Finding(Status.LAUNCH_FAILED, str(error.args[0]), "Keep the names of the launcher functions.") from error
+    return Stage(launcher, order.workload, device=order.device, guards=order.guards, zones=not order.sanitize)
+
+
+def _check(order: Request, stage: Stage, kind: str) -> dict[str, dict[str, Any]]:
+    """One kind of inputs, once. Raises `Finding`; the first of these wins: zones, inputs, values."""
+    stage.fill(kind)
+    truth = Truth(order.workload, order.direction, kind, device=order.device, scratch=order.scratch)
+    truth.prepare(stage.tensors)
+    stage.poison()
+    stage.run()
+    if damage := stage.damage():
+        raise damage
+    compared = stage.compare(truth, precision=order.precision, exact=kind == INTEGERS)
+    unwritten_first = sorted(compared.items(), key=lambda c: (c[1].unwritten == 0, c[1].not_finite == 0))
+    for name, comparison in unwritten_first:
+        if comparison.failed:
+            raise findings.wrong_result(name, comparison, kind=kind, precision=order.precision)
+    return {name: comparison.errors() for name, comparison in compared.items()}
+
+
+def _same_bits(order: Request, stage: Stage, errors: dict[str, Any], emit: Emit, *, slow: bool) -> None:
+    """The same launch again, on the inputs that are there, must give the same bits."""
+    runs = 2 if slow else _RUNS[order.effort]
+    first = _memory(stage)
+    others, apart = 0, 0.0
+    for run in range(2, runs + 1):
+        emit({"phase": "check", "text": f"same bits, run {run} of {runs}"})
+        stage.poison()
+        with _emulated_order(run):
+            stage.run()
+        differs = False
+        for name, remembered in first.items():
+            now = stage.results()[name]
+            if isinstance(remembered, list):
+                differs = differs or _fingerprint(now) != remembered
+            elif not torch.equal(now.view(torch.uint8), remembered.view(torch.uint8)):
+                differs = True
+                distance = (now.double() - remembered.double()).abs().nan_to_num(nan=float("inf"))
+                apart = max(apart, float(distance.max()))
+        others += differs
+    if others:
+        raise Finding(**{**vars(findings.nondeterministic(others, runs, apart)), "errors": errors})
+    if damage := stage.damage():
+        raise damage
+
+
+@contextmanager
+def _emulated_order(seed: int) -> Iterator[None]:
+    """The emulator runs the threads of a launch in another order, which no right kernel notices."""
+    before = os.environ.get(_ORDER)
+    os.environ[_ORDER] = str(seed)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_ORDER]
+        else:
+            os.environ[_ORDER] = before
+
+
+def _memory(stage: Stage) -> dict[str, torch.Tensor | list[int]]:
+    return {name: t.clone() if t.numel() * t.itemsize <= _KEPT_BYTES else _fingerprint(t)
+            for name, t in stage.results().items()}
+
+
+def _fingerprint(tensor: torch.Tensor) -> list[int]:
+    """Per block: the sum of all bytes-as-integers and of their products with the place; exact, so order is free."""
+    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]
+    parts = []
+    for block in tensor.view(-1).view(whole).split(1 << 24):
+        wide = block.to(torch.int64)
+        place = torch.arange(1, len(block) + 1, device=block.device)
+        parts += [int(wide.sum()), int((wide * place).sum())]  # both wrap around at 2^64
+    return parts

@@ -1,0 +1,134 @@
+"""The text of an exported file in; its class, ready to be called on the device, out. On the CPU its build goes to the
+emulator, everything else runs as it stands there."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.trial import Status
+from .build import build
+from .compiler_log import first_error
+from .findings import Finding, launch_error
+
+# Whatever foreign Python may raise; not SystemExit and KeyboardInterrupt.
+FOREIGN = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, OSError, RuntimeError,
+           SyntaxError, TypeError, ValueError)
+_LEFT_TO_PYTORCH = {"float32": "tf32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
+
+
+class Subject:
+    """One exported file, executed. Raises `Finding` when it cannot be."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.attribute = request.get("attribute") or ""
+        self.dtype = request["workload"]["dtype"]
+        self.device = request["device"]
+        self._libraries: list[ctypes.CDLL] = []
+        name = request.get("class_name") or "ModelNew"
+        self.namespace: dict[str, Any] = {"__name__": "exported"}
+        try:
+            exec(compile(request["text"], "<exported file>", "exec"), self.namespace)
+            self.cls = self.namespace[name]
+            self.parameters = tuple(inspect.signature(self.cls.__init__).parameters)[1:]
+        except FOREIGN as error:
+            raise Finding(Status.RENDER_FAILED, f"The exported file does not run: {_said(error)}.",
+                          "Export it again; if you changed it, correct the line that Python names.") from error
+        missing = {"_build", "_DEVICE_TYPE", "_DEBUG_SYNC", "_KERNELS"} - set(self.namespace)
+        if missing:
+            raise Finding(Status.RENDER_FAILED, f"The exported file defines no {min(missing)}.",
+                          "Keep the names of the exported file.")
+        self.namespace["_DEBUG_SYNC"] = True  # the kernel that fails is to be named
+        if request["emulate"]:
+            self.namespace["_DEVICE_TYPE"] = "cpu"
+            self.namespace["_build"] = self._build_for_host
+
+    def make(self, arguments: dict[str, Any], dtype: torch.dtype | None = None) -> torch.nn.Module:
+        """The module with these constructor arguments, on the device."""
+        return self.call(lambda: self.cls(**arguments).to(self.device, dtype or getattr(torch, self.dtype)))
+
+    def holder(self, module: torch.nn.Module) -> torch.nn.Module:
+        """What holds weight and bias: the module itself, or its attribute of the original's name."""
+        if not self.attribute:
+            return module
+        if not hasattr(module, self.attribute):
+            raise Finding(Status.MISMATCH, f"The module has no attribute {self.attribute}, so the original's state_dict "
+                          f"does not fit.", "Keep the original's attribute name.")
+        return getattr(module, self.attribute)
+
+    def build_all(self, emit: Callable[[dict[str, Any]], None]) -> None:
+        """Compile every kernel of the file for the device, before anything is measured."""
+        kernels = [k for found in self.namespace["_KERNELS"].values() for k in found]
+        for number, kernel in enumerate(kernels, 1):
+            emit({"phase": "build", "text": f"kernel {number} of {len(kernels)}: {kernel.name}"})
+            try:
+                device = torch.device(self.device)
+                kernel.launchers[device] = kernel._load(device)
+            except FOREIGN as error:
+                first = first_error(str(error), kernel.source)
+                raise Finding(Status.BUILD_FAILED, f"{kernel.name} does not build: {_said(error)}.",
+                              detail={"first_error": first.to_json()} if first else {}) from error
+
+    def call(self, what: Callable[[], Any]) -> Any:
+        """Run foreign code. Raises `Finding` for what it raises."""
+        try:
+            result = what()
+            if self.device != "cpu":
+                torch.cuda.synchronize(self.device)
+            return result
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except FOREIGN as error:
+            raise self._finding(error) from error
+
+    def precision(self, direction: str, *, own: bool) -> tuple[str, bool]:
+        """(precision, whether a kernel computes it): by the chosen kernel for its own layer, else by the general."""
+        table = self.namespace["_KERNELS"]
+        found = table.get(direction, ())
+        if own and direction != "forward":
+            found = table.get("backward", ()) or found
+        fitting = [k for k in found if own or k.layer is None]
+        if not fitting:
+            return _LEFT_TO_PYTORCH[self.dtype], False
+        return (fitting[0] if own else fitting[-1]).precision, True
+
+    def _finding(self, error: Exception) -> Finding:
+        cuda = self.device != "cpu"
+        code = re.search(r"CUDA error (-?\d+)", str(error))
+        if code and int(code[1]) > 0:
+            found = launch_error(int(code[1]), self._emulator_says() or _said(error), cuda=cuda)
+            return Finding(found.status, f"{str(error).split(' could not')[0]}: {found.headline}", found.advice,
+                           found.detail, restart=found.restart)
+        if "failed while it ran" in str(error) or "CUDA error" in str(error):
+            return Finding(Status.KERNEL_FAULT, f"{_said(error)}.", restart=cuda)
+        return Finding(Status.LAUNCH_FAILED, f"The module raised {_said(error)}.", "Call it as the original is called.")
+
+    def _emulator_says(self) -> str:
+        for library in self._libraries:
+            words = library.cuda_on_cpu_last_error
+            words.restype = ctypes.c_char_p
+            if text := (words() or b"").decode(errors="replace"):
+                return text
+        return ""
+
+    def _build_for_host(self, source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
+        """Stands in the place of the exported file's `_build`: the same source, for the emulator."""
+        result = build({"source": source, "device": "cpu", "flags": list(flags)}, lambda event: None)
+        if result["status"] != Status.OK:
+            raise Finding(Status(result["status"]), result["headline"], result["advice"],
+                          {"first_error": result["first_error"]})
+        library = ctypes.CDLL(str(Path(result["library"])))
+        self._libraries.append(library)
+        return library
+
+
+def _said(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+    text = lines[0].strip().rstrip(".")
+    return text if isinstance(error, RuntimeError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,148 @@
+"""The tensors of one trial between guard zones, and the launch on them: fill, poison, launch, look for damage.
+
+Kernels take contiguous tensors. For a channels_last workload the caller's input and output are channels_last, and
+the conversions are part of the launch: a timed launch pays for them, as ModelNew would.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+
+from ..core.layer import Workload
+from .buffers import Buffer
+from .device import free_bytes
+from .findings import Finding, input_modified, launch_error, out_of_memory, overrun
+from .inputs import changed, fill, needed, results, shapes, torch_dtype
+from .launch import Launcher, problem_of
+from .reference import Truth
+from .validate import Comparison, allowed_rel_l2
+
+GUARDS = frozenset({"poison", "guard_zone", "nan", "inputs", "recheck"})
+_ACTIVATIONS = ("input", "grad_output", "output", "grad_input")  # what channels_last is about
+_LAYOUT = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+class Stage:
+    """Raises `Finding` (OUT_OF_MEMORY) when the tensors do not fit on the device."""
+
+    def __init__(self, launcher: Launcher, workload: Workload, *, device: str, guards: frozenset[str],
+                 zones: bool = True) -> None:
+        self.workload, self.device, self.guards = workload, device, guards
+        self.direction = launcher.direction
+        self._launcher, self._problem = launcher, problem_of(workload)
+        self.workspace_bytes = launcher.workspace_bytes(self._problem)
+        if self.workspace_bytes < 0:
+            raise launch_error(1, "the library was built for another layer", cuda=False)
+        self._kind = ""
+        names = (*needed(workload, self.direction), *results(workload, self.direction))
+        self._results = results(workload, self.direction)
+        self.peak_bytes = self._check_memory(names)
+        dtype, all_shapes = torch_dtype(workload), shapes(workload)
+        self.buffers = {n: Buffer(n, all_shapes[n], dtype, device=device, zones=zones) for n in names}
+        if self.workspace_bytes:
+            self.buffers["workspace"] = Buffer("workspace", (self.workspace_bytes,), torch.uint8, device=device,
+                                               zones=zones)
+        for name in self._results:
+            self.buffers[name].tensor.zero_()
+        self._callers: dict[str, torch.Tensor] = {}
+        if workload.memory_format == "channels_last":
+            layout = _LAYOUT[2 + workload.layer.dims]
+            self._callers = {n: torch.zeros(all_shapes[n], dtype=dtype, device=device).to(memory_format=layout)
+                             for n in names if n in _ACTIVATIONS}
+        workspace = self.buffers.get("workspace")
+        self._workspace = workspace.tensor if workspace else None
+        self.tensors = {n: self.buffers[n].tensor for n in names}
+
+    def fill(self, kind: str) -> None:
+        """New values for every input, at the addresses they had."""
+        self._kind = kind
+        for name in needed(self.workload, self.direction):
+            fill(self.tensors[name], name, self.workload, kind)
+            if name in self._callers:
+                self._callers[name].copy_(self.tensors[name])
+
+    def poison(self) -> None:
+        """Make everything that the kernel has to write recognisable as not written."""
+        if "poison" not in self.guards:
+            return
+        for name in (*self._results, "workspace"):
+            if name in self.buffers:
+                self.buffers[name].poison()
+
+    def launch(self) -> int:
+        """Enqueue one launch on the current stream (conversions included); returns the launcher's error."""
+        for name in needed(self.workload, self.direction):
+            if name in self._callers:
+                self.tensors[name].copy_(self._callers[name])
+        stream = torch.cuda.current_stream(self.device).cuda_stream if self.device != "cpu" else 0
+        code = self._launcher(self._problem, self.tensors, self._workspace, stream)
+        for name in self._results:
+            if name in self._callers:
+                self._callers[name].copy_(self.tensors[name])
+        return code
+
+    def run(self) -> None:
+        """Launch and wait. Raises `Finding` for any error the launcher, the runtime or the device reports."""
+        cuda = self.device != "cpu"
+        try:
+            code = self.launch()
+            text = self._launcher.error_text(code) if code else ""
+            if cuda:
+                torch.cuda.synchronize(self.device)
+        except RuntimeError as error:  # torch.AcceleratorError, or RuntimeError before torch 2.8
+            first = str(error).splitlines()[0].removeprefix("CUDA error: ")
+            raise launch_error(700 if "illegal memory access" in first else 719, first, cuda=cuda) from error
+        code = code or self._launcher.last_error()
+        if code:
+            raise launch_error(code, text or self._launcher.error_text(code), cuda=cuda)
+
+    def damage(self) -> Finding | None:
+        """What the last launch changed that it must not: guard zones first, then inputs."""
+        if "guard_zone" in self.guards:
+            for name, buffer in self.buffers.items():
+                before, behind = buffer.overrun()
+                if before or behind:
+                    return overrun(name, before, behind)
+        if "inputs" in self.guards:
+            for name in needed(self.workload, self.direction):
+                tensor = self.tensors[name]
+                count, first = changed(tensor, name, self.workload, self._kind)
+                if first is not None:
+                    return input_modified(name, count, _unravel(first, tensor.shape))
+        return None
+
+    def compare(self, truth: Truth, *, precision: str, exact: bool) -> dict[str, Comparison]:
+        """Every result of the last launch against the truth."""
+        found = {}
+        for name in self._results:
+            tensor = self.tensors[name]
+            comparison = Comparison(tuple(tensor.shape), exact=exact, rms=truth.rms[name],
+                                    allowed=allowed_rel_l2(precision, truth.reduction[name]),
+                                    poisoned="poison" in self.guards, nan_safe="nan" in self.guards)
+            for index, expected in truth.blocks(name, self.tensors):
+                comparison.add(index, tensor[index], expected)
+            found[name] = comparison
+        return found
+
+    def results(self) -> dict[str, torch.Tensor]:
+        return {n: self.tensors[n] for n in self._results}
+
+    def _check_memory(self, names: tuple[str, ...]) -> int:
+        """Bytes of all tensors together; raises `Finding` when they and the judge's own work do not fit."""
+        sizes = {n: prod(shapes(self.workload)[n]) * self.workload.element_bytes for n in names}
+        copies = 2 if self.workload.memory_format == "channels_last" else 1
+        total = sum(size * (copies if n in _ACTIVATIONS else 1) for n, size in sizes.items()) + self.workspace_bytes
+        free = free_bytes(self.device)
+        if total > free:
+            raise out_of_memory(total, free, self.device, workspace=self.workspace_bytes)
+        return total
+
+
+def _unravel(flat: int, shape: torch.Size) -> tuple[int, ...]:
+    place = []
+    for size in reversed(shape):
+        flat, rest = divmod(flat, size)
+        place.append(rest)
+    return tuple(reversed(place))

@@ -1,0 +1,192 @@
+"""Samples of how long a launch takes on the device, and the rule that ends the sampling.
+
+On a GPU every sample begins with a cold L2: one buffer of twice its size is written, then another is read, so that no
+dirty line is left for the kernel to pay; events around the launch time the device alone, because the flush keeps it
+busy while the host gets ahead. On the CPU the emulator is timed by the clock: such times say nothing about a GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from math import ceil, floor, sqrt
+from typing import Any
+
+import torch
+
+from ..core.trial import Timing
+from .device import l2_bytes
+
+ENOUGH_NOISE = 0.005        # half width of the median's 95 % interval, relative to the median
+_BATCH_MS = 50.0            # samples taken between two looks at the rule
+_HOT_HEAD_START = 100_000   # GPU cycles of waiting that let the host enqueue a launch ahead
+_SLOWED_DOWN = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # NVML clocks event reasons: power cap, slowdowns, thermal, power brake
+
+
+@dataclass(frozen=True)
+class Effort:
+    """When to stop: never before `least`, never after `most` samples or `wall_s` seconds."""
+
+    least: int
+    most: int
+    wall_s: float
+
+
+EFFORTS = {
+    "cuda": {"quick": Effort(10, 60, 1.0), "normal": Effort(30, 600, 3.0), "full": Effort(100, 3000, 12.0)},
+    "cpu": {"quick": Effort(5, 10, 0.2), "normal": Effort(5, 50, 0.5), "full": Effort(10, 200, 2.0)},
+}
+
+
+@dataclass
+class Measurement:
+    """`timing` holds the fields of `core.trial.Timing`; samples are in ms, in the order they were taken."""
+
+    timing: dict[str, Any]
+    samples: list[float]
+    flags: list[str] = field(default_factory=list)
+
+
+def measure(run: Callable[[], None], *, device: str, effort: str, cold_l2: bool = True, limit_s: float | None = None,
+            host_pays: bool = True) -> Measurement:
+    """Time `run`, which enqueues one launch on the current stream. It has been run and checked before.
+
+    `host_pays=False`: what runs is a replayed graph, whose host time says nothing about the call.
+    """
+    if device == "cpu":
+        return _measure_cpu(run, EFFORTS["cpu"][effort], limit_s)
+    return _measure_cuda(run, EFFORTS["cuda"][effort], limit_s, device=device, cold_l2=cold_l2, host_pays=host_pays)
+
+
+def summary(samples: list[float], *, stop: str, cold_l2: bool) -> dict[str, Any]:
+    """The fields of `Timing` from samples in ms."""
+    ordered = sorted(samples)
+    return asdict(Timing(median_ms=quantile(ordered, 0.5), q25_ms=quantile(ordered, 0.25),
+                         q75_ms=quantile(ordered, 0.75), min_ms=ordered[0], samples=len(ordered), stop=stop,
+                         cold_l2=cold_l2))
+
+
+def quantile(ordered: list[float], share: float) -> float:
+    """Linear interpolation between the two nearest samples, as numpy's default."""
+    place = share * (len(ordered) - 1)
+    low = floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def noise(samples: list[float]) -> float:
+    """Half width of the 95 % interval of the median, relative to it.
+
+    By order statistics, ranks n/2 -+ 0.98 sqrt(n) (Conover, Practical Nonparametric Statistics, section 3.2): no
+    assumption about how the samples are distributed.
+    """
+    ordered, n = sorted(samples), len(samples)
+    low = max(0, floor(n / 2 - 0.98 * sqrt(n)) - 1)
+    high = min(n - 1, ceil(n / 2 + 0.98 * sqrt(n)))
+    return (ordered[high] - ordered[low]) / 2 / quantile(ordered, 0.5)
+
+
+def why_stop(samples: list[float], *, effort: Effort, elapsed_s: float, wall_s: float) -> str:
+    """"noise", "samples" or "limit" when the sampling is to end, else ""."""
+    if samples and elapsed_s >= wall_s:
+        return "limit"
+    if len(samples) >= effort.most:
+        return "samples"
+    return "noise" if len(samples) >= effort.least and noise(samples) < ENOUGH_NOISE else ""
+
+
+def _measure_cpu(run: Callable[[], None], effort: Effort, limit_s: float | None) -> Measurement:
+    samples: list[float] = []
+    wall_s = min(effort.wall_s, limit_s or effort.wall_s)
+    begin = time.perf_counter()
+    stop = ""
+    while not stop:
+        start = time.perf_counter_ns()
+        run()
+        samples.append((time.perf_counter_ns() - start) / 1e6)
+        stop = why_stop(samples, effort=effort, elapsed_s=time.perf_counter() - begin, wall_s=wall_s)
+    return Measurement(summary(samples, stop=stop, cold_l2=False), samples, ["emulated"])
+
+
+def _measure_cuda(run: Callable[[], None], effort: Effort, limit_s: float | None, *, device: str, cold_l2: bool,
+                  host_pays: bool) -> Measurement:
+    index = torch.device(device).index or 0
+    wall_s = min(effort.wall_s, limit_s or effort.wall_s)
+    before = Flush(index) if cold_l2 else _head_start
+    samples: list[float] = []
+    host_ms: list[float] = []
+    slowed = False
+    begin = time.perf_counter()
+    for _ in range(3):  # clocks rise, instruction cache and TLB fill
+        before()
+        run()
+    torch.cuda.synchronize(index)
+    batch, stop = 3, ""
+    while not stop:
+        pairs = []
+        start_s = time.perf_counter()
+        for _ in range(min(batch, effort.most - len(samples))):
+            first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            before()
+            first.record()
+            enqueue = time.perf_counter_ns()
+            run()
+            host_ms.append((time.perf_counter_ns() - enqueue) / 1e6)
+            last.record()
+            pairs.append((first, last))
+        torch.cuda.synchronize(index)
+        samples += [first.elapsed_time(last) for first, last in pairs]
+        slowed = slowed or _slowed_down(index)
+        stop = why_stop(samples, effort=effort, elapsed_s=time.perf_counter() - begin, wall_s=wall_s)
+        one_ms = 1e3 * (time.perf_counter() - start_s) / len(pairs)
+        batch = max(1, min(100, round(_BATCH_MS / max(one_ms, 1e-3))))
+    flags = ["throttled"] if slowed else []
+    if host_pays and quantile(sorted(host_ms), 0.5) > quantile(sorted(samples), 0.5):
+        flags.append("launch_bound")
+    return Measurement(summary(samples, stop=stop, cold_l2=cold_l2), samples, flags)
+
+
+class Flush:
+    """Empty the L2 cache: write one buffer of twice its size, then read another."""
+
+    def __init__(self, index: int) -> None:
+        size = 2 * l2_bytes(index) // 4
+        self._written = torch.empty(size, dtype=torch.int32, device=f"cuda:{index}")
+        self._read = torch.zeros(size, dtype=torch.float32, device=f"cuda:{index}")
+
+    def __call__(self) -> None:
+        self._written.zero_()
+        self._read.sum()
+
+
+def _head_start() -> None:
+    torch.cuda._sleep(_HOT_HEAD_START)
+
+
+def _slowed_down(index: int) -> bool:
+    """True when NVML says that the clocks are held down just now; False also where NVML does not answer."""
+    nvml = _nvml(index)
+    if nvml is None:
+        return False
+    library, handle = nvml
+    try:
+        return bool(library.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & _SLOWED_DOWN)
+    except library.NVMLError:
+        return False
+
+
+@lru_cache(maxsize=16)
+def _nvml(index: int) -> tuple[Any, Any] | None:
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+    try:
+        pynvml.nvmlInit()
+        return pynvml, (pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode()) if uuid
+                        else pynvml.nvmlDeviceGetHandleByIndex(index))
+    except pynvml.NVMLError:
+        return None
