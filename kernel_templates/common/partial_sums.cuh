@@ -12,8 +12,8 @@ struct Split {
 // Terms that one accumulator adds up at most: float32 sums of 1e7 terms then stay within about 1e-6 of the truth.
 constexpr long long TERMS_PER_SUM = 16384;
 
-// About `wanted` shares, each a multiple of `granule` positions, and more of them where one would pass `longest`
-// positions; fewer when the partial sums would pass 2^24 (64 MiB in float). It depends on the problem alone, so that
+// About `wanted` shares, each a multiple of `granule` positions, and more of them where one would exceed `longest`
+// positions; fewer when the partial sums would exceed 2^24 (64 MiB in float). It depends on the problem alone, so that
 // every GPU adds in the same order.
 inline Split split_positions(long long positions, long long results, long long wanted, int granule,
                              long long longest) {

@@ -21,7 +21,7 @@ struct Position {
   int d, h, w;
 };
 
-// 64-bit: k * dilation may pass 2^31 in a layer that crops most of what it computes.
+// 64-bit: k * dilation may exceed 2^31 in a layer that crops most of what it computes.
 inline __host__ __device__ Reach reach_of(long long shift, long long stride, int in, int out) {
   const long long first = shift < 0 ? ceil_div(-shift, stride) : 0;
   const long long end = shift < out ? (out - 1 - shift) / stride + 1 : 0;

@@ -55,9 +55,9 @@ struct PendingCopies {
 }  // namespace ptx_emulation
 #endif
 
-// Copies `bytes` from global to shared memory without registers; both addresses are multiples of `bytes`. Only the first
-// `valid_bytes` are read, the rest is written as zeros. Nothing has arrived before cp_async_wait(), and then only for
-// the thread that issued it: other threads also need a barrier.
+// Copies `bytes` from global to shared memory without registers; both addresses are multiples of `bytes`. Only the
+// first `valid_bytes` are read, the rest is written as zeros. Nothing has arrived before cp_async_wait(), and then only
+// for the thread that issued it: other threads also need a barrier.
 template <int bytes>
 __device__ __forceinline__ void cp_async(void* shared, const void* global, int valid_bytes = bytes) {
   static_assert(bytes == 4 || bytes == 8 || bytes == 16, "cp.async copies 4, 8 or 16 bytes");
@@ -121,7 +121,7 @@ __device__ __forceinline__ float round_to_tf32(float x) {
 }
 
 // d = a * b + c for a warp: a 16x8, b 8x8, c and d 16x8, sums in float. All 32 lanes call it. Operands are rounded
-// beforehand with round_to_tf32(); the lower 13 bits are ignored. With row = lane / 4 and column = lane % 4, a lane holds
+// beforehand with round_to_tf32(); the lower 13 bits are ignored. With row = lane / 4, column = lane % 4, a lane holds
 //   a: (row, column) (row + 8, column) (row, column + 4) (row + 8, column + 4)
 //   b: (column, row) (column + 4, row)
 //   c, d: (row, 2 column) (row, 2 column + 1) (row + 8, 2 column) (row + 8, 2 column + 1)

@@ -12,6 +12,7 @@ BLOCK          = {values = [32, 64, 128, 256, 512], default = 128, help = "threa
 CO_PER_THREAD  = {values = [1, 2, 4, 8], default = 1, help = "output channels that share each loaded input value"}
 */
 #include "common/epilogue.cuh"
+#include "common/flat_grid.cuh"
 #include "common/problem.cuh"
 #include "common/scalar.cuh"
 
@@ -23,7 +24,7 @@ CO_PER_THREAD  = {values = [1, 2, 4, 8], default = 1, help = "output channels th
 // thread -> data: CO_PER_THREAD neighbouring output channels at one output position; a warp walks along W, so its
 // stores are whole sectors. Nothing is shared, nobody synchronises.
 template <class Layer, class Tune>
-__global__ void __launch_bounds__(Tune::BLOCK) naive_gather(
+__global__ void __launch_bounds__(Tune::BLOCK, 1) naive_gather(
     Layer layer, Sizes sizes, const typename Layer::scalar* __restrict__ input,
     const typename Layer::scalar* __restrict__ weight, const typename Layer::scalar* __restrict__ bias,
     typename Layer::scalar* __restrict__ output) {
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(Tune::BLOCK) naive_gather(
   const int taps = layer.kernel_d * layer.kernel_h * layer.kernel_w;
 
   // One thread: (batch, group, channel tile, position), position running fastest.
-  const long long item = 1LL * blockIdx.x * Tune::BLOCK + threadIdx.x;
+  const long long item = flat_block() * Tune::BLOCK + threadIdx.x;
   if (item >= sizes.batch * layer.groups * channel_tiles * out_plane) return;
   const long long position = item % out_plane;
   const long long rest = item / out_plane;
@@ -94,7 +95,7 @@ cudaError_t forward(Layer layer, Sizes sizes, const typename Layer::scalar* inpu
                     typename Layer::scalar* output, void*, cudaStream_t stream) {
   const int channel_tiles = ceil_div(layer.out_channels / layer.groups, Tune::CO_PER_THREAD);
   const long long items = sizes.batch * layer.groups * channel_tiles * sizes.out_d * sizes.out_h * sizes.out_w;
-  naive_gather<Layer, Tune><<<unsigned(ceil_div(items, Tune::BLOCK)), Tune::BLOCK, 0, stream>>>(
+  naive_gather<Layer, Tune><<<flat_grid(ceil_div(items, Tune::BLOCK)), Tune::BLOCK, 0, stream>>>(
       layer, sizes, input, weight, bias, output);
   return cudaGetLastError();
 }

@@ -9,20 +9,33 @@ needs     = []
 
 [tune]
 BLOCK                = {values = [32, 64, 128, 256], default = 128, help = "threads per block"}
-CO_PER_THREAD        = {values = [1, 2, 4, 8, 16], default = 8, help = "output channels that share each loaded input value"}
-POSITIONS_PER_THREAD = {values = [1, 2, 4], default = 2, help = "positions of a thread that share each loaded weight"}
+CO_PER_THREAD        = {values = [1, 2, 4, 8, 16], default = 8, help = "output channels that share each input value"}
+POSITIONS_PER_THREAD = {values = [1, 2, 4], default = 4, help = "positions of a thread that share each loaded weight"}
 TILES_PER_BLOCK      = {values = [1, 4, 16], default = 4, help = "tiles of positions that share weights staged whole"}
-STAGE_KB             = {values = [1, 8, 24, 48], default = 24, help = "shared memory for weights, in KB"}
+STAGE_KB             = {values = [1, 8, 16, 32, 48], default = 32, help = "shared memory for weights, in KB"}
 
 [derived]
-smem_bytes = "1024 * STAGE_KB"
+pack_bytes = "CO_PER_THREAD * max(4, element_bytes)"
+capacity   = "1024 * STAGE_KB // pack_bytes"
+taps       = "min(layer.kernel_d * layer.kernel_h * layer.kernel_w, capacity)"
+channels   = "min(layer.in_channels // layer.groups, capacity // taps)"
+smem_bytes = "channels * taps * pack_bytes"
 */
 #include "common/epilogue.cuh"
+#include "common/flat_grid.cuh"
 #include "common/pack.cuh"
 #include "common/problem.cuh"
 #include "common/staged_products.cuh"
 #include "common/taps.cuh"
 #include "common/weight_stage.cuh"
+
+// For the compiler: 512 threads a multiprocessor (128 registers each) hide the latency of loads; conversion from two
+// bytes and large tiles of sums need more registers. Unasked, ptxas spills to fit more threads.
+template <class Layer, class Tune>
+constexpr int blocks_wanted() {
+  constexpr int SUM_BYTES = sizeof(typename Layer::accumulator) * Tune::CO_PER_THREAD * Tune::POSITIONS_PER_THREAD;
+  return (SUM_BYTES > 128 ? 256 : sizeof(typename Layer::scalar) == 2 ? 384 : 512) / Tune::BLOCK;
+}
 
 // Against naive_gather:
 // - The weights of CO_PER_THREAD output channels lie in shared memory, converted and turned so that the channels of one
@@ -33,13 +46,13 @@ smem_bytes = "1024 * STAGE_KB"
 //   is a multiple of the stride: all of them meet the same taps, each weight is read once for all.
 //
 // thread -> data: POSITIONS_PER_THREAD positions x, x + span, ... of one output row; a warp walks along x, so loads
-// and stores are whole sectors. blockIdx.x: channel tile fastest (its neighbours find the input in L2), then
+// and stores are whole sectors. Blocks: channel tile fastest (its neighbours find the input in L2), then
 // positions, group, batch.
 // All threads meet at two barriers a chunk: before staging (the old weights are read no more), and after (the new ones
 // are there). Threads without a position stage with the others.
 // Bytes: weights cross to the SM once per block and not once per warp; input crosses once per channel tile.
 template <class Layer, class Tune>
-__global__ void __launch_bounds__(Tune::BLOCK) shared_weight_tiling(
+__global__ void __launch_bounds__(Tune::BLOCK, blocks_wanted<Layer, Tune>()) shared_weight_tiling(
     Layer layer, Sizes sizes, const typename Layer::scalar* __restrict__ input,
     const typename Layer::scalar* __restrict__ weight, const typename Layer::scalar* __restrict__ bias,
     typename Layer::scalar* __restrict__ output) {
@@ -64,11 +77,12 @@ __global__ void __launch_bounds__(Tune::BLOCK) shared_weight_tiling(
   const long long position_blocks = ceil_div(items, Tune::BLOCK * Tune::TILES_PER_BLOCK);
   const int channel_tiles = ceil_div(co_per_group, CO);
 
-  const long long block = blockIdx.x;
+  const long long block = flat_block();
   const int co0 = int(block % channel_tiles) * CO;  // within the group
   const long long rest = block / channel_tiles / position_blocks;
   const int group = int(rest % layer.groups);
   const long long n = rest / layer.groups;
+  if (n >= sizes.batch) return;  // the whole block
   const long long item0 = block / channel_tiles % position_blocks * (Tune::BLOCK * Tune::TILES_PER_BLOCK);
   const Scalar* in_group = input + (n * layer.in_channels + 1LL * group * ci_per_group) * in_plane;
   const Scalar* weight_group = weight + (1LL * group * ci_per_group * co_per_group + co0) * taps;
@@ -127,7 +141,8 @@ cudaError_t forward(Layer layer, Sizes sizes, const typename Layer::scalar* inpu
   const long long items = 1LL * sizes.out_d * sizes.out_h * span;
   const long long blocks = sizes.batch * layer.groups * ceil_div(co_per_group, Tune::CO_PER_THREAD) *
                            ceil_div(items, Tune::BLOCK * Tune::TILES_PER_BLOCK);
-  shared_weight_tiling<Layer, Tune><<<unsigned(blocks), Tune::BLOCK, most.channels * most.taps * sizeof(Weights),
-                                      stream>>>(layer, sizes, input, weight, bias, output);
+  const size_t bytes = most.channels * most.taps * sizeof(Weights);
+  shared_weight_tiling<Layer, Tune><<<flat_grid(blocks), Tune::BLOCK, bytes, stream>>>(
+      layer, sizes, input, weight, bias, output);
   return cudaGetLastError();
 }

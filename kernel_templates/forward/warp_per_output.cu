@@ -13,6 +13,7 @@ CO_PER_WARP        = {values = [1, 2, 4, 8], default = 8, help = "output channel
 POSITIONS_PER_WARP = {values = [1, 2, 4, 8], default = 4, help = "neighbouring positions that share each loaded weight"}
 */
 #include "common/epilogue.cuh"
+#include "common/flat_grid.cuh"
 #include "common/lane_products.cuh"
 #include "common/problem.cuh"
 #include "common/reduce.cuh"
@@ -24,11 +25,11 @@ POSITIONS_PER_WARP = {values = [1, 2, 4, 8], default = 4, help = "neighbouring p
 //
 // warp -> data: CO_PER_WARP channels x POSITIONS_PER_WARP positions ow, ow + stride, ... of one output row, which meet
 // the same taps and neighbouring inputs. lane -> data: every 32nd pair (input channel, tap); in the end one result.
-// blockIdx.x: channel tile fastest (its neighbours find the input in L1), then positions, group, batch.
+// Blocks: channel tile fastest (its neighbours find the input in L1), then positions, group, batch.
 // The lanes meet in warp_sums, whose order is fixed, so two launches agree in every bit. Warps do not meet.
 // Bytes: a loaded input serves CO_PER_WARP products, a loaded weight POSITIONS_PER_WARP.
 template <class Layer, class Tune>
-__global__ void __launch_bounds__(Tune::WARPS * 32) warp_per_output(
+__global__ void __launch_bounds__(Tune::WARPS * 32, 1) warp_per_output(
     Layer layer, Sizes sizes, const typename Layer::scalar* __restrict__ input,
     const typename Layer::scalar* __restrict__ weight, const typename Layer::scalar* __restrict__ bias,
     typename Layer::scalar* __restrict__ output) {
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(Tune::WARPS * 32) warp_per_output(
   const long long items = 1LL * sizes.out_d * sizes.out_h * row_items;
 
   const int lane = threadIdx.x % 32;
-  const long long warp = 1LL * blockIdx.x * Tune::WARPS + threadIdx.x / 32;
+  const long long warp = flat_block() * Tune::WARPS + threadIdx.x / 32;
   if (warp >= sizes.batch * layer.groups * channel_tiles * items) return;  // the whole warp
   const int co0 = int(warp % channel_tiles) * CO;                          // within the group
   const long long item = warp / channel_tiles % items;
@@ -87,7 +88,7 @@ cudaError_t forward(Layer layer, Sizes sizes, const typename Layer::scalar* inpu
   const int channel_tiles = ceil_div(layer.out_channels / layer.groups, Tune::CO_PER_WARP);
   const int row_items = ceil_div(sizes.out_w, Tune::POSITIONS_PER_WARP * layer.stride_w) * layer.stride_w;
   const long long warps = sizes.batch * layer.groups * channel_tiles * sizes.out_d * sizes.out_h * row_items;
-  warp_per_output<Layer, Tune><<<unsigned(ceil_div(warps, Tune::WARPS)), Tune::WARPS * 32, 0, stream>>>(
+  warp_per_output<Layer, Tune><<<flat_grid(ceil_div(warps, Tune::WARPS)), Tune::WARPS * 32, 0, stream>>>(
       layer, sizes, input, weight, bias, output);
   return cudaGetLastError();
 }

@@ -12,6 +12,7 @@ BLOCK          = {values = [32, 64, 128, 256, 512], default = 128, help = "threa
 CI_PER_THREAD  = {values = [1, 2, 4, 8], default = 1, help = "input channels that share each loaded gradient"}
 */
 #include "common/epilogue.cuh"
+#include "common/flat_grid.cuh"
 #include "common/problem.cuh"
 #include "common/scalar.cuh"
 
@@ -24,7 +25,7 @@ CI_PER_THREAD  = {values = [1, 2, 4, 8], default = 1, help = "input channels tha
 // thread -> data: CI_PER_THREAD neighbouring input channels at one input position; a warp walks along W, so its stores
 // are whole sectors, and its loads are for stride 1. Nothing is shared, nobody synchronises.
 template <class Layer, class Tune>
-__global__ void __launch_bounds__(Tune::BLOCK) naive_gather(
+__global__ void __launch_bounds__(Tune::BLOCK, 1) naive_gather(
     Layer layer, Sizes sizes, const typename Layer::scalar* __restrict__ grad_output,
     const typename Layer::scalar* __restrict__ weight, typename Layer::scalar* __restrict__ grad_input) {
   using Scalar = typename Layer::scalar;
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(Tune::BLOCK) naive_gather(
   const int taps = layer.kernel_d * layer.kernel_h * layer.kernel_w;
 
   // One thread: (batch, group, channel tile, position), position running fastest.
-  const long long item = 1LL * blockIdx.x * Tune::BLOCK + threadIdx.x;
+  const long long item = flat_block() * Tune::BLOCK + threadIdx.x;
   if (item >= sizes.batch * layer.groups * channel_tiles * in_plane) return;
   const long long position = item % in_plane;
   const long long rest = item / in_plane;
@@ -90,7 +91,7 @@ cudaError_t grad_input(Layer layer, Sizes sizes, const typename Layer::scalar* g
                        cudaStream_t stream) {
   const int channel_tiles = ceil_div(layer.in_channels / layer.groups, Tune::CI_PER_THREAD);
   const long long items = sizes.batch * layer.groups * channel_tiles * sizes.in_d * sizes.in_h * sizes.in_w;
-  naive_gather<Layer, Tune><<<unsigned(ceil_div(items, Tune::BLOCK)), Tune::BLOCK, 0, stream>>>(
+  naive_gather<Layer, Tune><<<flat_grid(ceil_div(items, Tune::BLOCK)), Tune::BLOCK, 0, stream>>>(
       layer, sizes, grad_output, weight, grad_input_out);
   return cudaGetLastError();
 }

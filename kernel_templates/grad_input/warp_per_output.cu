@@ -13,6 +13,7 @@ CI_PER_WARP        = {values = [1, 2, 4, 8], default = 8, help = "input channels
 POSITIONS_PER_WARP = {values = [1, 2, 4, 8], default = 4, help = "neighbouring positions that share each loaded weight"}
 */
 #include "common/epilogue.cuh"
+#include "common/flat_grid.cuh"
 #include "common/lane_products.cuh"
 #include "common/problem.cuh"
 #include "common/reduce.cuh"
@@ -25,11 +26,11 @@ POSITIONS_PER_WARP = {values = [1, 2, 4, 8], default = 4, help = "neighbouring p
 //
 // warp -> data: CI_PER_WARP channels x POSITIONS_PER_WARP neighbouring positions of one input row.
 // lane -> data: every 32nd pair (output channel, tap); in the end one result.
-// blockIdx.x: channel tile fastest (its neighbours find the gradients in L1), then positions, group, batch.
+// Blocks: channel tile fastest (its neighbours find the gradients in L1), then positions, group, batch.
 // The lanes meet in warp_sums, whose order is fixed, so two launches agree in every bit. Warps do not meet.
 // Bytes: a loaded gradient serves CI_PER_WARP products, a loaded weight POSITIONS_PER_WARP.
 template <class Layer, class Tune>
-__global__ void __launch_bounds__(Tune::WARPS * 32) warp_per_output(
+__global__ void __launch_bounds__(Tune::WARPS * 32, 1) warp_per_output(
     Layer layer, Sizes sizes, const typename Layer::scalar* __restrict__ grad_output,
     const typename Layer::scalar* __restrict__ weight, typename Layer::scalar* __restrict__ grad_input) {
   using Scalar = typename Layer::scalar;
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(Tune::WARPS * 32) warp_per_output(
   const long long items = 1LL * sizes.in_d * sizes.in_h * row_items;
 
   const int lane = threadIdx.x % 32;
-  const long long warp = 1LL * blockIdx.x * Tune::WARPS + threadIdx.x / 32;
+  const long long warp = flat_block() * Tune::WARPS + threadIdx.x / 32;
   if (warp >= sizes.batch * layer.groups * channel_tiles * items) return;  // the whole warp
   const int ci0 = int(warp % channel_tiles) * CI;                          // within the group
   const long long item = warp / channel_tiles % items;
@@ -84,7 +85,7 @@ cudaError_t grad_input(Layer layer, Sizes sizes, const typename Layer::scalar* g
   const int channel_tiles = ceil_div(layer.in_channels / layer.groups, Tune::CI_PER_WARP);
   const int row_items = ceil_div(sizes.in_w, Tune::POSITIONS_PER_WARP);
   const long long warps = sizes.batch * layer.groups * channel_tiles * sizes.in_d * sizes.in_h * row_items;
-  warp_per_output<Layer, Tune><<<unsigned(ceil_div(warps, Tune::WARPS)), Tune::WARPS * 32, 0, stream>>>(
+  warp_per_output<Layer, Tune><<<flat_grid(ceil_div(warps, Tune::WARPS)), Tune::WARPS * 32, 0, stream>>>(
       layer, sizes, grad_output, weight, grad_input_out);
   return cudaGetLastError();
 }

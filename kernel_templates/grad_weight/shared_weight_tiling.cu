@@ -5,13 +5,13 @@ after     = "naive_gather"
 idea      = "A block owns a tile of the weight gradient; what it stages in shared memory serves the whole tile."
 precision = ["ieee", "fp16", "bf16", "fp64"]
 layer     = ["constant", "runtime"]
-needs     = ["smem_bytes <= 49152"]  # static shared memory ends at 48 KB; only large tiles in float64 pass it
+needs     = ["smem_bytes <= 49152"]  # static shared memory ends at 48 KB; only large tiles in float64 exceed it
 
 [tune]
 CI_PER_THREAD       = {values = [1, 2, 4, 8], default = 4, help = "8 times as many rows in a tile"}
 COLUMNS_PER_THREAD  = {values = [1, 2, 4, 8], default = 4, help = "16 times as many columns in a tile"}
 POSITIONS           = {values = [16, 32], default = 32, help = "positions staged at a time"}
-BLOCKS              = {values = [132, 528, 2112, 8448], default = 2112, help = "about so many, by splitting the positions"}
+BLOCKS              = {values = [132, 1056, 4224, 16896], default = 4224, help = "about so many: positions are split"}
 
 [derived]
 accumulator_bytes = "8 if dtype == 'float64' else 4"
@@ -29,18 +29,18 @@ constexpr int resident_blocks() {
   return words <= 16 ? 5 : words <= 32 ? 3 : 1;
 }
 
-// Against naive_gather, which loads two elements for every product: the tile here is a tile *of the weight gradient*,
-// rows = input channels, columns = (co, tap) pairs of one group, one column after the other whatever the kernel's shape.
-// Seen so, the direction is a matrix product over positions i (o as in naive_gather):
+// Against naive_gather, which loads two elements for every product: a block owns a tile *of the weight gradient*. Its
+// rows are input channels, its columns (co, tap) pairs of one group in the order of memory, whatever the kernel's
+// shape. Seen so, the direction is a matrix product over positions i (o as in naive_gather):
 //     tile[ci, (co, k)] = sum over i of input[ci, i] * grad_output[co, o(i, k)]
-// The block stages POSITIONS of them for every row and every column in shared memory, zero where the tap leaves the
-// output; then each thread multiplies CI_PER_THREAD rows with COLUMNS_PER_THREAD columns out of registers. Bytes are
-// saved twice: an element staged once serves 8 * CI or 16 * COLUMNS gradients, and one read from shared memory serves
-// COLUMNS or CI of them. Shared memory depends on the config only, so no layer is refused: long kernels and many
-// channels become more tiles, positions become more chunks.
-// (A zero that stands for "no pair" is multiplied: an infinite input makes NaN of weights that it does not meet.)
+// The block stages POSITIONS of them in shared memory for every row and every column, 0 where a tap leaves the output;
+// then each thread multiplies CI_PER_THREAD rows with COLUMNS_PER_THREAD columns out of registers. Bytes are saved
+// twice: an element staged once serves 8 * CI or 16 * COLUMNS gradients, and one read from shared memory serves COLUMNS
+// or CI of them. Shared memory depends on the config only, so no layer is refused: long kernels and many channels
+// become more tiles, positions become more chunks.
+// (A 0 that stands for "no pair" is multiplied too: an infinite input makes NaN of weights that it does not meet.)
 //
-// thread -> data: gradients (ty + 8 a, tx + 16 b) of the tile; while staging: one position, every THREADS / POSITIONS-th
+// thread -> data: gradients (ty + 8 a, tx + 16 b) of the tile; while staging one position, every THREADS / POSITIONS-th
 // row, so that a warp reads along the positions and writes shared memory without bank conflicts.
 // The barriers: all of a chunk is staged before anyone reads it, and read before the next one overwrites it.
 template <class Layer, class Tune>
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(128, resident_blocks<Layer, Tune>()) shared_we
 #pragma unroll 4
       for (int r = my_row; r < ROW_TILE; r += THREADS / P)
         x_tile[r * PITCH + my_position] = inside && r < rows ? Sum(widen(x[r * in_plane])) : Sum(0);
-#pragma unroll 4
+#pragma unroll 8
       for (int j = my_row; j < COLUMN_TILE; j += THREADS / P) {
         Sum value = 0;
         if (inside && j < wide) {

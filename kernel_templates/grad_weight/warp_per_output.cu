@@ -10,19 +10,26 @@ needs     = []
 [tune]
 WARPS        = {values = [1, 2, 4, 8], default = 4, help = "warps per block"}
 CO_PER_WARP  = {values = [1, 2, 4, 8], default = 8, help = "output channels that share each loaded input value"}
-BLOCKS       = {values = [132, 1056, 4224, 16896], default = 4224, help = "about so many, by splitting the positions"}
+BLOCKS       = {values = [132, 1056, 4224, 16896], default = 4224, help = "about so many, by splitting positions"}
 */
 #include "common/grad_weight.cuh"
 
-// Against naive_gather, whose warp reads grad_output in up to 32 places at once: here the 32 lanes of a warp stand on 32
-// neighbouring positions of one gradient, so with stride 1 a load is whole sectors. Bytes are saved by CO_PER_WARP: neighbouring co at the same tap share the input value, the position
-// and the test whether the tap meets the output. The warps of a block take neighbouring taps and walk over the same
-// positions at the same time: what one of them loads, the others find in L1.
+// Warps that are to fit on a multiprocessor at once, to hide the latency of loads: as many as leave a thread registers
+// for all it keeps. A run-time layer and float64 need more of them.
+template <class Layer>
+constexpr int resident_warps() {
+  return !Layer::is_constant ? 16 : sizeof(typename Layer::accumulator) == 4 ? 28 : 24;
+}
+
+// Against naive_gather, whose warp reads grad_output in up to 32 places at once: here the lanes of a warp stand on 32
+// neighbouring positions of one gradient, so with stride 1 a load is whole sectors. Bytes are saved by CO_PER_WARP:
+// neighbouring co at the same tap share the input value, the position and the test whether the tap meets the output.
+// The warps of a block take neighbouring taps and walk over the same positions: what one loads, the others find in L1.
 //
 // warp -> data: (share of the positions, ci, CO_PER_WARP neighbouring co, tap), tap running fastest; lane -> every 32nd
 // position of the share. Nobody meets at a barrier; a warp meets itself in the shuffles, whose tree has a fixed order.
 template <class Layer, class Tune>
-__global__ void __launch_bounds__(32 * Tune::WARPS) warp_per_output(
+__global__ void __launch_bounds__(32 * Tune::WARPS, resident_warps<Layer>() / Tune::WARPS) warp_per_output(
     Layer layer, Sizes sizes, Split split, const typename Layer::scalar* __restrict__ input,
     const typename Layer::scalar* __restrict__ grad_output, typename Layer::accumulator* __restrict__ partials) {
   using Scalar = typename Layer::scalar;
@@ -54,7 +61,7 @@ __global__ void __launch_bounds__(32 * Tune::WARPS) warp_per_output(
     const long long end = begin + split.length < all ? begin + split.length : all;
     const Position step = position_at(32, sizes);
     Position at = position_at(begin + lane, sizes);
-#pragma unroll 2
+#pragma unroll 4
     for (long long position = begin + lane; position < end; position += 32) {
       if (meets(layer, tap, at)) {
         const Sum value = widen(x[at.n * layer.in_channels * in_plane + input_index(sizes, at)]);

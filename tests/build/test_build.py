@@ -122,7 +122,7 @@ def test_the_linkers_error_is_told(cache: Path) -> None:
 def test_the_assemblers_error_is_told(cache: Path) -> None:
     source = '#line 5 "forward/x.cu"\nextern "C" int f() { asm("foo bar"); return 1; }\n'
     result = build(request(source, cache), quiet)
-    assert result["headline"] == "g++ stopped at main.cpp, line 5: no such instruction: `foo bar'.", result
+    assert result["headline"] == "g++ stopped at x.cu, line 5: no such instruction: `foo bar'.", result
 
 
 def test_a_symbol_that_is_not_there_is_found_before_anyone_calls_it(cache: Path) -> None:

@@ -6,7 +6,9 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from tests.build.sources import ANSWER, build_elsewhere, request, result_of, slow_source
@@ -15,13 +17,26 @@ from workbench.measure.build import build
 WORD = "the compiler has begun"
 
 
-def wait_for(text: str, file: Path, limit_s: float) -> bool:
+def wait_until(true: Callable[[], bool], limit_s: float) -> bool:
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
-        if file.exists() and text in file.read_text(errors="replace"):
+        if true():
             return True
         time.sleep(0.02)
     return False
+
+
+def wait_for(text: str, file: Path, limit_s: float) -> bool:
+    return wait_until(lambda: file.exists() and text in file.read_text(errors="replace"), limit_s)
+
+
+def running_on(folder: Path) -> list[str]:
+    """Command lines that name `folder`: compilers at work there."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(process.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in found if str(folder) in line]
 
 
 def test_a_line_is_in_the_log_within_two_seconds_while_the_compiler_runs(cache: Path, tmp_path: Path) -> None:
@@ -45,6 +60,7 @@ def test_a_killed_build_is_no_hindrance_and_leaves_no_half_library(cache: Path, 
     assert wait_for(WORD, tmp_path / "first.log", 60)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    assert wait_until(lambda: not running_on(cache), 2), running_on(cache)
     left = list((cache / "building").iterdir())
     assert len(left) == 1 and (left[0] / "work/lock").exists(), "load_inline's lock, on which it would wait for ever"
     assert not (cache / "libraries").exists()

@@ -15,24 +15,44 @@ from workbench.core.template import candidate_id, render, render_batch, symbol
 from workbench.core.variants import TEMPLATES, Variant, discover, parse
 
 LAYER = preset("kb74").layer
-NAIVE = TEMPLATES / "forward" / "naive_gather.cu"
+# A template of its own, so that the shipped ones may change. It computes nothing: here it is only rendered.
+TEXT = """/* variant
+name      = "small"
+computes  = ["forward"]
+idea      = "One thread per output."
+precision = ["ieee", "fp16"]
+needs     = []
+[tune]
+BLOCK          = {values = [32, 64, 128], default = 128}
+CO_PER_THREAD  = {values = [1, 2, 4, 8], default = 1}
+*/
+#include "common/problem.cuh"
+#include "common/scalar.cuh"
+
+// Read this one first.
+template <class Layer, class Tune>
+__global__ void __launch_bounds__(Tune::BLOCK) small(Layer layer, Sizes sizes) {
+  constexpr int CO = Tune::CO_PER_THREAD;
+  const int taps = layer.kernel_d * layer.kernel_h * layer.kernel_w;
+  if (CO * taps * layer.stride_d > sizes.batch) return;
+}
+"""
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A templates folder with the shipped headers and naive_gather alone."""
+    """A templates folder with the shipped headers and one template."""
     (tmp_path / "forward").mkdir()
     (tmp_path / "common").symlink_to(TEMPLATES / "common")
-    (tmp_path / "forward" / NAIVE.name).write_text(NAIVE.read_text())
     return tmp_path
 
 
 def variant(root: Path, *changes: tuple[str, str]) -> Variant:
-    path = root / "forward" / NAIVE.name
-    text = path.read_text()
+    text = TEXT
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
+    path = root / "forward" / "small.cu"
     path.write_text(text)
     return parse(text, path)
 
@@ -61,9 +81,9 @@ def test_a_name_in_a_comment_is_no_use(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("old", "new", "words"), [
-    ('name      = "naive_gather"', 'name      = naive_gather', ["not TOML", "naive_gather.cu"]),
+    ('name      = "small"', 'name      = small', ["not TOML", "small.cu"]),
     ('/* variant', '/* kernel', ["does not begin with a comment"]),
-    ('name      = "naive_gather"', 'name      = "other"', ["other", "naive_gather.cu", "make them equal"]),
+    ('name      = "small"', 'name      = "other"', ["other", "small.cu", "make them equal"]),
     ('computes  = ["forward"]', 'computes  = ["fprop"]', ["fprop", "grad_input"]),
     ('computes  = ["forward"]', 'computes  = ["forward", "grad_input"]', ["computes one direction"]),
     ('needs     = []', 'wants     = []', ["wants", "needs"]),
@@ -80,14 +100,14 @@ def test_a_wrong_header_is_one_sentence(root: Path, old: str, new: str, words: l
 
 def test_an_include_that_does_not_exist_is_named(root: Path) -> None:
     broken = variant(root, ('#include "common/scalar.cuh"', '#include "common/scaler.cuh"'))
-    with pytest.raises(RenderError, match=r'naive_gather.cu includes "common/scaler.cuh", which does not exist') as got:
+    with pytest.raises(RenderError, match=r'small.cu includes "common/scaler.cuh", which does not exist') as got:
         render(candidate(broken))
     assert "common/" in got.value.advice
 
 
-def test_a_value_that_is_not_offered_is_refused() -> None:
-    with pytest.raises(ValueError, match="BLOCK=96 is not offered by naive_gather; choose 32, 64"):
-        candidate(parse(NAIVE.read_text(), NAIVE), config={"BLOCK": 96})
+def test_a_value_that_is_not_offered_is_refused(root: Path) -> None:
+    with pytest.raises(ValueError, match="BLOCK=96 is not offered by small; choose 32, 64"):
+        candidate(variant(root), config={"BLOCK": 96})
 
 
 def places(source: str) -> dict[str, dict[int, str]]:
@@ -122,8 +142,8 @@ def test_lines_of_the_source_are_lines_of_the_files(batched: bool, dtype: str) -
             assert seen > 5
 
 
-def test_an_id_depends_on_source_config_layer_form_and_flags_and_on_nothing_else() -> None:
-    base = candidate(parse(NAIVE.read_text(), NAIVE))
+def test_an_id_depends_on_source_config_layer_form_and_flags_and_on_nothing_else(root: Path) -> None:
+    base = candidate(variant(root))
     ids = {"base": render(base).candidate_id}
     for name, other in {
         "flags": replace(base, compile_flags=("-O1",)), "two flags": replace(base, compile_flags=("-O1", "-g")),
@@ -138,8 +158,8 @@ def test_an_id_depends_on_source_config_layer_form_and_flags_and_on_nothing_else
     assert not re.search(r"sm_\d\d|compute_\d\d", render(base).source)  # no arch: two GPUs share the id
 
 
-def test_the_parameters_of_the_layer_are_constants_or_members() -> None:
-    base = candidate(parse(NAIVE.read_text(), NAIVE))
+def test_the_parameters_of_the_layer_are_constants_or_members(root: Path) -> None:
+    base = candidate(variant(root))
     assert "static constexpr int dilation_w = 3;" in render(base).instance
     runtime = render(replace(base, form="runtime")).instance
     assert "int dilation_w;" in runtime and "dilation_w = " not in runtime
@@ -148,11 +168,11 @@ def test_the_parameters_of_the_layer_are_constants_or_members() -> None:
         replace(base, form="runtime", layer=preset("kb79").layer)).source
 
 
-def test_a_batch_holds_every_shared_text_once() -> None:
-    naive = parse(NAIVE.read_text(), NAIVE)
-    members = [render(candidate(naive, config={"BLOCK": b})) for b in (32, 64, 128)]
+def test_a_batch_holds_every_shared_text_once(root: Path) -> None:
+    only = variant(root)
+    members = [render(candidate(only, config={"BLOCK": b})) for b in (32, 64, 128)]
     text = render_batch([*members, members[0]])
-    assert text.count("__global__ void __launch_bounds__(Tune::BLOCK) naive_gather(") == 1
+    assert text.count("__global__ void __launch_bounds__(Tune::BLOCK) small(") == 1
     assert text.count("struct Problem {") == 1
     for one in members:
         assert text.count(f"({symbol(one)}, Layer, Tune)") == 1
@@ -163,7 +183,7 @@ def test_a_batch_keeps_two_texts_of_one_name_apart(root: Path) -> None:
     first = render(candidate(variant(root)))
     second = render(candidate(variant(root, ("const int taps =", "const  int taps ="))))
     text = render_batch([first, second])
-    assert len(set(re.findall(r"^namespace (forward_naive_gather_\w+) \{", text, re.M))) == 2
+    assert len(set(re.findall(r"^namespace (forward_small_\w+) \{", text, re.M))) == 2
     assert first.candidate_id != second.candidate_id
 
 
@@ -173,7 +193,6 @@ def test_headers_that_differ_under_one_name_are_not_mixed(root: Path, tmp_path: 
     (other / "common").mkdir()
     for header in (TEMPLATES / "common").iterdir():
         (other / "common" / header.name).write_text(header.read_text() + "// changed\n")
-    (other / "forward" / NAIVE.name).write_text(NAIVE.read_text())
     with pytest.raises(RenderError, match="separate batches"):
         render_batch([render(candidate(variant(root))), render(candidate(variant(other)))])
 

@@ -12,7 +12,7 @@ INVALID_VALUE, INVALID_CONFIGURATION, ASSERT, LAUNCH_FAILURE = 1, 9, 710, 719
     ("function", "words", "marks"),
     [
         ("run_divergent", "divergent __syncthreads()", ["divergent_first", "divergent_second"]),
-        ("run_deadlock", "deadlock in block (0, 0, 0): 112 threads wait", ["deadlock_barrier", "deadlock_warp"]),
+        ("run_deadlock", "deadlock in block (0, 0, 0): 111 threads wait", ["deadlock_barrier", "deadlock_warp"]),
         ("run_not_in_mask", "mask 0x0000ffff, which leaves it out", ["not_in_mask"]),
         ("run_different_operations", "different warp operations", ["different_first", "different_second"]),
     ],
@@ -58,13 +58,14 @@ def test_assert(kernels: Kernels) -> None:
     assert "thread (63, 0, 0)" in faults.last_error()
 
 
-def test_too_little_stack_is_noticed(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("function", ["run_much_stack", "run_much_stack_and_wait"])
+def test_too_little_stack_is_noticed(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
     faults, out = kernels("faults"), np.zeros(64, np.int32)
     monkeypatch.setenv("CUDACPU_STACK", "16384")
-    assert faults("run_much_stack", out) == LAUNCH_FAILURE
+    assert faults(function, out) == LAUNCH_FAILURE
     assert "16384 bytes of stack: raise CUDACPU_STACK" in faults.last_error()
     monkeypatch.delenv("CUDACPU_STACK")
-    assert faults("run_much_stack", out) == 0
+    assert faults(function, out) == 0
 
 
 @pytest.mark.parametrize(

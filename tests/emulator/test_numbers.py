@@ -11,8 +11,9 @@ ALL = np.arange(65536, dtype=np.uint16)
 def same(actual: np.ndarray, expected: np.ndarray) -> None:
     """Equal bits, but any NaN for a NaN."""
     both_nan = np.isnan(actual) & np.isnan(expected)
-    as_bits = np.dtype(f"u{actual.itemsize}")
-    np.testing.assert_array_equal(np.where(both_nan, 0, actual.view(as_bits)), np.where(both_nan, 0, expected.view(as_bits)))
+    unsigned = np.dtype(f"u{actual.itemsize}")
+    actual_bits, expected_bits = actual.view(unsigned), expected.view(unsigned)
+    np.testing.assert_array_equal(np.where(both_nan, 0, actual_bits), np.where(both_nan, 0, expected_bits))
 
 
 def bfloat16(values: torch.Tensor) -> np.ndarray:
@@ -34,10 +35,11 @@ def test_every_half_and_bfloat16_as_float(kernels: Kernels) -> None:
 
 def interesting_floats() -> np.ndarray:
     """Every half and bfloat16, the ties between neighbours, the floats beside each, and random bits."""
-    near = [ALL.view(np.float16).astype(np.float32), widened(ALL)]
-    bits = np.concatenate([v.view(np.uint32) for v in near])
+    exact = [ALL.view(np.float16).astype(np.float32), widened(ALL)]
+    bits = np.concatenate([v.view(np.uint32) for v in exact])
     # 0x1000 is half a unit of a normal half; 0x8000 of a bfloat16.
-    around = [bits + np.uint32(step) for half in (0, 0x1000, 0x8000) for step in (half - 1 & 0xFFFFFFFF, half, half + 1)]
+    steps = [(half + near) % 2**32 for half in (0, 0x1000, 0x8000) for near in (-1, 0, 1)]
+    around = [bits + np.uint32(step) for step in steps]
     subnormal_ties = (np.arange(4096, dtype=np.float64) / 2 * 2.0**-24).astype(np.float32).view(np.uint32)
     random = np.random.default_rng(0).integers(0, 1 << 32, 200_000, dtype=np.uint32)
     return np.concatenate([*around, subnormal_ties, subnormal_ties + np.uint32(1), random]).view(np.float32)
@@ -54,7 +56,8 @@ def test_float_to_half_and_bfloat16(kernels: Kernels) -> None:
 
 def test_double_is_rounded_once(kernels: Kernels) -> None:
     ties = np.concatenate([(1 + (np.arange(64) + 0.5) / 1024), (1 + (np.arange(64) + 0.5) / 128)])
-    values = np.concatenate([ties, ties * (1 + 2.0**-40), ties * (1 - 2.0**-40), -ties * 2.0**-20, [1e300, -1e-300, 0.0]])
+    beside = [ties * (1 + 2.0**-40), ties * (1 - 2.0**-40)]
+    values = np.concatenate([ties, *beside, -ties * 2.0**-20, [1e300, -1e-300, 0.0]])
     half, brain = np.empty(values.size, np.uint16), np.empty(values.size, np.uint16)
     assert kernels("numbers")("run_double_to_short", values, half, brain, values.size) == 0
     with np.errstate(over="ignore"):

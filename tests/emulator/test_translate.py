@@ -20,14 +20,26 @@ def body(source: str) -> str:
     [
         ("k<<<1, 2>>>(x);", "cuda_on_cpu::launch(k, 1, 2)(x);"),
         ("k<<<g, b, smem, stream>>>();", "cuda_on_cpu::launch(k, g, b, smem, stream)();"),
-        ("if (a<b) k<A, B<C>><<<dim3(1, 2), f(a, b)>>>(x, y);", "if (a<b) cuda_on_cpu::launch(k<A, B<C>>, dim3(1, 2), f(a, b))(x, y);"),
-        ("case 1:ns::S<int>::k<(a > b), 3> <<<1, 2>>> (x);", "case 1:cuda_on_cpu::launch(ns::S<int>::k<(a > b), 3> , 1, 2) (x);"),
+        (
+            "if (a<b) k<A, B<C>><<<dim3(1, 2), f(a, b)>>>(x, y);",
+            "if (a<b) cuda_on_cpu::launch(k<A, B<C>>, dim3(1, 2), f(a, b))(x, y);",
+        ),
+        (
+            "case 1:ns::S<int>::k<(a > b), 3> <<<1, 2>>> (x);",
+            "case 1:cuda_on_cpu::launch(ns::S<int>::k<(a > b), 3> , 1, 2) (x);",
+        ),
         ("return (*table[i])<<<1, 2>>>(x);", "return cuda_on_cpu::launch((*table[i]), 1, 2)(x);"),
-        ("a<1><<<1,\n  2>>>(\n x); b<2><<<3, 4>>>();", "cuda_on_cpu::launch(a<1>, 1,\n  2)(\n x); cuda_on_cpu::launch(b<2>, 3, 4)();"),
+        (
+            "a<1><<<1,\n  2>>>(\n x); b<2><<<3, 4>>>();",
+            "cuda_on_cpu::launch(a<1>, 1,\n  2)(\n x); cuda_on_cpu::launch(b<2>, 3, 4)();",
+        ),
         ('// k<<<1, 2>>>(x)\n"k<<<1, 2>>>(x)" /* << */', '// k<<<1, 2>>>(x)\n"k<<<1, 2>>>(x)" /* << */'),
         ("k<'\"'><<<1'000, 2>>>(x); // '", "cuda_on_cpu::launch(k<'\"'>, 1'000, 2)(x); // '"),
         ('R"(k<<<1, 2>>>(x)")";', 'R"(k<<<1, 2>>>(x)")";'),
-        ("#define RUN(k, ...) k<<<1, 2>>>(__VA_ARGS__)", "#define RUN(k, ...) cuda_on_cpu::launch(k, 1, 2)(__VA_ARGS__)"),
+        (
+            "#define RUN(k, ...) k<<<1, 2>>>(__VA_ARGS__)",
+            "#define RUN(k, ...) cuda_on_cpu::launch(k, 1, 2)(__VA_ARGS__)",
+        ),
         ("a <<< b", "a <<< b"),
     ],
 )
@@ -61,9 +73,15 @@ def test_template_arguments_left_to_deduce(declared: str, kernel: str, deduced: 
         ("extern __shared__ float s[];", "CUDA_ON_CPU_DYNAMIC_SHARED(s, float);"),
         ("extern __shared__ __align__(16) unsigned char s[];", "CUDA_ON_CPU_DYNAMIC_SHARED(s, unsigned char);"),
         ("alignas(16) extern __shared__ float4 s[];", "CUDA_ON_CPU_DYNAMIC_SHARED(s, float4);"),
-        ("extern __shared__ alignas(sizeof(T)) typename A<B, C>::T s[][8];", "CUDA_ON_CPU_DYNAMIC_SHARED(s, typename A<B, C>::T [8]);"),
+        (
+            "extern __shared__ alignas(sizeof(T)) typename A<B, C>::T s[][8];",
+            "CUDA_ON_CPU_DYNAMIC_SHARED(s, typename A<B, C>::T [8]);",
+        ),
         ("extern volatile __shared__ int s[];", "CUDA_ON_CPU_DYNAMIC_SHARED(s, volatile int);"),
-        ("__shared__ float a[2][n < 3 ? 1 : 2], b;", "CUDA_ON_CPU_SHARED(a, float[2][n < 3 ? 1 : 2]); CUDA_ON_CPU_SHARED(b, float);"),
+        (
+            "__shared__ float a[2][n < 3 ? 1 : 2], b;",
+            "CUDA_ON_CPU_SHARED(a, float[2][n < 3 ? 1 : 2]); CUDA_ON_CPU_SHARED(b, float);",
+        ),
         ("static __shared__ Pair<int, 2> p;", "CUDA_ON_CPU_SHARED(p, Pair<int, 2>);"),
         ("__shared__ // why\n float\n a[3]; x", "CUDA_ON_CPU_SHARED(a, float[3]);\n\n x"),
         ("__shared__ struct { int a; } s;", "__shared__ struct { int a; } s;"),

@@ -10,7 +10,9 @@ LANES = np.arange(32)
 
 @pytest.mark.parametrize(("function", "dtype"), [("run_sum_float", np.float32), ("run_sum_double", np.float64)])
 @pytest.mark.parametrize("order", ["forward", "reverse", "5"])
-def test_sum_by_shuffles(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, function: str, dtype: type, order: str) -> None:
+def test_sum_by_shuffles(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, function: str, dtype: type, order: str
+) -> None:
     monkeypatch.setenv("CUDACPU_ORDER", order)
     values = np.random.default_rng(1).integers(-1000, 1000, (4, 96)).astype(dtype)
     out = np.zeros(4 * 3, dtype)

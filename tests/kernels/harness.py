@@ -144,7 +144,7 @@ def key(one: Candidate) -> str:
 
 
 def _truth(layer: ConvTranspose, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    x, w, b = (inputs[n].double().requires_grad_() for n in ("input", "weight", "bias"))
+    x, w, b = (inputs[n].to(torch.float64, copy=True).requires_grad_() for n in ("input", "weight", "bias"))
     output = _CONV[layer.dims](x, w, b if layer.bias else None, layer.stride, layer.padding, layer.output_padding,
                                layer.groups, layer.dilation)
     assert output.shape == inputs["grad_output"].shape

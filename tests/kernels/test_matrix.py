@@ -21,7 +21,23 @@ VARIANTS = discover(TEMPLATES)
 DIRECTIONS = sorted({v.direction for v in VARIANTS})
 FORMS = [(v, form) for v in VARIANTS for form in v.forms]
 TWO = [FEW[4], FEW[6]]  # for what is tried as constants too: each is one more instance to compile
-Built = dict[tuple[str, str], Library]
+
+
+class Built:
+    """The libraries by direction and form. One that does not compile fails the tests that ask for it, no others."""
+
+    def __init__(self, folder: Path) -> None:
+        jobs = {(d, form): [one for v in VARIANTS if v.direction == d and form in v.forms for one in instances(v, form)]
+                for form in ("constant", "runtime") for d in DIRECTIONS}
+        started = time.monotonic()
+        with ThreadPoolExecutor(2) as pool:
+            self._made = {name: pool.submit(build_emulated, members, folder / "_".join(name))
+                          for name, members in jobs.items() if members}
+        seconds = time.monotonic() - started
+        print(f"\n{sum(map(len, jobs.values()))} candidates in {len(jobs)} libraries: {seconds:.1f} s")
+
+    def __getitem__(self, name: tuple[str, str]) -> Library:
+        return self._made[name].result()
 
 
 def _id(value: object) -> str:
@@ -49,23 +65,15 @@ def instances(variant: Variant, form: str) -> list[Candidate]:
     first = dtypes(variant)[0]
     found = [candidate(variant, replace(w, dtype=first), form=form) for w in CASES]
     found += [candidate(variant, replace(w, dtype=d), form=form) for d in dtypes(variant) for w in TWO]
-    found += [candidate(variant, replace(w, dtype=first), form=form, **c) for c in extreme_configs(variant) for w in TWO]
+    found += [candidate(variant, replace(w, dtype=first), form=form, **config) for config in extreme_configs(variant)
+              for w in TWO]
     return [one for one in dict.fromkeys(found) if runs(one)]
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """One library per direction and form; two compilers at a time."""
-    folder = tmp_path_factory.mktemp("matrix")
-    jobs = {(d, form): [one for v in VARIANTS if v.direction == d and form in v.forms for one in instances(v, form)]
-            for form in ("constant", "runtime") for d in DIRECTIONS}
-    jobs = {name: members for name, members in jobs.items() if members}
-    started = time.monotonic()
-    with ThreadPoolExecutor(2) as pool:
-        libraries = pool.map(lambda item: build_emulated(item[1], folder / "_".join(item[0])), jobs.items())
-        made = dict(zip(jobs, libraries, strict=True))
-    print(f"\n{sum(map(len, jobs.values()))} candidates in {len(jobs)} libraries: {time.monotonic() - started:.1f} s")
-    return made
+    return Built(tmp_path_factory.mktemp("matrix"))
 
 
 def test_layers_are_many_and_small() -> None:
@@ -148,6 +156,20 @@ def test_all_directions_share_one_unit(tmp_path: Path) -> None:
     assert build_emulated([one for one in members if runs(one)], tmp_path).symbols
 
 
+def test_more_blocks_than_one_row_of_the_grid_holds(tmp_path: Path) -> None:
+    """2^30 blocks cannot run here, so a copy of the templates has rows of 7."""
+    root = tmp_path / "templates"
+    shutil.copytree(TEMPLATES, root)
+    _replace(root / "common/flat_grid.cuh", "1LL << 30", "7")
+    variants = [v for v in discover(root) if "flat_grid.cuh" in v.text and "float32" in dtypes(v)]
+    assert variants
+    library = build_emulated([candidate(v, FEW[0], form=v.forms[-1]) for v in variants], tmp_path)
+    for variant in variants:
+        for work in FEW:
+            outcome = run(library, candidate(variant, work, form=variant.forms[-1]), work)
+            assert outcome.status == "OK", f"{variant.key} {label(work)}: {outcome.status} {outcome.text}"
+
+
 DILATED = next(w for w in CASES if w.layer.dims == 1 and w.layer.dilation == (3,) and w.layer.stride == (1,))
 STRIDED = next(w for w in CASES if w.layer.dims == 1 and w.layer.stride == (3,) and w.input_size[0] > 10)
 BROKEN = [  # variant, the file that is broken, what is taken out, what is put there, the layer, what must come out
@@ -172,12 +194,15 @@ def test_a_broken_copy_is_caught(key: str, file: str, old: str, new: str, work: 
                                  tmp_path: Path) -> None:
     root = tmp_path / "templates"
     shutil.copytree(TEMPLATES, root)
-    broken = root / (file or f"{key}.cu")
-    text = broken.read_text(encoding="utf-8")
-    assert old in text, f"{broken.name} no longer contains {old!r}: name another line to break"
-    broken.write_text(text.replace(old, new), encoding="utf-8")
+    _replace(root / (file or f"{key}.cu"), old, new)
     variant = next(v for v in discover(root) if v.key == key)
     one = candidate(variant, work)
     assert run(build_emulated([one], tmp_path / "build"), one, work).status == status
     intact = candidate(next(v for v in VARIANTS if v.key == key), work)
     assert run(build_emulated([intact], tmp_path / "intact"), intact, work).status == "OK"
+
+
+def _replace(file: Path, old: str, new: str) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert old in text, f"{file.name} no longer contains {old!r}: name another line to change"
+    file.write_text(text.replace(old, new), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from workbench.core.layer import ConvTranspose
 from workbench.core.template import render, render_batch
 from workbench.core.toolchain import nvcc_problem
 from workbench.core.variants import TEMPLATES, discover
-from workbench.measure.resources import resources
+from workbench.measure.resources import NVCC_FLAGS, TORCH_NVCC_FLAGS, parse_ptxas
 
 from .test_matrix import dtypes
 
@@ -26,7 +27,8 @@ LAYERS = [ConvTranspose(1, 32, 64, 5, dilation=3, bias=False), ConvTranspose(2, 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("direction", sorted({v.direction for v in VARIANTS}))
 def test_compiles_without_spills(direction: str, arch: str, tmp_path: Path) -> None:
-    problem = nvcc_problem(find_toolchain(), None)
+    tools = find_toolchain()
+    problem = nvcc_problem(tools, None)
     require(problem is None, str(problem))
     members = [Candidate(v, layer, dtype, {}, form=form) for v in VARIANTS if v.direction == direction
                for dtype in dtypes(v) for form in v.forms
@@ -35,7 +37,13 @@ def test_compiles_without_spills(direction: str, arch: str, tmp_path: Path) -> N
     if not members:
         pytest.skip(f"no variant of {direction} runs on {arch}")
     started = time.monotonic()
-    kernels = resources(render_batch([render(one) for one in members]), [arch])[arch]
+    source = tmp_path / "batch.cu"
+    source.write_text(render_batch([render(one) for one in members]), encoding="utf-8")
+    command = [str(tools.nvcc), "-cubin", f"-arch={arch}", *TORCH_NVCC_FLAGS, *NVCC_FLAGS, str(source), "-o",
+               str(tmp_path / "batch.cubin")]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, (made.stdout + made.stderr)[:6000]
+    kernels = parse_ptxas(made.stdout + made.stderr)[arch]
     print(f"\n{direction} {arch}: {len(members)} candidates, {time.monotonic() - started:.1f} s, "
           f"registers up to {max(k['registers'] for k in kernels.values())}")
     assert len(kernels) >= len(members)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -24,6 +25,7 @@ from .errors import BadRequest
 
 DEFAULT_LIMIT_BYTES = 2 * 2**30
 LIMIT_VARIABLE = "KERNEL_WORKBENCH_CACHE_BYTES"
+_TRIES = 50
 KEEP_RECENT_S = 600  # trim spares what was used this recently: another process may be about to load it
 
 
@@ -88,19 +90,27 @@ class Cache:
         (folder / "meta.json").write_text(json.dumps({**meta, "files": files}), encoding="utf-8")
         entry = self._libraries / key
         self._libraries.mkdir(parents=True, exist_ok=True)
-        try:
-            folder.rename(entry)
-        except OSError:
-            found = self.find(key)  # another process was first
-            if found is None:
-                raise
-            return found
+        for _ in range(_TRIES):
+            try:
+                folder.rename(entry)
+                break
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            if found := self.find(key):  # another process was first
+                return found
+            self._discard(entry)  # not an entry at all; or it has just been trimmed away, and the next try succeeds
+        else:
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), str(entry))
         self.trim()
         return {**meta, "files": files, "path": str(entry)}
 
     def usage(self) -> Usage:
         entries = self._entries()
-        live = sum(_is_owned(f) for f in _folders(self._building))
+        live = 0
+        for folder in _folders(self._building):
+            with _abandoned(folder) as nobodys:
+                live += not nobodys
         return Usage(self.root, sum(size for _, size, _ in entries), limit_bytes(), len(entries), live)
 
     def trim(self, limit: int | None = None, *, keep_recent_s: float = KEEP_RECENT_S) -> int:
@@ -127,8 +137,9 @@ class Cache:
     def sweep(self) -> None:
         """Remove the folders of builds whose process is gone."""
         for folder in _folders(self._building):
-            if not _is_owned(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+            with _abandoned(folder) as nobodys:
+                if nobodys:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def _entries(self) -> list[tuple[float, int, Path]]:
         """(used at, bytes, folder) of each entry; one that vanishes meanwhile is left out."""
@@ -171,23 +182,31 @@ def _locked_folder(parent: Path, key: str) -> tuple[Path, int]:
     while True:
         folder = parent / f"{key}.{os.getpid()}.{secrets.token_hex(4)}"
         folder.mkdir()
-        lock = os.open(folder, os.O_RDONLY)
+        try:
+            lock = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # swept in the instant before it was locked
+            continue
         with suppress(OSError):  # a file system without locks: then nothing is ever swept there
             fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
             return folder, lock
-        os.close(lock)  # swept in the instant before it was locked
+        os.close(lock)
 
 
-def _is_owned(folder: Path) -> bool:
+@contextmanager
+def _abandoned(folder: Path) -> Iterator[bool]:
+    """Whether the process that made `folder` is gone; while the block runs nobody else takes it."""
     try:
         probe = os.open(folder, os.O_RDONLY)
     except OSError:
-        return False
+        yield True
+        return
     try:
         fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        nobodys = True
     except OSError:
-        return True
+        nobodys = False
+    try:
+        yield nobodys
     finally:
         os.close(probe)
-    return False

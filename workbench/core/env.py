@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import csv
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -77,14 +76,10 @@ def parse_gpus(text: str) -> list[Gpu]:
 
 def torch_info() -> TorchInfo:
     """Version of the installed PyTorch and of its CUDA, read from its files: importing it takes seconds."""
-    try:
-        version = importlib.metadata.version("torch")
-        spec = importlib.util.find_spec("torch")
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return TorchInfo()
+    spec = importlib.util.find_spec("torch")
     file = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
     values = _constants(file) if file and file.is_file() else {}
-    return TorchInfo(str(values.get("__version__") or version), values.get("cuda"))
+    return TorchInfo(values.get("__version__") or "", values.get("cuda"))
 
 
 @lru_cache(maxsize=1)

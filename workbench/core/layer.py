@@ -20,6 +20,7 @@ MEMORY_FORMATS = ("contiguous", "channels_last")
 _PER_DIMENSION = ("kernel_size", "stride", "padding", "output_padding", "dilation")
 _LOWEST = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0, "output_padding": 0}
 INT32_MAX = 2**31 - 1
+MOST_TAPS = 2**16  # of one dimension: facts and renderings walk over taps, and no layer has as many
 
 
 @dataclass(frozen=True)
@@ -180,13 +181,13 @@ class Workload:
         return cls(**{**data, "layer": ConvTranspose.from_json(data["layer"]), "input_size": tuple(data["input_size"])})
 
 
-def _check_int(name: str, value: object, *, lowest: int, field_name: str | None = None) -> None:
+def _check_int(name: str, value: object, *, lowest: int, most: int = INT32_MAX, field_name: str | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadRequest(f"{name} is {value!r}; give a whole number.", field=field_name or name)
     if value < lowest:
         raise BadRequest(f"{name} is {value}; it must be {lowest} or more.", field=field_name or name)
-    if value > INT32_MAX:
-        raise BadRequest(f"{name} is {value}; {INT32_MAX} is the most.", field=field_name or name)
+    if value > most:
+        raise BadRequest(f"{name} is {value}; {most} is the most.", field=field_name or name)
 
 
 def _per_dimension(name: str, value: Any, dims: int) -> tuple[int, ...]:
@@ -197,7 +198,7 @@ def _per_dimension(name: str, value: Any, dims: int) -> tuple[int, ...]:
         raise BadRequest(f"{name} {values} has {len(values)} numbers; a ConvTranspose{dims}d takes one or "
                          f"{dims}.", field=name)
     for v in values:
-        _check_int(name, v, lowest=_LOWEST[name])
+        _check_int(name, v, lowest=_LOWEST[name], most=MOST_TAPS if name == "kernel_size" else INT32_MAX)
     return values
 
 

@@ -7,8 +7,7 @@ joining two blocks counts a sector that both touch once; repeating a block is jo
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -46,19 +45,30 @@ def strided_axis(size: int, stride: int, runs: Mapping[int, Iterable[tuple[int, 
     classes = {r: merged for r in sorted(runs) if (merged := _merged(runs[r]))}
     if stride == 1:
         return runs_axis(size, classes.get(0, []))
-    starts = {r: [lo for lo, _ in merged] for r, merged in classes.items()}
-    edges = sorted({edge for merged in classes.values() for run in merged for edge in run})
+    # Which residues are live between two edges is a bit mask; a 0 bit parts residues that are not neighbours.
+    bit: dict[int, int] = {}
+    residue: dict[int, int] = {}
+    for r in classes:
+        bit[r] = (bit[r - 1] + 1 if r - 1 in bit else len(bit) + len(residue) + 1)
+        residue[bit[r]] = r
+    turns: dict[int, int] = {}
+    for r, merged in classes.items():
+        for edge in (e for run in merged for e in run):
+            turns[edge] = turns.get(edge, 0) ^ 1 << bit[r]
+    edges = sorted(turns)
     pieces: list[tuple[int, tuple[tuple[int, int], ...], int]] = []
-    hits = at = 0
+    hits = at = live = 0
     for lo, hi in zip(edges, edges[1:], strict=False):
-        live = [r for r, merged in classes.items() if (j := bisect_left(starts[r], lo + 1)) and lo < merged[j - 1][1]]
+        live ^= turns[lo]
         if not live:
             continue
-        first = lo * stride + live[0]
+        found = [(residue[first], residue[first] + length) for first, length in _bit_runs(live)]
+        start = found[0][0]
+        pattern = tuple((r0 - start, r1 - start) for r0, r1 in found)
+        first = lo * stride + start
         if first > at:
             pieces.append((first - at, (), 1))
-        pattern = tuple(_merged((r - live[0], r - live[0] + 1) for r in live))
-        hits += len(live) * (hi - lo)
+        hits += live.bit_count() * (hi - lo)
         if hi - lo > 1:
             pieces.append((stride, pattern, hi - lo - 1))
         pieces.append((pattern[-1][1], pattern, 1))  # the last period ends at its last chosen index
@@ -150,6 +160,18 @@ def _repeated(block: _Block, times: int, unit: int) -> _Block:
             power = _Block(2 * power.length, unit, (power, power))
     assert result is not None
     return result
+
+
+def _bit_runs(mask: int) -> Iterator[tuple[int, int]]:
+    """Runs of 1 bits, lowest first: (position, length)."""
+    at = 0
+    while mask:
+        skip = (mask & -mask).bit_length() - 1
+        mask >>= skip
+        length = (~mask & (mask + 1)).bit_length() - 1
+        yield at + skip, length
+        mask >>= length
+        at += skip + length
 
 
 def _merged(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

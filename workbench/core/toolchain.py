@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import shlex
@@ -146,13 +145,16 @@ def _find_ninja() -> Path | None:
     named = _named(NINJA_VARIABLES)
     if named:
         return _which(named[1])
+    if on_path := _which("ninja"):
+        return on_path
     # pip puts ninja beside python, which is on PATH only in an activated environment.
+    import importlib.metadata  # 40 ms that the start of every command would pay
     beside = [Path(sys.prefix) / "bin/ninja", Path(sysconfig.get_path("scripts")) / "ninja"]
     try:
         packed = [Path(str(f.locate())) for f in importlib.metadata.files("ninja") or () if f.name == "ninja"]
     except importlib.metadata.PackageNotFoundError:
         packed = []
-    return _which("ninja") or next((p for p in (*beside, *packed) if os.access(p, os.X_OK) and p.is_file()), None)
+    return next((p for p in (*beside, *packed) if os.access(p, os.X_OK) and p.is_file()), None)
 
 
 def _find_tool(name: str, home: Path | None) -> Path | None:

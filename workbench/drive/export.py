@@ -103,7 +103,8 @@ def _docstring(recipe: Recipe, kernels: dict[str, list[tuple[Candidate, Rendered
     for direction in DIRECTIONS:
         candidate = getattr(recipe, direction)
         if candidate is None:
-            own = "torch.convolution" if direction == FORWARD else "torch.ops.aten.convolution_backward"
+            own = (f"torch.conv_transpose{layer.dims}d" if direction == FORWARD
+                   else "torch.ops.aten.convolution_backward")
             lines.append(f"    {direction:<12} left to PyTorch: {own}, in TF32 or not as PyTorch is set")
             continue
         config = " ".join(f"{k}={v}" for k, v in candidate.config.items())

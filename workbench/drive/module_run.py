@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ..core.layer import DIRECTIONS
 from ..core.presets import parse_preset
 from ..core.trial import Trial
 from . import outcome
-from .export import Recipe, constructor_arguments, export_text
+from .export import export_text, verify_request
+from .recipe import Recipe
 from .run import Row, Run
 from .session import Session
 from .worker_process import WorkerDied, WorkerTimeout
@@ -27,7 +29,7 @@ def best_rows(run: Run) -> dict[str, Row]:
 
 
 def judge_modules(call: Callable[..., dict[str, Any]], run: Run, session: Session, device_name: str,
-                  device: dict[str, Any]) -> list[Trial]:
+                  device: dict[str, Any], scratch: Path) -> list[Trial]:
     """Trials of the ModelNew and of nn.ConvTranspose in its modes; empty when no candidate was right."""
     best = best_rows(run)
     if not best:
@@ -37,12 +39,10 @@ def judge_modules(call: Callable[..., dict[str, Any]], run: Run, session: Sessio
     preset = parse_preset(request.workload.preset)[0] if request.workload.preset else None
     text = export_text(recipe, constructor=preset)
     emulated = device["kind"] == "cpu"
-    order = {"text": text, "class_name": "ModelNew", "workload": request.workload.to_json(), "device": device_name,
-             "constructor_args": constructor_arguments(request.workload.layer, preset), "effort": request.effort,
-             "time": request.time, "emulate": emulated, "scratch": str(session.path), "attribute": preset.attribute
-             if preset else ""}
+    order = verify_request(text, request.workload, device=device_name, scratch=scratch, preset=preset)
     try:
-        result = call("module", order, device=device_name, limit_s=max(300.0, 4 * request.run_timeout_s))
+        result = call("module", {**order, "time": request.time, "effort": request.effort},
+                      limit_s=max(300.0, 4 * request.run_timeout_s))
     except (WorkerDied, WorkerTimeout) as error:
         result = outcome.failure(error, building=False)
     return outcome.module_trials(session, run.run_id, request.workload, device, "ModelNew", result,

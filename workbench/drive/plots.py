@@ -48,14 +48,14 @@ class _Panel:
     cells: dict[str, _Bar | str] = field(default_factory=dict)
     floor_ms: float | None = None
     best_ms: float | None = None
-    baseline_of_other_clock: bool = False
+    emulated: bool = False
 
     @property
     def end(self) -> float:
         longest = max((c.timing.q75_ms for c in self.cells.values() if isinstance(c, _Bar)), default=0.0)
-        if self.best_ms and not self.baseline_of_other_clock:
+        if self.best_ms and not self.emulated:
             return max(_CUT_AT * self.best_ms, 1.25 * (self.floor_ms or 0))
-        return 1.12 * max(longest, self.floor_ms or 0) or 1.0
+        return max(1.12 * longest, (1.12 if longest else 3.0) * (self.floor_ms or 0)) or 1.0
 
 
 def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | None = None,
@@ -74,7 +74,7 @@ def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | Non
     for direction in DIRECTIONS:
         here = [t for t in trials if t.direction == direction]
         panel = _Panel(f"<b>{direction}</b>, ms{' on the CPU emulator' if emulated else ''}",
-                       floor_ms=(floors or {}).get(direction), baseline_of_other_clock=emulated)
+                       floor_ms=(floors or {}).get(direction), emulated=emulated)
         best = _best_pytorch(here)
         panel.best_ms = best.kernel_ms.median_ms if best and best.kernel_ms else None
         fastest = min((t.kernel_ms.median_ms for t in here if t.kind == "candidate" and t.ok and t.kernel_ms),
@@ -98,10 +98,11 @@ def module_bars(trials: Iterable[Trial], *, mode: str = "light") -> go.Figure | 
     panels = []
     rows = list(dict.fromkeys(t.name for t in sorted(trials, key=report.is_baseline)))
     for direction in (FORWARD, BACKWARD):
-        theirs = [t.module_ms[direction].median_ms for t in trials if report.is_baseline(t) and direction in t.module_ms]
+        theirs = [t.module_ms[direction].median_ms for t in trials
+                  if report.is_baseline(t) and direction in t.module_ms]
         emulated = any(report.is_emulated(t) for t in trials)
         panel = _Panel(f"<b>{direction}</b>, module_ms{' on the CPU emulator' if emulated else ''}",
-                       best_ms=min(theirs, default=None), baseline_of_other_clock=emulated)
+                       best_ms=min(theirs, default=None), emulated=emulated)
         for trial in trials:
             timing = trial.module_ms.get(direction)
             if timing is None:
@@ -127,8 +128,9 @@ def samples(values_ms: Sequence[float], *, median_ms: float, floor_ms: float | N
     for value, word, dash, width in ((median_ms, "median", "solid", 1), (floor_ms, "floor", "dot", 1.5)):
         if value:
             figure.add_hline(y=value, line={"color": colours["ink"], "width": width, "dash": dash})
-            figure.add_annotation(x=1, xref="paper", y=value, text=f"{word} {numbers.milliseconds(value)}", showarrow=False,
-                                  xanchor="right", yanchor="bottom", font={"size": 11, "color": colours["ink"]})
+            figure.add_annotation(x=1, xref="paper", y=value, text=f"{word} {numbers.milliseconds(value)}",
+                                  showarrow=False, xanchor="right", yanchor="bottom",
+                                  font={"size": 11, "color": colours["ink"]})
     style(figure, height=190, mode=mode, top=10)
     figure.update_xaxes(title_text="sample, in order taken")
     figure.update_yaxes(title_text="ms", range=[0, 1.15 * max([*values_ms, floor_ms or 0])], nticks=5)
@@ -139,14 +141,15 @@ def style(figure: go.Figure, *, height: int, mode: str = "light", top: int = 26)
     """The project's look: transparent, thin grid, no title, no legend."""
     colours = _palette(mode)
     figure.update_layout(
-        height=height, margin={"l": 8, "r": 8, "t": top, "b": 8}, paper_bgcolor="rgba(0,0,0,0)",
+        height=height, margin={"l": 8, "r": 12, "t": top, "b": 8}, paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)", showlegend=False, template="none",
         font={"family": _FONT, "size": 12, "color": colours["ink"]},
         hoverlabel={"bgcolor": colours["bg2"], "bordercolor": colours["line"], "align": "left",
                     "font": {"color": colours["ink"], "size": 12, "family": _FONT}})
     for axes in (figure.update_xaxes, figure.update_yaxes):
-        axes(gridcolor=colours["grid"], linecolor=colours["line"], zeroline=False, automargin=True,
-             tickfont={"color": colours["mute"], "size": 11.5}, title_font={"color": colours["mute"], "size": 12})
+        axes(exponentformat="none", gridcolor=colours["grid"], linecolor=colours["line"], zeroline=False,
+             automargin=True, tickfont={"color": colours["mute"], "size": 11.5},
+             title_font={"color": colours["mute"], "size": 12})
     return figure
 
 
@@ -258,7 +261,7 @@ def _draw_bar(figure: go.Figure, bar: _Bar, row: str, y: int, end: float, colour
     timing = bar.timing
     cut = timing.median_ms > end
     width = min(timing.median_ms, end)
-    inside = width > _INSIDE_AT * end
+    inside = max(width, 0 if cut else timing.q75_ms) > _INSIDE_AT * end
     whisker = None if cut or timing.samples < 5 else {
         "type": "data", "symmetric": False, "array": [timing.q75_ms - timing.median_ms],
         "arrayminus": [timing.median_ms - timing.q25_ms], "color": colours["ink"], "thickness": 1, "width": 3}
@@ -268,14 +271,23 @@ def _draw_bar(figure: go.Figure, bar: _Bar, row: str, y: int, end: float, colour
                 "pattern": {"shape": "/" if bar.hatched else "", "fgcolor": colours["pytorch"], "size": 5}},
         hovertemplate=bar.hover + "<extra></extra>"), **at)
     figure.add_annotation(
-        x=width, y=y, text=("▸ " if cut else "") + bar.text, showarrow=False, borderpad=0,
+        x=_text_at(timing, width, inside, whisker is not None), y=y, text=("▸ " if cut else "") + bar.text,
+        showarrow=False, borderpad=0,
         xanchor="right" if inside else "left", xshift=-10 if inside else 7, bgcolor=None if inside else colours["bg"],
         font={"size": 11.5, "color": colours["ink"]}, **at)
 
 
+def _text_at(timing: Timing, width: float, inside: bool, has_whisker: bool) -> float:
+    """Beyond the whisker, not through it."""
+    if not has_whisker:
+        return width
+    return min(width, timing.q25_ms) if inside else max(width, timing.q75_ms)
+
+
 def _draw_lines(figure: go.Figure, panel: _Panel, rows: int, colours: dict[str, str], at: dict) -> None:
     """The two labels share one line above the panel; where they would meet, one stands left of its line."""
-    lines = [(panel.floor_ms, "floor", "floor", "dot"), (panel.best_ms, "best PyTorch", "pytorch", "solid")]
+    pytorch = "PyTorch on this CPU" if panel.emulated else "best PyTorch"
+    lines = [(panel.floor_ms, "floor", "floor", "dot"), (panel.best_ms, pytorch, "pytorch", "solid")]
     shown = [(ms, word, colour, dash) for ms, word, colour, dash in lines if ms and ms <= panel.end]
     close = len(shown) == 2 and abs(shown[0][0] - shown[1][0]) < 0.3 * panel.end
     for ms, word, colour, dash in shown:
@@ -284,6 +296,6 @@ def _draw_lines(figure: go.Figure, panel: _Panel, rows: int, colours: dict[str, 
         first = ms == min(s[0] for s in shown)
         anchor = ("right" if first else "left") if close and ms > 0.15 * panel.end else "left"
         shift = 0 if not close or ms > 0.15 * panel.end or first else 34
-        figure.add_annotation(x=ms, y=rows - 0.5, text=f"{word} {numbers.milliseconds(ms)}", showarrow=False, yanchor="bottom",
-                              xanchor=anchor, xshift=shift, borderpad=0,
+        figure.add_annotation(x=ms, y=rows - 0.5, text=f"{word} {numbers.milliseconds(ms)}", showarrow=False,
+                              yanchor="bottom", xanchor=anchor, xshift=shift, borderpad=0,
                               font={"size": 11, "color": colours["ink" if word == "floor" else "mute"]}, **at)

@@ -14,9 +14,11 @@ from math import exp, log, sqrt
 import pandas as pd
 
 from ..core import numbers
+from ..core.candidate import Candidate
 from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, Workload
 from ..core.roofline import Floor, ceilings_of, floor
 from ..core.trial import Status, Timing, Trial
+from ..core.variants import find
 
 FASTER, SLOWER, SAME, UNSURE, EMULATED = "FASTER", "SLOWER", "SAME", "UNSURE", "EMULATED"
 BASELINES = ("baseline", "module_baseline")
@@ -46,6 +48,19 @@ class Headline:
     badge: str
     sentence: str
     evidence: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same question in two sessions. `ratio` is B / A, None where the two times may not be compared."""
+
+    a: Trial
+    b: Trial
+    ratio: Ratio | None
+    verdict: str
+    note: str
+    clock: str = "kernel_ms"
+    direction: str = ""
 
 
 def frame(trials: Iterable[Trial]) -> pd.DataFrame:
@@ -111,6 +126,20 @@ def ratio_of(ours: Timing, theirs: Timing) -> Ratio:
     return Ratio(value, low, high, word)
 
 
+def pairs(ours: Iterable[Trial], theirs: Iterable[Trial]) -> list[Pair]:
+    """Trials of two sessions matched by workload, kind, direction, name, precision, config and form, the newest each.
+
+    Times of two devices, or emulated ones, have no ratio and say why in `note`.
+    """
+    of_theirs = {_same_question(t): t for t in theirs}
+    found = []
+    for key, a in {_same_question(t): t for t in ours}.items():
+        if key in of_theirs:
+            clocks = [("module_ms", d) for d in a.module_ms] or [("kernel_ms", a.direction)]
+            found += [_pair(a, of_theirs[key], clock, direction) for clock, direction in clocks]
+    return found
+
+
 def timing_of(trial: Trial, clock: str, direction: str) -> Timing | None:
     """The time of a right trial on that clock ("kernel_ms" or "module_ms"), else None."""
     if not trial.ok:
@@ -129,6 +158,13 @@ def floor_ms(trial: Trial) -> float | None:
 def floor_of(workload: Workload, direction: str, precision: str, gpu_name: str) -> Floor | None:
     """The floor of a direction on a GPU whose ceilings are known, else None."""
     return floor(workload, direction, precision, ceilings_of(gpu_name)) if precision else None
+
+
+def candidate_of(trial: Trial) -> Candidate:
+    """The trial's candidate, with the template as it is now. Raises `BadRequest` when its variant is gone."""
+    workload = Workload.from_json(trial.workload)
+    return Candidate(find(trial.name, trial.direction), workload.layer, workload.dtype, dict(trial.config),
+                     trial.precision, trial.form or "constant", trial.compile_flags)
 
 
 def is_baseline(trial: Trial) -> bool:
@@ -213,7 +249,8 @@ def _fastest(trials: Sequence[Trial], timed: list[Trial]) -> Headline | None:
     sentence = {SAME: f"{name} takes the same time as the best PyTorch, within 1 %",
                 UNSURE: f"No clear winner: {name} {shown}, {interval}"}.get(
                     ratio.verdict, f"{name} is {shown} as fast as the best PyTorch")
-    evidence = f"{numbers.time(ours.median_ms)} against {numbers.time(theirs.median_ms)} ({baseline.name}), {clock}; {interval}."
+    evidence = (f"{numbers.time(ours.median_ms)} against {numbers.time(theirs.median_ms)} ({baseline.name}), {clock}; "
+                f"{interval}.")
     limit = floor_ms(trial) if clock == "kernel_ms" else None
     if limit:
         share = limit / ours.median_ms
@@ -258,6 +295,29 @@ def registers(trial: Trial) -> int | None:
 def _identity(trial: Trial) -> tuple:
     return (trial.kind, trial.name, trial.direction, trial.precision, trial.device.get("key"), trial.candidate_id,
             json.dumps(trial.config, sort_keys=True), trial.form, trial.compile_flags)
+
+
+def _same_question(trial: Trial) -> tuple:
+    return (workload_key(trial.workload), trial.kind, trial.direction, trial.name, trial.precision,
+            json.dumps(trial.config, sort_keys=True), trial.form)
+
+
+def _pair(a: Trial, b: Trial, clock: str, direction: str) -> Pair:
+    ours, theirs = timing_of(a, clock, direction), timing_of(b, clock, direction)
+    ratio, verdict, note = None, "", ""
+    if ours is None or theirs is None:
+        wrong = next((t for t in (a, b) if not t.ok), None)
+        note = wrong.headline if wrong else "not timed"
+    elif a.device.get("key") != b.device.get("key"):
+        note = f"A ran on {a.device.get('name')}, B on {b.device.get('name')}: not compared"
+    elif is_emulated(a) or is_emulated(b):
+        verdict, note = EMULATED, "emulated times: no verdict"
+    else:
+        ratio = ratio_of(ours, theirs)
+        verdict = ratio.verdict
+        if a.candidate_id and b.candidate_id and a.candidate_id != b.candidate_id:
+            note = "the source or the flags differ"
+    return Pair(a, b, ratio, verdict, note, clock, direction)
 
 
 def _counted(ours: Sequence[Trial]) -> str:

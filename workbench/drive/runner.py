@@ -107,7 +107,7 @@ class Runner:
         self._kill(run)
         run.wait(15)
 
-    def call(self, op: str, request: dict[str, Any], *, device: str = "cpu", limit_s: float = 300) -> dict[str, Any]:
+    def call(self, op: str, request: dict[str, Any], *, limit_s: float = 300) -> dict[str, Any]:
         """One operation in a fresh measure worker (export --verify): nothing is shared with earlier kernels."""
         worker = WorkerProcess("measure", log_path=self.work_dir / f"fresh-{secrets.token_hex(4)}.log")
         try:
@@ -307,7 +307,7 @@ class Runner:
 
     def _judge_modules(self, run: Run, session: Session, device_name: str, device: dict[str, Any]) -> None:
         run.message = "judging ModelNew against nn.ConvTranspose"
-        for trial in judge_modules(self.call, run, session, device_name, device):
+        for trial in judge_modules(self.call, run, session, device_name, device, self.work_dir):
             self._record(run, session, trial)
 
     # -- records ------------------------------------------------------------------------------------------------

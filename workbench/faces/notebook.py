@@ -118,8 +118,9 @@ class Result:
 
     def export(self, path: str | Path, *, class_name: str = "ModelNew") -> Path:
         """Write the fastest right candidates as a ModelNew file. Raises `BadRequest` when none is right."""
-        from ..drive.export import export_text, recipe_from_trials
-        recipe = recipe_from_trials(self.session, self.trials)
+        from ..drive.export import export_text
+        from ..drive.recorded import recipe_from_trials
+        recipe = recipe_from_trials(self.trials)
         chosen = parse_preset(recipe.workload.preset)[0] if recipe.workload.preset else None
         Path(path).write_text(export_text(recipe, constructor=chosen, class_name=class_name))
         return Path(path)

@@ -31,7 +31,8 @@ class Buffer:
         self._end = self._start + size
         self.nbytes = size
         self.tensor = self._raw[self._start:self._end].view(dtype).view(shape)
-        self._tile = torch.tensor(_PATTERN, dtype=torch.uint8, device=device)
+        longest = max(self._start, len(self._raw) - self._end)
+        self._pattern = torch.tensor(_PATTERN, dtype=torch.uint8, device=device).repeat(longest // 2 + 1)
         for zone in self._zones():
             zone.copy_(self._expected(zone))
 
@@ -51,6 +52,8 @@ class Buffer:
     def overrun(self) -> tuple[int, int]:
         """(bytes changed before the start, bytes changed behind the end), counted from the edge to the farthest."""
         before, behind = self._zones()
+        if torch.equal(before, self._expected(before)) and torch.equal(behind, self._expected(behind)):
+            return 0, 0
         changed_before = (before != self._expected(before)).nonzero()
         changed_behind = (behind != self._expected(behind)).nonzero()
         return (len(before) - int(changed_before[0]) if len(changed_before) else 0,
@@ -60,8 +63,7 @@ class Buffer:
         return self._raw[:self._start], self._raw[self._end:]
 
     def _expected(self, zone: torch.Tensor) -> torch.Tensor:
-        phase = zone.storage_offset() % 2
-        return self._tile.repeat(len(zone) // 2 + 2)[phase:phase + len(zone)]
+        return self._pattern[:len(zone)]
 
 
 def count_poison(tensor: torch.Tensor) -> torch.Tensor:

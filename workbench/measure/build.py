@@ -54,16 +54,16 @@ def build(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
     whole = _build_unit(request)
     members = request.get("members") or []
     if not members:
-        return whole
+        return _told(whole)
     if whole["status"] != Status.BUILD_FAILED or len(members) == 1 or whole["hopeless"]:
-        results = {m["symbol"]: {**whole, "resources": _of_member(whole, m["symbol"])} for m in members}
+        results = {m["symbol"]: _told(whole) | {"resources": _of_member(whole, m["symbol"])} for m in members}
     else:
         results = {}
         for number, member in enumerate(members, 1):
             emit({"phase": "build", "text": f"the batch failed; building {number} of {len(members)} alone"})
-            results[member["symbol"]] = _build_unit({**request, **member, "symbols": [member["symbol"]],
-                                                     "key": member.get("key")})
-    return {**whole, "members": results}
+            results[member["symbol"]] = _told(_build_unit({**request, **member, "symbols": [member["symbol"]],
+                                                           "key": member.get("key")}))
+    return _told(whole) | {"members": results}
 
 
 def _build_unit(request: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +74,8 @@ def _build_unit(request: dict[str, Any]) -> dict[str, Any]:
     compiler = tools.nvcc_label if cuda else tools.cxx_label
     problem = _missing(tools, cuda=cuda)
     if problem:
-        return _result(Status.NO_COMPILER, problem, compiler=compiler, hopeless=True)
+        return _result(Status.NO_COMPILER, problem, compiler=compiler, hopeless=True,
+                       advice="" if cuda else "Install it and run again; nothing needs a restart.")
     unit = _unit(request, compiler)
     try:
         found = cache.find(unit.key) or _compile(unit, cache, tools, compiler)
@@ -206,6 +207,11 @@ def _emulator_digest() -> str:
     for file in sorted(f for f in root.rglob("*") if f.suffix in (".h", ".py", ".cuh", ".hpp", "") and f.is_file()):
         digest.update(file.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+def _told(result: dict[str, Any]) -> dict[str, Any]:
+    """Without what only this module needs: whether members are worth a try, and the kernels by their mangled names."""
+    return {k: v for k, v in result.items() if k not in ("hopeless", "kernels")}
 
 
 def _tail(log: Path, begin: int) -> str:

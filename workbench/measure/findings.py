@@ -96,10 +96,12 @@ def wrong_result(name: str, comparison: Comparison, *, kind: str, precision: str
     return _mismatch(short, comparison, kind=kind, precision=precision, detail=detail, errors=errors)
 
 
-def nondeterministic(other: int, runs: int, apart: float) -> Finding:
-    return Finding(Status.NONDETERMINISTIC,
-                   f"{other} of {runs} runs gave other bits, up to {numbers.error(apart)} apart.", "",
-                   {"runs": runs, "other": other, "apart": apart})
+def nondeterministic(others: int, runs: int, apart: float, *, finite: bool,
+                     errors: dict[str, dict[str, Any]]) -> Finding:
+    how = f", up to {numbers.error(apart)} apart" if finite and apart else "" if finite else ", some of them NaN"
+    advice = "" if finite else "Look for a read that does not wait for its write: a missing __syncthreads()."
+    return Finding(Status.NONDETERMINISTIC, f"{others} of {runs} runs gave other bits{how}.", advice,
+                   {"runs": runs, "others": others, "apart": apart}, errors)
 
 
 def implausible(median_ms: float, floor_ms: float) -> Finding:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ from .findings import Finding
 from .inputs import INTEGERS, NORMAL, RECHECK
 from .launch import Launcher, MissingSymbol
 from .reference import Truth
-from .stage import GUARDS, Stage
+from .stage import GUARDS, Stage, device_errors
 
 Emit = Callable[[dict[str, Any]], None]
 _RUNS = {"quick": 2, "normal": 3, "full": 10}  # how often the same inputs must give the same bits
 _KEPT_BYTES = 1 << 30                          # results above this are remembered by a fingerprint, not a copy
+_SMALL = 1 << 22                               # elements
 _ORDER = "CUDACPU_ORDER"                       # read by the emulator at every launch
 _FLOOR_SHARE = 0.8                             # below this share of the floor a time is not believed
 _TRAFFIC_SHARE = 4                             # ... if the tensors are that many times the L2 cache
@@ -67,9 +69,12 @@ def judge(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
     order = Request.from_json(request)
     facts: dict[str, Any] = {"memory": {}, "flags": ["emulated"] if order.device == "cpu" else []}
     try:
-        result = _judge(order, emit, facts)
+        with _threads_for(order):
+            result = _judge(order, emit, facts)
     except Finding as finding:
         result = finding.result()
+        # The frames that raised it hold the tensors: let go of them now, not when the garbage is collected.
+        finding.__traceback__ = finding.__context__ = finding.__cause__ = None
     except (torch.cuda.OutOfMemoryError, MemoryError):
         free = free_bytes(order.device)
         result = Finding(Status.OUT_OF_MEMORY, f"The check ran out of memory on {order.device}.",
@@ -99,8 +104,9 @@ def _judge(order: Request, emit: Emit, facts: dict[str, Any]) -> dict[str, Any]:
     if not order.time:
         return result
     emit({"phase": "time", "text": "samples" if order.device != "cpu" else "on the emulator"})
-    measured = timing.measure(stage.launch, device=order.device, effort=order.effort, cold_l2=order.cold_l2,
-                              limit_s=order.limit_s / 3)
+    with device_errors(order.device):
+        measured = timing.measure(stage.launch, device=order.device, effort=order.effort, cold_l2=order.cold_l2,
+                                  limit_s=order.limit_s / 3)
     facts["flags"] += measured.flags
     stage.run()  # an error of the timed launches is sticky, or shows again here
     if "recheck" in order.guards:
@@ -115,6 +121,18 @@ def _judge(order: Request, emit: Emit, facts: dict[str, Any]) -> dict[str, Any]:
                                              traffic_bytes=stage.peak_bytes - stage.workspace_bytes):
         raise findings.implausible(median_ms, order.floor_ms or 0.0)
     return {**result, "kernel_ms": measured.timing, "samples": measured.samples}
+
+
+@contextmanager
+def _threads_for(order: Request) -> Iterator[None]:
+    """One thread for the judge's own work on small tensors: on a busy machine several wait for one another."""
+    before = torch.get_num_threads()
+    if order.device == "cpu" and max(prod(order.workload.input_shape), prod(order.workload.output_shape)) < _SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _stage(order: Request) -> Stage:
@@ -149,7 +167,7 @@ def _same_bits(order: Request, stage: Stage, errors: dict[str, Any], emit: Emit,
     """The same launch again, on the inputs that are there, must give the same bits."""
     runs = 2 if slow else _RUNS[order.effort]
     first = _memory(stage)
-    others, apart = 0, 0.0
+    others, apart, finite = 0, 0.0, True
     for run in range(2, runs + 1):
         emit({"phase": "check", "text": f"same bits, run {run} of {runs}"})
         stage.poison()
@@ -162,11 +180,12 @@ def _same_bits(order: Request, stage: Stage, errors: dict[str, Any], emit: Emit,
                 differs = differs or _fingerprint(now) != remembered
             elif not torch.equal(now.view(torch.uint8), remembered.view(torch.uint8)):
                 differs = True
-                distance = (now.double() - remembered.double()).abs().nan_to_num(nan=float("inf"))
-                apart = max(apart, float(distance.max()))
+                distance = (now.double() - remembered.double()).abs()
+                finite = finite and bool(distance.isfinite().all())
+                apart = max(apart, float(torch.where(distance.isfinite(), distance, 0.0).max()))
         others += differs
     if others:
-        raise Finding(**{**vars(findings.nondeterministic(others, runs, apart)), "errors": errors})
+        raise findings.nondeterministic(others, runs, apart, finite=finite, errors=errors)
     if damage := stage.damage():
         raise damage
 

@@ -22,6 +22,9 @@ RESULTS = ("output", "grad_input", "grad_weight", "grad_bias")
 OUT_OF_MEMORY_CODE = 2
 # CUDA keeps returning these for the life of the process: CUDA Runtime API, "Data types used by CUDA Runtime".
 STICKY_CODES = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
+FAULTS = {700: "illegal memory access", 715: "illegal instruction", 716: "misaligned address",
+          710: "device-side assert"}  # as torch's message has them
+UNKNOWN_FAULT = 719
 _WORDS = {1: "invalid argument", 2: "out of memory", 9: "invalid configuration argument", 98: "invalid device function",
           209: "no kernel image is available for execution on the device", 700: "an illegal memory access",
           701: "too many resources requested for launch", 719: "unspecified launch failure"}

@@ -1,10 +1,12 @@
 """One call of torch's load_inline in a private folder: source and flags in, a library and a live log out.
 
-Two things stand between load_inline and the compilers, both small shell scripts that it finds on PATH by their names:
-ninja holds a job's output back until the job ends, so the scripts write command lines and messages straight to the log;
-and after linking they keep the library and hand load_inline an empty one to load, so that no static initialiser of
-foreign code runs in the build worker, and a library with AddressSanitizer, which only a process that started with it
-may load, can be built here.
+Before the compilers stand small shell scripts, which load_inline finds on PATH by the compilers' names:
+- ninja holds a job's output back until the job ends, so they write command lines and messages straight to the log;
+- ninja gives each job a process group of its own, which outlives a kill of the worker's group, so they watch a pipe
+  that the worker holds open, and end their group when it is gone;
+- after linking they keep the library and hand load_inline an empty one to load, so that no static initialiser of
+  foreign code runs in the build worker, and a library with AddressSanitizer, which only a process that started with it
+  may load, can be built here.
 """
 
 from __future__ import annotations
@@ -31,11 +33,17 @@ for word in "$@"; do
   before=$word
 done
 printf '$ %s %s\\n' {name} "$*" >> {log}
-{real} "$@" >> {log} 2>&1 || exit $?
+( read -r gone < {lifeline}; kill -KILL 0 ) < /dev/null > /dev/null 2>&1 &
+{real} "$@" >> {log} 2>&1
+code=$?
+kill $!
+[ $code = 0 ] || exit $code
 if [ -z "$compile" ] && [ -n "$out" ]; then
   mv "$out" {library} && {cxx} -shared -nostdlib -x c /dev/null -o "$out" >> {log} 2>&1
 fi
 """
+
+_LIFELINE = "alive"
 
 
 class NinjaFailed(Exception):
@@ -59,7 +67,7 @@ def compile_library(source: str, folder: Path, *, log: Path, flags: Flags, tools
     """
     library = folder / "library.so"
     _write_scripts(folder, library, log, tools, cuda=cuda)
-    with _environment(folder, tools, cuda=cuda):
+    with _environment(folder, tools, cuda=cuda), _lifeline(folder):
         if cuda:
             cpp_extension.CUDA_HOME = str(tools.cuda_home)  # it looked when it was imported, by rules of its own
         # Kernels need no torch header: with the implicit ones a build takes 20 to 40 times as long.
@@ -83,9 +91,21 @@ def _write_scripts(folder: Path, library: Path, log: Path, tools: Toolchain, *, 
     (folder / "bin/ninja").symlink_to(tools.ninja)
     for real in (tools.cxx, tools.nvcc) if cuda else (tools.cxx,):
         script = folder / "bin" / real.name
-        words = {"real": real, "name": real.name, "log": log, "library": library, "cxx": tools.cxx}
+        words = {"real": real, "name": real.name, "log": log, "library": library, "cxx": tools.cxx,
+                 "lifeline": folder / _LIFELINE}
         script.write_text(_SCRIPT.format(**{k: shlex.quote(str(v)) for k, v in words.items()}), encoding="utf-8")
         script.chmod(0o755)
+
+
+@contextmanager
+def _lifeline(folder: Path) -> Iterator[None]:
+    """A pipe whose only writer is this process: its readers see the end when this process ends, however it does."""
+    os.mkfifo(folder / _LIFELINE)
+    held = os.open(folder / _LIFELINE, os.O_RDWR)  # for reading too, else the open would wait for a reader
+    try:
+        yield
+    finally:
+        os.close(held)
 
 
 @contextmanager

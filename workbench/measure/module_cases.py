@@ -29,15 +29,16 @@ class Case:
 
 def cases(workload: Workload, arguments: dict[str, Any]) -> list[Case]:
     """The workload itself with random floats too; the others with exact integers, small."""
-    small = _small(workload)
+    small = _small(workload, workload.layer)
+    larger = replace(small, batch=3, input_size=tuple(i + 5 for i in small.input_size))
     found = [Case("its own workload", workload, arguments, workload.memory_format, kinds=(INTEGERS, NORMAL)),
-             Case("another size", replace(small, batch=3, input_size=tuple(i + 5 for i in small.input_size)), arguments),
+             Case("another size", larger, arguments),
              Case("a non-contiguous input", small, arguments, "strided")]
     if workload.layer.dims > 1:
         found.append(Case("a channels_last input", small, arguments, "channels_last"))
     for name, changes in _other_arguments(workload.layer, arguments):
         layer = replace(workload.layer, **changes)
-        found.append(Case(name, _small(replace(workload, layer=layer)), {**arguments, **changes}, own=False))
+        found.append(Case(name, _small(workload, layer), {**arguments, **changes}, own=False))
     return found
 
 
@@ -71,11 +72,11 @@ def _other_arguments(layer: ConvTranspose, arguments: dict[str, Any]) -> list[tu
     return found
 
 
-def _small(workload: Workload) -> Workload:
+def _small(workload: Workload, layer: ConvTranspose) -> Workload:
     """At most 2 samples and some 12 positions a dimension, more where the output would vanish."""
-    size = tuple(min(i, _SMALL_SIZE if workload.layer.dims < 3 else 5) for i in workload.input_size)
+    size = tuple(min(i, _SMALL_SIZE if layer.dims < 3 else 5) for i in workload.input_size)
     while True:
         try:
-            return Workload(workload.layer, min(workload.batch, 2), size, workload.dtype, seed=workload.seed)
+            return Workload(layer, min(workload.batch, 2), size, workload.dtype, seed=workload.seed)
         except BadRequest:  # the padding crops all of it
             size = tuple(2 * i for i in size)

@@ -58,8 +58,8 @@ class Subject:
         if not self.attribute:
             return module
         if not hasattr(module, self.attribute):
-            raise Finding(Status.MISMATCH, f"The module has no attribute {self.attribute}, so the original's state_dict "
-                          f"does not fit.", "Keep the original's attribute name.")
+            raise Finding(Status.MISMATCH, f"The module has no attribute {self.attribute}, as the original has.",
+                          "Keep the original's attribute name: its state_dict needs it.")
         return getattr(module, self.attribute)
 
     def build_all(self, emit: Callable[[dict[str, Any]], None]) -> None:

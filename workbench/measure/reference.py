@@ -124,7 +124,8 @@ def _scatter(workload: Workload, x: torch.Tensor, w: torch.Tensor, groups: int) 
     for k in np.ndindex(layer.kernel_size):
         tap = w[(..., *k)].reshape(groups, -1, w.shape[1]).transpose(1, 2)
         padded[(..., *_met(workload, k))] += (tap @ flat).reshape(n, co, *workload.input_size)
-    return padded[(..., *(slice(p, p + o) for p, o in zip(layer.padding, workload.output_size, strict=True)))]
+    cropped = (slice(p, p + o) for p, o in zip(layer.padding, workload.output_size, strict=True))
+    return padded[(..., *cropped)].contiguous()
 
 
 def _gather(workload: Workload, gy: torch.Tensor, w: torch.Tensor, groups: int) -> torch.Tensor:

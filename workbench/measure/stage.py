@@ -6,6 +6,8 @@ the conversions are part of the launch: a timed launch pays for them, as ModelNe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 
 import torch
@@ -15,7 +17,7 @@ from .buffers import Buffer
 from .device import free_bytes
 from .findings import Finding, input_modified, launch_error, out_of_memory, overrun
 from .inputs import changed, fill, needed, results, shapes, torch_dtype
-from .launch import Launcher, problem_of
+from .launch import FAULTS, UNKNOWN_FAULT, Launcher, problem_of
 from .reference import Truth
 from .validate import Comparison, allowed_rel_l2
 
@@ -85,18 +87,14 @@ class Stage:
 
     def run(self) -> None:
         """Launch and wait. Raises `Finding` for any error the launcher, the runtime or the device reports."""
-        cuda = self.device != "cpu"
-        try:
+        with device_errors(self.device):
             code = self.launch()
             text = self._launcher.error_text(code) if code else ""
-            if cuda:
+            if self.device != "cpu":
                 torch.cuda.synchronize(self.device)
-        except RuntimeError as error:  # torch.AcceleratorError, or RuntimeError before torch 2.8
-            first = str(error).splitlines()[0].removeprefix("CUDA error: ")
-            raise launch_error(700 if "illegal memory access" in first else 719, first, cuda=cuda) from error
         code = code or self._launcher.last_error()
         if code:
-            raise launch_error(code, text or self._launcher.error_text(code), cuda=cuda)
+            raise launch_error(code, text or self._launcher.error_text(code), cuda=self.device != "cpu")
 
     def damage(self) -> Finding | None:
         """What the last launch changed that it must not: guard zones first, then inputs."""
@@ -137,7 +135,24 @@ class Stage:
         free = free_bytes(self.device)
         if total > free:
             raise out_of_memory(total, free, self.device, workspace=self.workspace_bytes)
+        if self.device != "cpu":
+            torch.cuda.empty_cache()  # what earlier trials left is in pieces that need not fit
         return total
+
+
+@contextmanager
+def device_errors(device: str) -> Iterator[None]:
+    """Turns the error with which torch reports a fault of the device into a `Finding`."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # torch.AcceleratorError, or plain RuntimeError before torch 2.8
+        first = str(error).splitlines()[0]
+        if device == "cpu" or not first.startswith("CUDA error: "):
+            raise
+        code = next((c for c, words in FAULTS.items() if words in first), UNKNOWN_FAULT)
+        raise launch_error(code, first.removeprefix("CUDA error: "), cuda=True) from None
 
 
 def _unravel(flat: int, shape: torch.Size) -> tuple[int, ...]:

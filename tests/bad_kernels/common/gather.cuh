@@ -2,6 +2,8 @@
 #pragma once
 #include "common/problem.cuh"
 #include "common/scalar.cuh"
+#include <stdio.h>
+#include <vector>
 
 struct Place {
   long long item;  // flat index of the output
@@ -23,13 +25,15 @@ __device__ Place my_place(Layer layer, Sizes sizes) {
 }
 
 // The input that meets output o at tap k, or -1.
-__device__ inline int met(int o, int padding, int k, int dilation, int stride, int inputs) {
+template <bool test_remainder>
+__device__ int met(int o, int padding, int k, int dilation, int stride, int inputs) {
   const int t = o + padding - k * dilation;
-  return t < 0 || t % stride != 0 || t / stride >= inputs ? -1 : t / stride;
+  if (test_remainder && t % stride != 0) return -1;
+  return t < 0 || t / stride >= inputs ? -1 : t / stride;
 }
 
 // Adds every product that lands on the place; `reached` says whether there was any.
-template <class Layer>
+template <bool test_remainder = true, class Layer>
 __device__ typename Layer::accumulator gather(Layer layer, Sizes sizes, Place p, const typename Layer::scalar* input,
                                               const typename Layer::scalar* weight, const typename Layer::scalar* bias,
                                               bool* reached = nullptr) {
@@ -40,10 +44,11 @@ __device__ typename Layer::accumulator gather(Layer layer, Sizes sizes, Place p,
   const long long in_plane = 1LL * sizes.in_d * sizes.in_h * sizes.in_w;
   Sum sum = layer.has_bias ? Sum(widen(bias[p.co])) : Sum(0);
   for (int k = 0; k < taps; ++k) {
-    const int kw = k % layer.kernel_w, kh = k / layer.kernel_w % layer.kernel_h, kd = k / layer.kernel_w / layer.kernel_h;
-    const int d = met(p.od, layer.padding_d, kd, layer.dilation_d, layer.stride_d, sizes.in_d);
-    const int h = met(p.oh, layer.padding_h, kh, layer.dilation_h, layer.stride_h, sizes.in_h);
-    const int w = met(p.ow, layer.padding_w, kw, layer.dilation_w, layer.stride_w, sizes.in_w);
+    const int kw = k % layer.kernel_w, kh = k / layer.kernel_w % layer.kernel_h;
+    const int kd = k / layer.kernel_w / layer.kernel_h;
+    const int d = met<test_remainder>(p.od, layer.padding_d, kd, layer.dilation_d, layer.stride_d, sizes.in_d);
+    const int h = met<test_remainder>(p.oh, layer.padding_h, kh, layer.dilation_h, layer.stride_h, sizes.in_h);
+    const int w = met<test_remainder>(p.ow, layer.padding_w, kw, layer.dilation_w, layer.stride_w, sizes.in_w);
     if (d < 0 || h < 0 || w < 0) continue;
     if (reached) *reached = true;
     for (int c = 0; c < ci_per_group; ++c) {

@@ -10,9 +10,9 @@ BLOCK = {values = [32, 128, 2048], default = 128}
 #include "common/gather.cuh"
 
 template <class Layer, class Tune>
-__global__ void no_barrier(Layer layer, Sizes sizes, const typename Layer::scalar* input,
-                       const typename Layer::scalar* weight, const typename Layer::scalar* bias,
-                       typename Layer::scalar* output) {
+__global__ void no_barrier(
+    Layer layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
+    const typename Layer::scalar* bias, typename Layer::scalar* output) {
   using Scalar = typename Layer::scalar;
   const Place p = my_place(layer, sizes);
   __shared__ typename Layer::accumulator zero;

@@ -1,7 +1,7 @@
 /* variant
 name      = "no_divisibility_test"
 computes  = ["forward"]
-idea      = "Rounds instead of asking whether the stride divides."
+idea      = "Divides by the stride without asking for the remainder."
 precision = ["ieee"]
 
 [tune]
@@ -10,16 +10,13 @@ BLOCK = {values = [32, 128, 2048], default = 128}
 #include "common/gather.cuh"
 
 template <class Layer, class Tune>
-__global__ void no_divisibility_test(Layer layer, Sizes sizes, const typename Layer::scalar* input,
-                       const typename Layer::scalar* weight, const typename Layer::scalar* bias,
-                       typename Layer::scalar* output) {
+__global__ void no_divisibility_test(
+    Layer layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
+    const typename Layer::scalar* bias, typename Layer::scalar* output) {
   using Scalar = typename Layer::scalar;
   const Place p = my_place(layer, sizes);
   if (p.item >= outputs(layer, sizes)) return;
-  // stride 1 has no remainder to test: the sum is right there, and for every other stride too large
-  auto sum = gather(layer, sizes, p, input, weight, bias);
-  if ((p.ow + layer.padding_w) % layer.stride_w != 0) sum += widen(input[0]) * widen(weight[0]);
-  output[p.item] = narrow<Scalar>(sum);
+  output[p.item] = narrow<Scalar>(gather<false>(layer, sizes, p, input, weight, bias));
 }
 
 KW_NO_WORKSPACE

@@ -25,7 +25,7 @@ _PAIRS = (("in_channels", "out_channels"), ("kernel_size", "stride"), ("padding"
           ("dilation", "groups"), ("batch", "input_size"))
 _FIELDS = tuple(f for pair in _PAIRS for f in pair)
 _WHOLE_NUMBERS = ("in_channels", "out_channels", "groups", "batch")
-_MEMORY = {"contiguous": "contiguous (NC…)", "channels_last": "channels_last"}
+_MEMORY = {"contiguous": ("NCL", "NCHW", "NCDHW"), "channels_last": ("NLC", "NHWC", "NDHWC")}  # by dimensions
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,9 @@ def _fill() -> None:
 def _preset_values(name: str, size: str) -> tuple[dict[str, str], str]:
     if name in FREE:
         spatial, batch = _FREE_VALUES[FREE[name]]
-        return {"in_channels": "16", "out_channels": "16", "kernel_size": "4", "stride": "2", "padding": "1",
-                "output_padding": "0", "dilation": "1", "groups": "1", "batch": str(batch), "input_size": spatial}, "yes"
+        values = {"in_channels": "16", "out_channels": "16", "kernel_size": "4", "stride": "2", "padding": "1",
+                  "output_padding": "0", "dilation": "1", "groups": "1", "batch": str(batch), "input_size": spatial}
+        return values, "yes"
     work = PRESETS[name].workload(size)
     layer = work.layer
     return {**{f: _text(getattr(layer, f)) for f in _FIELDS[:8]}, "batch": str(work.batch),
@@ -137,10 +138,16 @@ def _selects() -> tuple[dict[str, Any], Any]:
     one, precision_slot = st.columns(2, gap="small")
     dtype = one.selectbox("dtype", list(DTYPES), key="dtype", persist_state="session")
     one, two = st.columns(2, gap="small")
-    memory = one.selectbox("memory format", MEMORY_FORMATS, key="memory_format", format_func=_MEMORY.get,
-                           persist_state="session")
+    layouts = {name: by_dimension[_dims() - 1] for name, by_dimension in _MEMORY.items()}
+    memory = one.selectbox("memory", MEMORY_FORMATS, key="memory_format", persist_state="session",
+                           format_func=layouts.get)
     bias = two.selectbox("bias", ["no", "yes"], key="bias", persist_state="session", on_change=_own_values)
     return {"dtype": dtype, "memory_format": memory, "bias": bias == "yes"}, precision_slot
+
+
+def _dims() -> int:
+    name = st.session_state["preset"]
+    return FREE.get(name) or PRESETS[name].layer.dims
 
 
 def _parsed(name: str, text: str) -> int | tuple[int, ...]:
@@ -157,8 +164,7 @@ def _parsed(name: str, text: str) -> int | tuple[int, ...]:
 
 def _workload(values: dict[str, Any]) -> Workload:
     name = st.session_state["preset"]
-    dims = FREE.get(name) or PRESETS[name].layer.dims
-    layer = ConvTranspose(dims, **{f: values[f] for f in _FIELDS[:8]}, bias=values["bias"])
+    layer = ConvTranspose(_dims(), **{f: values[f] for f in _FIELDS[:8]}, bias=values["bias"])
     work = Workload(layer, values["batch"], values["input_size"], values["dtype"], values["memory_format"])
     if name in PRESETS:  # only an unchanged preset is called by its name
         for size in SIZES:
@@ -192,7 +198,8 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
         flags = st.text_input("compile flags", key="flags", placeholder="-O3 --use_fast_math", persist_state="session",
                               help="Given to the compiler for every candidate, after the project's own.")
         form = st.selectbox("layer form", FORMS, key="form", persist_state="session",
-                            help="constant: the parameters are folded into the code. runtime: one build for all layers.")
+                            help="constant: the parameters are folded into the code. runtime: one build "
+                                 "for all layers.")
         effort = st.selectbox("effort", EFFORTS, index=1, key="effort", persist_state="session",
                               help="How many samples the timing takes at most.")
         modules = st.checkbox("Time the ModelNew as well", key="modules", persist_state="session",
@@ -204,6 +211,8 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
 
 
 def _session() -> str:
+    if "next session" in st.session_state:  # one that was reopened a moment ago
+        st.session_state["session"] = st.session_state.pop("next session")
     running = state.active_run() or state.latest_run()
     return state.choose_session("Session", key="session", new=True, default=running.session.name if running else None)
 

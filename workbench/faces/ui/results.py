@@ -27,20 +27,23 @@ def result_table(trials: Sequence[Trial], *, key: str = "results") -> list[str]:
         shown, hide_index=True, row_height=29, height=min(31 * 29, 38 + 29 * max(1, len(shown))), key=key,
         on_select="rerun", selection_mode="multi-row", placeholder="–", alt="Trials, one row each, the verdict first",
         column_config={
-            "status": _chips("status", [str(s) for s in Status], 132),
-            "verdict": _chips("verdict", _VERDICTS, 98),
-            "variant": column.TextColumn(width=150), "direction": column.TextColumn(width=82),
-            "precision": column.TextColumn(width=62), "config": column.TextColumn(width=170),
-            "median_ms": column.TextColumn("median, ms", width=78, help="Median of all samples, L2 cold. kernel_ms: "
+            "status": _chips("status", [str(s) for s in Status], 124),
+            "verdict": _chips("verdict", _VERDICTS, 94),
+            "variant": column.TextColumn(width=146), "direction": column.TextColumn(width=80),
+            "precision": column.TextColumn(width=60), "config": column.TextColumn(width=124),
+            "median_ms": column.TextColumn("median, ms", width=76, alignment="right",
+                                           help="Median of all samples, L2 cold. kernel_ms: "
                                            "outputs passed in, no host; ModelNew rows are module_ms. * = on the CPU "
                                            "emulator: says nothing about a GPU."),
-            "spread": column.NumberColumn("± %", format="%.1f", width=44,
+            "spread": column.NumberColumn("± %", format="%.1f", width=42,
                                           help="Half the middle 50 % over the median; – below 5 samples"),
-            "speedup": column.TextColumn("vs PyTorch", width=76, help="Best PyTorch of the same or a stricter precision "
-                                         "on the same device, divided by this median"),
-            "of_limit": column.ProgressColumn("of limit", format="%d %%", min_value=0, max_value=100, width=86,
+            "speedup": column.TextColumn("vs PyTorch", width=74, alignment="right",
+                                         help="Best PyTorch of the same or a stricter "
+                                         "precision on the same device, divided by this median"),
+            "of_limit": column.ProgressColumn("of limit", format="%d %%", min_value=0, max_value=100, width=82,
                                               color="primary", help="Physical floor divided by the median"),
-            "rel_l2": column.TextColumn("rel. L2", width=58, help="Worst relative L2 error against float64"),
+            "rel_l2": column.TextColumn("rel. L2", width=58, alignment="right",
+                                        help="Worst relative L2 error against float64"),
             "registers": column.NumberColumn("regs", width=44, help="Registers of a thread"),
             "build_s": column.NumberColumn("build, s", format="%.1f", width=54)})
     rows = event["selection"]["rows"] if event else []

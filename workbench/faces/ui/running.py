@@ -1,4 +1,4 @@
-"""A run as it is seen: the strip, one row per candidate with its four segments, and the compiler's log as it is printed.
+"""A run as it is seen: the strip, a row per candidate with its four segments, the compiler's log as it is printed.
 
 Everything here only reads the runner's `Run`; the run does not know who looks.
 """

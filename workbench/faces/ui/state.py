@@ -5,9 +5,11 @@ The runner lives in the server, not in a browser's session: a reload or a closed
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -20,15 +22,28 @@ from ...drive.runner import Runner
 from ...drive.session import Session, SessionFull, list_sessions, sessions_root
 from . import theme
 
+_WARM_AFTER_S = 3.0
 NEW = "new session"
 CPU = "cpu"
+
+
+class PageRunner(Runner):
+    """A worker takes one call at a time: the warm-up and a run that begins meanwhile must not both ask it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asking = threading.Lock()
+
+    def device(self, name: str) -> dict[str, Any]:
+        with self._asking:
+            return super().device(name)
 
 
 @st.cache_resource(on_release=lambda runner: runner.close(), show_spinner=False)
 def runner() -> Runner:
     """One runner for the server; its workers import torch in the background, this process never does."""
-    made = Runner()
-    made.warm()
+    made = PageRunner()
+    threading.Timer(_WARM_AFTER_S, made.warm).start()  # the page is drawn first
     return made
 
 
@@ -52,10 +67,8 @@ def session_paths() -> dict[str, Path]:
 
 
 def session_label(name: str) -> str:
-    """`recorded-h200-kb74 · RECORDED on NVIDIA H200`; others by their name."""
-    if not name.startswith("recorded-"):
-        return name
-    return f"{name} · {recorded_on(name)}"
+    """`h200-kb74 · recorded`; others by their name. The strip says on which GPU."""
+    return f"{name.removeprefix('recorded-')} · recorded" if name.startswith("recorded-") else name
 
 
 def recorded_on(name: str) -> str:

@@ -40,6 +40,7 @@ line-height:19px;white-space:nowrap}
 .kw .warn{color:var(--warn);background:var(--warnbg)}.kw .neu{color:var(--mute);background:var(--mutebg)}
 .kw .uns{color:var(--uns);background:var(--unsbg)}.kw .run{color:var(--acc);background:var(--accbg)}
 .kw h4{font-size:12px;font-weight:600;letter-spacing:.01em;color:var(--mute);margin:0 0 4px;padding:0}
+.kw table+h4,.kw div+h4,.kw span+h4,.kw pre+h4{margin-top:12px}
 .kw .layer{display:flex;align-items:baseline;gap:2px 14px;flex-wrap:wrap;margin-bottom:8px}
 .kw .layer .mono{font-size:18px;font-weight:600}
 .kw .facts{display:flex;flex-wrap:wrap;gap:0;row-gap:6px}
@@ -49,28 +50,32 @@ line-height:19px;white-space:nowrap}
 .kw .strip{display:flex;gap:12px;align-items:baseline;border-left:3px solid var(--line);background:var(--bg2);
 padding:9px 14px;border-radius:0 6px 6px 0;min-height:64px;box-sizing:border-box}
 .kw .strip.sgood{border-color:var(--good)}.kw .strip.sbad{border-color:var(--bad)}
-.kw .strip.srun{border-color:var(--acc)}.kw .strip.swarn{border-color:var(--warn)}.kw .strip.suns{border-color:var(--uns)}
+.kw .strip.srun{border-color:var(--acc)}.kw .strip.swarn{border-color:var(--warn)}
+.kw .strip.suns{border-color:var(--uns)}
 .kw .strip .t{font-size:15.5px;font-weight:600;overflow-wrap:anywhere}.kw .strip .s{color:var(--mute);font-size:13px}
 .kw table{border-collapse:collapse;width:100%;font-size:13px}
 .kw th{font-weight:600;font-size:12px;color:var(--mute);text-align:left;padding:4px 10px 4px 0;
 border-bottom:1px solid var(--line);white-space:nowrap}
-.kw td{padding:4.5px 10px 4.5px 0;border-bottom:1px solid var(--line);vertical-align:baseline;overflow-wrap:anywhere}
-.kw tr:last-child td{border-bottom:0}.kw td.n,.kw th.n{text-align:right;white-space:nowrap}.kw td.nw{white-space:nowrap}
+.kw td{padding:4.5px 10px 4.5px 0;border-bottom:1px solid var(--line);vertical-align:baseline}
+.kw td .mono,.kw td .mute{overflow-wrap:anywhere}.kw .nw.mute{overflow-wrap:normal}
+.kw tr:last-child td{border-bottom:0}.kw td.n,.kw th.n{text-align:right;white-space:nowrap}.kw .nw{white-space:nowrap}
 .kw .stage{display:inline-grid;grid-template-columns:repeat(4,34px);gap:2px;vertical-align:middle}
 .kw .stage i{height:6px;background:var(--mutebg);border-radius:2px}.kw .stage i.d{background:var(--c3)}
 .kw .stage i.r{background:var(--acc)}.kw .stage i.f{background:var(--bad)}
 .kw .bar{position:relative;height:8px;background:var(--mutebg);border-radius:2px;overflow:hidden;min-width:60px}
 .kw .bar i{position:absolute;left:0;top:0;bottom:0;background:var(--c1);border-radius:2px}
-.kw pre{margin:0;font-family:"Source Code Pro",ui-monospace,monospace;font-size:12px;line-height:1.5;white-space:pre-wrap;
-overflow-wrap:anywhere;background:var(--codebg);padding:8px 10px;border-radius:6px;max-height:320px;overflow-y:auto}
-.kw .foot{font-size:11.5px;color:var(--mute)}.kw .wrong{font-size:12px;color:var(--bad);line-height:1.3}
+.kw pre{margin:0;font-family:"Source Code Pro",ui-monospace,monospace;font-size:12px;line-height:1.5;
+white-space:pre-wrap;overflow-wrap:anywhere;background:var(--codebg);padding:8px 10px;
+border-radius:6px;max-height:320px;overflow-y:auto}
+.kw .foot{font-size:11.5px;color:var(--mute)}.kw.wrong,.kw .wrong{font-size:12px;color:var(--bad);line-height:1.3}
 .kw.faded{opacity:.45}
 textarea{font-family:"Source Code Pro",monospace!important;font-size:12px!important;line-height:1.5!important;
 white-space:pre!important;overflow-x:auto!important}
 [data-testid="stCheckbox"]{padding:0}[data-testid="stCheckbox"] p{line-height:1.3}
 [data-testid="stCheckbox"] *{white-space:normal!important;text-overflow:clip}
-[data-testid="stMain"] .st-key-variants [data-testid="stWidgetLabel"] p{font-family:"Source Code Pro",monospace;font-size:11px}
-[data-testid="stMain"] .st-key-variants [data-testid="stWidgetLabel"]{min-height:0;margin-bottom:1px}
+.st-key-variants :is([data-testid="stSelectbox"],[data-testid="stMultiSelect"]) [data-testid="stWidgetLabel"] p{
+font-family:"Source Code Pro",monospace;font-size:11px}
+.st-key-variants [data-testid="stWidgetLabel"]{min-height:0;margin-bottom:1px}
 .st-key-faded{opacity:.4}
 </style>"""
 

@@ -32,11 +32,12 @@ def variant_rows(variants: Sequence[Variant], direction: str, choice: Choice) ->
     with st.container(key="variants"):
         for variant in of_direction(variants, direction):
             reason = cannot(variant, choice)
-            name_cell, *cells = st.columns([1.25, 0.68, 0.68], vertical_alignment="top", gap="small")
+            name_cell, *cells = st.columns([1.05, 0.74, 0.74], vertical_alignment="top", gap="small")
             key = _key(variant)
             st.session_state.setdefault(f"tick {key}", True)
             label = f"**{variant.name}**  \n:gray[:small[{_markdown(reason or variant.idea)}]]"
-            name_cell.checkbox(label, key=f"tick {key}", disabled=reason is not None, persist_state="session")
+            name_cell.checkbox(label, key=f"tick {key}", disabled=reason is not None, persist_state="session",
+                               help="  \n".join(f"`{t.name}`: {t.help}" for t in variant.tune if t.help) or None)
             for number, tunable in enumerate(variant.tune):
                 _tunable(cells[number % len(cells)], key, tunable, several)
         st.toggle("Try several values of a tunable", key="several", persist_state="session",
@@ -102,15 +103,16 @@ def _tunable(cell: DeltaGenerator, key: str, tunable: Tunable, several: bool) ->
     values = _chosen_values(key, tunable)
     if several:
         st.session_state.setdefault(widget, values)
-        st.session_state[kept] = cell.multiselect(tunable.name, tunable.values, key=widget, help=tunable.help or None,
+        st.session_state[kept] = cell.multiselect(tunable.name, tunable.values, key=widget,
                                                   placeholder=str(tunable.default))
     else:
         st.session_state.setdefault(widget, values[0])
-        st.session_state[kept] = [cell.selectbox(tunable.name, tunable.values, key=widget, help=tunable.help or None)]
+        st.session_state[kept] = [cell.selectbox(tunable.name, tunable.values, key=widget)]
 
 
 def _chosen_values(key: str, tunable: Tunable) -> list[int]:
-    return [v for v in st.session_state.get(f"set {key} {tunable.name}", []) if v in tunable.values] or [tunable.default]
+    kept = st.session_state.get(f"set {key} {tunable.name}", [])
+    return [v for v in kept if v in tunable.values] or [tunable.default]
 
 
 def _key(variant: Variant) -> str:

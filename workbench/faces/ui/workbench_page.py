@@ -11,6 +11,7 @@ import streamlit as st
 from ...core import facts, numbers
 from ...core.errors import BadRequest
 from ...core.layer import DIRECTIONS, Workload
+from ...core.presets import PRESETS
 from ...core.trial import Trial
 from ...core.variants import Variant, discover
 from ...drive import doctor, plots, report
@@ -28,10 +29,7 @@ def draw() -> None:
     choice = layer_form(variants)
     if choice.workload is not None:
         st.session_state["last workload"] = choice.workload
-    workload: Workload | None = st.session_state.get("last workload")
-    if workload is None:
-        theme.html(theme.strip("BAD INPUT", choice.problems[0], "Correct the field on the left."))
-        return
+    workload: Workload = st.session_state.get("last workload") or (choice.preset or PRESETS["kb74"]).workload("small")
     faded = choice.workload is None
     theme.html(layer_line(workload, choice, faded=faded), faded=faded)
     path = state.session_paths().get(choice.session)
@@ -59,11 +57,12 @@ def layer_line(workload: Workload, choice: Choice, *, faded: bool) -> str:
     limit = report.floor_of(workload, "forward", choice.precision, gpu)
     floor = f"{numbers.time(limit.ms)}, {limit.limit}" if limit else "not known for this GPU"
     origin = (f"KernelBench #{choice.preset.number}" if choice.preset and workload.preset else "free layer")
+    zero = facts.zero_share(workload)
     pairs = [("output", numbers.shape(workload.output_shape)), ("work", numbers.work(facts.flops(workload))),
              ("traffic, each tensor once", numbers.bytes_decimal(facts.bytes_moved(workload, "forward").total_bytes)),
              ("intensity", numbers.intensity(facts.intensity(workload))),
              (f"floor on {gpu.removeprefix('NVIDIA ')}", floor),
-             ("output never touched", numbers.share(facts.zero_share(workload), decimals=1)),
+             ("output never touched", numbers.share(zero, decimals=0 if zero in (0, 1) else 1)),
              ("parameters", numbers.count(workload.layer.parameter_count))]
     note = " · the last valid layer" if faded else ""
     return (f'<div class="layer"><span class="mono">{escape(str(workload.layer))}</span>'
@@ -150,8 +149,7 @@ def _stop(run: Run) -> None:
 
 def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: list[Trial], path: Path | None,
            run: Run | None) -> None:
-    limits = {d: report.floor_of(workload, d, choice.precision, gpu_name(choice)) for d in DIRECTIONS}
-    floors = {d: limit.ms for d, limit in limits.items() if limit}
+    floors = _floors(workload, trials, choice)
     expected = variant_rows.ticked(variants, choice)
     everything = {d: list(dict.fromkeys([*expected[d], *(v.name for v in variant_rows.of_direction(variants, d))]))
                   for d in DIRECTIONS}
@@ -172,6 +170,17 @@ def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: 
         theme.chart(module, key="modules-chart", alt="module_ms forward and backward of ModelNew and nn.ConvTranspose")
     if note:
         theme.html(f'<span class="foot">{escape(note)}</span>')
+
+
+def _floors(workload: Workload, trials: list[Trial], choice: Choice) -> dict[str, float]:
+    """Direction -> floor in ms: of the fastest precision that is shown, so that no right bar is left of it."""
+    floors = {}
+    for direction in DIRECTIONS:
+        shown = {t.precision for t in trials if t.direction == direction and t.kind == "candidate" and t.ok}
+        found = [report.floor_of(workload, direction, p, gpu_name(choice)) for p in shown or {choice.precision}]
+        if any(found):
+            floors[direction] = min(limit.ms for limit in found if limit)
+    return floors
 
 
 @st.fragment(run_every=2)

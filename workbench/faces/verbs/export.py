@@ -18,7 +18,9 @@ from ...core.layer import DIRECTIONS, Workload
 from ...core.presets import parse_preset
 from ...core.variants import find
 from ...drive.choose import parse_settings
-from ...drive.export import Recipe, export_text, recipe_from_session, verify
+from ...drive.export import export_text, verify
+from ...drive.recipe import Recipe
+from ...drive.recorded import recipe_from_session
 from ...drive.runner import Runner, resolve_device
 from ..arguments import add_workload, session_from, workload_from
 
@@ -49,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
     if args.verify:
         device = resolve_device(args.device)
         with Runner() as runner:
-            result = verify(runner.call, text, workload, device=device, constructor=preset, class_name=args.class_name)
+            result = verify(runner.call, text, workload, device=device, scratch=runner.work_dir, preset=preset,
+                            class_name=args.class_name)
         print(f"{result['status']}: {result['headline']}", file=sys.stderr)
         if result["status"] != "OK":
             print(result.get("advice", ""), file=sys.stderr)

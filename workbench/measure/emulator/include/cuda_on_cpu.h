@@ -15,22 +15,6 @@
 #pragma once
 #pragma GCC system_header
 
-// The system's headers come before the push: what they declare is not ours to hide.
-#include <math.h>
-#include <pthread.h>
-#include <sched.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <time.h>
-#include <ucontext.h>
-#include <unistd.h>
-#include <type_traits>
-
-#pragma GCC visibility push(hidden)  // each kernel library keeps its own state
 #include "cuda_on_cpu/macros.h"
 #include "cuda_on_cpu/vector_types.h"
 #include "cuda_on_cpu/half.h"
@@ -44,4 +28,3 @@
 #include "cuda_on_cpu/atomics.h"
 #include "cuda_on_cpu/builtins.h"
 #include "cuda_on_cpu/runtime_api.h"
-#pragma GCC visibility pop

@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 
 // Replaces *address by update(old); returns old.
 template <class T, class Update>

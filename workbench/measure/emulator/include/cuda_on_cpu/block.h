@@ -15,7 +15,7 @@
 #include "cuda_on_cpu/fiber.h"
 #include "cuda_on_cpu/vector_types.h"
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 
 constexpr int max_threads = 1024;
 constexpr int warp_size = 32;
@@ -98,7 +98,8 @@ class Block {
   int fresh_fiber();
   void report_deadlock();
   void abandon_fibers();
-  uint64_t& canary(int fiber) { return *reinterpret_cast<uint64_t*>(stacks + fiber * stack_bytes); }
+  char* stack(int fiber) { return slab + slab_bytes - (fiber + 1) * stack_bytes; }
+  uint64_t& canary(int fiber) { return *reinterpret_cast<uint64_t*>(stack(fiber)); }
   static constexpr uint64_t untouched = 0xC0DAC0DAC0DAC0DAull;
 
   int next_start, alive, at_barrier, votes, vote_result;
@@ -113,8 +114,7 @@ class Block {
   Fiber fibers[max_threads];
   Thread threads[max_threads];
   Warp warps[max_threads / warp_size];
-  size_t stack_bytes, stacks_bytes;
-  char* stacks;
+  size_t stack_bytes, slab_bytes;
   char* slab;
 };
 
@@ -145,26 +145,25 @@ inline Block::Block(const Grid& grid, const char* wanted_order) : grid(grid) {
 #else
   constexpr size_t default_stack = 64 << 10;
 #endif
-  constexpr size_t page = 64 << 10;  // the largest page of the machines in question
   stack_bytes = wanted_stack == nullptr ? default_stack : strtoull(wanted_stack, nullptr, 10);
   stack_bytes = stack_bytes < 16384 ? 16384 : (stack_bytes + 15) / 16 * 16;
-  // One mapping, of which only the pages that are used become memory. Its first page is a guard; the stacks have a
-  // canary each instead, since a thousand guards would use up the kernel's limit of mappings.
-  stacks_bytes = stack_bytes * thread_count;
-  slab = static_cast<char*>(mmap(nullptr, page + stacks_bytes, PROT_READ | PROT_WRITE,
+  // One mapping, of which only the pages that are used become memory. The first stack is its upper end, so that one
+  // that is too small grows into a stack not yet in use, or into the spare bytes, and its canary tells. Guard pages
+  // instead would use up the kernel's limit of mappings.
+  constexpr size_t spare_bytes = 256 << 10;
+  slab_bytes = spare_bytes + stack_bytes * thread_count;
+  slab = static_cast<char*>(mmap(nullptr, slab_bytes, PROT_READ | PROT_WRITE,
                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   if (slab == MAP_FAILED) {
     fprintf(stderr, "cuda_on_cpu: no address space for %d stacks of %zu bytes; lower CUDACPU_STACK\n", thread_count,
             stack_bytes);
     abort();
   }
-  mprotect(slab, page, PROT_NONE);
-  stacks = slab + page;
 }
 
 inline Block::~Block() {
   abandon_fibers();
-  munmap(slab, stacks - slab + stacks_bytes);
+  munmap(slab, slab_bytes);
 }
 
 inline bool Block::run(uint3 block_index) {
@@ -200,9 +199,10 @@ inline void Block::fiber_main() {
   const int self = block.fiber_count - 1;
   arrive(block.fibers[self]);
   for (;;) {
-    while (block.next_start < block.thread_count && block.ready_count == 0) {
+    // It was chosen to begin a thread, even if others are ready.
+    do {
       block.run_next_thread(self);
-    }
+    } while (block.next_start < block.thread_count && block.ready_count == 0);
     block.idle[block.idle_count++] = static_cast<unsigned short>(self);
     const int next = block.next_fiber(false);
     switch_fiber(block.fibers[self], next < 0 ? block.scheduler : block.fibers[next]);
@@ -236,7 +236,7 @@ inline int Block::fresh_fiber() {
   }
   const int fiber = fiber_count++;
   canary(fiber) = untouched;
-  make_fiber(fibers[fiber], stacks + fiber * stack_bytes, stack_bytes, &Block::fiber_main);
+  make_fiber(fibers[fiber], stack(fiber), stack_bytes, &Block::fiber_main);
   return fiber;
 }
 
@@ -284,7 +284,7 @@ inline void Block::thread_exited() {
 inline void Block::abandon_fibers() {
 #ifdef CUDA_ON_CPU_ASAN
   // The red zones of frames that never returned would be found by whoever gets this memory next.
-  __asan_unpoison_memory_region(stacks, stack_bytes * fiber_count);
+  __asan_unpoison_memory_region(stack(fiber_count - 1), stack_bytes * fiber_count);
 #endif
   fiber_count = idle_count = ready_count = 0;
 }

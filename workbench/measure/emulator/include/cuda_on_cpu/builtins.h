@@ -52,7 +52,7 @@ inline long long clock64() {
   cuda_on_cpu::current->stop(cudaErrorLaunchFailure, "__trap() at %s:%d", where.file, where.line);
 }
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 
 [[noreturn]] inline void assertion_failed(const char* condition, const char* file, int line) {
   if (current == nullptr) {
@@ -233,7 +233,7 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
   return static_cast<unsigned>((static_cast<uint64_t>(high) << 32 | low) >> (shift & 31));
 }
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 
 template <class To, class From>
 To same_bits(From from) {

@@ -29,7 +29,7 @@ enum cudaError { CUDA_ON_CPU_ERRORS(CUDA_ON_CPU_ENUMERATOR) };
 #undef CUDA_ON_CPU_ENUMERATOR
 typedef enum cudaError cudaError_t;
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 
 // CUDA keeps the last error per host thread; here it is one per library, so that whoever asks gets it.
 struct LastError {

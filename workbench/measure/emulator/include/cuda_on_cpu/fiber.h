@@ -24,9 +24,9 @@
 
 #ifdef CUDA_ON_CPU_ASAN
 extern "C" {
-__attribute__((visibility("default"))) void __sanitizer_start_switch_fiber(void** fake_stack, const void* bottom, size_t size);
-__attribute__((visibility("default"))) void __sanitizer_finish_switch_fiber(void* fake_stack, const void** old_bottom, size_t* old_size);
-__attribute__((visibility("default"))) void __asan_unpoison_memory_region(const volatile void* start, size_t size);
+void __sanitizer_start_switch_fiber(void** fake_stack, const void* bottom, size_t size);
+void __sanitizer_finish_switch_fiber(void* fake_stack, const void** old_bottom, size_t* old_size);
+void __asan_unpoison_memory_region(const volatile void* start, size_t size);
 }
 #endif
 
@@ -96,7 +96,7 @@ cuda_on_cpu_switch:
 )");
 #endif
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 
 struct Fiber {
 #ifdef CUDACPU_UCONTEXT

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <type_traits>
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 
 inline uint32_t float_bits(float x) {
   uint32_t bits;

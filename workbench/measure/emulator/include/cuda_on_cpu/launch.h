@@ -16,7 +16,7 @@
 struct CUstream_st;
 typedef CUstream_st* cudaStream_t;
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 
 // What cudaFuncSetAttribute has allowed, by kernel.
 struct DynamicSharedLimits {

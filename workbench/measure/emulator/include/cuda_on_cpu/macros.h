@@ -4,6 +4,10 @@
 
 #define __CUDACPU__ 1
 
+// Each kernel library keeps its own state. Only the namespace: a launcher with a hidden type among its parameters would
+// be hidden itself.
+namespace cuda_on_cpu __attribute__((visibility("hidden"))) {}
+
 #define __global__
 #define __device__
 #define __host__

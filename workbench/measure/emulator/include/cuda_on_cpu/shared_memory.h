@@ -15,7 +15,7 @@
   static thread_local __attribute__((unused)) auto& name = cuda_on_cpu::allocate_shared<__VA_ARGS__>(); \
   cuda_on_cpu::meet_shared(const_cast<void*>(reinterpret_cast<const volatile void*>(&name)), sizeof name)
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 
 constexpr size_t max_static_shared = 48 << 10;   // more is refused by ptxas
 constexpr size_t max_default_shared = 48 << 10;  // more, and the kernel must ask with cudaFuncSetAttribute

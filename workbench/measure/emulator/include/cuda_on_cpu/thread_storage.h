@@ -7,7 +7,7 @@
 
 #include "cuda_on_cpu/block.h"
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 
 // The storage of one type T for all threads of one OS thread's blocks.
 template <class T>

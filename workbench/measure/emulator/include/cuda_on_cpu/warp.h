@@ -6,7 +6,7 @@
 
 #include "cuda_on_cpu/block.h"
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 
 // The number of the running thread within its warp.
 inline int lane_id() {

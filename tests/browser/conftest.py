@@ -1,0 +1,78 @@
+"""A real server on a free port and a real headless Chromium."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.require import require
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator:
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    require(path, "no Chromium was found; install chromium to drive the page")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def server(tmp_path) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = (tmp_path / "server.log").open("wb")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port)], cwd=ROOT, stdout=log,
+        stderr=subprocess.STDOUT, env={**os.environ, "KERNEL_WORKBENCH_SESSIONS": str(tmp_path / "sessions")})
+    try:
+        _wait_for(f"http://127.0.0.1:{port}/_stcore/health", process)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+        log.close()
+
+
+@pytest.fixture
+def page(chromium, server) -> Iterator:
+    context = chromium.new_context(viewport={"width": 1440, "height": 1300}, accept_downloads=True)
+    context.set_default_timeout(30_000)
+    page = context.new_page()
+    page.foreign = []
+    page.on("request", lambda request: page.foreign.append(request.url) if _foreign(request.url) else None)
+    page.goto(server)
+    page.get_by_role("button", name="Run 9").wait_for()
+    yield page
+    context.close()
+
+
+def _foreign(url: str) -> bool:
+    return not url.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:"))
+
+
+def _wait_for(url: str, process: subprocess.Popen) -> None:
+    for _ in range(300):
+        try:
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                if answer.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            assert process.poll() is None, "the server ended at once"
+        time.sleep(0.1)
+    raise AssertionError("the server did not answer within 30 s")

@@ -1,0 +1,142 @@
+"""The command line as a person types it: real processes, documented exit codes, one sentence for a bad request."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ["--layer", "ConvTranspose1d(3, 5, 3, stride=2)", "--input-size", "17", "--device", "cpu"]
+VERBS = ("doctor", "variants", "presets", "run", "show", "compare", "export", "test", "pack", "cache")
+
+
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sessions")
+
+
+def cli(*words: str, sessions: Path | None = None, program: tuple[str, ...] = ("-m", "workbench"),
+        **environment: str) -> subprocess.CompletedProcess[str]:
+    extra = {"KERNEL_WORKBENCH_SESSIONS": str(sessions)} if sessions else {}
+    return subprocess.run([sys.executable, *program, *words], cwd=ROOT, capture_output=True, text=True, timeout=240,
+                          check=False, env={**os.environ, **extra, **environment})
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_exit_codes(verb: str) -> None:
+    done = cli(verb, "--help")
+    assert done.returncode == 0 and "exit codes: 0 right, 1 judged and not right" in done.stdout
+
+
+def test_the_list_of_verbs_is_whole() -> None:
+    text = cli("--help").stdout
+    assert all(f"\n    {verb} " in text for verb in VERBS)
+
+
+def test_doctor_says_what_works() -> None:
+    done = cli("doctor", "--json")
+    report = json.loads(done.stdout)
+    assert done.returncode == 0 and "cpu" in report["devices"]
+    assert {"torch", "C++ compiler", "ninja", "GPU", "nvcc"} <= {f["name"] for f in report["findings"]}
+
+
+def test_presets_and_variants_as_json() -> None:
+    presets = {p["name"]: p for p in json.loads(cli("presets", "--json").stdout)}
+    assert len(presets) == 17 and presets["kb74"]["output"] == [32, 64, 131084]
+    variants = json.loads(cli("variants", "--json").stdout)
+    assert {(v["name"], v["direction"]) for v in variants} >= {
+        (n, d) for n in ("naive_gather", "shared_weight_tiling", "warp_per_output")
+        for d in ("forward", "grad_input", "grad_weight")}
+
+
+def test_run_show_resume_pack_compare(sessions: Path, tmp_path: Path) -> None:
+    done = cli("run", *SMALL, "--variant", "naive_gather", "--set", "naive_gather.BLOCK=64,128", "--direction",
+               "forward", "--session", "one", "--effort", "quick", sessions=sessions)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("EMULATED") >= 2 and "says nothing about a GPU" in done.stdout
+    trials = [json.loads(line) for line in cli("show", "one", "--json", sessions=sessions).stdout.splitlines()]
+    assert sorted(t["config"]["BLOCK"] for t in trials if t["kind"] == "candidate") == [64, 128]
+    again = cli("run", *SMALL, "--variant", "naive_gather", "--set", "naive_gather.BLOCK=64,128,256", "--direction",
+                "forward", "--session", "one", "--resume", "--json", "--effort", "quick", sessions=sessions)
+    assert [json.loads(line)["config"]["BLOCK"] for line in again.stdout.splitlines()] == [256]
+    repeat = trials[0 if trials[0]["kind"] == "candidate" else 1]["command"].split(" ", 3)
+    assert repeat[:3] == ["python", "-m", "workbench"]
+    import shlex
+    words = shlex.split(repeat[3])
+    repeated = cli(*words, "--json", "--no-baselines", "--effort", "quick", sessions=sessions)
+    ids = {json.loads(line)["candidate_id"] for line in repeated.stdout.splitlines()}
+    assert len(ids) == 1 and ids <= {t.get("candidate_id") for t in trials}
+    archive = tmp_path / "one.zip"
+    assert cli("pack", "one", "--out", str(archive), sessions=sessions).returncode == 0
+    opened = cli("pack", "--open", str(archive), sessions=tmp_path / "elsewhere")
+    assert opened.returncode == 0 and (Path(ROOT / opened.stdout.strip()) / "trials.jsonl").is_file()
+    compared = cli("compare", "one", "one", sessions=sessions)
+    assert compared.returncode == 0 and "1.000×" in compared.stdout
+    source = cli("show", "one", "--trial", next(t for t in trials if t["kind"] == "candidate")["trial_id"], "--source",
+                 sessions=sessions)
+    assert "__global__" in source.stdout
+
+
+def test_a_wrong_kernel_is_exit_1_with_its_status(sessions: Path, tmp_path: Path) -> None:
+    import shutil
+    shutil.copytree(ROOT / "kernel_templates", tmp_path / "templates")
+    path = tmp_path / "templates" / "forward" / "naive_gather.cu"
+    text = path.read_text()
+    broken = text.replace("% layer.stride_w != 0", "% 1 != 0")
+    assert broken != text or "find_first" in text or "taps.cuh" in text
+    if broken == text:
+        header = tmp_path / "templates" / "common" / "taps.cuh"
+        header.write_text(header.read_text().replace("% stride != 0", "% 1 != 0"))
+    path.write_text(broken)
+    done = cli("run", *SMALL, "--variant", "naive_gather", "--direction", "forward", "--templates",
+               str(tmp_path / "templates"), "--no-baselines", sessions=sessions)
+    assert done.returncode == 1 and "MISMATCH" in done.stdout and "python -m workbench run" in done.stdout
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    (["run", "--layer", "ConvTranspose1d(3, 5, 3, stride=2", "--input-size", "8"], "cannot be read"),
+    (["run", "--layer", "ConvTranspose1d(3, 5, 3)"], "needs --input-size"),
+    (["run", "--layer", "ConvTranspose1d(3, 5, 3, padding=-1)", "--input-size", "8"], "padding is -1"),
+    (["run", "--layer", "ConvTranspose1d(3, 5, 3, groups=2)", "--input-size", "8"], "not divisible by groups 2"),
+    (["run", "--layer", "ConvTranspose1d(3, 5, 3, output_padding=2)", "--input-size", "8"], "output_padding 2"),
+    (["run", "--layer", "ConvTranspose1d(3, 5, 3, padding=9)", "--input-size", "8"], "leaves an output of"),
+    (["run", "--preset", "kb75/tiny"], "tiny"),
+    (["run", "--preset", "kb99"], "kb99"),
+    (["run", "--preset", "kb74/small", "--variant", "naive"], "There is no variant 'naive'"),
+    (["run", "--preset", "kb74/small", "--set", "naive_gather.BLOCK=77"], "BLOCK=77 is not offered"),
+    (["run", "--preset", "kb74/small", "--set", "BLOCK"], "cannot be read"),
+    (["run", "--preset", "kb74/small", "--precision", "fp16"], "does not go with float32"),
+    (["run", "--preset", "kb74/small", "--device", "cuda:9"], "not on this machine"),
+    (["run", "--preset", "kb74/small", "--resume"], "--resume needs --session"),
+    (["show", "nowhere"], "is no session"),
+    (["compare", "nowhere", "nowhere"], "is no session"),
+    (["pack"], "Give the session to pack"),
+    (["export"], "Give --preset, --layer or --session"),
+])
+def test_a_bad_request_is_one_sentence(words: list[str], sentence: str, tmp_path: Path) -> None:
+    done = cli(*words, sessions=tmp_path)
+    assert done.returncode == 2 and sentence in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_headless_test_writes_junit_and_json(tmp_path: Path) -> None:
+    done = cli("--headless-test", "--layer", "ConvTranspose2d(3, 4, 3, stride=2)", "--input-size", "6,7", "--variant",
+               "naive_gather", "--device", "cpu", "--junit", str(tmp_path / "j.xml"), "--json", str(tmp_path / "c.json"),
+               program=("app.py",))
+    assert done.returncode == 0, done.stderr
+    assert "3 of 3 cases hold." in done.stdout
+    suite = ElementTree.parse(tmp_path / "j.xml").getroot()
+    assert suite.get("tests") == "3" and suite.get("failures") == "0"
+    assert len(json.loads((tmp_path / "c.json").read_text())) == 3
+
+
+def test_headless_test_fails_when_nothing_ran(tmp_path: Path) -> None:
+    (tmp_path / "forward").mkdir()
+    done = cli("test", "--templates", str(tmp_path), "--device", "cpu")
+    assert done.returncode == 3 and "Nothing ran" in done.stderr

@@ -1,0 +1,165 @@
+"""The layer picture: well-formed, small, and every formula in it true."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.core.facts import phases
+from workbench.core.layer import ConvTranspose, Workload
+from workbench.core.presets import PRESETS, preset
+from workbench.faces.ui.picture import drawn_outputs, layer_svg
+
+from .workloads import workloads
+
+SVG = "{http://www.w3.org/2000/svg}"
+TERM = re.compile(r"x\[([\d,]+)\]·w\[([\d,]+)\]")
+
+
+def parsed(picture: str) -> ElementTree.Element:
+    """As XML; the namespace is the one an HTML parser gives to svg."""
+    return ElementTree.fromstring(picture.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" '))
+
+
+def outputs(figure: ElementTree.Element) -> list[list[ElementTree.Element]]:
+    """For each SVG its groups that are an output."""
+    return [[g for g in svg.iter(f"{SVG}g") if g.get("class", "").startswith("out")]
+            for svg in figure.iter(f"{SVG}svg")]
+
+
+def formula(group: ElementTree.Element) -> str:
+    return next(t.text for t in group.iter(f"{SVG}text") if t.get("class") == "code big")
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(v) for v in text.split(","))
+
+
+def check(text: str, layer: ConvTranspose, first: int) -> int:
+    """Re-evaluate one formula by the definition, o = i * stride - padding + k * dilation; the count of its terms."""
+    output = numbers(re.match(r"y\[([\d,]+)\]", text)[1])
+    found = TERM.findall(text)
+    at = range(first, first + len(output))
+    for inputs, taps in found:
+        for o, i, k, d in zip(output, numbers(inputs), numbers(taps), at, strict=True):
+            assert 0 <= k < layer.kernel_size[d]
+            assert o == i * layer.stride[d] - layer.padding[d] + k * layer.dilation[d], text
+    assert len(set(found)) == len(found)
+    more = re.search(r"\+ (\d+) more$", text)
+    return len(found) + (int(more[1]) if more else 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(workloads(longest=5))
+def test_every_formula_is_true_and_whole(work: Workload) -> None:
+    """All inputs fit into the picture here, so the number of terms is that of the real layer."""
+    layer = work.layer
+    figure = parsed(layer_svg(work))
+    drawn = drawn_outputs(work)
+    dims = layer.dims
+    groups = outputs(figure)
+    planes = [(1, 2), (0,)] if dims == 3 else [tuple(range(dims))]
+    if len(groups) != len(planes):
+        planes = [(d,) for d in ((1, 2, 0) if dims == 3 else range(dims))]
+    inputs = [1 + (o + 2 * p - op - 1 - d * (k - 1)) // s for o, p, op, d, k, s in zip(
+        drawn, layer.padding, layer.output_padding, layer.dilation, layer.kernel_size, layer.stride, strict=True)]
+    for plane, members in zip(planes, groups, strict=True):
+        seen = set()
+        for group in members:
+            text = formula(group)
+            output = numbers(re.match(r"y\[([\d,]+)\]", text)[1])
+            expected = 1
+            for o, d in zip(output, plane, strict=True):
+                expected *= sum(i * layer.stride[d] - layer.padding[d] + k * layer.dilation[d] == o
+                                for i in range(inputs[d]) for k in range(layer.kernel_size[d]))
+            assert check(text, layer, plane[0]) == expected, text
+            assert (expected == 0) == (" = 0 " in text)
+            seen.add(output)
+        area = 1
+        for d in plane:
+            area *= drawn[d]
+        assert len(seen) == len(members) == area <= 400
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_in_full_size_is_small_to_send(name: str) -> None:
+    work = preset(name).workload()
+    picture = layer_svg(work)
+    figure = parsed(picture)
+    assert len(picture.encode()) < 400_000
+    assert "<script" not in picture and "http" not in picture
+    for svg in figure.iter(f"{SVG}svg"):
+        assert svg.get("role") == "img" and "y[" in svg.get("aria-label")
+        pins = [g for g in svg.iter(f"{SVG}g") if g.get("class") == "out pin"]
+        assert len(pins) == 1
+        pinned = formula(pins[0])
+        assert " ".join(pinned.split()) in svg.get("aria-label")
+        assert check(pinned, work.layer, 0 if work.layer.dims < 3 else 1 if "," in pinned else 0) > 0
+    known = {e.get("id") for e in figure.iter() if e.get("id")}
+    for use in figure.iter(f"{SVG}use"):
+        assert use.get("href")[1:] in known
+    size = " × ".join(f"{n:,}".replace(",", "\u202f") for n in work.input_size[-2:])
+    assert f"inputs instead of {size}<" in picture
+
+
+def test_the_pinned_output_of_a_row_shows_all_of_its_taps() -> None:
+    """#74: five taps three apart, so 13 inputs are needed before one output sees all of them."""
+    group = next(g for g in outputs(parsed(layer_svg(preset("kb74").workload())))[0] if "pin" in g.get("class"))
+    assert formula(group) == "y[12] = x[12]·w[0] + x[9]·w[1] + x[6]·w[2] + x[3]·w[3] + x[0]·w[4]"
+    assert "(12 + 0 − 4·3) / 1 = 0 → x[0]" in "".join(group.itertext())
+
+
+def test_a_tap_that_misses_says_why() -> None:
+    picture = layer_svg(ConvTranspose(1, 1, 1, 4, stride=2, padding=1), explain=7)
+    group = next(g for g in outputs(parsed(picture))[0] if "pin" in g.get("class"))
+    assert formula(group) == "y[7] = x[4]·w[0] + x[3]·w[2]"
+    assert "(7 + 1 − 1·1) / 2 = 7/2, not whole" in "".join(group.itertext())
+    text = "".join("".join(g.itertext()) for g in outputs(parsed(picture))[0])
+    assert "= −1, outside the input" in text
+
+
+def test_explain_chooses_the_output_and_a_wrong_one_is_not_followed() -> None:
+    work = preset("kb81").workload()
+    for wanted in [(9, 9), (0, 0), (12, 17)]:
+        label = parsed(layer_svg(work, explain=wanted)).find(f"{SVG}svg").get("aria-label")
+        assert f"y[{wanted[0]},{wanted[1]}] = " in label
+    assert drawn_outputs(work) == (13, 18)
+    usual = parsed(layer_svg(work)).find(f"{SVG}svg").get("aria-label")
+    for wrong in [(13, 0), (-1, 2), (3,), 4]:
+        assert parsed(layer_svg(work, explain=wrong)).find(f"{SVG}svg").get("aria-label") == usual
+
+
+def test_zero_phases_are_named_and_drawn_as_zero() -> None:
+    work = preset("kb81").workload()
+    picture = layer_svg(work)
+    assert "always zero: 16 of 25 phases" in picture and "cropped by padding 1" in picture
+    members = outputs(parsed(picture))[0]
+    rows, columns = phases(work.layer).per_dimension
+    dead = sum((i + 1) % 5 not in rows.taps or (j + 1) % 5 not in columns.taps for i in range(13) for j in range(18))
+    assert sum(g[0].get("class") == "zero" for g in members) == dead
+    assert sum("no tap ever lands here" in formula(g) for g in members) == dead
+
+
+def test_two_pictures_in_one_document_share_no_id() -> None:
+    first, second = (parsed(layer_svg(preset(n).workload())) for n in ("kb72", "kb75"))
+    ids = [{e.get("id") for e in f.iter() if e.get("id")} for f in (first, second)]
+    assert ids[0] and ids[1] and not ids[0] & ids[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 400), st.integers(1, 60), st.integers(0, 300), st.integers(1, 40))
+def test_extreme_layers_stay_small(dims: int, kernel: int, stride: int, padding: int, dilation: int) -> None:
+    picture = layer_svg(ConvTranspose(dims, 1, 1, kernel, stride=stride, padding=padding, dilation=dilation))
+    parsed(picture)
+    assert sum(map(len, outputs(parsed(picture)))) <= 3 * 400
+    assert len(picture.encode()) < 1_500_000
+
+
+def test_a_layer_that_does_not_fit_is_said_in_words() -> None:
+    assert "one input reaches across 601 outputs" in layer_svg(ConvTranspose(1, 1, 1, 301, dilation=2))
+    big = parsed(layer_svg(ConvTranspose(2, 1, 1, 21, dilation=2)))
+    assert len(list(big.iter(f"{SVG}svg"))) == 2  # height and width each as a row

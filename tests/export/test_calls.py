@@ -1,0 +1,146 @@
+"""How an exported module is called: as nn.ConvTranspose is. Its build is directed to the emulator, in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from workbench.drive.export import constructor_arguments, export_text, verify_request
+from workbench.measure.module_subject import Subject
+
+from .recipes import SMALL, TWO_D, naive
+
+LAYER = SMALL.layer
+
+
+@pytest.fixture(scope="module")
+def exported(folder: Path) -> Subject:
+    """A 1-D layer; kernels in the run-time form serve whatever the tests ask for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNEL_WORKBENCH_CACHE", str(folder / "cache"))
+        subject = Subject(verify_request(export_text(naive(SMALL, form="runtime")), SMALL, device="cpu",
+                                         scratch=folder))
+        subject.build_all(lambda event: None)
+    return subject
+
+
+def pair(exported: Subject, *arguments, **more) -> tuple[nn.Module, nn.ConvTranspose1d]:
+    """ModelNew and nn.ConvTranspose1d, drawn under the same seed."""
+    torch.manual_seed(7)
+    theirs = nn.ConvTranspose1d(*arguments, **more)
+    torch.manual_seed(7)
+    return exported.cls(*arguments, **more), theirs
+
+
+def counted(exported: Subject) -> list[str]:
+    """Names of the kernels launched from now on."""
+    launched: list[str] = []
+    for kernels in exported.namespace["_KERNELS"].values():
+        for kernel in kernels:
+            device = torch.device("cpu")
+            launch, query = exported.namespace["_Kernel"]._load(kernel, device)
+            kernel.launchers[device] = (lambda *a, f=launch, n=kernel.symbol: launched.append(n) or f(*a), query)
+    return launched
+
+
+def test_output_size_and_calls_without_a_batch(exported):
+    ours, theirs = pair(exported, 3, 4, 3, stride=3, padding=1)
+    launched = counted(exported)
+    x = torch.randn(2, 3, 6)
+    for size in ([16], [17], [18], (2, 4, 17)):
+        torch.testing.assert_close(ours(x, output_size=size), theirs(x, output_size=size))
+    with pytest.raises(ValueError, match="requested an output size"):
+        ours(x, output_size=[19])
+    torch.testing.assert_close(ours(x[0]), theirs(x[0]))
+    assert launched == ["kw_forward"] * 5
+
+
+def test_training_gives_the_same_parameters(exported):
+    ours, theirs = pair(exported, 3, 4, 3, 2)
+    x, wanted = torch.randn(4, 3, 8), torch.randn(4, 4, 17)
+    for module in (ours, theirs):
+        step = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(3):
+            step.zero_grad()
+            (module(x) - wanted).square().mean().backward()
+            step.step()
+    for name, value in theirs.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], value)
+
+
+def test_only_the_gradients_that_are_needed_are_computed(exported):
+    ours, _ = pair(exported, 3, 4, 3, 2)
+    launched = counted(exported)
+    x = torch.randn(1, 3, 5)
+    ours(x).sum().backward()
+    assert launched == ["kw_forward", "kw_grad_weight"]
+    launched.clear()
+    ours.requires_grad_(False)
+    x.requires_grad_()
+    ours(x).sum().backward()
+    assert launched == ["kw_forward", "kw_grad_input"] and ours.weight.grad is not None
+    with torch.no_grad():
+        assert not ours(x).requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:Input #0 requires gradient and is not a double precision")
+def test_gradients_agree_with_finite_differences(exported):
+    ours, _ = pair(exported, 2, 2, 3, 2, 1, bias=True)
+    x = torch.randn(1, 2, 4, requires_grad=True)
+    assert torch.autograd.gradcheck(ours, (x,), eps=1e-2, atol=1e-2, rtol=1e-2)
+
+
+def test_a_second_derivative_is_refused(exported):
+    ours, _ = pair(exported, 3, 4, 3)
+    x = torch.randn(1, 3, 5, requires_grad=True)
+    gradient = torch.autograd.grad(ours(x).square().sum(), x, create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_what_the_kernels_do_not_take_is_pytorchs(exported):
+    ours, theirs = pair(exported, 3, 4, 3, 2)
+    launched = counted(exported)
+    x = torch.randn(2, 3, 5)
+    torch.testing.assert_close(ours.double()(x.double()), theirs.double()(x.double()))
+    ours.float(), theirs.float()
+    empty = torch.randn(0, 3, 5)
+    assert ours(empty).shape == theirs(empty).shape == (0, 4, 11)
+    for wrong in (torch.randn(2, 5, 5), torch.randn(2, 3, 5, 5), x.double()):
+        with pytest.raises(RuntimeError) as error:
+            theirs(wrong)
+        with pytest.raises(RuntimeError) as ours_error:
+            ours(wrong)
+        assert type(ours_error.value) is type(error.value)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert ours(x.bfloat16()).dtype == torch.bfloat16
+    assert launched == []
+
+
+def test_a_launch_that_fails_names_its_kernel(exported):
+    kernel = exported.namespace["_KERNELS"]["forward"][0]
+    load, device = kernel._load(torch.device("cpu")), torch.device("cpu")
+    kernel.launchers[device] = (lambda *a: 9, load[1])
+    with pytest.raises(RuntimeError, match=r"forward/naive_gather .* could not be launched: CUDA error 9"):
+        exported.cls(3, 4, 3)(torch.randn(1, 3, 5))
+    kernel.launchers[device] = load
+
+
+def test_the_class_is_an_nn_convtranspose(exported):
+    ours = exported.cls(*constructor_arguments(LAYER), device="meta", dtype=torch.bfloat16)
+    assert isinstance(ours, nn.ConvTranspose1d) and ours.weight.is_meta and ours.weight.dtype == torch.bfloat16
+    assert ours(torch.empty(2, 3, 9, device="meta", dtype=torch.bfloat16)).shape == (2, 4, 19)
+
+
+def test_without_the_redirected_build_the_cpu_is_pytorchs():
+    namespace: dict = {}
+    exec(export_text(naive(TWO_D)), namespace)
+    torch.manual_seed(3)
+    ours = namespace["ModelNew"](*constructor_arguments(TWO_D.layer))
+    torch.manual_seed(3)
+    theirs = nn.ConvTranspose2d(*constructor_arguments(TWO_D.layer))
+    x = torch.randn(2, 6, 5, 6)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=0)

@@ -1,0 +1,144 @@
+"""The exported file as text: what KernelBench demands of it, and that it carries what was judged."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from workbench.core.candidate import Candidate
+from workbench.core.errors import BadRequest
+from workbench.core.layer import DIRECTIONS
+from workbench.core.presets import PRESETS
+from workbench.core.template import candidate_id, render
+from workbench.core.variants import TEMPLATES, discover, find
+from workbench.drive.export import Recipe, constructor_arguments, export_text
+
+from .recipes import SMALL, THREE_D, TWO_D, candidate, naive
+
+FREE = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups", "bias",
+        "dilation")
+
+
+def kernels_of(text: str) -> dict[str, list[dict]]:
+    """Direction -> the keyword and positional arguments of its `_Kernel` entries, read without running the file."""
+    tree = ast.parse(text)
+    values: dict[str, str] = {}
+    table = None
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if name == "_KERNELS":
+                table = node.value
+            elif isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+                values[name] = node.value.value
+            elif isinstance(node.value, ast.BinOp) and isinstance(node.value.left, ast.Name):
+                values[name] = values[node.value.left.id] + ast.literal_eval(node.value.right)
+    assert isinstance(table, ast.Dict)
+    return {ast.literal_eval(key): [
+        {"name": ast.literal_eval(call.args[0]), "symbol": ast.literal_eval(call.args[1]),
+         "source": values[call.args[2].id], **{k.arg: ast.literal_eval(k.value) for k in call.keywords}}
+        for call in entries.elts] for key, entries in zip(table.keys, table.values, strict=True)}
+
+
+@pytest.mark.parametrize("variant", discover(), ids=lambda v: v.key)
+def test_every_shipped_variant_can_be_exported(variant):
+    recipe = Recipe(SMALL, **{variant.computes[0]: Candidate(variant, SMALL.layer, "float32", {})})
+    text = export_text(recipe)
+    assert not re.search(r"\bpass\b|try:|except", text.replace("exception", ""))
+    assert "__global__" in text and "load_inline" in text and "threadIdx." in text
+    for word in ("import workbench", "from workbench", "__file__", "import threading"):
+        assert word not in text
+    compile(text, "exported", "exec")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_its_own_constructor(name):
+    preset = PRESETS[name]
+    recipe = naive(preset.workload("small"))
+    text = export_text(recipe, constructor=preset)
+    model = next(n for n in ast.parse(text).body if isinstance(n, ast.ClassDef) and n.name == "ModelNew")
+    init = next(n for n in model.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
+    assert tuple(a.arg for a in init.args.args[1:]) == preset.constructor
+    assert f"self.{preset.attribute} = nn.ConvTranspose{preset.layer.dims}d(" in text
+    assert len(constructor_arguments(preset.layer, preset)) == len(preset.constructor)
+
+
+@pytest.mark.parametrize("workload", [SMALL, TWO_D, THREE_D], ids=["1-D", "2-D", "3-D"])
+def test_the_cuda_text_is_the_one_that_was_judged(workload):
+    recipe = naive(workload)
+    found = kernels_of(export_text(recipe))
+    for direction in DIRECTIONS:
+        judged = render(getattr(recipe, direction))
+        chosen, general = found[direction]
+        assert chosen["source"] == judged.source
+        assert candidate_id(chosen["source"], chosen.get("flags", ())) == judged.candidate_id
+        assert judged.candidate_id in chosen["name"] and chosen["symbol"] == f"kw_{direction}"
+        assert "is_constant = false" in general["source"] and "layer" not in general
+
+
+def test_flags_are_part_of_the_candidate_and_of_the_file():
+    plain = candidate(SMALL, "forward")
+    flagged = Candidate(plain.variant, plain.layer, plain.dtype, plain.config, compile_flags=("-DX=1", "--fmad=false"))
+    entry = kernels_of(export_text(Recipe(SMALL, forward=flagged)))["forward"][0]
+    assert entry["flags"] == ("-DX=1", "--fmad=false")
+    assert candidate_id(entry["source"], entry["flags"]) == render(flagged).candidate_id != render(plain).candidate_id
+
+
+def test_a_candidate_in_run_time_form_serves_every_layer_alone():
+    found = kernels_of(export_text(naive(SMALL, form="runtime")))
+    assert [len(entries) for entries in found.values()] == [1, 1, 1]
+
+
+def test_the_file_says_its_precision_and_what_is_left_to_pytorch():
+    text = export_text(naive(SMALL, "forward"))
+    words = ast.get_docstring(ast.parse(text))
+    assert "computes in ieee" in words
+    assert "grad_input   left to PyTorch: torch.ops.aten.convolution_backward" in words
+    assert list(kernels_of(text)) == ["forward"]
+
+
+def test_the_debug_switch_can_be_exported_on():
+    assert '_DEBUG_SYNC = os.environ.get("KW_DEBUG_SYNC", "0")' in export_text(naive(SMALL))
+    assert '_DEBUG_SYNC = os.environ.get("KW_DEBUG_SYNC", "1")' in export_text(naive(SMALL), debug_sync=True)
+
+
+def test_a_recipe_survives_json():
+    recipe = Recipe(TWO_D, forward=candidate(TWO_D, "forward", "shared_weight_tiling"),
+                    grad_weight=candidate(TWO_D, "grad_weight", form="runtime"))
+    again = Recipe.from_json(recipe.to_json())
+    assert again == recipe and export_text(again) == export_text(recipe)
+    assert recipe.precision == {"forward": "ieee", "grad_weight": "ieee"}
+
+
+def test_a_word_that_kernelbench_rejects_is_refused_with_its_line(tmp_path: Path):
+    shutil.copytree(TEMPLATES, tmp_path / "t")
+    template = tmp_path / "t/forward/naive_gather.cu"
+    template.write_text(template.read_text().replace("// Read this one first.", "// A second pass reads this."))
+    with pytest.raises(BadRequest, match="'pass'.*A second pass reads this"):
+        export_text(Recipe(SMALL, forward=Candidate(find("naive_gather", "forward", root=tmp_path / "t"), SMALL.layer,
+                                                    "float32", {})))
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: Recipe(SMALL), "leaves every direction to PyTorch"),
+    (lambda: Recipe(SMALL, forward=candidate(SMALL, "grad_input")), "computes grad_input; choose another"),
+    (lambda: Recipe(SMALL, forward=candidate(TWO_D, "forward")), "was made for ConvTranspose2d"),
+    (lambda: Recipe(THREE_D, forward=Candidate(find("naive_gather", "forward"), THREE_D.layer, "float32", {})),
+     "computes float32; the recipe is for float16"),
+    (lambda: export_text(naive(SMALL), constructor=PRESETS["kb74"]), "export it without the preset"),
+    (lambda: export_text(naive(SMALL), class_name="2nd"), "'2nd' is not a Python name"),
+], ids=["nothing", "direction", "layer", "dtype", "preset", "class_name"])
+def test_bad_requests_are_one_sentence(make, words):
+    with pytest.raises(BadRequest, match=words):
+        make()
+
+
+def test_constructor_arguments_are_positional():
+    assert constructor_arguments(PRESETS["kb74"].layer, PRESETS["kb74"]) == [32, 64, 5, 1, 0, 3, False]
+    assert dict(zip(FREE, constructor_arguments(TWO_D.layer), strict=True)) == {
+        "in_channels": 6, "out_channels": 4, "kernel_size": [3, 2], "stride": [2, 3], "padding": [1, 0],
+        "output_padding": [1, 2], "groups": 2, "bias": True, "dilation": [1, 2]}

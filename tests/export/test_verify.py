@@ -1,0 +1,150 @@
+"""The exact exported text on the emulator, in a fresh process: it does what nn.ConvTranspose does, or is refused."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from workbench.core.candidate import Candidate
+from workbench.core.layer import Workload
+from workbench.core.presets import PRESETS
+from workbench.core.variants import TEMPLATES, find
+from workbench.drive.export import Recipe, export_text
+from workbench.drive.worker_process import WorkerProcess
+
+from .recipes import SMALL, THREE_D, TWO_D, candidate, naive, run, run_fresh
+
+
+def test_preset_74(folder: Path):
+    preset = PRESETS["kb74"]
+    workload = Workload(preset.layer, 2, 40)
+    result = run_fresh(export_text(naive(workload), constructor=preset), workload, folder, preset=preset)
+    assert result["status"] == "OK", result
+    assert set(result["errors"]) == {"output", "grad_input", "grad_weight"}
+    assert result["precision"] == "ieee" and "emulated" in result["flags"]
+    assert "other channels, groups and bias" in result["detail"]["checked"]
+
+
+def test_a_constructor_argument_that_the_original_ignores(folder: Path):
+    preset = PRESETS["kb73"]
+    workload = Workload(preset.layer, 1, (2, 3, 2))
+    text = export_text(naive(workload, "forward", form="runtime"), constructor=preset)
+    assert run_fresh(text, workload, folder, preset=preset)["status"] == "OK"
+
+
+def test_a_free_2d_layer_with_another_variant_in_each_direction(folder: Path):
+    recipe = Recipe(TWO_D, forward=candidate(TWO_D, "forward", "shared_weight_tiling"),
+                    grad_input=candidate(TWO_D, "grad_input", "warp_per_output", form="runtime"),
+                    grad_weight=candidate(TWO_D, "grad_weight", "shared_weight_tiling", form="runtime"))
+    result = run_fresh(export_text(recipe), TWO_D, folder)
+    assert result["status"] == "OK", result
+    assert set(result["errors"]) == {"output", "grad_input", "grad_weight", "grad_bias"}
+    assert "a channels_last input" in result["detail"]["checked"]
+
+
+def test_3d_in_float16_with_the_gradients_left_to_pytorch(folder: Path):
+    result = run_fresh(export_text(naive(THREE_D, "forward")), THREE_D, folder)
+    assert result["status"] == "OK", result
+    assert result["detail"]["left_to_pytorch"] == ["grad_input", "grad_weight"]
+
+
+def test_one_candidate_that_computes_both_gradients(folder: Path, tmp_path: Path):
+    both = _both_gradients(tmp_path / "templates")
+    recipe = Recipe(SMALL, grad_input=both)
+    assert recipe.grad_weight == both
+    assert list(recipe.kernels) == ["backward", "grad_input", "grad_weight"]
+    result = run_fresh(export_text(recipe), SMALL, folder)
+    assert result["status"] == "OK", result
+    assert result["detail"]["left_to_pytorch"] == ["forward"]
+
+
+# What is changed in a good file, and how the worker must refuse it.
+BROKEN = {
+    "CUDA that does not compile": (r"const int tile = ", "const int tile = = ", "BUILD_FAILED", "naive_gather.cu"),
+    "a border that is not tested": (r"\|\| tw / layer.stride_w >= sizes.in_w", "|| tw / layer.stride_w > sizes.in_w",
+                                    "MISMATCH", "For its own workload"),
+    "a result that nobody writes": (r"if \(co0 \+ c < co_per_group\)\n", "if (co0 + c < co_per_group - 1)\n",
+                                    "NON_FINITE", "of y"),
+    "too many threads": (r"Tune::BLOCK, 0, stream>>>", "2048, 0, stream>>>", "LAUNCH_FAILED", "forward/naive_gather"),
+    "Python that does not parse": (r"def _problem\(", "def def _problem(", "RENDER_FAILED", "SyntaxError"),
+    "parameters drawn twice": (r"    def forward\(self, input, output_size=None\):",
+                               "    def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0,\n"
+                               "                 output_padding=0, groups=1, bias=True, dilation=1):\n"
+                               "        super().__init__(in_channels, out_channels, kernel_size, stride, padding,\n"
+                               "                         output_padding, groups, bias, dilation)\n"
+                               "        self.reset_parameters()\n\n"
+                               "    def forward(self, input, output_size=None):", "MISMATCH", "Under the same seed"),
+    "no gradient": (r"return _ConvTranspose.apply\(x, weight", "return _ConvTranspose.apply(x.detach(), weight",
+                    "NO_GRADIENT", "grad_input"),
+    "a wrong shape": (r"return _ConvTranspose.apply\((.*)\)\n", r"return _ConvTranspose.apply(\1)[..., 1:]\n",
+                      "WRONG_SHAPE", "expected"),
+    "a wrong dtype": (r"return _ConvTranspose.apply\((.*)\)\n", r"return _ConvTranspose.apply(\1).double()\n",
+                      "WRONG_DTYPE", "torch.float64"),
+    "an input that is changed": (r"kernel = _choose\(\"forward\", problem, x.device\)\n",
+                                 'kernel = _choose("forward", problem, x.device)\n        x.data[0] += 1\n',
+                                 "INPUT_MODIFIED", "of x"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_file_is_refused(what: str, folder: Path, worker: WorkerProcess):
+    pattern, instead, status, words = BROKEN[what]
+    text, count = re.subn(pattern, instead, export_text(naive(SMALL, "forward", "grad_input", form="runtime")))
+    assert count, "the pattern no longer occurs in the file"
+    result = run(worker, text, SMALL, folder)
+    assert (result["status"], words in result["headline"]) == (status, True), result
+    assert result["advice"]
+
+
+def test_a_name_that_the_original_does_not_have_is_refused(folder: Path, worker: WorkerProcess):
+    preset = PRESETS["kb74"]
+    workload = Workload(preset.layer, 1, 20)
+    text = export_text(naive(workload, "forward", form="runtime"), constructor=preset)
+    result = run(worker, text.replace(f"self.{preset.attribute}", "self.deconv"), workload, folder, preset=preset)
+    assert result["status"] == "MISMATCH" and "state_dict" in result["headline"], result
+
+
+def _both_gradients(root: Path) -> Candidate:
+    """A variant made of the two naive ones, one after the other, which share one workspace."""
+    shutil.copytree(TEMPLATES / "common", root / "common")
+    parts = {d: find("naive_gather", d, root=TEMPLATES) for d in ("grad_input", "grad_weight")}
+    bodies = {d: v.text[v.text.index("*/") + 2:] for d, v in parts.items()}
+    includes = "\n".join(dict.fromkeys(re.findall(r'^#include "[^"]+"', "\n".join(bodies.values()), re.M)))
+    tune = {t.name: t for v in parts.values() for t in v.tune}
+    head = "\n".join(f"{t.name} = {{values = {list(t.values)}, default = {t.default}}}" for t in tune.values())
+    spaces = "\n".join(f"namespace both_{d} {{\n" + re.sub(r'^#include "[^"]+"', "", body, flags=re.M) + "\n}"
+                       for d, body in bodies.items())
+    (root / "backward").mkdir()
+    (root / "backward/both.cu").write_text(f"""/* variant
+name = "both"
+computes = ["grad_input", "grad_weight"]
+idea = "Both gradients from one call."
+precision = ["ieee"]
+layer = ["constant", "runtime"]
+[tune]
+{head}
+*/
+{includes}
+{spaces}
+template <class Layer, class Tune>
+long long backward_workspace(Layer layer, Sizes sizes) {{
+  const long long a = both_grad_input::grad_input_workspace<Layer, Tune>(layer, sizes);
+  const long long b = both_grad_weight::grad_weight_workspace<Layer, Tune>(layer, sizes);
+  return a > b ? a : b;
+}}
+template <class Layer, class Tune>
+cudaError_t backward(Layer layer, Sizes sizes, const typename Layer::scalar* input,
+                     const typename Layer::scalar* weight, const typename Layer::scalar* grad_output,
+                     typename Layer::scalar* grad_input_out, typename Layer::scalar* grad_weight_out,
+                     typename Layer::scalar* grad_bias, void* workspace, cudaStream_t stream) {{
+  const cudaError_t first = both_grad_input::grad_input<Layer, Tune>(layer, sizes, grad_output, weight,
+                                                                     grad_input_out, workspace, stream);
+  if (first != cudaSuccess) return first;
+  return both_grad_weight::grad_weight<Layer, Tune>(layer, sizes, input, grad_output, grad_weight_out, grad_bias,
+                                                    workspace, stream);
+}}
+""")
+    return Candidate(find("both", "backward", root=root), SMALL.layer, "float32", {})

@@ -1,0 +1,100 @@
+"""Templates -> one emulated library -> the real judge in a process of its own, which may crash or hang."""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.core.candidate import Candidate
+from workbench.core.layer import ConvTranspose, Workload
+from workbench.core.template import render, render_batch, symbol
+from workbench.core.variants import TEMPLATES, find
+from workbench.measure.build import build
+
+BAD_KERNELS = Path(__file__).resolve().parents[1] / "bad_kernels"
+# Two spatial dimensions, a stride that leaves holes, padding, groups, a tail that fills no block.
+LAYER = ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), output_padding=(0, 1), groups=2)
+WORKLOAD = Workload(LAYER, batch=2, input_size=(5, 7))
+# Kernel 1 and padding 1: the border of the input meets no output. Stride 3 without bias: some outputs are just zero.
+CROPPED = Workload(ConvTranspose(1, 2, 3, 1, stride=3, padding=1, bias=False), batch=2, input_size=(8,))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The process did not answer: `signal` ended it, or 0 and it still ran when its time was over."""
+
+    signal: int
+
+
+@dataclass(frozen=True)
+class Built:
+    library: Path
+    symbols: dict[Candidate, str]  # keys: by value, config included
+
+
+def bad_templates(folder: Path) -> Path:
+    """A template root with the project's common/ and the bad kernels."""
+    shutil.copytree(TEMPLATES / "common", folder / "common")
+    shutil.copytree(BAD_KERNELS, folder, dirs_exist_ok=True)
+    return folder
+
+
+def bad_candidate(root: Path, name: str, *, direction: str = "forward", **config: int) -> Candidate:
+    """In the run-time form, so that one build serves every layer."""
+    return Candidate(find(name, direction, root=root), LAYER, "float32", config, form="runtime")
+
+
+def build_batch(candidates: Sequence[Candidate], folder: Path) -> Built:
+    """All of them in one library for the emulator."""
+    rendered = [render(c) for c in candidates]
+    result = build({"source": render_batch(rendered), "symbols": [symbol(r) for r in rendered], "device": "cpu",
+                    "cache": str(folder / "cache"), "log": str(folder / "build.log")}, lambda event: None)
+    assert result["status"] == "OK", result["headline"] + (folder / "build.log").read_text()[-3000:]
+    return Built(Path(result["library"]), {r.candidate: symbol(r) for r in rendered})
+
+
+def order(built: Built, candidate: Candidate, workload: Workload, scratch: Path, **more: Any) -> dict[str, Any]:
+    """The `judge` request of a worker."""
+    return {"library": str(built.library), "symbol": built.symbols[candidate], "direction": candidate.direction,
+            "workload": workload.to_json(), "device": "cpu", "precision": candidate.precision, "effort": "quick",
+            "time": False, "scratch": str(scratch), **more}
+
+
+def judge_apart(request: dict[str, Any], *, limit_s: float = 60.0) -> dict[str, Any] | Ended:
+    """Judge in a forked process. What a kernel keeps in static variables ends with it."""
+    forked = multiprocessing.get_context("fork")
+    receive, send = forked.Pipe(duplex=False)
+    child = forked.Process(target=_child, args=(send, request))
+    child.start()
+    send.close()
+    try:
+        answer = receive.recv() if receive.poll(limit_s) else None
+    except EOFError:
+        answer = None
+    if answer is not None:
+        child.join(10)
+        return answer
+    hung = child.is_alive() and not receive.poll(0)
+    if hung:
+        child.kill()
+    child.join(10)
+    return Ended(0 if hung else -(child.exitcode or 0))
+
+
+def _child(send: Any, request: dict[str, Any]) -> None:
+    import torch
+
+    from workbench.measure.judge import judge
+    faulthandler.disable()    # a crash is expected here; its trace would only fill the log
+    torch.set_num_threads(1)  # threads of an OpenMP pool do not survive a fork
+    events: list[dict[str, Any]] = []
+    result = judge(request, events.append)
+    send.send({**result, "events": events})
+    send.close()
+    os._exit(0)

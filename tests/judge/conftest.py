@@ -1,0 +1,44 @@
+"""Built once per worker process of pytest: the bad kernels, and the naive variants in every direction and dtype."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from workbench.core.candidate import Candidate
+from workbench.core.layer import DIRECTIONS, DTYPES
+from workbench.core.variants import discover, find
+
+from .bench import LAYER, Built, bad_candidate, bad_templates, build_batch
+
+NOT_BUILT = {"undefined_identifier", "undefined_tunable"}
+
+
+@pytest.fixture(scope="session")
+def bad_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bad_templates(tmp_path_factory.mktemp("templates"))
+
+
+@pytest.fixture(scope="session")
+def bad(bad_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Every bad kernel that can be built."""
+    candidates = [bad_candidate(bad_root, v.name, direction=v.direction) for v in discover(bad_root)
+                  if v.name not in NOT_BUILT]
+    candidates += [bad_candidate(bad_root, "many_defects", FIRST=first) for first in range(1, 5)]
+    return build_batch(candidates, tmp_path_factory.mktemp("bad"))
+
+
+@pytest.fixture(scope="session")
+def naive(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """naive_gather in three directions and four dtypes, for any layer."""
+    candidates = [Candidate(find("naive_gather", direction), LAYER, dtype, {}, form="runtime")
+                  for direction in DIRECTIONS for dtype in DTYPES]
+    return build_batch(candidates, tmp_path_factory.mktemp("naive"))
+
+
+@pytest.fixture(scope="session")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("truth")
+
+

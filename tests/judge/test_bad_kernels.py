@@ -1,0 +1,127 @@
+"""Every bad kernel gets exactly its status; and for each guard, a kernel that gets through once it is taken away."""
+
+from __future__ import annotations
+
+import signal
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.core.errors import RenderError
+from workbench.core.layer import Workload
+from workbench.core.template import render
+from workbench.core.variants import discover
+from workbench.measure.build import build
+
+from .bench import CROPPED, WORKLOAD, Built, Ended, bad_candidate, judge_apart, order
+from .conftest import NOT_BUILT
+
+pytestmark = pytest.mark.xdist_group("bad_kernels")  # one worker builds them once
+ALL_GUARDS = {"poison", "guard_zone", "nan", "inputs", "recheck"}
+# kernel -> status, and words that the headline must have
+STATUS = {
+    "too_many_threads": ("LAUNCH_FAILED", "2048"),
+    "huge_workspace": ("OUT_OF_MEMORY", "024 TiB, "),
+    "skips_last_row": ("UNWRITTEN", "21 values of y were never written, the first at y[1, 3, 8, 0]"),
+    "writes_only_once": ("UNWRITTEN", "Not one value of y"),
+    "skips_unreached": ("UNWRITTEN", "the first at y[0, 0, 0]"),
+    "no_tail_test": ("OUT_OF_BOUNDS", "behind the end of y"),
+    "writes_before_start": ("OUT_OF_BOUNDS", "Wrote 4 bytes before the start of y"),
+    "past_the_workspace": ("OUT_OF_BOUNDS", "Wrote 16 bytes behind the end of the workspace"),
+    "makes_nan": ("NON_FINITE", "the first at y[0, 0, 0, 5]"),
+    "reads_past_input": ("NON_FINITE", "1 value of y is NaN or infinite, the first at y[0, 0, 0, 7]"),
+    "adds_to_output": ("NON_FINITE", "values of y are NaN"),
+    "no_divisibility_test": ("MISMATCH", "of y is wrong; worst y["),
+    "returns_zeros": ("MISMATCH", "got 0, expected"),
+    "replays_first_answer": ("MISMATCH", "of y is wrong"),
+    "half_the_bits": ("MISMATCH", "ieee allows"),
+    "changes_input": ("INPUT_MODIFIED", "The kernel changed 1 value of x."),
+    "low_bits_drift": ("NONDETERMINISTIC", "1 of 2 runs gave other bits, up to"),
+    "no_barrier": ("NONDETERMINISTIC", "some of them NaN"),
+    "divergent_barrier": ("KERNEL_FAULT", "__syncthreads"),
+    "right_at_first": ("MISMATCH", "After the timing:"),
+    "prints_a_verdict": ("OK", "Right in all checks."),
+    "adds_to_old": ("NON_FINITE", "of grad_weight are NaN"),
+    "forgets_grad_bias": ("UNWRITTEN", "Not one value of grad_bias"),
+}
+ENDED = {"writes_to_null": signal.SIGSEGV, "never_ends": 0}
+WHERE = {"skips_unreached": CROPPED, "changes_input": CROPPED}
+TIMED = {"right_at_first"}
+GRAD_WEIGHT = {"adds_to_old", "forgets_grad_bias"}
+
+
+def _judged(bad: Built, root: Path, scratch: Path, name: str, **more: Any) -> dict[str, Any] | Ended:
+    candidate = bad_candidate(root, name, direction="grad_weight" if name in GRAD_WEIGHT else "forward")
+    workload: Workload = more.pop("workload", WHERE.get(name, WORKLOAD))
+    limit_s = 4.0 if ENDED.get(name) == 0 else 60.0
+    return judge_apart(order(bad, candidate, workload, scratch, time=name in TIMED, **more), limit_s=limit_s)
+
+
+@pytest.mark.parametrize("name", STATUS)
+def test_status(bad: Built, bad_root: Path, scratch: Path, name: str) -> None:
+    result = _judged(bad, bad_root, scratch, name)
+    assert isinstance(result, dict), f"the process ended: {result}"
+    status, words = STATUS[name]
+    assert (result["status"], words in result["headline"]) == (status, True), result["headline"]
+    assert result["advice"]
+    assert result["kernel_ms"] is None
+    assert "emulated" in result["flags"]
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_ends_its_process(bad: Built, bad_root: Path, scratch: Path, name: str) -> None:
+    assert _judged(bad, bad_root, scratch, name) == Ended(ENDED[name])
+
+
+def test_every_bad_kernel_has_its_status(bad_root: Path) -> None:
+    assert {v.name for v in discover(bad_root)} == {*STATUS, *ENDED, *NOT_BUILT, "many_defects"}
+
+
+def test_does_not_render(bad_root: Path) -> None:
+    with pytest.raises(RenderError, match=r"undefined_tunable.cu uses Tune::TILE_M in line \d+, which nobody defines"):
+        render(bad_candidate(bad_root, "undefined_tunable"))
+
+
+def test_does_not_compile(bad_root: Path, tmp_path: Path) -> None:
+    rendered = render(bad_candidate(bad_root, "undefined_identifier"))
+    result = build({"source": rendered.source, "symbols": ["kw_forward"], "device": "cpu",
+                    "cache": str(tmp_path / "cache"), "log": str(tmp_path / "log")}, lambda event: None)
+    text = rendered.candidate.variant.text.splitlines()
+    line = next(i for i, words in enumerate(text, 1) if "smem_w" in words)
+    assert result["status"] == "BUILD_FAILED"
+    assert "smem_w" in result["headline"]
+    assert result["first_error"]["line"] == line
+
+
+@pytest.mark.parametrize(("guard", "name"), [
+    ("poison", "skips_unreached"), ("guard_zone", "no_tail_test"), ("nan", "makes_nan"), ("inputs", "changes_input"),
+    ("recheck", "right_at_first")])
+def test_without_its_guard_it_gets_through(bad: Built, bad_root: Path, scratch: Path, guard: str, name: str) -> None:
+    caught = _judged(bad, bad_root, scratch, name)
+    missed = _judged(bad, bad_root, scratch, name, guards=sorted(ALL_GUARDS - {guard}))
+    assert isinstance(caught, dict) and isinstance(missed, dict)
+    assert caught["status"] == STATUS[name][0] != "OK"
+    assert missed["status"] == "OK", missed["headline"]
+
+
+@pytest.mark.parametrize(("first", "status"), enumerate(
+    ["OUT_OF_BOUNDS", "INPUT_MODIFIED", "UNWRITTEN", "NON_FINITE", "MISMATCH"]))
+def test_of_many_defects_the_most_telling_is_named(bad: Built, bad_root: Path, scratch: Path, first: int,
+                                                   status: str) -> None:
+    candidate = bad_candidate(bad_root, "many_defects", FIRST=first)
+    result = judge_apart(order(bad, candidate, WORKLOAD, scratch))
+    assert isinstance(result, dict)
+    assert result["status"] == status, result["headline"]
+
+
+def test_a_wrong_value_is_described(bad: Built, bad_root: Path, scratch: Path) -> None:
+    result = _judged(bad, bad_root, scratch, "returns_zeros")
+    assert isinstance(result, dict)
+    errors = result["errors"]["output"]
+    assert errors["got"] == 0.0
+    assert abs(errors["expected"]) == errors["max_abs"] > 0
+    assert 0 < errors["wrong"] <= errors["count"] == prod(WORKLOAD.output_shape)
+    assert errors["rel_l2"] == pytest.approx(1.0)
+    assert not errors["kernelbench_ok"]

@@ -1,0 +1,71 @@
+"""Inputs are the same again from the workload alone, and integer sums are exact in every accumulator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from workbench.core.layer import DTYPES, ConvTranspose, Workload
+from workbench.measure import inputs
+from workbench.measure.inputs import INTEGERS, NORMAL, RECHECK, changed, fill, reduction_length, shapes
+
+WORKLOAD = Workload(ConvTranspose(2, 6, 4, 3, stride=2, groups=2), 3, (5, 7))
+HUGE = Workload(ConvTranspose(1, 1, 1, 1), 64, (1 << 24,))  # 2^30 terms in each element of grad_weight
+
+
+def _made(workload: Workload, name: str, kind: str) -> torch.Tensor:
+    tensor = torch.empty(shapes(workload)[name], dtype=getattr(torch, workload.dtype))
+    fill(tensor, name, workload, kind)
+    return tensor
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values(dtype: str) -> None:
+    workload = replace(WORKLOAD, dtype=dtype)
+    whole = _made(workload, "input", INTEGERS)
+    assert set(whole.double().unique().tolist()) == {-2.0, -1.0, 1.0, 2.0}
+    drawn = _made(workload, "input", NORMAL).double()
+    assert abs(float(drawn.mean())) < 0.2 and 0.85 < float(drawn.std()) < 1.15
+    assert not torch.equal(drawn, _made(workload, "input", RECHECK).double())
+
+
+def test_same_again_and_different_by_name_and_seed() -> None:
+    first = _made(WORKLOAD, "input", NORMAL)
+    assert torch.equal(first, _made(WORKLOAD, "input", NORMAL))
+    assert not torch.equal(first, _made(replace(WORKLOAD, seed=1), "input", NORMAL))
+    square = Workload(ConvTranspose(1, 2, 2, 1), 1, (4,))
+    assert not torch.equal(_made(square, "input", INTEGERS), _made(square, "grad_output", INTEGERS))
+
+
+def test_changes_are_counted_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "BLOCK", 100)  # several blocks
+    tensor = _made(WORKLOAD, "input", NORMAL)
+    assert changed(tensor, "input", WORKLOAD, NORMAL) == (0, None)
+    tensor.view(-1)[[333, 444]] = 0.0
+    assert changed(tensor, "input", WORKLOAD, NORMAL) == (2, 333)
+    tensor.view(-1)[150] = float("nan")
+    assert changed(tensor, "input", WORKLOAD, NORMAL) == (3, 150)
+
+
+def test_reduction_lengths() -> None:
+    layer = ConvTranspose(2, 6, 4, (4, 3), stride=(2, 3), dilation=(1, 2), groups=2)
+    workload = Workload(layer, 3, (5, 7))
+    # 2 of 4 taps meet an output along H (stride 2); along W 1 of 3 (a period of 3 / gcd(3, 2) = 3)
+    assert reduction_length(workload, "output") == 3 * 2 * 1 + 1
+    assert reduction_length(workload, "grad_input") == 2 * 12
+    assert reduction_length(workload, "grad_weight") == 3 * 5 * 7
+    assert reduction_length(workload, "grad_bias") == 3 * workload.output_size[0] * workload.output_size[1]
+
+
+def test_long_float16_sums_stay_finite() -> None:
+    assert inputs._thinning(HUGE, "grad_output") == 0                 # float32 counts to 2^24
+    halvings = inputs._thinning(replace(HUGE, dtype="float16"), "grad_output")
+    terms = reduction_length(HUGE, "grad_weight")
+    assert 8 * 2.5 * (terms / 2**halvings) ** 0.5 <= 60_000 < 8 * 2.5 * (terms / 2 ** (halvings - 1)) ** 0.5
+    assert inputs._scale(HUGE, "grad_output") * terms**0.5 <= 2**8
+    tensor = torch.empty(1 << 16, dtype=torch.float16)
+    fill(tensor, "grad_output", replace(HUGE, dtype="float16"), INTEGERS)
+    share = float((tensor != 0).double().mean())
+    assert share == pytest.approx(2.0**-halvings, rel=0.2)

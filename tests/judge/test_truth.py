@@ -1,0 +1,104 @@
+"""The truth is the definition: on tiny layers element by element, and PyTorch in float64 agrees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from workbench.core.layer import BACKWARD, FORWARD, GRAD_WEIGHT, ConvTranspose, Workload
+from workbench.measure import reference
+from workbench.measure.definition import define
+from workbench.measure.inputs import INTEGERS, NORMAL, fill, shapes
+from workbench.measure.reference import Truth, expected_blocks
+
+TINY = [
+    Workload(ConvTranspose(1, 2, 3, 3), 2, (4,)),
+    Workload(ConvTranspose(1, 4, 6, 4, stride=3, padding=2, output_padding=1, groups=2, dilation=2), 2, (5,)),
+    Workload(ConvTranspose(1, 1, 1, 1, stride=2, padding=3, bias=False), 1, (6,)),          # more padding than kernel
+    Workload(ConvTranspose(1, 1, 2, 2, stride=1, output_padding=2, dilation=3), 1, (3,)),   # op beyond the stride
+    Workload(ConvTranspose(1, 1, 1, 7), 1, (1,)),                                           # length 1, longer kernel
+    Workload(ConvTranspose(2, 3, 2, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2)), 2, (3, 4)),
+    Workload(ConvTranspose(2, 4, 4, 3, stride=2, padding=1, output_padding=1, groups=4), 1, (3, 2)),
+    Workload(ConvTranspose(3, 2, 4, (2, 1, 3), stride=(1, 2, 3), padding=(0, 0, 2), groups=2), 2, (2, 3, 3)),
+]
+NAMES = ("output", "grad_input", "grad_weight", "grad_bias")
+
+
+def _tensors(workload: Workload, kind: str = NORMAL) -> dict[str, torch.Tensor]:
+    made = {}
+    for name in ("input", "weight", "bias", "grad_output"):
+        if name in shapes(workload):
+            made[name] = torch.empty(shapes(workload)[name], dtype=getattr(torch, workload.dtype))
+            fill(made[name], name, workload, kind)
+    return made
+
+
+def _assembled(workload: Workload, tensors: dict[str, torch.Tensor], name: str) -> torch.Tensor:
+    whole = torch.full(shapes(workload).get(name, (workload.layer.out_channels,)), float("nan"), dtype=torch.float64)
+    for index, values in expected_blocks(workload, name, tensors):
+        whole[index] = values
+    return whole
+
+
+@pytest.mark.parametrize("workload", TINY, ids=lambda w: str(w.layer))
+@pytest.mark.parametrize("block", [1 << 22, 7])
+def test_truth_is_the_definition(workload: Workload, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(reference._BLOCK_ELEMENTS, "cpu", block)  # 7 elements: samples are split by channels
+    tensors = _tensors(workload)
+    wide = {n: t.double().numpy() for n, t in tensors.items()}
+    defined = define(workload, wide["input"], wide["weight"], wide.get("bias"), wide["grad_output"])
+    for name in NAMES:
+        np.testing.assert_allclose(_assembled(workload, tensors, name).numpy(), defined[name], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("workload", TINY, ids=lambda w: str(w.layer))
+def test_definition_is_pytorchs(workload: Workload) -> None:
+    layer, tensors = workload.layer, _tensors(workload)
+    x, w = (tensors[n].double().requires_grad_() for n in ("input", "weight"))
+    b = tensors["bias"].double().requires_grad_() if layer.bias else None
+    y = getattr(torch.nn.functional, f"conv_transpose{layer.dims}d")(
+        x, w, b, layer.stride, layer.padding, layer.output_padding, layer.groups, layer.dilation)
+    gy = tensors["grad_output"].double()
+    y.backward(gy)
+    defined = define(workload, *(t.detach().numpy() if t is not None else None for t in (x, w, b)), gy.numpy())
+    for name, theirs in zip(NAMES, (y, x.grad, w.grad, b.grad if b is not None else None), strict=True):
+        if theirs is not None:
+            np.testing.assert_allclose(defined[name], theirs.detach().numpy(), rtol=1e-12, atol=1e-13)
+
+
+def test_integers_stay_exact() -> None:
+    workload = TINY[1]
+    tensors = _tensors(workload, INTEGERS)
+    for name in NAMES:
+        whole = _assembled(workload, tensors, name)
+        assert torch.equal(whole, whole.round())
+
+
+def test_kept_truth_is_read_again_without_the_inputs(tmp_path: Path) -> None:
+    workload, tensors = TINY[5], _tensors(TINY[5])
+    first = Truth(workload, BACKWARD, NORMAL, device="cpu", scratch=tmp_path)
+    first.prepare(tensors)
+    for t in tensors.values():
+        t.fill_(float("nan"))  # a kernel that destroyed its inputs cannot reach what is kept
+    again = Truth(workload, GRAD_WEIGHT, NORMAL, device="cpu", scratch=tmp_path)
+    again.prepare(tensors)
+    assert again.rms["grad_weight"] == first.rms["grad_weight"] > 0
+    (_, values), = again.blocks("grad_weight", tensors)
+    assert values.isfinite().all() and values.shape == workload.layer.weight_shape
+    other = Truth(workload, FORWARD, INTEGERS, device="cpu", scratch=tmp_path)
+    assert other._path("output") != first._path("output")
+
+
+def test_large_truth_is_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(reference._KEPT_BYTES, "cpu", 0)
+    workload, tensors = TINY[5], _tensors(TINY[5])
+    truth = Truth(workload, FORWARD, NORMAL, device="cpu", scratch=tmp_path)
+    truth.prepare(tensors)
+    assert not list(tmp_path.iterdir())
+    expected = _assembled(workload, tensors, "output")
+    for index, values in truth.blocks("output", tensors):
+        assert torch.equal(values, expected[index])
+    assert truth.rms["output"] == pytest.approx(float(expected.square().mean().sqrt()))

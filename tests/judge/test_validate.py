@@ -1,0 +1,141 @@
+"""Tolerances and comparisons: NaN fails, TF32 is never taken for fp32, the worst element is found and named."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+import torch
+
+from workbench.measure.buffers import POISON, Buffer, count_poison
+from workbench.measure.validate import PRECISIONS, Comparison, allowed_rel_l2
+
+SHAPE = (2, 3, 8, 8)
+WHOLE = tuple(slice(0, n) for n in SHAPE)
+TF32_NEAREST, TF32_CUT_OFF = 2.9e-4, 7.7e-4  # relative L2 errors measured on an H200
+
+
+def _compared(got: torch.Tensor, expected: torch.Tensor, *, allowed: float = 1e-6, exact: bool = False,
+              nan_safe: bool = True, poisoned: bool = True) -> Comparison:
+    comparison = Comparison(SHAPE, allowed=allowed, rms=1.0, exact=exact, nan_safe=nan_safe, poisoned=poisoned)
+    for n in range(SHAPE[0]):  # in two blocks, as the truth comes
+        index = (slice(n, n + 1), slice(0, SHAPE[1]))
+        comparison.add(index, got[index], expected[index])
+    return comparison
+
+
+@pytest.fixture
+def expected() -> torch.Tensor:
+    return torch.randn(SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def test_rounding_is_allowed_and_more_is_not(expected: torch.Tensor) -> None:
+    right = _compared(expected.float(), expected)
+    assert not right.failed and right.wrong == 0 and right.rel_l2 < 1e-7
+    assert right.errors()["kernelbench_ok"]
+    wrong = expected.float()
+    wrong[1, 2, 3, 4] += 0.125
+    compared = _compared(wrong, expected)
+    assert compared.failed and compared.wrong == 1
+    errors = compared.errors()
+    assert errors["worst_index"] == (1, 2, 3, 4)
+    assert errors["max_abs"] == pytest.approx(0.125, rel=1e-5)
+    assert errors["got"] == float(wrong[1, 2, 3, 4]) and errors["expected"] == float(expected[1, 2, 3, 4])
+    assert not errors["kernelbench_ok"]
+
+
+@pytest.mark.parametrize("value", [nan, inf, -inf])
+@pytest.mark.parametrize("exact", [False, True])
+def test_not_finite_fails(expected: torch.Tensor, value: float, exact: bool) -> None:
+    expected = expected.round() if exact else expected
+    got = expected.float()
+    got[0, 1, 2, 3] = value
+    compared = _compared(got, expected, exact=exact)
+    assert compared.failed and compared.not_finite == 1 and compared.first_not_finite == (0, 1, 2, 3)
+    assert all(abs(v) < inf for v in compared.errors().values() if isinstance(v, float))
+    if value != value:  # `err > tol`, as most harnesses write it, lets NaN through
+        assert not _compared(got, expected, exact=exact, nan_safe=False).failed
+
+
+def test_all_nan_fails(expected: torch.Tensor) -> None:
+    assert _compared(torch.full(SHAPE, nan), expected).failed
+
+
+def test_poison_is_told_from_other_nans(expected: torch.Tensor) -> None:
+    buffer = Buffer("output", SHAPE, torch.float32, device="cpu")
+    buffer.poison()
+    buffer.tensor[0] = expected[0].float()
+    compared = _compared(buffer.tensor, expected)
+    assert compared.unwritten == compared.count // 2 == compared.not_finite
+    assert (compared.first_unwritten, compared.last_unwritten) == ((1, 0, 0, 0), (1, 2, 7, 7))
+    buffer.tensor[1] += 1.0  # arithmetic on the poison is another NaN
+    assert not bool(count_poison(buffer.tensor).any())
+    assert _compared(buffer.tensor, expected).unwritten == 0
+
+
+def test_exact_means_rounded_once() -> None:
+    expected = torch.full(SHAPE, 2049.0, dtype=torch.float64)  # float16 holds 2048 and 2050: 2048 is even
+    right = torch.full(SHAPE, 2048.0, dtype=torch.float16)
+    assert not _compared(right, expected, exact=True, allowed=1e-2).failed
+    wrong = right.clone()
+    wrong[0, 0, 0, 1] = 2050.0
+    compared = _compared(wrong, expected, exact=True, allowed=1e-2)
+    assert compared.failed and compared.wrong == 1 and compared.errors()["worst_index"] == (0, 0, 0, 1)
+
+
+def test_tf32_is_never_taken_for_fp32_nor_bfloat16_for_tf32() -> None:
+    for reduction in (1, 160, 2**21, 2**31):
+        assert allowed_rel_l2("ieee", reduction) < TF32_NEAREST
+        assert allowed_rel_l2("tf32x3", reduction) < TF32_NEAREST
+        assert TF32_CUT_OFF < allowed_rel_l2("tf32", reduction) < 2.3e-3
+    assert allowed_rel_l2("ieee", 160) == pytest.approx(1.57e-6, rel=0.01)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_longer_sums_may_err_more(precision: str) -> None:
+    lengths = [allowed_rel_l2(precision, 4**k) for k in range(12)]
+    assert lengths == sorted(lengths) and lengths[0] < lengths[-1]
+
+
+@pytest.mark.parametrize("length", [16, 1000, 20_000])
+def test_one_running_fp32_sum_is_allowed(length: int) -> None:
+    """The naive kernel's sum, in numpy's float32 one after the other, stays inside with room to spare."""
+    g = torch.Generator().manual_seed(1)
+    products = torch.randn((384, length), generator=g) * torch.randn((384, length), generator=g)
+    running = torch.zeros(384)
+    for k in range(length):
+        running += products[:, k]
+    exact = products.double().sum(1)
+    rel_l2 = float((running.double() - exact).norm() / exact.norm())
+    assert rel_l2 < 0.7 * allowed_rel_l2("ieee", length)
+
+
+@pytest.mark.parametrize("dtype", POISON)
+@pytest.mark.parametrize("count", [1, 3, 4099])
+def test_zones_see_every_byte(dtype: torch.dtype, count: int) -> None:
+    buffer = Buffer("output", (count,), dtype, device="cpu")
+    assert buffer.tensor.data_ptr() % 256 == 0
+    buffer.poison()
+    assert bool(count_poison(buffer.tensor).all()) and bool(buffer.tensor.isnan().all())
+    buffer.tensor.zero_()
+    assert buffer.overrun() == (0, 0)
+    memory = buffer._raw
+    memory[buffer._end + 5] ^= 1
+    assert buffer.overrun() == (0, 6)
+    memory[buffer._start - 1] ^= 1
+    assert buffer.overrun() == (1, 6)
+
+
+@pytest.mark.parametrize("size", [1, 17, 4096])
+def test_workspace_of_any_size(size: int) -> None:
+    buffer = Buffer("workspace", (size,), torch.uint8, device="cpu")
+    buffer.poison()
+    assert buffer.overrun() == (0, 0)
+    if size >= 4:
+        assert bool(buffer.tensor[:size // 4 * 4].view(torch.float32).isnan().all())
+
+
+def test_without_zones_nothing_lies_beyond() -> None:
+    buffer = Buffer("output", (5,), torch.float32, device="cpu", zones=False)
+    assert buffer.tensor.untyped_storage().nbytes() == 20
+    assert buffer.overrun() == (0, 0)

@@ -1,0 +1,42 @@
+"""Run by test_asan.py in a process that has AddressSanitizer loaded: every variant over a few layers; prints `ran N`.
+
+Usage: python -m tests.kernels.asan_run TEMPLATES FOLDER [VARIANT_KEY]
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from workbench.core.candidate import EMULATED_SM, why_not
+from workbench.core.layer import DTYPES
+from workbench.core.variants import PRECISIONS_OF, discover
+from workbench.measure.emulator import ASAN_FLAGS
+
+from .cases import FEW, label
+from .harness import build_emulated, candidate, run
+
+
+def main(templates: Path, folder: Path, only: str = "") -> int:
+    """0 when every run was right; an invalid access ends the process before that, with a report on stderr."""
+    chosen = [v for v in discover(templates) if only in ("", v.key)]
+    members = []
+    for variant in chosen:
+        dtype = next(d for d in DTYPES if set(PRECISIONS_OF[d]) & set(variant.precision))
+        works = [replace(w, dtype=dtype) for w in FEW]
+        members += [(candidate(variant, work, form=variant.forms[-1]), work) for work in works]
+    members = [(one, work) for one, work in members if why_not(one, sm=EMULATED_SM) is None]
+    library = build_emulated(list(dict.fromkeys(one for one, _ in members)), folder, flags=ASAN_FLAGS)
+    wrong = 0
+    for one, work in members:
+        outcome = run(library, one, work)
+        if outcome.status != "OK":
+            wrong += 1
+            print(one.variant.key, label(work), outcome)
+    print(f"ran {len(members)}")
+    return 1 if wrong or not members else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]))

@@ -1,0 +1,135 @@
+"""The page without a browser: what the sidebar says, what blocks Run, what the empty page shows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from workbench.core import facts, numbers
+from workbench.core.presets import preset
+
+APP = Path(__file__).resolve().parents[2] / "app.py"
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch) -> AppTest:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "sessions"))
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
+    return opened(AppTest.from_file(str(APP), default_timeout=60))
+
+
+def opened(at: AppTest) -> AppTest:
+    at.run()
+    assert not at.exception
+    return at
+
+
+def said(at: AppTest) -> str:
+    """All of our own markup on the page, as text."""
+    return "\n".join(element.body for element in at.get("html"))
+
+
+def run_button(at: AppTest):
+    return next(b for b in at.button if b.label.startswith("Run"))
+
+
+def wrong(at: AppTest) -> list[str]:
+    return [e.body for e in at.get("html") if 'role="alert"' in e.body]
+
+
+def test_first_page_shows_preset_74_small_and_the_doctor(page):
+    text = said(page)
+    assert "ConvTranspose1d(32, 64, 5, bias=False, dilation=3)" in text
+    assert "Nothing measured yet for this layer" in text
+    for found in ("platform", "torch", "C++ compiler", "nvcc"):
+        assert found in text
+    assert not run_button(page).disabled
+
+
+def test_three_variants_of_three_directions_are_ticked(page):
+    assert run_button(page).label == "Run 9"
+    page.checkbox(key="tick forward naive_gather").uncheck()
+    page.run()
+    assert run_button(page).label == "Run 8"
+
+
+@pytest.mark.parametrize(("field", "value", "sentence"), [
+    ("padding", "-1", "padding is -1; it must be 0 or more."),
+    ("groups", "7", "in_channels 32 is not divisible by groups 7"),
+    ("output_padding", "3", "output_padding 3 must be smaller than stride 1 or dilation 3."),
+    ("kernel_size", "3, 5", "kernel_size (3, 5) has 2 numbers; a ConvTranspose1d takes one or 1."),
+    ("stride", "two", "stride &#x27;two&#x27; is not a whole number"),
+    ("batch", "", "batch &#x27;&#x27; is not a whole number."),
+    ("input_size", "0", "input size is 0; it must be 1 or more."),
+])
+def test_a_wrong_value_has_one_sentence_and_blocks_only_run(page, field, value, sentence):
+    page.text_input(key=field).input(value)
+    opened(page)
+    assert len(wrong(page)) == 1 and sentence in wrong(page)[0]
+    assert run_button(page).disabled
+    assert "ConvTranspose1d(32, 64, 5, bias=False, dilation=3)" in said(page)  # the last valid layer stays, faded
+    assert "the last valid layer" in said(page)
+
+
+def test_a_corrected_value_frees_run(page):
+    page.text_input(key="padding").input("-1")
+    opened(page)
+    page.text_input(key="padding").input("1")
+    opened(page)
+    assert not wrong(page) and not run_button(page).disabled
+    assert "padding=1" in said(page)
+
+
+def test_another_preset_updates_fields_and_facts(page):
+    page.selectbox(key="preset").select("kb81")
+    opened(page)
+    assert page.text_input(key="stride").value == "5"
+    assert "ConvTranspose2d(32, 64, 3, stride=5, padding=1, bias=False, dilation=2)" in said(page)
+    page.segmented_control(key="size").select("full")
+    opened(page)
+    assert "16 × 64 × 318 × 638" in said(page)
+    assert numbers.work(facts.flops(preset("kb81").workload("full"))) in said(page)
+
+
+def test_a_free_layer_of_three_dimensions(page):
+    page.selectbox(key="preset").select("free3")
+    opened(page)
+    page.text_input(key="kernel_size").input("3, 4, 5")
+    opened(page)
+    assert "ConvTranspose3d(16, 16, (3, 4, 5), stride=2, padding=1)" in said(page)
+
+
+def test_the_address_brings_the_layer_back(page):
+    fresh = AppTest.from_file(str(APP), default_timeout=60)
+    fresh.query_params["preset"] = "kb79"
+    fresh.query_params["padding"] = "0"
+    opened(fresh)
+    assert "ConvTranspose1d(32, 64, 3, stride=2, bias=False, dilation=2)" in said(fresh)
+
+
+def test_several_values_of_a_tunable_make_several_candidates(page):
+    page.toggle(key="several").set_value(True)
+    opened(page)
+    page.multiselect(key="values forward naive_gather BLOCK").set_value([64, 128, 256])
+    opened(page)
+    assert run_button(page).label == "Run 11"
+
+
+def test_the_page_process_has_no_torch():
+    code = ("from streamlit.testing.v1 import AppTest; import sys; "
+            f"at = AppTest.from_file({str(APP)!r}, default_timeout=60); at.run(); "
+            "assert not at.exception; assert 'torch' not in sys.modules, 'torch was imported'")
+    done = subprocess.run([sys.executable, "-c", code], cwd=APP.parent, capture_output=True, text=True, timeout=120,
+                          check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_plain_python_says_how_to_start():
+    done = subprocess.run([sys.executable, str(APP)], cwd=APP.parent, capture_output=True, text=True, timeout=60,
+                          check=False)
+    assert done.returncode == 0
+    assert "streamlit run app.py" in done.stdout

@@ -1,0 +1,54 @@
+"""Back from recorded trials to candidates and recipes: only when today's templates still make the same source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..core.candidate import Candidate
+from ..core.errors import BadRequest
+from ..core.layer import DIRECTIONS, Workload
+from ..core.template import render
+from ..core.trial import Trial
+from ..core.variants import find
+from .recipe import Recipe
+from .session import Session
+
+
+def candidate_of(trial: Trial) -> Candidate:
+    """The candidate that a trial judged. Raises `BadRequest` when its template has changed since, or is gone."""
+    workload = Workload.from_json(trial.workload)
+    candidate = Candidate(find(trial.name, trial.direction), workload.layer, workload.dtype, trial.config,
+                          trial.precision, trial.form or "constant", trial.compile_flags)
+    if trial.candidate_id and render(candidate).candidate_id != trial.candidate_id:
+        raise BadRequest(f"The template {candidate.variant.key} has changed since trial {trial.trial_id} was judged; "
+                         f"run it again: {trial.command}")
+    return candidate
+
+
+def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None) -> Recipe:
+    """The fastest right candidate of each direction (the last right one, where none was timed), for `workload` or for
+    the only workload there is. Raises `BadRequest` when none was right or there are several workloads."""
+    right = [t for t in trials if t.kind == "candidate" and t.ok]
+    works = {str(t.workload): Workload.from_json(t.workload) for t in right}
+    if workload is None:
+        if len(works) != 1:
+            names = ", ".join(w.preset or str(w.layer) for w in works.values())
+            raise BadRequest(f"The session holds right candidates for {names}; say for which with --preset or --layer."
+                             if works else "No candidate was right, so there is nothing to export.", field="session")
+        workload = next(iter(works.values()))
+    best: dict[str, Trial] = {}
+    for trial in right:
+        if Workload.from_json(trial.workload) == workload and trial.direction in DIRECTIONS:
+            if trial.direction not in best or _ms(trial) <= _ms(best[trial.direction]):
+                best[trial.direction] = trial
+    if not best:
+        raise BadRequest(f"No candidate was right for {workload.layer}, so there is nothing to export.", field="session")
+    return Recipe(workload, **{direction: candidate_of(trial) for direction, trial in best.items()})
+
+
+def recipe_from_session(session: Session, workload: Workload | None = None) -> Recipe:
+    return recipe_from_trials(session.trials(), workload)
+
+
+def _ms(trial: Trial) -> float:
+    return trial.kernel_ms.median_ms if trial.kernel_ms else float("inf")

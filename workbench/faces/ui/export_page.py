@@ -1,0 +1,222 @@
+"""Export: right candidates of a session as one self-contained file, proved by a fresh process before it is offered."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from html import escape
+
+import streamlit as st
+
+from ...core import numbers
+from ...core.errors import BadRequest
+from ...core.layer import DIRECTIONS, Workload
+from ...core.presets import PRESETS, Preset
+from ...core.template import render
+from ...core.trial import Trial
+from ...drive import report
+from ...drive.export import export_text, verify
+from ...drive.recipe import Recipe
+from ...drive.runner import Runner
+from ...drive.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
+from . import state, theme
+
+PYTORCH = "PyTorch"
+_PROOF_LIMIT_S = 600
+
+
+def draw() -> None:
+    with st.sidebar:
+        name = state.choose_session("Session", key="export_session", default=st.session_state.get("session"))
+        path = state.session_paths().get(name)
+        trials = state.trials_of(path)
+        workload = _workload(trials)
+        if workload is None:
+            theme.html(theme.strip("READY", "No right candidate in this session"))
+        else:
+            class_name, preset, device = _options(workload)
+    if workload is None:
+        theme.html(theme.strip("READY", "Nothing to export yet",
+                               "Run candidates on the Workbench: what is right in all checks can be exported."))
+        return
+    here = report.for_workload(trials, workload)
+    strip = st.empty()
+    left, right = st.columns([1, 1.25], gap="medium")
+    top = left.container()
+    with left:
+        chosen = _recipe_choice(here)
+        top.html(f'<div class="kw">{_recipe_table(here, chosen)}</div>')
+    try:
+        recipe = Recipe(workload, **{d: report.candidate_of(t) for d, t in chosen.items() if t})
+        text = export_text(recipe, constructor=preset, class_name=class_name)
+    except BadRequest as error:
+        with strip:
+            theme.html(theme.strip("BAD INPUT", str(error), "Change the recipe or the fields on the left."))
+        return
+    file_name = f"model_new_{preset.name}.py" if preset else "model_new.py"
+    under_way = _proofs().get(_digest(text, device))
+    if under_way is not None and not under_way.done():
+        with strip.container():
+            _live_strip(under_way, file_name)
+        proof = None
+    else:
+        proof = under_way.result() if under_way else None
+        with strip:
+            theme.html(_strip(file_name, text, device, proof))
+    with left:
+        if proof is not None:
+            theme.html(_proof_table(proof))
+        _buttons(text, workload, preset, class_name, device, proof, file_name,
+                 busy=under_way is not None and not under_way.done())
+    with right:
+        st.code(text, language="python", line_numbers=True, height=640)
+
+
+def _workload(trials: list[Trial]) -> Workload | None:
+    """The workload to export for: of those with a right candidate, the one run last unless another is chosen."""
+    trials = [t for t in trials if t.kind == "candidate" and t.ok]
+    there = {str(Workload.from_json(t.workload)): Workload.from_json(t.workload)
+             for t in reversed(trials)}
+    if not there:
+        return None
+    names = {key: f"{w.preset or w.layer} {w.dtype} batch {w.batch}" for key, w in there.items()}
+    chosen = st.selectbox("Layer", list(there), format_func=names.get, key="export_workload")
+    return there[chosen]
+
+
+def _options(workload: Workload) -> tuple[str, Preset | None, str]:
+    class_name = st.text_input("Class name", "ModelNew", key="export_class", persist_state="session")
+    fitting = [p for p in PRESETS.values() if p.layer == workload.layer]
+    forms: dict[str, Preset | None] = {f"KernelBench #{p.number}": p for p in fitting}
+    forms[f"nn.ConvTranspose{workload.layer.dims}d"] = None
+    form = st.selectbox("Constructor as in", list(forms), key=f"export_form_{workload.layer}")
+    device = st.selectbox("Prove on", list(state.device_names()), format_func=state.device_label, key="export_device")
+    return class_name, forms[form], device
+
+
+def _recipe_choice(trials: list[Trial]) -> dict[str, Trial | None]:
+    """One right candidate per direction, fastest first, or PyTorch."""
+    wanted = set(st.session_state.get("export_rows", []))
+    chosen: dict[str, Trial | None] = {}
+    for direction, cell in zip(DIRECTIONS, st.columns(3, gap="small"), strict=True):
+        right = sorted((t for t in trials if t.kind == "candidate" and t.ok and direction == t.direction
+                        and _still_there(t)), key=lambda t: t.kernel_ms.median_ms if t.kernel_ms else float("inf"))
+        options = {t.trial_id: t for t in right}
+        names = [t.name for t in right]
+        ids = [*options, PYTORCH]
+        first = next((i for i, t in enumerate(ids) if t in wanted), 0)
+        pick = cell.selectbox(direction, ids, index=first, key=f"export_{direction}_{'_'.join(ids)[:60]}",
+                              format_func=lambda i, o=options, n=names: PYTORCH if i == PYTORCH else _label(o[i], n))
+        chosen[direction] = options.get(pick)
+    return chosen
+
+
+def _label(trial: Trial, names: list[str]) -> str:
+    """The variant; with its config where the variant was run with several."""
+    if names.count(trial.name) == 1:
+        return trial.name
+    return f"{trial.name} {' '.join(f'{k}={v}' for k, v in trial.config.items())}"
+
+
+def _still_there(trial: Trial) -> bool:
+    """Only what was judged is exported: the template must still render to the very candidate of the trial."""
+    try:
+        return render(report.candidate_of(trial)).candidate_id == trial.candidate_id
+    except BadRequest:
+        return False
+
+
+def _recipe_table(trials: list[Trial], chosen: dict[str, Trial | None]) -> str:
+    rows = []
+    for direction, trial in chosen.items():
+        if trial is None:
+            rows.append((escape(direction), PYTORCH, "–", "–", theme.badge("NOTE", "left to PyTorch")))
+            continue
+        ratio = report.speedup(trial, report.best_baseline(trials, trial))
+        emulated = report.is_emulated(trial)
+        time = numbers.time(trial.kernel_ms.median_ms) if trial.kernel_ms else "–"
+        rows.append((escape(direction), escape(trial.name), time,
+                     numbers.ratio(ratio.value) if ratio and not emulated else "–",
+                     theme.badge("OK") + (" " + theme.badge(report.EMULATED) if emulated else "")))
+    return theme.heading("Recipe: one candidate per direction") + theme.table(
+        ("direction", "candidate", "median", "vs PyTorch", "status"), rows, right=(2, 3))
+
+
+def _strip(file_name: str, text: str, device: str, proof: dict | None) -> str:
+    lines = f"{text.count(chr(10))} lines, {numbers.bytes_decimal(len(text.encode()))}."
+    if proof is None:
+        return theme.strip("READY", f"{file_name} is written, not proved yet",
+                           f"Prove imports the very text in a fresh process and judges it there. {lines}")
+    if proof["status"] != "OK":
+        return theme.strip(proof["status"], str(proof["headline"]), f"{proof.get('advice', '')} {lines}")
+    return theme.strip("PROVED", f"{file_name} is ready",
+                       f"A fresh process on {device} imported and judged the very text: {proof['headline']} {lines}")
+
+
+def _buttons(text: str, workload: Workload, preset: Preset | None, class_name: str, device: str, proof: dict | None,
+             file_name: str, *, busy: bool) -> None:
+    proved = proof is not None and proof["status"] == "OK"
+    with st.container(horizontal=True):
+        st.download_button("Download", text, file_name=file_name, mime="text/x-python", on_click="ignore",
+                           type="primary" if proved else "secondary", disabled=not proved,
+                           help="The file" if proved else
+                           "Prove it first: only a file that a fresh process found right is offered")
+        st.button("Prove again" if proof else "Prove", type="secondary" if proved else "primary", key="prove",
+                  disabled=busy, on_click=_begin_proof, args=(text, workload, preset, class_name, device))
+
+
+@st.fragment(run_every=0.5)
+def _live_strip(proof: Future, file_name: str) -> None:
+    if proof.done():
+        st.rerun()
+    theme.html(theme.strip("RUNNING", f"A fresh process imports, builds and judges {file_name}",
+                           "Closing the browser does not stop the proof."))
+
+
+def _begin_proof(text: str, workload: Workload, preset: Preset | None, class_name: str, device: str) -> None:
+    _proofs()[_digest(text, device)] = _prover().submit(_prove, state.runner(), text, workload, preset, class_name,
+                                                        device)
+
+
+@st.cache_resource(show_spinner=False)
+def _proofs() -> dict[str, Future]:
+    """Text and device -> the proof, under way or done. The server's own: a reload finds them again."""
+    return {}
+
+
+@st.cache_resource(show_spinner=False)
+def _prover() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="proof")
+
+
+def _prove(runner: Runner, text: str, workload: Workload, preset: Preset | None, class_name: str, device: str) -> dict:
+    try:
+        return verify(partial(runner.call, limit_s=_PROOF_LIMIT_S), text, workload, device=device,
+                      scratch=runner.work_dir, preset=preset, class_name=class_name)
+    except WorkerTimeout as error:
+        return {"status": "RUN_TIMEOUT", "headline": str(error), "advice": "Use the small size to prove it."}
+    except WorkerDied as error:
+        return {"status": "WORKER_DIED", "headline": str(error), "advice": "The next proof starts fresh.",
+                "detail": {"log": error.log[-2000:]}}
+    except WorkerFailed as error:
+        return {"status": "FAILED", "headline": f"The proof itself failed: {error}", "advice": "",
+                "detail": {"log": error.trace}}
+
+
+def _proof_table(proof: dict) -> str:
+    rows = []
+    for name, e in (proof.get("errors") or {}).items():
+        rows.append((theme.badge("PASSED" if not e["wrong"] else "FAILED"), escape(name),
+                     f"{numbers.error(e['rel_l2'])} relative L2, {numbers.error(e['allowed'])} allowed"))
+    detail = proof.get("detail") or {}
+    rows += [(theme.badge("PASSED"), escape(str(what)), "") for what in detail.get("checked", ())]
+    if detail.get("left_to_pytorch"):
+        rows.append((theme.badge("NOTE"), "left to PyTorch", escape(", ".join(detail["left_to_pytorch"]))))
+    if detail.get("log"):
+        rows.append((theme.badge("NOTE"), "log", f"<pre>{escape(str(detail['log']))}</pre>"))
+    return theme.heading("Proof, by a fresh process") + theme.table(("", "", ""), rows) if rows else ""
+
+
+def _digest(text: str, device: str) -> str:
+    return hashlib.sha256(f"{device}\0{text}".encode()).hexdigest()

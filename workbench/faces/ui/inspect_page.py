@@ -1,0 +1,221 @@
+"""Inspect: one trial with its source, build log, resources, errors and timing samples."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+
+import streamlit as st
+
+from ...core import numbers
+from ...core.candidate import EMULATED_SM
+from ...core.errors import BadRequest
+from ...core.gpu import gpu_limits
+from ...core.layer import Workload
+from ...core.occupancy import REGISTERS_PER_THREAD_MAX, candidate_occupancy
+from ...core.trial import Errors, Trial
+from ...drive import plots, report
+from ...drive.session import Session
+from . import state, theme
+
+_VIEWS = ("Source", "Template", "Build log")
+
+
+def draw() -> None:
+    with st.sidebar:
+        name = state.choose_session("Session", key="inspect_session", default=st.session_state.get("session"))
+        path = state.session_paths().get(name)
+        trials = [t for t in state.trials_of(path) if not report.is_baseline(t)]
+        trial = _choose(trials)
+    if path is None or trial is None:
+        theme.html(theme.strip("READY", "No trial to look at yet",
+                               "Run candidates on the Workbench, or open a session."))
+        return
+    session = Session(path)
+    everything = report.for_workload(state.trials_of(path), Workload.from_json(trial.workload))
+    with st.sidebar:
+        _about(trial, everything)
+    theme.html(_strip(trial, everything, name))
+    left, right = st.columns([1.32, 1], gap="medium")
+    with left:
+        _text(trial, session)
+    with right:
+        if trial.errors and not trial.ok:
+            theme.html(_errors(trial))
+        theme.html(_resources(trial))
+        if trial.kernel_ms:
+            _samples(trial, session)
+        if trial.errors and trial.ok:
+            theme.html(_errors(trial))
+        theme.html(theme.heading("The command that repeats this trial"))
+        st.code(trial.command, language="bash", wrap_lines=True)
+
+
+def _choose(trials: list[Trial]) -> Trial | None:
+    by_id = {t.trial_id: t for t in reversed(trials)}
+    if not by_id:
+        st.selectbox("Candidate", ["none yet"], disabled=True, key="inspect_trial-none")
+        return None
+    if st.session_state.get("inspect_trial") not in by_id:
+        asked = st.query_params.get("trial", "")
+        st.session_state["inspect_trial"] = asked if asked in by_id else next(iter(by_id))
+    chosen = st.selectbox("Candidate", list(by_id), key="inspect_trial", persist_state="session",
+                          format_func=lambda i: _name(by_id[i]))
+    st.query_params["trial"] = chosen
+    return by_id[chosen]
+
+
+def _name(trial: Trial) -> str:
+    time = numbers.time(trial.kernel_ms.median_ms) if trial.kernel_ms else str(trial.status)
+    mark = ", emulated" if trial.kernel_ms and report.is_emulated(trial) else ""
+    return f"{trial.name} · {trial.direction} · {time}{mark}"
+
+
+def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
+    marks = [state.recorded_on(session)] if session.startswith("recorded-") else []
+    ratio = report.speedup(trial, report.best_baseline(everything, trial))
+    timing = trial.kernel_ms
+    sentence, evidence = f"{trial.name}, {trial.direction}, {trial.precision}: {trial.headline}", trial.advice
+    if trial.ok and timing:
+        worst = numbers.error(max((e.rel_l2 for e in trial.errors.values()), default=None))
+        evidence = (f"{numbers.time(timing.median_ms)}, middle half {numbers.spread(timing.spread)} over "
+                    f"Samples: {timing.samples}. Largest error {worst} relative L2.")
+        if report.is_emulated(trial):
+            marks.append(report.EMULATED)
+            evidence = f"{numbers.time(timing.median_ms)} on the CPU emulator: says nothing about a GPU. " + \
+                       f"Samples: {timing.samples}. Largest error {worst} relative L2."
+        elif ratio:
+            marks.append(ratio.verdict)
+            sentence = (f"{trial.name}, {trial.direction}, {trial.precision}: right, and "
+                        f"{numbers.ratio(ratio.value)} as fast as the best PyTorch")
+    return theme.strip(str(trial.status), sentence, evidence, more_badges=marks)
+
+
+def _about(trial: Trial, everything: list[Trial]) -> None:
+    same = sorted((t for t in everything if t.kind == "candidate" and t.direction == trial.direction and t.ok
+                   and t.kernel_ms and report.same_place(t, trial)), key=lambda t: -t.kernel_ms.median_ms)
+    parts = []
+    if same:
+        rows = [(f"<b>{escape(t.name)}</b>" if t.trial_id == trial.trial_id else escape(t.name),
+                 f"<span class=mute>{numbers.time(t.kernel_ms.median_ms)}"
+                 f"{' *' if report.is_emulated(t) else ''}</span>") for t in same[:8]]
+        parts.append(theme.heading(f"Right in {trial.direction}") + theme.table(("", ""), rows, right=(1,)))
+        if any(report.is_emulated(t) for t in same):
+            parts.append('<span class="foot">* emulated</span>')
+    config = [*(f"{k} = {v}" for k, v in trial.config.items()), f"precision = {trial.precision}"]
+    if trial.form:
+        config.append(f"form = {trial.form}")
+    config += trial.compile_flags
+    parts.append(theme.heading("Config") + f"<div class='mono'>{'<br>'.join(map(escape, config))}</div>")
+    environment = trial.environment
+    versions = ", ".join(f"{k} {environment[k]}" for k in ("torch", "cuda", "nvcc", "cxx") if environment.get(k))
+    parts.append(theme.heading("Where it ran") + f"{escape(trial.device.get('name', ''))}, "
+                 f"{escape(str(trial.device.get('arch', '')))}<br><span class=mute>{escape(versions)}</span>")
+    if trial.flags:
+        parts.append(theme.heading("Notes") + escape(", ".join(trial.flags)))
+    parts.append(theme.heading("Candidate id") + f"<span class=mono>{escape(trial.candidate_id or '–')}</span>")
+    theme.html("<div style='height:8px'></div>".join(parts))
+
+
+def _text(trial: Trial, session: Session) -> None:
+    usual = "Build log" if str(trial.status).startswith(("BUILD", "NO_COMPILER")) else "Source"
+    view = st.segmented_control("View", _VIEWS, default=usual, key=f"view-{trial.trial_id}", required=True,
+                                label_visibility="collapsed", width="stretch") or usual
+    blob = {"Source": "source", "Template": "template", "Build log": "log"}[view]
+    if blob not in trial.blobs:
+        theme.html(f'<span class="foot">This trial has no {view.lower()}: {escape(trial.headline)}</span>')
+        return
+    try:
+        text = session.blob(trial.blobs[blob]).decode("utf-8", "replace")
+    except BadRequest as error:
+        theme.html(f'<div class="wrong">{escape(str(error))}</div>')
+        return
+    if view == "Build log":
+        st.code(text or "The compiler printed nothing.", language=None, line_numbers=True, height=560, wrap_lines=True)
+        return
+    if view == "Source":
+        theme.html('<span class="foot">The whole translation unit as it was compiled: headers inlined, the instance at '
+                   "the end.</span>")
+    st.code(text, language="cpp", line_numbers=True, height=560)
+
+
+def _resources(trial: Trial) -> str:
+    kernels = {arch: k for arch, k in trial.resources.items() if isinstance(k, dict)}
+    if not kernels:
+        return theme.heading("Resources") + '<span class="foot">Not known: they need nvcc (see Machine).</span>'
+    own = trial.device.get("arch", "")
+    arch = own if own in kernels else sorted(kernels)[-1]
+    sm = int("".join(c for c in arch if c.isdigit()) or EMULATED_SM)
+    parts = []
+    main, *helpers = kernels[arch].items()  # the variant's own kernel is compiled first
+    for name, kernel in [main]:
+        rows = _occupancy_rows(trial, kernel, sm) + [
+            _gauge("registers", f"{kernel.get('registers', 0)} per thread",
+                   kernel.get("registers", 0) / REGISTERS_PER_THREAD_MAX, f"of {REGISTERS_PER_THREAD_MAX}"),
+            _gauge("static shared memory", f"{numbers.memory(kernel.get('shared_bytes', 0))} per block",
+                   kernel.get("shared_bytes", 0) / gpu_limits(sm)["shared_per_block"],
+                   f"of {numbers.memory(gpu_limits(sm)['shared_per_block'])}"),
+            _gauge("spills", f"{kernel.get('spill_store_bytes', 0) + kernel.get('spill_load_bytes', 0)} B", 0, ""),
+            _gauge("constant memory", numbers.memory(kernel.get("constant_bytes", 0)), 0, "")]
+        parts.append(theme.heading(f"Resources of {name}, {arch}") + theme.table(("",) * 4, rows, right=(1,)))
+    parts += [f'<div class="foot">{escape(name)}: {kernel.get("registers", 0)} registers, '
+              f'{numbers.memory(kernel.get("shared_bytes", 0))} shared</div>' for name, kernel in helpers]
+    others = [a for a in kernels if a != arch]
+    if others:
+        words = [f"{a}: " + ", ".join(f"{n} {k.get('registers', 0)} registers" for n, k in kernels[a].items())
+                 for a in others]
+        parts.append(f'<div class="foot">{escape("; ".join(words))}</div>')
+    if trial.memory:
+        memory = ", ".join(f"{k.removesuffix('_bytes')} {numbers.memory(v)}" for k, v in trial.memory.items())
+        parts.append(f'<div class="foot">memory: {escape(memory)}</div>')
+    return "".join(parts)
+
+
+def _occupancy_rows(trial: Trial, kernel: dict, sm: int) -> list[tuple[str, ...]]:
+    try:
+        found = candidate_occupancy(report.candidate_of(trial), kernel, sm=sm)
+    except BadRequest:  # the template has gone or changed since; the compiler's numbers still stand
+        return []
+    if found is None:
+        return []
+    return [_gauge("occupancy", f"{found.warps_per_sm} warps of {found.max_warps}", found.fraction,
+                   f"limited by {found.limiter}")]
+
+
+def _gauge(name: str, value: str, share: float, limit: str) -> tuple[str, ...]:
+    return (f"<span class=nw>{escape(name)}</span>", escape(value),
+            f"<div class=bar><i style='width:{min(100, round(100 * share))}%'></i></div>",
+            f"<span class='mute nw'>{escape(limit)}</span>")
+
+
+def _samples(trial: Trial, session: Session) -> None:
+    timing = trial.kernel_ms
+    blob = trial.blobs.get("samples")
+    emulated = report.is_emulated(trial)
+    words = [f"stopped by {timing.stop}", "L2 cold" if timing.cold_l2 else "L2 hot"]
+    words += [f for f in trial.flags if f in ("throttled", "launch_bound", "too_small")]
+    theme.html(theme.heading(f"Timing samples{', emulated' if emulated else ''} · {', '.join(words)}"))
+    if not blob:
+        return
+    values = json.loads(session.blob(blob))
+    limit = None if emulated else report.floor_ms(trial)
+    theme.chart(plots.samples(values, median_ms=timing.median_ms, floor_ms=limit, mode=theme.mode()), key="samples",
+                alt=f"{len(values)} timing samples, median {numbers.time(timing.median_ms)}")
+
+
+def _errors(trial: Trial) -> str:
+    rows = [(escape(name), numbers.error(e.max_abs), numbers.error(e.rel_l2), numbers.error(e.allowed),
+             f"{numbers.count(e.wrong)} of {numbers.count(e.count)}", _worst(name, e))
+            for name, e in trial.errors.items()]
+    looks = trial.detail.get("log_tail", "")
+    return (theme.heading("Errors against float64")
+            + theme.table(("tensor", "max abs", "rel. L2", "allowed", "wrong", "worst"), rows, right=(1, 2, 3, 4))
+            + (f"<pre>{escape(str(looks))}</pre>" if looks else ""))
+
+
+def _worst(name: str, error: Errors) -> str:
+    short = {"output": "y", "grad_input": "grad_x", "grad_weight": "grad_w", "grad_bias": "grad_b"}.get(name, name)
+    return (f"<span class=mono>{escape(numbers.index(short, error.worst_index))}</span>: got {error.got:.4g}, "
+            f"expected {error.expected:.4g}")
+
+

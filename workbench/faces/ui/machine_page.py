@@ -1,0 +1,73 @@
+"""Machine: what was found, what works now, the one command that would enable the rest; environment and cache."""
+
+from __future__ import annotations
+
+from html import escape
+
+import streamlit as st
+
+from ...core import numbers
+from ...core.cache import Cache
+from ...core.env import cache_dir, environment
+from ...core.roofline import ceilings_of
+from ...drive import doctor
+from . import results, state, theme
+
+
+def draw() -> None:
+    findings = state.findings()
+    with st.sidebar:
+        device = st.selectbox("Device", list(state.device_names()), format_func=state.device_label,
+                              key="machine_device")
+        theme.html(theme.heading("Environment") + theme.table(
+            ("", ""), [(f"<span class='mute nw'>{escape(str(k))}</span>", escape(str(v)))
+                       for k, v in _environment().items() if v not in (None, "", [])], right=()))
+        if st.button("Look again", width="stretch", help="After installing something"):
+            state.findings.clear()
+            state.device_names.clear()
+            _environment.clear()
+            st.rerun()
+    theme.html(_strip(findings))
+    theme.html(results.doctor_table(findings))
+    with st.container(horizontal=True, vertical_alignment="center"):
+        _cache()
+    if device != state.CPU:
+        theme.html(_ceilings(state.device_names()[device]))
+
+
+def _strip(findings: list[doctor.Finding]) -> str:
+    where = doctor.devices(findings)
+    missing = [f for f in findings if f.command]
+    evidence = (f"{len(missing)} part{'s' if len(missing) != 1 else ''} would enable more: "
+                f"{', '.join(f.name for f in missing)}; the command stands beside each." if missing else
+                "Nothing is missing that a command could bring.")
+    return theme.strip("PASSED" if where else "MISSING", doctor.summary(findings), evidence,
+                       badge_text="READY" if where else "NOT READY")
+
+
+def _cache() -> None:
+    use = Cache().usage()
+    theme.html(theme.heading("Cache of built libraries")
+               + f"{numbers.count(use.entries)} libraries, {numbers.memory(use.bytes)} of "
+                 f"{numbers.memory(use.limit_bytes)}<br><span class='mono mute'>{escape(str(cache_dir()))}</span>")
+    if st.button("Empty the cache", disabled=not use.entries, help="The next run builds again"):
+        Cache().clear()
+        st.rerun()
+
+
+def _ceilings(name: str) -> str:
+    known = ceilings_of(name)
+    if known is None:
+        return (theme.heading("Ceilings")
+                + '<span class="foot">Nobody has measured this GPU yet: no floor is shown.</span>')
+    rows = [("read", numbers.byte_rate(known.read_bytes_per_s)), ("write", numbers.byte_rate(known.write_bytes_per_s)),
+            ("copy, read + write", numbers.byte_rate(known.copy_bytes_per_s)),
+            *((p, numbers.flop_rate(rate)) for p, rate in known.flops.items())]
+    return theme.heading(f"Ceilings of {known.name}") + theme.table(
+        ("what", "rate", ""), [(escape(a), escape(b), "<span class=mute>predicted</span>" if a.split(",")[0] in
+                                known.predicted else "") for a, b in rows], right=(1,))
+
+
+@st.cache_data(ttl=300, show_spinner=False)
+def _environment() -> dict:
+    return environment()

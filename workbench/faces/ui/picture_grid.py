@@ -1,0 +1,161 @@
+"""The picture of two dimensions: input grid, tap grid, output grid; colour alone says which tap an output gets.
+
+Hue is the phase of the row, lightness the phase of the column, and a tap has the colour of the outputs it reaches.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import product
+
+from .picture_axis import Hit, PictureAxis
+from .picture_style import OUTSIDE, WIDTH, colour_of, outline, terms
+
+_LEFT, _TOP = 160, 20        # where the output grid begins
+_EDGE = 2                    # where the small grids begin: room for the outline of their first column
+_GRID_HEIGHT = 264
+_NAMED = 4                   # so many pairs of input and tap are also named in their cells
+
+
+def grid(down: PictureAxis, across: PictureAxis, prefix: str, *,
+         explain: tuple[int, int] | None = None) -> tuple[str, float, str]:
+    """SVG of two dimensions; its height; the formula explained at first. `prefix` makes ids unique in a document."""
+    pin = explain if explain and _inside(down, across, explain) else (down.middle, across.middle)
+    return _Grid(down, across, prefix).draw(pin)
+
+
+def _inside(down: PictureAxis, across: PictureAxis, place: tuple[int, int]) -> bool:
+    return 0 <= place[0] < down.outputs and 0 <= place[1] < across.outputs
+
+
+class _Grid:
+    def __init__(self, down: PictureAxis, across: PictureAxis, prefix: str) -> None:
+        self.down, self.across, self.prefix = down, across, prefix
+        self.cell = min(19.0, _GRID_HEIGHT / down.uncropped, (WIDTH - _LEFT - 2) / across.uncropped)
+        # Both small grids stand one above the other, beside the output.
+        self.small = min(26.0, (_LEFT - 24) / max(across.inputs, across.kernel),
+                         (_GRID_HEIGHT - 26) / (down.inputs + down.kernel))
+        self.round = min(3.0, self.small / 5)
+        self.taps_top = _TOP + down.inputs * self.small + 26
+        self.height = max(down.uncropped * self.cell + 14, self.taps_top - _TOP + down.kernel * self.small)
+        self.shapes: dict[object, tuple[str, str]] = {}  # pattern of cells -> id and path, drawn once
+
+    def draw(self, pin: tuple[int, int]) -> tuple[str, float, str]:
+        outputs = [self._place(i, j, pin) for i in range(self.down.uncropped) for j in range(self.across.uncropped)]
+        shapes = "".join(f'<path id="{key}" d="{d}"/>' for key, d in self.shapes.values())
+        parts = [f"<defs>{shapes}</defs>", '<text x="0" y="12" class="m">input x</text>',
+                 f'<text x="{_LEFT}" y="12" class="m">output y</text>', self._inputs(), self._taps(),
+                 self._indices(), *outputs]
+        return "".join(parts), _TOP + self.height + 66, self._formula(pin)
+
+    def _inputs(self) -> str:
+        size = self.small
+        return "".join(f'<rect class="in" x="{_EDGE + j * size + 1:.1f}" y="{_TOP + i * size:.1f}" '
+                       f'width="{size - 2:.1f}" height="{size - 2:.1f}" rx="{self.round:.1f}"/>'
+                       for i in range(self.down.inputs) for j in range(self.across.inputs))
+
+    def _taps(self) -> str:
+        size = self.small
+        parts = [f'<text x="0" y="{self.taps_top - 7:.1f}" class="m">taps w, {self.down.kernel}×{self.across.kernel}'
+                 '</text>']
+        for a in range(self.down.kernel):
+            for b in range(self.across.kernel):
+                fill = self._fill(a * self.down.dilation % self.down.stride,
+                                  b * self.across.dilation % self.across.stride)
+                parts.append(f'<rect x="{_EDGE + b * size + 1:.1f}" y="{self.taps_top + a * size:.1f}" '
+                             f'width="{size - 2:.1f}" height="{size - 2:.1f}" rx="{self.round:.1f}" {fill}/>')
+        return "".join(parts)
+
+    def _indices(self) -> str:
+        """Every fifth row and column of the output has its number."""
+        bottom = _TOP + self.down.uncropped * self.cell + 11
+        step = next(n for n in (5, 10, 50) if n * self.cell > 24 or n == 50)
+        columns = [f'<text x="{_LEFT + (j + self.across.padding + .5) * self.cell - .7:.1f}" y="{bottom:.1f}" '
+                   f'class="c m">{j}</text>' for j in range(0, self.across.outputs, step)]
+        rows = [f'<text x="{_LEFT - 4}" y="{_TOP + (i + self.down.padding + .5) * self.cell + 3:.1f}" class="e m">{i}'
+                '</text>' for i in range(0, self.down.outputs, step)]
+        return "".join(columns + rows)
+
+    def _fill(self, row_phase: int, column_phase: int, hit: bool = True) -> str:
+        lightness = .95 - .62 * self.across.place(column_phase) if len(self.across.phases.taps) > 1 else .85
+        return f'fill="{colour_of(self.down, row_phase)}" fill-opacity="{lightness if hit else .12:.2f}"'
+
+    def _place(self, i: int, j: int, pin: tuple[int, int]) -> str:
+        x, y, size = _LEFT + j * self.cell, _TOP + i * self.cell, self.cell - 1.4
+        box = f'x="{x:.1f}" y="{y:.1f}" width="{size:.1f}" height="{size:.1f}" rx="2"'
+        output = (i - self.down.padding, j - self.across.padding)
+        if not _inside(self.down, self.across, output):
+            return f'<rect class="crop" {box}/>'
+        rows, columns = self.down.hits(output[0]), self.across.hits(output[1])
+        if self._dead(output):
+            body = f'<rect class="zero" {box}/>'
+        else:
+            fill = self._fill(self.down.phase(output[0]), self.across.phase(output[1]),
+                              bool(rows and columns))
+            body = f"<rect {box} {fill}/>"
+        return (f'<g class="out{" pin" if output == pin else ""}" tabindex="-1">{body}'
+                f'<rect class="hot" x="{x - 1.2:.1f}" y="{y - 1.2:.1f}" width="{size + 2.4:.1f}" '
+                f'height="{size + 2.4:.1f}" rx="3"/><g class="d">{self._detail(output, rows, columns)}</g></g>')
+
+    def _dead(self, output: tuple[int, int]) -> bool:
+        return (self.down.colour(self.down.phase(output[0])) is None
+                or self.across.colour(self.across.phase(output[1])) is None)
+
+    def _detail(self, output: tuple[int, int], rows: list[Hit], columns: list[Hit]) -> str:
+        size = self.small
+        parts = []
+        if rows and columns:
+            parts.append(self._outlined([h.input for h in rows], [h.input for h in columns], _TOP))
+            parts.append(self._outlined([h.tap for h in rows], [h.tap for h in columns], self.taps_top))
+        if len(rows) * len(columns) <= _NAMED:
+            for a, b in product(rows, columns):
+                for i, j, top in ((a.input, b.input, _TOP), (a.tap, b.tap, self.taps_top)):
+                    if 5.4 * len(f"{i},{j}") + 3 <= size:
+                        parts.append(f'<text class="tag" x="{_EDGE + (j + .5) * size:.1f}" '
+                                     f'y="{top + (i + .5) * size + 3:.1f}">{i},{j}</text>')
+        base = _TOP + self.height + 26
+        parts.append(f'<text class="code big" x="0" y="{base:.0f}">{self._formula(output)}</text>'
+                     f'<text class="code m" x="0" y="{base + 18:.0f}">{self._row_reasons[output[0]]}</text>'
+                     f'<text class="code m" x="0" y="{base + 34:.0f}">{self._column_reasons[output[1]]}</text>')
+        return "".join(parts)
+
+    @cached_property
+    def _row_reasons(self) -> list[str]:
+        return [f"row    {_why(self.down, o)}" for o in range(self.down.outputs)]
+
+    @cached_property
+    def _column_reasons(self) -> list[str]:
+        return [f"column {_why(self.across, o)}" for o in range(self.across.outputs)]
+
+    def _outlined(self, rows: list[int], columns: list[int], top: float) -> str:
+        """The outline of some cells, as one shape that all outputs with the same pattern share."""
+        size = self.small
+        i0, j0 = min(rows), min(columns)
+        pattern = (tuple(i - i0 for i in rows), tuple(j - j0 for j in columns))
+        if pattern not in self.shapes:
+            d = "".join(outline(j * size, i * size - 1, size, size) for i, j in product(*pattern))
+            self.shapes[pattern] = (f"{self.prefix}{len(self.shapes)}", d)
+        style = "sel" if size >= 14 else "sel thin"
+        return (f'<use class="{style}" href="#{self.shapes[pattern][0]}" x="{_EDGE + j0 * size:.1f}" '
+                f'y="{top + i0 * size:.1f}"/>')
+
+    def _formula(self, output: tuple[int, int]) -> str:
+        name = f"y[{output[0]},{output[1]}]"
+        rows, columns = self.down.hits(output[0]), self.across.hits(output[1])
+        if rows and columns:
+            return terms(name, (f"x[{a.input},{b.input}]·w[{a.tap},{b.tap}]" for a, b in product(rows, columns)),
+                         len(rows) * len(columns))
+        return f"{name} = 0   ({'no tap ever lands here' if self._dead(output) else OUTSIDE})"
+
+
+def _why(axis: PictureAxis, output: int) -> str:
+    """Which taps reach an output along one dimension: `(9 + 1 − 0·2) / 5 = 2`."""
+    hits = axis.hits(output)
+    if len(hits) == 1:
+        return f"({output} + {axis.padding} − {hits[0].tap}·{axis.dilation}) / {axis.stride} = {hits[0].input}"
+    general = f"({output} + {axis.padding} − k·{axis.dilation}) / {axis.stride}"
+    if hits:
+        more = ", …" if len(hits) > 5 else ""
+        return (f"{general} = {', '.join(str(h.input) for h in hits[:5])}{more} "
+                f"for k = {', '.join(str(h.tap) for h in hits[:5])}{more}")
+    return f"{general} is {'never whole' if axis.colour(axis.phase(output)) is None else 'outside the input'}"
