@@ -34,8 +34,8 @@ def draw() -> None:
         return
     pairs = report.pairs(state.trials_of(paths[name_a]), state.trials_of(paths[name_b]))
     pairs = [p for p in pairs if p.direction in (*(directions or DIRECTIONS), BACKWARD)]
-    pairs.sort(key=lambda p: _FIRST.index(p.verdict) if p.verdict in _FIRST else len(_FIRST))
-    theme.html(_strip(pairs, name_a, name_b))
+    pairs.sort(key=lambda p: (report.is_baseline(p.a), _FIRST.index(p.verdict)))
+    theme.html(_strip([p for p in pairs if not report.is_baseline(p.a)], name_a, name_b))
     if pairs:
         theme.html(theme.table(
             ("verdict", "layer", "direction", "variant", "config", "A", "A, ms", "B", "B, ms", "B / A", "95 % interval",
@@ -68,7 +68,7 @@ def _row(pair: report.Pair) -> tuple[str, ...]:
     return (theme.badge(pair.verdict) if pair.verdict else "–",
             f"<span class=nw>{escape(workload.preset)}</span>" if workload.preset else escape(str(workload.layer)),
             escape(pair.direction), f"<span class=nw>{escape(a.name)}</span> {escape(a.precision)}",
-            f"<span class=mono>{escape(' '.join(f'{k}={v}' for k, v in a.config.items()))}</span>",
+            f"<span class=foot>{escape(' '.join(f'{k}={v}' for k, v in a.config.items()))}</span>",
             theme.badge(str(a.status)), times[0] + star[0], theme.badge(str(b.status)), times[1] + star[1],
             f"<b>{numbers.ratio(ratio.value)}</b>" if ratio else "–",
             f"<span class=nw>{numbers.interval(ratio.low, ratio.high, ratio.value)}</span>" if ratio else "–",

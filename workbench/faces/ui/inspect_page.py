@@ -76,6 +76,11 @@ def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
     ratio = report.speedup(trial, report.best_baseline(everything, trial))
     timing = trial.kernel_ms
     sentence, evidence = f"{trial.name}, {trial.direction}, {trial.precision}: {trial.headline}", trial.advice
+    if trial.ok and trial.module_ms:
+        evidence = ", ".join(f"{d} {numbers.time(t.median_ms)}" for d, t in trial.module_ms.items()) + " (module_ms)"
+        if report.is_emulated(trial):
+            marks.append(report.EMULATED)
+            evidence += " on the CPU emulator: says nothing about a GPU."
     if trial.ok and timing:
         worst = numbers.error(max((e.rel_l2 for e in trial.errors.values()), default=None))
         evidence = (f"{numbers.time(timing.median_ms)}, middle half {numbers.spread(timing.spread)} over "
@@ -133,10 +138,10 @@ def _text(trial: Trial, session: Session) -> None:
     if view == "Build log":
         st.code(text or "The compiler printed nothing.", language=None, line_numbers=True, height=560, wrap_lines=True)
         return
-    if view == "Source":
+    if view == "Source" and trial.kind == "candidate":
         theme.html('<span class="foot">The whole translation unit as it was compiled: headers inlined, the instance at '
                    "the end.</span>")
-    st.code(text, language="cpp", line_numbers=True, height=560)
+    st.code(text, language="python" if trial.kind == "module" else "cpp", line_numbers=True, height=560)
 
 
 def _resources(trial: Trial) -> str:

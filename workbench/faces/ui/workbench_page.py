@@ -127,7 +127,7 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
     why = (choice.problems[0] if choice.problems else "Tick a variant." if not candidates else
            f"{len(candidates)} candidates are too many for one run; choose fewer values." if too_many else
            "Builds, checks and times the ticked candidates of all three directions")
-    button.button(f"Run {len(candidates)}", key="run", type="primary", width=170, help=why,
+    button.button(f"Run {len(candidates)}" if candidates else "Run", key="run", type="primary", width=170, help=why,
                   disabled=bool(choice.problems) or not candidates or too_many, on_click=_start,
                   args=(choice, tuple(candidates)))
 

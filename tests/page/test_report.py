@@ -1,0 +1,141 @@
+"""What trials mean: who may be compared with whom, the verdicts, the table and the charts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from workbench.core.presets import preset
+from workbench.core.trial import DEFAULT_ADVICE, Errors, Status, Timing, Trial
+from workbench.drive import plots, report
+
+WORK = preset("kb74").workload("full")
+H200 = {"kind": "cuda", "name": "NVIDIA H200", "arch": "sm_90", "key": "NVIDIA H200"}
+A100 = {"kind": "cuda", "name": "NVIDIA A100", "arch": "sm_80", "key": "NVIDIA A100"}
+CPU = {"kind": "cpu", "name": "some CPU", "arch": "x86_64", "key": "cpu some CPU"}
+_count = iter(range(10_000))
+
+
+def timing(ms: float, *, share: float = 0.01, samples: int = 50) -> Timing:
+    return Timing(ms, ms * (1 - share), ms * (1 + share), ms * (1 - 2 * share), samples, "noise", True)
+
+
+def trial(name: str, ms: float | None, precision: str = "ieee", *, kind: str = "candidate", direction: str = "forward",
+          status: Status = Status.OK, device: dict = H200, **more) -> Trial:
+    errors = {"output": Errors(1e-6, 1e-5, 2.4e-7, 1e-6, (0, 0, 0), 1.0, 1.0, 0, 10)}
+    return Trial(f"t{next(_count)}", "run", "2026-11-20T00:00:00Z", kind, name, direction, precision, WORK.to_json(),
+                 device, status, more.pop("headline", "Right in all checks."), DEFAULT_ADVICE[status],
+                 kernel_ms=timing(ms, samples=more.pop("samples", 50)) if ms else None, errors=errors,
+                 config=more.pop("config", {"BLOCK": 128} if kind == "candidate" else {}), **more)
+
+
+def pytorch(**more) -> list[Trial]:
+    return [trial("eager, TF32 on", 1.65, "tf32", kind="baseline", **more),
+            trial("eager, TF32 off", 4.29, "ieee", kind="baseline", **more)]
+
+
+@pytest.mark.parametrize(("precision", "name"), [
+    ("ieee", "eager, TF32 off"), ("tf32x3", "eager, TF32 off"), ("tf32", "eager, TF32 on")])
+def test_a_baseline_qualifies_by_its_precision(precision, name):
+    assert report.best_baseline(pytorch(), trial("mine", 1.0, precision)).name == name
+
+
+def test_a_stricter_baseline_that_is_faster_is_the_one_for_tf32():
+    there = [trial("eager, TF32 on", 1.62, "tf32", kind="baseline"), trial("eager, TF32 off", 1.22, kind="baseline")]
+    mine = trial("mine", 0.26, "tf32")
+    ratio = report.speedup(mine, report.best_baseline(there, mine))
+    assert ratio.value == pytest.approx(1.22 / 0.26) and ratio.verdict == report.FASTER
+
+
+def test_no_baseline_of_another_device_workload_or_direction():
+    mine = trial("mine", 1.0)
+    other = replace(mine, workload=preset("kb81").workload("full").to_json())
+    assert report.best_baseline(pytorch(device=A100), mine) is None
+    assert report.best_baseline(pytorch(), other) is None
+    assert report.best_baseline(pytorch(direction="grad_input"), mine) is None
+    assert report.speedup(mine, pytorch(device=A100)[0]) is None
+
+
+def test_a_baseline_that_was_wrong_does_not_count():
+    wrong = trial("eager, TF32 off", 0.5, kind="baseline", status=Status.MISMATCH)
+    assert report.best_baseline([wrong, *pytorch()], trial("mine", 1.0)).kernel_ms.median_ms == 4.29
+
+
+@pytest.mark.parametrize(("ours", "theirs", "share", "samples", "verdict"), [
+    (1.0, 2.0, 0.01, 50, report.FASTER), (2.0, 1.0, 0.01, 50, report.SLOWER), (1.0, 1.0, 0.005, 200, report.SAME),
+    (1.0, 1.015, 0.1, 20, report.UNSURE), (1.0, 2.0, 0.01, 4, report.UNSURE)])
+def test_verdicts(ours, theirs, share, samples, verdict):
+    ratio = report.ratio_of(timing(ours, share=share, samples=samples), timing(theirs, share=share, samples=samples))
+    assert ratio.verdict == verdict
+    assert (ratio.low is None) == (samples < 5)
+    if ratio.low is not None:
+        assert ratio.low < ratio.value < ratio.high
+
+
+def test_the_table_has_the_verdict_first_and_no_time_for_a_wrong_result():
+    table = report.frame([*pytorch(), trial("slow", 9.7), trial("fast", 2.2),
+                          trial("wrong", 0.1, status=Status.MISMATCH)])
+    assert list(table.columns[:2]) == ["status", "verdict"]
+    assert list(table["variant"]) == ["fast", "slow", "wrong", "eager, TF32 on", "eager, TF32 off"]
+    wrong = table[table["variant"] == "wrong"].iloc[0]
+    assert wrong["median_ms"] != wrong["median_ms"] and wrong["verdict"] == ""
+    assert table.iloc[0]["speedup"] == pytest.approx(4.29 / 2.2)
+
+
+def test_emulated_times_have_no_speedup_floor_or_gpu_verdict():
+    trials = [trial("eager", 0.33, kind="baseline", device=CPU), trial("naive_gather", 42.0, device=CPU)]
+    row = report.frame(trials).iloc[0]
+    assert row["verdict"] == report.EMULATED and row["median_ms"] == 42.0
+    assert row["speedup"] is None or row["speedup"] != row["speedup"]
+    assert row["of_limit"] is None or row["of_limit"] != row["of_limit"]
+    head = report.headline(trials)
+    assert head.badge == report.EMULATED
+    assert "42.0 ms on the CPU emulator: says nothing about a GPU" in head.evidence
+
+
+def test_headline_names_the_best_ratio_and_what_is_left():
+    head = report.headline([*pytorch(), trial("strip_mma", 0.647, "tf32"), trial("naive_gather", 9.7)])
+    assert head.sentence == "strip_mma forward is 2.55× as fast as the best PyTorch"
+    assert "of the physical limit" in head.evidence
+
+
+def test_module_times_are_the_headline_where_they_exist():
+    ours = replace(trial("ModelNew", None, "ieee", kind="module", direction="backward"),
+                   module_ms={"forward": timing(2.0), "backward": timing(5.0)})
+    theirs = replace(trial("nn.ConvTranspose1d", None, "ieee", kind="module_baseline", direction="backward"),
+                     module_ms={"forward": timing(4.0), "backward": timing(6.0)})
+    head = report.headline([*pytorch(), trial("fast", 0.5), ours, theirs])
+    assert head.sentence == "ModelNew forward is 2.00× as fast as the best PyTorch" and "module_ms" in head.evidence
+
+
+def test_all_wrong_says_so_with_the_advice():
+    head = report.headline([trial("naive_gather", None, status=Status.MISMATCH, headline="58 % of outputs are wrong.")])
+    assert head.badge == "MISMATCH" and "58 %" in head.sentence and DEFAULT_ADVICE[Status.MISMATCH] in head.evidence
+
+
+def test_pairs_of_two_sessions():
+    here = [trial("naive_gather", 2.0), trial("other", 1.0)]
+    there = [trial("naive_gather", 4.0), trial("naive_gather", 4.0, config={"BLOCK": 64})]
+    found = report.pairs(here, there)
+    assert [(p.a.name, p.verdict) for p in found] == [("naive_gather", report.FASTER)]
+    assert report.pairs([trial("v", 1.0)], [trial("v", 2.0, device=A100)])[0].ratio is None
+    assert report.pairs([trial("v", 1.0, device=CPU)], [trial("v", 2.0, device=CPU)])[0].verdict == report.EMULATED
+
+
+def test_bars_show_right_results_only_and_cut_long_ones():
+    trials = [*pytorch(), trial("fast", 0.647, "tf32"), trial("slow", 99.0), trial("wrong", 0.1, status=Status.MISMATCH)]
+    figure = plots.bars(trials, expected={"grad_input": ["fast"]}, floors={"forward": 0.378})
+    names = {bar.customdata[0][1] for bar in figure.data}
+    texts = [note.text for note in figure.layout.annotations]
+    assert names == {"fast tf32", "slow", "eager, TF32 on", "eager, TF32 off"}
+    assert any("▸" in text and "99.0" in text for text in texts)
+    assert "✕ MISMATCH" in texts and "floor 0.378" in texts and "best PyTorch 4.29" in texts
+    assert any("<b>2.55×</b>" in text for text in texts)
+    assert "not run yet" in texts and "no variant for this direction" in texts
+
+
+def test_emulated_bars_say_so_and_have_no_ratio():
+    figure = plots.bars([trial("eager", 0.33, kind="baseline", device=CPU), trial("naive_gather", 42.0, device=CPU)])
+    assert figure.layout.xaxis.title.text == "<b>forward</b>, ms on the CPU emulator"
+    assert not any("×" in note.text for note in figure.layout.annotations)
