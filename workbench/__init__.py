@@ -30,8 +30,19 @@ if TYPE_CHECKING:
     from .core.layer import ConvTranspose, Workload
     from .core.trial import Status, Trial
     from .drive.session import Session
-    from .faces.notebook import (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Result, doctor, export,
-                                 open_session, preset, presets, run, variants)
+    from .faces.notebook import (
+        ConvTranspose1d,
+        ConvTranspose2d,
+        ConvTranspose3d,
+        Result,
+        doctor,
+        export,
+        open_session,
+        preset,
+        presets,
+        run,
+        variants,
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -124,7 +124,8 @@ def test_pairs_of_two_sessions():
 
 
 def test_bars_show_right_results_only_and_cut_long_ones():
-    trials = [*pytorch(), trial("fast", 0.647, "tf32"), trial("slow", 99.0), trial("wrong", 0.1, status=Status.MISMATCH)]
+    wrong = trial("wrong", 0.1, status=Status.MISMATCH)
+    trials = [*pytorch(), trial("fast", 0.647, "tf32"), trial("slow", 99.0), wrong]
     figure = plots.bars(trials, expected={"grad_input": ["fast"]}, floors={"forward": 0.378})
     names = {bar.customdata[0][1] for bar in figure.data}
     texts = [note.text for note in figure.layout.annotations]

@@ -70,4 +70,5 @@ def candidate_command(candidate: Candidate, workload: Workload, device: str) -> 
 
 def baseline_command(workload: Workload, device: str, direction: str) -> str:
     """The command that measures PyTorch alone on this workload."""
-    return f"{PROGRAM} {shlex.join(['run', *workload_arguments(workload), '--device', device, '--direction', direction, '--baselines-only'])}"
+    words = ["run", *workload_arguments(workload), "--device", device, "--direction", direction, "--baselines-only"]
+    return f"{PROGRAM} {shlex.join(words)}"

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,20 @@ def verify(call: Callable[[str, dict[str, Any]], dict[str, Any]], text: str, wor
     """
     return call("verify_export", verify_request(text, workload, device=device, scratch=scratch, preset=preset,
                                                 class_name=class_name))
+
+
+def proof_workload(workload: Workload, device: str) -> Workload:
+    """The tensors the proof uses: as they are on a GPU; on the emulator the same layer with a small input, because
+    the emulator is thousands of times slower. Batch 2 at most, and few but several tiles of positions."""
+    if device != "cpu":
+        return workload
+    size = workload.input_size
+    longest = {1: 300, 2: 14, 3: 6}[workload.layer.dims]
+    least = tuple(ceil((2 * p - d * (k - 1) - op) / s) + 1 for k, s, p, op, d in zip(
+        workload.layer.kernel_size, workload.layer.stride, workload.layer.padding, workload.layer.output_padding,
+        workload.layer.dilation, strict=True))
+    small = tuple(max(1, min(n, longest + low)) for n, low in zip(size, (max(0, v) for v in least), strict=True))
+    return replace(workload, batch=min(workload.batch, 2), input_size=small, preset="")
 
 
 def verify_request(text: str, workload: Workload, *, device: str, scratch: Path, preset: Preset | None = None,

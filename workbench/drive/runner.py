@@ -279,7 +279,8 @@ class Runner:
                 "computes": list(candidate.variant.computes), "workload": request.workload.to_json(),
                 "device": device_name, "precision": candidate.precision, "effort": request.effort,
                 "time": request.time, "cold_l2": request.cold_l2, "scratch": str(self.work_dir),
-                "limit_s": request.run_timeout_s, "floor_ms": limit.ms if limit else None}
+                "limit_s": request.run_timeout_s, "floor_ms": limit.ms if limit else None,
+                "sanitize": bool(request.sanitize)}
 
     def _measure_baselines(self, run: Run, session: Session, device_name: str, device: dict[str, Any],
                            resume: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import html
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path

@@ -18,7 +18,7 @@ from ...core.layer import DIRECTIONS, Workload
 from ...core.presets import parse_preset
 from ...core.variants import find
 from ...drive.choose import parse_settings
-from ...drive.export import export_text, verify
+from ...drive.export import export_text, proof_workload, verify
 from ...drive.recipe import Recipe
 from ...drive.recorded import recipe_from_session
 from ...drive.runner import Runner, resolve_device
@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     text = export_text(recipe, constructor=preset, class_name=args.class_name, debug_sync=args.debug_sync)
     if args.verify:
         device = resolve_device(args.device)
+        workload = proof_workload(workload, device)
         with Runner() as runner:
             result = verify(runner.call, text, workload, device=device, scratch=runner.work_dir, preset=preset,
                             class_name=args.class_name)
