@@ -36,13 +36,11 @@ def evaluate(text: str, names: Mapping[str, Any]) -> Any:
 
 def names_in(text: str) -> set[str]:
     """The names an expression uses, dotted ones whole."""
-    found = set()
-    for node in ast.walk(ast.parse(text, mode="eval")):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            found.add(f"{node.value.id}.{node.attr}")
-        elif isinstance(node, ast.Name):
-            found.add(node.id)
-    return found
+    nodes = list(ast.walk(ast.parse(text, mode="eval")))
+    dotted = [n for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
+    owners = {id(n.value) for n in dotted}
+    return {f"{n.value.id}.{n.attr}" for n in dotted if isinstance(n.value, ast.Name)} | {
+        n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in owners}
 
 
 def _value(node: ast.expr, names: Mapping[str, Any], text: str) -> Any:

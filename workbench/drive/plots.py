@@ -13,15 +13,15 @@ from plotly.subplots import make_subplots
 
 from ..core import numbers
 from ..core.layer import BACKWARD, DIRECTIONS, FORWARD
-from ..core.trial import Timing, Trial
+from ..core.trial import Status, Timing, Trial
 from . import report
 
 LIGHT = {"ink": "#1B2028", "mute": "#5B6472", "line": "#E1E4EA", "grid": "#EEF0F3", "bg": "#FFFFFF", "bg2": "#F5F6F8",
          "pytorch": "#9AA3B1", "hatched": "#C5CBD4", "best": "#2F6FD0", "other": "#B4CBEF", "floor": "#1B2028",
-         "bad": "#B3420C"}
+         "bad": "#B3420C", "caution": "#8A6100"}
 DARK = {"ink": "#E3E7ED", "mute": "#9AA4B2", "line": "#2A313B", "grid": "#1E242C", "bg": "#0F1318", "bg2": "#171C23",
         "pytorch": "#717C8B", "hatched": "#434C58", "best": "#6FA3F5", "other": "#2F4A75", "floor": "#E3E7ED",
-        "bad": "#FF8A5C"}
+        "bad": "#FF8A5C", "caution": "#E8B84A"}
 CONFIG = {"displayModeBar": "hover", "displaylogo": False,
           "modeBarButtonsToRemove": ["lasso2d", "select2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
           "toImageButtonOptions": {"format": "svg", "filename": "kernel-workbench"}}
@@ -244,10 +244,10 @@ def _draw(panels: list[_Panel], rows: list[str], mode: str) -> go.Figure:
             if isinstance(cell, _Bar):
                 _draw_bar(figure, cell, row, place[row], panel.end, colours, at)
             elif cell:
-                failed = cell.split(",")[0].isupper()
-                figure.add_annotation(x=panel.end, y=place[row], text=f"✕ {cell}" if failed else cell, showarrow=False,
+                glyph, colour = _mark(cell)
+                figure.add_annotation(x=panel.end, y=place[row], text=f"{glyph}{cell}", showarrow=False,
                                       xanchor="right", bgcolor=colours["bg"],
-                                      font={"size": 11, "color": colours["bad" if failed else "mute"]}, **at)
+                                      font={"size": 11, "color": colours[colour]}, **at)
         _draw_lines(figure, panel, len(rows), colours, at)
         figure.update_xaxes(title_text=panel.title, range=[0, panel.end], nticks=6, **at)
     style(figure, height=56 + 27 * max(1, len(rows)), mode=mode)
@@ -255,6 +255,14 @@ def _draw(panels: list[_Panel], rows: list[str], mode: str) -> go.Figure:
     figure.update_yaxes(tickmode="array", tickvals=list(place.values()), ticktext=list(place), showgrid=False,
                         range=[-0.5, max(1, len(rows)) - 0.5])
     return figure
+
+
+def _mark(cell: str) -> tuple[str, str]:
+    """Glyph and colour of a word that stands where a bar would be: wrong, could not run, or nothing of the kind."""
+    word = cell.split(",")[0]
+    if not word.replace("_", "").isupper() or word in (Status.OK, Status.SKIPPED, Status.CANCELLED):
+        return "", "mute"
+    return ("✕ ", "bad") if word in report.WRONG else ("! ", "caution")
 
 
 def _draw_bar(figure: go.Figure, bar: _Bar, row: str, y: int, end: float, colours: dict[str, str], at: dict) -> None:

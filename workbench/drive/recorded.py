@@ -15,11 +15,16 @@ from .session import Session
 
 
 def candidate_of(trial: Trial) -> Candidate:
-    """The candidate that a trial judged. Raises `BadRequest` when its template has changed since, or is gone."""
+    """The trial's candidate, with the template as it is now. Raises `BadRequest` when its variant is gone."""
     workload = Workload.from_json(trial.workload)
-    candidate = Candidate(find(trial.name, trial.direction), workload.layer, workload.dtype, trial.config,
-                          trial.precision, trial.form or "constant", trial.compile_flags)
-    if trial.candidate_id and render(candidate).candidate_id != trial.candidate_id:
+    return Candidate(find(trial.name, trial.direction), workload.layer, workload.dtype, dict(trial.config),
+                     trial.precision, trial.form or "constant", trial.compile_flags)
+
+
+def judged_candidate(trial: Trial) -> Candidate:
+    """As `candidate_of`, and still the very source that was judged: only that is exported. Raises `BadRequest`."""
+    candidate = candidate_of(trial)
+    if render(candidate).candidate_id != trial.candidate_id:
         raise BadRequest(f"The template {candidate.variant.key} has changed since trial {trial.trial_id} was judged; "
                          f"run it again: {trial.command}")
     return candidate
@@ -43,7 +48,7 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
                 best[trial.direction] = trial
     if not best:
         raise BadRequest(f"No candidate was right for {workload.layer}, so there is nothing to export.", field="session")
-    return Recipe(workload, **{direction: candidate_of(trial) for direction, trial in best.items()})
+    return Recipe(workload, **{direction: judged_candidate(trial) for direction, trial in best.items()})
 
 
 def recipe_from_session(session: Session, workload: Workload | None = None) -> Recipe:

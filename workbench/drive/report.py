@@ -14,11 +14,9 @@ from math import exp, log, sqrt
 import pandas as pd
 
 from ..core import numbers
-from ..core.candidate import Candidate
 from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, Workload
 from ..core.roofline import Floor, ceilings_of, floor
 from ..core.trial import Status, Timing, Trial
-from ..core.variants import find
 
 FASTER, SLOWER, SAME, UNSURE, EMULATED = "FASTER", "SLOWER", "SAME", "UNSURE", "EMULATED"
 BASELINES = ("baseline", "module_baseline")
@@ -160,13 +158,6 @@ def floor_of(workload: Workload, direction: str, precision: str, gpu_name: str) 
     return floor(workload, direction, precision, ceilings_of(gpu_name)) if precision else None
 
 
-def candidate_of(trial: Trial) -> Candidate:
-    """The trial's candidate, with the template as it is now. Raises `BadRequest` when its variant is gone."""
-    workload = Workload.from_json(trial.workload)
-    return Candidate(find(trial.name, trial.direction), workload.layer, workload.dtype, dict(trial.config),
-                     trial.precision, trial.form or "constant", trial.compile_flags)
-
-
 def is_baseline(trial: Trial) -> bool:
     """PyTorch's way of doing it, one direction ("baseline") or as nn.ConvTranspose ("module_baseline")."""
     return trial.kind in BASELINES
@@ -219,7 +210,8 @@ def headline(trials: Sequence[Trial]) -> Headline | None:
         sentence = (f"{len(right)} of {len(ours)} candidates are right in all checks" if not wrong else
                     f"{len(wrong)} of {len(ours)} candidates are wrong, the first is {wrong[0].name} "
                     f"{wrong[0].direction}")
-        return Headline(EMULATED, sentence, f"{first.name} {first.direction}: {time} on the CPU emulator: says "
+        return Headline(str(wrong[0].status) if wrong else EMULATED, sentence,
+                        f"{first.name} {first.direction}: {time} on the CPU emulator: says "
                         f"nothing about a GPU. {counted}")
     return _fastest(trials, timed) or Headline("OK", f"{len(right)} of {len(ours)} candidates are right in all checks",
                                                f"No PyTorch time of this device to compare with. {counted}")

@@ -41,6 +41,7 @@ class Runner:
         self._measure: dict[str, WorkerProcess] = {}
         self._described: dict[str, dict[str, Any]] = {}
         self._one_at_a_time = threading.Lock()
+        self._asking = threading.Lock()
 
     def __enter__(self) -> Runner:
         return self
@@ -70,9 +71,10 @@ class Runner:
 
     def device(self, name: str) -> dict[str, Any]:
         """What the measure worker says of "cpu" or "cuda:N" (name, arch, key, memory); asked once."""
-        if name not in self._described:
-            self._described[name] = self._worker(name).call("device", {"device": name}, limit_s=120)
-        return self._described[name]
+        with self._asking:  # a worker takes one call at a time: `warm` and a run that begins meanwhile both ask
+            if name not in self._described:
+                self._described[name] = self._worker(name).call("device", {"device": name}, limit_s=120)
+            return self._described[name]
 
     def start(self, request: RunRequest, session: Session, *, resume: bool = False) -> Run:
         """Begin in a thread and return at once. With `resume`, candidates the session has finished are left out."""

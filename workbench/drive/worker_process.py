@@ -91,7 +91,7 @@ class WorkerProcess:
         """As `kill`, for good; only when no call is in flight."""
         self._end()
 
-    def log_tail(self, size: int = 4000) -> str:
+    def log_tail(self, size: int = 32_000) -> str:
         """The last characters of what the worker and its children printed."""
         if not self.log_path.is_file():
             return ""

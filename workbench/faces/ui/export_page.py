@@ -13,11 +13,11 @@ from ...core import numbers
 from ...core.errors import BadRequest
 from ...core.layer import DIRECTIONS, Workload
 from ...core.presets import PRESETS, Preset
-from ...core.template import render
 from ...core.trial import Trial
 from ...drive import report
 from ...drive.export import export_text, verify
 from ...drive.recipe import Recipe
+from ...drive.recorded import judged_candidate
 from ...drive.runner import Runner
 from ...drive.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 from . import state, theme
@@ -48,7 +48,7 @@ def draw() -> None:
         chosen = _recipe_choice(here)
         top.html(f'<div class="kw">{_recipe_table(here, chosen)}</div>')
     try:
-        recipe = Recipe(workload, **{d: report.candidate_of(t) for d, t in chosen.items() if t})
+        recipe = Recipe(workload, **{d: judged_candidate(t) for d, t in chosen.items() if t})
         text = export_text(recipe, constructor=preset, class_name=class_name)
     except BadRequest as error:
         with strip:
@@ -122,9 +122,10 @@ def _label(trial: Trial, names: list[str]) -> str:
 def _still_there(trial: Trial) -> bool:
     """Only what was judged is exported: the template must still render to the very candidate of the trial."""
     try:
-        return render(report.candidate_of(trial)).candidate_id == trial.candidate_id
+        judged_candidate(trial)
     except BadRequest:
         return False
+    return True
 
 
 def _recipe_table(trials: list[Trial], chosen: dict[str, Trial | None]) -> str:

@@ -15,6 +15,7 @@ from ...core.layer import Workload
 from ...core.occupancy import REGISTERS_PER_THREAD_MAX, candidate_occupancy
 from ...core.trial import Errors, Trial
 from ...drive import plots, report
+from ...drive.recorded import candidate_of
 from ...drive.session import Session
 from . import state, theme
 
@@ -178,7 +179,7 @@ def _resources(trial: Trial) -> str:
 
 def _occupancy_rows(trial: Trial, kernel: dict, sm: int) -> list[tuple[str, ...]]:
     try:
-        found = candidate_occupancy(report.candidate_of(trial), kernel, sm=sm)
+        found = candidate_occupancy(candidate_of(trial), kernel, sm=sm)
     except BadRequest:  # the template has gone or changed since; the compiler's numbers still stand
         return []
     if found is None:

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any
 
 import streamlit as st
 
@@ -27,22 +26,10 @@ NEW = "new session"
 CPU = "cpu"
 
 
-class PageRunner(Runner):
-    """A worker takes one call at a time: the warm-up and a run that begins meanwhile must not both ask it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._asking = threading.Lock()
-
-    def device(self, name: str) -> dict[str, Any]:
-        with self._asking:
-            return super().device(name)
-
-
 @st.cache_resource(on_release=lambda runner: runner.close(), show_spinner=False)
 def runner() -> Runner:
     """One runner for the server; its workers import torch in the background, this process never does."""
-    made = PageRunner()
+    made = Runner()
     threading.Timer(_WARM_AFTER_S, made.warm).start()  # the page is drawn first
     return made
 

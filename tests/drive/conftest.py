@@ -1,0 +1,49 @@
+"""One runner, one cache of built libraries and one folder of broken templates for all drive tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from workbench.core.candidate import Candidate
+from workbench.core.layer import ConvTranspose, Workload
+from workbench.core.variants import find
+from workbench.drive.run import Run, RunRequest
+from workbench.drive.runner import Runner
+from workbench.drive.session import Session
+
+from ..judge.bench import bad_templates
+
+WORKLOAD = Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), output_padding=(0, 1), groups=2), 2, (5, 7))
+
+
+@pytest.fixture(scope="session")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bad_templates(tmp_path_factory.mktemp("broken"))
+
+
+@pytest.fixture(scope="session")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    with Runner() as shared:
+        yield shared
+
+
+@pytest.fixture
+def judge(runner: Runner, tmp_path: Path) -> Callable[..., tuple[Run, Session]]:
+    """Run candidates to the end in a session of their own."""
+    def run(*candidates: Candidate, workload: Workload = WORKLOAD, **options) -> tuple[Run, Session]:
+        session = Session.create(tmp_path, options.pop("name", "s"))
+        options = {"baselines": False, "effort": "quick", "device": "cpu"} | options
+        done = runner.run(RunRequest(workload, candidates, **options), session)
+        return done, session
+    return run
+
+
+def good(**config: int) -> Candidate:
+    return Candidate(find("naive_gather", "forward"), WORKLOAD.layer, "float32", config)
+
+
+def bad(root: Path, name: str, direction: str = "forward", **more) -> Candidate:
+    return Candidate(find(name, direction, root=root), WORKLOAD.layer, "float32", {}, **more)

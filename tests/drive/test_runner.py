@@ -1,0 +1,219 @@
+"""Whole runs with real workers: every fault becomes a trial with its status, and the next trial works."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from workbench.core.errors import BadRequest, RenderError
+from workbench.core.trial import Status
+from workbench.core.variants import discover
+from workbench.drive.run import Run, RunRequest
+from workbench.drive.runner import Runner, missing
+from workbench.drive.session import Session
+
+from ..require import require
+from .conftest import WORKLOAD, bad, good
+
+Judge = Callable[..., tuple[Run, Session]]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(("name", "status", "words"), [
+    ("undefined_tunable", Status.RENDER_FAILED, "which nobody defines"),
+    ("undefined_identifier", Status.BUILD_FAILED, "undefined_identifier.cu, line"),
+    ("too_many_threads", Status.LAUNCH_FAILED, ""),
+    ("writes_to_null", Status.WORKER_DIED, "signal 11 (SIGSEGV)"),
+    ("never_ends", Status.RUN_TIMEOUT, "Still running after 4 s"),
+    ("huge_workspace", Status.OUT_OF_MEMORY, ""),
+    ("skips_last_row", Status.UNWRITTEN, ""),
+    ("no_tail_test", Status.OUT_OF_BOUNDS, ""),
+    ("makes_nan", Status.NON_FINITE, ""),
+    ("no_divisibility_test", Status.MISMATCH, ""),
+    ("changes_input", Status.INPUT_MODIFIED, ""),
+    ("low_bits_drift", Status.NONDETERMINISTIC, ""),
+])
+def test_a_fault_is_a_trial_and_the_next_trial_works(name: str, status: Status, words: str, judge: Judge,
+                                                     broken: Path) -> None:
+    run, session = judge(bad(broken, name), good(), run_timeout_s=4.0)
+    first, second = session.trials()
+    by_name = {t.name: t for t in (first, second)}
+    assert by_name[name].status is status, by_name[name].headline
+    assert words in by_name[name].headline
+    assert by_name[name].kernel_ms is None and by_name[name].advice
+    assert by_name["naive_gather"].ok and by_name["naive_gather"].kernel_ms
+    assert run.state == "done" and all(row.phase == "done" for row in run.rows)
+
+
+def test_a_trial_records_what_it_needs(judge: Judge) -> None:
+    run, session = judge(good(BLOCK=64))
+    trial = session.trials()[0]
+    assert "naive_gather" in session.blob(trial.blobs["source"]).decode()
+    assert "g++" in session.blob(trial.blobs["log"]).decode()
+    assert len(json.loads(session.blob(trial.blobs["samples"]))) == trial.kernel_ms.samples
+    assert "emulated" in trial.flags and trial.errors["output"].wrong == 0
+    assert trial.command.startswith("python -m workbench run ") and "naive_gather.BLOCK=64" in trial.command
+    assert {e["event"] for e in session.events()} >= {"run_started", "phase", "run_finished"}
+    assert trial.device["kind"] == "cpu" and trial.environment
+
+
+def test_resources_without_a_gpu(judge: Judge, runner: Runner) -> None:
+    from workbench.core.env import find_toolchain
+    require(find_toolchain().nvcc, "no nvcc: registers and shared memory cannot be known")
+    _, session = judge(good(BLOCK=32))
+    resources = session.trials()[0].resources
+    assert {"sm_80", "sm_90"} <= set(resources)
+    kernel = next(iter(resources["sm_80"].values()))
+    assert kernel["registers"] > 0 and kernel["spill_store_bytes"] == 0 and "constant_bytes" in kernel
+
+
+def test_a_killed_measure_worker_costs_one_trial(runner: Runner, tmp_path: Path, broken: Path) -> None:
+    """SIGKILL from outside while a kernel runs: that trial says so, the others are judged."""
+    session = Session.create(tmp_path, "killed")
+    run = runner.start(RunRequest(WORKLOAD, (bad(broken, "never_ends"), good()), device="cpu", baselines=False,
+                                  effort="quick", run_timeout_s=60), session)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and run.rows[0].phase != "checking":
+        time.sleep(0.05)
+    time.sleep(1.0)
+    worker = runner._measure["cpu"]
+    os.kill(worker._process.pid, signal.SIGKILL)
+    assert run.wait(60)
+    by_name = {t.name: t for t in session.trials()}
+    assert by_name["never_ends"].status is Status.WORKER_DIED and "signal 9" in by_name["never_ends"].headline
+    assert by_name["naive_gather"].ok
+
+
+def test_stop_stops_and_resume_runs_only_the_rest(runner: Runner, tmp_path: Path, broken: Path) -> None:
+    session = Session.create(tmp_path, "stopped")
+    chosen = (good(BLOCK=128), bad(broken, "never_ends"), good(BLOCK=256))
+    request = RunRequest(WORKLOAD, chosen, device="cpu", baselines=False, effort="quick", run_timeout_s=60)
+    run = runner.start(request, session)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and run.rows[1].phase not in ("checking", "timing"):
+        time.sleep(0.05)
+    start = time.monotonic()
+    runner.stop(run)
+    assert time.monotonic() - start < 3 and run.state == "stopped"
+    assert run.rows[1].status is Status.CANCELLED and run.rows[2].status is Status.CANCELLED
+    assert [t.config["BLOCK"] for t in session.trials()] == [128]
+    left = missing(request.candidates, session.trials(), request)
+    assert [c.variant.name for c in left] == ["never_ends", "naive_gather"] and left[1].config["BLOCK"] == 256
+    again = runner.run(RunRequest(WORKLOAD, (chosen[0], chosen[2]), device="cpu", baselines=False, effort="quick"), session,
+                       resume=True)
+    assert [t.config["BLOCK"] for t in again.trials] == [256]
+
+
+def test_a_killed_run_leaves_every_finished_trial(tmp_path: Path) -> None:
+    """SIGKILL of the whole front end: finished trials are there, and --resume runs only what is missing."""
+    words = [sys.executable, "-m", "workbench", "run", "--layer", "ConvTranspose1d(3, 5, 3, stride=2)", "--input-size", "40",
+             "--device", "cpu", "--session", "cut", "--no-baselines", "--effort", "full", "--direction", "forward"]
+    environment = {**os.environ, "KERNEL_WORKBENCH_SESSIONS": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    trials = tmp_path / "cut" / "trials.jsonl"
+    end = time.monotonic() + 90
+    while time.monotonic() < end and not (trials.is_file() and trials.stat().st_size):
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    kept = len(Session.open(tmp_path / "cut").trials())
+    assert kept >= 1
+    done = subprocess.run([*words, "--resume", "--json"], env=environment, capture_output=True, text=True, timeout=120,
+                          check=False)
+    assert done.returncode == 0, done.stderr
+    wanted = sum(v.direction == "forward" and "ieee" in v.precision and "runtime" in v.forms for v in discover())
+    assert len(Session.open(tmp_path / "cut").trials()) >= wanted
+    assert len(done.stdout.splitlines()) == len(Session.open(tmp_path / "cut").trials()) - kept
+
+
+def test_two_runs_on_one_device_the_second_says_for_whom_it_waits(tmp_path: Path, broken: Path) -> None:
+    with Runner(build_workers=1) as first, Runner(build_workers=1) as second:
+        one = first.start(RunRequest(WORKLOAD, (bad(broken, "never_ends"),), device="cpu", baselines=False,
+                                     run_timeout_s=60), Session.create(tmp_path, "one"))
+        end = time.monotonic() + 60
+        while time.monotonic() < end and one.rows[0].phase != "checking":
+            time.sleep(0.05)
+        session = Session.create(tmp_path, "two")
+        two = second.start(RunRequest(WORKLOAD, (good(),), device="cpu", baselines=False, effort="quick"), session)
+        end = time.monotonic() + 30
+        while time.monotonic() < end and not two.message.startswith("waits"):
+            time.sleep(0.05)
+        assert two.state == "waiting" and f"process {os.getpid()}" in two.message
+        first.stop(one)
+        assert two.wait(60) and two.state == "done" and session.trials()[0].ok
+        assert "waiting" in {e["event"] for e in session.events()}
+
+
+def test_out_of_bounds_reads_are_named_by_address_sanitizer(judge: Judge, broken: Path) -> None:
+    library = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=False).stdout.strip()
+    require(Path(library).is_absolute(), "libasan is not installed")
+    _, session = judge(bad(broken, "reads_past_input"), good(), sanitize="address", time=False)
+    by_name = {t.name: t for t in session.trials()}
+    caught = by_name["reads_past_input"]
+    assert caught.status is Status.OUT_OF_BOUNDS and "reads_past_input.cu:" in caught.headline, caught.headline
+    assert by_name["naive_gather"].ok, by_name["naive_gather"].headline
+
+
+def test_a_skipped_candidate_says_why(judge: Judge, tmp_path: Path) -> None:
+
+    from workbench.core.candidate import Candidate
+    from workbench.core.variants import TEMPLATES, find
+    root = tmp_path / "templates"
+    shutil.copytree(TEMPLATES, root)
+    path = root / "forward" / "naive_gather.cu"
+    path.write_text(path.read_text().replace('needs     = []', 'needs     = ["layer.groups == 1"]'))
+    _, session = judge(Candidate(find("naive_gather", "forward", root=root), WORKLOAD.layer, "float32", {}))
+    trial = session.trials()[0]
+    assert trial.status is Status.SKIPPED
+    assert trial.headline == "Not run: naive_gather needs layer.groups == 1; here layer.groups is 2."
+
+
+def test_a_header_that_is_no_toml_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "forward").mkdir()
+    (tmp_path / "forward" / "broken.cu").write_text('/* variant\nname = broken"\n*/\n')
+    with pytest.raises(RenderError, match="The header of broken.cu is not TOML"):
+        discover(tmp_path)
+
+
+def test_a_device_that_is_not_there_is_a_bad_request(runner: Runner, tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="'cuda:7' is not on this machine"):
+        runner.start(RunRequest(WORKLOAD, (good(),), device="cuda:7"), Session.create(tmp_path, "none"))
+
+
+@pytest.mark.parametrize(("hidden", "words"), [("CXX", "No C++ compiler"), ("PATH", "")])
+def test_no_compiler_is_a_status_not_a_crash(hidden: str, words: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "KERNEL_WORKBENCH_SESSIONS": str(tmp_path), "PYTHONPATH": str(ROOT),
+                   "KERNEL_WORKBENCH_CACHE": str(tmp_path / "cache")}
+    environment |= {"CXX": "/nowhere/g++", "KERNEL_WORKBENCH_CXX": "/nowhere/g++"} if hidden == "CXX" else {"PATH": "/nowhere"}
+    done = subprocess.run([sys.executable, "-m", "workbench", "run", "--layer", "ConvTranspose1d(2, 2, 3)", "--input-size",
+                           "9", "--device", "cpu", "--variant", "naive_gather", "--direction", "forward", "--no-baselines"],
+                          env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert "NO_COMPILER" in done.stdout and done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_kernels_printf_cannot_fake_a_verdict(judge: Judge, broken: Path, tmp_path: Path) -> None:
+    """It prints what a worker would answer, many ids of it, and computes something else."""
+    root = shutil.copytree(broken, tmp_path / "templates")
+    path = root / "forward" / "prints_a_verdict.cu"
+    text = path.read_text()
+    lies = text.replace("narrow<Scalar>(gather(", "narrow<Scalar>(1 + gather(").replace(
+        "  printf(", "  for (int id = 0; id < 200; ++id) printf(").replace('\\"id\\": 1,', '\\"id\\": %d,').replace('\\n");', '\\n", id);')
+    assert lies.count("1 + gather(") == 1 and "%d" in lies
+    path.write_text(lies)
+    _, session = judge(bad(root, "prints_a_verdict"))
+    assert session.trials()[0].status is Status.MISMATCH
+
+
+def test_threads_do_not_leak(runner: Runner) -> None:
+    assert sum(t.name.startswith("run-") for t in threading.enumerate()) <= 1
