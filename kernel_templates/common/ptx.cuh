@@ -115,6 +115,8 @@ __device__ __forceinline__ float round_to_tf32(float x) {
   bits = magnitude > 0x7F800000u ? 0x7FFFFFFFu : bits + 0x1000u;
 #else
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  // A NaN whose payload lies in the lower 13 bits would become infinity (seen on an H200 with 0x7F800001).
+  if (x != x) bits = 0x7FFFFFFFu;
 #endif
   // PTX leaves the lower 13 bits open; as a float they must be zero.
   return __uint_as_float(bits & 0xFFFFE000u);

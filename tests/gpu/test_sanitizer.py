@@ -1,0 +1,69 @@
+"""compute-sanitizer over small shapes: clean for every variant, and it names the line of a seeded read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.judge.bench import WORKLOAD, bad_candidate, bad_templates
+from tests.require import require
+from workbench.core.awkward import FEW
+from workbench.core.candidate import Candidate, why_not
+from workbench.core.env import find_toolchain
+from workbench.core.template import Rendered, render, symbol
+from workbench.core.variants import discover
+from workbench.drive.runner import Runner
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = [replace(w, dtype="float32") for w in FEW[:8]]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    require(torch.cuda.is_available(), "an NVIDIA GPU")
+    require(find_toolchain().compute_sanitizer, "compute-sanitizer of the CUDA toolkit")
+    with Runner() as shared:
+        yield shared
+
+
+def sanitize(tool: str, jobs: list[dict], folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    program = find_toolchain().compute_sanitizer or shutil.which("compute-sanitizer")
+    return subprocess.run([str(program), "--tool", tool, "--error-exitcode", "9", sys.executable, "tests/gpu/sanitized.py",
+                           str(folder / "jobs.json")], cwd=ROOT, capture_output=True, text=True, timeout=500, check=False,
+                          env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": str(ROOT)})
+
+
+def jobs_of(runner: Runner, work: list[tuple[Rendered, object]]) -> list[dict]:
+    built = runner.build_all([r for r, _ in work], "cuda:0")
+    return [{"library": built[r.candidate_id]["library"], "symbol": symbol(r), "direction": r.candidate.direction,
+             "workload": w.to_json()} for r, w in work]
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])
+def test_every_variant_is_clean(tool: str, runner: Runner, tmp_path: Path) -> None:
+    work = []
+    for variant in discover():
+        for workload in SMALL:
+            candidate = Candidate(variant, workload.layer, "float32", {}, form=variant.forms[-1])
+            if candidate.precision and why_not(candidate, sm=90) is None:
+                work.append((render(candidate), workload))
+    done = sanitize(tool, jobs_of(runner, work), tmp_path)
+    assert done.returncode == 0 and f"LAUNCHED {len(work)}" in done.stdout, done.stdout[-3000:] + done.stderr[-1000:]
+    assert "0 errors" in done.stdout or "0 hazards" in done.stdout or "ERROR SUMMARY: 0" in done.stdout, done.stdout[-500:]
+
+
+def test_memcheck_reports_a_seeded_read_with_its_line(runner: Runner, tmp_path: Path) -> None:
+    seeded = bad_candidate(bad_templates(tmp_path / "bad"), "reads_past_input")
+    done = sanitize("memcheck", jobs_of(runner, [(render(seeded), WORKLOAD)]), tmp_path)
+    assert done.returncode == 9 and "Invalid __global__ read" in done.stdout, done.stdout[-2000:]
+    assert "reads_past_input.cu:" in done.stdout

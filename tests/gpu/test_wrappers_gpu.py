@@ -1,0 +1,73 @@
+"""Each wrapper of kernel_templates/common/ptx.cuh: the real instruction gives what the emulation gives, bit for bit."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.require import require
+from workbench.core.env import find_toolchain
+from workbench.measure.emulator import COMPILE_FLAGS, INCLUDE_DIRS, LINK_FLAGS, translate
+
+FIXTURE = Path(__file__).resolve().parents[1] / "emulator" / "fixtures" / "wrappers.cu"
+COMMON = Path(__file__).resolve().parents[2] / "kernel_templates" / "common"
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, ctypes.CDLL]:
+    """(real, emulated): the same file built by nvcc and by the emulator's compiler."""
+    require(torch.cuda.is_available(), "an NVIDIA GPU")
+    folder, tools = tmp_path_factory.mktemp("wrappers"), find_toolchain()
+    arch = "sm_" + "".join(map(str, torch.cuda.get_device_capability()))
+    subprocess.run([str(tools.nvcc), "-std=c++17", f"-arch={arch}", "-shared", "-Xcompiler", "-fPIC", f"-I{COMMON}",
+                    f"-I{COMMON.parent}", str(FIXTURE), "-o", str(folder / "real.so")], check=True)
+    (folder / "emulated.cpp").write_text(translate(FIXTURE.read_text()))
+    subprocess.run([str(tools.cxx), *COMPILE_FLAGS, "-fPIC", "-shared", *(f"-I{d}" for d in INCLUDE_DIRS), f"-I{COMMON}",
+                    f"-I{COMMON.parent}", "-x", "c++", str(folder / "emulated.cpp"), "-o", str(folder / "emulated.so"),
+                    *LINK_FLAGS], check=True)
+    return ctypes.CDLL(str(folder / "real.so")), ctypes.CDLL(str(folder / "emulated.so"))
+
+
+def both(libraries: tuple[ctypes.CDLL, ctypes.CDLL], function: str, arrays: list[np.ndarray], out: np.ndarray,
+         *numbers: int) -> tuple[np.ndarray, np.ndarray]:
+    """The result of a launcher on the GPU and on the emulator."""
+    real, emulated = libraries
+    on_gpu = [torch.from_numpy(a.copy().view(np.uint8).reshape(-1)).cuda() for a in (*arrays, out)]
+    code = getattr(real, function)(*(ctypes.c_void_p(t.data_ptr()) for t in on_gpu), *map(ctypes.c_int, numbers))
+    torch.cuda.synchronize()
+    assert code == 0
+    here = [a.copy() for a in (*arrays, out)]
+    assert getattr(emulated, function)(*(ctypes.c_void_p(a.ctypes.data) for a in here), *map(ctypes.c_int, numbers)) == 0
+    return on_gpu[-1].cpu().numpy().view(out.dtype).reshape(out.shape), here[-1]
+
+
+def test_mma_and_asynchronous_copies(libraries: tuple[ctypes.CDLL, ctypes.CDLL]) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-15, 16, s).astype(np.float32) for s in ((48, 40), (40, 24)))
+    gpu, emulated = both(libraries, "run_product", [a, b], np.full((48, 24), np.nan, np.float32), 48, 24, 40, 1)
+    np.testing.assert_array_equal(gpu, a @ b)
+    np.testing.assert_array_equal(gpu, emulated)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((16, 64), (64, 8)))
+    gpu, emulated = both(libraries, "run_product", [a, b], np.full((16, 8), np.nan, np.float32), 16, 8, 64, 1)
+    scale = np.abs(a) @ np.abs(b)
+    assert np.max(np.abs(gpu - emulated) / scale) < 1e-6  # operands rounded alike; only the sums' order differs
+
+
+def test_copies_of_a_part(libraries: tuple[ctypes.CDLL, ctypes.CDLL]) -> None:
+    gpu, emulated = both(libraries, "run_partial", [np.arange(1, 49, dtype=np.uint8)], np.zeros(48, np.uint8))
+    np.testing.assert_array_equal(gpu, emulated)
+
+
+def test_round_to_tf32(libraries: tuple[ctypes.CDLL, ctypes.CDLL]) -> None:
+    rng = np.random.default_rng(2)
+    bits = np.concatenate([rng.integers(0, 2**32, 4096, dtype=np.uint64).astype(np.uint32),
+                           np.array([0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7FFFFFFF, 0x7F800001, 0x00000FFF], np.uint32)])
+    gpu, emulated = both(libraries, "run_rounded", [bits], np.zeros(bits.size, np.uint32), bits.size)
+    finite = np.isfinite(bits.view(np.float32))
+    np.testing.assert_array_equal(gpu[finite], emulated[finite])
+    assert np.array_equal(np.isnan(gpu.view(np.float32)), np.isnan(emulated.view(np.float32)))
