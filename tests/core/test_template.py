@@ -209,3 +209,10 @@ def test_a_ring_of_includes_ends(root: Path) -> None:
         (root / "common" / header.name).write_text(text)
     rendered = render(candidate(variant(root)))
     assert [n for n, _ in rendered.headers].count("common/scalar.cuh") == 1
+
+
+def test_a_file_in_the_folder_of_another_direction_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "grad_input").mkdir()
+    (tmp_path / "grad_input" / "naive_gather.cu").write_text((TEMPLATES / "forward" / "naive_gather.cu").read_text())
+    with pytest.raises(RenderError, match="naive_gather.cu lies in grad_input/ but computes forward"):
+        discover(tmp_path)

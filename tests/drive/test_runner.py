@@ -207,8 +207,9 @@ def test_a_kernels_printf_cannot_fake_a_verdict(judge: Judge, broken: Path, tmp_
     root = shutil.copytree(broken, tmp_path / "templates")
     path = root / "forward" / "prints_a_verdict.cu"
     text = path.read_text()
-    lies = text.replace("narrow<Scalar>(gather(", "narrow<Scalar>(1 + gather(").replace(
-        "  printf(", "  for (int id = 0; id < 200; ++id) printf(").replace('\\"id\\": 1,', '\\"id\\": %d,').replace('\\n");', '\\n", id);')
+    lies = (text.replace("narrow<Scalar>(gather(", "narrow<Scalar>(1 + gather(")
+            .replace("  printf(", "  for (int id = 0; id < 200; ++id) printf(")
+            .replace('\\"id\\": 1,', '\\"id\\": %d,').replace('\\n");', '\\n", id);'))
     assert lies.count("1 + gather(") == 1 and "%d" in lies
     path.write_text(lies)
     _, session = judge(bad(root, "prints_a_verdict"))

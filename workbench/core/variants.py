@@ -90,7 +90,7 @@ def parse(text: str, path: Path) -> Variant:
 def discover(root: Path | None = None) -> list[Variant]:
     """All variants below `root` (default: the shipped templates), each after the one it is to be read after.
 
-    Raises `RenderError` for a broken header or two files with one key.
+    Raises `RenderError` for a broken header or a file in the folder of another direction.
     """
     return list(_discover(_root(root), _stamp(_root(root))))
 
@@ -123,8 +123,9 @@ def _discover(root: Path, _stamp: object) -> tuple[Variant, ...]:
     found: dict[str, Variant] = {}
     for path in _files(root):
         variant = parse(path.read_text(encoding="utf-8"), path)
-        if variant.key in found:
-            raise RenderError(f"Two templates are named {variant.key}: {found[variant.key].path.name} and {path.name}.")
+        if path.parent.name != variant.direction:
+            raise RenderError(f"{path.name} lies in {path.parent.name}/ but computes {', '.join(variant.computes)}.",
+                              advice=f"Move it to {variant.direction}/.")
         found[variant.key] = variant
     return tuple(_in_reading_order(list(found.values())))
 
