@@ -218,3 +218,10 @@ def test_a_kernels_printf_cannot_fake_a_verdict(judge: Judge, broken: Path, tmp_
 
 def test_threads_do_not_leak(runner: Runner) -> None:
     assert sum(t.name.startswith("run-") for t in threading.enumerate()) <= 1
+
+
+def test_a_recorded_log_names_no_private_path(judge: Judge) -> None:
+    from workbench.core.env import cache_dir
+    _, session = judge(good(BLOCK=512))
+    log = session.blob(session.trials()[0].blobs["log"]).decode()
+    assert "$ g++" in log and str(cache_dir()) not in log and str(Path.home()) not in log and sys.prefix not in log

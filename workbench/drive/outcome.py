@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
+import sys
 from pathlib import Path
 from typing import Any
 
 from ..core.candidate import Candidate
 from ..core.command import baseline_command, candidate_command
-from ..core.env import environment
+from ..core.env import cache_dir, environment
 from ..core.layer import Workload
 from ..core.template import Rendered
 from ..core.trial import DEFAULT_ADVICE, Errors, Status, Timing, Trial
 from .session import Session, now
 from .worker_process import WorkerDied, WorkerTimeout
 
+_ROOT = Path(__file__).resolve().parents[2]
 _KILLED = "signal 9 (SIGKILL)"
 
 
 def failure(error: WorkerDied | WorkerTimeout, *, building: bool) -> dict[str, Any]:
     """A worker's end as a result: status, headline, advice and the last lines it printed."""
-    detail = {"log_tail": error.log[-1200:]}
+    detail = {"log_tail": portable(error.log[-1200:])}
     if isinstance(error, WorkerTimeout):
         status = Status.BUILD_TIMEOUT if building else Status.RUN_TIMEOUT
         headline = (f"The compiler was stopped after {error.limit_s:g} s." if building
@@ -53,7 +56,7 @@ def candidate_trial(session: Session, run_id: str, workload: Workload, device: d
         blobs["source"] = session.put_blob(rendered.source.encode())
         blobs["template"] = session.put_blob(candidate.variant.text.encode())
     if log and log.is_file():
-        blobs["log"] = session.put_blob(log.read_bytes())
+        blobs["log"] = session.put_blob(portable(log.read_text(errors="replace")).encode())
     if result.get("samples"):
         blobs["samples"] = session.put_blob(json.dumps(result["samples"]).encode())
     status = Status(result["status"])
@@ -69,6 +72,16 @@ def candidate_trial(session: Session, run_id: str, workload: Workload, device: d
         environment=environment(), detail=result.get("detail", {}),
         flags=tuple(dict.fromkeys([*result.get("flags", []), *(["emulated"] if emulated else [])])),
         command=candidate_command(candidate, workload, _name(device)))
+
+
+def portable(log: str) -> str:
+    """A log without this machine's private paths: sessions are packed and shown elsewhere."""
+    private = re.compile(rf"{re.escape(str(cache_dir()))}/building/[^/\s]+/work/")
+    log = private.sub("", log)
+    for place, name in ((str(cache_dir()), "$KERNEL_WORKBENCH_CACHE"), (sys.prefix, "$PREFIX"), (str(_ROOT), "."),
+                        (str(Path.home()), "~")):
+        log = log.replace(place, name)
+    return log
 
 
 def baseline_trial(session: Session, run_id: str, workload: Workload, device: dict[str, Any],
@@ -128,7 +141,6 @@ def _name(device: dict[str, Any]) -> str:
 
 
 def _sanitizer_line(log: str) -> str:
-    import re
     what = re.search(r"ERROR: AddressSanitizer: ([\w-]+)", log)
     size = re.search(r"(READ|WRITE) of size (\d+)", log)
     place = re.search(r"#\d+ .*? ((?:\w+/)?[\w.]+\.cuh?:\d+)", log)
