@@ -123,7 +123,8 @@ def builds_side_by_side(folder: Path) -> None:
     ours = time.perf_counter() - start
     assert result["status"] == "OK" and not result["cached"], result
     start = time.perf_counter()
-    load_inline("with_torch_headers", cpp_sources="int nothing();", cuda_sources="#include <torch/extension.h>\n" + source + "\nint nothing() { return 0; }\n",
+    with_headers = f"#include <torch/extension.h>\n{source}\nint nothing() {{ return 0; }}\n"
+    load_inline("with_torch_headers", cpp_sources="int nothing();", cuda_sources=with_headers,
                 functions=["nothing"], build_directory=str(folder),
                 extra_cuda_cflags=[f"-gencode=arch=compute_{arch},code=sm_{arch}"])
     theirs = time.perf_counter() - start

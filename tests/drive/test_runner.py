@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from workbench.core.candidate import Candidate
 from workbench.core.errors import BadRequest, RenderError
+from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.trial import Status
-from workbench.core.variants import discover
+from workbench.core.variants import discover, find
 from workbench.drive.run import Run, RunRequest
 from workbench.drive.runner import Runner, missing
 from workbench.drive.session import Session
@@ -34,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
     ("undefined_identifier", Status.BUILD_FAILED, "undefined_identifier.cu, line"),
     ("too_many_threads", Status.LAUNCH_FAILED, ""),
     ("writes_to_null", Status.WORKER_DIED, "signal 11 (SIGSEGV)"),
-    ("never_ends", Status.RUN_TIMEOUT, "Still running after 4 s"),
+    ("never_ends", Status.RUN_TIMEOUT, "Still running after 8 s"),
     ("huge_workspace", Status.OUT_OF_MEMORY, ""),
     ("skips_last_row", Status.UNWRITTEN, ""),
     ("no_tail_test", Status.OUT_OF_BOUNDS, ""),
@@ -45,7 +47,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ])
 def test_a_fault_is_a_trial_and_the_next_trial_works(name: str, status: Status, words: str, judge: Judge,
                                                      broken: Path) -> None:
-    run, session = judge(bad(broken, name), good(), run_timeout_s=4.0)
+    run, session = judge(bad(broken, name), good(), run_timeout_s=8.0)
     first, second = session.trials()
     by_name = {t.name: t for t in (first, second)}
     assert by_name[name].status is status, by_name[name].headline
@@ -53,6 +55,37 @@ def test_a_fault_is_a_trial_and_the_next_trial_works(name: str, status: Status, 
     assert by_name[name].kernel_ms is None and by_name[name].advice
     assert by_name["naive_gather"].ok and by_name["naive_gather"].kernel_ms
     assert run.state == "done" and all(row.phase == "done" for row in run.rows)
+
+
+def test_a_compiler_that_does_not_end_is_stopped_and_the_next_build_works(judge: Judge, broken: Path) -> None:
+    _, session = judge(bad(broken, "builds_for_minutes"), build_timeout_s=3.0)
+    trial = session.trials()[0]
+    assert trial.status is Status.BUILD_TIMEOUT and trial.headline == "The compiler was stopped after 3 s.", trial.headline
+    assert trial.advice and trial.kernel_ms is None
+    _, session = judge(good(BLOCK=32), name="next", time=False)
+    assert session.trials()[0].ok
+
+
+def test_tensors_that_no_machine_holds_are_out_of_memory_for_pytorch_too(judge: Judge) -> None:
+    """PyTorch's allocator for the host raises a bare RuntimeError: the run must go on to its end all the same."""
+    layer = ConvTranspose(1, 64, 64, 1)
+    huge = Workload(layer, 64, 2**31 - 1)
+    candidate = Candidate(find("naive_gather", "forward"), layer, "float32", {})
+    run, session = judge(candidate, workload=huge, baselines=True)
+    found = {t.kind: t for t in session.trials()}
+    assert run.state == "done" and set(found) == {"candidate", "baseline"}
+    for trial in found.values():
+        assert trial.status is Status.OUT_OF_MEMORY and trial.headline and trial.kernel_ms is None
+
+
+def test_a_defect_of_ours_costs_one_trial_not_the_run(judge: Judge, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An order that the worker cannot carry out, once."""
+    honest, orders = runner._judge_order, iter([{"effort": "no such effort"}])
+    monkeypatch.setattr(runner, "_judge_order", lambda *words: honest(*words) | next(orders, {}))
+    run, session = judge(good(BLOCK=128), good(BLOCK=256), time=False)
+    first, second = session.trials()
+    assert first.status is Status.WORKER_DIED and "no such effort" in first.headline and first.detail["log_tail"]
+    assert second.ok and run.state == "done"
 
 
 def test_a_trial_records_what_it_needs(judge: Judge) -> None:

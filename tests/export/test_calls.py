@@ -27,6 +27,17 @@ def exported(folder: Path) -> Subject:
     return subject
 
 
+@pytest.fixture(scope="module")
+def flat(folder: Path) -> Subject:
+    """A 2-D layer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNEL_WORKBENCH_CACHE", str(folder / "cache"))
+        subject = Subject(verify_request(export_text(naive(TWO_D, "forward", form="runtime")), TWO_D, device="cpu",
+                                         scratch=folder))
+        subject.build_all(lambda event: None)
+    return subject
+
+
 def pair(exported: Subject, *arguments, **more) -> tuple[nn.Module, nn.ConvTranspose1d]:
     """ModelNew and nn.ConvTranspose1d, drawn under the same seed."""
     torch.manual_seed(7)
@@ -144,3 +155,16 @@ def test_without_the_redirected_build_the_cpu_is_pytorchs():
     theirs = nn.ConvTranspose2d(*constructor_arguments(TWO_D.layer))
     x = torch.randn(2, 6, 5, 6)
     torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("size", [(1, 3, 1, 1), (2, 1, 4, 5), (1, 3, 1, 4), (2, 3, 4, 5)])
+@pytest.mark.parametrize("strides", ["contiguous", "channels_last"])
+def test_sizes_of_1_leave_the_memory_format_to_the_strides(flat: Subject, size, strides):
+    """Both formats are contiguous there: what the strides say decides, in PyTorch and here."""
+    n, c, h, w = size
+    by_strides = {"contiguous": (c * h * w, h * w, w, 1), "channels_last": (c * h * w, 1, w * c, c)}[strides]
+    x = torch.empty_strided(size, by_strides).normal_()
+    ours, theirs = flat.cls(c, 4, 3, 2), nn.ConvTranspose2d(c, 4, 3, 2)
+    ours.load_state_dict(theirs.state_dict())
+    torch.testing.assert_close(ours(x), theirs(x))
+    assert ours(x).stride() == theirs(x).stride()

@@ -32,8 +32,9 @@ ARGUMENTS = {FORWARD: ("input", "weight", "bias", "output"), GRAD_INPUT: ("grad_
 _RESULTS = ("output", "grad_input", "grad_weight", "grad_bias")
 _POISON = 0xFF   # all bytes one: a NaN in each of the four dtypes, and not the NaN that arithmetic makes
 _GUARD = 1024    # bytes before and behind every result and the workspace
-# Relative to the sum of magnitudes: one rounding of the result, and the growth of a sum kept in float.
-_TOLERANCE = {"float32": 2e-6, "float64": 1e-14, "float16": 1e-3, "bfloat16": 8e-3}
+# Relative to the sum of magnitudes, by precision: one rounding of the result and the growth of a sum kept in float;
+# tf32 rounds both operands to 11 bits (2 * 2^-11), tf32x3 drops the product of the two remainders.
+_TOLERANCE = {"ieee": 2e-6, "tf32": 1e-3, "tf32x3": 3e-6, "fp64": 1e-14, "fp16": 1e-3, "bf16": 8e-3}
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,8 @@ def run(library: Library, one: Candidate, workload: Workload, *, order: int | st
         if not zone.guards_whole():
             return Outcome("OUT_OF_BOUNDS", f"a byte beside {name} was written")
     for name, zone in guarded.items():
-        outcome = _compare(name, zone, truth[name], magnitude[name], workload.dtype, values)
+        outcome = _compare(name, zone, truth[name], magnitude[name], workload.dtype, values,
+                           one.precision)
         if outcome.status != "OK":
             return outcome
     return Outcome("OK")
@@ -172,7 +174,7 @@ class _Guarded:
 
 
 def _compare(name: str, zone: _Guarded, truth: torch.Tensor, magnitude: torch.Tensor, dtype_name: str,
-             values: str) -> Outcome:
+             values: str, precision: str) -> Outcome:
     dtype = getattr(torch, dtype_name)
     got, unwritten = zone.elements(dtype), zone.unwritten(dtype.itemsize)
     if unwritten.any():
@@ -183,7 +185,7 @@ def _compare(name: str, zone: _Guarded, truth: torch.Tensor, magnitude: torch.Te
     if values == "integers":
         right = got == want.to(dtype)
     else:
-        right = (got.double() - want).abs() <= _TOLERANCE[dtype_name] * (magnitude.reshape(-1) + 1)
+        right = (got.double() - want).abs() <= _TOLERANCE[precision] * (magnitude.reshape(-1) + 1)
     if right.all():
         return Outcome("OK")
     at = int((~right).nonzero()[0])

@@ -60,13 +60,21 @@ def dtypes(variant: Variant) -> list[str]:
     return [d for d in DTYPES if set(PRECISIONS_OF[d]) & set(variant.precision)]
 
 
+def some(variant: Variant, form: str) -> list[Workload]:
+    """Two layers for general variants; one that it serves for the fast ones, whose instances are long to compile."""
+    if "runtime" in variant.forms:
+        return TWO
+    first = dtypes(variant)[0]
+    return [w for w in (*TWO, *CASES[4:]) if runs(candidate(variant, replace(w, dtype=first), form=form))][:1]
+
+
 def instances(variant: Variant, form: str) -> list[Candidate]:
     """All that the tests below run of one variant in one form."""
     first = dtypes(variant)[0]
     found = [candidate(variant, replace(w, dtype=first), form=form) for w in CASES]
-    found += [candidate(variant, replace(w, dtype=d), form=form) for d in dtypes(variant) for w in TWO]
+    found += [candidate(variant, replace(w, dtype=d), form=form) for d in dtypes(variant) for w in some(variant, form)]
     found += [candidate(variant, replace(w, dtype=first), form=form, **config) for config in extreme_configs(variant)
-              for w in TWO]
+              for w in some(variant, form)]
     return [one for one in dict.fromkeys(found) if runs(one)]
 
 
@@ -106,7 +114,7 @@ def test_every_layer(variant: Variant, form: str, built: Built) -> None:
 @pytest.mark.parametrize(("variant", "form"), FORMS, ids=_id)
 def test_every_dtype(variant: Variant, form: str, built: Built) -> None:
     """Integers bit for bit, floats within the tolerance of the dtype."""
-    layers = FEW if form == "runtime" else TWO
+    layers = FEW if form == "runtime" else some(variant, form)
     for dtype in dtypes(variant):
         for number, layer in enumerate(layers):
             work = replace(layer, dtype=dtype)
@@ -119,7 +127,7 @@ def test_every_dtype(variant: Variant, form: str, built: Built) -> None:
 
 @pytest.mark.parametrize(("variant", "form"), FORMS, ids=_id)
 def test_extreme_configs(variant: Variant, form: str, built: Built) -> None:
-    layers = FEW if form == "runtime" else TWO
+    layers = FEW if form == "runtime" else some(variant, form)
     tried = 0
     for config in extreme_configs(variant):
         for number, layer in enumerate(layers):
@@ -129,14 +137,14 @@ def test_extreme_configs(variant: Variant, form: str, built: Built) -> None:
                 tried += 1
                 outcome = run(built[variant.direction, form], one, work, order=number + 200)
                 assert outcome.status == "OK", f"{config} {label(work)}: {outcome.status} {outcome.text}"
-    assert tried >= len(variant.tune)
+    assert tried, "no layer that the variant serves"
 
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if "grad_weight" in v.computes], ids=_id)
 def test_grad_bias_is_left_out_when_nobody_wants_it(variant: Variant, built: Built) -> None:
-    work = replace(FEW[0], dtype=dtypes(variant)[0])
-    assert work.layer.bias
-    form = variant.forms[-1]
+    form, first = variant.forms[-1], dtypes(variant)[0]
+    work = next(w for w in (replace(w, dtype=first) for w in CASES)
+                if w.layer.bias and runs(candidate(variant, w, form=form)))
     outcome = run(built[variant.direction, form], candidate(variant, work, form=form), work, want_grad_bias=False)
     assert outcome.status == "OK", outcome
 

@@ -61,7 +61,7 @@ def test_three_variants_of_three_directions_are_ticked(page):
     ("padding", "-1", "padding is -1; it must be 0 or more."),
     ("groups", "7", "in_channels 32 is not divisible by groups 7"),
     ("output_padding", "3", "output_padding 3 must be smaller than stride 1 or dilation 3."),
-    ("kernel_size", "3, 5", "kernel_size (3, 5) has 2 numbers; a ConvTranspose1d takes one or 1."),
+    ("kernel_size", "3, 5", "kernel_size (3, 5) has 2 numbers; a ConvTranspose1d takes one."),
     ("stride", "two", "stride &#x27;two&#x27; is not a whole number"),
     ("batch", "", "batch &#x27;&#x27; is not a whole number."),
     ("input_size", "0", "input size is 0; it must be 1 or more."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from .candidate import Candidate
@@ -55,20 +56,40 @@ def workload_arguments(workload: Workload) -> list[str]:
     return words
 
 
-def candidate_command(candidate: Candidate, workload: Workload, device: str) -> str:
-    """The one command that judges this candidate again."""
+def candidate_command(candidate: Candidate, workload: Workload, device: str, options: Sequence[str] = ()) -> str:
+    """The one command that judges this candidate again; `options` say how the run was asked to judge."""
     words = ["run", *workload_arguments(workload), "--device", device, "--direction", candidate.direction,
              "--variant", candidate.variant.name, "--precision", candidate.precision, "--form", candidate.form]
     for name, value in candidate.config.items():
         words += ["--set", f"{candidate.variant.name}.{name}={value}"]
     words += [f"--flag={flag}" for flag in candidate.compile_flags]
-    root = candidate.variant.path.parent.parent
-    if root != TEMPLATES:
-        words += ["--templates", str(root)]
+    words += [*_templates(candidate), *options]
     return f"{PROGRAM} {shlex.join(words)}"
 
 
-def baseline_command(workload: Workload, device: str, direction: str) -> str:
+def recipe_command(candidates: Sequence[Candidate], workload: Workload, device: str, options: Sequence[str] = ()) -> str:
+    """The one command that judges these candidates, one a direction, and then their ModelNew."""
+    words = ["run", *workload_arguments(workload), "--device", device]
+    for candidate in candidates:
+        key = candidate.variant.key
+        words += ["--direction", candidate.direction, "--variant", key]
+        for name, value in candidate.config.items():
+            words += ["--set", f"{key}.{name}={value}"]
+    # A variant that lacks the run-time form is judged in its constant form all the same.
+    words += ["--form", "runtime" if any(c.form == "runtime" for c in candidates) else "constant"]
+    precisions = {c.precision for c in candidates}
+    words += ["--precision", *precisions] if len(precisions) == 1 else []
+    words += [f"--flag={flag}" for flag in candidates[0].compile_flags]
+    words += [*_templates(candidates[0]), *options]
+    return f"{PROGRAM} {shlex.join([*words, '--modules'])}"
+
+
+def baseline_command(workload: Workload, device: str, direction: str, options: Sequence[str] = ()) -> str:
     """The command that measures PyTorch alone on this workload."""
-    words = ["run", *workload_arguments(workload), "--device", device, "--direction", direction, "--baselines-only"]
+    words = ["run", *workload_arguments(workload), "--device", device, "--direction", direction, "--baselines-only", *options]
     return f"{PROGRAM} {shlex.join(words)}"
+
+
+def _templates(candidate: Candidate) -> list[str]:
+    root = candidate.variant.path.parent.parent
+    return [] if root == TEMPLATES else ["--templates", str(root)]

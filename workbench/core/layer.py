@@ -195,8 +195,8 @@ def _per_dimension(name: str, value: Any, dims: int) -> tuple[int, ...]:
     if len(values) == 1:
         values *= dims
     if len(values) != dims:
-        raise BadRequest(f"{name} {values} has {len(values)} numbers; a ConvTranspose{dims}d takes one or "
-                         f"{dims}.", field=name)
+        raise BadRequest(f"{name} {values} has {len(values)} numbers; a ConvTranspose{dims}d takes one"
+                         f"{f' or {dims}' if dims > 1 else ''}.", field=name)
     for v in values:
         _check_int(name, v, lowest=_LOWEST[name], most=MOST_TAPS if name == "kernel_size" else INT32_MAX)
     return values

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 SCHEMA = "kernel-workbench/trial/1"
+NOT_DROP_IN = "not_drop_in"   # flag of a baseline that wants another memory format: shown, never the one to beat
 
 
 class Status(StrEnum):
@@ -75,6 +76,7 @@ class Timing:
     stop: str
     cold_l2: bool
     samples_blob: str = ""
+    dropped: int = 0                     # samples left out because the GPU held its clocks down meanwhile
 
     @property
     def spread(self) -> float | None:

@@ -20,7 +20,8 @@ PRECISIONS_OF = {"float32": ("ieee", "tf32", "tf32x3"), "float16": ("fp16",), "b
 FORMS = ("constant", "runtime")
 TEMPLATES = Path(__file__).resolve().parents[2] / "kernel_templates"
 _HEADER = re.compile(r"\A\s*/\*\s*variant\s*\n(?P<toml>.*?)\*/", re.S)
-_KEYS = {"name", "computes", "after", "idea", "precision", "layer", "needs", "min_sm", "tune", "derived"}
+_KEYS = {"name", "computes", "after", "idea", "precision", "layer", "needs", "min_sm", "arch", "tune",
+         "derived"}
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Variant:
     derived: tuple[tuple[str, str], ...]
     path: Path
     text: str
+    arch: str = ""  # the target it must be compiled for, such as sm_90a; empty: the GPU's own
 
     @property
     def key(self) -> str:
@@ -169,7 +171,8 @@ def _checked(head: dict[str, Any], text: str, path: Path) -> Variant:
     return Variant(
         name=head["name"], direction=_direction(head["computes"]), computes=tuple(head["computes"]),
         after=head.get("after", ""), idea=head["idea"], precision=tuple(head["precision"]), forms=tuple(forms),
-        needs=tuple(head.get("needs", [])), min_sm=int(head.get("min_sm", 80)), tune=tuple(tune),
+        needs=tuple(head.get("needs", [])), min_sm=int(head.get("min_sm", 80)), arch=str(head.get("arch", "")),
+        tune=tuple(tune),
         derived=tuple(head.get("derived", {}).items()), path=path, text=text)
 
 

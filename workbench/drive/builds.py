@@ -13,7 +13,7 @@ from typing import Any
 from ..core.env import cache_dir
 from ..core.template import Rendered, render_batch, symbol
 from .outcome import failure
-from .worker_process import WorkerCancelled, WorkerDied, WorkerProcess, WorkerTimeout
+from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 
 RESOURCE_ARCHS = ("sm_80", "sm_90")
 
@@ -80,11 +80,12 @@ class BuildPool:
                     cancelled: threading.Event) -> dict[str, dict[str, Any]] | None:
         members = [{"id": r.candidate_id, "symbol": symbol(r), "source": render_batch([r])} for r in unit]
         request = {"source": render_batch(unit), "symbols": [m["symbol"] for m in members], "members": members,
-                   "device": order.device_kind, "arch": order.arch, "flags": list(unit[0].candidate.compile_flags),
+                   "device": order.device_kind, "arch": _arch(unit, order.arch),
+                   "flags": list(unit[0].candidate.compile_flags),
                    "sanitize": order.sanitize, "cache": str(cache_dir()), "log": str(log), "key": None}
         try:
             result = self._call("build", request, limit_s=order.timeout_s)
-        except (WorkerDied, WorkerTimeout) as error:
+        except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
             result = failure(error, building=True)
         except WorkerCancelled:
             return None
@@ -97,7 +98,7 @@ class BuildPool:
         try:
             answer = self._call("resources", {"source": render_batch([item]), "archs": archs, "flags": flags,
                                               "cache": str(cache_dir())}, limit_s=order.timeout_s)
-        except (WorkerDied, WorkerTimeout, WorkerCancelled):
+        except (WorkerDied, WorkerFailed, WorkerTimeout, WorkerCancelled):
             return {}
         return answer.get("resources", {})
 
@@ -112,3 +113,9 @@ class BuildPool:
             with self._lock:
                 self._free.append(worker)
                 self._lock.notify()
+
+
+def _arch(unit: Sequence[Rendered], arch: str) -> str:
+    """The GPU's own target, or the extension of it (sm_90a on an sm_90) that a variant of the unit asks for."""
+    wanted = [item.candidate.variant.arch for item in unit]
+    return next((name for name in wanted if name.rstrip("af") == arch), arch)

@@ -24,7 +24,7 @@ def candidates(workload: Workload, *, directions: Iterable[str] = DIRECTIONS, va
     settings = settings or {}
     wanted = list(variants)
     there = discover(templates)
-    _check_names(there, wanted, list(directions), settings)
+    check_names(there, wanted, list(directions), settings)
     if precision and precision not in PRECISIONS_OF[workload.dtype]:
         raise BadRequest(f"precision {precision!r} does not go with {workload.dtype}; choose "
                          f"{', '.join(PRECISIONS_OF[workload.dtype])}.", field="precision")
@@ -41,6 +41,7 @@ def candidates(workload: Workload, *, directions: Iterable[str] = DIRECTIONS, va
     if not found:
         raise BadRequest(f"No variant computes {', '.join(directions)} in {precision or workload.dtype}; "
                          f"'python -m workbench variants' lists them.", field="variant")
+    _check_used(settings, {c.variant for c in found})
     return found
 
 
@@ -60,24 +61,19 @@ def parse_settings(words: Iterable[str]) -> dict[str, dict[str, list[int]]]:
     return settings
 
 
-def _chosen(variant: Variant, wanted: list[str], directions: Iterable[str]) -> bool:
-    return (not wanted or variant.name in wanted or variant.key in wanted) and (
-        variant.direction in directions or (variant.direction == BACKWARD and set(variant.computes) <= set(directions)))
-
-
-def _offers(variant: Variant, workload: Workload, precision: str) -> bool:
-    return any(p in variant.precision for p in ([precision] if precision else PRECISIONS_OF[workload.dtype]))
-
-
-def _configs(variant: Variant, settings: Settings) -> list[dict[str, int]]:
+def values_for(variant: Variant, settings: Settings) -> dict[str, Sequence[int]]:
+    """The values that the settings give to this variant's tunables; the more specific name wins."""
     own = {t.name for t in variant.tune}
-    chosen = {k: v for k, v in settings.get("*", {}).items() if k in own} | dict(settings.get(variant.name, {}))
-    return [dict(zip(chosen, values, strict=True)) for values in itertools.product(*chosen.values())]
+    chosen: dict[str, Sequence[int]] = {k: v for k, v in settings.get("*", {}).items() if k in own}
+    for name in (variant.name, variant.key):  # "naive_gather", or "forward/naive_gather": that direction alone
+        chosen |= settings.get(name, {})
+    return chosen
 
 
-def _check_names(there: list[Variant], wanted: list[str], directions: list[str], settings: Settings) -> None:
+def check_names(there: list[Variant], wanted: Sequence[str], directions: Iterable[str], settings: Settings) -> None:
+    """Raises `BadRequest` for a direction, variant or tunable that nobody knows."""
     for direction in directions:
-        if direction not in (*DIRECTIONS, BACKWARD):
+        if direction not in DIRECTIONS:
             raise BadRequest(f"direction {direction!r} is not known; choose {', '.join(DIRECTIONS)}.", field="direction")
     known = sorted({v.name for v in there})
     for name in [*wanted, *(n for n in settings if n != "*")]:
@@ -87,3 +83,27 @@ def _check_names(there: list[Variant], wanted: list[str], directions: list[str],
     for tunable in settings.get("*", {}):
         if tunable not in tunables:
             raise BadRequest(f"No variant has a tunable {tunable}; there are {', '.join(sorted(tunables))}.", field="set")
+
+
+def _chosen(variant: Variant, wanted: list[str], directions: Iterable[str]) -> bool:
+    return (not wanted or variant.name in wanted or variant.key in wanted) and (
+        variant.direction in directions or (variant.direction == BACKWARD and set(variant.computes) <= set(directions)))
+
+
+def _check_used(settings: Settings, chosen: set[Variant]) -> None:
+    """A value that no chosen variant takes would be ignored in silence."""
+    for name, tunables in settings.items():
+        for tunable in tunables:
+            if not any(name in ("*", v.name, v.key) and (name != "*" or tunable in {t.name for t in v.tune}) for v in chosen):
+                word = tunable if name == "*" else f"{name}.{tunable}"
+                raise BadRequest(f"{word} is set, but no chosen variant takes it; there are "
+                                 f"{', '.join(sorted(v.key for v in chosen))}.", field="set")
+
+
+def _offers(variant: Variant, workload: Workload, precision: str) -> bool:
+    return any(p in variant.precision for p in ([precision] if precision else PRECISIONS_OF[workload.dtype]))
+
+
+def _configs(variant: Variant, settings: Settings) -> list[dict[str, int]]:
+    chosen = values_for(variant, settings)
+    return [dict(zip(chosen, values, strict=True)) for values in itertools.product(*chosen.values())]

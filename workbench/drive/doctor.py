@@ -8,6 +8,8 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..core import numbers
+from ..core.ceilings import best_known, kept
 from ..core.env import find_toolchain, gpus, nvcc_problem, platform_problem, torch_info
 
 
@@ -32,6 +34,7 @@ def examine() -> list[Finding]:
     """All findings, in the order in which they enable each other."""
     tools, torch, cards = find_toolchain(), torch_info(), gpus()
     found = [_platform(), _torch(torch), _compiler(tools), _ninja(tools), _gpu(cards)]
+    found += [_ceilings(name) for name in dict.fromkeys(card.name for card in cards)]
     found.append(_nvcc(tools, torch, bool(cards)))
     found += [_torch_for_gpu(torch, bool(cards)), _optional("compute-sanitizer", tools.compute_sanitizer,
               "memory errors of a kernel on a GPU are named with their line", "It comes with the CUDA toolkit"),
@@ -90,6 +93,17 @@ def _gpu(cards: list[Any]) -> Finding:
         return Finding("GPU", None, "times need an NVIDIA GPU; everything else works without one")
     names = ", ".join(f"cuda:{c.index} {c.name}" for c in cards)
     return Finding("GPU", names, f"driver {cards[0].driver}; times and speed-ups are real")
+
+
+def _ceilings(name: str) -> Finding:
+    known, here = best_known(name), kept(name)
+    if known is None:
+        return Finding("ceilings", None, f"the physical limit of a kernel on {name}; the first timed run measures them")
+    rates = ", ".join(f"{what} {numbers.byte_rate(rate)}" for what, rate in (
+        ("read", known.read_bytes_per_s), ("write", known.write_bytes_per_s), ("copy", known.copy_bytes_per_s)))
+    flops = ", ".join(f"{p} {numbers.flop_rate(rate)}" for p, rate in known.flops_per_s.items())
+    return Finding("ceilings", f"{rates}; {flops}", "the physical limit of a kernel, " + (
+        "measured on this machine" if here else "as shipped; the first timed run measures them"))
 
 
 def _nvcc(tools: Any, torch: Any, has_gpu: bool) -> Finding:

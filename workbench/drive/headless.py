@@ -17,6 +17,7 @@ from ..core.template import Rendered, render
 from ..core.trial import Status
 from ..core.variants import Variant, discover
 from . import outcome
+from .choose import check_names
 from .run import RunRequest
 from .runner import Runner, resolve_device
 
@@ -55,7 +56,9 @@ def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", va
     builds the constant form of each as well.
     """
     device = resolve_device(device)
-    chosen = [v for v in discover(templates) if v.direction in directions
+    directions, there = tuple(directions), discover(templates)
+    check_names(there, variants, directions, {})
+    chosen = [v for v in there if v.direction in directions
               and (not variants or v.name in variants or v.key in variants)]
     work = list(workloads) or [w for dtype in DTYPES_OF[effort] for w in awkward_workloads(effort, dtype)]
     plan = [(c, w) for v in chosen for w in work for c in _candidates(v, w, effort)]

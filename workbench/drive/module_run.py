@@ -14,7 +14,7 @@ from .export import export_text, verify_request
 from .recipe import Recipe
 from .run import Row, Run
 from .session import Session
-from .worker_process import WorkerDied, WorkerTimeout
+from .worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 
 
 def best_rows(run: Run) -> dict[str, Row]:
@@ -43,8 +43,8 @@ def judge_modules(call: Callable[..., dict[str, Any]], run: Run, session: Sessio
     try:
         result = call("module", {**order, "time": request.time, "effort": request.effort},
                       limit_s=max(300.0, 4 * request.run_timeout_s))
-    except (WorkerDied, WorkerTimeout) as error:
+    except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
         result = outcome.failure(error, building=False)
-    return outcome.module_trials(session, run.run_id, request.workload, device, "ModelNew", result,
-                                 recipe={d: row.candidate.variant.name for d, row in best.items()}, text=text,
+    return outcome.module_trials(session, run, device, "ModelNew", result,
+                                 recipe={d: row.candidate for d, row in best.items()}, text=text,
                                  emulated=emulated)

@@ -10,20 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from ..core.candidate import Candidate
-from ..core.command import baseline_command, candidate_command
+from ..core.command import baseline_command, candidate_command, recipe_command
 from ..core.env import cache_dir, environment
-from ..core.layer import Workload
 from ..core.template import Rendered
 from ..core.trial import DEFAULT_ADVICE, Errors, Status, Timing, Trial
+from .run import Run
 from .session import Session, now
-from .worker_process import WorkerDied, WorkerTimeout
+from .worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 
 _ROOT = Path(__file__).resolve().parents[2]
 _KILLED = "signal 9 (SIGKILL)"
 
 
-def failure(error: WorkerDied | WorkerTimeout, *, building: bool) -> dict[str, Any]:
+def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool) -> dict[str, Any]:
     """A worker's end as a result: status, headline, advice and the last lines it printed."""
+    if isinstance(error, WorkerFailed):  # a defect of ours costs this trial, not the run
+        first = str(error).strip().splitlines()[0]
+        return _result(Status.WORKER_DIED, f"The process gave up while {_while(building)}: {first}",
+                       advice="The kernel need not be at fault: report this with the trace that the trial records.",
+                       detail={"log_tail": error.trace[-1200:]})
     detail = {"log_tail": portable(error.log[-1200:])}
     if isinstance(error, WorkerTimeout):
         status = Status.BUILD_TIMEOUT if building else Status.RUN_TIMEOUT
@@ -32,11 +37,10 @@ def failure(error: WorkerDied | WorkerTimeout, *, building: bool) -> dict[str, A
         return _result(status, headline, detail=detail)
     if "address-sanitizer" in error.log.lower() or "AddressSanitizer" in error.log:
         return _result(Status.OUT_OF_BOUNDS, _sanitizer_line(error.log), detail=detail)
-    while_ = "the compiler ran" if building else "the kernel ran"
     if error.how == _KILLED:
-        return _result(Status.WORKER_DIED, f"The process was killed from outside (signal 9) while {while_}.",
+        return _result(Status.WORKER_DIED, f"The process was killed from outside (signal 9) while {_while(building)}.",
                        advice="If memory is short, use the small size; the next trial starts fresh.", detail=detail)
-    return _result(Status.WORKER_DIED, f"The process ended by {error.how} while {while_}.", detail=detail)
+    return _result(Status.WORKER_DIED, f"The process ended by {error.how} while {_while(building)}.", detail=detail)
 
 
 def skipped(reason: str) -> dict[str, Any]:
@@ -47,8 +51,8 @@ def render_failed(error: Exception) -> dict[str, Any]:
     return _result(Status.RENDER_FAILED, str(error), advice=getattr(error, "advice", ""))
 
 
-def candidate_trial(session: Session, run_id: str, workload: Workload, device: dict[str, Any], candidate: Candidate,
-                    rendered: Rendered | None, build: dict[str, Any], result: dict[str, Any], *, log: Path | None,
+def candidate_trial(session: Session, run: Run, device: dict[str, Any], candidate: Candidate, rendered: Rendered | None,
+                    build: dict[str, Any], result: dict[str, Any], *, log: Path | None,
                     emulated: bool) -> Trial:
     """Put source, log and samples into blobs and make the immutable trial of one candidate."""
     blobs = {}
@@ -61,9 +65,10 @@ def candidate_trial(session: Session, run_id: str, workload: Workload, device: d
         blobs["samples"] = session.put_blob(json.dumps(result["samples"]).encode())
     status = Status(result["status"])
     return Trial(
-        trial_id=secrets.token_hex(6), run_id=run_id, at=now(), kind="candidate", name=candidate.variant.name,
-        direction=candidate.direction, precision=candidate.precision, workload=workload.to_json(), device=_known(device),
-        status=status, headline=result["headline"], advice=result.get("advice") or DEFAULT_ADVICE[status],
+        trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind="candidate", name=candidate.variant.name,
+        direction=candidate.direction, precision=candidate.precision, workload=run.request.workload.to_json(),
+        device=_known(device), status=status, headline=result["headline"],
+        advice=result.get("advice") or DEFAULT_ADVICE[status],
         candidate_id=rendered.candidate_id if rendered else "", build_key=build.get("key", ""),
         config=dict(candidate.config), form=candidate.form, compile_flags=candidate.compile_flags,
         errors=_errors(result), kernel_ms=_timing(result.get("kernel_ms"), blobs.get("samples", "")),
@@ -71,7 +76,7 @@ def candidate_trial(session: Session, run_id: str, workload: Workload, device: d
         build={k: build[k] for k in ("seconds", "cached", "compiler") if k in build}, blobs=blobs,
         environment=environment(), detail=result.get("detail", {}),
         flags=tuple(dict.fromkeys([*result.get("flags", []), *(["emulated"] if emulated else [])])),
-        command=candidate_command(candidate, workload, _name(device)))
+        command=candidate_command(candidate, run.request.workload, _name(device), run.request.options))
 
 
 def portable(log: str) -> str:
@@ -84,37 +89,39 @@ def portable(log: str) -> str:
     return log
 
 
-def baseline_trial(session: Session, run_id: str, workload: Workload, device: dict[str, Any],
-                   measured: dict[str, Any]) -> Trial:
+def baseline_trial(session: Session, run: Run, device: dict[str, Any], measured: dict[str, Any]) -> Trial:
     """One way PyTorch has of doing one direction."""
     blobs = {"samples": session.put_blob(json.dumps(measured["samples"]).encode())} if measured.get("samples") else {}
     status = Status(measured.get("status", "OK"))
     return Trial(
-        trial_id=secrets.token_hex(6), run_id=run_id, at=now(), kind="baseline", name=measured["name"],
-        direction=measured["direction"], precision=measured["precision"], workload=workload.to_json(),
+        trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind="baseline", name=measured["name"],
+        direction=measured["direction"], precision=measured["precision"], workload=run.request.workload.to_json(),
         device=_known(device), status=status, headline=measured.get("headline", "PyTorch, measured in the same run."),
         advice=measured.get("advice", ""), errors=_errors(measured),
         kernel_ms=_timing(measured.get("kernel_ms"), blobs.get("samples", "")), blobs=blobs,
         environment=environment(), flags=tuple(measured.get("flags", ())), detail=measured.get("detail", {}),
-        command=baseline_command(workload, _name(device), measured["direction"]))
+        command=baseline_command(run.request.workload, _name(device), measured["direction"],
+                                 run.request.options))
 
 
-def module_trials(session: Session, run_id: str, workload: Workload, device: dict[str, Any], name: str,
-                  result: dict[str, Any], *, recipe: dict[str, Any], text: str, emulated: bool) -> list[Trial]:
+def module_trials(session: Session, run: Run, device: dict[str, Any], name: str, result: dict[str, Any], *,
+                  recipe: dict[str, Candidate], text: str, emulated: bool) -> list[Trial]:
     """ModelNew and, from the same interleaved measurement, nn.ConvTranspose in each of its modes."""
     def trial(kind: str, name: str, data: dict[str, Any], **more: Any) -> Trial:
         status = Status(data.get("status", "OK"))
+        taken = {d: session.put_blob(json.dumps(ms).encode()) for d, ms in (data.get("samples") or {}).items() if ms}
         return Trial(
-            trial_id=secrets.token_hex(6), run_id=run_id, at=now(), kind=kind, name=name, direction="backward",
-            precision=data.get("precision", ""), workload=workload.to_json(), device=_known(device), status=status,
+            trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind=kind, name=name, direction="backward",
+            precision=data.get("precision", ""), workload=run.request.workload.to_json(), device=_known(device), status=status,
             headline=data.get("headline", "nn.ConvTranspose, measured in the same run."),
             advice=data.get("advice") or DEFAULT_ADVICE[status], errors=_errors(data),
-            module_ms={k: _timing(v, "") for k, v in data.get("module_ms", {}).items() if v},
+            module_ms={k: _timing(v, taken.get(k, "")) for k, v in data.get("module_ms", {}).items() if v},
             memory=data.get("memory", {}), environment=environment(), detail=data.get("detail", {}),
             flags=tuple(dict.fromkeys([*data.get("flags", []), *(["emulated"] if emulated else [])])),
-            command=baseline_command(workload, _name(device), "forward").replace("--baselines-only", "--modules"), **more)
+            command=recipe_command(list(recipe.values()), run.request.workload, _name(device), run.request.options), **more)
 
-    ours = trial("module", name, result, config=recipe, blobs={"source": session.put_blob(text.encode())})
+    ours = trial("module", name, result, config={d: c.variant.name for d, c in recipe.items()},
+                 blobs={"source": session.put_blob(text.encode())})
     return [ours, *(trial("module_baseline", b["name"], b) for b in result.get("baselines", []))]
 
 
@@ -130,6 +137,10 @@ def _timing(data: dict[str, Any] | None, samples: str) -> Timing | None:
 def _errors(result: dict[str, Any]) -> dict[str, Errors]:
     return {name: Errors(**{**e, "worst_index": tuple(e["worst_index"])})
             for name, e in (result.get("errors") or {}).items()}
+
+
+def _while(building: bool) -> str:
+    return "the compiler ran" if building else "the kernel ran"
 
 
 def _known(device: dict[str, Any]) -> dict[str, Any]:

@@ -303,6 +303,8 @@ def _draw_lines(figure: go.Figure, panel: _Panel, rows: int, colours: dict[str, 
                          line={"color": colours[colour], "width": 1.5, "dash": dash}, **at)
         first = ms == min(s[0] for s in shown)
         anchor = ("right" if first else "left") if close and ms > 0.15 * panel.end else "left"
+        if not close and ms > 0.6 * panel.end:
+            anchor = "right"  # else it runs into the next panel's label
         shift = 0 if not close or ms > 0.15 * panel.end or first else 34
         figure.add_annotation(x=ms, y=rows - 0.5, text=f"{word} {numbers.milliseconds(ms)}", showarrow=False,
                               yanchor="bottom", xanchor=anchor, xshift=shift, borderpad=0,

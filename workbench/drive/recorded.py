@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from ..core.candidate import Candidate
 from ..core.errors import BadRequest
@@ -14,23 +15,26 @@ from .recipe import Recipe
 from .session import Session
 
 
-def candidate_of(trial: Trial) -> Candidate:
-    """The trial's candidate, with the template as it is now. Raises `BadRequest` when its variant is gone."""
+def candidate_of(trial: Trial, *, templates: Path | None = None) -> Candidate:
+    """The trial's candidate, with the template as it is now below `templates` (default: the shipped ones).
+
+    Raises `BadRequest` when its variant is gone."""
     workload = Workload.from_json(trial.workload)
-    return Candidate(find(trial.name, trial.direction), workload.layer, workload.dtype, dict(trial.config),
+    return Candidate(find(trial.name, trial.direction, root=templates), workload.layer, workload.dtype, dict(trial.config),
                      trial.precision, trial.form or "constant", trial.compile_flags)
 
 
-def judged_candidate(trial: Trial) -> Candidate:
+def judged_candidate(trial: Trial, *, templates: Path | None = None) -> Candidate:
     """As `candidate_of`, and still the very source that was judged: only that is exported. Raises `BadRequest`."""
-    candidate = candidate_of(trial)
+    candidate = candidate_of(trial, templates=templates)
     if render(candidate).candidate_id != trial.candidate_id:
         raise BadRequest(f"The template {candidate.variant.key} has changed since trial {trial.trial_id} was judged; "
                          f"run it again: {trial.command}")
     return candidate
 
 
-def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None) -> Recipe:
+def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None, *,
+                       templates: Path | None = None) -> Recipe:
     """The fastest right candidate of each direction (the last right one, where none was timed), for `workload` or for
     the only workload there is. Raises `BadRequest` when none was right or there are several workloads."""
     right = [t for t in trials if t.kind == "candidate" and t.ok]
@@ -48,11 +52,11 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
                 best[trial.direction] = trial
     if not best:
         raise BadRequest(f"No candidate was right for {workload.layer}, so there is nothing to export.", field="session")
-    return Recipe(workload, **{direction: judged_candidate(trial) for direction, trial in best.items()})
+    return Recipe(workload, **{direction: judged_candidate(trial, templates=templates) for direction, trial in best.items()})
 
 
-def recipe_from_session(session: Session, workload: Workload | None = None) -> Recipe:
-    return recipe_from_trials(session.trials(), workload)
+def recipe_from_session(session: Session, workload: Workload | None = None, *, templates: Path | None = None) -> Recipe:
+    return recipe_from_trials(session.trials(), workload, templates=templates)
 
 
 def _ms(trial: Trial) -> float:

@@ -9,34 +9,32 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from functools import lru_cache
 
 import pandas as pd
 
 from ..core import numbers
+from ..core.ceilings import best_known
 from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, Workload
-from ..core.roofline import Floor, ceilings_of, floor
-from ..core.trial import Status, Timing, Trial
+from ..core.roofline import Floor, floor
+from ..core.trial import NOT_DROP_IN, Status, Timing, Trial
+from ..core.verdict import FASTER as FASTER
+from ..core.verdict import SAME, UNSURE, Verdict, from_quartiles, from_samples, more_samples
+from ..core.verdict import SLOWER as SLOWER
+from .samples import samples_of
 
-FASTER, SLOWER, SAME, UNSURE, EMULATED = "FASTER", "SLOWER", "SAME", "UNSURE", "EMULATED"
+EMULATED = "EMULATED"
 BASELINES = ("baseline", "module_baseline")
 ORDER = (*DIRECTIONS, BACKWARD)
 # A baseline qualifies if it is at least as accurate by class (design.md, Precision): row = the candidate's class.
 QUALIFIES = {"tf32": ("tf32", "tf32x3", "ieee", "fp64"), "tf32x3": ("tf32x3", "ieee", "fp64"), "ieee": ("ieee", "fp64"),
              "fp16": ("fp16", "tf32", "ieee", "fp64"), "bf16": ("bf16", "tf32", "ieee", "fp64"), "fp64": ("fp64",)}
+FLAG_WORDS = {"launch_bound": "Launch-bound: the host takes longer to launch it than the GPU to run it.",
+              "too_small": "Too small to time well: below 10 µs the events themselves count.",
+              "throttled": "The GPU held its clocks down for a part of the samples."}
 COLUMNS = ("status", "verdict", "kind", "variant", "direction", "precision", "config", "median_ms", "spread", "speedup",
            "of_limit", "floor_ms", "rel_l2", "max_abs", "registers", "build_s", "peak_bytes", "clock", "device",
            "headline", "advice", "trial_id")
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """baseline / ours with its 95 % interval (None where there are too few samples), and the word for it."""
-
-    value: float
-    low: float | None
-    high: float | None
-    verdict: str
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Pair:
 
     a: Trial
     b: Trial
-    ratio: Ratio | None
+    ratio: Verdict | None
     verdict: str
     note: str
     clock: str = "kernel_ms"
@@ -83,11 +81,11 @@ def frame(trials: Iterable[Trial]) -> pd.DataFrame:
 
 def best_baseline(trials: Iterable[Trial], trial: Trial, *, clock: str = "kernel_ms",
                   direction: str | None = None) -> Trial | None:
-    """The fastest right baseline that may be compared with `trial`: same device key, workload and direction, and a
-    precision at least as strict. None when there is none."""
+    """The fastest right drop-in baseline that may be compared with `trial`: same device key, workload and direction, and
+    a precision at least as strict. None when there is none."""
     direction = direction or trial.direction
     there = [(timing.median_ms, b) for b in trials
-             if is_baseline(b) and b.ok and same_place(b, trial)
+             if is_baseline(b) and b.ok and NOT_DROP_IN not in b.flags and same_place(b, trial)
              and b.precision in QUALIFIES.get(trial.precision, ())
              and (timing := timing_of(b, clock, direction)) is not None]
     return min(there, key=lambda pair: pair[0])[1] if there else None
@@ -100,28 +98,40 @@ def best_candidate(trials: Iterable[Trial], direction: str) -> Trial | None:
 
 
 def speedup(trial: Trial, baseline: Trial | None, *, clock: str = "kernel_ms", direction: str | None = None
-            ) -> Ratio | None:
-    """How many times as fast as `baseline` the trial is; None without two times that may be compared."""
+            ) -> Verdict | None:
+    """How many times as fast as `baseline` the trial is; None without two times that may be compared.
+
+    Where the two were timed in turns in one run, those pairs decide."""
     direction = direction or trial.direction
     if baseline is None or not trial.ok or not same_place(trial, baseline):
         return None
     ours, theirs = timing_of(trial, clock, direction), timing_of(baseline, clock, direction)
     if ours is None or theirs is None:
         return None
-    ratio = ratio_of(ours, theirs)
-    return Ratio(ratio.value, ratio.low, ratio.high, EMULATED) if is_emulated(trial) else ratio
+    against = trial.detail.get("against", {})
+    if against.get("trial_id") == baseline.trial_id and clock == "kernel_ms":
+        ratio = Verdict(against["ratio"], against["low"], against["high"], against["verdict"])
+    else:
+        ratio = ratio_of(ours, theirs)
+    return Verdict(ratio.value, ratio.low, ratio.high, EMULATED) if is_emulated(trial) else ratio
 
 
-def ratio_of(ours: Timing, theirs: Timing) -> Ratio:
-    """theirs / ours. The 95 % interval takes each median's standard error as 0.93 * IQR / sqrt(n) (the IQR estimate
-    of sigma, times 1.253 for a median of normal samples; McGill, Tukey and Larsen 1978), on the log of the ratio."""
-    value = theirs.median_ms / ours.median_ms
-    if min(ours.samples, theirs.samples) < 5:
-        return Ratio(value, None, None, UNSURE)
-    error = sqrt(sum((0.93 * (t.q75_ms - t.q25_ms) / sqrt(t.samples) / t.median_ms) ** 2 for t in (ours, theirs)))
-    low, high = exp(log(value) - 1.96 * error), exp(log(value) + 1.96 * error)
-    word = FASTER if low > 1.01 else SLOWER if high < 0.99 else SAME if low >= 0.99 and high <= 1.01 else UNSURE
-    return Ratio(value, low, high, word)
+def ratio_of(ours: Timing, theirs: Timing) -> Verdict:
+    """theirs / ours with its 95 % interval: from the samples where they are at hand, else from the quartiles."""
+    if ours.samples_blob and theirs.samples_blob and (ratio := _from_blobs(ours.samples_blob, theirs.samples_blob)):
+        return ratio
+    return from_quartiles((ours.median_ms, ours.q25_ms, ours.q75_ms, ours.samples),
+                          (theirs.median_ms, theirs.q25_ms, theirs.q75_ms, theirs.samples))
+
+
+def _from_blobs(ours: str, theirs: str) -> Verdict | None:
+    a, b = samples_of(ours), samples_of(theirs)
+    return _bootstrapped(a, b) if a and b else None
+
+
+@lru_cache(maxsize=4096)
+def _bootstrapped(ours: tuple[float, ...], theirs: tuple[float, ...]) -> Verdict:
+    return from_samples(ours, theirs)
 
 
 def pairs(ours: Iterable[Trial], theirs: Iterable[Trial]) -> list[Pair]:
@@ -155,7 +165,7 @@ def floor_ms(trial: Trial) -> float | None:
 
 def floor_of(workload: Workload, direction: str, precision: str, gpu_name: str) -> Floor | None:
     """The floor of a direction on a GPU whose ceilings are known, else None."""
-    return floor(workload, direction, precision, ceilings_of(gpu_name)) if precision else None
+    return floor(workload, direction, precision, best_known(gpu_name)) if precision else None
 
 
 def is_baseline(trial: Trial) -> bool:
@@ -238,11 +248,14 @@ def _fastest(trials: Sequence[Trial], timed: list[Trial]) -> Headline | None:
     shown, name = numbers.ratio(value), f"{trial.name} {direction}"
     interval = (f"95 % interval {numbers.interval(ratio.low, ratio.high, ratio.value)}" if ratio.low is not None
                 else "fewer than 5 samples, so no interval")
-    sentence = {SAME: f"{name} takes the same time as the best PyTorch, within 1 %",
-                UNSURE: f"No clear winner: {name} {shown}, {interval}"}.get(
-                    ratio.verdict, f"{name} is {shown} as fast as the best PyTorch")
-    evidence = (f"{numbers.time(ours.median_ms)} against {numbers.time(theirs.median_ms)} ({baseline.name}), {clock}; "
-                f"{interval}.")
+    best = f"the best PyTorch ({baseline.name})"
+    sentence = {SAME: f"{name} takes the same time as {best}, within 1 %",
+                UNSURE: f"No clear winner: {name} {shown} {best}, {interval}"}.get(
+                    ratio.verdict, f"{name} is {shown} as fast as {best}")
+    evidence = f"{numbers.time(ours.median_ms)} against {numbers.time(theirs.median_ms)}, {clock}; {interval}."
+    if more := more_samples(ratio, min(ours.samples, theirs.samples)):
+        evidence += f" About {numbers.count(more)} more samples may settle it."
+    evidence += "".join(f" {FLAG_WORDS[flag]}" for flag in trial.flags if flag in FLAG_WORDS)
     limit = floor_ms(trial) if clock == "kernel_ms" else None
     if limit:
         share = limit / ours.median_ms

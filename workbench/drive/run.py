@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..core.candidate import Candidate
 from ..core.layer import Workload
 from ..core.trial import Status, Trial
 
 EFFORTS = ("quick", "normal", "full")
+STRENGTHS = ("quick", "strong")
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class RunRequest:
     device: str = "auto"                 # "auto" | "cpu" | "cuda:0"
     directions: tuple[str, ...] = ()     # of the baselines; () = those of the candidates
     baselines: bool = True
+    strength: str = "quick"              # of the baselines: "quick", or "strong" for the whole ladder
     modules: bool = False                # also judge the best recipe as a ModelNew: module_ms
     effort: str = "normal"
     time: bool = True
@@ -30,6 +34,17 @@ class RunRequest:
     sanitize: str = ""                   # "" | "address": emulated kernels under AddressSanitizer
     build_timeout_s: float = 300.0
     run_timeout_s: float = 60.0          # without a sign of life from the measuring process
+
+    @property
+    def options(self) -> list[str]:
+        """How it is judged, where that is not the default, as words of a command line."""
+        words = [] if self.effort == "normal" else ["--effort", self.effort]
+        words += [] if self.time else ["--no-time"]
+        words += [] if self.cold_l2 else ["--hot-l2"]
+        words += ["--sanitize", self.sanitize] if self.sanitize else []
+        words += [] if self.build_timeout_s == 300.0 else ["--build-timeout", f"{self.build_timeout_s:g}"]
+        return words + ([] if self.run_timeout_s == 60.0 else ["--run-timeout", f"{self.run_timeout_s:g}"])
+    built: Mapping[str, dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)  # id -> made before
 
 
 @dataclass

@@ -12,20 +12,22 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from ..core import ceilings
 from ..core.candidate import EMULATED_SM, Candidate, why_not
 from ..core.env import gpus
 from ..core.errors import BadRequest, RenderError
 from ..core.layer import DIRECTIONS
-from ..core.roofline import ceilings_of, floor
+from ..core.roofline import floor
 from ..core.template import Rendered, render, symbol
 from ..core.trial import Status, Trial
 from . import outcome
+from .against import against_best
 from .builds import BuildOrder, BuildPool
 from .device_lock import DeviceLock
 from .module_run import judge_modules
 from .run import Row, Run, RunRequest
 from .session import Session, SessionFull
-from .worker_process import WorkerCancelled, WorkerDied, WorkerProcess, WorkerTimeout
+from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 
 _HEARTBEAT_S = 2.0
 _PHASES = {"truth": "checking", "check": "checking", "time": "timing", "recheck": "rechecking"}
@@ -117,6 +119,10 @@ class Runner:
         finally:
             worker.close()
 
+    def measure_ceilings(self, device: str) -> None:
+        """Measure the rates of a GPU and keep them: from then on they are its floors' ceilings."""
+        ceilings.keep(self._worker(device).call("ceilings", {"device": device}, limit_s=120))
+
     def build_all(self, items: list[Rendered], device: str) -> dict[str, dict[str, Any]]:
         """Build in few shared translation units, without a session. candidate_id -> build result."""
         known = self.device(device)
@@ -134,7 +140,7 @@ class Runner:
             return self._worker(device).call("judge", self._judge_order(device, item, library, request),
                                              limit_s=request.run_timeout_s,
                                              on_event=lambda event: request.run_timeout_s)
-        except (WorkerDied, WorkerTimeout) as error:
+        except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
             return outcome.failure(error, building=False)
 
     # -- one run ------------------------------------------------------------------------------------------------
@@ -144,7 +150,7 @@ class Runner:
         try:
             with self._one_at_a_time:
                 state, message = self._execute(run, session, device, resume)
-        except (BadRequest, SessionFull, WorkerDied, WorkerTimeout) as error:
+        except (BadRequest, SessionFull, WorkerDied, WorkerFailed, WorkerTimeout) as error:
             message = str(error)
         except WorkerCancelled:
             state, message = "stopped", "stopped"
@@ -178,6 +184,8 @@ class Runner:
         try:
             run.state, run.message = "running", "preparing"
             heart.start()
+            if request.time:
+                self._measure_ceilings(run, device, known)
             ready = self._prepared(run, session, known, sm)
             waves = list(_waves(ready, 2 * self._pool.size))
             if not waves:
@@ -243,10 +251,16 @@ class Runner:
         kind = str(device["kind"])
         order = BuildOrder(kind, str(device["arch"]), run.request.sanitize, run.request.build_timeout_s)
         run.message = f"building {len(wave)} candidates"
-        self._pool.build(_units([r for _, r in wave], self._pool.size), order, log_of=log_of, on_start=on_start,
-                         on_done=on_done, cancelled=run.cancelled)
+        before = run.request.built
         for row, rendered in wave:
-            known = self._pool.resources.get(rendered.candidate_id, {})
+            if rendered.candidate_id in before:
+                row.log_path = Path(before[rendered.candidate_id]["log"])
+                on_done(rendered, before[rendered.candidate_id])
+        self._pool.build(_units([r for _, r in wave if r.candidate_id not in before], self._pool.size), order,
+                         log_of=log_of, on_start=on_start, on_done=on_done, cancelled=run.cancelled)
+        for row, rendered in wave:
+            made = before.get(rendered.candidate_id, {})
+            known = self._pool.resources.get(rendered.candidate_id) or made.get("resources") or {}
             if rendered.candidate_id in failed:
                 result = failed[rendered.candidate_id]
                 self._finish(run, session, device, row, rendered, {**result, "resources": known}, result)
@@ -269,14 +283,21 @@ class Runner:
         try:
             result = self._worker(device_name, sanitize=request.sanitize).call(
                 "judge", order, limit_s=request.run_timeout_s, on_event=on_event)
-        except (WorkerDied, WorkerTimeout) as error:
+        except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
             result = outcome.failure(error, building=False)
-        self._finish(run, session, device, row, rendered, build, result)
+        self._finish(run, session, device, row, rendered, build, result, order=order)
+
+    def _measure_ceilings(self, run: Run, device_name: str, device: dict[str, Any]) -> None:
+        """Once per GPU and machine: what it can read, write, copy and multiply."""
+        if device["kind"] == "cpu" or ceilings.kept(str(device["name"])):
+            return
+        run.message = f"measuring what {device['name']} can do, once"
+        self.measure_ceilings(device_name)
 
     def _judge_order(self, device_name: str, item: Rendered, library: str, request: RunRequest) -> dict[str, Any]:
         candidate = item.candidate
         limit = floor(request.workload, candidate.direction, candidate.precision,
-                      ceilings_of(str(self.device(device_name)["name"])))
+                      ceilings.best_known(str(self.device(device_name)["name"])))
         return {"library": library, "symbol": symbol(item), "direction": candidate.direction,
                 "computes": list(candidate.variant.computes), "workload": request.workload.to_json(),
                 "device": device_name, "precision": candidate.precision, "effort": request.effort,
@@ -298,15 +319,16 @@ class Runner:
         for direction in wanted:
             run.message = f"measuring PyTorch {direction}"
             order = {"workload": request.workload.to_json(), "directions": [direction], "device": device_name,
-                     "effort": request.effort, "cold_l2": request.cold_l2, "scratch": str(self.work_dir)}
+                     "effort": request.effort, "cold_l2": request.cold_l2, "scratch": str(self.work_dir),
+                     "strength": request.strength}
             try:
                 answer = self._worker(device_name).call("baseline", order, limit_s=4 * request.run_timeout_s,
                                                         on_event=lambda event: 4 * request.run_timeout_s)
-            except (WorkerDied, WorkerTimeout) as error:
+            except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
                 answer = {"baselines": [{"name": "eager", "direction": direction, "precision": "",
                                          **outcome.failure(error, building=False)}]}
             for measured in answer["baselines"]:
-                self._record(run, session, outcome.baseline_trial(session, run.run_id, request.workload, device, measured))
+                self._record(run, session, outcome.baseline_trial(session, run, device, measured))
 
     def _judge_modules(self, run: Run, session: Session, device_name: str, device: dict[str, Any]) -> None:
         run.message = "judging ModelNew against nn.ConvTranspose"
@@ -316,9 +338,15 @@ class Runner:
     # -- records ------------------------------------------------------------------------------------------------
 
     def _finish(self, run: Run, session: Session, device: dict[str, Any], row: Row, rendered: Rendered | None,
-                build: dict[str, Any], result: dict[str, Any]) -> None:
-        trial = outcome.candidate_trial(session, run.run_id, run.request.workload, device, row.candidate, rendered,
-                                        build, result, log=row.log_path, emulated=device["kind"] == "cpu")
+                build: dict[str, Any], result: dict[str, Any], *, order: dict[str, Any] | None = None) -> None:
+        trial = outcome.candidate_trial(session, run, device, row.candidate, rendered, build, result,
+                                        log=row.log_path, emulated=device["kind"] == "cpu")
+        if order and run.request.baselines:
+            def compare(contestants: dict[str, Any]) -> dict[str, Any]:
+                self._phase(session, run, row, "timing", "in turns with the best PyTorch")
+                return self._worker(order["device"]).call("compare", contestants, limit_s=run.request.run_timeout_s,
+                                                          on_event=lambda event: run.request.run_timeout_s)
+            trial = against_best(compare, session, order, trial, run.trials)
         self._record(run, session, trial)
         row.status, row.trial_id, row.text, row.phase = trial.status, trial.trial_id, trial.headline, "done"
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from ..core.errors import BadRequest
 from ..core.trial import SCHEMA, Trial
+from . import samples
 
 TRIALS, EVENTS, BLOBS = "trials.jsonl", "events.jsonl", "blobs"
 _SCHEMA_FAMILY = SCHEMA.rsplit("/", 1)[0] + "/"
@@ -80,7 +81,7 @@ class Session:
                     why = ("was written by another version" if schema.startswith(_SCHEMA_FAMILY) else "is unknown")
                     self.unreadable.append(f"Line {number} was left out: its schema {schema!r} {why}.")
                     continue
-                found.append(Trial.from_json(data))
+                found.append(self._known(Trial.from_json(data)))
             except (ValueError, KeyError, TypeError, AttributeError):
                 self.unreadable.append(f"Line {number} was left out: it is torn or no trial.")
         return found
@@ -121,6 +122,7 @@ class Session:
                     temporary.replace(target)
                 finally:
                     temporary.unlink(missing_ok=True)
+        samples.remember(name, target)
         return name
 
     def blob(self, name: str) -> bytes:
@@ -142,6 +144,13 @@ class Session:
             finally:
                 temporary.unlink(missing_ok=True)
         return target
+
+    def _known(self, trial: Trial) -> Trial:
+        """The trial; its samples can be found from now on."""
+        for timing in (trial.kernel_ms, *trial.module_ms.values()):
+            if timing and timing.samples_blob:
+                samples.remember(timing.samples_blob, self.path / BLOBS / timing.samples_blob)
+        return trial
 
     def _append(self, name: str, line: str) -> None:
         """One write on an append fd under a lock; a torn last line is ended first, a half-written one taken back."""

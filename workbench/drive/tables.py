@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core import numbers
 from ..core.trial import Trial
+from ..core.verdict import SLOWER, Verdict
 from . import report
 
 _COLUMNS = (("status", "status"), ("verdict", "verdict"), ("variant", "variant"), ("direction", "direction"),
@@ -28,7 +29,7 @@ def text_table(trials: Iterable[Trial]) -> str:
     found = report.headline(trials)
     if found:
         lines += [f"{found.badge}  {found.sentence}", found.evidence, ""]
-    lines += _aligned(cells)
+    lines += aligned(cells)
     for trial in trials:
         if not trial.ok:
             lines += ["", f"{trial.status}  {trial.name} {trial.direction} ({trial.trial_id}): {trial.headline}",
@@ -47,7 +48,7 @@ def compare(before: Iterable[Trial], after: Iterable[Trial]) -> list[dict[str, A
         assert some is not None
         ratio = _ratio(left, right)
         rows.append({
-            "workload": some.workload.get("preset") or _layer_text(some), "direction": some.direction,
+            "workload": some.workload.get("preset") or _layer_text(some), "direction": some.direction, "kind": some.kind,
             "variant": some.name, "precision": some.precision, "config": some.config,
             "status_a": str(left.status) if left else "", "status_b": str(right.status) if right else "",
             "a_ms": left.kernel_ms.median_ms if left and left.kernel_ms else None,
@@ -58,6 +59,20 @@ def compare(before: Iterable[Trial], after: Iterable[Trial]) -> list[dict[str, A
     return rows
 
 
+def regressions(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """One sentence for each candidate that B has worse than A: no longer right, or SLOWER. PyTorch's own times are
+    not the project's: a slower baseline is no regression."""
+    found = []
+    for row in rows:
+        what = f"{row['variant']} {row['direction']} on {row['workload']}"
+        if row["status_a"] == "OK" and row["status_b"] not in ("OK", ""):
+            found.append(f"{what} was OK in A and is {row['status_b']} in B.")
+        elif row["verdict"] == SLOWER and row["kind"] == "candidate":
+            found.append(f"{what} is slower in B: {numbers.ratio(row['ratio'])} as fast as in A, interval "
+                         f"{numbers.interval(row['low'], row['high'], row['ratio'])}.")
+    return found
+
+
 def compare_text(rows: Sequence[dict[str, Any]]) -> str:
     """The rows of `compare` as a table: B as many times as fast as A."""
     if not rows:
@@ -66,13 +81,13 @@ def compare_text(rows: Sequence[dict[str, Any]]) -> str:
     cells += [[r["workload"], r["direction"], r["variant"], numbers.milliseconds(r["a_ms"]),
                numbers.milliseconds(r["b_ms"]), numbers.ratio(r["ratio"]),
                numbers.interval(r["low"], r["high"], r["ratio"]), r["verdict"], r["why"]] for r in rows]
-    return "\n".join(_aligned(cells))
+    return "\n".join(aligned(cells))
 
 
-def _ratio(left: Trial | None, right: Trial | None) -> report.Ratio | None:
+def _ratio(left: Trial | None, right: Trial | None) -> Verdict | None:
     if not left or not right or not left.ok or not right.ok or not left.kernel_ms or not right.kernel_ms:
         return None
-    if left.device.get("key") != right.device.get("key"):
+    if left.device.get("key") != right.device.get("key") or report.is_emulated(left) or report.is_emulated(right):
         return None
     return report.ratio_of(right.kernel_ms, left.kernel_ms)
 
@@ -85,7 +100,7 @@ def _why_not(left: Trial | None, right: Trial | None) -> str:
             return f"{trial.status} in {name}"
     if left.device.get("key") != right.device.get("key"):
         return "different devices"
-    return "not timed"
+    return "not timed" if not left.kernel_ms or not right.kernel_ms else "emulated times: no verdict"
 
 
 def _latest(trials: Iterable[Trial]) -> dict[str, Trial]:
@@ -118,6 +133,7 @@ def _cell(name: str, value: Any) -> str:
     return str(value)
 
 
-def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
+def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with every column as wide as its widest cell."""
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells]

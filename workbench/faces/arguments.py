@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..core.command import parse_layer
 from ..core.errors import BadRequest
-from ..core.layer import BACKWARD, DIRECTIONS, DTYPES, MEMORY_FORMATS, Workload
+from ..core.layer import BACKWARD, DIRECTIONS, DTYPES, GRAD_INPUT, GRAD_WEIGHT, MEMORY_FORMATS, Workload
 from ..core.presets import parse_preset
 from ..drive.session import Session, sessions_root
 
@@ -50,7 +50,9 @@ def add_candidates(parser: argparse.ArgumentParser) -> None:
 
 
 def directions_from(args: argparse.Namespace) -> tuple[str, ...]:
-    return tuple(args.direction or DIRECTIONS)
+    """The chosen directions, all three by default; `backward` means both gradients."""
+    chosen = [d for word in args.direction or DIRECTIONS for d in ((GRAD_INPUT, GRAD_WEIGHT) if word == BACKWARD else (word,))]
+    return tuple(dict.fromkeys(chosen))
 
 
 def numbers(text: str, name: str) -> tuple[int, ...]:
@@ -59,6 +61,14 @@ def numbers(text: str, name: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.replace("x", ",").split(","))
     except ValueError as error:
         raise BadRequest(f"{name} {text!r} cannot be read; give whole numbers with commas: 32,48.") from error
+
+
+def check_folder(file: Path | None) -> None:
+    """Asked before the work begins: the folder that `file` goes to is there. Raises `BadRequest`."""
+    if file is not None and not file.absolute().parent.is_dir():
+        raise BadRequest(f"{file} cannot be written: there is no folder {file.absolute().parent}.")
+    if file is not None and file.is_dir():
+        raise BadRequest(f"{file} cannot be written: it is a folder; name a file.")
 
 
 def session_from(text: str) -> Session:

@@ -18,8 +18,11 @@ VERBS = {
     "run": "build, judge and time candidates on one layer",
     "show": "the trials of a session",
     "compare": "two sessions side by side",
+    "check": "a foreign ModelNew file against a reference: right, with gradients, how fast",
+    "bench": "the table of the 17 KernelBench layers: run, print, write down",
     "export": "write the chosen recipe as one self-contained ModelNew file",
     "test": "validate variants over awkward layers, one line a case",
+    "selftest": "cheating and broken kernels: is each caught on this machine",
     "pack": "one zip of a session, or open such a zip",
     "cache": "the cache of built libraries",
 }

@@ -1,106 +1,148 @@
-"""PyTorch's own way of computing a direction, timed and compared with the float64 truth like a candidate.
+"""PyTorch's own ways of computing a direction, timed and compared with the float64 truth like a candidate.
 
-`kernel_ms` replays a CUDA graph of the call, so that PyTorch's host time is not counted. Modes: "default" (PyTorch as
-it stands), "tf32_on", "tf32_off" (both with cudnn.benchmark, which picks the fastest algorithm that cuDNN has).
+`kernel_ms` replays a CUDA graph of the call, so that PyTorch's host time is not counted (one way, named so, is called
+by the host). What precision a call really had is read off its distance to the truth, not off a switch, and the library
+kernels that really ran are named.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..core.candidate import PRECISIONS_OF
-from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
-from ..core.trial import DEFAULT_ADVICE, Status
+from ..core.layer import DIRECTIONS, FORWARD, Workload
+from ..core.trial import DEFAULT_ADVICE, NOT_DROP_IN, Status
 from . import timing
+from .device import out_of_memory
 from .inputs import NORMAL, fill, needed, results, shapes, torch_dtype
 from .reference import Truth
 from .validate import Comparison, allowed_rel_l2
+from .ways import WAYS, Unavailable, Way, bind, call, ladder, switches
 
 Emit = Callable[[dict[str, Any]], None]
-NAMES = {"default": "eager", "tf32_on": "eager, TF32 on", "tf32_off": "eager, TF32 off"}
-_LAYOUT = {4: torch.channels_last, 5: torch.channels_last_3d}
-# (grad_input, grad_weight, grad_bias) that aten::convolution_backward is asked for; grad_bias only with a bias
-_WANTED = {GRAD_INPUT: (True, False, False), GRAD_WEIGHT: (False, True, True), BACKWARD: (True, True, True)}
+_KERNELS = 3         # of those that ran, the longest are named
+_WRAPPERS = ("aten::convolution", "aten::_convolution", "aten::conv_transpose1d", "aten::conv_transpose2d",
+             "aten::conv_transpose3d", "aten::conv1d", "aten::conv2d", "aten::conv3d")
+_NAME_LENGTH = 110   # characters of a kernel's name that are kept: templates make names of thousands
 
 
 def measure(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-    """Worker operation "baseline". Request: workload, directions, modes (default: what tells apart on this device),
+    """Worker operation "baseline". Request: workload, directions, strength ("quick" or "strong") or modes (keys of WAYS),
     device, effort, cold_l2, scratch. Returns {"baselines": [{name, direction, precision, kernel_ms, samples, errors,
-    flags, status, headline, advice}]}; one that does not fit into memory has that status and no time."""
+    flags, status, headline, advice, detail}]}; one that does not fit into memory has that status and no time."""
     workload, device = Workload.from_json(request["workload"]), request["device"]
-    cuda = device != "cpu"
-    if cuda:
+    if device != "cpu":
         torch.cuda.set_device(device)
-    with_tf32 = cuda and workload.dtype == "float32"
-    modes = request.get("modes") or (["tf32_on", "tf32_off"] if with_tf32 else ["default"])
+    modes = request.get("modes") or ladder(request.get("strength", "quick"), workload, device)
     found = []
     for direction in request.get("directions") or DIRECTIONS:
-        for mode in modes if with_tf32 else ["default"]:
-            emit({"phase": "baseline", "text": f"{NAMES[mode]}, {direction}"})
-            found.append({"name": NAMES[mode], "direction": direction,
+        for mode in modes:
+            emit({"phase": "baseline", "text": f"{WAYS[mode].name}, {direction}"})
+            found.append({"name": WAYS[mode].name, "direction": direction,
                           **_one(workload, direction, mode, device, request)})
+        _tell_the_default(found, workload, direction, modes, device, request)
     return {"baselines": found}
 
 
-def call(workload: Workload, direction: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The results of one direction by PyTorch, from tensors in the caller's memory format."""
-    layer = workload.layer
-    if direction == FORWARD:
-        operator = getattr(torch.nn.functional, f"conv_transpose{layer.dims}d")
-        return {"output": operator(tensors["input"], tensors["weight"], tensors.get("bias"), layer.stride,
-                                   layer.padding, layer.output_padding, layer.groups, layer.dilation)}
-    gx, gw, gb = _WANTED[direction]
-    gradients = torch.ops.aten.convolution_backward(
-        tensors["grad_output"], tensors["input"], tensors["weight"], [layer.out_channels] if layer.bias else None,
-        layer.stride, layer.padding, layer.dilation, True, layer.output_padding, layer.groups,
-        [gx, gw, gb and layer.bias])
-    return dict(zip(("grad_input", "grad_weight", "grad_bias"), gradients, strict=True))
+def timed_call(way: Way, workload: Workload, direction: str, plain: dict[str, torch.Tensor],
+               device: str) -> tuple[Callable[[], dict[str, torch.Tensor]], Callable[[], None], bool]:
+    """(the call itself, what is timed in its place, whether that replays a CUDA graph). Within `switches(way)`."""
+    direct = bind(way.kind, workload, direction, plain)
+    replay = _graph(direct) if device != "cpu" and way.replayed else None
+    return direct, replay or direct, replay is not None
 
 
-def _one(workload: Workload, direction: str, mode: str, device: str, request: dict[str, Any]) -> dict[str, Any]:
-    scratch = Path(request.get("scratch") or Path(tempfile.gettempdir()) / "kernel-workbench-truth")
-    try:
-        with _mode(mode):
-            return _measured(workload, direction, device, scratch, request)
-    except torch.cuda.OutOfMemoryError:
-        torch.cuda.empty_cache()
-        return {"precision": "", "kernel_ms": None, "samples": [], "errors": {}, "flags": [],
-                "status": str(Status.OUT_OF_MEMORY), "headline": f"PyTorch ran out of memory on {device}.",
-                "advice": DEFAULT_ADVICE[Status.OUT_OF_MEMORY]}
-
-
-def _measured(workload: Workload, direction: str, device: str, scratch: Path,
-              request: dict[str, Any]) -> dict[str, Any]:
+def plain_tensors(workload: Workload, direction: str, device: str) -> dict[str, torch.Tensor]:
+    """The direction's inputs as the judge fills them, contiguous."""
     plain = {}
     # The backward operator wants input and weight in hand even for the gradient that reads only one of them.
     for name in dict.fromkeys((*needed(workload, direction), *(("input", "weight") if direction != FORWARD else ()))):
         plain[name] = torch.empty(shapes(workload)[name], dtype=torch_dtype(workload), device=device)
         fill(plain[name], name, workload, NORMAL)
-    truth = Truth(workload, direction, NORMAL, device=device, scratch=scratch)
+    return plain
+
+
+def _one(workload: Workload, direction: str, mode: str, device: str, request: dict[str, Any]) -> dict[str, Any]:
+    nothing = {"precision": "", "kernel_ms": None, "samples": [], "errors": {},
+               "flags": [] if WAYS[mode].drop_in else [NOT_DROP_IN]}
+    try:
+        with switches(WAYS[mode]):
+            result = _measured(workload, direction, WAYS[mode], device, request)
+            return {**result, "detail": {"way": mode, **result["detail"]}}
+    except Unavailable as error:
+        return {**nothing, "status": str(Status.SKIPPED), "headline": str(error),
+                "advice": "Nothing to do: the other ways were measured."}
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        if device != "cpu":
+            torch.cuda.empty_cache()
+        return {**nothing, "status": str(Status.OUT_OF_MEMORY), "headline": f"PyTorch ran out of memory on {device}.",
+                "advice": DEFAULT_ADVICE[Status.OUT_OF_MEMORY]}
+
+
+def _measured(workload: Workload, direction: str, way: Way, device: str, request: dict[str, Any]) -> dict[str, Any]:
+    plain = plain_tensors(workload, direction, device)
+    truth = _truth(workload, direction, device, request)
     truth.prepare(plain)
-    tensors = {name: _laid_out(t, workload) for name, t in plain.items()}
-    flags: list[str] = []
-    run: Callable[[], None] = lambda: call(workload, direction, tensors)  # noqa: E731
-    got = call(workload, direction, tensors)
+    direct, timed, replayed = timed_call(way, workload, direction, plain, device)
+    got = direct()
     if device != "cpu":
         torch.cuda.synchronize()
     errors, precision = _errors(workload, direction, got, truth, plain)
     del got
-    if device != "cpu":
-        replay = _graph(run)
-        flags += [] if replay else ["no_cuda_graph"]
-        run = replay or run
-    measured = timing.measure(run, device=device, effort=request.get("effort", "normal"),
-                              cold_l2=request.get("cold_l2", True), host_pays=False)
+    flags = [] if way.drop_in else [NOT_DROP_IN]
+    flags += ["no_cuda_graph"] if device != "cpu" and way.replayed and not replayed else []
+    measured = timing.measure(timed, device=device, effort=request.get("effort", "normal"),
+                              cold_l2=request.get("cold_l2", True), host_pays=not replayed)
+    cudnn = torch.backends.cudnn
+    detail = {"kernels": kernels(direct, device), "replayed": replayed, "drop_in": way.drop_in,
+              "allow_tf32": cudnn.allow_tf32, "cudnn_benchmark": cudnn.benchmark}
     return {"precision": precision, "kernel_ms": measured.timing, "samples": measured.samples, "errors": errors,
             "flags": [f for f in (*flags, *measured.flags) if f != "emulated"], "status": str(Status.OK),
-            "headline": "PyTorch, measured in the same run.", "advice": ""}
+            "headline": "PyTorch, measured in the same run.", "advice": "", "detail": detail}
+
+
+def kernels(run: Callable[[], Any], device: str) -> list[str]:
+    """Names of the library kernels (on the CPU: of PyTorch's operators) that took most of one call, longest first."""
+    from torch.profiler import ProfilerActivity, profile
+    cuda = device != "cpu"
+    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as seen:
+        run()
+        if cuda:
+            torch.cuda.synchronize()
+    taken = {event.key: event.self_device_time_total if cuda else event.self_cpu_time_total
+             for event in seen.key_averages()}
+    if not cuda:  # wrappers take time, too, and say nothing
+        taken = {name: us for name, us in taken.items() if "conv" in name and name not in _WRAPPERS} or taken
+    return [name[:_NAME_LENGTH] for name, us in sorted(taken.items(), key=lambda item: -item[1])[:_KERNELS] if us > 0]
+
+
+def _tell_the_default(found: list[dict[str, Any]], workload: Workload, direction: str, modes: list[str], device: str,
+                      request: dict[str, Any]) -> None:
+    """Note on every baseline of the direction which precision PyTorch computes in when no switch is touched."""
+    here = [b for b in found if b["direction"] == direction and b.get("detail")]
+    if not here:
+        return
+    if "default" in modes:
+        precision = next((b["precision"] for b in here if b["name"] == WAYS["default"].name), "")
+    else:
+        plain = plain_tensors(workload, direction, device)
+        truth = _truth(workload, direction, device, request)
+        truth.prepare(plain)
+        precision = _errors(workload, direction, call(workload, direction, plain), truth, plain)[1]
+    for baseline in here:
+        baseline["detail"]["default_precision"] = precision
+
+
+def _truth(workload: Workload, direction: str, device: str, request: dict[str, Any]) -> Truth:
+    scratch = Path(request.get("scratch") or Path(tempfile.gettempdir()) / "kernel-workbench-truth")
+    return Truth(workload, direction, NORMAL, device=device, scratch=scratch)
 
 
 def _errors(workload: Workload, direction: str, got: dict[str, torch.Tensor], truth: Truth,
@@ -120,14 +162,7 @@ def _errors(workload: Workload, direction: str, got: dict[str, torch.Tensor], tr
     return errors, precision
 
 
-def _laid_out(tensor: torch.Tensor, workload: Workload) -> torch.Tensor:
-    """As the caller holds it: for channels_last, activations and weight both are (PyTorch's own advice)."""
-    if workload.memory_format == "channels_last" and tensor.dim() in _LAYOUT:
-        return tensor.contiguous(memory_format=_LAYOUT[tensor.dim()])
-    return tensor
-
-
-def _graph(run: Callable[[], None]) -> Callable[[], None] | None:
+def _graph(run: Callable[[], Any]) -> Callable[[], None] | None:
     """A replay of the call; None where it cannot be captured."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -147,16 +182,3 @@ def _graph(run: Callable[[], None]) -> Callable[[], None] | None:
     graph.replay()
     torch.cuda.synchronize()
     return graph.replay
-
-
-@contextmanager
-def _mode(mode: str) -> Iterator[None]:
-    """PyTorch's switches for one mode, put back afterwards."""
-    cudnn = torch.backends.cudnn
-    before = cudnn.allow_tf32, cudnn.benchmark
-    if mode != "default":
-        cudnn.allow_tf32, cudnn.benchmark = mode == "tf32_on", True
-    try:
-        yield
-    finally:
-        cudnn.allow_tf32, cudnn.benchmark = before

@@ -42,6 +42,11 @@ def free_bytes(device: str) -> int:
     return torch.cuda.mem_get_info(index)[0] + _cached(index)
 
 
+def out_of_memory(error: Exception) -> bool:
+    """CUDA's error, Python's own, or the bare RuntimeError of PyTorch's allocator for the host."""
+    return isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in str(error)
+
+
 def l2_bytes(index: int) -> int:
     """Size of the GPU's L2 cache in bytes."""
     facts = torch.cuda.get_device_properties(index)

@@ -116,6 +116,25 @@ def after_timing(finding: Finding) -> Finding:
                    {**finding.detail, "after_timing": True}, finding.errors, finding.restart)
 
 
+def off_stream(name: str, when: str) -> Finding:
+    """Work that no event on the stream sees: its results are not finished when the stream says so."""
+    return Finding(Status.MISMATCH, f"The kernel wrote {SHORT.get(name, name)} {when}: it works on another stream.",
+                   "Launch on the stream that is passed in, and join every stream you fork.", {"tensor": name})
+
+
+def while_timed(name: str, unwritten: int) -> Finding:
+    """Timed launches that do not do what the checked ones did."""
+    short = SHORT.get(name, name)
+    detail = {"tensor": name, "while_timed": True}
+    advice = "Look for state that outlives a launch: every launch must do all of its work."
+    if unwritten:
+        be = "was" if unwritten == 1 else "were"
+        return Finding(Status.UNWRITTEN, f"While timed: {_values(unwritten)} of {short} {be} not written, which the "
+                       "checked launches did write.", advice, {**detail, "unwritten": unwritten})
+    return Finding(Status.MISMATCH, f"While timed: {short} is not what the checked launches gave for the same inputs.",
+                   advice, detail)
+
+
 def _mismatch(short: str, comparison: Comparison, *, kind: str, precision: str, detail: dict[str, Any],
               errors: dict[str, dict[str, Any]]) -> Finding:
     worst = next(iter(errors.values()))

@@ -8,6 +8,8 @@ inputs. A time is handed out only when every comparison held.
 from __future__ import annotations
 
 import os
+import random
+import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +24,8 @@ import torch
 from ..core.layer import Workload
 from ..core.trial import DEFAULT_ADVICE, Status
 from . import findings, timing
-from .device import free_bytes, l2_bytes
+from .buffers import POISON, count_poison
+from .device import free_bytes, l2_bytes, out_of_memory
 from .findings import Finding
 from .inputs import INTEGERS, NORMAL, RECHECK
 from .launch import Launcher, MissingSymbol
@@ -30,11 +33,14 @@ from .reference import Truth
 from .stage import GUARDS, Stage, device_errors
 
 Emit = Callable[[dict[str, Any]], None]
+Bits = dict[str, torch.Tensor | list[int]]
 _RUNS = {"quick": 2, "normal": 3, "full": 10}  # how often the same inputs must give the same bits
 _KEPT_BYTES = 1 << 30                          # results above this are remembered by a fingerprint, not a copy
 _SMALL = 1 << 22                               # elements
 _ORDER = "CUDACPU_ORDER"                       # read by the emulator at every launch
 _FLOOR_SHARE = 0.8                             # below this share of the floor a time is not believed
+_LOOKS_AT_LARGE = 0.25                         # share of batches after which a result without a copy is compared
+NEW_INPUTS = f"{RECHECK} {secrets.token_hex(8)}"     # drawn by each process: no kernel can have been made for these inputs
 _TRAFFIC_SHARE = 4                             # ... if the tensors are that many times the L2 cache
 
 
@@ -69,13 +75,15 @@ def judge(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
     order = Request.from_json(request)
     facts: dict[str, Any] = {"memory": {}, "flags": ["emulated"] if order.device == "cpu" else []}
     try:
-        with _threads_for(order):
+        with threads_for(order):
             result = _judge(order, emit, facts)
     except Finding as finding:
         result = finding.result()
         # The frames that raised it hold the tensors: let go of them now, not when the garbage is collected.
         finding.__traceback__ = finding.__context__ = finding.__cause__ = None
-    except (torch.cuda.OutOfMemoryError, MemoryError):
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
         free = free_bytes(order.device)
         result = Finding(Status.OUT_OF_MEMORY, f"The check ran out of memory on {order.device}.",
                          detail={"free_bytes": free}).result()
@@ -91,30 +99,35 @@ def implausible(median_ms: float, floor_ms: float | None, *, traffic_bytes: int,
 def _judge(order: Request, emit: Emit, facts: dict[str, Any]) -> dict[str, Any]:
     if order.device != "cpu":
         torch.cuda.set_device(order.device)
-    stage = _stage(order)
+    stage = open_stage(order)
     facts["memory"] = {"peak_bytes": stage.peak_bytes, "workspace_bytes": stage.workspace_bytes}
     emit({"phase": "check", "text": INTEGERS})
-    _check(order, stage, INTEGERS)
+    check(order, stage, INTEGERS)
     emit({"phase": "check", "text": NORMAL})
     begin = time.perf_counter()
-    errors = _check(order, stage, NORMAL)
-    _same_bits(order, stage, errors, emit, slow=time.perf_counter() - begin > order.limit_s / 20)
+    errors = check(order, stage, NORMAL)
+    checked = _same_bits(order, stage, errors, emit, slow=time.perf_counter() - begin > order.limit_s / 20)
+    if stray := stage.off_stream():
+        raise stray
+    facts["flags"] += stage.notes
     result = {"status": str(Status.OK), "headline": "Right in all checks.", "advice": DEFAULT_ADVICE[Status.OK],
-              "errors": errors, "kernel_ms": None, "samples": [], "detail": {}, "restart": False}
-    if not order.time:
-        return result
-    emit({"phase": "time", "text": "samples" if order.device != "cpu" else "on the emulator"})
-    with device_errors(order.device):
-        measured = timing.measure(stage.launch, device=order.device, effort=order.effort, cold_l2=order.cold_l2,
-                                  limit_s=order.limit_s / 3)
-    facts["flags"] += measured.flags
-    stage.run()  # an error of the timed launches is sticky, or shows again here
+              "errors": errors, "kernel_ms": None, "samples": [], "detail": {"recheck_inputs": NEW_INPUTS}, "restart": False}
+    measured = None
+    if order.time:
+        emit({"phase": "time", "text": "samples" if order.device != "cpu" else "on the emulator"})
+        with device_errors(order.device):
+            measured = timing.measure(stage.launch, device=order.device, effort=order.effort, cold_l2=order.cold_l2,
+                                      limit_s=order.limit_s / 3, watch=watched(order, stage, checked))
+        facts["flags"] += measured.flags
+        stage.run()  # an error of the timed launches is sticky, or shows again here
     if "recheck" in order.guards:
         emit({"phase": "recheck", "text": RECHECK})
         try:
-            _check(order, stage, RECHECK)
+            check(order, stage, NEW_INPUTS, poison=False)
         except Finding as finding:
-            raise findings.after_timing(finding) from None
+            raise findings.after_timing(finding) if measured else finding from None
+    if measured is None:
+        return result
     median_ms = measured.timing["median_ms"]
     l2 = l2_bytes(torch.device(order.device).index or 0) if order.device != "cpu" else 0
     if order.device != "cpu" and implausible(median_ms, order.floor_ms, cold_l2=order.cold_l2, l2=l2,
@@ -124,7 +137,7 @@ def _judge(order: Request, emit: Emit, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _threads_for(order: Request) -> Iterator[None]:
+def threads_for(order: Request) -> Iterator[None]:
     """One thread for the judge's own work on small tensors: on a busy machine several wait for one another."""
     before = torch.get_num_threads()
     if order.device == "cpu" and max(prod(order.workload.input_shape), prod(order.workload.output_shape)) < _SMALL:
@@ -135,7 +148,7 @@ def _threads_for(order: Request) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _stage(order: Request) -> Stage:
+def open_stage(order: Request) -> Stage:
     try:
         launcher = Launcher(order.library, order.symbol, order.direction)
     except OSError as error:
@@ -146,12 +159,16 @@ def _stage(order: Request) -> Stage:
     return Stage(launcher, order.workload, device=order.device, guards=order.guards, zones=not order.sanitize)
 
 
-def _check(order: Request, stage: Stage, kind: str) -> dict[str, dict[str, Any]]:
-    """One kind of inputs, once. Raises `Finding`; the first of these wins: zones, inputs, values."""
+def check(order: Request, stage: Stage, kind: str, *, poison: bool = True) -> dict[str, dict[str, Any]]:
+    """One kind of inputs, once. Raises `Finding`; the first of these wins: zones, inputs, values.
+
+    Without poison the results still hold the answers to other inputs, as they would in use.
+    """
     stage.fill(kind)
     truth = Truth(order.workload, order.direction, kind, device=order.device, scratch=order.scratch)
     truth.prepare(stage.tensors)
-    stage.poison()
+    if poison:
+        stage.poison()
     stage.run()
     if damage := stage.damage():
         raise damage
@@ -163,10 +180,10 @@ def _check(order: Request, stage: Stage, kind: str) -> dict[str, dict[str, Any]]
     return {name: comparison.errors() for name, comparison in compared.items()}
 
 
-def _same_bits(order: Request, stage: Stage, errors: dict[str, Any], emit: Emit, *, slow: bool) -> None:
-    """The same launch again, on the inputs that are there, must give the same bits."""
+def _same_bits(order: Request, stage: Stage, errors: dict[str, Any], emit: Emit, *, slow: bool) -> Bits:
+    """The same launch again, on the inputs that are there, must give the same bits, which are returned."""
     runs = 2 if slow else _RUNS[order.effort]
-    first = _memory(stage)
+    first = bits_of(stage)
     others, apart, finite = 0, 0.0, True
     for run in range(2, runs + 1):
         emit({"phase": "check", "text": f"same bits, run {run} of {runs}"})
@@ -188,6 +205,44 @@ def _same_bits(order: Request, stage: Stage, errors: dict[str, Any], emit: Emit,
         raise findings.nondeterministic(others, runs, apart, finite=finite, errors=errors)
     if damage := stage.damage():
         raise damage
+    return first
+
+
+def watched(order: Request, stage: Stage, checked: Bits) -> timing.Watch:
+    """Around timed launches: some poison before each, looked at after each, and after a batch all the bits that the
+    checked launches gave."""
+    if "watch" not in order.guards:
+        return timing.Watch()
+    places: list[tuple[str, slice]] = []
+    # Counted on the device, so that nothing waits between two samples.
+    unwritten, wrong = ({name: torch.zeros((), dtype=torch.int64, device=order.device) for name in checked}
+                        for _ in range(2))
+
+    def look() -> None:
+        for name, place in places:
+            now, remembered = stage.bits(name)[place], checked[name]
+            unwritten[name] += (now == POISON[stage.tensors[name].dtype]).sum()
+            if not isinstance(remembered, list):
+                wrong[name] += (now != remembered.view(-1).view(now.dtype)[place]).sum()
+        places.clear()
+
+    def before() -> None:
+        look()
+        places.extend(stage.poison_some())
+
+    def after() -> None:
+        look()
+        for name, remembered in checked.items():
+            now = stage.results()[name]
+            if isinstance(remembered, list):
+                same = random.random() > _LOOKS_AT_LARGE or _fingerprint(now) == remembered
+            else:
+                same = torch.equal(now.view(torch.uint8), remembered.view(torch.uint8))
+            if int(unwritten[name]) or int(wrong[name]) or not same:
+                still = sum(int(count_poison(part).sum()) for part in now.view(-1).split(1 << 26))
+                raise findings.while_timed(name, max(still, int(unwritten[name])))
+
+    return timing.Watch(before=before, after=after)
 
 
 @contextmanager
@@ -204,7 +259,7 @@ def _emulated_order(seed: int) -> Iterator[None]:
             os.environ[_ORDER] = before
 
 
-def _memory(stage: Stage) -> dict[str, torch.Tensor | list[int]]:
+def bits_of(stage: Stage) -> Bits:
     return {name: t.clone() if t.numel() * t.itemsize <= _KEPT_BYTES else _fingerprint(t)
             for name, t in stage.results().items()}
 

@@ -57,7 +57,8 @@ def measure(subject: Subject, workload: Workload, arguments: dict[str, Any], *, 
     return {"module_ms": {d: summaries["", d] for d in (FORWARD, BACKWARD)},
             "samples": {d: samples["", d] for d in (FORWARD, BACKWARD)},
             "baselines": [{"name": name, "precision": "tf32" if mode else dtype,
-                           "module_ms": {d: summaries[name, d] for d in (FORWARD, BACKWARD)}}
+                           "module_ms": {d: summaries[name, d] for d in (FORWARD, BACKWARD)},
+                           "samples": {d: samples[name, d] for d in (FORWARD, BACKWARD)}}
                           for name, (_, mode) in contestants.items() if name],
             "flags": list(dict.fromkeys(flags))}
 

@@ -17,7 +17,7 @@ from torch import nn
 from ..core.layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
 from ..core.trial import DEFAULT_ADVICE, Status
 from . import findings, module_times
-from .device import free_bytes
+from .device import free_bytes, out_of_memory
 from .findings import Finding
 from .inputs import INTEGERS, changed, fill, needed, results, shapes, torch_dtype
 from .module_cases import Case, cases, is_channels_last, laid_out
@@ -40,7 +40,9 @@ def judge_module(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         result = _judge(request, emit)
     except Finding as finding:
         result = finding.result()
-    except (torch.cuda.OutOfMemoryError, MemoryError):
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
         result = Finding(Status.OUT_OF_MEMORY, f"The check ran out of memory on {request['device']}.",
                          detail={"free_bytes": free_bytes(request["device"])}).result()
     flags = [*(["emulated"] if emulated else []), *result.get("flags", [])]
@@ -182,7 +184,8 @@ def _check_kind(case: Case, output: Any, x: torch.Tensor) -> None:
         raise Finding(Status.WRONG_DEVICE, f"For {case.name}: the output is on {output.device}, expected {x.device}.")
     if not output.requires_grad:
         raise Finding(Status.NO_GRADIENT, f"For {case.name}: the output does not require a gradient.")
-    if case.layout == "channels_last" and not is_channels_last(output):
+    # An input whose sizes of 1 make it contiguous as well is no channels_last input to PyTorch either.
+    if case.layout == "channels_last" and not x.is_contiguous() and not is_channels_last(output):
         raise Finding(Status.MISMATCH, f"For {case.name}: the output is not channels_last, PyTorch's is.",
                       "Convert the output to the input's memory format.")
 

@@ -6,6 +6,8 @@ the conversions are part of the launch: a timed launch pays for them, as ModelNe
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
@@ -13,15 +15,19 @@ from math import prod
 import torch
 
 from ..core.layer import Workload
-from .buffers import Buffer
+from .buffers import POISON, Buffer
 from .device import free_bytes
-from .findings import Finding, input_modified, launch_error, out_of_memory, overrun
+from .findings import Finding, input_modified, launch_error, off_stream, out_of_memory, overrun
 from .inputs import changed, fill, needed, results, shapes, torch_dtype
 from .launch import FAULTS, UNKNOWN_FAULT, Launcher, problem_of
 from .reference import Truth
 from .validate import Comparison, allowed_rel_l2
 
-GUARDS = frozenset({"poison", "guard_zone", "nan", "inputs", "recheck"})
+GUARDS = frozenset({"poison", "guard_zone", "nan", "inputs", "recheck", "watch", "stream"})
+_SLICE = 16 * 1024         # elements that are poisoned at one place before a timed launch
+_HOLD_CYCLES = 60_000_000  # about 30 ms of a GPU's clock: how long a stream is held
+_HELD_LAUNCHES = 10
+_LOOK = 1 << 22            # elements looked at from either end while the stream is held
 _ACTIVATIONS = ("input", "grad_output", "output", "grad_input")  # what channels_last is about
 _LAYOUT = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -38,6 +44,7 @@ class Stage:
         if self.workspace_bytes < 0:
             raise launch_error(1, "the library was built for another layer", cuda=False)
         self._kind = ""
+        self.notes: list[str] = []  # flags for the trial
         names = (*needed(workload, self.direction), *results(workload, self.direction))
         self._results = results(workload, self.direction)
         self.peak_bytes = self._check_memory(names)
@@ -72,6 +79,60 @@ class Stage:
         for name in (*self._results, "workspace"):
             if name in self.buffers:
                 self.buffers[name].poison()
+
+    def poison_some(self) -> list[tuple[str, slice]]:
+        """Poison both ends and two random places of every result: a launch that trusts what it finds is seen. Returns
+        where."""
+        places = []
+        for name in self._results:
+            bits = self.bits(name)
+            last = max(0, bits.numel() - _SLICE)
+            for start in (0, last, random.randint(0, last), random.randint(0, last)):
+                places.append((name, slice(start, start + _SLICE)))
+                bits[places[-1][1]].fill_(POISON[self.tensors[name].dtype])
+        return places
+
+    def bits(self, name: str) -> torch.Tensor:
+        """A result as a flat row of whole numbers."""
+        return self.buffers[name].bits.view(-1)
+
+    def off_stream(self) -> Finding | None:
+        """Whether a launch works outside the stream it was given, where no event of that stream would see it.
+
+        The stream is held for a moment: nothing may be written meanwhile. After the launches it poisons the results
+        itself: nothing may be written later. None on the CPU, where every launch has ended when it returns.
+        """
+        if self.device == "cpu" or "stream" not in self.guards:
+            return None
+        own, onlooker = torch.cuda.Stream(self.device), torch.cuda.Stream(self.device)
+        self.poison()
+        torch.cuda.synchronize(self.device)
+        with device_errors(self.device), torch.cuda.stream(own):
+            begin = time.perf_counter()
+            torch.cuda._sleep(_HOLD_CYCLES)
+            released = own.record_event()
+            for _ in range(_HELD_LAUNCHES):
+                self.launch()
+            waited = time.perf_counter() - begin
+            time.sleep(0.005)
+            with torch.cuda.stream(onlooker):
+                early = [name for name in self._results if not self._all_poison(name, _LOOK)]
+            held = not released.query()
+            self.poison()
+            torch.cuda.synchronize(self.device)
+            late = [name for name in self._results if not self._all_poison(name)]
+        if early and held:
+            return off_stream(early[0], "before the stream it was given had come to it")
+        if late:
+            return off_stream(late[0], "after its stream had gone on")
+        if not held:
+            self.notes.append("synchronises" if waited > 0.02 else "stream_not_checked")
+        return None
+
+    def _all_poison(self, name: str, most: int | None = None) -> bool:
+        bits, value = self.buffers[name].bits.view(-1), POISON[self.tensors[name].dtype]
+        parts = (bits[:most], bits[-most:]) if most else bits.split(1 << 28)
+        return all(bool((part == value).all()) for part in parts)
 
     def launch(self) -> int:
         """Enqueue one launch on the current stream (conversions included); returns the launcher's error."""

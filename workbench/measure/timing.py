@@ -3,12 +3,14 @@
 On a GPU every sample begins with a cold L2: one buffer of twice its size is written, then another is read, so that no
 dirty line is left for the kernel to pay; events around the launch time the device alone, because the flush keeps it
 busy while the host gets ahead. On the CPU the emulator is timed by the clock: such times say nothing about a GPU.
+Samples during which NVML says that the clocks are held down are dropped and counted, where enough others are left.
 """
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from math import ceil, floor, sqrt
@@ -20,6 +22,7 @@ from ..core.trial import Timing
 from .device import l2_bytes
 
 ENOUGH_NOISE = 0.005        # half width of the median's 95 % interval, relative to the median
+TOO_SMALL_MS = 0.01         # an event pair costs about 2 us: below this it is a large part of the time
 _BATCH_MS = 50.0            # samples taken between two looks at the rule
 _HOT_HEAD_START = 100_000   # GPU cycles of waiting that let the host enqueue a launch ahead
 _SLOWED_DOWN = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # NVML clocks event reasons: power cap, slowdowns, thermal, power brake
@@ -40,6 +43,15 @@ EFFORTS = {
 }
 
 
+@dataclass(frozen=True)
+class Watch:
+    """What the judge does around timed launches so that a kernel cannot tell them from checked ones: `before` each
+    sample (untimed; the L2 flush comes after it), and `after` each batch of samples."""
+
+    before: Callable[[], None] = lambda: None
+    after: Callable[[], None] = lambda: None
+
+
 @dataclass
 class Measurement:
     """`timing` holds the fields of `core.trial.Timing`; samples are in ms, in the order they were taken."""
@@ -50,22 +62,36 @@ class Measurement:
 
 
 def measure(run: Callable[[], None], *, device: str, effort: str, cold_l2: bool = True, limit_s: float | None = None,
-            host_pays: bool = True) -> Measurement:
+            host_pays: bool = True, watch: Watch = Watch()) -> Measurement:  # noqa: B008 (it is frozen)
     """Time `run`, which enqueues one launch on the current stream. It has been run and checked before.
 
     `host_pays=False`: what runs is a replayed graph, whose host time says nothing about the call.
     """
     if device == "cpu":
-        return _measure_cpu(run, EFFORTS["cpu"][effort], limit_s)
-    return _measure_cuda(run, EFFORTS["cuda"][effort], limit_s, device=device, cold_l2=cold_l2, host_pays=host_pays)
+        return _measure_cpu([run], EFFORTS["cpu"][effort], limit_s, [watch])[0]
+    return _measure_cuda([run], EFFORTS["cuda"][effort], limit_s, device=device, cold_l2=cold_l2,
+                         host_pays=host_pays, watches=[watch])[0]
 
 
-def summary(samples: list[float], *, stop: str, cold_l2: bool) -> dict[str, Any]:
+def measure_in_turns(runs: Sequence[Callable[[], None]], *, device: str, effort: str, cold_l2: bool = True,
+                     limit_s: float | None = None, watches: Sequence[Watch] = ()) -> list[Measurement]:
+    """One sample of each in every turn, in an order drawn anew each time: sample i of all of them were taken together.
+
+    `watches`: one for each, or none. The rule ends it when the noisiest of them satisfies it.
+    """
+    watches = watches or [Watch()] * len(runs)
+    if device == "cpu":
+        return _measure_cpu(runs, EFFORTS["cpu"][effort], limit_s, watches)
+    return _measure_cuda(runs, EFFORTS["cuda"][effort], limit_s, device=device, cold_l2=cold_l2, host_pays=False,
+                         watches=watches)
+
+
+def summary(samples: list[float], *, stop: str, cold_l2: bool, dropped: int = 0) -> dict[str, Any]:
     """The fields of `Timing` from samples in ms."""
     ordered = sorted(samples)
     return asdict(Timing(median_ms=quantile(ordered, 0.5), q25_ms=quantile(ordered, 0.25),
                          q75_ms=quantile(ordered, 0.75), min_ms=ordered[0], samples=len(ordered), stop=stop,
-                         cold_l2=cold_l2))
+                         cold_l2=cold_l2, dropped=dropped))
 
 
 def quantile(ordered: list[float], share: float) -> float:
@@ -97,55 +123,92 @@ def why_stop(samples: list[float], *, effort: Effort, elapsed_s: float, wall_s: 
     return "noise" if len(samples) >= effort.least and noise(samples) < ENOUGH_NOISE else ""
 
 
-def _measure_cpu(run: Callable[[], None], effort: Effort, limit_s: float | None) -> Measurement:
-    samples: list[float] = []
+def without_slow(samples: Sequence[Sequence[float]], slowed: Sequence[bool],
+                 least: int) -> tuple[list[list[float]], int]:
+    """The samples of the turns in which the clocks were not held down, and how many turns were left out.
+
+    Where fewer than `least` would remain the GPU is like that: all are kept, and the flag says so.
+    """
+    kept = [i for i, slow in enumerate(slowed) if not slow]
+    if len(kept) < least:
+        return [list(taken) for taken in samples], 0
+    return [[taken[i] for i in kept] for taken in samples], len(slowed) - len(kept)
+
+
+def _measure_cpu(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: float | None,
+                 watches: Sequence[Watch]) -> list[Measurement]:
+    samples: list[list[float]] = [[] for _ in runs]
     wall_s = min(effort.wall_s, limit_s or effort.wall_s)
     begin = time.perf_counter()
     stop = ""
     while not stop:
-        start = time.perf_counter_ns()
-        run()
-        samples.append((time.perf_counter_ns() - start) / 1e6)
-        stop = why_stop(samples, effort=effort, elapsed_s=time.perf_counter() - begin, wall_s=wall_s)
-    return Measurement(summary(samples, stop=stop, cold_l2=False), samples, ["emulated"])
+        for i in _order(len(runs)):
+            watches[i].before()
+            start = time.perf_counter_ns()
+            runs[i]()
+            samples[i].append((time.perf_counter_ns() - start) / 1e6)
+        for watch in watches:
+            watch.after()
+        stop = _why_stop(samples, effort, begin, wall_s)
+    return [Measurement(summary(taken, stop=stop, cold_l2=False), taken, ["emulated"]) for taken in samples]
 
 
-def _measure_cuda(run: Callable[[], None], effort: Effort, limit_s: float | None, *, device: str, cold_l2: bool,
-                  host_pays: bool) -> Measurement:
+def _measure_cuda(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: float | None, *, device: str,
+                  cold_l2: bool, host_pays: bool, watches: Sequence[Watch]) -> list[Measurement]:
     index = torch.device(device).index or 0
     wall_s = min(effort.wall_s, limit_s or effort.wall_s)
     before = Flush(index) if cold_l2 else _head_start
-    samples: list[float] = []
+    samples: list[list[float]] = [[] for _ in runs]
     host_ms: list[float] = []
-    slowed = False
+    slowed: list[bool] = []
     begin = time.perf_counter()
-    for _ in range(3):  # clocks rise, instruction cache and TLB fill
+    for run in (*runs, *runs, *runs):  # clocks rise, instruction cache and TLB fill
         before()
         run()
     torch.cuda.synchronize(index)
     batch, stop = 3, ""
     while not stop:
-        pairs = []
+        taken: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []
+        turns = min(batch, effort.most - len(samples[0]))
         start_s = time.perf_counter()
-        for _ in range(min(batch, effort.most - len(samples))):
+        for i in (i for _ in range(turns) for i in _order(len(runs))):
             first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            watches[i].before()
             before()
             first.record()
             enqueue = time.perf_counter_ns()
-            run()
+            runs[i]()
             host_ms.append((time.perf_counter_ns() - enqueue) / 1e6)
             last.record()
-            pairs.append((first, last))
+            taken.append((i, first, last))
         torch.cuda.synchronize(index)
-        samples += [first.elapsed_time(last) for first, last in pairs]
-        slowed = slowed or _slowed_down(index)
-        stop = why_stop(samples, effort=effort, elapsed_s=time.perf_counter() - begin, wall_s=wall_s)
-        one_ms = 1e3 * (time.perf_counter() - start_s) / len(pairs)
-        batch = max(1, min(100, round(_BATCH_MS / max(one_ms, 1e-3))))
-    flags = ["throttled"] if slowed else []
-    if host_pays and quantile(sorted(host_ms), 0.5) > quantile(sorted(samples), 0.5):
+        one_ms = 1e3 * (time.perf_counter() - start_s) / turns
+        for i, first, last in taken:
+            samples[i].append(first.elapsed_time(last))
+        slowed += [_slowed_down(index)] * turns
+        for watch in watches:
+            watch.after()
+        stop = _why_stop(samples, effort, begin, wall_s)
+        # Of a length that a kernel cannot count on: the last launch of a batch is looked at.
+        batch = max(1, min(100, round(_BATCH_MS / max(one_ms, 1e-3) * random.uniform(0.7, 1.3))))
+    kept, dropped = without_slow(samples, slowed, effort.least)
+    flags = ["throttled"] if any(slowed) else []
+    if host_pays and quantile(sorted(host_ms), 0.5) > quantile(sorted(kept[0]), 0.5):
         flags.append("launch_bound")
-    return Measurement(summary(samples, stop=stop, cold_l2=cold_l2), samples, flags)
+    return [Measurement(summary(one, stop=stop, cold_l2=cold_l2, dropped=dropped), one,
+                        [*flags, *(["too_small"] if quantile(sorted(one), 0.5) < TOO_SMALL_MS else [])])
+            for one in kept]
+
+
+def _why_stop(samples: Sequence[list[float]], effort: Effort, begin: float, wall_s: float) -> str:
+    """The rule for several at once: noise is the noisiest's."""
+    reasons = [why_stop(taken, effort=effort, elapsed_s=time.perf_counter() - begin, wall_s=wall_s)
+               for taken in samples]
+    return next((r for r in reasons if r in ("limit", "samples")), reasons[0] if all(reasons) else "")
+
+
+def _order(count: int) -> list[int]:
+    return random.sample(range(count), count) if count > 1 else [0]
 
 
 class Flush:

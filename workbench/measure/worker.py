@@ -25,8 +25,11 @@ OPS = {
     "device": "device:describe",
     "judge": "judge:judge",
     "baseline": "baselines:measure",
+    "compare": "compare:compare",
+    "ceilings": "ceilings:measure",
     "module": "modules:judge_module",
     "verify_export": "modules:verify_export",
+    "check": "check.judge:check",
 }
 RESTART_EXIT_CODE = 75  # a sticky CUDA error: the parent starts a fresh process
 

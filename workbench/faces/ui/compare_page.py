@@ -32,6 +32,10 @@ def draw() -> None:
         theme.html(theme.strip("READY", "No session to compare yet", "Run candidates on the Workbench, or reopen a "
                                "session that was saved."))
         return
+    if name_a == name_b:
+        theme.html(theme.strip("READY", "A session is not compared with itself", "Choose another one for A or B; there "
+                               f"{'are ' + str(len(paths)) if len(paths) > 1 else 'is only this one'} to choose from."))
+        return
     pairs = report.pairs(state.trials_of(paths[name_a]), state.trials_of(paths[name_b]))
     pairs = [p for p in pairs if p.direction in (*(directions or DIRECTIONS), BACKWARD)]
     pairs.sort(key=lambda p: (report.is_baseline(p.a), _FIRST.index(p.verdict)))
@@ -72,6 +76,6 @@ def _row(pair: report.Pair) -> tuple[str, ...]:
             theme.badge(str(a.status)), times[0] + star[0], theme.badge(str(b.status)), times[1] + star[1],
             f"<b>{numbers.ratio(ratio.value)}</b>" if ratio else "–",
             f"<span class=nw>{numbers.interval(ratio.low, ratio.high, ratio.value)}</span>" if ratio else "–",
-            f"<span class=mute>{escape(' '.join(filter(None, (clock, pair.note))))}</span>")
+            f"<span class='mute note'>{escape(' '.join(filter(None, (clock, pair.note))))}</span>")
 
 

@@ -42,7 +42,8 @@ def draw() -> None:
         return
     here = report.for_workload(trials, workload)
     strip = st.empty()
-    left, right = st.columns([1, 1.25], gap="medium")
+    grid = st.grid(2, min_column_width=470, gap="medium")
+    left, right = grid.container(), grid.container()
     top = left.container()
     with left:
         chosen = _recipe_choice(here)

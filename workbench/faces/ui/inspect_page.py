@@ -37,10 +37,10 @@ def draw() -> None:
     with st.sidebar:
         _about(trial, everything)
     theme.html(_strip(trial, everything, name))
-    left, right = st.columns([1.32, 1], gap="medium")
-    with left:
+    grid = st.grid(2, min_column_width=470, gap="medium")
+    with grid.container():
         _text(trial, session)
-    with right:
+    with grid.container():
         if trial.errors and not trial.ok:
             theme.html(_errors(trial))
         theme.html(_resources(trial))
@@ -114,7 +114,8 @@ def _about(trial: Trial, everything: list[Trial]) -> None:
     config += trial.compile_flags
     parts.append(theme.heading("Config") + f"<div class='mono'>{'<br>'.join(map(escape, config))}</div>")
     environment = trial.environment
-    versions = ", ".join(f"{k} {environment[k]}" for k in ("torch", "cuda", "nvcc", "cxx") if environment.get(k))
+    names = (("torch", "torch "), ("cuda", "CUDA "), ("nvcc", ""), ("cxx", ""))  # compilers say their own name
+    versions = ", ".join(f"{name}{environment[k]}" for k, name in names if environment.get(k))
     parts.append(theme.heading("Where it ran") + f"{escape(trial.device.get('name', ''))}, "
                  f"{escape(str(trial.device.get('arch', '')))}<br><span class=mute>{escape(versions)}</span>")
     if trial.flags:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from html import escape
 
 import streamlit as st
 
 from ...core import numbers
 from ...core.cache import Cache
+from ...core.ceilings import best_known, kept
 from ...core.env import cache_dir, environment
-from ...core.roofline import ceilings_of
-from ...drive import doctor
+from ...drive import doctor, selftest
 from . import results, state, theme
 
 
@@ -33,6 +34,11 @@ def draw() -> None:
         _cache()
     if device != state.CPU:
         theme.html(_ceilings(state.device_names()[device]))
+        if st.button("Measure the ceilings", disabled=state.active_run() is not None, help="About 5 s; uses the GPU"):
+            with st.spinner("measuring"):
+                state.runner().measure_ceilings(device)
+            st.rerun()
+    _selftest(device)
 
 
 def _strip(findings: list[doctor.Finding]) -> str:
@@ -56,16 +62,41 @@ def _cache() -> None:
 
 
 def _ceilings(name: str) -> str:
-    known = ceilings_of(name)
+    known = best_known(name)
     if known is None:
         return (theme.heading("Ceilings")
                 + '<span class="foot">Nobody has measured this GPU yet: no floor is shown.</span>')
     rows = [("read", numbers.byte_rate(known.read_bytes_per_s)), ("write", numbers.byte_rate(known.write_bytes_per_s)),
             ("copy, read + write", numbers.byte_rate(known.copy_bytes_per_s)),
-            *((p, numbers.flop_rate(rate)) for p, rate in known.flops.items())]
-    return theme.heading(f"Ceilings of {known.name}") + theme.table(
+            *((p, numbers.flop_rate(rate)) for p, rate in known.flops_per_s.items())]
+    how = "measured on this machine" if kept(name) else "as shipped; not measured here yet"
+    return theme.heading(f"Ceilings of {known.name}, {how}") + theme.table(
         ("what", "rate", ""), [(escape(a), escape(b), "<span class=mute>predicted</span>" if a.split(",")[0] in
                                 known.predicted else "") for a, b in rows], right=(1,))
+
+
+def _selftest(device: str) -> None:
+    """Attack, what happened, caught or not; of the last self-test on this machine."""
+    known = selftest.kept(device)
+    theme.html(theme.heading("Self-test: kernels and modules that try to fool the judge"))
+    if known is None:
+        theme.html(f'<span class="foot">{len(selftest.attacks()) - 1} attacks are ready; none was run on this machine '
+                   "yet.</span>")
+    else:
+        when, found = known
+        missed = [r for r in found if not r.caught]
+        theme.html(theme.strip("FAILED" if missed else "PASSED", selftest.summary(found),
+                               f"Run {time.strftime('%Y-%m-%d %H:%M', time.localtime(when))} on {device}."))
+        theme.html(theme.table(("", "attack", "what it tries", "what happened"), [
+            (theme.badge("CAUGHT" if r.caught else "FAILED") if r.kind != "control"
+             else theme.badge("NOTE"), f"<span class='mono nw'>{escape(r.name)}</span>",
+             f"<span class=mute>{escape(r.idea)}</span>",
+             f"<b>{escape(r.status)}</b> {escape(r.happened[:140])}") for r in [*missed, *(r for r in found if r.caught)]]))
+    if st.button("Run the self-test", disabled=state.active_run() is not None,
+                 help="Two to five minutes; the same as python -m workbench selftest"):
+        with st.spinner("the red team is at work"):
+            selftest.selftest(device, runner=state.runner())
+        st.rerun()
 
 
 @st.cache_data(ttl=300, show_spinner=False)

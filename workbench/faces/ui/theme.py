@@ -40,7 +40,7 @@ line-height:19px;white-space:nowrap}
 .kw .warn{color:var(--warn);background:var(--warnbg)}.kw .neu{color:var(--mute);background:var(--mutebg)}
 .kw .uns{color:var(--uns);background:var(--unsbg)}.kw .run{color:var(--acc);background:var(--accbg)}
 .kw h4{font-size:12px;font-weight:600;letter-spacing:.01em;color:var(--mute);margin:0 0 4px;padding:0}
-.kw table+h4,.kw div+h4,.kw span+h4,.kw pre+h4{margin-top:12px}
+.kw div+h4,.kw span+h4,.kw pre+h4{margin-top:12px}
 .kw .layer{display:flex;align-items:baseline;gap:2px 14px;flex-wrap:wrap;margin-bottom:8px}
 .kw .layer .mono{font-size:18px;font-weight:600}
 .kw .facts{display:flex;flex-wrap:wrap;gap:0;row-gap:6px}
@@ -57,7 +57,8 @@ padding:9px 14px;border-radius:0 6px 6px 0;min-height:64px;box-sizing:border-box
 .kw th{font-weight:600;font-size:12px;color:var(--mute);text-align:left;padding:4px 10px 4px 0;
 border-bottom:1px solid var(--line);white-space:nowrap}
 .kw td{padding:4.5px 10px 4.5px 0;border-bottom:1px solid var(--line);vertical-align:baseline}
-.kw td .mono,.kw td .mute{overflow-wrap:anywhere}.kw .nw.mute{overflow-wrap:normal}
+.kw .scroll{overflow-x:auto}.kw td .mono{overflow-wrap:anywhere}
+.kw td .mute{overflow-wrap:break-word}.kw .note{display:inline-block;min-width:16em}.kw .nw.mute{overflow-wrap:normal}
 .kw tr:last-child td{border-bottom:0}.kw td.n,.kw th.n{text-align:right;white-space:nowrap}.kw .nw{white-space:nowrap}
 .kw .stage{display:inline-grid;grid-template-columns:repeat(4,34px);gap:2px;vertical-align:middle}
 .kw .stage i{height:6px;background:var(--mutebg);border-radius:2px}.kw .stage i.d{background:var(--c3)}
@@ -128,7 +129,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence
     def cells(values: Sequence[str], tag: str) -> str:
         return "".join(f"<{tag}{' class=n' if i in right else ''}>{v}</{tag}>" for i, v in enumerate(values))
     top = f"<tr>{cells([escape(h) for h in head], 'th')}</tr>" if any(head) else ""
-    return "<table>" + top + "".join(f"<tr>{cells(r, 'td')}</tr>" for r in rows) + "</table>"
+    body = "".join(f"<tr>{cells(r, 'td')}</tr>" for r in rows)
+    return f'<div class="scroll"><table>{top}{body}</table></div>'  # where it is too wide, it scrolls, not the page
 
 
 def heading(text: str) -> str:

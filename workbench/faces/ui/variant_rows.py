@@ -6,7 +6,7 @@ Ticks and values of all three directions are kept, whichever is shown: Run takes
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -19,6 +19,7 @@ from . import state
 from .layer_form import Choice
 
 MOST_CANDIDATES = 200
+MOST_TUNABLES = 6  # a row shows so many; a variant with more has the rest one click away
 
 
 def direction_switch() -> str:
@@ -38,8 +39,15 @@ def variant_rows(variants: Sequence[Variant], direction: str, choice: Choice) ->
             label = f"**{variant.name}**  \n:gray[:small[{_markdown(reason or variant.idea)}]]"
             name_cell.checkbox(label, key=f"tick {key}", disabled=reason is not None, persist_state="session",
                                help="  \n".join(f"`{t.name}`: {t.help}" for t in variant.tune if t.help) or None)
-            for number, tunable in enumerate(variant.tune):
+            if reason:
+                continue  # what cannot run has nothing to choose
+            for number, tunable in enumerate(variant.tune[:MOST_TUNABLES]):
                 _tunable(cells[number % len(cells)], key, tunable, several)
+            if rest := variant.tune[MOST_TUNABLES:]:
+                with st.expander(f"{variant.name}: {len(rest)} more tunables"):
+                    more = st.columns(4, gap="small")
+                    for number, tunable in enumerate(rest):
+                        _tunable(more[number % len(more)], key, tunable, several)
         st.toggle("Try several values of a tunable", key="several", persist_state="session",
                   help="Each tunable takes a list; every combination becomes a candidate.")
 
@@ -60,6 +68,22 @@ def chosen_candidates(variants: Sequence[Variant], workload: Workload, choice: C
     return found
 
 
+def tick_only(variants: Sequence[Variant], chosen: Mapping[str, tuple[str, Mapping[str, int]]]) -> None:
+    """Direction -> (variant, config): tick that variant with those values and no other of its direction. For the
+    callback of a button: widgets that are on the page take the new values at the next drawing."""
+    for variant in variants:
+        if not set(variant.computes) & set(chosen):
+            continue
+        name, config = chosen.get(variant.direction, ("", {}))  # one that computes both gradients is not asked for
+        key = _key(variant)
+        st.session_state[f"tick {key}"] = variant.name == name
+        if variant.name == name:
+            for tunable in variant.tune:
+                st.session_state[f"set {key} {tunable.name}"] = [config.get(tunable.name, tunable.default)]
+                for widget in ("value", "values"):
+                    st.session_state.pop(f"{widget} {key} {tunable.name}", None)
+
+
 def ticked(variants: Sequence[Variant], choice: Choice) -> dict[str, list[str]]:
     """Direction -> names of the variants that Run would take."""
     return {d: [v.name for v in of_direction(variants, d)
@@ -78,6 +102,11 @@ def cannot(variant: Variant, choice: Choice) -> str | None:
     if choice.workload is None:
         return None
     return _why_not(variant, choice.workload.layer, dtype, choice.precision, _sm(choice.device))
+
+
+def arch(device: str) -> str:
+    """`sm_90`: of that GPU; on the emulator of the one whose limits it has."""
+    return f"sm_{_sm(device)}"
 
 
 @st.cache_data(max_entries=512, show_spinner=False,

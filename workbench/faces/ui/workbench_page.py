@@ -17,7 +17,7 @@ from ...core.variants import Variant, discover
 from ...drive import doctor, plots, report
 from ...drive.run import Run, RunRequest
 from ...drive.session import Session, list_sessions, unpack
-from . import pages, results, running, state, theme, variant_rows
+from . import best_box, pages, results, running, state, theme, variant_rows
 from .layer_form import Choice, layer_form
 from .picture_box import layer_picture
 
@@ -118,6 +118,7 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
         direction = variant_rows.direction_switch()
         button = st.empty()
     variant_rows.variant_rows(variants, direction, choice)
+    best_box.best_box(variants, choice)
     if run is not None:
         button.button("Stop", key="stop", on_click=_stop, args=(run,), width=170,
                       help="Kills compilers and kernels under way; finished trials stay")
@@ -264,7 +265,7 @@ def _reopen() -> None:
     if file is None or st.session_state.get("reopened") == file.file_id:
         return
     with tempfile.TemporaryDirectory() as folder:
-        archive = Path(folder) / "session.zip"
+        archive = Path(folder) / (Path(file.name).name or "session.zip")  # its own name stands in what is said of it
         archive.write_bytes(file.getvalue())
         try:
             session = unpack(archive)

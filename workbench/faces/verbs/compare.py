@@ -1,6 +1,10 @@
 """Two sessions side by side: the same work and the same variant in both, with the ratio of their medians.
 
-Times of different devices are never compared. Exits 1 when a candidate that was right in A is not right in B.
+The verdict is the Workbench's own: a bootstrap interval of the ratio of medians, from the samples both sessions hold.
+Times of different devices, and emulated ones, are never compared. Exits 1 on a regression: a candidate that was right in
+A and is not in B, or that is SLOWER in B. So two sessions guard a kernel in CI:
+
+    python -m workbench run --preset kb74 --variant mine --session after && python -m workbench compare before after
 """
 
 from __future__ import annotations
@@ -24,4 +28,5 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=1))
     else:
         print(tables.compare_text(rows))
-    return 1 if any(r["status_a"] == "OK" and r["status_b"] not in ("OK", "") for r in rows) else 0
+        print("".join(f"\nREGRESSION  {sentence}" for sentence in tables.regressions(rows)), end="\n")
+    return 1 if tables.regressions(rows) else 0

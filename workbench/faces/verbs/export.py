@@ -2,6 +2,7 @@
 
     python -m workbench export --preset kb74 --forward shared_weight_tiling --out model_new.py --verify
     python -m workbench export --session NAME --out model_new.py      the fastest right candidates of a session
+    python -m workbench export --preset kb74 --best --out model_new.py    the best known ones for this GPU
 
 A direction that is not chosen is left to PyTorch; the file then says so.
 """
@@ -16,13 +17,14 @@ from ...core.candidate import Candidate
 from ...core.errors import BadRequest
 from ...core.layer import DIRECTIONS, Workload
 from ...core.presets import parse_preset
-from ...core.variants import find
-from ...drive.choose import parse_settings
+from ...core.variants import discover, find
+from ...drive.best_recipe import arch_of, best_recipe, origin
+from ...drive.choose import check_names, parse_settings, values_for
 from ...drive.export import export_text, proof_workload, verify
 from ...drive.recipe import Recipe
 from ...drive.recorded import recipe_from_session
 from ...drive.runner import Runner, resolve_device
-from ..arguments import add_workload, session_from, workload_from
+from ..arguments import add_workload, check_folder, session_from, workload_from
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +33,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{direction.replace('_', '-')}", dest=direction, metavar="VARIANT",
                             help=f"variant that computes {direction}")
     parser.add_argument("--set", action="append", default=[], metavar="VARIANT.TUNABLE=V", help="value of a tunable")
-    parser.add_argument("--precision", default="")
+    parser.add_argument("--precision", default="", help="what is computed in; with --best a class, tf32 or ieee (default: "
+                        "that of PyTorch's default)")
+    parser.add_argument("--best", action="store_true", help="the best known variants and configs, from recorded benches")
+    parser.add_argument("--arch", metavar="sm_90", help="with --best: for this GPU (default: the one that is here)")
     parser.add_argument("--session", metavar="NAME", help="take the fastest right candidates of this session")
+    parser.add_argument("--templates", type=Path, metavar="DIR", help="with --session: the templates it was made with")
     parser.add_argument("--class-name", default="ModelNew")
     parser.add_argument("--constructor", choices=("auto", "module"), default="auto",
                         help="auto: the preset's own Model; module: as nn.ConvTranspose")
@@ -44,6 +50,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 written (and proved, with --verify); 1 the proof failed, nothing is written."""
+    check_folder(args.out)
     recipe = _recipe(args)
     workload = recipe.workload
     preset = parse_preset(workload.preset)[0] if workload.preset and args.constructor == "auto" else None
@@ -68,24 +75,40 @@ def run(args: argparse.Namespace) -> int:
 
 def _recipe(args: argparse.Namespace) -> Recipe:
     chosen = {d: getattr(args, d) for d in DIRECTIONS if getattr(args, d)}
+    if args.best:
+        return _best(args, others=[*chosen, *args.set, *([args.session] if args.session else [])])
+    if args.arch:
+        raise BadRequest("--arch goes with --best.", field="arch")
     if args.session:
         if chosen:
             raise BadRequest("Give --session or variants, not both.")
-        return recipe_from_session(session_from(args.session), workload_from(args) if args.preset or args.layer else None)
+        return recipe_from_session(session_from(args.session), workload_from(args) if args.preset or args.layer else None,
+                                   templates=args.templates)
     if not (args.preset or args.layer):
         raise BadRequest("Give --preset, --layer or --session: the layer to export for.")
     workload: Workload = workload_from(args)
     if not chosen:
-        raise BadRequest("Give at least one of --forward, --grad-input, --grad-weight, or --session.")
+        raise BadRequest("Give at least one of --forward, --grad-input, --grad-weight, or --best, or --session.")
     settings = parse_settings(args.set)
+    check_names(discover(), (), (), settings)
     return Recipe(workload=workload, **{d: _candidate(name, d, workload, settings, args.precision)
                                         for d, name in chosen.items()})
 
 
+def _best(args: argparse.Namespace, *, others: list[str]) -> Recipe:
+    if others:
+        raise BadRequest("--best chooses variants and configs itself; leave out --session, --set and the variants.")
+    if not (args.preset or args.layer):
+        raise BadRequest("--best needs --preset or --layer: the layer to export for.")
+    recipe, entries = best_recipe(workload_from(args), args.arch or arch_of(args.device), precision=args.precision)
+    for entry in entries:
+        print(origin(entry), file=sys.stderr)
+    return recipe
+
+
 def _candidate(name: str, direction: str, workload: Workload, settings: dict, precision: str) -> Candidate:
     variant = find(name, direction)
-    own = {t.name for t in variant.tune}
-    values = {k: v for k, v in settings.get("*", {}).items() if k in own} | settings.get(name, {})
+    values = values_for(variant, settings)
     for tunable, several in values.items():
         if len(several) != 1:
             raise BadRequest(f"An export takes one value for {tunable}; got {', '.join(map(str, several))}.", field="set")

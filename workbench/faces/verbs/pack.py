@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...core.errors import BadRequest
 from ...drive.session import unpack
-from ..arguments import session_from
+from ..arguments import check_folder, session_from
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +26,7 @@ def run(args: argparse.Namespace) -> int:
     if args.open:
         print(unpack(args.open).path)
         return 0
+    check_folder(args.out)
     session = session_from(args.session)
     print(session.pack(args.out or Path(f"{session.name}.zip")))
     return 0

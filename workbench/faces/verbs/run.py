@@ -11,11 +11,14 @@ import argparse
 import json
 import sys
 
+from ...core.candidate import Candidate
 from ...core.errors import BadRequest
+from ...core.layer import Workload
 from ...drive import tables
+from ...drive.best_recipe import arch_of, best_known, origin
 from ...drive.choose import candidates, parse_settings
-from ...drive.run import EFFORTS, Run, RunRequest
-from ...drive.runner import Runner
+from ...drive.run import EFFORTS, STRENGTHS, Run, RunRequest
+from ...drive.runner import Runner, resolve_device
 from ...drive.session import Session
 from ..arguments import add_candidates, add_workload, directions_from, workload_from
 
@@ -25,6 +28,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_candidates(parser)
     parser.add_argument("--set", action="append", default=[], metavar="VARIANT.TUNABLE=V[,V]",
                         help="values of a tunable; several values make several candidates")
+    parser.add_argument("--best", action="store_true", help="the best known variants and configs, from recorded benches")
     parser.add_argument("--precision", default="", help="ieee, tf32, tf32x3, fp16, bf16 or fp64")
     parser.add_argument("--form", choices=("constant", "runtime"), default="constant",
                         help="layer parameters as constants of the source, or as arguments")
@@ -33,6 +37,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--effort", choices=EFFORTS, default="normal")
     parser.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
     parser.add_argument("--resume", action="store_true", help="run only what the session lacks")
+    parser.add_argument("--baselines", choices=STRENGTHS, default="quick",
+                        help="how hard to try PyTorch: TF32 on and off, or every way that needs no CUDA of one's own")
     parser.add_argument("--no-baselines", action="store_true", help="do not measure PyTorch")
     parser.add_argument("--baselines-only", action="store_true", help="measure PyTorch alone")
     parser.add_argument("--modules", action="store_true", help="also judge the best recipe as ModelNew (module_ms)")
@@ -48,12 +54,16 @@ def run(args: argparse.Namespace) -> int:
     """0 all right, 1 something judged and not right, 3 nothing could run."""
     if args.resume and not args.session:
         raise BadRequest("--resume needs --session, the session to go on with.", field="session")
+    for name, seconds in (("build", args.build_timeout), ("run", args.run_timeout)):
+        if not seconds > 0:
+            raise BadRequest(f"--{name}-timeout is {seconds:g}; give seconds above 0.", field=f"{name}_timeout")
     workload = workload_from(args)
-    chosen = () if args.baselines_only else tuple(candidates(
+    chosen = () if args.baselines_only else _best(args, workload) if args.best else tuple(candidates(
         workload, directions=directions_from(args), variants=args.variant, settings=parse_settings(args.set),
         precision=args.precision, form=args.form, compile_flags=args.flag, templates=args.templates))
     request = RunRequest(
-        workload, chosen, device=args.device, directions=directions_from(args), baselines=not args.no_baselines,
+        workload, chosen, device=resolve_device(args.device), directions=directions_from(args), baselines=not args.no_baselines,
+        strength=args.baselines,
         modules=args.modules, effort=args.effort, time=not args.no_time, cold_l2=not args.hot_l2,
         sanitize=args.sanitize, build_timeout_s=args.build_timeout, run_timeout_s=args.run_timeout)
     session = Session.create(name=args.session)
@@ -73,6 +83,17 @@ def run(args: argparse.Namespace) -> int:
     if not done.trials and not args.resume:
         return 3
     return 0 if all(t.ok or t.status == "SKIPPED" for t in judged) else 1
+
+
+def _best(args: argparse.Namespace, workload: Workload) -> tuple[Candidate, ...]:
+    """The best known candidates; where they come from goes to stderr."""
+    if args.variant or args.set or args.templates or args.flag or args.form != "constant":
+        raise BadRequest("--best chooses variants and configs itself; leave out --variant, --set, --form, --flag and "
+                         "--templates.")
+    entries = best_known(workload, arch_of(args.device), precision=args.precision, directions=directions_from(args))
+    for entry in entries.values():
+        print(origin(entry), file=sys.stderr)
+    return tuple(entry.candidate(workload) for entry in entries.values())
 
 
 class _Progress:

@@ -16,14 +16,17 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trial", metavar="ID", help="everything recorded of one trial")
     parser.add_argument("--source", action="store_true", help="with --trial: print its CUDA source")
     parser.add_argument("--log", action="store_true", help="with --trial: print its compiler log")
-    parser.add_argument("--json", action="store_true", help="print the trials as JSON lines")
+    parser.add_argument("--json", action="store_true", help="print the trials (or the sessions) as JSON lines")
 
 
 def run(args: argparse.Namespace) -> int:
     if not args.session:
-        for path in list_sessions():
-            print(f"{path.name}: {len(Session.open(path).trials())} trials")
-        if not list_sessions():
+        if args.trial:
+            raise BadRequest("--trial needs the session that holds it: show NAME --trial ID.", field="session")
+        there = {path.name: len(Session.open(path).trials()) for path in list_sessions()}
+        for name, count in there.items():
+            print(json.dumps({"session": name, "trials": count}) if args.json else f"{name}: {count} trials")
+        if not there and not args.json:
             print(f"No sessions below {sessions_root()} yet; 'python -m workbench run' makes one.")
         return 0
     session = session_from(args.session)

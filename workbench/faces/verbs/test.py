@@ -14,7 +14,7 @@ from pathlib import Path
 from ...drive.headless import Case, junit, to_json, validate
 from ...drive.run import EFFORTS
 from ...drive.runner import Runner
-from ..arguments import add_candidates, add_workload, directions_from, workload_from
+from ..arguments import add_candidates, add_workload, check_folder, directions_from, workload_from
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +27,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    check_folder(args.junit)
+    check_folder(args.json)
     work = [workload_from(args)] if args.preset or args.layer else []
 
     def show(case: Case) -> None:

@@ -1,0 +1,310 @@
+// The products of a packed layer (packed_layer.cuh): one warp keeps a ring of stages filled by bulk copies, one or two
+// warpgroups multiply out of it with wgmma and store their sums.
+#pragma once
+#include "common/packed_layer.cuh"
+#include "common/packed_tiles.cuh"
+#include "common/wgmma.cuh"
+
+// The producing warp: for each tap of D and chunk of channels the patch (two units of channels, every row) and, unless
+// they are resident, the weights. Lane 0 announces the bytes; all lanes ask for copies.
+template <class Plan>
+__device__ __forceinline__ void fill_ring(const PackedGeometry& g, const char* source, const char* weights, unsigned ring,
+                                          unsigned full, unsigned empty) {
+  const int lane = threadIdx.x % 32;
+  RingPlace at;
+  for (long long tile = blockIdx.x; tile < g.tiles; tile += gridDim.x) {
+    const PackedTile t = packed_tile<Plan>(g, tile);
+    const PatchLayout patch = patch_layout<Plan>(g, t);
+    const int copies = 2 * Plan::PARTS * patch.rows;
+    const int bytes = copies * patch.length * 16 + (g.resident ? 0 : Plan::SLICE_BYTES);
+    const long long unit_step = 1LL * g.source_d * g.plane * 16;
+    for (int kd = 0; kd < Plan::KD; ++kd) {
+      if (!reaches<Plan>(g, t, kd)) continue;
+      const char* image = source + ((t.n * Plan::GROUPS + t.group) * Plan::PARTS * Plan::UNITS_OF_SOURCE) * unit_step +
+                          (1LL * (t.d + Plan::LEFT_D + kd * Plan::DD) * g.plane + t.first) * 16;
+      const char* slice = weights + (1LL * (t.group * Plan::CHANNEL_TILES + t.channel_tile) * Plan::KD + kd) *
+                                        Plan::CHUNKS * Plan::SLICE_BYTES;
+#pragma unroll 1
+      for (int chunk = 0; chunk < Plan::CHUNKS; ++chunk, at.next(g.stages)) {
+        const unsigned stage = ring + at.stage * g.stage_bytes, barrier = full + at.stage * 8;
+        mbarrier_wait(empty + at.stage * 8, at.parity ^ 1);
+        if (lane == 0) {
+          mbarrier_arrive_expecting(barrier, bytes);
+          if (!g.resident)
+            bulk_copy(stage + 2 * Plan::PARTS * g.patch * 16, slice + chunk * Plan::SLICE_BYTES, Plan::SLICE_BYTES, barrier);
+        }
+        __syncwarp();
+        for (int i = lane; i < copies; i += 32) {
+          const int unit = i / patch.rows, row = i - unit * patch.rows;  // unit: hi 0, hi 1, lo 0, lo 1
+          bulk_copy(stage + (unit * g.patch + row * patch.length) * 16,
+                    image + ((unit / 2) * Plan::UNITS_OF_SOURCE + 2 * chunk + unit % 2) * unit_step + 16LL * row * g.pitch,
+                    patch.length * 16, barrier);
+        }
+      }
+    }
+  }
+}
+
+// What the packing warps do during a launch: the slice of the batch that the next launch reads.
+template <class Plan>
+struct PackAhead {
+  const typename Plan::Scalar* source;
+  Pack<typename Plan::Scalar, Plan::PER_UNIT>* packed;
+  unsigned images;  // 0: nothing left to pack
+};
+
+// warp -> data: 32 * POSITIONS positions of an image at a time, all packing warps of the grid in turn.
+template <class Plan>
+__device__ __forceinline__ void pack_ahead(const PackedGeometry& g, const PackAhead<Plan>& ahead, int warp) {
+  constexpr int POSITIONS = 32 / Plan::PER_UNIT;
+  const unsigned per_image = unsigned(ceil_div(g.plane, 32 * POSITIONS)), items = per_image * ahead.images;
+#pragma unroll 1
+  for (unsigned item = blockIdx.x * Plan::PACKING_WARPS + warp; item < items; item += gridDim.x * Plan::PACKING_WARPS) {
+    const unsigned image = item / per_image;
+    pack_positions<Plan, POSITIONS>(g, ahead.source, ahead.packed, image,
+                                    int(item - image * per_image) * (32 * POSITIONS) + int(threadIdx.x % 32), 32);
+  }
+}
+
+// How many of a warpgroup's runs hold anything of the result.
+template <class Plan>
+__device__ __forceinline__ int runs_in_use(const PackedGeometry& g, const PackedTile& t, int first_run) {
+  const int left = g.flat ? g.result_h * g.pitch - t.column : g.result_h - t.row;
+  const int in_run = g.flat ? Plan::RUN : t.tail ? Plan::RUN / 8 : 1;
+  return left / in_run + (left % in_run != 0) - first_run;
+}
+
+// All products of one stage of one warpgroup, for its first `runs` runs.
+template <class Plan, int runs>
+__device__ __forceinline__ void multiply_stage(float (&sum)[Plan::RUNS][Plan::PRODUCTS][Plan::COLUMNS / 2],
+                                               unsigned long long x, unsigned long long w, const PatchLayout& patch,
+                                               int part_step) {
+#pragma unroll 1
+  for (int kh = 0; kh < Plan::KH; ++kh) {
+#pragma unroll
+    for (int kw = 0; kw < Plan::KW; ++kw) {
+      const unsigned long long at = w + kw * Plan::PARTS * 2 * Plan::CHANNEL_TILE;
+#pragma unroll
+      for (int run = 0; run < runs; ++run) {
+#pragma unroll
+        for (int i = 0; i < Plan::PRODUCTS; ++i) {
+          const unsigned long long positions = x + (kw * Plan::DW + run * patch.run_step + i * patch.group_step);
+#pragma unroll
+          for (int term = 0; term < (Plan::SPLIT ? 3 : 1); ++term) {  // lo * hi, hi * lo, hi * hi; without split the last
+            const unsigned long long a = Plan::SPLIT && term == 0 ? positions + part_step : positions;
+            const unsigned long long b = Plan::SPLIT && term == 1 ? at + 2 * Plan::CHANNEL_TILE : at;
+            if constexpr (Plan::CHANNELS_ARE_ROWS)
+              wgmma<Plan::precision, typename Plan::Scalar, Plan::COLUMNS>(sum[run][i], b, a, 1);
+            else
+              wgmma<Plan::precision, typename Plan::Scalar, Plan::COLUMNS>(sum[run][i], a, b, 1);
+          }
+        }
+      }
+    }
+    x += Plan::DH * patch.pitch;
+    w += Plan::KW * Plan::PARTS * 2 * Plan::CHANNEL_TILE;
+  }
+}
+
+// Eight channels of 32 neighbouring positions at a time go through the warp's own piece of shared memory, so that a
+// warp stores whole rows of sectors. Only lanes of one warp meet.
+template <class Plan>
+__device__ __forceinline__ void store_sums(const PackedGeometry& g, const PackedTile& t, int first_run,
+                                           const float (&sum)[Plan::RUNS][Plan::PRODUCTS][Plan::COLUMNS / 2],
+                                           float* staging, const typename Plan::Scalar* __restrict__ bias,
+                                           typename Plan::Scalar* __restrict__ result) {
+  using Scalar = typename Plan::Scalar;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = lane / 4, pair = lane % 4 * 2;
+  const long long step = 1LL * g.result_d * g.result_h * g.result_w;
+  constexpr int PITCH = Plan::CHANNELS_ARE_ROWS ? 40 : 36;  // no two lanes of an access meet in a bank
+  const int tile_channel = t.channel_tile * Plan::CHANNEL_TILE;
+  Scalar* plane = result + (t.n * Plan::GROUPS + t.group) * Plan::CHANNELS * step + 1LL * t.d * g.result_h * g.result_w;
+
+  const auto store_rows = [&](int channel, int index) {
+    __syncwarp();
+    Scalar* to = plane + channel * step + index;
+#pragma unroll
+    for (int i = 0; i < 8; ++i, to += step) {
+      float value = staging[i * PITCH + lane];
+      if (index < 0 || channel + i >= Plan::CHANNELS) continue;
+      if constexpr (Plan::HAS_BIAS) value += widen(bias[t.group * Plan::CHANNELS + channel + i]);
+      *to = narrow<Scalar>(value);
+    }
+    __syncwarp();
+  };
+#pragma unroll
+  for (int run = 0; run < Plan::RUNS; ++run) {
+    if constexpr (Plan::CHANNELS_ARE_ROWS) {
+#pragma unroll
+      for (int part = 0; part < Plan::RUN / 32; ++part) {
+        const int index = result_index<Plan>(g, t, first_run + run, part * 32 + lane);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            *reinterpret_cast<float2*>(staging + row * PITCH + i * 8 + pair) =
+                make_float2(sum[run][0][(part * 4 + i) * 4 + half * 2], sum[run][0][(part * 4 + i) * 4 + half * 2 + 1]);
+          store_rows(tile_channel + warp * 16 + half * 8, index);
+        }
+      }
+    } else {
+      // Of the 8-row groups of product i a warp holds two; they are PRODUCTS groups of positions apart.
+#pragma unroll
+      for (int part = 0; part < Plan::PRODUCTS / 2; ++part) {
+        const int index = result_index<Plan>(g, t, first_run + run, warp * 16 * Plan::PRODUCTS + part * 32 + lane);
+#pragma unroll
+        for (int eight = 0; eight < Plan::COLUMNS / 8; ++eight) {
+#pragma unroll
+          for (int i = 0; i < Plan::PRODUCTS; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              const int position = (half * Plan::PRODUCTS + i) * 8;
+              if (position / 32 != part) continue;
+              staging[pair * PITCH + position % 32 + row] = sum[run][i][eight * 4 + half * 2];
+              staging[(pair + 1) * PITCH + position % 32 + row] = sum[run][i][eight * 4 + half * 2 + 1];
+            }
+          store_rows(tile_channel + eight * 8, index);
+        }
+      }
+    }
+  }
+}
+
+// Shared memory: resident weights, ring, staging of the warps, barriers.
+// The consumers wait for a full stage, multiply, and give back the stage before when its products are done; the
+// producing warp waits for empty stages. Tiles go to blocks in turn; a block keeps its channel tile and group.
+template <class Plan>
+__device__ __forceinline__ void packed_products(const PackedGeometry& g, const PackAhead<Plan>& ahead, const char* source,
+                                                const char* weights,
+                                                const typename Plan::Scalar* __restrict__ bias,
+                                                typename Plan::Scalar* __restrict__ result) {
+  extern __shared__ __align__(1024) unsigned char packed_memory[];
+  const unsigned base = shared_address(packed_memory);
+  const unsigned ring = base + (g.resident ? Plan::WEIGHT_BYTES : 0);
+  const int staging = (g.resident ? Plan::WEIGHT_BYTES : 0) + g.stages * g.stage_bytes;
+  const unsigned full = base + staging + 4 * Plan::CONSUMERS * Plan::STAGING, empty = full + Plan::MOST_STAGES * 8;
+  const unsigned weights_there = empty + Plan::MOST_STAGES * 8;
+  const int warpgroup = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < g.stages; ++i) {
+      mbarrier_init(full + i * 8, 1);
+      mbarrier_init(empty + i * 8, 4 * Plan::CONSUMERS);
+    }
+    mbarrier_init(weights_there, 1);
+    mbarrier_init_done();
+  }
+  __syncthreads();
+
+  if (warpgroup >= Plan::CONSUMERS) {
+    if constexpr (Plan::LAUNCHED > Plan::KEPT) give_registers<Plan::KEPT>();
+    const int helper = __shfl_sync(~0u, int(threadIdx.x) / 32, 0) - 4 * Plan::CONSUMERS;
+    if (helper > 0) {
+      if constexpr (Plan::PACKING_WARPS != 0) pack_ahead<Plan>(g, ahead, helper - 1);
+    } else {
+      if (g.resident && threadIdx.x == 128 * Plan::CONSUMERS) {
+        const PackedTile t = packed_tile<Plan>(g, blockIdx.x);
+        mbarrier_arrive_expecting(weights_there, Plan::WEIGHT_BYTES);
+        for (int i = 0; i < Plan::KD * Plan::CHUNKS; ++i)
+          bulk_copy(base + i * Plan::SLICE_BYTES,
+                    weights + 1LL * (t.group * Plan::CHANNEL_TILES + t.channel_tile) * Plan::WEIGHT_BYTES +
+                        1LL * i * Plan::SLICE_BYTES,
+                    Plan::SLICE_BYTES, weights_there);
+      }
+      __syncwarp();
+      fill_ring<Plan>(g, source, weights, ring, full, empty);
+    }
+  } else {
+    if constexpr (Plan::TAKEN > Plan::LAUNCHED) take_registers<Plan::TAKEN>();
+    const int lane = threadIdx.x % 32, first_run = warpgroup * Plan::RUNS;
+    float* mine = reinterpret_cast<float*>(packed_memory + staging + threadIdx.x / 32 * Plan::STAGING);
+    if (g.resident) mbarrier_wait(weights_there, 0);
+    RingPlace at;
+    for (long long tile = blockIdx.x; tile < g.tiles; tile += gridDim.x) {
+      const PackedTile t = packed_tile<Plan>(g, tile);
+      const PatchLayout patch = patch_layout<Plan>(g, t);
+      float sum[Plan::RUNS][Plan::PRODUCTS][Plan::COLUMNS / 2];
+#pragma unroll
+      for (int i = 0; i < Plan::RUNS; ++i)
+#pragma unroll
+        for (int j = 0; j < Plan::PRODUCTS; ++j)
+#pragma unroll
+          for (int k = 0; k < Plan::COLUMNS / 2; ++k) sum[i][j][k] = 0.f;
+      const unsigned long long x0 =
+          matrix_descriptor(ring, g.patch * 16, patch.group_step * 16 * (Plan::CHANNELS_ARE_ROWS ? 1 : Plan::PRODUCTS)) +
+          first_run * patch.run_step;
+      const unsigned long long w0 =
+          matrix_descriptor(g.resident ? base : ring + 2 * Plan::PARTS * g.patch * 16, Plan::CHANNEL_TILE * 16, 128);
+      const int runs = __shfl_sync(~0u, runs_in_use<Plan>(g, t, first_run), 0);
+      int before = -1;
+#pragma unroll 1
+      for (int kd = 0; kd < Plan::KD; ++kd) {
+        if (!reaches<Plan>(g, t, kd)) continue;
+#pragma unroll 1
+        for (int chunk = 0; chunk < Plan::CHUNKS; ++chunk) {
+          mbarrier_wait(full + at.stage * 8, at.parity);
+          wgmma_fence();
+          const unsigned stage = at.stage * (g.stage_bytes >> 4);
+          const unsigned slice = g.resident ? (kd * Plan::CHUNKS + chunk) * (Plan::SLICE_BYTES >> 4) : stage;
+          if (runs > 1 || (runs == 1 && Plan::RUNS == 1))
+            multiply_stage<Plan, Plan::RUNS>(sum, x0 + stage, w0 + slice, patch, 2 * g.patch);
+          else if (runs == 1 && Plan::RUNS > 1)
+            multiply_stage<Plan, 1>(sum, x0 + stage, w0 + slice, patch, 2 * g.patch);
+          wgmma_commit();
+          wgmma_wait<1>();
+          if (before >= 0 && lane == 0) mbarrier_arrive(empty + before * 8);
+          before = at.stage;
+          at.next(g.stages);
+        }
+      }
+      wgmma_wait<0>();
+      if (before >= 0 && lane == 0) mbarrier_arrive(empty + before * 8);
+      store_sums<Plan>(g, t, first_run, sum, mine, bias, result);
+    }
+  }
+}
+
+// Packs both operands into the workspace and multiplies, slice by slice; `kernel` calls packed_products<Plan>.
+template <class Plan, class Scalar>
+cudaError_t packed_launch(void (*kernel)(PackedGeometry, PackAhead<Plan>, const char*, const char*, const Scalar*, Scalar*),
+                          const Sizes& sizes, const Scalar* source, const Scalar* weight, const Scalar* bias,
+                          Scalar* result, void* workspace, cudaStream_t stream) {
+  using Unit = Pack<Scalar, Plan::PER_UNIT>;
+  const long long slice = packed_slice<Plan>(sizes);
+  PackedGeometry g = packed_geometry_of<Plan>(sizes, slice);
+  if (g.stages < 2) return cudaErrorInvalidConfiguration;
+  const long long source_step = 1LL * Plan::GROUPS * Plan::SUMMED * g.source_d * g.source_h * g.source_w;
+  const long long result_step = 1LL * Plan::GROUPS * Plan::CHANNELS * g.result_d * g.result_h * g.result_w;
+  char* packed[2] = {static_cast<char*>(workspace), static_cast<char*>(workspace) + (slice < sizes.batch ? g.source_bytes : 0)};
+  char* packed_weights = packed[1] + g.source_bytes;
+
+  const int per_image = ceil_div(g.plane, PACK_THREADS * PACK_POSITIONS);
+  const int images = Plan::GROUPS * Plan::UNITS_OF_SOURCE * g.source_d;  // of one n
+  pack_source<Plan><<<flat_grid(slice * images * per_image), PACK_THREADS, 0, stream>>>(
+      g, source, reinterpret_cast<Unit*>(packed[0]), per_image);
+  cudaError_t error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+  constexpr int WEIGHTS = Plan::GROUPS * Plan::CHANNEL_TILES * (Plan::WEIGHT_BYTES / int(sizeof(Scalar)));
+  pack_weights<Plan><<<ceil_div(WEIGHTS, 256), 256, 0, stream>>>(weight, reinterpret_cast<Scalar*>(packed_weights));
+  error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+
+  int device = 0, multiprocessors = 1;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  constexpr int VARIETIES = Plan::GROUPS * Plan::CHANNEL_TILES;
+  const long long most = larger(multiprocessors * Plan::BLOCKS / VARIETIES, 1) * 1LL * VARIETIES;
+  const int bytes = (g.resident ? Plan::WEIGHT_BYTES : 0) + g.stages * g.stage_bytes + Plan::FIXED_BYTES;
+  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  int buffer = 0;
+  for (long long n = 0; n < sizes.batch && error == cudaSuccess; n += slice, buffer ^= 1) {
+    const long long after = n + slice, coming = sizes.batch - after < slice ? sizes.batch - after : slice;
+    g.tiles = g.tiles / g.batch * (sizes.batch - n < slice ? sizes.batch - n : slice);
+    g.batch = sizes.batch - n < slice ? sizes.batch - n : slice;
+    const PackAhead<Plan> ahead = {source + after * source_step, reinterpret_cast<Unit*>(packed[buffer ^ 1]),
+                                   coming > 0 ? unsigned(coming * images) : 0u};
+    kernel<<<unsigned(g.tiles < most ? g.tiles : most), Plan::THREADS, bytes, stream>>>(
+        g, ahead, packed[buffer], packed_weights, bias, result + n * result_step);
+    error = cudaGetLastError();
+  }
+  return error;
+}

@@ -1,0 +1,91 @@
+// What a warp of split_mma does with a staged tile.
+#pragma once
+#include "common/const_loop.cuh"
+#include "common/ptx.cuh"
+#include "common/split_mma_plan.cuh"
+
+// What TF32 leaves of x, itself in TF32; 0 for an infinity.
+__device__ __forceinline__ float tf32_rest(float x, float big) {
+  return x == big ? 0.f : round_to_tf32(x - big);
+}
+
+template <int COUNT>
+__device__ __forceinline__ void load_vectors(float (&to)[COUNT], const float* from) {
+  static_assert(COUNT % 4 == 0, "whole vectors of 16 bytes");
+#pragma unroll
+  for (int i = 0; i < COUNT / 4; ++i) {
+    const float4 v = *reinterpret_cast<const float4*>(from + 4 * i);
+    to[4 * i] = v.x, to[4 * i + 1] = v.y, to[4 * i + 2] = v.z, to[4 * i + 3] = v.w;
+  }
+}
+
+template <class Plan>
+using SplitMmaSums = float[Plan::MA][Plan::NB][Plan::KT][4];
+
+// sum += x * gy over 32 positions. The reduction slots of an MMA may be any positions as long as both operands agree:
+// lane column t owns the strip of positions 8 t .. 8 t + 7, and MMA j takes its positions 2 j and 2 j + 1. A tap's
+// shift is then an index into a window of registers, so one read of gy serves every tap of the row.
+// x and gy point at (first row of the warp's tile + lane / 4, 8 * (lane % 4)).
+template <class Plan, int X_PITCH, int GY_PITCH>
+__device__ __forceinline__ void multiply_strips(SplitMmaSums<Plan>& sum, const float* x, const float* gy) {
+  using Group = typename Plan::Group;
+  constexpr int MA = Plan::MA, NB = Plan::NB;
+  constexpr bool THREE = Plan::THREE;
+  float a[MA][2][8];
+  [[maybe_unused]] float a_rest[THREE ? MA : 1][2][8];
+#pragma unroll
+  for (int m = 0; m < MA; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      load_vectors(a[m][half], x + (m * 16 + half * 8) * X_PITCH);
+      if constexpr (THREE) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float whole = a[m][half][i];
+          a[m][half][i] = round_to_tf32(whole);
+          a_rest[m][half][i] = tf32_rest(whole, a[m][half][i]);
+        }
+      }
+    }
+#pragma unroll
+  for (int n = 0; n < NB; ++n) {
+    const_loop<0, Group::PLANES>([&](auto plane) {
+      constexpr int P = decltype(plane)::value, WINDOW = 8 + Group::halo(P);
+      float window[WINDOW];
+      [[maybe_unused]] float window_rest[THREE ? WINDOW : 1];
+      load_vectors(window, gy + n * 8 * GY_PITCH + Plan::plane_at(P, Plan::TILE));
+      if constexpr (THREE) {
+#pragma unroll
+        for (int i = 0; i < WINDOW; ++i) {
+          const float whole = window[i];
+          window[i] = round_to_tf32(whole);
+          window_rest[i] = tf32_rest(whole, window[i]);
+        }
+      }
+      // Step by step through the strip, so that neighbouring MMAs add to different sums.
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const_loop<0, Plan::KT>([&](auto tap) {
+          constexpr int K = decltype(tap)::value, TAP = Group::END - Group::COUNT + K;
+          if constexpr (Group::meets(TAP, P)) {
+            constexpr int STEP = Group::step(TAP, P);
+            const float b[2] = {window[2 * j + STEP], window[2 * j + 1 + STEP]};
+#pragma unroll
+            for (int m = 0; m < MA; ++m) {
+              const float own[4] = {a[m][0][2 * j], a[m][1][2 * j], a[m][0][2 * j + 1], a[m][1][2 * j + 1]};
+              float(&d)[4] = sum[m][n][K];
+              if constexpr (THREE) {
+                const float b_rest[2] = {window_rest[2 * j + STEP], window_rest[2 * j + 1 + STEP]};
+                const float rest[4] = {a_rest[m][0][2 * j], a_rest[m][1][2 * j], a_rest[m][0][2 * j + 1],
+                                       a_rest[m][1][2 * j + 1]};
+                mma_m16n8k8_tf32(d, rest, b, d);  // small terms first: they are lost least
+                mma_m16n8k8_tf32(d, own, b_rest, d);
+              }
+              mma_m16n8k8_tf32(d, own, b, d);
+            }
+          }
+        });
+      }
+    });
+  }
+}

@@ -1,0 +1,91 @@
+// Rows of a tensor on their way into shared memory: copied without registers, and rounded once where they arrived.
+#pragma once
+#include "common/problem.cuh"
+#include "common/ptx.cuh"
+#include "common/scalar.cuh"
+
+// Where a block's rows come from: `channels` of them, `plane` elements apart; column c is element first + c * step of a
+// row of `length`, or 0 beside it. channels = 0: all zeros.
+template <class Scalar>
+struct RowSource {
+  const Scalar* row;
+  long long plane;
+  int channels, first, length;
+};
+
+// The widest copy that meets only whole vectors of a row: 4, 2 or 1 elements.
+template <class Scalar>
+inline int copy_width(const Scalar* tensor, int length) {
+  const auto address = reinterpret_cast<unsigned long long>(tensor);
+  if (sizeof(Scalar) != 4) return 1;
+  return length % 4 == 0 && address % 16 == 0 ? 4 : length % 2 == 0 && address % 8 == 0 ? 2 : 1;
+}
+
+// The vectors of ROWS x COLUMNS elements that belong to this thread: body(row, column, turn). Where it can be, a thread
+// keeps its column, so that from turn to turn only the row grows, by a constant.
+template <int THREADS, int ROWS, int VECTORS, class Body>
+__device__ __forceinline__ void for_own_vectors(const Body& body) {
+  if constexpr (THREADS % VECTORS == 0) {
+    constexpr int STRIDE = THREADS / VECTORS, TURNS = ceil_div(ROWS, STRIDE);
+    const int row = threadIdx.x / VECTORS, column = threadIdx.x % VECTORS;
+#pragma unroll
+    for (int turn = 0; turn < TURNS; ++turn)
+      if (ROWS % STRIDE == 0 || row + turn * STRIDE < ROWS) body(row, turn * STRIDE, column);
+  } else {
+#pragma unroll 4
+    for (int e = threadIdx.x; e < ROWS * VECTORS; e += THREADS) body(e / VECTORS, 0, e % VECTORS);
+  }
+}
+
+template <int THREADS, int ROWS, int COLUMNS, int PITCH, int STEP, int WIDTH, class Scalar>
+__device__ __forceinline__ void copy_rows_by(float* to, const RowSource<Scalar>& from) {
+  for_own_vectors<THREADS, ROWS, COLUMNS / WIDTH>([&](int row, int more, int vector) {
+    const int at = from.first + vector * WIDTH * STEP;
+    const int rows = unsigned(at) < unsigned(from.length) ? from.channels - row : 0;
+    const Scalar* source = from.row + row * from.plane + at;
+    float* target = to + row * PITCH + vector * WIDTH + more * PITCH;
+    if constexpr (sizeof(Scalar) == 4) {
+      cp_async<WIDTH * 4>(target, more < rows ? source + more * from.plane : from.row, more < rows ? WIDTH * 4 : 0);
+    } else {
+      *target = more < rows ? widen(source[more * from.plane]) : 0.f;  // exact: TF32 holds either type
+    }
+  });
+}
+
+template <int THREADS, int ROWS, int COLUMNS, int PITCH, int WIDTH>
+__device__ __forceinline__ void round_rows_by(float* rows) {
+  for_own_vectors<THREADS, ROWS, COLUMNS / WIDTH>([&](int row, int more, int vector) {
+    float* at = rows + row * PITCH + vector * WIDTH + more * PITCH;
+    if constexpr (WIDTH == 4) {
+      float4 v = *reinterpret_cast<float4*>(at);
+      v.x = round_to_tf32(v.x), v.y = round_to_tf32(v.y), v.z = round_to_tf32(v.z), v.w = round_to_tf32(v.w);
+      *reinterpret_cast<float4*>(at) = v;
+    } else if constexpr (WIDTH == 2) {
+      float2 v = *reinterpret_cast<float2*>(at);
+      v.x = round_to_tf32(v.x), v.y = round_to_tf32(v.y);
+      *reinterpret_cast<float2*>(at) = v;
+    } else {
+      *at = round_to_tf32(*at);
+    }
+  });
+}
+
+// All threads of the block call these with the same `width`; a thread rounds exactly what it copied itself, so between
+// the two it needs cp_async_wait() and no barrier.
+template <int THREADS, int ROWS, int COLUMNS, int PITCH, int STEP, class Scalar>
+__device__ __forceinline__ void copy_rows(float* to, const RowSource<Scalar>& from, int width) {
+  if constexpr (STEP == 1 && sizeof(Scalar) == 4) {
+    if (width == 4) return copy_rows_by<THREADS, ROWS, COLUMNS, PITCH, 1, 4>(to, from);
+    if (width == 2) return copy_rows_by<THREADS, ROWS, COLUMNS, PITCH, 1, 2>(to, from);
+  }
+  copy_rows_by<THREADS, ROWS, COLUMNS, PITCH, STEP, 1>(to, from);
+}
+
+template <int THREADS, int ROWS, int COLUMNS, int PITCH, int STEP>
+__device__ __forceinline__ void round_rows(float* rows, int width) {
+  if constexpr (STEP == 1) {
+    if (width == 4) return round_rows_by<THREADS, ROWS, COLUMNS, PITCH, 4>(rows);
+    if (width == 2) return round_rows_by<THREADS, ROWS, COLUMNS, PITCH, 2>(rows);
+  }
+  round_rows_by<THREADS, ROWS, COLUMNS, PITCH, 1>(rows);
+}

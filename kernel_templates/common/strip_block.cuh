@@ -1,0 +1,142 @@
+// A whole block of a strip GEMM, and its launch.
+#pragma once
+#include "common/strip_store.cuh"
+
+// Persistent: a block keeps its channel tile and walks over tiles of positions. Copies run STAGES - 1 steps ahead,
+// across tiles too, so that they go on while results are stored.
+// All threads meet once a step: after it the step's copies are there, and the buffer of the step before is free.
+template <class C>
+__device__ __forceinline__ void strip_block(const StripArguments& a, float* shared) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int warp_m = warp % C::WARPS_M, warp_n = warp / C::WARPS_M;
+  const int cell = blockIdx.x % C::CELLS;
+  float* const weights = shared;
+  float* const inputs = weights + C::WEIGHT_FLOATS;
+  float* const image = inputs + C::STAGES * C::INPUT_STAGE + warp * 8 * C::IMAGE_PITCH;
+  const float* const packed = a.packed + cell * C::WEIGHT_TILE;
+
+  StripSteps<C> ahead;
+  ahead.start(a);
+  int filled = 0;
+  const auto fill = [&]() {
+    if (!ahead.tile.ended(a)) {
+      copy_step<C>(a, ahead, cell, inputs + filled * C::INPUT_STAGE, weights + filled * C::WEIGHT_STAGE);
+      ahead.next(a);
+    }
+    filled = filled + 1 == C::STAGES ? 0 : filled + 1;
+    cp_async_commit();
+  };
+  if constexpr (C::WEIGHTS == StripWeights::resident)
+    for (int i = threadIdx.x * 4; i < int(C::WEIGHT_TILE); i += C::THREADS * 4) cp_async<16>(weights + i, packed + i);
+  for (int i = 0; i < C::STAGES - 1; ++i) fill();
+
+  int stage = 0;
+  StripTile<C> tile;
+  for (tile.start(a); !tile.ended(a); tile.next(a)) {
+    float sum[C::W::CLASSES][C::MA][C::STRIP][4] = {};
+    bool any = false;
+#pragma unroll 1
+    for (int depth_tap = tile.depth_tap(a, 0); depth_tap < C::D::TAPS; depth_tap = tile.depth_tap(a, depth_tap + 1)) {
+      any = true;
+#pragma unroll 1
+      for (int chunk = 0; chunk < C::CHUNKS; ++chunk) {
+        cp_async_wait<C::STAGES - 2>();
+        __syncthreads();
+        fill();
+        const float* x = inputs + stage * C::INPUT_STAGE;
+        x += (warp_n * C::WARP_COLUMNS + lane / 4 * C::STRIP) * C::W::IN_STEP;
+        const int slab0 = depth_tap * C::SLABS + chunk * (C::CHANNELS / 8);
+        const float* from = C::WEIGHTS == StripWeights::direct     ? packed + 1LL * slab0 * C::WEIGHT_SLAB
+                            : C::WEIGHTS == StripWeights::resident ? weights + slab0 * C::WEIGHT_SLAB
+                                                                   : weights + stage * C::WEIGHT_STAGE;
+        from += warp_m * C::MA * C::PLANES_OF_A * 128 + lane * 4;
+#pragma unroll 1
+        for (int slab = 0; slab < C::CHANNELS / 8; ++slab, x += 8 * C::PITCH, from += C::WEIGHT_SLAB)
+#pragma unroll C::ROWS_UNROLLED
+          for (int tap = 0; tap < C::H::TAPS; ++tap) {
+            if (C::H::OUT_STEP > 1 && C::H::residue(tap) != tile.residue_h()) continue;
+            const int rows = C::ROW_PLANES > 1 ? tap * C::CHANNELS * C::PITCH
+                                               : C::H::offset(tap) * a.pitch * C::W::IN_STEP;
+            add_row<C>(sum, x + rows, from + tap * C::W::TAPS * C::MT * C::PLANES_OF_A * 128, lane);
+          }
+        stage = stage + 1 == C::STAGES ? 0 : stage + 1;
+      }
+    }
+    if (a.out_vector == 4) {
+      store_tile<C, 4>(a, tile, sum, cell, warp_m, warp_n, lane, image, any);
+    } else if (a.out_vector == 2) {
+      store_tile<C, 2>(a, tile, sum, cell, warp_m, warp_n, lane, image, any);
+    } else {
+      store_tile<C, 1>(a, tile, sum, cell, warp_m, warp_n, lane, image, any);
+    }
+  }
+  cp_async_wait<0>();
+}
+
+// The most of 4, 2, 1 floats that divide both the row length and the address.
+inline int strip_vector(int row, const void* address) {
+  const unsigned long long bits = reinterpret_cast<unsigned long long>(address) / 4 | unsigned(row);
+  return bits % 4 == 0 ? 4 : bits % 2 == 0 ? 2 : 1;
+}
+
+template <class C>
+StripArguments strip_arguments(const Sizes& sizes, const float* in, const float* packed, const float* bias,
+                               float* out) {
+  StripArguments a = {};
+  a.in = in, a.packed = packed, a.bias = bias, a.out = out;
+  a.in_d = C::FORWARD ? sizes.in_d : sizes.out_d, a.out_d = C::FORWARD ? sizes.out_d : sizes.in_d;
+  a.in_h = C::FORWARD ? sizes.in_h : sizes.out_h, a.out_h = C::FORWARD ? sizes.out_h : sizes.in_h;
+  a.in_w = C::FORWARD ? sizes.in_w : sizes.out_w, a.out_w = C::FORWARD ? sizes.out_w : sizes.in_w;
+  a.depth = C::D::steps(a.out_d);
+  a.rows = C::H::steps(a.out_h);
+  const int steps = C::W::steps(a.out_w);
+  // Of a row of `pitch` positions these are no results: they only hold what the last ones reach.
+  constexpr int HALO = ceil_div(C::W::REACH + C::LEAD, C::W::IN_STEP);
+  constexpr int WIDEST = C::ROWS_APART > 0 ? C::MAX_PITCH : ceil_div(16384 + HALO, 4 * C::W::IN_STEP) * 4 + HALO + 4;
+  constexpr int MOST = (WIDEST - HALO) / 4 * 4;
+  static_assert(MOST > 0, "MAX_PITCH must be longer than the kernel along W");
+  a.column_blocks = ceil_div(steps, MOST);
+  a.columns = round_up(ceil_div(steps, a.column_blocks), 4);
+  a.column_blocks = ceil_div(steps, a.columns);
+  a.pitch = round_up(a.columns + HALO, 4);
+  a.tiles = int(ceil_div(1LL * (a.rows - 1) * a.pitch + a.columns, 1LL * C::COLUMNS));
+  a.by_pitch = unsigned((1ULL << 32) / a.pitch + 1);
+  a.by_in_pitch = unsigned((1ULL << 32) / (a.pitch * C::W::IN_STEP) + 1);
+  a.items = sizes.batch * a.depth * a.column_blocks * a.tiles;
+  a.in_vector = strip_vector(a.in_w, in);
+  a.out_vector = strip_vector(a.out_w | C::W::CUT, out);
+  return a;
+}
+
+template <class C>
+long long strip_workspace() {
+  return 4 * C::CELLS * C::WEIGHT_TILE;
+}
+
+template <class C, class Pack, class Kernel>
+cudaError_t launch_strips(Pack pack, Kernel kernel, const Sizes& sizes, const float* in, const float* weight,
+                          const float* bias, float* out, void* workspace, cudaStream_t stream) {
+  if (sizes.batch == 0) return cudaSuccess;
+  float* packed = static_cast<float*>(workspace);
+  const StripArguments a = strip_arguments<C>(sizes, in, packed, bias, out);
+  int device = 0, processors = 0, blocks = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(C::SHARED_BYTES));
+  if (error == cudaSuccess)
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, C::THREADS, size_t(C::SHARED_BYTES));
+  if (error != cudaSuccess) return error;
+  constexpr long long THREADS_TO_PACK = C::CELLS * C::WEIGHT_TILE / (4 * C::PLANES_OF_A);
+  pack<<<unsigned(ceil_div(THREADS_TO_PACK, 256LL) < 1024 ? ceil_div(THREADS_TO_PACK, 256LL) : 1024), 256, 0, stream>>>(
+      weight, packed);
+  error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+  // One wave; each channel tile gets the same number of blocks, and they share its tiles evenly.
+  long long each = 1LL * processors * (blocks > 0 ? blocks : 1) / C::CELLS;
+  if (each < 1) each = 1;
+  if (each > a.items) each = a.items;
+  each = ceil_div(a.items, ceil_div(a.items, each));
+  kernel<<<unsigned(each * C::CELLS), C::THREADS, size_t(C::SHARED_BYTES), stream>>>(a);
+  return cudaGetLastError();
+}

@@ -1,0 +1,130 @@
+// Everything a strip GEMM knows at compile time: tile shape, strides in shared memory, fragment order of the channels.
+//
+// Rows (channels of the result, "M") x columns (positions, "N"), summed over channels ("K") and taps. A position is a
+// step along W (strip_axis.cuh); the rows of steps of one plane lie one behind the other at a pitch, so that a tile is
+// a run of COLUMNS positions, whatever the width of the plane.
+#pragma once
+#include "common/problem.cuh"
+#include "common/strip_axis.cuh"
+
+enum class StripWeights { automatic, resident, streamed, direct };
+
+constexpr __host__ __device__ int round_up(int value, int multiple) { return ceil_div(value, multiple) * multiple; }
+
+// Which channel of a slab of 8 stands in slot k of a fragment. Three orders; the one without bank conflicts is taken.
+constexpr __host__ __device__ int strip_channel(int order, int slot) {
+  const int q = slot & 3, high = slot >> 2;
+  if (order == 1) return 2 * q + high;
+  if (order == 2) return (q & 1) + ((q & 2) << 1) + (high << 1);
+  return slot;
+}
+
+// Worst number of lanes of a quarter-warp whose 16 bytes lie in the same four banks, when lane (g, t) reads
+// channel(t) * pitch + g * step (floats).
+constexpr int strip_conflicts(int order, int pitch, int step) {
+  int worst = 0;
+  for (int high = 0; high < 2; ++high)
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      int hits[8] = {};
+      for (int lane = quarter * 8; lane < quarter * 8 + 8; ++lane) {
+        const int at = (strip_channel(order, lane % 4 + 4 * high) * pitch + lane / 4 * step) / 4 % 8;
+        if (++hits[at] > worst) worst = hits[at];
+      }
+    }
+  return worst;
+}
+
+struct StripPlacement {
+  int order, pitch;
+};
+
+constexpr StripPlacement strip_placement(int width, int step) {
+  StripPlacement best = {0, width};
+  int fewest = 99;
+  for (int pad = 0; pad < 32; pad += 4)
+    for (int order = 0; order < 3; ++order) {
+      const int found = strip_conflicts(order, width + pad, step);
+      if (found < fewest) {
+        fewest = found;
+        best = {order, width + pad};
+      }
+    }
+  return best;
+}
+
+template <bool FORWARD_, class Layer, class Tune>
+struct StripConfig {
+  static constexpr bool FORWARD = FORWARD_;
+  using D = StripAxis<FORWARD, Layer::kernel_d, Layer::stride_d, Layer::padding_d, Layer::dilation_d>;
+  using H = StripAxis<FORWARD, Layer::kernel_h, Layer::stride_h, Layer::padding_h, Layer::dilation_h>;
+  using W = StripAxis<FORWARD, Layer::kernel_w, Layer::stride_w, Layer::padding_w, Layer::dilation_w>;
+
+  static constexpr int GROUPS = Layer::groups;
+  static constexpr int M = (FORWARD ? Layer::out_channels : Layer::in_channels) / GROUPS;
+  static constexpr int K = (FORWARD ? Layer::in_channels : Layer::out_channels) / GROUPS;
+  static constexpr bool HAS_BIAS = FORWARD && Layer::has_bias;
+  static constexpr int PLANES_OF_A = Tune::precision == Precision::tf32x3 ? 2 : 1;  // high parts; low parts
+
+  // Taps along H share one plane of rows in shared memory, shifted by whole rows, where the rows they need are
+  // neighbours; else each tap has the rows it meets.
+  static constexpr bool SHARED_ROWS = H::IN_STEP == 1 && H::REACH <= 6;
+  static constexpr int ROW_PLANES = SHARED_ROWS ? 1 : H::TAPS;
+
+  // Tile shape; 0 in a tunable: chosen here, so that the sums fit the registers. The header's [derived] repeats this.
+  static constexpr int SUMS = FORWARD ? (W::TAPS < W::OUT_STEP ? W::TAPS : W::OUT_STEP) : 1;  // residues, at most
+  static constexpr int STRIP = Tune::STRIP > 0 ? Tune::STRIP : SUMS > 2 || W::IN_STEP > 1 ? 4 : 8;
+  static constexpr int FRAGMENTS = ceil_div(M, 16);
+  static constexpr int ROOM = SUMS > 2 || (H::TAPS > 1 && W::TAPS > 5) ? 16 : 32;
+  static constexpr int MA_MOST = ROOM / (SUMS * STRIP) < 1 ? 1 : ROOM / (SUMS * STRIP) < 4 ? ROOM / (SUMS * STRIP) : 4;
+  static constexpr int MA = Tune::FRAGMENTS_M > 0 ? Tune::FRAGMENTS_M : FRAGMENTS < MA_MOST ? FRAGMENTS : MA_MOST;
+  static constexpr int WARPS_M = Tune::WARPS_M > 0 ? Tune::WARPS_M : FRAGMENTS > MA ? 2 : 1;
+  static constexpr int WARPS_N = Tune::WARPS_N > 0 ? Tune::WARPS_N : STRIP * WARPS_M > 8 ? 2 : 4;
+  static constexpr bool FEW_TAPS = SHARED_ROWS && (H::TAPS == 1 || H::OUT_STEP > 1);  // in a step
+  static constexpr int CHANNELS_AUTO = !FEW_TAPS ? 8 : H::TAPS == 1 && WARPS_M == 2 ? 32 : 16;
+  static constexpr int CHANNELS_WANTED = Tune::CHANNELS > 0 ? Tune::CHANNELS : CHANNELS_AUTO;
+  static constexpr int CHANNELS = CHANNELS_WANTED < round_up(K, 8) ? CHANNELS_WANTED : round_up(K, 8);
+  static constexpr int STAGES = Tune::STAGES;
+  static constexpr int WARPS = WARPS_M * WARPS_N, THREADS = 32 * WARPS;
+  static constexpr int MT = WARPS_M * MA, TILE_M = 16 * MT, M_TILES = ceil_div(FRAGMENTS, MT);
+  static constexpr int WARP_COLUMNS = 8 * STRIP, COLUMNS = WARPS_N * WARP_COLUMNS;
+
+  // Input in shared memory: [row plane][channel][position].
+  static constexpr int LEAD = (W::BASE % 4 + 4) % 4;  // positions before the first one, so that copies are aligned
+  // What a lane's strip meets.
+  static constexpr int WINDOW = round_up((STRIP - 1) * W::IN_STEP + W::REACH + 1 + LEAD, 4);
+  static constexpr int SPAN = (COLUMNS - STRIP) * W::IN_STEP + WINDOW;
+  static constexpr int MAX_PITCH = Tune::MAX_PITCH;  // positions from row to row, where rows are shared
+  static constexpr int ROWS_APART = SHARED_ROWS ? H::REACH : 0;
+  static constexpr int WIDTH = SPAN + ROWS_APART * MAX_PITCH * W::IN_STEP;
+  static constexpr StripPlacement PLACEMENT = strip_placement(WIDTH, STRIP * W::IN_STEP);
+  static constexpr int PITCH = PLACEMENT.pitch, ORDER = PLACEMENT.order;
+  static constexpr int INPUT_STAGE = ROW_PLANES * CHANNELS * PITCH;  // floats
+
+  // Weights: [depth tap][slab of 8 channels][tap of the plane][fragment][high, low][lane][4].
+  static constexpr int TAPS = H::TAPS * W::TAPS;
+  static constexpr int CHUNKS = ceil_div(K, CHANNELS), SLABS = CHUNKS * (CHANNELS / 8);
+  static constexpr int WEIGHT_SLAB = TAPS * MT * PLANES_OF_A * 128;
+  static constexpr long long WEIGHT_TILE = 1LL * D::TAPS * SLABS * WEIGHT_SLAB;
+  static constexpr int WEIGHT_STAGE = CHANNELS / 8 * WEIGHT_SLAB;
+  static constexpr StripWeights CHOICE = StripWeights(Tune::WEIGHTS);
+  static constexpr StripWeights WEIGHTS = CHOICE != StripWeights::automatic ? CHOICE
+                                          : WEIGHT_TILE <= 49152 / 4        ? StripWeights::resident
+                                          : WEIGHT_STAGE <= 20480 / 4       ? StripWeights::streamed
+                                                                            : StripWeights::direct;
+  static constexpr long long WEIGHT_FLOATS = WEIGHTS == StripWeights::resident   ? WEIGHT_TILE
+                                             : WEIGHTS == StripWeights::streamed ? 1LL * STAGES * WEIGHT_STAGE
+                                                                                 : 0;
+
+  // Results of a warp on their way out: 8 channels x its positions.
+  static constexpr int IMAGE_WIDTH = WARP_COLUMNS * W::OUT_STEP, IMAGE_PITCH = IMAGE_WIDTH + 4;
+  static constexpr long long SHARED_BYTES =
+      4 * (WEIGHT_FLOATS + 1LL * STAGES * INPUT_STAGE + 1LL * WARPS * 8 * IMAGE_PITCH);
+
+  static constexpr int ROWS_UNROLLED = Tune::UNROLL && H::OUT_STEP == 1 && TAPS <= 15 ? H::TAPS : 1;
+  // Blocks a multiprocessor should hold: the compiler limits registers to that.
+  static constexpr int HELD = SUMS * MA * STRIP * 4 + 2 * (WINDOW < 48 ? WINDOW : 48);
+  static constexpr int BLOCKS = Tune::BLOCKS > 0 ? Tune::BLOCKS : WARPS > 4 ? (HELD <= 72 ? 2 : 1) : HELD <= 88 ? 3 : 2;
+  static constexpr int CELLS = GROUPS * M_TILES;  // a block keeps its group and tile of channels
+  static_assert(STRIP % 4 == 0, "a lane reads its strip 16 bytes at a time");
+  static_assert(CHANNELS % 8 == 0, "a fragment takes 8 channels");
+};

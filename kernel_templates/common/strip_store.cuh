@@ -1,0 +1,121 @@
+// The end of a strip GEMM: sums from fragments through shared memory to whole rows of the result, zeros of residues
+// that no tap meets included.
+#pragma once
+#include "common/pack.cuh"
+#include "common/strip_gemm.cuh"
+
+// Where a run of 4 positions lies in the image: strips of neighbouring lanes fall into different banks.
+template <class C>
+__device__ __forceinline__ int image_quad(int quad) {
+  return C::STRIP * C::W::OUT_STEP / 2 % 4 == 0 ? quad ^ ((quad >> 3 & 3) << 1) : quad;
+}
+
+// 8 channels (half: the upper 8 of a fragment of 16) x the positions of a warp.
+template <class C>
+__device__ __forceinline__ void fill_image(float* image, const float (&sum)[C::W::CLASSES][C::MA][C::STRIP][4], int m,
+                                           int half, int lane) {
+  const int g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int e = 0; e < 2; ++e)
+    strip_unrolled<C::STRIP * C::W::OUT_STEP / 4>([&](auto part) {
+      constexpr int FIRST = decltype(part)::value * 4;
+      float v[4];
+      strip_unrolled<4>([&](auto which) {
+        constexpr int AT = FIRST + decltype(which)::value, J = AT / C::W::OUT_STEP, R = AT % C::W::OUT_STEP;
+        if constexpr (C::W::met(R)) {
+          v[AT - FIRST] = sum[C::W::class_of(R)][m][J][2 * half + e];
+        } else {
+          v[AT - FIRST] = 0.0f;
+        }
+      });
+      const int quad = ((2 * t + e) * C::STRIP * C::W::OUT_STEP + FIRST) / 4;
+      *reinterpret_cast<float4*>(image + g * C::IMAGE_PITCH + 4 * image_quad<C>(quad)) =
+          make_float4(v[0], v[1], v[2], v[3]);
+    });
+}
+
+// Streaming: the result is not read again here, the inputs are.
+__device__ __forceinline__ void store_strip(float* out, const Pack<float, 4>& v) {
+  __stcs(reinterpret_cast<float4*>(out), make_float4(v.value[0], v.value[1], v.value[2], v.value[3]));
+}
+__device__ __forceinline__ void store_strip(float* out, const Pack<float, 2>& v) {
+  __stcs(reinterpret_cast<float2*>(out), make_float2(v.value[0], v.value[1]));
+}
+__device__ __forceinline__ void store_strip(float* out, const Pack<float, 1>& v) {
+  __stcs(out, v.value[0]);
+}
+
+// VECTOR positions a lane at a time, a row after the other; neighbouring lanes write neighbours. The places in the
+// result are the same for all channels: each lane works its own out once.
+template <class C, int VECTOR>
+__device__ __forceinline__ void store_tile(const StripArguments& a, const StripTile<C>& tile,
+                                           const float (&sum)[C::W::CLASSES][C::MA][C::STRIP][4], int cell, int warp_m,
+                                           int warp_n, int lane, float* image, bool any) {
+  constexpr int PIECES = C::IMAGE_WIDTH / VECTOR;
+  constexpr int LANES = PIECES < 32 && 32 % PIECES == 0 ? PIECES : 32;  // of a row; the others write the next row
+  constexpr int TOGETHER = 32 / LANES, ROUNDS = ceil_div(PIECES, LANES), TURNS = 8 / TOGETHER;
+  constexpr int HELD = 16 / (ROUNDS * VECTOR), FIT = HELD < TURNS ? HELD : TURNS;
+  constexpr int BATCH = FIT >= 8 ? 8 : FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1;  // turns whose loads come before their stores
+  static_assert(TOGETHER <= 8 && TURNS % BATCH == 0, "rows of an image divide evenly");
+  const long long plane = 1LL * a.out_h * a.out_w, volume = plane * a.out_d;
+  const int row_of_lane = lane / LANES, piece = lane % LANES;
+  const int channel0 = cell % C::M_TILES * C::TILE_M + warp_m * C::MA * 16 + row_of_lane;
+  const int first = cell / C::M_TILES * C::M;  // of the group
+  const int row0 = tile.row * C::H::OUT_STEP + tile.residue_h() - C::H::CUT;
+  float* to = a.out + (tile.n * (C::GROUPS * C::M) + first) * volume + tile.out_d() * plane + 1LL * row0 * a.out_w;
+  int place[ROUNDS];
+#pragma unroll
+  for (int i = 0; i < ROUNDS; ++i) {
+    const int at = (piece + LANES * i) * VECTOR;
+    const int along = tile.column + warp_n * C::WARP_COLUMNS + at / C::W::OUT_STEP;
+    const int rows_on = divided(along, a.by_pitch);
+    const int column = along - rows_on * a.pitch;
+    const int w = (tile.block * a.columns + column) * C::W::OUT_STEP + at % C::W::OUT_STEP - C::W::CUT;
+    const int h = row0 + rows_on * C::H::OUT_STEP;
+    const bool inside = at < C::IMAGE_WIDTH && column < a.columns && unsigned(w) < unsigned(a.out_w) &&
+                        unsigned(h) < unsigned(a.out_h);
+    place[i] = inside ? rows_on * C::H::OUT_STEP * a.out_w + w : -1;
+  }
+#pragma unroll
+  for (int m = 0; m < C::MA; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (any) {
+        __syncwarp();
+        fill_image<C>(image, sum, m, half, lane);
+        __syncwarp();
+      }
+#pragma unroll
+      for (int turn0 = 0; turn0 < TURNS; turn0 += BATCH) {
+        const int channel = channel0 + m * 16 + half * 8 + turn0 * TOGETHER;
+        float* out = to + channel * volume;
+        Pack<float, VECTOR> v[BATCH][ROUNDS] = {};
+        if (any) {
+#pragma unroll
+          for (int turn = 0; turn < BATCH; ++turn)
+#pragma unroll
+            for (int i = 0; i < ROUNDS; ++i) {
+              const int at = PIECES % LANES == 0 ? (piece + LANES * i) * VECTOR
+                                                 : min(piece + LANES * i, PIECES - 1) * VECTOR;
+              const float* row = image + ((turn0 + turn) * TOGETHER + row_of_lane) * C::IMAGE_PITCH;
+              v[turn][i] = *reinterpret_cast<const Pack<float, VECTOR>*>(row + 4 * image_quad<C>(at / 4) + at % 4);
+            }
+        }
+#pragma unroll
+        for (int turn = 0; turn < BATCH; ++turn) {
+          if (C::M % C::TILE_M != 0 && channel + turn * TOGETHER >= C::M) break;
+          if constexpr (C::HAS_BIAS) {
+            const float bias = __ldg(a.bias + first + channel + turn * TOGETHER);
+#pragma unroll
+            for (int i = 0; i < ROUNDS; ++i)
+#pragma unroll
+              for (int e = 0; e < VECTOR; ++e) v[turn][i].value[e] += bias;
+          }
+#pragma unroll
+          for (int i = 0; i < ROUNDS; ++i)
+            if (place[i] >= 0) store_strip(out + place[i], v[turn][i]);
+          out += TOGETHER * volume;
+        }
+      }
+    }
+}

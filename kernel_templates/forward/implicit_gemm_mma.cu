@@ -1,0 +1,91 @@
+/* variant
+name      = "implicit_gemm_mma"
+computes  = ["forward"]
+after     = "shared_weight_tiling"
+idea      = "Tensor-core products (TF32) over strips of positions: an output residue is a stride-1 problem."
+precision = ["tf32", "tf32x3"]
+layer     = ["constant"]
+needs     = ["layer.groups == 1 or min(m, k) >= 8", "reach_w <= 2048", "max(reach_h, reach_d) < 1000000", "wide >= 4"]
+
+[tune]
+FRAGMENTS_M = {values = [0, 1, 2, 3, 4], default = 0, help = "tiles of 16 channels that a warp sums (0: chosen)"}
+STRIP       = {values = [0, 4, 8, 16], default = 0, help = "neighbouring positions a lane sums (0: chosen)"}
+WARPS_M     = {values = [0, 1, 2, 4], default = 0, help = "warps along the channels (0: chosen)"}
+WARPS_N     = {values = [0, 1, 2, 4, 8], default = 0, help = "warps along the positions (0: chosen)"}
+CHANNELS    = {values = [0, 8, 16, 32], default = 0, help = "channels a step stages, at most (0: chosen)"}
+STAGES      = {values = [2, 3, 4], default = 2, help = "steps whose copies are under way or in use"}
+WEIGHTS     = {values = [0, 1, 2, 3], default = 0, help = "0: chosen, 1: all in shared memory, 2: staged, 3: from L1"}
+MAX_PITCH   = {values = [72, 136, 264], default = 136, help = "longest row of a tile in 2-D and 3-D"}
+UNROLL      = {values = [0, 1], default = 1, help = "1: a short loop over taps along H is unrolled"}
+BLOCKS      = {values = [0, 1, 2, 3, 4], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
+
+[derived]
+m           = "layer.out_channels // layer.groups"
+k           = "layer.in_channels // layer.groups"
+fragments   = "ceil_div(m, 16)"
+sums        = "min(layer.kernel_w, layer.stride_w)"
+strip       = "STRIP if STRIP > 0 else (4 if sums > 2 else 8)"
+room        = "16 if sums > 2 or (layer.kernel_h > 1 and layer.kernel_w > 5) else 32"
+ma          = "FRAGMENTS_M if FRAGMENTS_M > 0 else min(fragments, max(1, min(4, room // (sums * strip))))"
+warps_m     = "WARPS_M if WARPS_M > 0 else (2 if fragments > ma else 1)"
+warps_n     = "WARPS_N if WARPS_N > 0 else (2 if strip * warps_m > 8 else 4)"
+in_step     = "1"
+out_step    = "layer.stride_w"
+reach_w     = "(layer.kernel_w - 1) * layer.dilation_w // layer.stride_w"
+reach_h     = "(layer.kernel_h - 1) * layer.dilation_h // layer.stride_h"
+reach_d     = "(layer.kernel_d - 1) * layer.dilation_d // layer.stride_d"
+lead        = "(layer.padding_w // layer.stride_w - reach_w) % 4"
+shared_rows = "1 == 1 and reach_h <= 6"
+few_taps    = "shared_rows and (layer.kernel_h == 1 or layer.stride_h > 1)"
+wanted      = "8 if not few_taps else (32 if layer.kernel_h == 1 and warps_m == 2 else 16)"
+channels    = "min(CHANNELS if CHANNELS > 0 else wanted, 8 * ceil_div(k, 8))"
+wide        = "MAX_PITCH - ceil_div(reach_w + lead, in_step) if shared_rows and reach_h > 0 else 4"
+apart       = "reach_h * MAX_PITCH * in_step if shared_rows else 0"
+width       = "8 * strip * warps_n * in_step + reach_w + lead + 4 + apart"
+input_floats  = "(1 if shared_rows else layer.kernel_h) * channels * (width + 28)"
+slab_floats   = "layer.kernel_h * layer.kernel_w * warps_m * ma * (256 if precision == 'tf32x3' else 128)"
+tile_floats   = "layer.kernel_d * ceil_div(k, channels) * (channels // 8) * slab_floats"
+stage_floats  = "channels // 8 * slab_floats"
+weights       = "WEIGHTS if WEIGHTS > 0 else (1 if tile_floats <= 12288 else 2 if stage_floats <= 5120 else 3)"
+weight_floats = "tile_floats if weights == 1 else STAGES * stage_floats if weights == 2 else 0"
+image_floats  = "warps_m * warps_n * 8 * (8 * strip * out_step + 4)"
+smem_bytes    = "4 * (weight_floats + STAGES * input_floats + image_floats)"
+*/
+#include "common/strip_block.cuh"
+
+template <class C>
+__global__ void __launch_bounds__(256) pack_weights(const float* __restrict__ weight, float* __restrict__ packed) {
+  pack_strip_weights<C>(weight, packed);
+}
+
+// Against shared_weight_tiling:
+// - The sums are matrix products on tensor cores (TF32; tf32x3 adds the products with the rounding errors): channels of
+//   the output x positions, over channels of the input and taps.
+// - Phase decomposition: with a stride, output residue r is a stride-1 convolution over the taps that meet r. A block
+//   sums all residues along W at once, each from the same inputs, and lays them side by side in shared memory between
+//   the zeros of the others: rows leave whole, once. Along D and H it does the residues one after the other.
+// - Inputs come by cp.async, some steps ahead, and serve every tap from shared memory; weights are rounded and turned
+//   into fragment order once, by pack_weights.
+//
+// thread -> data: a warp has FRAGMENTS_M x 16 channels and 8 x STRIP positions; a lane sums STRIP neighbours.
+// Blocks are persistent: cell (group, channel tile) = block % cells, tiles of positions in turn. For the barriers see
+// strip_block.cuh. Bytes: an input crosses to the SM once per channel tile and depth tap, an output once; weights stay
+// in shared memory or L1.
+template <class C>
+__global__ void __launch_bounds__(C::THREADS, C::BLOCKS) implicit_gemm_mma(StripArguments arguments) {
+  extern __shared__ __align__(16) float shared[];
+  strip_block<C>(arguments, shared);
+}
+
+template <class Layer, class Tune>
+long long forward_workspace(Layer, Sizes) {
+  return strip_workspace<StripConfig<true, Layer, Tune>>();
+}
+
+template <class Layer, class Tune>
+cudaError_t forward(Layer, Sizes sizes, const float* input, const float* weight, const float* bias, float* output,
+                    void* workspace, cudaStream_t stream) {
+  using C = StripConfig<true, Layer, Tune>;
+  return launch_strips<C>(pack_weights<C>, implicit_gemm_mma<C>, sizes, input, weight,
+                          Layer::has_bias ? bias : nullptr, output, workspace, stream);
+}

@@ -1,0 +1,71 @@
+/* variant
+name      = "wgmma_packed"
+computes  = ["forward"]
+after     = "naive_gather"
+idea      = "The input is packed once into the layout Hopper's tensor cores read; then wgmma and bulk copies need no index arithmetic."
+precision = ["tf32", "tf32x3", "fp16", "bf16"]
+layer     = ["constant"]
+needs     = ["layer.stride_d == 1 and layer.stride_h == 1 and layer.stride_w == 1", "stage_bytes <= stage_limit",
+             "weight_elements <= 33554432", "runs * run_sums <= 160",
+             "packers < 2 or (CONSUMERS == 2 and BLOCKS_PER_SM == 1 and runs * run_sums <= 128)", "CONSUMERS < 3 or packers == 0"]
+min_sm    = 90
+arch      = "sm_90a"
+
+[tune]
+CHANNEL_TILE  = {values = [0, 8, 16, 24, 32, 48, 64, 96, 128], default = 0, help = "channels of a block; 0: by the layer; 64: channels are the rows of a product, else its columns"}
+RUN           = {values = [128, 256], default = 128, help = "neighbouring positions of a row that are multiplied together"}
+RUNS          = {values = [0, 1, 2, 3, 4, 5, 6, 8], default = 0, help = "runs of a warpgroup; 0: as many as registers hold"}
+CONSUMERS     = {values = [1, 2, 3], default = 2, help = "warpgroups that multiply"}
+BLOCKS_PER_SM = {values = [1, 2], default = 1, help = "blocks that share a multiprocessor"}
+STAGES        = {values = [2, 3, 4, 6, 8], default = 6, help = "most stages of the ring"}
+RESIDENT      = {values = [0, 1, 2], default = 2, help = "weights stay in shared memory: 0 never, 1 if they fit, 2 if three stages fit too"}
+PACKERS       = {values = [0, 1, 2, 3], default = 3, help = "warpgroups that pack the next slice of the batch while this one is multiplied; 0: all is packed first; 3: 2 in three dimensions, else 0"}
+SLICE         = {values = [0, 4, 8, 16], default = 8, help = "tiles that a slice of the batch has at least for each block; 0: any"}
+SHAPE         = {values = [0, 1, 2], default = 0, help = "tile: 1 neighbouring positions of whole rows, 2 rows by columns, 0 the cheaper one"}
+
+[derived]
+channels        = "layer.out_channels // layer.groups"
+tile            = "CHANNEL_TILE if CHANNEL_TILE else 8 if channels <= 8 else 16 if channels <= 16 else 24 if channels <= 24 else 32 if channels <= 32 else 48 if channels <= 48 else 64"
+run_sums        = "RUN // 2 if tile == 64 else RUN // 64 * tile // 2"
+parts           = "2 if precision == 'tf32x3' else 1"
+packers         = "PACKERS if PACKERS < 3 else 2 if layer.kernel_d > 1 and CONSUMERS == 2 and BLOCKS_PER_SM == 1 else 0"
+most_runs       = "RUNS if RUNS else max(1, min((96 if CONSUMERS == 3 or packers else 128 if BLOCKS_PER_SM == 2 else 144) // run_sums, (512 if layer.kernel_d > 1 else 1024) // (RUN * CONSUMERS)))"
+row_bytes       = "parts * 32 * (RUN + (layer.kernel_w - 1) * layer.dilation_w)"
+halo_bytes      = "parts * 32 * layer.kernel_h * layer.kernel_w * tile + (layer.kernel_h - 1) * layer.dilation_h * row_bytes"
+stage_limit     = "108000 // BLOCKS_PER_SM"
+half_runs       = "most_runs if RUNS or CONSUMERS * most_runs * row_bytes + halo_bytes <= 72000 // BLOCKS_PER_SM else max(1, most_runs // 2)"
+runs            = "half_runs if RUNS or CONSUMERS * half_runs * row_bytes + halo_bytes <= 72000 // BLOCKS_PER_SM else max(1, half_runs // 2)"
+stage_bytes     = "CONSUMERS * runs * row_bytes + halo_bytes"
+weight_elements = "parts * layer.groups * ceil_div(channels, tile) * tile * layer.kernel_d * layer.kernel_h * layer.kernel_w * (layer.in_channels // layer.groups + 16)"
+*/
+#include "common/packed_products.cuh"
+
+// Against naive_gather:
+// - Tensor cores multiply 64 x N tiles of channels and positions straight out of shared memory. They want the summed
+//   index contiguous, 16 bytes of channels to a position: pack_source turns the input so once, rounds it to TF32 on
+//   the way and writes the zeros around it. A tap is then a shift of a descriptor's start address by whole positions.
+// - A warp fills a ring of patches with bulk copies; the other warps issue nothing but wgmma until their sums are done.
+// - A patch with its halo is staged once for a chunk of channels and serves all taps of H and W; taps of D restage it.
+//
+// warpgroup -> data: RUNS runs of RUN positions, for one tile of channels; block: CONSUMERS warpgroups, neighbouring
+// runs. Who waits for whom: packed_products.cuh.
+// Bytes: the input is read once, written once packed and read about once more; the result is written once.
+template <class Plan>
+__global__ void __launch_bounds__(Plan::THREADS, Plan::BLOCKS) wgmma_packed(
+    PackedGeometry geometry, PackAhead<Plan> ahead, const char* __restrict__ source, const char* __restrict__ weights,
+    const typename Plan::Scalar* __restrict__ bias, typename Plan::Scalar* __restrict__ result) {
+  packed_products<Plan>(geometry, ahead, source, weights, bias, result);
+}
+
+template <class Layer, class Tune>
+long long forward_workspace(Layer, Sizes sizes) {
+  return packed_workspace<PackedPlan<Layer, Tune, true>>(sizes);
+}
+
+template <class Layer, class Tune>
+cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
+                    const typename Layer::scalar* bias, typename Layer::scalar* output, void* workspace,
+                    cudaStream_t stream) {
+  using Plan = PackedPlan<Layer, Tune, true>;
+  return packed_launch<Plan>(&wgmma_packed<Plan>, sizes, input, weight, bias, output, workspace, stream);
+}

@@ -1,0 +1,90 @@
+/* variant
+name      = "implicit_gemm_mma"
+computes  = ["grad_input"]
+after     = "shared_weight_tiling"
+idea      = "Tensor-core products (TF32) over strips of positions: a tap is a shift into the staged grad_output."
+precision = ["tf32", "tf32x3"]
+layer     = ["constant"]
+needs     = ["layer.groups == 1 or min(m, k) >= 8", "reach_w <= 2048", "max(reach_h, reach_d) < 1000000", "wide >= 4"]
+
+[tune]
+FRAGMENTS_M = {values = [0, 1, 2, 3, 4], default = 0, help = "tiles of 16 channels that a warp sums (0: chosen)"}
+STRIP       = {values = [0, 4, 8, 16], default = 0, help = "neighbouring positions a lane sums (0: chosen)"}
+WARPS_M     = {values = [0, 1, 2, 4], default = 0, help = "warps along the channels (0: chosen)"}
+WARPS_N     = {values = [0, 1, 2, 4, 8], default = 0, help = "warps along the positions (0: chosen)"}
+CHANNELS    = {values = [0, 8, 16, 32], default = 0, help = "channels a step stages, at most (0: chosen)"}
+STAGES      = {values = [2, 3, 4], default = 2, help = "steps whose copies are under way or in use"}
+WEIGHTS     = {values = [0, 1, 2, 3], default = 0, help = "0: chosen, 1: all in shared memory, 2: staged, 3: from L1"}
+MAX_PITCH   = {values = [72, 136, 264], default = 136, help = "longest row of a tile in 2-D and 3-D"}
+UNROLL      = {values = [0, 1], default = 1, help = "1: a short loop over taps along H is unrolled"}
+BLOCKS      = {values = [0, 1, 2, 3, 4], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
+
+[derived]
+m           = "layer.in_channels // layer.groups"
+k           = "layer.out_channels // layer.groups"
+fragments   = "ceil_div(m, 16)"
+sums        = "1"
+strip       = "STRIP if STRIP > 0 else (4 if layer.stride_w > 1 else 8)"
+room        = "16 if sums > 2 or (layer.kernel_h > 1 and layer.kernel_w > 5) else 32"
+ma          = "FRAGMENTS_M if FRAGMENTS_M > 0 else min(fragments, max(1, min(4, room // (sums * strip))))"
+warps_m     = "WARPS_M if WARPS_M > 0 else (2 if fragments > ma else 1)"
+warps_n     = "WARPS_N if WARPS_N > 0 else (2 if strip * warps_m > 8 else 4)"
+in_step     = "layer.stride_w"
+out_step    = "1"
+reach_w     = "(layer.kernel_w - 1) * layer.dilation_w // 1"
+reach_h     = "(layer.kernel_h - 1) * layer.dilation_h // 1"
+reach_d     = "(layer.kernel_d - 1) * layer.dilation_d // 1"
+lead        = "(0 - layer.padding_w) % 4"
+shared_rows = "layer.stride_h == 1 and reach_h <= 6"
+few_taps    = "shared_rows and (layer.kernel_h == 1 or 1 > 1)"
+wanted      = "8 if not few_taps else (32 if layer.kernel_h == 1 and warps_m == 2 else 16)"
+channels    = "min(CHANNELS if CHANNELS > 0 else wanted, 8 * ceil_div(k, 8))"
+wide        = "MAX_PITCH - ceil_div(reach_w + lead, in_step) if shared_rows and reach_h > 0 else 4"
+apart       = "reach_h * MAX_PITCH * in_step if shared_rows else 0"
+width       = "8 * strip * warps_n * in_step + reach_w + lead + 4 + apart"
+input_floats  = "(1 if shared_rows else layer.kernel_h) * channels * (width + 28)"
+slab_floats   = "layer.kernel_h * layer.kernel_w * warps_m * ma * (256 if precision == 'tf32x3' else 128)"
+tile_floats   = "layer.kernel_d * ceil_div(k, channels) * (channels // 8) * slab_floats"
+stage_floats  = "channels // 8 * slab_floats"
+weights       = "WEIGHTS if WEIGHTS > 0 else (1 if tile_floats <= 12288 else 2 if stage_floats <= 5120 else 3)"
+weight_floats = "tile_floats if weights == 1 else STAGES * stage_floats if weights == 2 else 0"
+image_floats  = "warps_m * warps_n * 8 * (8 * strip * out_step + 4)"
+smem_bytes    = "4 * (weight_floats + STAGES * input_floats + image_floats)"
+*/
+#include "common/strip_block.cuh"
+
+template <class C>
+__global__ void __launch_bounds__(256) pack_weights(const float* __restrict__ weight, float* __restrict__ packed) {
+  pack_strip_weights<C>(weight, packed);
+}
+
+// Against shared_weight_tiling:
+// - The sums are matrix products on tensor cores (TF32; tf32x3 adds the products with the rounding errors): channels of
+//   the input x positions, over channels of the output and taps.
+// - grad_output comes by cp.async, some steps ahead, row by row and whole, and serves every tap along W from shared
+//   memory; with a stride the lanes pick their elements there, where that costs nothing. Taps along H share the rows
+//   too when the stride there is 1; else each stages the rows that it meets.
+// - Weights are rounded and turned into fragment order once, by pack_weights.
+//
+// thread -> data: a warp has FRAGMENTS_M x 16 channels and 8 x STRIP positions; a lane sums STRIP neighbours.
+// Blocks are persistent: cell (group, channel tile) = block % cells, tiles of positions in turn. For the barriers see
+// strip_block.cuh. Bytes: grad_output crosses to the SM once per channel tile and tap along D (and H, with a stride
+// there); weights stay in shared memory or L1.
+template <class C>
+__global__ void __launch_bounds__(C::THREADS, C::BLOCKS) implicit_gemm_mma(StripArguments arguments) {
+  extern __shared__ __align__(16) float shared[];
+  strip_block<C>(arguments, shared);
+}
+
+template <class Layer, class Tune>
+long long grad_input_workspace(Layer, Sizes) {
+  return strip_workspace<StripConfig<false, Layer, Tune>>();
+}
+
+template <class Layer, class Tune>
+cudaError_t grad_input(Layer, Sizes sizes, const float* grad_output, const float* weight, float* grad_input_out,
+                       void* workspace, cudaStream_t stream) {
+  using C = StripConfig<false, Layer, Tune>;
+  return launch_strips<C>(pack_weights<C>, implicit_gemm_mma<C>, sizes, grad_output, weight, nullptr,
+                          grad_input_out, workspace, stream);
+}

@@ -1,0 +1,203 @@
+/* variant
+name      = "packed_wgmma"
+computes  = ["grad_weight"]
+after     = "split_mma"
+idea      = "Both tensors are packed into strips; then Hopper's tensor cores take all taps of a row as one operand."
+precision = ["tf32", "fp16", "bf16"]
+layer     = ["constant"]
+needs     = [
+  "layer.stride_w == 1",
+  "layer.kernel_w <= 32",
+  "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
+  "min(layer.in_channels, layer.out_channels) // layer.groups >= 2",
+  "stage_bytes <= 112 * 1024",
+]
+min_sm    = 90
+arch      = "sm_90a"
+
+[tune]
+STRIP     = {values = [4, 5, 6, 8, 9, 12, 16], default = 8, help = "8 strips (16-bit: 16) are a tile; a row: whole tiles"}
+CONSUMERS = {values = [1, 2, 3], default = 3, help = "warpgroups that multiply, at most"}
+U_TILES   = {values = [1, 2], default = 1, help = "times 64 channels of a block"}
+STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at once, as far as they fit"}
+BLOCKS    = {values = [132, 264], default = 132, help = "about so many: positions are split among them"}
+
+[derived]
+ci = "layer.in_channels // layer.groups"
+co = "layer.out_channels // layer.groups"
+unit = "layer.stride_d == 1 and layer.stride_h == 1"
+taps = "min(layer.kernel_w, 32)"
+ci_parts = "ceil_div(ceil_div(ci, 8), 32 // taps)"
+co_parts = "ceil_div(ceil_div(co, 8), 32 // taps)"
+ci_work = "ceil_div(ci, 64) * co_parts * ceil_div(co, 8 * co_parts)"
+co_work = "ceil_div(co, 64) * ci_parts * ceil_div(ci, 8 * ci_parts)"
+u_is_gy = "unit and co_work < ci_work"
+cu = "co if u_is_gy else ci"
+cv = "ci if u_is_gy else co"
+v_parts = "ci_parts if u_is_gy else co_parts"
+v_channels = "8 * ceil_div(cv, 8 * v_parts)"
+n = "layer.kernel_w * v_channels"
+halo = "(layer.kernel_w - 1) * layer.dilation_w"
+u_tiles = "min(U_TILES, ceil_div(cu, 64))"
+wide = "max(1, CONSUMERS // u_tiles)"
+all_slabs = "layer.kernel_d * layer.kernel_h * v_parts"
+most_slabs = "wide * max(1, (112 if u_tiles * wide > 2 else 192) * 2 // n)"
+block_slabs = "ceil_div(all_slabs, ceil_div(all_slabs, most_slabs))"
+slabs = "ceil_div(block_slabs, wide)"
+v_chunks = "slabs * ceil_div(block_slabs, slabs)"
+stage_bytes = "32 * (u_tiles * STRIP * min(64, 8 * ceil_div(cu, 8)) + v_chunks * (STRIP + halo) * v_channels)"
+smem_bytes = "232448"
+*/
+#include "common/grad_bias.cuh"
+#include "common/strip_pack.cuh"
+#include "common/strip_products.cuh"
+#include "common/strip_reduce.cuh"
+
+// Asks for all that a stage holds of a tile; `full` counts the bytes. One thread calls it.
+template <class Layer, class Tune>
+__device__ __forceinline__ void copy_strips(unsigned to, unsigned full, const TileWalk& at, const Sizes& sizes,
+                                            int row_tiles, int group, int u_part0, int slab0, long long v_zeros,
+                                            const char* packed_u, const char* packed_v) {
+  using Plan = StripPlan<Layer, Tune>;
+  mbarrier_arrive_expecting(full, Plan::STAGE);
+  const long long u_row = (at.n * at.u_d + at.d) * at.u_h + at.h;
+#pragma unroll 1
+  for (int i = 0; i < Plan::U_TILES; ++i, to += Plan::U_CHUNK) {
+    const int part = u_part0 + i < Plan::U_PARTS ? u_part0 + i : 0;  // its sums are dropped
+    const long long chunk = ((u_row * row_tiles + at.w) * Layer::groups + group) * Plan::U_PARTS + part;
+    bulk_copy(to, packed_u + chunk * Plan::U_CHUNK, Plan::U_CHUNK, full);
+  }
+  const int v_h = Plan::U_IS_GY ? sizes.in_h : sizes.out_h, v_d = Plan::U_IS_GY ? sizes.in_d : sizes.out_d;
+#pragma unroll 1
+  for (int i = 0; i < Plan::WARPGROUPS * Plan::SLABS; ++i, to += Plan::V_CHUNK) {
+    const int tap_row = (slab0 + i) / Plan::V_PARTS, part = (slab0 + i) % Plan::V_PARTS;
+    const long long kd = 1LL * (tap_row / Layer::kernel_h) * Layer::dilation_d - Layer::padding_d;
+    const long long kh = 1LL * (tap_row % Layer::kernel_h) * Layer::dilation_h - Layer::padding_h;
+    const long long vd = Plan::U_IS_GY ? at.d - kd : 1LL * at.d * Layer::stride_d + kd;
+    const long long vh = Plan::U_IS_GY ? at.h - kh : 1LL * at.h * Layer::stride_h + kh;
+    const bool there = tap_row < Plan::ROWS && vd >= 0 && vd < v_d && vh >= 0 && vh < v_h;
+    const long long v_row = (at.n * v_d + vd) * v_h + vh;
+    const long long chunk = there ? ((v_row * row_tiles + at.w) * Layer::groups + group) * Plan::V_PARTS + part
+                                  : v_zeros;
+    bulk_copy(to, packed_v + chunk * Plan::V_CHUNK, Plan::V_CHUNK, full);
+  }
+}
+
+// Against split_mma, whose warps read every operand into registers: tensor cores read them out of shared memory, one
+// product for 64 channels x (all taps of a row x channels) x 8 positions. What they demand of the layout is done once
+// by pack_strips, rounding included, so that this kernel has no index arithmetic: a tile is a few bulk copies.
+//
+// thread -> data: warpgroup (w, u) owns 64 channels of U and SLABS slabs of N columns; the first thread also asks for
+// copies. A block walks over the tiles of its share, h running fastest: neighbouring rows of U meet the same rows
+// of V, which are then still in L2. Its partial sums go to its own slot in workspace every 4096 positions.
+// `full` of a stage says that its copies have arrived, `empty` that every warp's products of it are done.
+template <class Layer, class Tune>
+__global__ void __launch_bounds__(StripPlan<Layer, Tune>::THREADS, 1) packed_wgmma(
+    Sizes sizes, long long tiles, int shares, int row_tiles, long long v_zeros, const char* __restrict__ packed_u,
+    const char* __restrict__ packed_v, float4* partials) {
+  using Plan = StripPlan<Layer, Tune>;
+  constexpr int STAGES = Plan::STAGES, SLABS = Plan::SLABS;
+  static_assert(STAGES >= 2, "two stages of this config do not fit into shared memory");
+  extern __shared__ __align__(1024) char strip_shared[];
+  const unsigned shared = shared_address(strip_shared), barriers = shared + STAGES * Plan::STAGE + 2048;
+  const auto full = [&](int stage) { return barriers + 8 * stage; };
+  const auto empty = [&](int stage) { return barriers + 8 * (STAGES + stage); };
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < STAGES; ++stage) {
+      mbarrier_init(full(stage), 1);
+      mbarrier_init(empty(stage), 4 * Plan::CONSUMERS);
+    }
+    mbarrier_init_done();
+  }
+  __syncthreads();
+
+  const int block_tile = blockIdx.x % Plan::TILES, share = blockIdx.x / Plan::TILES;
+  const int slab0 = block_tile % Plan::R_TILES * Plan::WARPGROUPS * SLABS;
+  const int u_part0 = block_tile / Plan::R_TILES % Plan::M_TILES * Plan::U_TILES;
+  const int group = block_tile / Plan::R_TILES / Plan::M_TILES;
+  const long long begin = tiles * share / shares, end = tiles * (share + 1) / shares;
+  const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
+
+  // The block's first thread asks for copies:
+  // It keeps its place in shared memory, because registers are all taken by sums.
+  __shared__ TileWalk walk;
+  const auto copy_next = [&](int stage) {
+    TileWalk at = walk;
+    copy_strips<Layer, Tune>(shared + stage * Plan::STAGE, full(stage), at, sizes, row_tiles, group, u_part0, slab0,
+                             v_zeros, packed_u, packed_v);
+    at.advance(row_tiles);
+    walk = at;
+  };
+  if (threadIdx.x == 0) {
+    walk = TileWalk(sizes, Plan::U_IS_GY, begin, end, row_tiles);
+#pragma unroll 1
+    for (int stage = 0; stage < STAGES && walk.left > 0; ++stage) copy_next(stage);
+  }
+
+  const int u_tile = warpgroup % Plan::U_TILES, own = warpgroup / Plan::U_TILES;
+  const unsigned long long u_first = matrix_descriptor(shared + u_tile * Plan::U_CHUNK, 128, 256);
+  const unsigned long long v_first =
+      matrix_descriptor(shared + Plan::U_TILES * Plan::U_CHUNK + own * SLABS * Plan::V_CHUNK, 128, 256);
+  float4* const slot = partials + share * Plan::SLOT +
+                       (1LL * block_tile * Plan::CONSUMERS + warpgroup) * (16 * Plan::N * SLABS) + threadIdx.x % 128;
+  // Every warp is done with a stage; then the first thread fills it again.
+  const auto release = [&](int stage, int parity) {
+    if (lane == 0) mbarrier_arrive(empty(stage));
+    if (threadIdx.x == 0 && walk.left > 0) {
+      mbarrier_wait(empty(stage), parity);
+      copy_next(stage);
+    }
+    __syncwarp();
+  };
+  multiply_strips_of_share<Plan, Tune::precision, typename Layer::scalar, false>(u_first, v_first, barriers,
+                                                                                 end - begin, slot, release);
+}
+
+template <class Layer, class Tune>
+struct PackedWgmma {
+  using Plan = StripPlan<Layer, Tune>;
+  StripSizes<Layer, Tune> packed;
+  long long tiles;
+  int shares;
+  explicit PackedWgmma(const Sizes& sizes) : packed(sizes), tiles(packed.u_rows * packed.row_tiles) {
+    const long long wanted = Tune::BLOCKS / Plan::TILES;
+    shares = int(wanted < 1 || tiles < 1 ? 1 : wanted < tiles ? wanted : tiles);
+  }
+  long long partial_bytes() const { return 16LL * shares * Plan::SLOT; }
+};
+
+template <class Layer, class Tune>
+long long grad_weight_workspace(Layer layer, Sizes sizes) {
+  const PackedWgmma<Layer, Tune> plan(sizes);
+  const long long bytes = plan.packed.u_bytes + plan.packed.v_bytes + plan.partial_bytes();
+  const long long bias = grad_bias_workspace(layer, sizes);
+  return bytes > bias ? bytes : bias;
+}
+
+template <class Layer, class Tune>
+cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* input,
+                        const typename Layer::scalar* grad_output, typename Layer::scalar* grad_weight_out,
+                        typename Layer::scalar* grad_bias, void* workspace, cudaStream_t stream) {
+  using Plan = StripPlan<Layer, Tune>;
+  const PackedWgmma<Layer, Tune> plan(sizes);
+  char* const packed_u = static_cast<char*>(workspace);
+  char* const packed_v = packed_u + plan.packed.u_bytes;
+  float4* const partials = reinterpret_cast<float4*>(packed_v + plan.packed.v_bytes);
+  if (const cudaError_t error =
+          pack_operand<Layer, Tune, true>(Plan::U_IS_GY ? grad_output : input, packed_u, sizes, stream))
+    return error;
+  if (const cudaError_t error =
+          pack_operand<Layer, Tune, false>(Plan::U_IS_GY ? input : grad_output, packed_v, sizes, stream))
+    return error;
+  const auto kernel = packed_wgmma<Layer, Tune>;
+  if (const cudaError_t error =
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::SHARED_BYTES))
+    return error;
+  kernel<<<plan.shares * Plan::TILES, Plan::THREADS, Plan::SHARED_BYTES, stream>>>(
+      sizes, plan.tiles, plan.shares, plan.packed.row_tiles, plan.packed.v_bytes / Plan::V_CHUNK - 1, packed_u,
+      packed_v, partials);
+  if (const cudaError_t error = cudaGetLastError()) return error;
+  strip_reduce<Layer, Tune><<<unsigned(Plan::SLOT / 32), 256, 0, stream>>>(partials, plan.shares, grad_weight_out);
+  if (const cudaError_t error = cudaGetLastError()) return error;
+  return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
+}

@@ -1,0 +1,262 @@
+/* variant
+name      = "split_mma"
+computes  = ["grad_weight"]
+after     = "shared_weight_tiling"
+idea      = "Tensor cores multiply strips of positions; a window of registers serves all taps of a row."
+precision = ["tf32", "tf32x3", "fp16", "bf16"]
+layer     = ["constant"]
+needs     = [
+  "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
+  "min(layer.in_channels, layer.out_channels) // layer.groups >= 2",
+]
+
+[tune]
+M_TILES   = {values = [0, 1, 2, 3, 4], default = 0, help = "16 input channels each, per warp; 0: as the layer has them"}
+N_TILES   = {values = [0, 1, 2, 3, 4], default = 2, help = "8 output channels each, per warp; 0: as registers allow"}
+WARPS     = {values = [4, 8, 12], default = 8, help = "of a block, at most: channels, then tap rows, then positions"}
+TILE      = {values = [32, 64, 128, 256], default = 128, help = "positions staged at a time, less if they do not fit"}
+STAGES    = {values = [2, 3, 4], default = 2, help = "tiles in shared memory at once"}
+SHARED_KB = {values = [72, 110, 160, 224], default = 110, help = "shared memory of a block, at most"}
+BLOCKS    = {values = [132, 264, 396, 528], default = 264, help = "about so many: positions are split among them"}
+
+[derived]
+smem_bytes = "1024 * SHARED_KB"
+*/
+#include "common/grad_bias.cuh"
+#include "common/split_mma_multiply.cuh"
+#include "common/split_mma_reduce.cuh"
+#include "common/split_mma_stage.cuh"
+
+// A place in the input where a tile begins; tiles are counted along h, then w, d, n: neighbouring rows of the input
+// meet the same rows of gy, which are then still in L2.
+struct TilePlace {
+  long long n;
+  int d, h, w;
+};
+
+// Against shared_weight_tiling: tensor cores multiply, and nothing is staged once per tap. A tile is TILE neighbouring
+// positions of one row of the input; for each of its tap rows (kd, kh) the block stages the row of gy that it meets,
+// de-interleaved by the stride (common/row_taps.cuh), and all taps of the row are shifts within it. Copies run
+// STAGES - 1 tiles ahead without registers; each element is rounded to TF32 once, in place, by the thread that copied
+// it.
+//
+// thread -> data: warp (position share, tap row, n, m) owns MA x NB fragments of KT taps. A block walks over the tiles
+// of its share; its partial sums go to its own slot in workspace, every 4096 positions and at the end.
+// The barrier: a tile has been rounded before anyone multiplies it, and multiplied before the next copy overwrites it.
+template <class Layer, class Tune, int FIRST>
+__global__ void __launch_bounds__(SplitMmaPlan<Layer, Tune, FIRST>::THREADS) split_mma(
+    Sizes sizes, long long tiles, int shares, int x_width, int gy_width,
+    const typename Layer::scalar* __restrict__ input, const typename Layer::scalar* __restrict__ grad_output,
+    float4* partials) {
+  using Plan = SplitMmaPlan<Layer, Tune, FIRST>;
+  using Group = typename Plan::Group;
+  using Scalar = typename Layer::scalar;
+  constexpr int TILE = Plan::TILE, STAGES = Plan::STAGES, TR = Plan::TR, THREADS = Plan::THREADS;
+  constexpr int X_PITCH = TILE + 4, GY_PITCH = Plan::gy_pitch(TILE), STAGE = Plan::stage_floats(TILE, TR);
+  constexpr bool ROUNDS = Tune::precision == Precision::tf32;
+  extern __shared__ float4 split_mma_shared[];
+  float* const shared = reinterpret_cast<float*>(split_mma_shared);
+
+  int rest = blockIdx.x % Plan::TILES;
+  const int share = blockIdx.x / Plan::TILES;
+  const int tap_row0 = rest % Plan::R_TILES * TR;
+  rest /= Plan::R_TILES;
+  const int m0 = rest % Plan::M_TILES * Plan::M;
+  rest /= Plan::M_TILES;
+  const int n0 = rest % Plan::N_TILES * Plan::N, group = rest / Plan::N_TILES;
+  const long long begin = tiles * share / shares, end = tiles * (share + 1) / shares;
+
+  const long long in_plane = 1LL * sizes.in_d * sizes.in_h * sizes.in_w;
+  const long long out_plane = 1LL * sizes.out_d * sizes.out_h * sizes.out_w;
+  const int row_tiles = ceil_div(sizes.in_w, TILE);
+  TilePlace next;  // the next tile to be copied
+  {
+    const long long column = begin / sizes.in_h, slice = column / row_tiles;
+    next = {slice / sizes.in_d, int(slice % sizes.in_d), int(begin % sizes.in_h), int(column % row_tiles) * TILE};
+  }
+
+  const auto copy_next = [&](int stage) {
+    float* to = shared + stage * STAGE;
+    RowSource<Scalar> x;
+    x.row = input + (next.n * Layer::in_channels + group * Plan::CI + m0) * in_plane +
+            (1LL * next.d * sizes.in_h + next.h) * sizes.in_w;
+    x.plane = in_plane, x.channels = Plan::CI - m0, x.first = next.w, x.length = sizes.in_w;
+    copy_rows<THREADS, Plan::M, TILE, X_PITCH, 1>(to, x, x_width);
+    to += Plan::M * X_PITCH;
+#pragma unroll 1
+    for (int r = 0; r < TR; ++r, to += Plan::N * GY_PITCH) {
+      const int kd = (tap_row0 + r) / Layer::kernel_h, kh = (tap_row0 + r) % Layer::kernel_h;
+      const long long od = 1LL * next.d * Layer::stride_d + 1LL * kd * Layer::dilation_d - Layer::padding_d;
+      const long long oh = 1LL * next.h * Layer::stride_h + 1LL * kh * Layer::dilation_h - Layer::padding_h;
+      const bool there = tap_row0 + r < Plan::ROWS && od >= 0 && od < sizes.out_d && oh >= 0 && oh < sizes.out_h;
+      RowSource<Scalar> gy;
+      gy.row = grad_output;
+      if (there)
+        gy.row += (next.n * Layer::out_channels + group * Plan::CO + n0) * out_plane +
+                  (od * sizes.out_h + oh) * sizes.out_w;
+      gy.plane = out_plane, gy.channels = there ? Plan::CO - n0 : 0, gy.length = sizes.out_w;
+      const_loop<0, Group::PLANES>([&](auto plane) {
+        constexpr int P = decltype(plane)::value;
+        gy.first = (next.w + Group::low(P)) * Layer::stride_w + Group::residue(P);
+        float* const at = to + Plan::plane_at(P, TILE);
+        copy_rows<THREADS, Plan::N, TILE, GY_PITCH, Layer::stride_w>(at, gy, gy_width);
+        gy.first += TILE * Layer::stride_w;
+        if constexpr (Group::halo(P) > 0)
+          copy_rows<THREADS, Plan::N, Group::halo(P), GY_PITCH, Layer::stride_w>(at + TILE, gy, gy_width);
+      });
+    }
+    if (++next.h < sizes.in_h) return;
+    next.h = 0;
+    if ((next.w += TILE) < sizes.in_w) return;
+    next.w = 0;
+    if (++next.d < sizes.in_d) return;
+    next.d = 0;
+    ++next.n;
+  };
+  const auto round_stage = [&](int stage) {
+    if constexpr (ROUNDS) {
+      float* at = shared + stage * STAGE;
+      round_rows<THREADS, Plan::M, TILE, X_PITCH, 1>(at, x_width);
+      at += Plan::M * X_PITCH;
+#pragma unroll 1
+      for (int r = 0; r < TR; ++r, at += Plan::N * GY_PITCH)
+        const_loop<0, Group::PLANES>([&](auto plane) {
+          constexpr int P = decltype(plane)::value;
+          float* const own = at + Plan::plane_at(P, TILE);
+          round_rows<THREADS, Plan::N, TILE, GY_PITCH, Layer::stride_w>(own, gy_width);
+          if constexpr (Group::halo(P) > 0)
+            round_rows<THREADS, Plan::N, Group::halo(P), GY_PITCH, Layer::stride_w>(own + TILE, gy_width);
+        });
+    }
+  };
+
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int wm = warp % Plan::WM, wn = warp / Plan::WM % Plan::WN, tr = warp / (Plan::WM * Plan::WN) % TR;
+  const int position_share = warp / Plan::TILE_WARPS;
+  const float* const x_own = shared + (wm * Plan::MA * 16 + lane / 4) * X_PITCH + lane % 4 * 8;
+  const float* const gy_own = shared + Plan::M * X_PITCH +
+                              ((tr * Plan::WN + wn) * Plan::NB * 8 + lane / 4) * GY_PITCH + lane % 4 * 8;
+  float4* const slot = partials + (1LL * share * Plan::PS + position_share) * Plan::SLOT +
+                       (1LL * (blockIdx.x % Plan::TILES) * Plan::TILE_WARPS + warp % Plan::TILE_WARPS) *
+                           (32 * Plan::SUMS) + lane;
+
+  SplitMmaSums<Plan> sum = {};
+  bool first = true;
+  const auto promote = [&] {  // this thread alone reads and writes these elements
+#pragma unroll
+    for (int m = 0; m < Plan::MA; ++m)
+#pragma unroll
+      for (int n = 0; n < Plan::NB; ++n)
+#pragma unroll
+        for (int k = 0; k < Plan::KT; ++k) {
+          float(&s)[4] = sum[m][n][k];
+          float4& to = slot[32 * ((m * Plan::NB + n) * Plan::KT + k)];
+          const float4 old = first ? make_float4(0.f, 0.f, 0.f, 0.f) : to;
+          to = make_float4(old.x + s[0], old.y + s[1], old.z + s[2], old.w + s[3]);
+          s[0] = s[1] = s[2] = s[3] = 0.f;
+        }
+    first = false;
+  };
+
+#pragma unroll 1
+  for (int i = 0; i < STAGES - 1; ++i) {
+    if (begin + i < end) copy_next(i);
+    cp_async_commit();
+  }
+  cp_async_wait<STAGES - 2>();
+  if (begin < end) round_stage(0);
+  int stage = 0, since = 0;
+#pragma unroll 1
+  for (long long tile = begin; tile < end; ++tile) {
+    __syncthreads();
+    if (tile + STAGES - 1 < end) copy_next(stage == 0 ? STAGES - 1 : stage - 1);
+    cp_async_commit();
+    if (tap_row0 + tr < Plan::ROWS) {
+      const auto multiply = [&](SplitMmaSums<Plan>& into) {
+#pragma unroll 1
+        for (int block = position_share; block < TILE / 32; block += Plan::PS)
+          multiply_strips<Plan, X_PITCH, GY_PITCH>(into, x_own + stage * STAGE + block * 32,
+                                                   gy_own + stage * STAGE + block * 32);
+      };
+      if constexpr (Plan::THREE) {  // sums of one tile only are left to the tensor cores
+        SplitMmaSums<Plan> few = {};
+        multiply(few);
+#pragma unroll
+        for (int i = 0; i < Plan::SUMS * 4; ++i) {
+          const int m = i / (4 * Plan::KT * Plan::NB), n = i / (4 * Plan::KT) % Plan::NB, k = i / 4 % Plan::KT;
+          sum[m][n][k][i % 4] += few[m][n][k][i % 4];
+        }
+      } else {
+        multiply(sum);
+      }
+    }
+    if (++stage == STAGES) stage = 0;
+    cp_async_wait<STAGES - 2>();
+    if (tile + 1 < end) round_stage(stage);
+    if (++since == Plan::PROMOTE) {
+      promote();
+      since = 0;
+    }
+  }
+  if (since > 0 || first) promote();
+}
+
+template <class Layer, class Tune, int FIRST>
+struct SplitMmaLaunch {
+  using Plan = SplitMmaPlan<Layer, Tune, FIRST>;
+  static constexpr int NEXT = Plan::Group::END;
+  using Scalar = typename Layer::scalar;
+
+  static long long tiles(const Sizes& sizes) {
+    return sizes.batch * sizes.in_d * sizes.in_h * ceil_div(sizes.in_w, Plan::TILE);
+  }
+  static int shares(const Sizes& sizes) {
+    const long long wanted = Tune::BLOCKS / Plan::TILES, most = tiles(sizes);
+    return int(wanted < 1 || most < 1 ? 1 : wanted < most ? wanted : most);
+  }
+  static long long workspace(const Sizes& sizes) {
+    const long long own = 16LL * shares(sizes) * Plan::PS * Plan::SLOT;
+    if constexpr (NEXT < Layer::kernel_w) {
+      const long long others = SplitMmaLaunch<Layer, Tune, NEXT>::workspace(sizes);
+      return own > others ? own : others;
+    }
+    return own;
+  }
+  // One group of taps after the other, each through the same workspace.
+  static cudaError_t run(const Sizes& sizes, const Scalar* input, const Scalar* grad_output, Scalar* grad_weight,
+                         void* workspace, cudaStream_t stream) {
+    const auto kernel = split_mma<Layer, Tune, FIRST>;
+    if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                       Plan::SHARED_BYTES))
+      return error;
+    const int parts = shares(sizes);
+    float4* partials = static_cast<float4*>(workspace);
+    kernel<<<parts * Plan::TILES, Plan::THREADS, Plan::SHARED_BYTES, stream>>>(
+        sizes, tiles(sizes), parts, copy_width(input, sizes.in_w), copy_width(grad_output, sizes.out_w), input,
+        grad_output, partials);
+    if (const cudaError_t error = cudaGetLastError()) return error;
+    split_mma_reduce<Layer, Plan, FIRST><<<unsigned(Plan::SLOT / 32), 256, 0, stream>>>(
+        partials, 1LL * parts * Plan::PS, grad_weight);
+    if (const cudaError_t error = cudaGetLastError()) return error;
+    if constexpr (NEXT < Layer::kernel_w)
+      return SplitMmaLaunch<Layer, Tune, NEXT>::run(sizes, input, grad_output, grad_weight, workspace, stream);
+    return cudaSuccess;
+  }
+};
+
+template <class Layer, class Tune>
+long long grad_weight_workspace(Layer layer, Sizes sizes) {
+  const long long bytes = SplitMmaLaunch<Layer, Tune, 0>::workspace(sizes), bias = grad_bias_workspace(layer, sizes);
+  return bytes > bias ? bytes : bias;
+}
+
+template <class Layer, class Tune>
+cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* input,
+                        const typename Layer::scalar* grad_output, typename Layer::scalar* grad_weight_out,
+                        typename Layer::scalar* grad_bias, void* workspace, cudaStream_t stream) {
+  if (sizes.in_w > 1 << 29 || sizes.out_w > 1 << 29) return cudaErrorInvalidValue;  // columns are counted in int
+  if (const cudaError_t error =
+          SplitMmaLaunch<Layer, Tune, 0>::run(sizes, input, grad_output, grad_weight_out, workspace, stream))
+    return error;
+  return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
+}

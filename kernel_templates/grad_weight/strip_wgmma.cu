@@ -1,0 +1,191 @@
+/* variant
+name      = "strip_wgmma"
+computes  = ["grad_weight"]
+after     = "packed_wgmma"
+idea      = "Strips are made in shared memory, by warps that do nothing else, so neither tensor is written again."
+precision = ["tf32"]
+layer     = ["constant"]
+needs     = [
+  "layer.stride_w == 1",
+  "layer.kernel_w <= 32",
+  "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
+  "min(layer.in_channels, layer.out_channels) // layer.groups >= 2",
+  "halo <= 8",
+  "4 * consumers + COPY_WARPS <= 16",
+  "copy_registers >= 56",
+  "n // 2 + 26 <= entry",
+  "2 * stage_bytes + raw_bytes <= 224 * 1024",
+]
+min_sm    = 90
+arch      = "sm_90a"
+
+[tune]
+STRIP     = {values = [8], default = 8, help = "positions of a strip: 8 strips are a tile"}
+CONSUMERS = {values = [1, 2, 3], default = 3, help = "warpgroups that multiply, at most"}
+U_TILES   = {values = [1, 2], default = 1, help = "times 64 channels of a block"}
+STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at once, as far as they fit"}
+COPY_WARPS = {values = [4, 8], default = 4, help = "that bring tiles into shared memory"}
+BLOCKS    = {values = [132, 264], default = 132, help = "about so many: positions are split among them"}
+
+[derived]
+ci = "layer.in_channels // layer.groups"
+co = "layer.out_channels // layer.groups"
+unit = "layer.stride_d == 1 and layer.stride_h == 1"
+taps = "min(layer.kernel_w, 32)"
+ci_parts = "ceil_div(ceil_div(ci, 8), 32 // taps)"
+co_parts = "ceil_div(ceil_div(co, 8), 32 // taps)"
+ci_work = "ceil_div(ci, 64) * co_parts * ceil_div(co, 8 * co_parts)"
+co_work = "ceil_div(co, 64) * ci_parts * ceil_div(ci, 8 * ci_parts)"
+u_is_gy = "unit and co_work < ci_work"
+cu = "co if u_is_gy else ci"
+cv = "ci if u_is_gy else co"
+v_parts = "ci_parts if u_is_gy else co_parts"
+v_channels = "8 * ceil_div(cv, 8 * v_parts)"
+n = "layer.kernel_w * v_channels"
+halo = "(layer.kernel_w - 1) * layer.dilation_w"
+u_tiles = "min(U_TILES, ceil_div(cu, 64))"
+wide = "max(1, CONSUMERS // u_tiles)"
+all_slabs = "layer.kernel_d * layer.kernel_h * v_parts"
+most_slabs = "wide * max(1, (112 if u_tiles * wide > 2 else 192) * 2 // n)"
+block_slabs = "ceil_div(all_slabs, ceil_div(all_slabs, most_slabs))"
+slabs = "ceil_div(block_slabs, wide)"
+v_chunks = "slabs * ceil_div(block_slabs, slabs)"
+stage_bytes = "32 * (u_tiles * STRIP * min(64, 8 * ceil_div(cu, 8)) + v_chunks * (STRIP + halo) * v_channels)"
+units = "u_tiles * min(8, ceil_div(cu, 8)) + v_chunks * v_channels // 8"
+raw_bytes = "COPY_WARPS * ceil_div(units, COPY_WARPS) * 32 * (68 if halo <= 4 else 76)"
+consumers = "u_tiles * ceil_div(block_slabs, slabs)"
+threads = "128 * consumers + 32 * COPY_WARPS"
+entry = "min(248, 65536 // threads // 8 * 8)"
+own_registers = "max(entry, min(240, 8 * ceil_div(slabs * n // 2 + 32, 8)))"
+copy_registers = "(entry * (4 * consumers + COPY_WARPS) - 4 * consumers * own_registers) // COPY_WARPS // 8 * 8"
+smem_bytes = "232448"
+*/
+#include "common/grad_bias.cuh"
+#include "common/strip_reduce.cuh"
+#include "common/strip_stage.cuh"
+
+// How the registers of a multiprocessor are divided: a block starts with as many for each thread, then the warps that
+// copy hand some of theirs to the warpgroups that multiply.
+template <class Layer, class Tune>
+struct StripWgmmaShape {
+  using Units = StripUnits<Layer, Tune>;
+  using Plan = StripPlan<Layer, Tune, Units::BYTES>;
+  static constexpr int GROUPS = Plan::CONSUMERS, COPY = Tune::COPY_WARPS, THREADS = 128 * GROUPS + 32 * COPY;
+  static constexpr int FAIR = 65536 / THREADS / 8 * 8, ENTRY = FAIR < 248 ? FAIR : 248;
+  static constexpr int SUMS = ceil_div(Plan::SLABS * Plan::N / 2 + 32, 8) * 8;
+  static constexpr int OWN = SUMS > 240 ? 240 : SUMS < ENTRY ? ENTRY : SUMS;
+  static constexpr int LEFT = (ENTRY * (4 * GROUPS + COPY) - 4 * GROUPS * OWN) / COPY / 8 * 8;
+  static constexpr bool TRADES = OWN > ENTRY;
+  static constexpr int SHARED_BYTES = Plan::SHARED_BYTES + Units::BYTES;
+  static_assert(!TRADES || LEFT >= 56, "the warps that copy need 56 registers");
+  static_assert(Plan::STAGES >= 2, "two stages of this config do not fit into shared memory");
+};
+
+// Against packed_wgmma, which reads and writes both tensors once more to bring them into strips: here COPY_WARPS warps
+// do that on the way into shared memory. They copy rows as they are, one tile ahead, into a ring of their own, and
+// write them from there as strips; the warpgroups that multiply are the same.
+//
+// thread -> data: warpgroup (w, u) owns 64 channels of U and SLABS slabs of N columns; a warp behind them stages eight
+// channels at a time. A block walks over the tiles of its share as in packed_wgmma.
+// `full` of a stage says that all copying warps have stored their part, `empty` that all products of it are done.
+template <class Layer, class Tune>
+__global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) strip_wgmma(
+    Sizes sizes, long long tiles, int shares, int row_tiles, const float* __restrict__ u, const float* __restrict__ v,
+    int u_width, int v_width, float4* partials) {
+  using Shape = StripWgmmaShape<Layer, Tune>;
+  using Plan = typename Shape::Plan;
+  using Units = StripUnits<Layer, Tune>;
+  constexpr int STAGES = Plan::STAGES, SLABS = Plan::SLABS;
+  extern __shared__ __align__(1024) char strip_shared[];
+  char* const raw = strip_shared + STAGES * Plan::STAGE + 2048;
+  const unsigned shared = shared_address(strip_shared), barriers = shared_address(raw) + Units::BYTES;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < STAGES; ++stage) {
+      mbarrier_init(barriers + 8 * stage, Tune::COPY_WARPS);
+      mbarrier_init(barriers + 8 * (STAGES + stage), 4 * Plan::CONSUMERS);
+    }
+    mbarrier_init_done();
+  }
+  __syncthreads();
+
+  const int block_tile = blockIdx.x % Plan::TILES, share = blockIdx.x / Plan::TILES;
+  const int slab0 = block_tile % Plan::R_TILES * Plan::WARPGROUPS * SLABS;
+  const int u_part0 = block_tile / Plan::R_TILES % Plan::M_TILES * Plan::U_TILES;
+  const int group = block_tile / Plan::R_TILES / Plan::M_TILES;
+  const long long begin = tiles * share / shares, end = tiles * (share + 1) / shares;
+  const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
+
+  // In this order: with the branches the other way round ptxas 13.0 spills the sums.
+  if (warpgroup < Plan::CONSUMERS) {
+    if constexpr (Shape::TRADES) take_registers<Shape::OWN>();
+    const int u_tile = warpgroup % Plan::U_TILES, own = warpgroup / Plan::U_TILES;
+    const auto release = [&](int stage, int) {
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers + 8 * (STAGES + stage));
+    };
+    multiply_strips_of_share<Plan, Tune::precision, float, true>(
+        matrix_descriptor(shared + u_tile * Plan::U_CHUNK, 128, 256),
+        matrix_descriptor(shared + Plan::U_TILES * Plan::U_CHUNK + own * SLABS * Plan::V_CHUNK, 128, 256), barriers,
+        end - begin,
+        partials + share * Plan::SLOT + (1LL * block_tile * Plan::CONSUMERS + warpgroup) * (16 * Plan::N * SLABS) +
+            threadIdx.x % 128,
+        release);
+  } else {
+    if constexpr (Shape::TRADES) give_registers<Shape::LEFT>();
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0) - 4 * Plan::CONSUMERS;
+    stage_strips<Layer, Tune, Plan>(strip_shared, barriers,
+                                    reinterpret_cast<float*>(raw) + warp * Units::PER_WARP * Units::FLOATS, warp,
+                                    TileWalk(sizes, Plan::U_IS_GY, begin, end, row_tiles), row_tiles, sizes, group,
+                                    u_part0, slab0, u, v, u_width, v_width);
+  }
+}
+
+// The widest copy that meets only whole vectors of a row, whose first column is a multiple of `first`.
+inline int strip_copy_width(const float* tensor, int length, long long first) {
+  const auto address = reinterpret_cast<unsigned long long>(tensor);
+  return length % 4 == 0 && first % 4 == 0 && address % 16 == 0 ? 4
+         : length % 2 == 0 && first % 2 == 0 && address % 8 == 0 ? 2 : 1;
+}
+
+template <class Layer, class Tune>
+struct StripWgmma {
+  using Plan = StripPlan<Layer, Tune>;
+  StripSizes<Layer, Tune> rows;
+  long long tiles;
+  int shares;
+  explicit StripWgmma(const Sizes& sizes) : rows(sizes), tiles(rows.u_rows * rows.row_tiles) {
+    const long long wanted = Tune::BLOCKS / Plan::TILES;
+    shares = int(wanted < 1 || tiles < 1 ? 1 : wanted < tiles ? wanted : tiles);
+  }
+};
+
+template <class Layer, class Tune>
+long long grad_weight_workspace(Layer layer, Sizes sizes) {
+  const long long bytes = 16LL * StripWgmma<Layer, Tune>(sizes).shares * StripPlan<Layer, Tune>::SLOT;
+  const long long bias = grad_bias_workspace(layer, sizes);
+  return bytes > bias ? bytes : bias;
+}
+
+template <class Layer, class Tune>
+cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* input,
+                        const typename Layer::scalar* grad_output, typename Layer::scalar* grad_weight_out,
+                        typename Layer::scalar* grad_bias, void* workspace, cudaStream_t stream) {
+  using Shape = StripWgmmaShape<Layer, Tune>;
+  using Plan = typename Shape::Plan;
+  if (sizes.in_w > 1 << 29 || sizes.out_w > 1 << 29) return cudaErrorInvalidValue;  // columns are counted in int
+  const StripWgmma<Layer, Tune> plan(sizes);
+  float4* const partials = static_cast<float4*>(workspace);
+  const float* const u = Plan::U_IS_GY ? grad_output : input;
+  const float* const v = Plan::U_IS_GY ? input : grad_output;
+  const auto kernel = strip_wgmma<Layer, Tune>;
+  if (const cudaError_t error =
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::SHARED_BYTES))
+    return error;
+  kernel<<<plan.shares * Plan::TILES, Shape::THREADS, Shape::SHARED_BYTES, stream>>>(
+      sizes, plan.tiles, plan.shares, plan.rows.row_tiles, u, v,
+      strip_copy_width(u, Plan::U_IS_GY ? sizes.out_w : sizes.in_w, 0),
+      strip_copy_width(v, Plan::U_IS_GY ? sizes.in_w : sizes.out_w, Plan::LOW), partials);
+  if (const cudaError_t error = cudaGetLastError()) return error;
+  strip_reduce<Layer, Tune><<<unsigned(Plan::SLOT / 32), 256, 0, stream>>>(partials, plan.shares, grad_weight_out);
+  if (const cudaError_t error = cudaGetLastError()) return error;
+  return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
+}

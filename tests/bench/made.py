@@ -1,0 +1,40 @@
+"""Trials as a GPU bench records them, written by hand: what tables and best known configs are made from."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+from workbench.core.presets import preset
+from workbench.core.trial import DEFAULT_ADVICE, Errors, Status, Timing, Trial
+from workbench.drive.bench.go import begin
+from workbench.drive.bench.plan import BenchPlan
+from workbench.drive.session import Session
+
+H200 = {"kind": "cuda", "index": 0, "name": "NVIDIA H200", "arch": "sm_90", "sm": 90, "key": "nvidia_h200"}
+_numbers = count()
+
+
+def trial(layer: str, direction: str, name: str, ms: float | None, precision: str, *, kind: str = "candidate",
+          size: str = "full", rel_l2: float = 2.9e-4, status: Status = Status.OK, config: dict | None = None,
+          **more) -> Trial:
+    timing = Timing(ms, ms * 0.998, ms * 1.002, ms * 0.99, 60, "noise", True) if ms else None
+    return Trial(f"t{next(_numbers):05}", "run", "2026-11-20T00:00:00Z", kind, name, direction, precision,
+                 preset(layer).workload(size).to_json(), more.pop("device", H200), status,
+                 more.pop("headline", "Right."), DEFAULT_ADVICE[status], config=config or {}, kernel_ms=timing,
+                 form="constant",
+                 errors={"output": Errors(1e-4, 1e-3, rel_l2, 1e-3, (0,), 1.0, 1.0, 0, 10)} if ms else {}, **more)
+
+
+def pytorch(layer: str, direction: str, tf32_ms: float, ieee_ms: float) -> list[Trial]:
+    return [trial(layer, direction, "eager, TF32 on", tf32_ms, "tf32", kind="baseline", rel_l2=2.9e-4),
+            trial(layer, direction, "eager, TF32 off", ieee_ms, "ieee", kind="baseline", rel_l2=2e-7)]
+
+
+def recorded(root: Path, trials: list[Trial], *, name: str = "recorded-h200", **plan) -> Session:
+    """A session that holds these trials and says which bench they belong to."""
+    session = Session.create(root, name)
+    begin(session, BenchPlan(**plan), H200)
+    for one in trials:
+        session.append(one)
+    return session

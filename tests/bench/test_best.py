@@ -1,0 +1,198 @@
+"""Recorded times to best known configs, and back to candidates: by export, run and the page."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from workbench.core.best_known import PREDICTED, BestKnown, best_config, load, save
+from workbench.core.errors import BadRequest
+from workbench.core.layer import ConvTranspose, Workload
+from workbench.core.presets import preset
+from workbench.core.trial import Status
+from workbench.core.variants import TEMPLATES
+from workbench.drive.bench.best import derive, write_best
+from workbench.drive.best_recipe import best_recipe, origin
+from workbench.drive.session import Session
+from workbench.faces import cli
+
+from .made import pytorch, recorded, trial
+
+WORK = preset("kb74").workload()
+DIRECTIONS = ("forward", "grad_input", "grad_weight")
+
+
+def bench_of_kb74(root: Path) -> Session:
+    """Three variants, two configs of one of them; a wrong, an emulated and a small one that must not count."""
+    cpu = {"kind": "cpu", "name": "some CPU", "arch": "x86_64", "key": "cpu"}
+    trials = []
+    for direction in DIRECTIONS:
+        trials += [*pytorch("kb74", direction, 2.0, 4.0),
+                   trial("kb74", direction, "shared_weight_tiling", 1.0, "ieee", config={"BLOCK": 64}, rel_l2=2.34e-7),
+                   trial("kb74", direction, "shared_weight_tiling", 0.8, "ieee", config={"BLOCK": 128}),
+                   trial("kb74", direction, "warp_per_output", 1.1, "ieee", config={"WARPS": 4}),
+                   trial("kb74", direction, "naive_gather", 9.0, "ieee", config={"BLOCK": 64}),
+                   trial("kb74", direction, "naive_gather", None, "ieee", status=Status.MISMATCH),
+                   trial("kb74", direction, "naive_gather", 0.1, "ieee", device=cpu),
+                   trial("kb74", direction, "naive_gather", 0.01, "ieee", size="small")]
+    return recorded(root, trials, layers=("kb74",))
+
+
+@pytest.fixture
+def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The shipped data file replaced by one made from the bench above."""
+    file = tmp_path / "best.json"
+    write_best([bench_of_kb74(tmp_path)], file)
+    monkeypatch.setattr("workbench.core.best_known.FILE", file)
+    return file
+
+
+def test_the_best_config_of_each_variant_worth_knowing(tmp_path):
+    found = [e for e in derive([bench_of_kb74(tmp_path)]) if e.arch == "sm_90" and e.direction == "forward"]
+    assert {(e.precision_class, e.variant, e.ms) for e in found} == {
+        (c, v, ms) for c in ("tf32", "ieee") for v, ms in (("shared_weight_tiling", 0.8), ("warp_per_output", 1.1))}
+    best = next(e for e in found if e.precision_class == "tf32" and e.ms == 0.8)
+    assert best.config == {"BLOCK": 128} and best.layer == str(WORK.layer) and best.batch == 32
+    assert (best.baseline, best.baseline_ms, best.pytorch_precision) == ("eager, TF32 on", 2.0, "tf32")
+    assert (best.session, best.gpu, best.note) == ("recorded-h200", "NVIDIA H200", "")
+    exact = next(e for e in found if e.precision_class == "ieee" and e.ms == 0.8)
+    assert (exact.baseline, exact.baseline_ms) == ("eager, TF32 off", 4.0)
+
+
+def test_sm_80_gets_the_best_that_is_legal_there_and_says_that_it_is_predicted(tmp_path, monkeypatch):
+    root = tmp_path / "templates"
+    shutil.copytree(TEMPLATES, root)
+    file = root / "forward" / "shared_weight_tiling.cu"
+    file.write_text(file.read_text().replace("precision = ", "min_sm    = 90\nprecision = ", 1))
+    monkeypatch.setenv("KERNEL_WORKBENCH_TEMPLATES", str(root))
+    found = {e.direction: e for e in derive([bench_of_kb74(tmp_path)])
+             if e.arch == "sm_80" and e.precision_class == "ieee"}
+    assert found["forward"].variant == "warp_per_output"            # the faster one needs sm_90 here
+    assert found["grad_input"].variant == "shared_weight_tiling"
+    assert all(e.note == PREDICTED and e.gpu == "NVIDIA H200" for e in found.values())
+    assert PREDICTED in origin(found["forward"])
+
+
+def test_a_config_that_spills_on_sm_80_is_not_predicted_for_it(tmp_path):
+    def bench(stored: int) -> list[BestKnown]:
+        resources = {"sm_80": {"k": {"registers": 255, "spill_store_bytes": stored}}}
+        session = recorded(tmp_path / str(stored), [
+            trial("kb74", "forward", "shared_weight_tiling", 0.8, "ieee", config={"BLOCK": 128}, resources=resources),
+            trial("kb74", "forward", "naive_gather", 9.0, "ieee")])
+        return [e for e in derive([session]) if e.arch == "sm_80" and e.precision_class == "ieee"]
+    assert [e.variant for e in bench(64)] == ["naive_gather"]
+    assert [e.variant for e in bench(0)] == ["shared_weight_tiling"]
+
+
+def test_what_is_asked_for_decides(known):
+    entry = best_config("forward", WORK, "tf32", "sm_90")
+    assert entry.variant == "shared_weight_tiling" and entry.candidate(WORK).config["BLOCK"] == 128
+    assert best_config("forward", WORK, "tf32", "sm_90", variant="warp_per_output").variant == "warp_per_output"
+    assert best_config("forward", WORK, "tf32", "sm_90", exact=True) is None       # nothing here computes in tf32
+    assert best_config("forward", WORK, "ieee", "sm_90", exact=True).variant == "shared_weight_tiling"
+    small = preset("kb74").workload("small")
+    assert best_config("forward", small, "tf32", "sm_90") == entry                 # tensors do not matter
+    with_bias = replace(small, layer=replace(WORK.layer, bias=True))
+    assert best_config("forward", with_bias, "tf32", "sm_90") == entry
+    other = replace(small, layer=replace(WORK.layer, dilation=(2,)))
+    assert best_config("forward", other, "tf32", "sm_90") is None
+    assert best_config("forward", WORK, "tf32", "sm_80").predicted
+    assert best_config("forward", WORK, "tf32", "sm_100").arch == "sm_90"
+    with pytest.raises(BadRequest, match="not for fp16"):
+        best_config("forward", WORK, "fp16", "sm_90")
+
+
+def test_an_entry_whose_template_changed_gives_way_to_the_next(known):
+    entries = load(known)
+    broken = [replace(e, config={"GONE": 1}) if e.variant == "shared_weight_tiling" else e for e in entries]
+    save(broken, known)
+    assert best_config("forward", WORK, "tf32", "sm_90").variant == "warp_per_output"
+
+
+def test_writing_again_keeps_what_the_sessions_say_nothing_about(known, tmp_path):
+    other = recorded(tmp_path / "later", [trial("kb81", "forward", "naive_gather", 2.0, "ieee")], layers=("kb81",))
+    a100 = replace(load(known)[0], arch="sm_80", note="", gpu="NVIDIA A100", ms=1.7, direction="forward",
+                   precision_class="ieee")
+    save([a100, *(e for e in load(known) if e.key != a100.key)], known)
+    before = load(known)
+    write_best([other], known)
+    assert [e for e in load(known) if e.layer == str(WORK.layer)] == [e for e in before if e.layer == str(WORK.layer)]
+    assert {e.arch for e in load(known) if "2d" in e.layer} == {"sm_80", "sm_90"}
+    write_best([bench_of_kb74(tmp_path / "again")], known)                          # measured beats predicted
+    assert [e for e in load(known) if e.key == a100.key] == [a100]
+
+
+def test_a_session_without_gpu_times_is_refused(tmp_path):
+    empty = recorded(tmp_path, [], layers=("kb74",))
+    with pytest.raises(BadRequest, match="There is no GPU time of a right candidate in recorded-h200"):
+        write_best([empty], tmp_path / "best.json")
+
+
+def test_the_recipe_takes_the_class_that_pytorch_computes_in(known):
+    recipe, entries = best_recipe(WORK, "sm_90")
+    assert recipe.precision == dict.fromkeys(DIRECTIONS, "ieee") and len(entries) == 3
+    fast = [replace(e, variant="mma", precision="tf32", ms=0.1) for e in load(known) if e.precision_class == "tf32"]
+    exact = [e for e in load(known) if e.precision_class == "ieee"]
+    save([*(replace(e, pytorch_precision="ieee") for e in fast), *exact], known)
+    with pytest.raises(BadRequest, match="No best known config"):                   # there is no template mma
+        best_recipe(WORK, "sm_90")
+    with pytest.raises(BadRequest, match="bench --layers kb81"):
+        best_recipe(preset("kb81").workload(), "sm_90")
+    free = Workload(ConvTranspose(1, 4, 4, 3), 1, (8,))
+    with pytest.raises(BadRequest, match="choose variants instead"):
+        best_recipe(free, "sm_90")
+
+
+def test_export_best_writes_the_file_and_says_where_it_comes_from(known, tmp_path, capsys):
+    out = tmp_path / "model_new.py"
+    assert cli.main(["export", "--preset", "kb74", "--best", "--arch", "sm_80", "--out", str(out)]) == 0
+    said = capsys.readouterr().err
+    assert [line.split(":")[0] for line in said.splitlines()] == list(DIRECTIONS)
+    assert all(PREDICTED in line and "session recorded-h200" in line for line in said.splitlines())
+    assert "forward      shared_weight_tiling BLOCK=128" in out.read_text()
+    assert cli.main(["export", "--preset", "kb81", "--best"]) == 2
+    assert capsys.readouterr().err.startswith("No best known config for ConvTranspose2d(32, 64, 3, stride=5")
+    assert cli.main(["export", "--preset", "kb74", "--best", "--forward", "naive_gather"]) == 2
+    assert "leave out" in capsys.readouterr().err
+
+
+def test_run_best_judges_just_those(known, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "runs"))
+    assert cli.main(["run", "--preset", "kb74/small", "--best", "--device", "cpu", "--direction", "grad_input",
+                     "--effort", "quick", "--no-baselines", "--no-time", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(t["name"], t["config"]["BLOCK"], t["status"]) for t in lines] == [("shared_weight_tiling", 128, "OK")]
+    assert cli.main(["run", "--preset", "kb74/small", "--best", "--variant", "naive_gather"]) == 2
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AppTest:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "sessions"))
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
+    page = AppTest.from_file(str(Path(__file__).resolve().parents[2] / "app.py"), default_timeout=60).run()
+    assert not page.exception
+    return page
+
+
+def test_the_page_ticks_the_best_known_and_says_where_it_comes_from(known, tmp_path, monkeypatch):
+    save([replace(e, config={"BLOCK": 256}) if e.ms == 0.8 else e for e in load(known)], known)
+    page = opened(monkeypatch, tmp_path)
+    assert "measured on NVIDIA H200, session recorded-h200" in "".join(e.body for e in page.get("html"))
+    page.button(key="best known").click().run()
+    assert not page.exception
+    assert next(b for b in page.button if b.label.startswith("Run")).label == "Run 3"
+    assert page.checkbox(key="tick forward shared_weight_tiling").value
+    assert not page.checkbox(key="tick forward naive_gather").value
+    assert page.selectbox(key="value forward shared_weight_tiling BLOCK").value == 256
+    page.segmented_control(key="direction").select("grad_input").run()
+    assert page.selectbox(key="value grad_input shared_weight_tiling BLOCK").value == 256
+
+
+def test_the_page_says_when_nothing_is_known(tmp_path, monkeypatch):
+    monkeypatch.setattr("workbench.core.best_known.FILE", tmp_path / "none.json")
+    button = opened(monkeypatch, tmp_path).button(key="best known")
+    assert button.disabled and button.help.startswith("No best known config for ConvTranspose1d(32, 64, 5")

@@ -1,0 +1,163 @@
+"""Trials to cells: which candidate, against which PyTorch, how near the floor, and what misses a target and why."""
+
+from __future__ import annotations
+
+from math import sqrt
+from pathlib import Path
+
+import pytest
+
+from workbench.core.errors import BadRequest
+from workbench.core.trial import Status
+from workbench.drive import report
+from workbench.drive.bench import markdown, text
+from workbench.drive.bench.cells import Wanted, cell, cells_of, summary
+from workbench.drive.session import Session
+from workbench.faces import cli
+
+from .made import pytorch, recorded, trial
+
+
+def made(layer: str, direction: str, *trials, precision: str = "tf32", size: str = "full"):
+    return cell(Wanted(layer, size, direction, precision), trials)
+
+
+def test_the_fastest_right_candidate_against_the_fastest_pytorch_of_its_class():
+    there = [*pytorch("kb81", "forward", 1.62, 1.22), trial("kb81", "forward", "mma", 0.26, "tf32"),
+             trial("kb81", "forward", "naive_gather", 9.7, "ieee", rel_l2=2e-7),
+             trial("kb81", "forward", "wrong", None, "tf32", status=Status.MISMATCH),
+             trial("kb81", "grad_input", "other", 0.01, "tf32")]
+    fast = made("kb81", "forward", *there)
+    assert fast.best.name == "mma" and fast.baseline.name == "eager, TF32 off"
+    assert fast.ratio == pytest.approx(1.22 / 0.26) and fast.verdict.verdict == report.FASTER
+    assert fast.of_floor == pytest.approx(0.183 / 0.26, abs=0.01) and not fast.missed  # 848 MB, mostly written
+    exact = made("kb81", "forward", *there, precision="ieee")
+    assert exact.best.name == "naive_gather" and exact.baseline.name == "eager, TF32 off"
+    assert "slower than PyTorch" in exact.missed[0]
+
+
+def test_an_exact_kernel_in_the_tf32_class_competes_with_tf32_pytorch():
+    found = made("kb77", "grad_input", *pytorch("kb77", "grad_input", 0.82, 1.19),
+                 trial("kb77", "grad_input", "gather", 1.0, "ieee", rel_l2=2e-7))
+    assert found.baseline.name == "eager, TF32 on" and "slower than PyTorch (0.82×)" in found.missed[0]
+
+
+@pytest.mark.parametrize(("layer", "direction", "ms", "tf32_ms", "ieee_ms", "rel_l2", "says"), [
+    ("kb74", "grad_input", 0.58, 1.95, 3.4, 2.9e-4, ""),
+    ("kb74", "grad_input", 1.05, 1.95, 3.4, 2.9e-4, "at most 0.975 ms is promised"),
+    ("kb64", "grad_weight", 1.55, 3.0, 14.0, 2.9e-4, ""),          # half would be below what the floor allows
+    ("kb73", "forward", 0.60, 1.85, 10.5, 2.9e-4, "4× is promised"),
+    ("kb73", "grad_input", 0.60, 1.52, 2.33, 2.9e-4, ""),
+    ("kb73", "grad_input", 0.60, 1.52, 2.33, 8e-4, "error 8.0e-4 above 3.2e-4")])
+def test_what_a_cell_misses(layer, direction, ms, tf32_ms, ieee_ms, rel_l2, says):
+    found = made(layer, direction, *pytorch(layer, direction, tf32_ms, ieee_ms),
+                 trial(layer, direction, "mma", ms, "tf32", rel_l2=rel_l2))
+    assert found.missed == ((says,) if says else ())
+
+
+def test_cells_without_a_time_say_why():
+    assert made("kb74", "forward").reason == "not measured yet"
+    failed = trial("kb74", "forward", "mma", None, "tf32", status=Status.BUILD_FAILED, headline="nvcc stopped.")
+    assert made("kb74", "forward", failed).reason == "no candidate was right: mma BUILD_FAILED, nvcc stopped."
+
+
+def test_emulated_times_have_no_ratio_and_hold_no_target():
+    cpu = {"kind": "cpu", "name": "some CPU", "arch": "x86_64", "key": "cpu"}
+    slow = made("kb74", "forward", trial("kb74", "forward", "eager", 1.0, "ieee", kind="baseline", device=cpu),
+                trial("kb74", "forward", "naive_gather", 99.0, "ieee", device=cpu, flags=("emulated",)))
+    assert slow.emulated and slow.ratio is None and slow.of_floor is None and not slow.missed
+    assert "EMULATED" in text.table([slow]) and "no geometric mean" in text.table([slow])
+
+
+@pytest.fixture
+def session(tmp_path: Path):
+    trials = []
+    for layer, direction, ours, tf32_ms in (("kb74", "forward", 0.5, 2.0), ("kb74", "grad_input", 1.0, 4.0),
+                                            ("kb81", "forward", 0.9, 1.0)):
+        trials += [*pytorch(layer, direction, tf32_ms, 3 * tf32_ms),
+                   trial(layer, direction, "mma", ours, "tf32", config={"TILE": 64})]
+    found = recorded(tmp_path, trials, layers=("kb81", "kb74"), directions=("forward", "grad_input"))
+    found.event("bench_note", preset="kb81", direction="forward", precision="tf32", text="the stores are the limit")
+    return found
+
+
+def test_a_session_becomes_a_table_in_the_order_of_the_suite(session):
+    cells = cells_of([session])
+    assert [(c.name.preset, c.name.direction) for c in cells] == [
+        ("kb74", "forward"), ("kb74", "grad_input"), ("kb81", "forward"), ("kb81", "grad_input")]
+    found = summary(cells, "tf32")
+    assert (found.cells, found.counted) == (4, 3) and found.ratio == pytest.approx((4 * 4 / 0.9) ** (1 / 3))
+    assert summary(cells[:2], "tf32").of_floor == pytest.approx(sqrt(cells[0].of_floor * cells[1].of_floor))
+    said = text.table(cells)
+    assert "mma TILE=64" in said and "eager, TF32 on" in said and "4.00×" in said
+    assert "MISSED  kb81 forward: at most 0.500 ms is promised; 4× is promised; the stores are the limit" in said
+    assert "MISSED  kb81 grad_input: not measured yet" in said
+    assert "Geometric mean of 3 of 4 cells" in said and "promised 2.80×" not in said  # not the whole table
+
+
+def test_readme_and_docs_carry_the_same_cells(session):
+    cells = cells_of([session])
+    short, long = (make(cells, sessions=["recorded-h200"]) for make in (markdown.short, markdown.long))
+    rows = [line for line in short.splitlines() if line.startswith("| #")]
+    assert len(rows) == 2
+    assert rows[0].startswith("| #74 1-D 32→64 k5 s1 d3 | **4.00×** 0.500 / 2.00 (eager, TF32 on)<br>")
+    assert "**1.11×** † 0.900 / 1.00" in rows[1] and "not measured yet" in rows[1] and rows[1].count("|") == 5
+    assert "NVIDIA H200" in short and "`recorded-h200`" in short and "2.9e-4" in rows[0]
+    assert long.count("\n| #") == 4 and "mma `TILE=64` in tf32" in long
+    assert "- #81 2-D 32→64 k3 s5 d2, forward: at most 0.500 ms is promised; 4× is promised; the stores are" in long
+
+
+def test_the_table_goes_between_its_marks_and_nowhere_else(tmp_path: Path):
+    text_before = f"a\n{markdown.BEGIN}\nold\n{markdown.END}\nb\n"
+    assert markdown.placed(text_before, "new", file=tmp_path) == f"a\n{markdown.BEGIN}\nnew\n{markdown.END}\nb\n"
+    for broken in ("no marks", f"{markdown.END} {markdown.BEGIN}", text_before * 2):
+        with pytest.raises(BadRequest, match="needs the lines"):
+            markdown.placed(broken, "new", file=tmp_path / "README.md")
+
+
+def test_check_finds_a_difference_and_writing_removes_it(session, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    readme = tmp_path / "README.md"
+    readme.write_text(f"# Title\n{markdown.BEGIN}\n{markdown.END}\nrest\n")
+    table = ["bench", "--table", "--readme", str(readme)]
+    assert cli.main([*table, "--check"]) == 1 and "differs" in capsys.readouterr().err
+    assert "kb" not in readme.read_text()
+    assert cli.main(table) == 0 and "#74 1-D" in readme.read_text() and readme.read_text().endswith("\nrest\n")
+    assert cli.main([*table, "--check"]) == 0
+    readme.write_text(readme.read_text().replace("4.00×", "5.00×"))
+    assert cli.main([*table, "--check"]) == 1
+
+
+def test_check_without_any_recorded_bench(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "none"))
+    readme = tmp_path / "README.md"
+    readme.write_text("# Title\n")
+    table = ["bench", "--table", "--readme", str(readme), "--check"]
+    assert cli.main(table) == 0 and "No recorded session holds a bench yet" in capsys.readouterr().out
+    readme.write_text(f"{markdown.BEGIN}\nold numbers\n{markdown.END}\n")
+    assert cli.main(table) == 1 and "no recorded session holds a bench" in capsys.readouterr().err
+
+
+def test_the_tables_of_this_repository_say_what_its_recorded_sessions_say(monkeypatch):
+    root = Path(__file__).resolve().parents[2]
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(root / "sessions"))
+    assert cli.main(["bench", "--table", "--readme", str(root / "README.md"), "--docs", str(root / "docs/benchmark.md"),
+                     "--check"]) == 0
+
+
+def test_a_shipped_copy_keeps_trials_and_what_the_best_were_made_of(session, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    work = Session.create(tmp_path, "work")
+    best, slow, times = (work.put_blob(word * 9) for word in (b"best source", b"slow source", b"[1]"))
+    work.append(trial("kb74", "forward", "mma", 0.5, "tf32", blobs={"source": best}))
+    work.append(trial("kb74", "forward", "naive_gather", 5.0, "ieee", blobs={"source": slow, "samples": times}))
+    for event in session.events():
+        work.event(event.pop("event"), **{k: v for k, v in event.items() if k != "at"})
+    work.event("heartbeat", run_id="x")
+    assert cli.main(["bench", "--ship", "mine", "work"]) == 2 and "recorded-mine" in capsys.readouterr().err
+    assert cli.main(["bench", "--ship", "recorded-mine", "work"]) == 0
+    copy = Session.open(tmp_path / "recorded-mine")
+    assert [t.trial_id for t in copy.trials()] == [t.trial_id for t in work.trials()]
+    assert {p.name for p in (copy.path / "blobs").iterdir()} == {best, times}
+    assert {e["event"] for e in copy.events()} == {"bench", "bench_note"}
+    assert markdown.short(cells_of([copy]), sessions=["x"]) == markdown.short(cells_of([work]), sessions=["x"])

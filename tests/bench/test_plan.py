@@ -1,0 +1,97 @@
+"""What a bench runs: the right precisions, configs that can run, the same sample for the same seed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from workbench.core.best_known import BestKnown, save
+from workbench.core.candidate import why_not
+from workbench.core.errors import BadRequest
+from workbench.core.presets import preset
+from workbench.core.template import render
+from workbench.core.variants import find
+from workbench.drive.bench.ahead import units_of
+from workbench.drive.bench.plan import BenchPlan, depends_on_config, precisions
+
+
+@pytest.mark.parametrize(("offered", "precision_class", "expected"), [
+    (("tf32", "tf32x3", "ieee"), "tf32", ["tf32"]), (("ieee", "fp16"), "tf32", ["ieee"]),
+    (("tf32", "tf32x3", "ieee"), "ieee", ["tf32x3", "ieee"]), (("tf32",), "ieee", []), (("fp16",), "tf32", [])])
+def test_what_a_variant_computes_in_follows_from_the_class(offered, precision_class, expected):
+    assert list(precisions(replace(find("naive_gather", "forward"), precision=offered), precision_class)) == expected
+
+
+def test_all_layers_and_directions_are_served_and_every_candidate_can_run():
+    jobs = BenchPlan().jobs(sm=80, arch="sm_80")
+    assert [j.workload.preset for j in jobs] == [f"{p}/full" for p in BenchPlan().layers] and len(jobs) == 17
+    for job in jobs:
+        assert {c.direction for c in job.candidates} >= {"forward", "grad_input", "grad_weight"}
+        assert all(why_not(c, sm=80) is None for c in job.candidates)
+
+
+def test_a_sweep_is_bounded_seeded_and_comes_after_every_layer_had_its_first():
+    plan = BenchPlan(layers=("kb74", "kb81"), directions=("forward",), configs="sweep", sweep=5)
+    jobs = plan.jobs(sm=90, arch="sm_90")
+    assert [j.workload.preset for j in jobs[:2]] == ["kb74/full", "kb81/full"]
+    first, sampled = jobs[0].candidates, [c for j in jobs[2:] if j.workload.preset == "kb74/full" for c in j.candidates]
+    assert [c.config for c in first] == [c.variant.default_config for c in first]
+    for one in first:
+        configs = [c.config for c in sampled if c.variant == one.variant]
+        assert 0 < len(configs) <= 5 and one.config not in configs
+        assert len({tuple(sorted(c.items())) for c in configs}) == len(configs)
+    again = replace(plan).jobs(sm=90, arch="sm_90")
+    other = replace(plan, seed=1).jobs(sm=90, arch="sm_90")
+    assert [c.config for j in again for c in j.candidates] == [c.config for j in jobs for c in j.candidates]
+    assert [c.config for j in other for c in j.candidates] != [c.config for j in jobs for c in j.candidates]
+
+
+def test_best_takes_the_best_known_config_of_each_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    work = preset("kb74").workload()
+    entry = BestKnown("sm_90", str(work.layer), "forward", "float32", "tf32", "naive_gather", {"BLOCK": 512}, "ieee",
+                      "constant", 1.0, 32, (131072,), "NVIDIA H200", "s")
+    save([entry], tmp_path / "best.json")
+    monkeypatch.setattr("workbench.core.best_known.FILE", tmp_path / "best.json")
+    def block(configs: str) -> int:
+        plan = BenchPlan(layers=("kb74",), directions=("forward",), configs=configs, variants=("naive_gather",))
+        return plan.jobs(sm=90, arch="sm_90")[0].candidates[0].config["BLOCK"]
+    assert (block("default"), block("best")) == (128, 512)
+
+
+def test_variants_can_be_chosen_and_left_out():
+    def names(**chosen) -> set[str]:
+        plan = BenchPlan(layers=("kb74",), **chosen)
+        return {c.variant.key for j in plan.jobs(sm=90, arch="sm_90") for c in j.candidates}
+    assert names(variants=("naive_gather",)) == {f"{d}/naive_gather" for d in BenchPlan().directions}
+    assert names() - names(without=("naive_gather", "forward/warp_per_output")) == {
+        "forward/warp_per_output", *names(variants=("naive_gather",))}
+
+
+def test_units_are_small_on_a_gpu_and_one_on_the_emulator():
+    plan = BenchPlan(layers=("kb81",), configs="sweep", sweep=8, variants=("naive_gather",))
+    items = [render(c) for job in plan.jobs(sm=90, arch="sm_90") for c in job.candidates]
+    units = units_of(items, emulated=False)
+    assert sorted(i.candidate_id for u in units for i in u) == sorted(i.candidate_id for i in items)
+    assert all(len({i.candidate.variant.key for i in unit}) == 1 and len(unit) <= 6 for unit in units)
+    assert [len(u) for u in units_of(items, emulated=True)] == [len(items)] and units_of([], emulated=True) == []
+
+
+def test_only_a_reason_that_a_config_can_change_is_searched_around():
+    made = replace(find("naive_gather", "forward"), needs=("layer.groups == 1", "BLOCK >= 64"))
+    assert not depends_on_config(made, "Not run: x needs layer.groups == 1; here layer.groups is 4.")
+    assert depends_on_config(made, "Not run: x needs BLOCK >= 64; here BLOCK is 32.")
+    assert depends_on_config(made, "Not run: A=1 needs 300 000 bytes of shared memory, this GPU has 232 448.")
+    assert not depends_on_config(made, "Not run: x needs sm_90, this GPU is sm_80.")
+
+
+@pytest.mark.parametrize(("wrong", "sentence"), [
+    ({"precision": "fp16"}, "precision 'fp16' is not known; choose tf32, ieee"),
+    ({"layers": ("kb75", "kb99")}, "There is no preset 'kb99'"),
+    ({"directions": ("sideways",)}, "direction 'sideways'"),
+    ({"configs": "sweep"}, "--configs sweep 16"), ({"layers": ()}, "at least one layer"),
+    ({"variants": ("nobody",)}, "There is no variant 'nobody'")])
+def test_a_wrong_word_is_named(wrong, sentence):
+    with pytest.raises(BadRequest, match=sentence):
+        BenchPlan(**wrong)

@@ -1,0 +1,95 @@
+"""A bench as a person starts it, on the emulator: killed, resumed, cut by its time limit; and what it records."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from workbench.core.variants import TEMPLATES
+from workbench.drive.session import Session
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ["--device", "cpu", "--size", "small", "--layers", "kb81", "--effort", "quick", "--variant", "naive_gather"]
+WORDS = [*SMALL, "--directions", "forward,grad_input", "--variant", "shared_weight_tiling"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bench")
+
+
+def start(place: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "workbench", "bench", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env={**os.environ, "KERNEL_WORKBENCH_SESSIONS": str(place)})
+
+
+def bench(place: Path, *words: str) -> tuple[int, str, str]:
+    process = start(place, *words)
+    out, err = process.communicate(timeout=240)
+    return process.returncode, out, err
+
+
+def ids(session: Session) -> list[str]:
+    return [t.candidate_id for t in session.trials() if t.kind == "candidate"]
+
+
+def test_a_killed_bench_goes_on_where_it_was(place: Path) -> None:
+    process = start(place, *WORDS, "--session", "one")
+    deadline = time.monotonic() + 120
+    while not ((place / "one" / "trials.jsonl").is_file() and ids(Session(place / "one"))):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    before = ids(Session(place / "one"))
+    assert 0 < len(before) < 4
+    code, out, err = bench(place, *WORDS, "--session", "one")
+    assert code == 0, err
+    assert f"{4 - len(before)} of 4 candidates to run" in err
+    after = ids(Session.open(place / "one"))
+    assert after[:len(before)] == before and len(after) == len(set(after)) == 4
+    baselines = [t for t in Session.open(place / "one").trials() if t.kind == "baseline"]
+    assert sorted(t.direction for t in baselines) == ["forward", "grad_input"]     # PyTorch was not measured twice
+    assert out.count("EMULATED") == 2 and "No GPU times, so no geometric mean." in out and "Session" in out
+    code, _, err = bench(place, *WORDS, "--session", "one")
+    assert code == 0 and "0 of 4 candidates to run" in err and len(ids(Session.open(place / "one"))) == 4
+
+
+def test_the_time_limit_ends_it_cleanly(place: Path) -> None:
+    began = time.monotonic()
+    code, out, err = bench(place, *WORDS, "--session", "cut", "--time-limit", "0.5")
+    assert time.monotonic() - began < 60 and code == 0
+    assert "Stopped by the time limit of 0.5 s after 0 of 4 candidates; go on with --session cut." in err
+    assert "not measured yet" in out
+    assert all(t.status in ("OK",) for t in Session.open(place / "cut").trials())
+
+
+def test_a_wrong_or_unbuildable_variant_is_a_trial_and_the_rest_goes_on(place: Path, tmp_path: Path) -> None:
+    root = tmp_path / "templates"
+    shutil.copytree(TEMPLATES, root)
+    good = (root / "forward" / "naive_gather.cu").read_text()
+    broken = good.replace('"naive_gather"', '"broken"', 1).replace(" naive_gather(", " broken(").replace(
+        "naive_gather<", "broken<")
+    (root / "forward" / "broken.cu").write_text(broken + "\nint there_is = no_such_name;\n")
+    code, out, err = bench(place, *SMALL, "--directions", "forward", "--session", "broken", "--templates", str(root),
+                           "--variant", "broken")
+    assert code == 1, err
+    status = {t.name: str(t.status) for t in Session.open(place / "broken").trials() if t.kind == "candidate"}
+    assert status == {"broken": "BUILD_FAILED", "naive_gather": "OK"} and "naive_gather" in out
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    (["--device", "cpu"], "give --size small"), ([*WORDS, "--time-limit", "0"], "--time-limit is 0"),
+    ([*WORDS, "--configs", "sweep"], "--configs sweep 16"), (["--check"], "--check needs the file"),
+    (["someone"], "--session"), (["--note", "kb74/forward", "why"], "--note takes one session; got 0")])
+def test_a_bad_request_is_one_sentence(place: Path, words: list[str], sentence: str) -> None:
+    code, _, err = bench(place, *words)
+    assert code == 2 and sentence in err and len(err.strip().splitlines()) == 1

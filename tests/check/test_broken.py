@@ -1,0 +1,65 @@
+"""Files that break, by real processes: each yields a status and a sentence, and the judge lives on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+
+import pytest
+
+from workbench.core.answers import Answer
+
+from . import models
+from .conftest import failed
+
+
+@pytest.mark.parametrize(("name", "key", "status", "words"), [
+    ("CRASHES", "values", "WORKER_DIED", "signal 11 (SIGSEGV"),
+    ("HANGS", "values", "RUN_TIMEOUT", "Still not done after 2 s"),
+    ("EXITS", "values", "WORKER_DIED", "ended itself with exit code 0"),
+    ("EXITS_AT_IMPORT", "builds", "WORKER_DIED", "ended itself with exit code 0 while the file was imported"),
+    ("LEAVES", "builds", "BUILD_FAILED", "SystemExit in line 2"),
+    ("PRINTS", "values", "WORKER_DIED", "printed more than 8 MiB"),
+    ("FORKS", "values", "WORKER_DIED", "started more than 128 processes"),
+    ("MEMORY", "values", "OUT_OF_MEMORY", "MemoryError"),
+    ("SYNTAX", "builds", "BUILD_FAILED", "SyntaxError in line"),
+])
+def test_a_broken_file_has_a_status_and_a_sentence(checked, name: str, key: str, status: str, words: str) -> None:
+    report = checked(getattr(models, name), call_s=2.0 if name == "HANGS" else 30.0)
+    question = report.question(key)
+    assert question.answer is Answer.FAILED and question.status == status, question
+    assert words in question.seen and question.advice
+    assert len([q for q in report.questions if q.answer is Answer.PASSED]) < len(report.questions)
+
+
+def test_what_leaves_its_group_is_ended_and_told(checked) -> None:
+    report = checked(models.DAEMON)
+    assert failed(report) == {}, failed(report)
+    if report.confined:  # without bwrap's process namespace somebody has to end it
+        assert report.question("processes").answer is Answer.WARNED
+    time.sleep(0.3)
+    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert "check.host" not in [line for line in left.splitlines() if f"--parent {os.getpid()}" in line]
+
+
+def test_words_in_the_judges_pipe_are_no_answer(checked) -> None:
+    report = checked(models.TALKS)
+    assert report.question("builds").status == "WORKER_DIED"
+    assert "judge's pipe" in report.question("builds").seen
+
+
+def test_nothing_of_the_environment_is_handed_on(checked, monkeypatch) -> None:
+    monkeypatch.setenv("MY_SECRET_TOKEN", "hunter2")
+    report = checked(models.SECRET)
+    assert report.question("values").answer is Answer.PASSED, report.question("values")
+
+
+def test_there_is_no_network_in_the_sandbox(checked) -> None:
+    report = checked(models.NETWORK)
+    seen = report.question("values").seen
+    assert report.question("values").answer is Answer.FAILED
+    if not report.confined:
+        assert "Network is unreachable" in seen
+    else:
+        assert "bwrap" in report.confined

@@ -1,0 +1,45 @@
+"""The Check page without a browser: the wrong sample goes in, its mistake comes out."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+
+def _app() -> None:
+    from workbench.faces.ui import check_page
+    check_page.draw()
+
+
+@pytest.fixture
+def page() -> AppTest:
+    at = AppTest.from_function(_app, default_timeout=60)
+    at.run()
+    assert not at.exception
+    return at
+
+
+def said(at: AppTest) -> str:
+    return "\n".join(element.body for element in at.get("html"))
+
+
+def test_the_wrong_sample_is_checked_and_its_mistake_named(page: AppTest) -> None:
+    assert "Nothing checked yet" in said(page) and "FOREIGN CODE" in said(page)
+    assert page.button(key="check_run").disabled
+    page.button(key="check_sample").click().run()
+    assert "class ModelNew" in page.text_area(key="check_text").value
+    page.selectbox(key="check_device").select("cpu").run()
+    page.button(key="check_run").click().run()
+    assert not page.exception
+    end = time.monotonic() + 120
+    while "questions" not in said(page) and "FAILED" not in said(page) and time.monotonic() < end:
+        assert not page.exception
+        time.sleep(0.5)
+        page.run()
+    text = said(page)
+    assert "Same output" in text or "same output" in text, text[-2000:]
+    assert "taps flipped" in text and "there is no backward to check" in text
+    assert "The smallest case that still fails" in text and "KernelBench, 0.0001" in text
+    assert "no time" in text

@@ -1,0 +1,65 @@
+"""CUDA files without a GPU: built for the emulator, so that they are judged and not only read."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from workbench.core.answers import Answer
+from workbench.measure.check import native
+
+from ..require import require
+from .conftest import BAD_MODELS, failed
+
+pytestmark = pytest.mark.xdist_group("check_load_inline")
+
+
+def _text(name: str) -> str:
+    return (BAD_MODELS / f"{name}.py").read_text()
+
+
+@pytest.fixture(autouse=True)
+def compiler() -> None:
+    require(shutil.which("g++") and shutil.which("ninja"), "g++ and ninja build what load_inline is given")
+
+
+def test_a_wrong_argument_of_load_inline_is_named_with_the_right_one(checked) -> None:
+    question = checked(_text("wrong_load_inline_argument"), like="kb74").question("builds")
+    assert question.answer is Answer.FAILED and "'extra_cuda_flags'" in question.seen
+    assert question.advice == "Write extra_cuda_cflags."
+
+
+def test_a_compile_error_is_told_with_the_line_of_the_file(checked) -> None:
+    text = _text("does_not_compile")
+    question = checked(text, like="kb74").question("builds")
+    line = next(n for n, words in enumerate(text.splitlines(), 1) if "* weight[" in words)
+    assert question.status == "BUILD_FAILED" and f"line {line}: 'weight' was not declared" in question.seen
+
+
+def test_a_declaration_without_its_definition_is_named(checked) -> None:
+    question = checked(_text("declared_otherwise"), like="kb74").question("builds")
+    assert question.answer is Answer.FAILED
+    assert "conv_transpose1d(Tensor, Tensor, int, int) is declared in cpp_sources and defined nowhere" in question.seen
+
+
+def test_wrong_index_and_no_gradient(checked) -> None:
+    report = checked(_text("wrong_index_no_gradient"), like="kb81", time=True)
+    assert {"values": "MISMATCH", "gradients": "NO_GRADIENT"}.items() <= failed(report).items()
+    assert report.mistake["found"] == "no divisibility test"
+    assert report.question("builds").answer is Answer.PASSED and "emulator" in report.device
+    assert report.question("times").answer is Answer.SKIPPED and "says nothing about a GPU" in report.question("times").seen
+    assert report.question("stream").answer is Answer.SKIPPED
+
+
+def test_findings_in_the_text() -> None:
+    call = {"cuda_sources": ["k<<<dim3((n + 1) / 2, 1), 256>>>(x); cudaDeviceSynchronize(); // atomicAdd(\n"]}
+    found = {f["about"] for f in native.findings("", [call])}
+    assert found == {"stream", "waits", "errors"}
+    right = {"cuda_sources": ["k<<<g, b, 0, at::cuda::getCurrentCUDAStream()>>>(x); C10_CUDA_KERNEL_LAUNCH_CHECK();"]}
+    assert native.findings("", [right]) == []
+
+
+def test_kernelbenchs_own_text_rules() -> None:
+    assert native.kernelbench_text("try:\n    pass\n") == ["it contains 'pass'", "it contains 'try:'"]
+    assert native.kernelbench_text("x = 1  # pass\n") == []

@@ -1,0 +1,77 @@
+"""What is asked of any module, and what a wrong one is answered."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from workbench.core.answers import Answer
+from workbench.core.errors import BadRequest
+from workbench.drive.check import CheckRequest
+from workbench.drive.check_text import report_text
+
+from . import models
+from .conftest import BAD_MODELS, failed
+
+
+def test_a_right_file_passes_everything_and_is_timed(checked) -> None:
+    report = checked(models.RIGHT, time=True, effort="quick")
+    assert failed(report) == {}
+    assert {"values", "gradients", "gradient_values", "other_arguments", "batch_one", "empty_batch", "same_bits",
+            "inputs", "times"} <= {q.key for q in report.questions if q.answer is Answer.PASSED}
+    assert set(report.times) == {"forward", "backward"}
+    assert report.times["forward"]["checked"] >= 3 and report.times["forward"]["median_ms"] > 0
+    assert report.kernelbench["strict"] and report.kernelbench["ours"]
+    data = json.loads(json.dumps(report.to_json()))
+    assert data["badge"].endswith("PASSED") and data["failed"] == 0
+
+
+@pytest.mark.parametrize(("name", "expected"), [
+    ("OTHER_NAMES_AND_DRAW", {"state_dict": "MISMATCH", "same_draw": "MISMATCH"}),
+    ("WRONG_GRADIENT", {"gradient_values": "MISMATCH"}),
+    ("IN_PLACE_WITHOUT_SCALE", {"inputs": "INPUT_MODIFIED", "other_arguments": "MISMATCH"}),
+    ("RANDOM", {"values": "MISMATCH", "same_bits": "NONDETERMINISTIC"}),
+])
+def test_a_wrong_file_fails_the_question_it_should(checked, name: str, expected: dict[str, str]) -> None:
+    found = failed(checked(getattr(models, name)))
+    assert expected.items() <= found.items(), found
+    assert "constructs" not in found and "builds" not in found
+
+
+def test_no_gradient_is_said_in_those_words(checked) -> None:
+    report = checked(models.NO_GRADIENT)
+    assert "The output requires no grad: there is no backward to check." in report.question("gradients").seen
+    assert report.question("gradient_values").answer is Answer.SKIPPED
+    assert report.kernelbench["strict"] and not report.kernelbench["ours"]  # KernelBench never looks
+    assert "forward alone" in report.kernelbench["reason"]
+
+
+def test_an_answer_kept_by_address_is_not_timed(checked) -> None:
+    """Right on fresh tensors, wrong as soon as the values behind an address change: only the timed calls show it."""
+    report = checked(models.STALE, time=True, effort="quick")
+    assert any(q.key in ("times", "values", "same_bits") and q.answer is not Answer.PASSED for q in report.questions)
+    assert not report.times
+
+
+def test_right_only_for_stride_1_is_told_with_its_smallest_case(checked) -> None:
+    report = checked((BAD_MODELS / "only_stride_1.py").read_text(), like="kb81")
+    assert {"values": "MISMATCH", "other_arguments": "MISMATCH"}.items() <= failed(report).items()
+    assert "right for stride=1" in report.question("other_arguments").seen
+    assert report.mistake["found"] == "no divisibility test"
+    assert "stride=" in report.smallest["layer"] and report.smallest["layer"].startswith("ConvTranspose2d(1, 1, 1")
+    assert any(v["wrong"] for v in report.smallest["values"])
+    text = report_text(report)
+    assert text.startswith(report.badge) and "Same output: no divisibility test" in text
+    assert text.index("x FAILED") < text.index("+ PASSED")
+
+
+def test_a_reference_that_does_not_run_is_a_bad_request(checked) -> None:
+    with pytest.raises(BadRequest, match="The reference does not run: NameError"):
+        from workbench.drive.check import check
+        check(CheckRequest(models.RIGHT, "nonsense\n", "cpu"))
+
+
+def test_an_empty_file_is_a_bad_request() -> None:
+    with pytest.raises(BadRequest, match="The candidate is empty"):
+        CheckRequest(" \n", models.REFERENCE, "cpu")

@@ -1,0 +1,61 @@
+"""The self-test: the fixtures are complete, what it runs is caught, a judge without a guard is found out, and it is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from workbench.core.trial import Status
+from workbench.core.variants import discover
+from workbench.drive import selftest
+from workbench.drive.selftest import BAD_KERNELS, RED_TEAM, Attack, Result, attacks, kept, summary
+
+KERNELS = [a for a in attacks() if a.kind == "kernel"]
+MODULES = [a for a in attacks() if a.kind == "module"]
+
+
+def test_at_least_25_attacks_and_every_fixture_is_one(tmp_path: Path) -> None:
+    assert len(KERNELS) >= 25 and len(MODULES) >= 10
+    with selftest._prepared() as (root, _):
+        own = {p.stem for p in (RED_TEAM / "kernels").glob("*/*.cu")}
+        there = {v.name for v in discover(root)}
+    named = {a.name for a in KERNELS}
+    assert own <= named <= there and own & {p.stem for p in BAD_KERNELS.glob("*/*.cu")} == set()
+    assert {p.stem for p in (RED_TEAM / "modules").glob("*.py")} == {a.name for a in MODULES}
+    assert all(Status(status) and kind in ("cpu", "cuda") for a in attacks() for kind, status in a.expected.items())
+
+
+def _only(monkeypatch: pytest.MonkeyPatch, *names: str, **changed: str) -> None:
+    chosen = [a for a in attacks() if a.name in names or a.kind == "control"]
+    chosen = [Attack(a.name, a.kind, {"cpu": changed.get(a.name, a.expected["cpu"])}, a.idea, a.direction, a.group)
+              for a in chosen]
+    monkeypatch.setattr(selftest, "attacks", lambda: chosen)
+
+
+def test_attacks_are_caught_and_the_result_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
+    _only(monkeypatch, "trusts_what_is_there", "lazy_when_repeated", "zeros_when_repeated", "knows_the_seeds",
+          "replays_by_pointer", "exits_quietly", "prints_ok_and_is_wrong", "touches_sessions", "half")
+    found = selftest.selftest("cpu")
+    print(*found, sep="\n")
+    assert len(found) == 12 and all(r.caught for r in found)
+    assert summary(found) == "11 of 11 attacks caught"
+    when, again = kept("cpu")
+    assert when > 0 and again == found
+
+
+def test_what_is_not_as_expected_is_missed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
+    _only(monkeypatch, "returns_zeros", returns_zeros="UNWRITTEN")
+    found = {r.name: r for r in selftest.selftest("cpu")}
+    assert not found["returns_zeros"].caught and found["returns_zeros"].status == "MISMATCH"
+    assert summary(list(found.values())) == "0 of 1 attacks caught; not as expected: returns_zeros"
+
+
+def test_no_result_is_no_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path))
+    assert kept("cpu") is None
+    selftest.keep([Result("a", "kernel", "", "OK", "OK", "", True)], "cpu")
+    (tmp_path / "selftest" / "cpu.json").write_text("{")
+    assert kept("cpu") is None

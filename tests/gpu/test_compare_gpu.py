@@ -1,0 +1,91 @@
+"""On a GPU: the whole ladder of baselines, contestants in turns, ceilings, and the flags for what is hard to time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.require import require
+from workbench.core.candidate import Candidate
+from workbench.core.ceilings import kept
+from workbench.core.presets import preset
+from workbench.core.variants import find
+from workbench.core.verdict import SAME, UNSURE, from_samples
+from workbench.drive.run import RunRequest
+from workbench.drive.runner import Runner
+from workbench.drive.selftest import selftest, summary
+from workbench.drive.session import Session
+from workbench.measure import timing
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gpu() -> None:
+    require(torch.cuda.is_available(), "no CUDA GPU")
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    with Runner() as one:
+        yield one
+
+
+def test_every_attack_is_caught(runner: Runner) -> None:
+    def show(result) -> None:
+        print(f"{'CAUGHT' if result.caught else 'MISSED'} {result.name} {result.status} {result.happened}", flush=True)
+
+    results = selftest("cuda:0", on_result=show, runner=runner)
+    print(summary(results))
+    assert all(r.caught for r in results), summary(results)
+
+
+def test_ceilings_are_measured_once_and_kept(runner: Runner) -> None:
+    runner.measure_ceilings("cuda:0")
+    found = kept(runner.device("cuda:0")["name"])
+    print(found)
+    assert found and not found.predicted
+    assert 0.5e12 < found.read_bytes_per_s and 0.8 < found.read_bytes_per_s / found.copy_bytes_per_s < 1.3
+    assert found.flops_per_s["tf32"] > 3 * found.flops_per_s["ieee"]
+
+
+@pytest.mark.parametrize("number", [74, 81])
+def test_the_whole_ladder(runner: Runner, tmp_path: Path, number: int) -> None:
+    workload = preset(f"kb{number}").workload("full")
+    candidate = Candidate(find("shared_weight_tiling", "forward"), workload.layer, "float32", {})
+    run = runner.run(RunRequest(workload, (candidate,), device="cuda:0", strength="strong", effort="quick"),
+                     Session.create(tmp_path))
+    there = {t.name: t for t in run.trials if t.kind == "baseline"}
+    for t in there.values():
+        print(t.status, t.name, t.kernel_ms and round(t.kernel_ms.median_ms, 4), t.precision, t.flags,
+              t.headline if not t.ok else "", t.detail, flush=True)
+    ours = next(t for t in run.trials if t.kind == "candidate")
+    print(ours.status, ours.headline, ours.kernel_ms, ours.flags, ours.detail)
+    assert ours.ok and ours.detail["against"]["verdict"] in ("FASTER", "SLOWER", "SAME", "UNSURE")
+    assert all(t.detail["kernels"] for t in there.values() if t.ok)
+    assert there["eager"].precision == there["eager"].detail["default_precision"]
+    assert {"eager", "eager, TF32 on", "eager, TF32 off", "torch.compile", "eager, called by the host"} <= set(there)
+    assert ("as convolution, flipped weight" in there) == (set(workload.layer.stride) == {1})
+
+
+def test_small_and_launch_bound_are_said() -> None:
+    x = torch.ones(64, device="cuda")
+    tiny = timing.measure(lambda: x.add_(1), device="cuda:0", effort="quick")
+    assert "too_small" in tiny.flags and tiny.timing["median_ms"] < timing.TOO_SMALL_MS
+
+    def slow_host() -> None:
+        sum(range(200_000))
+        x.add_(1)
+
+    assert "launch_bound" in timing.measure(slow_host, device="cuda:0", effort="quick").flags
+
+
+def test_the_same_call_twice_is_no_victory() -> None:
+    x, y = torch.randn(1 << 26, device="cuda"), torch.empty(1 << 26, device="cuda")
+    a, b = timing.measure_in_turns([lambda: y.copy_(x)] * 2, device="cuda:0", effort="quick")
+    verdict = from_samples(a.samples, b.samples, paired=True)
+    print(verdict)
+    assert verdict.verdict in (SAME, UNSURE) and len(a.samples) == len(b.samples)
+
+

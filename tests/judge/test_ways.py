@@ -1,0 +1,75 @@
+"""PyTorch's ways: each computes the same, the ladder names what there is, and the record says what really ran."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from workbench.core.layer import DIRECTIONS, ConvTranspose, Workload
+from workbench.measure import baselines
+from workbench.measure.ways import WAYS, Unavailable, as_convolution, bind, call, ladder, switches
+
+DENSE = [Workload(ConvTranspose(2, 6, 4, (3, 2), padding=(1, 0), groups=2, dilation=(2, 1)), 2, (5, 7), "float64"),
+         Workload(ConvTranspose(1, 4, 6, 3, padding=4, dilation=2, output_padding=1), 2, (19,), "float64"),
+         Workload(ConvTranspose(3, 4, 6, (3, 2, 1), padding=(1, 1, 0), bias=False), 1, (4, 5, 6), "float64"),
+         Workload(ConvTranspose(1, 2, 3, 1, padding=2), 1, (9,), "float64")]   # padding crops the input itself
+STRIDED = Workload(ConvTranspose(2, 4, 6, 3, stride=2), 1, (5, 6))
+
+
+@pytest.mark.parametrize("direction", [*DIRECTIONS, "backward"])
+@pytest.mark.parametrize("work", DENSE, ids=lambda w: str(w.layer))
+def test_stride_1_is_a_convolution_with_flipped_weight(work: Workload, direction: str) -> None:
+    tensors = baselines.plain_tensors(work, direction, "cpu")
+    theirs, ours = call(work, direction, tensors), as_convolution(work, direction, tensors)
+    for name, value in theirs.items():
+        if value is not None:
+            torch.testing.assert_close(ours[name], value, rtol=1e-12, atol=1e-12)
+
+
+def test_another_stride_is_not() -> None:
+    with pytest.raises(Unavailable, match="stride 1"):
+        bind("flipped", STRIDED, "forward", {})
+
+
+@pytest.mark.parametrize("kind", ["eager", "channels_last", "converted"])
+def test_layouts_change_no_value(kind: str) -> None:
+    tensors = baselines.plain_tensors(STRIDED, "forward", "cpu")
+    got = bind(kind, STRIDED, "forward", tensors)()["output"]
+    torch.testing.assert_close(got, call(STRIDED, "forward", tensors)["output"])
+    assert got.is_contiguous() == (kind != "channels_last")
+
+
+def test_the_ladder() -> None:
+    dense = Workload(ConvTranspose(2, 4, 6, 3), 1, (5, 6))
+    assert ladder("quick", dense, "cpu") == ["default"]
+    assert ladder("strong", dense, "cpu") == ["default", "as_convolution"]
+    assert ladder("strong", STRIDED, "cpu") == ["default"]
+    assert ladder("quick", dense, "cuda:0") == ["tf32_on", "tf32_off"]
+    strong = ladder("strong", dense, "cuda:0")
+    assert len(strong) == len(set(strong)) == 11 and set(strong) <= set(WAYS)
+    assert "as_convolution" not in ladder("strong", STRIDED, "cuda:0")
+    assert "channels_last" not in ladder("strong", Workload(ConvTranspose(1, 2, 2, 3), 1, (9,)), "cuda:0")
+    assert [WAYS[key].name for key in strong if not WAYS[key].drop_in] == [
+        "channels_last, conversion not counted", "channels_last, conversion counted"]
+
+
+def test_switches_are_put_back() -> None:
+    cudnn = torch.backends.cudnn
+    before = cudnn.allow_tf32, cudnn.benchmark
+    with switches(WAYS["tf32_off"]):
+        assert (cudnn.allow_tf32, cudnn.benchmark) == (False, True)
+    assert (cudnn.allow_tf32, cudnn.benchmark) == before
+
+
+def test_the_record_says_what_ran(tmp_path: Path) -> None:
+    work = Workload(ConvTranspose(2, 4, 6, 3), 1, (5, 6))
+    answer = baselines.measure({"workload": work.to_json(), "device": "cpu", "effort": "quick", "strength": "strong",
+                                "directions": ["forward"], "scratch": str(tmp_path)}, lambda event: None)
+    found = {b["name"]: b for b in answer["baselines"]}
+    assert set(found) == {"eager", "as convolution, flipped weight"}
+    for baseline in found.values():
+        assert baseline["status"] == "OK" and baseline["precision"] == "ieee" and baseline["samples"]
+        assert baseline["detail"]["default_precision"] == "ieee"
+        assert any("conv" in name for name in baseline["detail"]["kernels"])

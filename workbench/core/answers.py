@@ -1,0 +1,137 @@
+"""What a check of a foreign module found: questions with their answers, the same for terminal, JSON and page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+SCHEMA = "kernel-workbench/check/1"
+
+
+class Answer(StrEnum):
+    """In the order in which a report shows them."""
+
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"
+    WARNED = "WARNED"
+    PASSED = "PASSED"
+    NOTE = "NOTE"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question and what was seen. `status` is the exact word of `core.trial.Status` behind a failure."""
+
+    key: str
+    question: str
+    answer: Answer
+    seen: str
+    advice: str = ""
+    status: str = ""
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """All of one check. `smallest`: the smallest failing case; `mistake`: what wrong values look like; `kernelbench`:
+    its verdicts beside ours; `times`: module_ms, where everything was right; `confined`: how the file was run."""
+
+    name: str
+    reference: str
+    device: str
+    questions: tuple[Question, ...]
+    smallest: dict[str, Any] = field(default_factory=dict)
+    mistake: dict[str, Any] = field(default_factory=dict)
+    kernelbench: dict[str, Any] = field(default_factory=dict)
+    times: dict[str, Any] = field(default_factory=dict)
+    confined: str = ""
+    seed: int = 0
+    seconds: float = 0.0
+    environment: dict[str, Any] = field(default_factory=dict)
+    command: str = ""
+    schema: str = SCHEMA
+
+    @property
+    def ordered(self) -> list[Question]:
+        """Failed first, then skipped, warned, passed, notes; each in the order asked."""
+        order = list(Answer)
+        return sorted(self.questions, key=lambda q: order.index(q.answer))
+
+    @property
+    def failed(self) -> list[Question]:
+        return [q for q in self.questions if q.answer is Answer.FAILED]
+
+    @property
+    def answered(self) -> list[Question]:
+        return [q for q in self.questions if q.answer in (Answer.FAILED, Answer.WARNED, Answer.PASSED)]
+
+    @property
+    def badge(self) -> str:
+        """`3 OF 11 FAILED`, or `14 OF 14 PASSED`."""
+        if self.failed:
+            return f"{len(self.failed)} OF {len(self.answered)} FAILED"
+        good = sum(q.answer is Answer.PASSED for q in self.answered)
+        return f"{good} OF {len(self.answered)} PASSED"
+
+    @property
+    def headline(self) -> str:
+        """The strip's sentence: what is wrong, in words."""
+        if not self.failed:
+            if self.question("values") and self.question("values").answer is Answer.PASSED:
+                return f"{self.name} does what {self.reference} does, in all checks that ran"
+            return f"{self.name} could not be run here; nothing that was looked at is wrong"
+        keys = {q.key for q in self.failed}
+        words = [_short(q) for q in self.failed if q.key in _IN_SHORT
+                 and not ("values" in keys and q.key.startswith("other_"))]  # the same again
+        words = words[:3] or ["fails"]
+        return f"{self.name} {_joined(words)}"
+
+    @property
+    def evidence(self) -> str:
+        """The strip's second line: the two worst facts."""
+        facts = []
+        if self.mistake.get("found"):
+            facts.append(f"Looks like: {self.mistake['found']}.")
+        explained = ("values", "other_sizes", "other_arguments") if facts else ()
+        facts += [q.seen.removeprefix("No. ") for q in self.failed if q.key not in explained]
+        if not facts:
+            skipped = [q for q in self.questions if q.answer is Answer.SKIPPED]
+            facts = [f"Not answered: {len(skipped)} questions; {skipped[0].seen}"] if skipped else []
+        return " ".join(facts[:2])
+
+    def question(self, key: str) -> Question | None:
+        return next((q for q in self.questions if q.key == key), None)
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        data["questions"] = [{**asdict(q), "answer": str(q.answer)} for q in self.ordered]
+        return {**data, "badge": self.badge, "headline": self.headline, "evidence": self.evidence,
+                "failed": len(self.failed)}
+
+
+def question_from_json(data: dict[str, Any]) -> Question:
+    return Question(**{**data, "answer": Answer(data["answer"])})
+
+
+_DOES_NOT_RUN = ("WORKER_DIED", "RUN_TIMEOUT", "OUT_OF_MEMORY", "LAUNCH_FAILED", "KERNEL_FAULT")
+_IN_SHORT = {
+    "builds": "does not import and build", "constructs": "cannot be constructed as the reference is",
+    "state_dict": "does not take the reference's state_dict", "same_draw": "draws other parameters",
+    "kind": "returns the wrong shape, dtype or device", "values": "computes wrong outputs",
+    "other_sizes": "is wrong at other sizes", "other_arguments": "is wrong with other constructor arguments",
+    "noncontiguous": "is wrong for a non-contiguous input", "batch_one": "is wrong for batch 1",
+    "empty_batch": "fails on an empty batch", "gradients": "has no gradient",
+    "gradient_values": "computes wrong gradients", "stream": "ignores the current stream",
+    "inputs": "changes its inputs", "same_bits": "gives other bits each time", "times": "answers wrongly when timed"}
+
+
+def _short(question: Question) -> str:
+    if question.key == "values" and question.status in _DOES_NOT_RUN:
+        return "does not run to its end"
+    return _IN_SHORT[question.key]
+
+
+def _joined(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

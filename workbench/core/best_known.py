@@ -1,0 +1,152 @@
+"""Which variant and config is the best known for a layer: a workload comes in, a `BestKnown` with its origin goes out.
+
+The data file beside this module is written by `python -m workbench bench --write-best` from recorded sessions, one
+entry a line. An entry of a GPU nobody has measured says so: it is the best measured one that is legal there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from .candidate import Candidate, why_not
+from .command import parse_layer
+from .errors import BadRequest
+from .layer import Workload
+from .variants import find
+
+SCHEMA = "kernel-workbench/best-known/1"
+FILE = Path(__file__).with_name("best_known.json")
+# Precision class -> the precisions a candidate of it may compute in (design.md, Precision).
+CLASSES = {"tf32": ("tf32", "tf32x3", "ieee"), "ieee": ("tf32x3", "ieee")}
+PREDICTED = "predicted, not measured on this architecture"
+
+
+@dataclass(frozen=True)
+class BestKnown:
+    """One variant with the best config known for it, in one cell. Times are `kernel_ms` medians, cold L2."""
+
+    arch: str                       # sm_90
+    layer: str                      # as one writes it in PyTorch
+    direction: str
+    dtype: str
+    precision_class: str            # "tf32" | "ieee"
+    variant: str
+    config: dict[str, int]
+    precision: str                  # what it computes in
+    form: str
+    ms: float                       # on `gpu`, batch and input_size as below
+    batch: int
+    input_size: tuple[int, ...]
+    gpu: str                        # where it was measured
+    session: str
+    rel_l2: float | None = None
+    baseline: str = ""              # the fastest PyTorch that qualifies, in the same session
+    baseline_ms: float | None = None
+    pytorch_precision: str = ""     # what PyTorch's default computed in
+    compile_flags: tuple[str, ...] = ()
+    note: str = ""                  # "" or PREDICTED
+
+    @property
+    def predicted(self) -> bool:
+        return bool(self.note)
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        """The cell: arch, layer, direction, dtype, precision class."""
+        return self.arch, self.layer, self.direction, self.dtype, self.precision_class
+
+    def candidate(self, workload: Workload, *, root: Path | None = None) -> Candidate:
+        """The candidate for that workload's layer. Raises `BadRequest` when today's template no longer offers it."""
+        return Candidate(find(self.variant, self.direction, root=root), workload.layer, workload.dtype,
+                         dict(self.config), self.precision, self.form, self.compile_flags)
+
+    def to_json(self) -> dict[str, Any]:
+        return {k: v for k, v in asdict(self).items() if v not in ("", None, ())}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> BestKnown:
+        lists = {k: tuple(data.get(k, ())) for k in ("input_size", "compile_flags")}
+        return cls(**{**data, **lists})
+
+
+def best_config(direction: str, workload: Workload, precision: str, arch: str, *, variant: str = "",
+                exact: bool = False, root: Path | None = None, file: Path | None = None) -> BestKnown | None:
+    """The fastest known entry of a cell that can still run there, or None.
+
+    `precision` names the class; with `exact` only an entry that computes in just this precision counts. `variant`
+    asks for the best config of that variant. Batch and input size do not matter; a layer without a bias also speaks
+    for the same one with it. Without an entry for `arch` the newest older GPU's are tried.
+    """
+    chosen = class_of(precision)
+    sm = sm_of(arch)
+    layer = _without_bias(str(workload.layer))
+    there = [e for e in load(file) if e.direction == direction and e.dtype == workload.dtype
+             and e.precision_class == chosen and (not variant or e.variant == variant)
+             and (not exact or e.precision == precision) and _without_bias(e.layer) == layer and sm_of(e.arch) <= sm]
+    for entry in sorted(there, key=lambda e: (-sm_of(e.arch), e.layer != str(workload.layer), e.ms)):
+        try:
+            candidate = entry.candidate(workload, root=root)
+        except BadRequest:
+            continue  # the template has changed since: the next best stands in
+        if why_not(candidate, sm=sm) is None and _loads(candidate, entry.arch, arch):
+            return entry
+    return None
+
+
+def load(file: Path | None = None) -> list[BestKnown]:
+    """All entries of the data file (default: the shipped one); none where there is no file."""
+    path = file or FILE
+    return list(_load(path, path.stat().st_mtime_ns)) if path.is_file() else []
+
+
+def save(entries: Iterable[BestKnown], file: Path) -> None:
+    """Write the data file, one entry a line, in a fixed order."""
+    ordered = sorted(entries, key=lambda e: (e.key[0], _number_first(e.layer), *e.key[2:], e.ms))
+    lines = ",\n".join(json.dumps(e.to_json(), sort_keys=True) for e in ordered)
+    file.write_text(f'{{"schema": "{SCHEMA}", "entries": [\n{lines}\n]}}\n', encoding="utf-8")
+
+
+def class_of(precision: str) -> str:
+    """The class a precision competes in: tf32x3 is as exact as ieee. Raises `BadRequest` for one without a class."""
+    found = {"tf32": "tf32", "tf32x3": "ieee", "ieee": "ieee"}.get(precision)
+    if found is None:
+        raise BadRequest(f"There are best known configs for the precision classes {', '.join(CLASSES)}, "
+                         f"not for {precision}.", field="precision")
+    return found
+
+
+def sm_of(arch: str) -> int:
+    """90 of "sm_90" or "sm_90a"."""
+    found = re.fullmatch(r"sm_(\d+)[af]?", arch)
+    if not found:
+        raise BadRequest(f"{arch!r} is no GPU architecture; write sm_90.", field="arch")
+    return int(found[1])
+
+
+@lru_cache(maxsize=8)
+def _load(path: Path, _stamp: int) -> tuple[BestKnown, ...]:
+    data = json.loads(path.read_text(encoding="utf-8"))
+    if data.get("schema") != SCHEMA:
+        raise BadRequest(f"{path.name} has the schema {data.get('schema')!r}, this version reads {SCHEMA}; write it "
+                         f"again with 'python -m workbench bench --write-best {path.name}'.")
+    return tuple(BestKnown.from_json(e) for e in data["entries"])
+
+
+@lru_cache(maxsize=4096)
+def _without_bias(layer: str) -> str:
+    return str(replace(parse_layer(layer), bias=False))
+
+
+def _loads(candidate: Candidate, measured: str, arch: str) -> bool:
+    """A target such as sm_90a runs on no newer GPU."""
+    return not candidate.variant.arch or sm_of(candidate.variant.arch) == sm_of(arch) == sm_of(measured)
+
+
+def _number_first(layer: str) -> tuple[int, str]:
+    return int(layer[len("ConvTranspose")]), layer

@@ -1,0 +1,62 @@
+"""Ceilings measured on this machine's GPUs: kept as one JSON file a GPU in the cache folder, found again by its name."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from .env import cache_dir
+from .roofline import Ceilings, ceilings_of
+
+_SCHEMA = "kernel-workbench/ceilings/1"
+
+
+def folder() -> Path:
+    return cache_dir() / "ceilings"
+
+
+def keep(measured: dict[str, Any]) -> Path:
+    """Write what the worker operation "ceilings" returned; one file per GPU, the newest measurement counts."""
+    which = re.sub(r"[^A-Za-z0-9-]+", "-", measured.get("uuid") or measured["name"]).strip("-")
+    path = folder() / f"{which}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps({"schema": _SCHEMA, **measured}, indent=1), encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def kept(gpu_name: str) -> Ceilings | None:
+    """The ceilings measured on a GPU of exactly that name, the newest; None when none was. A file that is no such
+    record is as good as none."""
+    place = folder()
+    try:
+        return _read(place, place.stat().st_mtime_ns).get(gpu_name)
+    except OSError:
+        return None
+
+
+def best_known(gpu_name: str) -> Ceilings | None:
+    """Measured on this machine, else what ships with the project, else None."""
+    return kept(gpu_name) or ceilings_of(gpu_name)
+
+
+@lru_cache(maxsize=8)
+def _read(place: Path, changed_ns: int) -> dict[str, Ceilings]:
+    """By GPU name; read again when the folder has changed."""
+    found = {}
+    for path in sorted(place.glob("*.json"), key=lambda p: p.stat().st_mtime):
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if data["schema"] == _SCHEMA:
+                found[data["name"]] = Ceilings(
+                    data["name"], data["read_bytes_per_s"], data["write_bytes_per_s"], data["copy_bytes_per_s"],
+                    MappingProxyType(dict(data["flops_per_s"])), data["l2_bytes"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return found

@@ -1,0 +1,145 @@
+"""Recorded sessions in, the entries of core/best_known.json out: for every cell the variants worth knowing, with the
+best config of each; and the same for sm_80 from what is legal there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ...core.best_known import CLASSES, PREDICTED, BestKnown, load, save, sm_of
+from ...core.candidate import why_not
+from ...core.errors import BadRequest, RenderError
+from ...core.layer import Workload
+from ...core.trial import Trial
+from .. import report
+from ..recorded import candidate_of
+from ..session import Session
+
+PREDICTED_ARCHS = ("sm_80",)
+_WORTH_KNOWING = 1.5     # times the best: slower variants are left out, unless they are the best of their precision
+
+
+def write_best(sessions: Sequence[Session], file: Path) -> list[BestKnown]:
+    """Derive and write; entries of cells that the sessions say nothing about stay in the file. Returns the new ones.
+
+    Raises `BadRequest` when no session has a GPU time.
+    """
+    found = derive(sessions)
+    if not found:
+        names = ", ".join(s.name for s in sessions) or "no session"
+        raise BadRequest(f"There is no GPU time of a right candidate in {names}, so nothing is known to be best; run "
+                         f"'python -m workbench bench' on a machine with a GPU.")
+    measured = {e.key for e in found if not e.predicted}
+    before = load(file)
+    kept_measured = {e.key for e in before if not e.predicted} - measured
+    new = [e for e in found if not (e.predicted and e.key in kept_measured)]
+    keys = {e.key for e in new}
+    save([*new, *(e for e in before if e.key not in keys)], file)
+    return new
+
+
+def derive(sessions: Iterable[Session]) -> list[BestKnown]:
+    """Entries from every right candidate that was timed on a GPU, on the largest tensors its layer was run with."""
+    cells: dict[tuple[str, str, str, str], list[tuple[Trial, Session]]] = {}
+    baselines: list[tuple[Trial, Session]] = []
+    for session in sessions:
+        for trial in session.trials():
+            if trial.device.get("kind") != "cuda" or not trial.ok or not trial.kernel_ms:
+                continue
+            if trial.kind == "baseline":
+                baselines.append((trial, session))
+            elif trial.kind == "candidate":
+                work = Workload.from_json(trial.workload)
+                key = (str(trial.device["arch"]), str(work.layer), trial.direction, work.dtype)
+                cells.setdefault(key, []).append((trial, session))
+    entries: list[BestKnown] = []
+    for key, trials in cells.items():
+        largest = max(_elements(t) for t, _ in trials)
+        cells[key] = [(t, s) for t, s in trials if _elements(t) == largest]
+        for precision_class, admitted in CLASSES.items():
+            entries += _of_cell([(t, s) for t, s in cells[key] if t.precision in admitted], baselines, precision_class)
+    there = {e.key for e in entries}
+    for arch in PREDICTED_ARCHS:
+        entries += [e for e in _predicted(cells, baselines, arch) if e.key not in there]
+    return entries
+
+
+def _of_cell(trials: list[tuple[Trial, Session]], baselines: list[tuple[Trial, Session]], precision_class: str, *,
+             arch: str = "") -> list[BestKnown]:
+    """The best config of every variant and precision; of those the ones worth knowing."""
+    best: dict[tuple[str, str], tuple[Trial, Session]] = {}
+    for trial, session in sorted(trials, key=lambda pair: _ms(pair[0])):
+        best.setdefault((trial.name, trial.precision), (trial, session))
+    if not best:
+        return []
+    ranked = list(best.values())
+    least = _ms(ranked[0][0])
+    first_of = {precision: next(t for t, _ in ranked if t.precision == precision) for _, precision in best}
+    return [_entry(t, s, baselines, precision_class, arch) for t, s in ranked
+            if _ms(t) <= _WORTH_KNOWING * least or first_of[t.precision] is t]
+
+
+def _predicted(cells: dict[tuple[str, str, str, str], list[tuple[Trial, Session]]],
+               baselines: list[tuple[Trial, Session]], arch: str) -> list[BestKnown]:
+    """For a GPU that nobody measured: of the nearest newer one's trials those that can run there, without spills
+    where the compiler was asked."""
+    found: dict[tuple[str, ...], BestKnown] = {}
+    for (measured, *_), trials in sorted(cells.items(), key=lambda item: sm_of(item[0][0])):
+        if sm_of(measured) <= sm_of(arch):
+            continue
+        legal = [(t, s) for t, s in trials if is_legal(t, arch)]
+        for precision_class, admitted in CLASSES.items():
+            for entry in _of_cell([(t, s) for t, s in legal if t.precision in admitted], baselines, precision_class,
+                                  arch=arch)[:1]:
+                found.setdefault(entry.key, replace(entry, note=PREDICTED))
+    return list(found.values())
+
+
+def is_legal(trial: Trial, arch: str) -> bool:
+    """Whether the trial's candidate can run there: the header's conditions, shared memory, target, and no spills."""
+    try:
+        candidate = candidate_of(trial)
+    except (BadRequest, RenderError):
+        return False
+    if candidate.variant.arch and sm_of(candidate.variant.arch) != sm_of(arch):
+        return False
+    if why_not(candidate, sm=sm_of(arch)) is not None:
+        return False
+    kernels = trial.resources.get(arch, {})
+    return not any(k.get("spill_store_bytes") for k in kernels.values() if isinstance(k, dict))
+
+
+def _entry(trial: Trial, session: Session, baselines: list[tuple[Trial, Session]], precision_class: str,
+           arch: str) -> BestKnown:
+    work = Workload.from_json(trial.workload)
+    mine = [b for b, s in baselines if s.name == session.name]
+    baseline = report.best_baseline(mine, replace(trial, precision=precision_class))
+    return BestKnown(
+        arch=arch or str(trial.device["arch"]), layer=str(work.layer), direction=trial.direction, dtype=work.dtype,
+        precision_class=precision_class, variant=trial.name, config=dict(trial.config), precision=trial.precision,
+        form=trial.form or "constant", ms=round(_ms(trial), 6), batch=work.batch, input_size=tuple(work.input_size),
+        gpu=str(trial.device.get("name", "")), session=session.name,
+        rel_l2=_two_digits(max((e.rel_l2 for e in trial.errors.values()), default=None)),
+        baseline=baseline.name if baseline else "",
+        baseline_ms=round(baseline.kernel_ms.median_ms, 6) if baseline and baseline.kernel_ms else None,
+        pytorch_precision=_pytorch_precision(mine, trial), compile_flags=trial.compile_flags)
+
+
+def _pytorch_precision(baselines: list[Trial], trial: Trial) -> str:
+    """What PyTorch's default computed this cell in: TF32 is allowed by default, so that mode stands in for it."""
+    here = {b.name: b.precision for b in baselines if b.direction == trial.direction and report.same_place(b, trial)}
+    return here.get("eager") or here.get("eager, TF32 on") or ""
+
+
+def _elements(trial: Trial) -> int:
+    work = Workload.from_json(trial.workload)
+    return work.result_elements("forward") + work.result_elements("grad_input")
+
+
+def _ms(trial: Trial) -> float:
+    return trial.kernel_ms.median_ms if trial.kernel_ms else float("inf")
+
+
+def _two_digits(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.2g}")

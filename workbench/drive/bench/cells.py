@@ -1,0 +1,174 @@
+"""A bench session in, its table out: one `Cell` for each layer, direction and precision class, with what it misses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
+from typing import Any
+
+from ...core.best_known import CLASSES
+from ...core.layer import BACKWARD, DIRECTIONS, Workload
+from ...core.presets import PRESETS, SIZES
+from ...core.roofline import Floor, ceilings_of, floor
+from ...core.trial import Status, Trial
+from ...core.verdict import Verdict
+from .. import report
+from ..session import Session
+from . import targets
+from .go import EVENT
+
+NOTE = "bench_note"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A cell by name."""
+
+    preset: str
+    size: str
+    direction: str
+    precision: str        # the class
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The best right candidate of a cell against the fastest PyTorch that qualifies. Times are kernel_ms medians."""
+
+    name: Wanted
+    best: Trial | None
+    baseline: Trial | None
+    verdict: Verdict | None       # None for emulated times and without a baseline
+    floor: Floor | None
+    candidates: tuple[Trial, ...]
+    missed: tuple[str, ...]       # clauses: which target, and why
+    note: str = ""                # what a person found out about it
+
+    @property
+    def ms(self) -> float | None:
+        return self.best.kernel_ms.median_ms if self.best and self.best.kernel_ms else None
+
+    @property
+    def baseline_ms(self) -> float | None:
+        return self.baseline.kernel_ms.median_ms if self.baseline and self.baseline.kernel_ms else None
+
+    @property
+    def ratio(self) -> float | None:
+        return self.verdict.value if self.verdict else None
+
+    @property
+    def of_floor(self) -> float | None:
+        return self.floor.ms / self.ms if self.floor and self.ms else None
+
+    @property
+    def rel_l2(self) -> float | None:
+        return max((e.rel_l2 for e in self.best.errors.values()), default=None) if self.best else None
+
+    @property
+    def emulated(self) -> bool:
+        return self.best is not None and report.is_emulated(self.best)
+
+    @property
+    def reason(self) -> str:
+        """Why it misses a target, as one clause; "" where it misses none."""
+        return "; ".join([*self.missed, *([self.note] if self.note else [])])
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The geometric means of one class, over its cells that have a ratio."""
+
+    precision: str
+    cells: int
+    counted: int
+    missed: int
+    ratio: float | None
+    of_floor: float | None
+
+    @property
+    def whole(self) -> bool:
+        return self.counted == self.cells == len(PRESETS) * len(DIRECTIONS)
+
+
+def wanted_of(sessions: Iterable[Session]) -> list[Wanted]:
+    """The cells that the sessions' benches are about, in the order of the suite. Empty for sessions without a bench."""
+    found = {Wanted(layer, event["size"], direction, event["precision"]) for session in sessions
+             for event in session.events() if event.get("event") == EVENT
+             for layer in event["layers"] if layer in PRESETS for direction in event["directions"]}
+    names, directions = list(PRESETS), (*DIRECTIONS, BACKWARD)
+    return sorted(found, key=lambda w: (list(CLASSES).index(w.precision), SIZES.index(w.size), names.index(w.preset),
+                                        directions.index(w.direction)))
+
+
+def cells_of(sessions: Sequence[Session]) -> list[Cell]:
+    """The table of some sessions, taken together. Trials of a GPU hide emulated ones of the same cell."""
+    wanted = wanted_of(sessions)
+    trials: dict[str, list[Trial]] = {}
+    notes: dict[tuple[str, str, str], str] = {}
+    for session in sessions:
+        for trial in session.trials():
+            trials.setdefault(str(trial.workload.get("preset")), []).append(trial)
+        notes |= {(e["preset"], e["direction"], e["precision"]): e["text"] for e in session.events()
+                  if e.get("event") == NOTE}
+    return [cell(name, trials.get(f"{name.preset}/{name.size}", ()),
+                 note=notes.get((name.preset, name.direction, name.precision), "")) for name in wanted]
+
+
+def cell(name: Wanted, trials: Iterable[Trial], *, note: str = "") -> Cell:
+    """One cell from trials of its layer."""
+    work = PRESETS[name.preset].workload(name.size)
+    here = [t for t in trials if t.direction == name.direction and t.kind in ("candidate", "baseline")
+            and t.workload == work.to_json()]
+    if any(t.device.get("kind") == "cuda" for t in here):
+        here = [t for t in here if t.device.get("kind") == "cuda"]
+    ours = tuple(t for t in here if t.kind == "candidate" and t.precision in CLASSES[name.precision])
+    right = [t for t in ours if t.ok and t.kernel_ms]
+    best = min(right, key=lambda t: t.kernel_ms.median_ms if t.kernel_ms else 0.0, default=None)
+    if best is None:
+        return Cell(name, None, None, None, None, ours, (_nothing(ours),), note)
+    baseline = report.best_baseline(here, replace(best, precision=name.precision))
+    verdict = None if report.is_emulated(best) else report.speedup(best, baseline)
+    limit = None if report.is_emulated(best) else class_floor(work, name.direction, name.precision, best.device)
+    made = Cell(name, best, baseline, verdict, limit, ours, (), note)
+    return replace(made, missed=tuple(_missed(made, here)))
+
+
+def class_floor(workload: Workload, direction: str, precision: str, device: dict[str, Any]) -> Floor | None:
+    """The lowest floor of any precision that the class admits, on that GPU."""
+    ceilings = ceilings_of(str(device.get("name", "")))
+    found = [f for p in CLASSES[precision] if (f := floor(workload, direction, p, ceilings))]
+    return min(found, key=lambda f: f.ms, default=None)
+
+
+def summary(cells: Sequence[Cell], precision: str) -> Summary:
+    """The geometric means of a class; `backward` is not among its cells, because it is two of them together."""
+    mine = [c for c in cells if c.name.precision == precision and c.name.direction in DIRECTIONS]
+    ratios = [c.ratio for c in mine if c.ratio]
+    shares = [c.of_floor for c in mine if c.of_floor]
+    return Summary(precision, len(mine), len(ratios), sum(bool(c.missed) for c in mine), _mean(ratios), _mean(shares))
+
+
+def _missed(made: Cell, here: list[Trial]) -> list[str]:
+    if made.name.size != "full" or made.emulated or made.ms is None or made.name.direction == BACKWARD:
+        return []
+    if made.baseline_ms is None:
+        return ["no PyTorch time to compare with"]
+    tf32 = [e.rel_l2 for t in here if t.kind == "baseline" and t.ok and t.precision == "tf32"
+            for e in t.errors.values()]
+    return targets.missed(made.name.preset, made.name.direction, made.name.precision, ms=made.ms,
+                          baseline_ms=made.baseline_ms, ratio=made.ratio, floor=made.floor, rel_l2=made.rel_l2,
+                          tf32_rel_l2=max(tf32, default=None))
+
+
+def _nothing(ours: tuple[Trial, ...]) -> str:
+    """Why there is no time at all."""
+    failed = [t for t in ours if not t.ok and t.status is not Status.SKIPPED]
+    if not ours:
+        return "not measured yet"
+    if not failed:
+        return f"no variant ran: {ours[0].headline}"
+    return f"no candidate was right: {failed[0].name} {failed[0].status}, {failed[0].headline}"
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return exp(sum(map(log, values)) / len(values)) if values else None

@@ -1,0 +1,169 @@
+"""A plan, a session and a runner in; ordinary trials in the session out. What the session has is not run again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.candidate import EMULATED_SM
+from ...core.errors import BadRequest, RenderError
+from ...core.template import Rendered, render
+from ...core.trial import Trial
+from ..builds import BuildOrder
+from ..run import Run, RunRequest
+from ..runner import Runner, missing, resolve_device
+from ..session import Session
+from .ahead import BuildAhead, units_of
+from .plan import BenchPlan, Job
+
+_POLL_S = 0.1
+_BUILD_TIMEOUT_S = 580.0
+_RUN_TIMEOUT_S = 120.0      # the naive variants take a second a launch on the largest layers
+_MOST_BUILD_WORKERS = 12   # each is a Python with torch and an nvcc: about 1.5 GB
+EVENT = "bench"          # one in the session for every plan that was begun; what the table's cells are taken from
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """`state`: done, stopped (time limit or interrupt) or failed; the sentence says why."""
+
+    state: str
+    sentence: str
+    judged: int
+
+
+class Bench:
+    """One call of the verb. `on_line` gets a line for every job begun and every finished trial."""
+
+    def __init__(self, plan: BenchPlan, session: Session, runner: Runner, *, device: str = "auto",
+                 on_line: Callable[[str], None] = lambda line: None) -> None:
+        self.plan, self.session, self.runner, self.on_line = plan, session, runner, on_line
+        self.device = resolve_device(device)
+        self._said: set[str] = set()
+        self._judged = 0
+
+    def run(self, *, time_limit_s: float | None = None) -> BenchResult:
+        """Run what is missing; at the limit the kernel and the compilers under way are ended and nothing half-done is
+        recorded. Raises `BadRequest` when no variant applies."""
+        started = time.monotonic()
+        deadline = started + time_limit_s if time_limit_s is not None else float("inf")
+        known = self.runner.device(self.device)
+        jobs = self.plan.jobs(sm=int(known.get("sm") or EMULATED_SM), arch=str(known["arch"]))
+        if not any(job.candidates for job in jobs):
+            raise BadRequest(f"No variant computes {', '.join(self.plan.directions)} of {', '.join(self.plan.layers)} "
+                             f"in the class {self.plan.precision}; 'python -m workbench variants' lists them.")
+        begin(self.session, self.plan, known)
+        emulated = known["kind"] == "cpu"
+        left: list[Job] = []
+        units: list[list[Rendered]] = []
+        wanted: dict[int, set[str]] = {}
+        for job in jobs:
+            missed = self._missing(job)
+            if missed:
+                left.append(missed)
+                wanted[id(missed)] = {r.candidate_id for r in _rendered(missed)}
+                units += [unit for unit in units_of(_rendered(job), emulated=emulated)
+                          if wanted[id(missed)] & {r.candidate_id for r in unit}]
+        total = sum(len(job.candidates) for job in left)
+        self.on_line(f"{total} of {sum(len(j.candidates) for j in jobs)} candidates to run on {known['name']}, "
+                     f"session {self.session.name}")
+        order = BuildOrder(str(known["kind"]), str(known["arch"]), "", _BUILD_TIMEOUT_S)
+        with BuildAhead(units, order, self.runner.work_dir, workers=_build_workers()) as ahead:
+            while left:
+                job, built = _next(left, wanted, ahead, deadline)
+                if job is None:
+                    return self._stopped(total, time_limit_s)
+                left.remove(job)
+                done = self._job(job, built, deadline)
+                if done.state == "failed":
+                    return BenchResult("failed", done.message, self._judged)
+                if done.state == "stopped" or (left and time.monotonic() >= deadline):
+                    return self._stopped(total, time_limit_s)
+        seconds = time.monotonic() - started
+        return BenchResult("done", f"All {total} candidates are judged ({seconds:.0f} s).", self._judged)
+
+    def _job(self, job: Job, built: dict[str, dict[str, Any]], deadline: float) -> Run:
+        request = RunRequest(job.workload, job.candidates, device=self.device, directions=self.plan.directions,
+                             effort=self.plan.effort, strength=self.plan.strength, built=built,
+                             run_timeout_s=_RUN_TIMEOUT_S)
+        run = self.runner.start(request, self.session, resume=True)
+        self.on_line(f"{job.workload.preset}: {len(job.candidates)} candidates")
+        try:
+            while not run.wait(_POLL_S):
+                self._tell(run)
+                if time.monotonic() >= deadline:
+                    self.runner.stop(run)
+        except BaseException:
+            self.runner.stop(run)
+            raise
+        self._tell(run)
+        return run
+
+    def _tell(self, run: Run) -> None:
+        for trial in [t for t in list(run.trials) if t.trial_id not in self._said]:
+            self._said.add(trial.trial_id)
+            self._judged += trial.kind == "candidate"
+            self.on_line(f"  {trial.status:<10} {line_of(trial)}")
+
+    def _missing(self, job: Job) -> Job | None:
+        """The job without what the session has; None when nothing is left, PyTorch's times included."""
+        trials = self.session.trials()
+        request = RunRequest(job.workload, job.candidates, device=self.device)
+        left = missing(job.candidates, trials, request)
+        kind = "cpu" if self.device == "cpu" else "cuda"
+        have = {t.direction for t in trials if t.kind == "baseline" and t.device.get("kind") == kind
+                and t.workload == job.workload.to_json()}
+        return Job(job.workload, tuple(left)) if left or set(self.plan.directions) - have else None
+
+    def _stopped(self, total: int, limit_s: float | None) -> BenchResult:
+        why = f"the time limit of {limit_s:g} s" if limit_s is not None else "a request"
+        return BenchResult("stopped", f"Stopped by {why} after {self._judged} of {total} candidates; go on with "
+                           f"--session {self.session.name}.", self._judged)
+
+
+def _build_workers() -> int:
+    """Two cores stay free for the process that measures and for this one."""
+    return max(1, min(_MOST_BUILD_WORKERS, (os.cpu_count() or 1) - 2))
+
+
+def begin(session: Session, plan: BenchPlan, device: dict[str, Any]) -> None:
+    """Note in the session which cells the bench is about; once for the same plan."""
+    fields = {"suite": "kernelbench", "layers": list(plan.layers), "directions": list(plan.directions),
+              "precision": plan.precision, "size": plan.size, "configs": plan.configs, "sweep": plan.sweep,
+              "seed": plan.seed, "device": device["name"]}
+    for event in session.events():
+        if event.get("event") == EVENT and {k: event.get(k) for k in fields} == fields:
+            return
+    session.event(EVENT, **fields)
+
+
+def line_of(trial: Trial) -> str:
+    """One finished trial as a line of progress."""
+    time_ms = f"{trial.kernel_ms.median_ms:.4g} ms" if trial.kernel_ms else trial.headline
+    config = " ".join(f"{k}={v}" for k, v in trial.config.items())
+    return f"{trial.workload.get('preset', '')} {trial.direction} {trial.name} {trial.precision} {config}: {time_ms}"
+
+
+def _rendered(job: Job) -> list[Rendered]:
+    found = []
+    for candidate in job.candidates:
+        try:
+            found.append(render(candidate))
+        except RenderError:
+            continue  # the run makes its trial, with the sentence
+    return found
+
+
+def _next(left: list[Job], wanted: dict[int, set[str]], ahead: BuildAhead, deadline: float
+          ) -> tuple[Job | None, dict[str, dict[str, Any]]]:
+    """The first job in order whose libraries are built; waits when none is. (None, {}) when the time is up."""
+    while time.monotonic() < deadline:
+        for job in left:
+            built = ahead.take(wanted[id(job)], timeout_s=0)
+            if built is not None:
+                return job, built
+        time.sleep(_POLL_S)
+    return None, {}

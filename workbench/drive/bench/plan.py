@@ -1,0 +1,136 @@
+"""What a bench runs: presets, directions and a precision class in; for every layer its candidates out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...core.best_known import best_config
+from ...core.candidate import Candidate
+from ...core.errors import BadRequest
+from ...core.expressions import names_in
+from ...core.layer import BACKWARD, DIRECTIONS, Workload
+from ...core.presets import PRESETS, SIZES, preset
+from ...core.space import SearchSpace
+from ...core.variants import Variant, discover
+
+SUITES = {"kernelbench": tuple(PRESETS)}
+# Class -> what a variant computes in for it: the first group it offers anything of. In `ieee`, all of the group.
+_OFFERED = {"tf32": (("tf32",), ("ieee",)), "ieee": (("tf32x3", "ieee"),)}
+CLASSES = tuple(_OFFERED)
+CONFIGS = ("default", "best", "sweep")
+
+_MOST_PER_JOB = 12
+
+
+@dataclass(frozen=True)
+class Job:
+    """Candidates of one workload that are judged in one run."""
+
+    workload: Workload
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True)
+class BenchPlan:
+    """The cells of a bench and how their candidates are chosen. Raises `BadRequest` for a word that is none of them."""
+
+    layers: tuple[str, ...] = SUITES["kernelbench"]
+    directions: tuple[str, ...] = DIRECTIONS
+    precision: str = "tf32"                # the class: tf32 | ieee
+    size: str = "full"
+    configs: str = "default"               # default | best | sweep
+    sweep: int = 0                         # configs sampled per variant, beside the best known or default one
+    seed: int = 0
+    variants: tuple[str, ...] = ()         # () = every one that applies
+    without: tuple[str, ...] = ()          # variants left out: the slow ones cost a GPU much time
+    effort: str = "normal"
+    strength: str = "quick"                # of the baselines: quick | strong
+    templates: Path | None = None
+
+    def __post_init__(self) -> None:
+        for value, known, field in ((self.precision, CLASSES, "precision"), (self.size, SIZES, "size"),
+                                    (self.configs, CONFIGS, "configs")):
+            if value not in known:
+                raise BadRequest(f"{field} {value!r} is not known; choose {', '.join(known)}.", field=field)
+        for direction in self.directions:
+            if direction not in (*DIRECTIONS, BACKWARD):
+                raise BadRequest(f"direction {direction!r} is not known; choose {', '.join(DIRECTIONS)} or {BACKWARD}.",
+                                 field="directions")
+        if not self.layers or not self.directions:
+            raise BadRequest("A bench needs at least one layer and one direction.", field="layers")
+        if (self.configs == "sweep") != (self.sweep > 0):
+            raise BadRequest("A sweep needs a number of configs above 0: --configs sweep 16.", field="configs")
+        object.__setattr__(self, "layers", tuple(dict.fromkeys(preset(name).name for name in self.layers)))
+        there = discover(self.templates)
+        for name in (*self.variants, *self.without):
+            if name not in {v.name for v in there} | {v.key for v in there}:
+                raise BadRequest(f"There is no variant {name!r}; there are "
+                                 f"{', '.join(dict.fromkeys(v.name for v in there))}.", field="variant")
+
+    @property
+    def workloads(self) -> list[Workload]:
+        return [preset(name).workload(self.size) for name in self.layers]
+
+    def jobs(self, *, sm: int, arch: str) -> list[Job]:
+        """What runs, in order: every layer with the first config of every variant that applies, and only then the
+        sampled ones, so that a bench cut short has something of every cell."""
+        chosen = [(workload, self.candidates(workload, sm=sm, arch=arch)) for workload in self.workloads]
+        jobs = [Job(workload, tuple(found[0] for found in lists)) for workload, lists in chosen]
+        for workload, lists in chosen:
+            rest = [candidate for found in lists for candidate in found[1:]]
+            jobs += [Job(workload, tuple(rest[i:i + _MOST_PER_JOB])) for i in range(0, len(rest), _MOST_PER_JOB)]
+        return jobs
+
+    def candidates(self, workload: Workload, *, sm: int, arch: str) -> list[list[Candidate]]:
+        """For every variant and precision that applies a list: its best known or default config, then sampled ones."""
+        found = [self._of_variant(variant, workload, precision, sm=sm, arch=arch)
+                 for variant in discover(self.templates) if variant.direction in self.directions
+                 and self._wanted(variant) for precision in precisions(variant, self.precision)]
+        return [candidates for candidates in found if candidates]
+
+    def _wanted(self, variant: Variant) -> bool:
+        names = {variant.name, variant.key}
+        return (not self.variants or bool(names & set(self.variants))) and not names & set(self.without)
+
+    def _of_variant(self, variant: Variant, workload: Workload, precision: str, *, sm: int, arch: str
+                    ) -> list[Candidate]:
+        space = SearchSpace(variant, workload.layer, workload.dtype, sm, precision, variant.forms[0])
+        start = self._start(space, workload, arch)
+        if start is None:
+            return []
+        more = space.sample(self.sweep + 1, seed=self.seed) if self.sweep else []
+        configs = [start, *[c for c in more if c != start][:self.sweep]]
+        return [space.candidate(config) for config in configs]
+
+    def _start(self, space: SearchSpace, workload: Workload, arch: str) -> dict[str, int] | None:
+        """The best known config where that is wanted, else the default, else any that can run; None for none."""
+        if self.configs != "default" and arch.startswith("sm_"):
+            known = best_config(space.variant.direction, workload, self.precision, arch, variant=space.variant.name,
+                                root=self.templates)
+            if known is not None and known.precision == space.precision:
+                return space.variant.config(known.config)
+        default = space.variant.default_config
+        reason = space.why_not(default)
+        if reason is None:
+            return default
+        return next(iter(space.sample(1, seed=self.seed)), None) if depends_on_config(space.variant, reason) else None
+
+
+def precisions(variant: Variant, precision_class: str) -> Sequence[str]:
+    """What the variant computes in for that class; () when it does not belong to it."""
+    for group in _OFFERED[precision_class]:
+        found = [p for p in group if p in variant.precision]
+        if found:
+            return found
+    return ()
+
+
+def depends_on_config(variant: Variant, reason: str) -> bool:
+    """Whether another config may do what this one cannot: the sentence speaks of a tunable, or of shared memory."""
+    chosen = {t.name for t in variant.tune} | {name for name, _ in variant.derived}
+    for text in variant.needs:
+        if f" needs {text};" in reason:
+            return bool(names_in(text) & chosen)
+    return "bytes of shared memory" in reason

@@ -1,0 +1,55 @@
+"""A bench session in, a copy small enough to ship out: all trials and samples, sources and logs of the best only."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...core.errors import BadRequest
+from ...core.numbers import bytes_decimal
+from ..session import BLOBS, EVENTS, TRIALS, Session
+from .cells import Cell, cells_of
+
+PREFIX = "recorded-"
+MOST_BYTES = 5_000_000
+_PASSING = ("heartbeat", "phase")   # events that say nothing once the run is over
+
+
+def ship(session: Session, name: str, root: Path) -> tuple[Session, int]:
+    """Copy the session to `root/name` without what nobody reads again; returns it and its size in bytes.
+
+    Raises `BadRequest` when the name is not `recorded-...` or taken, when the session holds no GPU times, or when the
+    copy is still above 5 MB (then it is left there to look at).
+    """
+    if not name.startswith(PREFIX):
+        raise BadRequest(f"A session that ships is called {PREFIX}…, not {name!r}; give --ship {PREFIX}{name}.")
+    if (root / name).exists():
+        raise BadRequest(f"{root / name} is there already; choose another name or remove it.")
+    if not any(t.device.get("kind") == "cuda" and t.ok for t in session.trials()):
+        raise BadRequest(f"Session {session.name} has no GPU times; only those are worth shipping.")
+    copy = Session.create(root, name)
+    shutil.copyfile(session.path / TRIALS, copy.path / TRIALS)
+    lines = (session.path / EVENTS).read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if not any(f'"event": "{word}"' in line for word in _PASSING)]
+    (copy.path / EVENTS).write_text("".join(kept), encoding="utf-8")
+    for blob in sorted(_kept(session, cells_of([session]))):
+        source = session.path / BLOBS / blob
+        if source.is_file():
+            shutil.copyfile(source, copy.path / BLOBS / blob)
+    size = sum(p.stat().st_size for p in copy.path.rglob("*") if p.is_file())
+    if size > MOST_BYTES:
+        raise BadRequest(f"{copy.path} takes {bytes_decimal(size)}; at most {bytes_decimal(MOST_BYTES)} ship. Split "
+                         f"the bench with --layers, or sweep less.")
+    return copy, size
+
+
+def _kept(session: Session, cells: Sequence[Cell]) -> set[str]:
+    best = {c.best.trial_id for c in cells if c.best}
+    kept = set()
+    for trial in session.trials():
+        if trial.trial_id in best or (not trial.ok and trial.kind == "candidate"):
+            kept |= set(trial.blobs.values())
+        elif "samples" in trial.blobs:
+            kept.add(trial.blobs["samples"])
+    return kept

@@ -1,0 +1,63 @@
+"""Cells as a table for a terminal, geometric means at the end, and below it what was missed and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core import numbers
+from ..tables import aligned
+from . import targets
+from .cells import Cell, Summary, summary
+
+HEADER = ("layer", "direction", "median, ms", "variant and config", "computes in", "PyTorch, ms", "its name", "ratio",
+          "verdict", "of floor", "error", "")
+
+
+def table(cells: Sequence[Cell]) -> str:
+    """One block for each precision class: the cells, the geometric means, the misses."""
+    if not cells:
+        return "No cells: this session holds no bench."
+    blocks = []
+    for precision in dict.fromkeys(c.name.precision for c in cells):
+        mine = [c for c in cells if c.name.precision == precision]
+        lines = [f"precision class {precision}", *aligned([HEADER, *map(_row, mine)])]
+        lines += means(summary(cells, precision))
+        lines += [f"MISSED  {label(c)}: {c.reason}" for c in mine if c.missed]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def means(found: Summary) -> list[str]:
+    """The geometric means as sentences, against what is promised where all cells were measured."""
+    if not found.counted:
+        return ["No GPU times, so no geometric mean."]
+    ratio = f"Geometric mean of {found.counted} of {found.cells} cells: {numbers.ratio(found.ratio)}"
+    share = f"{numbers.share(found.of_floor)} of the floor" if found.of_floor else ""
+    goal = targets.GEOMETRIC_MEAN.get(found.precision)
+    if found.whole and goal:
+        ratio += f" ({'holds' if (found.ratio or 0) >= goal else 'misses'} the promised {numbers.ratio(goal)})"
+    goal = targets.OF_FLOOR.get(found.precision)
+    if found.whole and goal and share:
+        share += f" ({'holds' if (found.of_floor or 0) >= goal else 'misses'} the promised {numbers.share(goal)})"
+    return [", ".join(filter(None, (ratio, share))) + f". Cells that miss a target: {found.missed}."]
+
+
+def label(cell: Cell) -> str:
+    """`kb74 forward`; with the size where it is not the full one."""
+    size = "" if cell.name.size == "full" else f"/{cell.name.size}"
+    return f"{cell.name.preset}{size} {cell.name.direction}"
+
+
+def config_of(cell: Cell) -> str:
+    """The variant and its config, as `run --set` takes the values."""
+    if cell.best is None:
+        return numbers.MISSING
+    return " ".join([cell.best.name, *(f"{k}={v}" for k, v in cell.best.config.items())])
+
+
+def _row(cell: Cell) -> list[str]:
+    verdict = "EMULATED" if cell.emulated else cell.verdict.verdict if cell.verdict else ""
+    return [label(cell).partition(" ")[0], cell.name.direction, numbers.milliseconds(cell.ms), config_of(cell),
+            cell.best.precision if cell.best else numbers.MISSING, numbers.milliseconds(cell.baseline_ms),
+            cell.baseline.name if cell.baseline else numbers.MISSING, numbers.ratio(cell.ratio), verdict,
+            numbers.share(cell.of_floor), numbers.error(cell.rel_l2), "missed" if cell.missed else ""]

@@ -1,0 +1,75 @@
+"""The best known candidates of a layer: a workload comes in, entries with their origin or a `Recipe` go out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..core import numbers
+from ..core.best_known import BestKnown, best_config
+from ..core.env import gpus
+from ..core.errors import BadRequest
+from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
+from ..core.presets import parse_preset
+from .recipe import Recipe
+
+DEFAULT_ARCH = "sm_90"     # where there is no GPU to ask
+
+
+def arch_of(device: str = "auto") -> str:
+    """`sm_90` of that GPU ("auto": the first one); where it is not known, the architecture that was measured."""
+    cards = gpus()
+    index = int(device.partition(":")[2] or 0)
+    card = next((g for g in cards if g.index == index), None) if device != "cpu" else None
+    return f"sm_{card.sm}" if card else DEFAULT_ARCH
+
+
+def best_known(workload: Workload, arch: str, *, precision: str = "", directions: Iterable[str] = DIRECTIONS
+               ) -> dict[str, BestKnown]:
+    """Direction -> its entry; directions without one are absent.
+
+    Without `precision` each direction is taken in the class that PyTorch's default really computes it in, so that the
+    result is no less exact than what it replaces. Raises `BadRequest` when there is no entry at all.
+    """
+    found = {d: e for d in directions if (e := _of_direction(d, workload, precision, arch))}
+    if not found:
+        raise BadRequest(nothing_known(workload, arch, precision), field="best")
+    return found
+
+
+def nothing_known(workload: Workload, arch: str, precision: str) -> str:
+    """The sentence for a layer that no recorded bench knows."""
+    in_class = f" in {precision}" if precision else ""
+    how = (f"'python -m workbench bench --layers {parse_preset(workload.preset)[0].name}' measures it"
+           if workload.preset else "choose variants instead: 'python -m workbench variants' lists them")
+    return f"No best known config for {workload.layer} in {workload.dtype}{in_class} on {arch}; {how}."
+
+
+def best_recipe(workload: Workload, arch: str, *, precision: str = "") -> tuple[Recipe, list[BestKnown]]:
+    """The recipe and the entries it is made of. Both gradients come from one launch where that is known as faster."""
+    entries = best_known(workload, arch, precision=precision, directions=(*DIRECTIONS, BACKWARD))
+    both = entries.pop(BACKWARD, None)
+    alone = [entries[d] for d in (GRAD_INPUT, GRAD_WEIGHT) if d in entries]
+    if both and (len(alone) < 2 or both.ms < sum(e.ms for e in alone)):
+        used = [e for e in (entries.get(FORWARD), both) if e]
+    else:
+        used = [entries[d] for d in DIRECTIONS if d in entries]
+    chosen = {GRAD_INPUT if e.direction == BACKWARD else e.direction: e.candidate(workload) for e in used}
+    return Recipe(workload, **chosen), used
+
+
+def origin(entry: BestKnown) -> str:
+    """Where an entry comes from, as one line."""
+    against = (f" against {numbers.time(entry.baseline_ms)} ({entry.baseline})" if entry.baseline_ms else "")
+    config = " ".join(f"{k}={v}" for k, v in entry.config.items())
+    where = f"measured on {entry.gpu}, session {entry.session}"
+    return (f"{entry.direction}: {entry.variant} {config} in {entry.precision}, {numbers.time(entry.ms)}{against}, "
+            + where + (f"; for {entry.arch} {entry.note}" if entry.note else "") + ".")
+
+
+def _of_direction(direction: str, workload: Workload, precision: str, arch: str) -> BestKnown | None:
+    if precision:
+        return best_config(direction, workload, precision, arch)
+    found = best_config(direction, workload, "tf32", arch)
+    if found and found.pytorch_precision == "ieee" and found.precision == "tf32":
+        return best_config(direction, workload, "ieee", arch)
+    return found

@@ -1,0 +1,203 @@
+"""A foreign ModelNew file in, a `CheckReport` out. The file runs in a process of its own, never in this one.
+
+Checking a file runs it: that is foreign code on this machine, confined as far as the report says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.answers import Answer, CheckReport, Question, question_from_json
+from ..core.command import PROGRAM
+from ..core.env import environment
+from ..core.errors import BadRequest
+from ..core.layer import Workload
+from ..core.presets import parse_preset
+from ..core.trial import Timing
+from ..core.verdict import from_samples
+from .device_lock import DeviceLock
+from .reference_text import reference_text
+from .worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
+
+MOST_TEXT_BYTES = 5 << 20
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """`text` defines `class_name`. The reference is a file's text, or what `for_workload` makes of a layer."""
+
+    text: str
+    reference: str
+    device: str
+    name: str = "model_new.py"
+    reference_name: str = "the reference"
+    class_name: str = "ModelNew"
+    memory_gib: float = 16.0
+    call_s: float = 60.0
+    build_s: float = 300.0
+    limit_s: float = 1800.0
+    time: bool = True
+    nvcc: bool = True
+    effort: str = "normal"
+    seed: int | None = None
+    command: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for name, text in (("candidate", self.text), ("reference", self.reference)):
+            if not text.strip():
+                raise BadRequest(f"The {name} is empty; give a Python file.", field=name)
+            if len(text) > MOST_TEXT_BYTES:
+                raise BadRequest(f"The {name} has {len(text)} characters; {MOST_TEXT_BYTES} are the most.", field=name)
+        for name in ("memory_gib", "call_s", "build_s"):
+            if getattr(self, name) <= 0:
+                raise BadRequest(f"{name} is {getattr(self, name):g}; it must be above 0.", field=name)
+        if self.effort not in ("quick", "normal", "full"):
+            raise BadRequest(f"effort {self.effort!r} is not known; choose quick, normal or full.", field="effort")
+
+
+def workload_reference(workload: Workload) -> tuple[str, str]:
+    """(text, name) of the reference that a layer or preset stands for."""
+    preset = parse_preset(workload.preset)[0] if workload.preset else None
+    name = f"KernelBench #{preset.number}" if preset else f"nn.{workload.layer}"
+    return reference_text(workload, preset), name
+
+
+class Check:
+    """One check under way, or done: `text` says what happens, `report` is there when `done`."""
+
+    def __init__(self, request: CheckRequest) -> None:
+        self.request = request
+        self.text = "starting"
+        self.report: CheckReport | None = None
+        self.problem = ""
+        self._worker: WorkerProcess | None = None
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._thread is not None and not self._thread.is_alive()
+
+    def start(self) -> Check:
+        self._thread = threading.Thread(target=self._guarded, daemon=True, name="check")
+        self._thread.start()
+        return self
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._thread.join(timeout)
+        return self.done
+
+    def stop(self) -> None:
+        """End all its processes now."""
+        self._stopped.set()
+        if self._worker is not None:
+            self._worker.kill()
+
+    def _guarded(self) -> None:
+        try:
+            self.report = check(self.request, on_text=self._said, started=self._started, stopped=self._stopped)
+        except (BadRequest, WorkerFailed) as error:
+            self.problem = str(error)
+        except RuntimeError as error:
+            self.problem = "Stopped by you." if self._stopped.is_set() else str(error)
+
+    def _said(self, text: str) -> None:
+        self.text = text
+
+    def _started(self, worker: WorkerProcess) -> None:
+        self._worker = worker
+
+
+def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text: None,
+          started: Callable[[WorkerProcess], None] = lambda worker: None,
+          stopped: threading.Event | None = None) -> CheckReport:
+    """Judge the file and wait for the report. Raises `BadRequest` when the reference itself does not run."""
+    folder = Path(tempfile.mkdtemp(prefix="kernel-workbench-"))
+    worker = WorkerProcess("measure", log_path=folder / "judge.log")
+    started(worker)
+    order = {"text": request.text, "class_name": request.class_name, "reference": request.reference,
+             "device": request.device, "seed": request.seed, "memory_bytes": int(request.memory_gib * 2**30),
+             "call_s": request.call_s, "build_s": request.build_s, "time": request.time, "nvcc": request.nvcc,
+             "effort": request.effort}
+
+    def on_event(event: dict[str, Any]) -> None:
+        on_text(str(event.get("text", "")))
+
+    try:
+        with _device(request.device, on_text, stopped or threading.Event()):
+            result = worker.call("check", order, limit_s=request.limit_s, on_event=on_event)
+    except WorkerFailed as error:
+        kind, _, sentence = str(error).partition(": ")
+        if kind == "BadRequest":
+            raise BadRequest(sentence) from error
+        raise
+    except (WorkerDied, WorkerTimeout) as error:
+        result = {"questions": [vars(Question("values", "Right values at the given size?", Answer.FAILED,
+                                              f"The judge itself was ended: {error}", "Use a smaller size, or raise the "
+                                              "limits.", "WORKER_DIED"))], "confined": "not known"}
+    finally:
+        worker.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    return _report(request, result)
+
+
+def _report(request: CheckRequest, result: dict[str, Any]) -> CheckReport:
+    questions = tuple(question_from_json(q) for q in result["questions"])
+    times = {d: _timed(found) for d, found in (result.get("times") or {}).items()}
+    if times:
+        questions = tuple(_with_times(q, times) for q in questions)
+    return CheckReport(
+        name=request.name, reference=request.reference_name,
+        device=f"{request.device} (emulator)" if result.get("emulated") else request.device, questions=questions,
+        smallest=result.get("smallest") or {}, mistake=result.get("mistake") or {},
+        kernelbench=result.get("kernelbench") or {}, times=times, confined=result["confined"],
+        seed=result.get("seed", 0), seconds=result.get("seconds", 0.0), environment=environment(),
+        command=shlex.join([*PROGRAM.split(), "check", *request.command]) if request.command else "")
+
+
+def _timed(found: dict[str, Any]) -> dict[str, Any]:
+    """One direction: our time, each baseline's, and the verdict against the fastest of them."""
+    ours = Timing(**found["ours"])
+    rows = []
+    for baseline in found["baselines"]:
+        ratio = from_samples(found["samples"], baseline["samples"])
+        rows.append({"name": baseline["name"], "median_ms": baseline["timing"]["median_ms"], "ratio": ratio.value,
+                     "low": ratio.low, "high": ratio.high, "verdict": str(ratio.verdict)})
+    best = min(rows, key=lambda r: r["median_ms"])
+    return {"median_ms": ours.median_ms, "samples": ours.samples, "calls": found["calls"], "checked": found["checked"],
+            "baselines": rows, "against": best["name"], "ratio": best["ratio"], "low": best["low"], "high": best["high"],
+            "verdict": best["verdict"]}
+
+
+def _with_times(question: Question, times: dict[str, Any]) -> Question:
+    from dataclasses import replace
+
+    from ..core import numbers
+    if question.key != "times":
+        return question
+    words = [f"{d} {numbers.time(t['median_ms'])}, {t['verdict']}: {numbers.ratio(t['ratio'])} against {t['against']}"
+             for d, t in times.items()]
+    return replace(question, seen=f"module_ms: {'; '.join(words)}.")
+
+
+@contextlib.contextmanager
+def _device(name: str, on_text: Callable[[str], None], stopped: threading.Event):
+    """A GPU is held as for a run; the CPU need not be."""
+    if name == "cpu":
+        yield
+        return
+    lock = DeviceLock(name)
+    if not lock.acquire(cancelled=stopped, waiting=lambda holder: on_text(f"waits: {holder} uses {name}")):
+        raise RuntimeError("Stopped by you.")
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,204 @@
+"""Attacks on the judge -> what became of each on this machine. Cheating and broken kernels go through the same runner and
+workers as any candidate; modules that attack the Python around them go through `check`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.answers import Answer
+from ..core.candidate import Candidate
+from ..core.env import cache_dir
+from ..core.layer import FORWARD, ConvTranspose, Workload
+from ..core.trial import Status
+from ..core.variants import TEMPLATES, find
+from ..core.verdict import FASTER
+from .check import CheckRequest, check, workload_reference
+from .run import RunRequest
+from .runner import Runner, resolve_device
+from .session import TRIALS, Session
+
+RED_TEAM = Path(__file__).resolve().parents[1] / "red_team"
+BAD_KERNELS = TEMPLATES.parent / "tests" / "bad_kernels"
+# A stride that leaves holes, padding that crops, groups, a tail that fills no block.
+_USUAL = Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), output_padding=(0, 1), groups=2), 2, (5, 7))
+# Kernel 1 and padding 1: the border of the input meets no output, and with stride 3 some outputs are just zero.
+_CROPPED = Workload(ConvTranspose(1, 2, 3, 1, stride=3, padding=1, bias=False), 2, (8,))
+_MANY = Workload(ConvTranspose(1, 1, 3, 1, bias=False), 1, (700_032,))  # 65 628 blocks of 32
+_MODULE = Workload(ConvTranspose(2, 4, 6, 3, stride=2, padding=1), 1, (8, 9))
+_CALL_S = 10.0               # for one call of an attacking module
+_CONTROL = "a right kernel"
+
+
+@dataclass(frozen=True)
+class Attack:
+    """`expected`: device kind -> status. `group`: which workload and limits it is run with."""
+
+    name: str
+    kind: str                    # "kernel" | "module"
+    expected: dict[str, str]
+    idea: str = ""
+    direction: str = FORWARD
+    group: str = "usual"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What happened. `caught`: the trial has exactly the expected status, and a time only where that is OK."""
+
+    name: str
+    kind: str
+    idea: str
+    expected: str
+    status: str
+    happened: str
+    caught: bool
+
+
+@dataclass(frozen=True)
+class _Group:
+    workload: Workload = _USUAL
+    run_timeout_s: float = 60.0
+    config: tuple[tuple[str, int], ...] = ()
+
+
+_GROUPS = {"usual": _Group(), "cropped": _Group(_CROPPED), "many": _Group(_MANY, config=(("BLOCK", 32),)),
+           "hangs": _Group(run_timeout_s=8.0), "alone": _Group()}
+
+
+def attacks() -> list[Attack]:
+    """Everything in attacks.toml, and a right kernel first: a judge that refuses everything proves nothing."""
+    data = tomllib.loads((RED_TEAM / "attacks.toml").read_text(encoding="utf-8"))
+    found = [Attack(_CONTROL, "control", {"cpu": "OK", "cuda": "OK"}, "Is right and hides nothing.")]
+    found += [Attack(kind=kind, **entry) for kind in ("kernel", "module") for entry in data.get(kind, [])]
+    return found
+
+
+def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lambda result: None,
+             runner: Runner | None = None) -> list[Result]:
+    """Run every attack that this device can show. Raises `BadRequest` for a device that is not there."""
+    device = resolve_device(device)
+    kind = "cpu" if device == "cpu" else "cuda"
+    wanted = [a for a in attacks() if kind in a.expected]
+    results: list[Result] = []
+
+    def report(result: Result) -> None:
+        results.append(result)
+        on_result(result)
+
+    with _prepared() as (root, session), _runner(runner) as one:
+        for name, group in _GROUPS.items():  # hangs come last: each costs its whole limit
+            here = [a for a in wanted if a.kind in ("kernel", "control") and a.group == name]
+            _run_kernels(one, session, device, here, group, root, report)
+        with ThreadPoolExecutor(2 if device == "cpu" else 1) as pool:  # a GPU is held by one at a time
+            for result in pool.map(lambda a: _run_module(a, device, session), [a for a in wanted if a.kind == "module"]):
+                report(result)
+    keep(results, device)
+    return results
+
+
+def keep(results: Sequence[Result], device: str) -> None:
+    """Remember the last self-test of a device, for the page."""
+    path = _kept_path(device)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"at": time.time(), "results": [asdict(r) for r in results]}), encoding="utf-8")
+
+
+def kept(device: str) -> tuple[float, list[Result]] | None:
+    """(when, results) of the last self-test of that device on this machine; None without one that can be read."""
+    try:
+        data = json.loads(_kept_path(device).read_text(encoding="utf-8"))
+        return float(data["at"]), [Result(**r) for r in data["results"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def summary(results: Sequence[Result]) -> str:
+    """ "44 of 44 attacks caught", and what got through."""
+    fought = [r for r in results if r.kind != "control"]
+    missed = [r for r in results if not r.caught]
+    text = f"{sum(r.caught for r in fought)} of {len(fought)} attacks caught"
+    return text + (f"; not as expected: {', '.join(r.name for r in missed)}" if missed else "")
+
+
+def _run_kernels(runner: Runner, session: Session, device: str, wanted: Sequence[Attack], group: _Group, root: Path,
+                 report: Callable[[Result], None]) -> None:
+    candidates = {a.name: _candidate(a, group, root) for a in wanted}
+    if not candidates:
+        return
+    request = RunRequest(group.workload, tuple(candidates.values()), device=device, baselines=False, effort="quick",
+                         run_timeout_s=group.run_timeout_s)
+    run = runner.run(request, session)
+    trials = {t.trial_id: t for t in run.trials}
+    for attack, row in zip(wanted, run.rows, strict=True):
+        trial = trials.get(row.trial_id)
+        expected = attack.expected["cpu" if device == "cpu" else "cuda"]
+        status = str(trial.status) if trial else "no trial"
+        timed = bool(trial and trial.kernel_ms)
+        caught = status == expected and timed == (expected == Status.OK)
+        report(Result(attack.name, attack.kind, attack.idea or row.candidate.variant.idea, expected, status,
+                      trial.headline if trial else run.message, caught))
+
+
+def _run_module(attack: Attack, device: str, session: Session) -> Result:
+    """Through `check`. Caught: the expected status is among the failures, and no trial of the session has changed; for
+    OK, nothing failed and no time was taken for a victory."""
+    before = (session.path / TRIALS).read_bytes()
+    reference, name = workload_reference(_MODULE)
+    text = (RED_TEAM / "modules" / f"{attack.name}.py").read_text(encoding="utf-8")
+    expected = attack.expected["cpu" if device == "cpu" else "cuda"]
+    report = check(CheckRequest(text, reference, device, name=attack.name, reference_name=name, call_s=_CALL_S,
+                                time=expected == Status.OK, effort="quick", nvcc=False))
+    failed = [q for q in report.questions if q.answer is Answer.FAILED
+              or q.answer is Answer.WARNED and q.status == expected]  # PyTorch itself need not give the same bits twice
+    first = next((q for q in failed if q.status == expected), failed[0] if failed else None)
+    victory = [d for d, t in report.times.items() if t["verdict"] == FASTER]
+    status = first.status if first else f"OK, {FASTER}" if victory else str(Status.OK)
+    happened = first.seen if first else next((q.seen for q in report.questions if q.key == "times"), "Nothing failed.")
+    if (session.path / TRIALS).read_bytes() != before:
+        status, happened = "session changed", "The trials of a session are not what they were."
+    return Result(attack.name, attack.kind, attack.idea, expected, status, happened, status == expected)
+
+
+def _candidate(attack: Attack, group: _Group, root: Path) -> Candidate:
+    name = "naive_gather" if attack.kind == "control" else attack.name
+    variant = find(name, attack.direction, root=TEMPLATES if attack.kind == "control" else root)
+    config = {} if attack.kind == "control" else dict(group.config)
+    return Candidate(variant, group.workload.layer, "float32", config, form="runtime")
+
+
+@contextmanager
+def _prepared() -> Iterator[tuple[Path, Session]]:
+    """One template root of all attacking kernels, and a session; both are gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="kernel-workbench-selftest-") as folder:
+        root = Path(folder) / "templates"
+        shutil.copytree(TEMPLATES / "common", root / "common")
+        for fixtures in (BAD_KERNELS, RED_TEAM / "kernels"):
+            shutil.copytree(fixtures, root, dirs_exist_ok=True)
+        yield root, Session.create(Path(folder) / "sessions", "selftest")
+
+
+@contextmanager
+def _runner(given: Runner | None) -> Iterator[Runner]:
+    if given:
+        yield given
+        return
+    with Runner() as made:
+        yield made
+
+
+def _kept_path(device: str) -> Path:
+    return cache_dir() / "selftest" / f"{device.replace(':', '')}.json"
+
+
+def to_json(results: Sequence[Result]) -> list[dict[str, Any]]:
+    return [asdict(r) for r in results]

@@ -1,0 +1,48 @@
+"""Below the variants: a button that ticks the best known ones with their configs, and where those come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import streamlit as st
+
+from ...core.best_known import CLASSES, BestKnown, best_config
+from ...core.layer import DIRECTIONS, Workload
+from ...core.variants import Variant
+from ...drive.best_recipe import nothing_known, origin
+from . import theme, variant_rows
+from .layer_form import Choice
+
+
+def best_box(variants: Sequence[Variant], choice: Choice) -> None:
+    """Draw it. Only what computes in just the chosen precision is offered: that is what Run would take."""
+    workload = choice.workload
+    if workload is None:
+        return
+    arch = variant_rows.arch(choice.device)
+    entries = entries_of(workload, choice.precision, arch)
+    why = missing_sentence(workload, choice.precision, arch) if not entries else ""
+    st.button("Best known", key="best known", disabled=not entries, on_click=_tick, args=(variants, entries),
+              help=why or "Ticks the fastest variant of each direction, with the config it was fastest with")
+    if entries:
+        theme.html("".join(f'<div class="foot">{escape(origin(e))}</div>' for e in entries.values()))
+
+
+def entries_of(workload: Workload, precision: str, arch: str) -> dict[str, BestKnown]:
+    """Direction -> the best known entry that computes in that precision; directions without one are absent."""
+    if precision not in CLASSES and precision not in CLASSES["ieee"]:
+        return {}
+    found = {d: best_config(d, workload, precision, arch, exact=True) for d in DIRECTIONS}
+    return {d: e for d, e in found.items() if e is not None}
+
+
+def missing_sentence(workload: Workload, precision: str, arch: str) -> str:
+    """Why there is none; another precision that has one is named."""
+    others = [p for p in ("tf32", "tf32x3", "ieee") if p != precision and entries_of(workload, p, arch)]
+    hint = f" There is one in {' and in '.join(others)}: choose it under precision." if others else ""
+    return nothing_known(workload, arch, precision) + hint
+
+
+def _tick(variants: Sequence[Variant], entries: dict[str, BestKnown]) -> None:
+    variant_rows.tick_only(variants, {d: (e.variant, e.config) for d, e in entries.items()})

@@ -1,0 +1,211 @@
+"""Check: a foreign ModelNew, pasted or uploaded, questioned in processes of its own; what was asked and what was seen."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import Any
+
+import streamlit as st
+
+from ...core import numbers
+from ...core.answers import Answer, CheckReport, Question
+from ...core.presets import PRESETS, parse_preset
+from ...drive.check import Check, CheckRequest, workload_reference
+from ...drive.check_text import confinement, report_text
+from . import state, theme
+
+OWN = "a file of my own"
+_WORDS = {Answer.WARNED: "WARN"}
+_SAMPLE = '''"""A wrong sample: taps are flipped, and the output has no gradient."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class ModelNew(nn.Module):
+    def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, bias=False):
+        super().__init__()
+        self.conv1d_transpose = nn.ConvTranspose1d(in_channels, out_channels, kernel_size, stride=stride,
+                                                   padding=padding, dilation=dilation, bias=bias)
+
+    @torch.no_grad()
+    def forward(self, x):
+        layer = self.conv1d_transpose
+        return F.conv_transpose1d(x, layer.weight.flip(2), layer.bias, layer.stride, layer.padding, 0, 1, layer.dilation)
+'''
+
+
+def draw() -> None:
+    with st.sidebar:
+        request = _form()
+    check: Check | None = _checks().get("last")
+    strip = st.empty()
+    if check is None:
+        with strip:
+            theme.html(theme.strip("READY", "Nothing checked yet", "Choose a reference, paste or upload a file that "
+                                   "defines ModelNew, then Check. A wrong sample stands ready below."))
+        if st.button("Put the wrong sample for #74 into the field", key="check_sample"):
+            st.session_state["check_sample_text"] = _SAMPLE
+            st.rerun()
+        return
+    if not check.done:
+        with strip.container():
+            _live_strip(check)
+        return
+    if check.report is None:
+        with strip:
+            theme.html(theme.strip("FAILED", check.problem or "The check ended without a report.",
+                                   "Correct it on the left, then check again."))
+        return
+    report = check.report
+    with strip:
+        theme.html(theme.strip("FAILED" if report.failed else "PASSED", report.headline, report.evidence,
+                               badge_text=report.badge))
+    left, right = st.columns([1.55, 1], gap="medium")
+    with left:
+        theme.html(_questions(report))
+        _buttons(report, request)
+    with right:
+        for card in (_smallest(report), _mistake(report), _kernelbench(report), _speed(report)):
+            if card:
+                with st.container(border=True):
+                    theme.html(card)
+
+
+def _form() -> CheckRequest | None:
+    """The sidebar; None while something is missing, which it says."""
+    names = {p.name: p.title for p in PRESETS.values()}
+    chosen = st.selectbox("Reference", [*names, OWN], format_func=lambda n: names.get(n, n), key="check_reference",
+                          index=list(names).index("kb74"), persist_state="session")
+    own = st.file_uploader("Reference: Model, get_inputs, get_init_inputs", type="py", key="check_reference_file") \
+        if chosen == OWN else None
+    uploaded = st.file_uploader("Candidate: a file with ModelNew", type="py", key="check_file")
+    if (sample := st.session_state.pop("check_sample_text", None)) is not None:
+        st.session_state["check_text"] = sample
+    pasted = st.text_area("or paste it", key="check_text", height=140, disabled=uploaded is not None)
+    device = st.selectbox("Device", list(state.device_names()), format_func=state.device_label, key="check_device")
+    size = st.segmented_control("Size", ["small", "medium", "full"], key="check_size",
+                                default="small" if device == state.CPU else "full") if chosen != OWN else None
+    cells = st.columns(2, gap="small")
+    limit_s = cells[0].number_input("time limit, s", 1, 3600, 120, key="check_limit")
+    memory = cells[1].number_input("memory, GB", 1, 1024, 16, key="check_memory")
+    text = _decoded(uploaded) if uploaded is not None else pasted
+    reference = _decoded(own) if own is not None else ""
+    running = (last := _checks().get("last")) is not None and not last.done
+    ready = bool(text.strip()) and (chosen != OWN or bool(reference.strip()))
+    request = None
+    if ready:
+        name = "the reference"
+        if chosen != OWN:
+            reference, name = workload_reference(parse_preset(chosen)[0].workload(size or "small"))
+        request = CheckRequest(text, reference, device, name=uploaded.name if uploaded is not None else "model_new.py",
+                               reference_name=own.name if own is not None else name, memory_gib=float(memory),
+                               call_s=float(limit_s))
+    if running:
+        st.button("Stop", width="stretch", key="check_stop", on_click=last.stop)
+    else:
+        st.button("Check", type="primary", width="stretch", key="check_run", disabled=not ready,
+                  on_click=_begin, args=(request,), help=None if ready else "Paste or upload a file first")
+    theme.html(theme.badge("WARN", "FOREIGN CODE") + '<div class="mute" style="margin-top:4px">A check runs the file. It '
+               "runs in its own process, without your environment, under these limits, and where bwrap works without "
+               "network and with a read-only disk; the report says whether it did.</div>")
+    return request
+
+
+def _begin(request: CheckRequest) -> None:
+    _checks()["last"] = Check(request).start()
+
+
+@st.cache_resource(show_spinner=False)
+def _checks() -> dict[str, Check]:
+    """The last check, under way or done. The server's own: a reload finds it again."""
+    return {}
+
+
+@st.fragment(run_every=0.5)
+def _live_strip(check: Check) -> None:
+    if check.done:
+        st.rerun()
+    theme.html(theme.strip("RUNNING", f"{check.request.name}: {check.text}",
+                           "The first build takes a minute where it includes torch's headers; closing the browser does "
+                           "not stop the check."))
+
+
+def _questions(report: CheckReport) -> str:
+    return theme.table(("answer", "question", "what was seen"), [_row(q) for q in report.ordered]) + (
+        f'<div class="foot" style="margin-top:6px">On {escape(report.device)}, seed {report.seed}, '
+        f'{report.seconds:.0f} s; {escape(confinement(report))}.</div>')
+
+
+def _row(q: Question) -> tuple[str, str, str]:
+    word = _WORDS.get(q.answer, str(q.answer))
+    status = f'<div class="foot mono">{escape(q.status)}</div>' if q.answer is Answer.FAILED and q.status else ""
+    advice = f'<div class="mute">{escape(q.advice)}</div>' if q.advice and q.answer is not Answer.PASSED else ""
+    log = f"<pre>{escape(str(q.detail['log']))}</pre>" if q.answer is Answer.FAILED and q.detail.get("log") else ""
+    return theme.badge(word), f"<b>{escape(q.question)}</b>{status}", f"{escape(q.seen)}{advice}{log}"
+
+
+def _buttons(report: CheckReport, request: CheckRequest | None) -> None:
+    with st.container(horizontal=True):
+        st.button("Check again", key="check_again", disabled=request is None, on_click=_begin, args=(request,))
+        st.download_button("Download report", json.dumps(report.to_json(), indent=1), key="check_json",
+                           file_name="check.json", mime="application/json", on_click="ignore")
+        st.download_button("as text", report_text(report), file_name="check.txt", key="check_txt", on_click="ignore")
+
+
+def _smallest(report: CheckReport) -> str:
+    found = report.smallest
+    if not found:
+        return ""
+    head = (theme.heading("The smallest case that still fails") +
+            f'<div class="mono">{escape(found["layer"])}<br>x = {numbers.shape(found["input"])}, '
+            f'{escape(found["dtype"])}</div>')
+    values = found.get("values")
+    if not values:
+        return head + f"<div>{escape(found['problem'])}</div>"
+    short = {"output": "y"}.get(found["tensor"], found["tensor"])
+    bad = 'style="color:var(--bad);font-weight:600"'
+    return head + theme.table(("", "expected", "got"), [
+        (f'<span class="mono">{escape(numbers.index(short, v["index"]))}</span>', f"{v['expected']:.6g}",
+         f"<span {bad if v['wrong'] else ''}>{v['got']:.6g}</span>") for v in values], right=(1, 2))
+
+
+def _mistake(report: CheckReport) -> str:
+    found = report.mistake
+    if not found:
+        return ""
+    if not found["found"]:
+        return theme.heading("Which mistake it looks like") + "None of the known ones gives this output."
+    rows = [(theme.badge("FAILED", "same output"), f"<b>{escape(found['found'])}</b>")]
+    rows += [(theme.badge("NOTE", "differs"), escape(name)) for name in found["differs"]]
+    return theme.heading("Which mistake it looks like") + theme.table(("", ""), rows) + f"<pre>{escape(found['advice'])}</pre>"
+
+
+def _kernelbench(report: CheckReport) -> str:
+    found = report.kernelbench
+    if not found:
+        return ""
+
+    def word(good: Any) -> str:
+        return theme.badge("PASSED" if good else "FAILED")
+
+    rows = [(f"KernelBench, {found['tolerance']:g}", word(found["strict"]), "forward only"),
+            ("KernelBench, 1e-2 (older)", word(found["loose"]), "forward only"),
+            ("this judge", word(found["ours"]), "")]
+    return (theme.heading("KernelBench's verdict beside ours") + theme.table(("", "", ""), rows)
+            + f'<div class="mute">{escape(found["reason"] or found["why"])}</div>')
+
+
+def _speed(report: CheckReport) -> str:
+    if report.times:
+        rows = [(escape(d), numbers.time(t["median_ms"]), f"{theme.badge(t['verdict'])} {numbers.ratio(t['ratio'])}",
+                 f"<span class=mute>{escape(t['against'])}</span>") for d, t in report.times.items()]
+        return theme.heading("How fast? module_ms") + theme.table(("", "median", "", "against"), rows, right=(1,))
+    asked = report.question("times")
+    return theme.heading("How fast?") + theme.badge("SKIPPED", "NOT TIMED") + f" {escape(asked.seen)}" if asked else ""
+
+
+def _decoded(uploaded: Any) -> str:
+    return uploaded.getvalue().decode("utf-8", "replace")

@@ -1,0 +1,194 @@
+"""The table of KernelBench's 17 layers in three directions: run it, print it, write it down.
+
+    python -m workbench bench --suite kernelbench --session h200 --time-limit 540      again until all is done
+    python -m workbench bench --layers kb74,kb81 --directions forward --configs sweep 16
+    python -m workbench bench --device cpu --size small --layers kb81                  emulated: verdicts, no speeds
+    python -m workbench bench --table h200 --readme README.md --docs docs/benchmark.md --check
+    python -m workbench bench --write-best workbench/core/best_known.json h200
+
+Given a session that has begun, only what it lacks is run. --table, --write-best, --ship and --note run nothing; they
+take the named sessions, or all recorded-... ones that hold a bench.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ...core.errors import BadRequest
+from ...core.layer import BACKWARD, DIRECTIONS
+from ...core.presets import SIZES, preset
+from ...drive.bench import markdown
+from ...drive.bench.best import write_best
+from ...drive.bench.cells import NOTE, cells_of, wanted_of
+from ...drive.bench.go import Bench
+from ...drive.bench.plan import CLASSES, CONFIGS, SUITES, BenchPlan
+from ...drive.bench.ship import ship
+from ...drive.bench.text import table
+from ...drive.run import EFFORTS, STRENGTHS
+from ...drive.runner import Runner, resolve_device
+from ...drive.session import Session, list_sessions, sessions_root
+from ..arguments import check_folder, session_from
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("what runs")
+    what.add_argument("--suite", choices=list(SUITES), default="kernelbench")
+    what.add_argument("--layers", metavar="NAME[,NAME]", help="some of the suite: kb74,kb81 (default: all)")
+    what.add_argument("--directions", metavar="NAME[,NAME]", default=",".join(DIRECTIONS),
+                      help=f"default: all three; {BACKWARD} is both gradients from one launch")
+    what.add_argument("--precision", choices=CLASSES, default="tf32",
+                      help="class: tf32 competes with any PyTorch, ieee (with tf32x3) with TF32-off PyTorch")
+    what.add_argument("--size", choices=SIZES, default="full")
+    what.add_argument("--configs", nargs="+", metavar="WHAT", default=["default"],
+                      help=f"{', '.join(CONFIGS[:2])}, or 'sweep N': the best known one and N more, sampled")
+    what.add_argument("--seed", type=int, default=0, help="of the sample (default 0)")
+    what.add_argument("--variant", action="append", default=[], metavar="NAME", help="may be given several times")
+    what.add_argument("--without", action="append", default=[], metavar="NAME", help="leave this variant out")
+    what.add_argument("--templates", type=Path, metavar="DIR", help="another folder of templates")
+    how = parser.add_argument_group("how")
+    how.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
+    how.add_argument("--effort", choices=EFFORTS, default="normal")
+    how.add_argument("--baselines", choices=STRENGTHS, default="quick", help="how hard to try PyTorch")
+    how.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
+    how.add_argument("--time-limit", type=float, metavar="S", help="stop cleanly after so many seconds")
+    shown = parser.add_argument_group("what is made of sessions")
+    shown.add_argument("sessions", nargs="*", help="names or folders (default: recorded ones that hold a bench)")
+    shown.add_argument("--table", action="store_true", help="print the table, or write it with --readme and --docs")
+    shown.add_argument("--readme", type=Path, metavar="FILE", help=f"the short table, after {markdown.BEGIN}")
+    shown.add_argument("--docs", type=Path, metavar="FILE", help="the long tables, likewise")
+    shown.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file says something else")
+    shown.add_argument("--write-best", type=Path, metavar="FILE", help="the best known configs, from measured times")
+    shown.add_argument("--ship", metavar="NAME", help="copy one session to recorded-..., small enough to ship")
+    shown.add_argument("--note", nargs=2, metavar=("CELL", "TEXT"), help="why a cell misses: --note kb61/forward TEXT")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 done or stopped at the limit with everything right; 1 judged and not right, or --check found a difference."""
+    if args.table or args.readme or args.docs or args.check:
+        return _table(args)
+    if args.write_best:
+        check_folder(args.write_best)
+        found = write_best(_sessions(args), args.write_best)
+        predicted = sum(e.predicted for e in found)
+        print(f"{args.write_best}: {len(found) - predicted} measured entries, {predicted} predicted for other GPUs")
+        return 0
+    if args.ship:
+        copy, size = ship(_only(args, "--ship"), args.ship, sessions_root())
+        print(f"{copy.path}: {size} bytes")
+        return 0
+    if args.note:
+        return _note(args)
+    if args.sessions:
+        raise BadRequest(f"{args.sessions[0]!r} goes with --table, --write-best, --ship or --note; name the session to "
+                         f"run in with --session.")
+    return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.time_limit is not None and not args.time_limit > 0:
+        raise BadRequest(f"--time-limit is {args.time_limit:g}; give seconds above 0.", field="time_limit")
+    configs, sweep = _configs(args.configs)
+    plan = BenchPlan(layers=_words(args.layers) if args.layers is not None else SUITES[args.suite],
+                     directions=_words(args.directions), precision=args.precision, size=args.size, configs=configs,
+                     sweep=sweep, seed=args.seed, variants=tuple(args.variant),
+                     without=tuple(args.without), effort=args.effort, strength=args.baselines,
+                     templates=args.templates)
+    device = resolve_device(args.device)
+    if device == "cpu" and args.size != "small":
+        raise BadRequest(f"The emulator would take days over the {args.size} size; give --size small.", field="size")
+    session = Session.create(name=args.session)
+    with Runner() as runner:
+        bench = Bench(plan, session, runner, device=device,
+                      on_line=lambda line: print(line, file=sys.stderr, flush=True))
+        result = bench.run(time_limit_s=args.time_limit)
+    print(result.sentence, file=sys.stderr)
+    cells = [c for c in cells_of([session]) if c.name.precision == plan.precision and c.name.size == plan.size]
+    print(table(cells))
+    print(f"Session {session.path}")
+    if result.state == "failed":
+        return 3
+    wrong = [t for c in cells for t in c.candidates if not t.ok and t.status != "SKIPPED"]
+    return 1 if wrong else 0
+
+
+def _table(args: argparse.Namespace) -> int:
+    if args.check and not (args.readme or args.docs):
+        raise BadRequest("--check needs the file to look at: --readme README.md, --docs docs/benchmark.md, or both.")
+    sessions = _sessions(args)
+    cells = cells_of(sessions)
+    files = [(f, make) for f, make in ((args.readme, markdown.short), (args.docs, markdown.long)) if f]
+    for file, _ in files:
+        if not file.is_file():
+            raise BadRequest(f"{file} is not there; the table goes between its lines {markdown.BEGIN} and "
+                             f"{markdown.END}.")
+    if args.sessions and not cells:
+        raise BadRequest(f"{', '.join(args.sessions)} holds no bench; 'python -m workbench bench' makes one.")
+    if not cells:
+        stale = [file for file, _ in files if markdown.has_marks(file.read_text(encoding="utf-8"))]
+        for file in stale:
+            print(f"{file} has a table, but no recorded session holds a bench.", file=sys.stderr)
+        if not stale:
+            print("No recorded session holds a bench yet, so there is no table to write.")
+        return 1 if stale else 0
+    if not files:
+        print(table(cells))
+    different = False
+    for file, make in files:
+        text = file.read_text(encoding="utf-8")
+        new = markdown.placed(text, make(cells, sessions=[s.name for s in sessions]), file=file)
+        different |= _write(file, text, new, check=args.check)
+    return 1 if different and args.check else 0
+
+
+def _write(file: Path, text: str, new: str, *, check: bool) -> bool:
+    """Whether the file said something else."""
+    if new == text:
+        print(f"{file} says what the sessions say.")
+    elif check:
+        print(f"{file} differs from the sessions; write it again with 'python -m workbench bench --table' and the same "
+              f"files, without --check.", file=sys.stderr)
+    else:
+        file.write_text(new, encoding="utf-8")
+        print(f"{file} is written.")
+    return new != text
+
+
+def _note(args: argparse.Namespace) -> int:
+    session = _only(args, "--note")
+    name, _, direction = args.note[0].partition("/")
+    name = preset(name).name
+    there = {(w.preset, w.direction, w.precision) for w in wanted_of([session])}
+    if (name, direction, args.precision) not in there:
+        raise BadRequest(f"Session {session.name} has no cell {args.note[0]!r} in the class {args.precision}; name it "
+                         f"like kb61/forward.", field="note")
+    session.event(NOTE, preset=name, direction=direction, precision=args.precision, text=args.note[1].rstrip("."))
+    print(f"Noted for {name} {direction} in {session.name}.")
+    return 0
+
+
+def _sessions(args: argparse.Namespace) -> list[Session]:
+    if args.sessions:
+        return [session_from(name) for name in args.sessions]
+    there = sorted(p for p in list_sessions() if p.name.startswith("recorded-"))
+    return [s for s in map(Session.open, there) if wanted_of([s])]
+
+
+def _only(args: argparse.Namespace, option: str) -> Session:
+    if len(args.sessions) != 1:
+        raise BadRequest(f"{option} takes one session; got {len(args.sessions)}.", field="session")
+    return session_from(args.sessions[0])
+
+
+def _configs(words: list[str]) -> tuple[str, int]:
+    """["sweep", "16"] -> ("sweep", 16)."""
+    if len(words) == 2 and words[0] == "sweep" and words[1].isdigit():
+        return "sweep", int(words[1])
+    if len(words) == 1 and words[0] in CONFIGS:
+        return words[0], 0
+    raise BadRequest(f"--configs {' '.join(words)} is not known; choose default, best or 'sweep N'.", field="configs")
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -1,0 +1,97 @@
+"""Check a foreign ModelNew file against a reference: does it build, is it right, has it gradients, how fast is it?
+
+    python -m workbench check model_new.py --preset kb81
+    python -m workbench check model_new.py --reference problem.py --json
+
+A check runs the file: that is foreign code on this machine. It runs in a process of its own under limits of time and
+memory, without your environment variables, and where bwrap is installed without network and with a read-only disk;
+the last line of the report says which it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from ...core.answers import Answer
+from ...core.errors import BadRequest
+from ...drive.check import Check, CheckRequest, workload_reference
+from ...drive.check_text import report_text
+from ...drive.runner import resolve_device
+from ..arguments import add_workload, workload_from
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="the file that defines ModelNew")
+    add_workload(parser, required=False)
+    parser.add_argument("--reference", type=Path, metavar="FILE",
+                        help="a file with Model, get_inputs and get_init_inputs: any module")
+    parser.add_argument("--class-name", default="ModelNew")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N; on cpu CUDA sources run on the emulator")
+    parser.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="for one call (default 60)")
+    parser.add_argument("--build-limit", type=float, default=300.0, metavar="S", help="for import and build (default 300)")
+    parser.add_argument("--memory", type=float, default=16.0, metavar="GIB", help="of the file's process (default 16)")
+    parser.add_argument("--effort", choices=("quick", "normal", "full"), default="normal", help="how long to time")
+    parser.add_argument("--no-time", action="store_true", help="check only")
+    parser.add_argument("--no-nvcc", action="store_true", help="without a GPU: do not compile with nvcc as well")
+    parser.add_argument("--check-seed", type=int, metavar="N", help="repeat a check with the seed of its report")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 nothing is wrong; 1 something failed; 3 the file could not be run here at all."""
+    request = request_from(args)
+    check = Check(request).start()
+    said = ""
+    try:
+        while not check.wait(0.2):
+            if check.text != said and not args.json and sys.stderr.isatty():
+                said = check.text
+                print(f"\r\033[K{said} ...", end="", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        check.stop()
+        raise
+    if said:
+        print("\r\033[K", end="", file=sys.stderr)
+    if check.report is None:
+        raise BadRequest(check.problem)
+    print(json.dumps(check.report.to_json(), indent=1) if args.json else report_text(check.report))
+    if check.report.failed:
+        return 1
+    values = check.report.question("values")
+    return 0 if values is not None and values.answer is Answer.PASSED else 3
+
+
+def request_from(args: argparse.Namespace) -> CheckRequest:
+    """Raises `BadRequest` for files that are not there and references that contradict each other."""
+    device = resolve_device(args.device)
+    if bool(args.reference) + bool(args.preset) + bool(args.layer) != 1:
+        raise BadRequest("Give one reference: --preset kb74, --layer \"ConvTranspose2d(...)\" or --reference FILE.")
+    if args.reference:
+        reference, name = _read(args.reference), args.reference.name
+    else:
+        if args.preset and "/" not in args.preset and device == "cpu":
+            args.preset += "/small"  # the full sizes are for a GPU
+        reference, name = workload_reference(workload_from(args))
+    return CheckRequest(_read(args.file), reference, device, name=args.file.name, reference_name=name,
+                        class_name=args.class_name, memory_gib=args.memory, call_s=args.time_limit,
+                        build_s=args.build_limit, time=not args.no_time, nvcc=not args.no_nvcc, effort=args.effort,
+                        seed=args.check_seed, command=tuple(_words(args, device)))
+
+
+def _words(args: argparse.Namespace, device: str) -> list[str]:
+    words = [str(args.file), "--device", device]
+    for name in ("preset", "layer", "input_size", "batch", "reference"):
+        value = getattr(args, name)
+        if value is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return words
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{path} cannot be read: {error}.") from error

@@ -1,0 +1,36 @@
+"""Let the red team loose on the judge of this machine: kernels and modules that cheat or are broken, each of which must
+get exactly its status. One line an attack: caught or not, what it tries, what happened. Exits 1 if one gets through.
+
+    python -m workbench selftest --device cpu
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from ...drive import selftest
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 all caught, 1 one got through."""
+    show = (lambda result: None) if args.json else _show
+    results = selftest.selftest(args.device, on_result=show)
+    if args.json:
+        print(json.dumps(selftest.to_json(results), indent=1))
+    else:
+        print(selftest.summary(results), file=sys.stdout)
+    return 0 if results and all(r.caught for r in results) else 1
+
+
+def _show(result: selftest.Result) -> None:
+    word = "right " if result.kind == "control" and result.caught else "CAUGHT" if result.caught else "MISSED"
+    print(f"{word}  {result.name:<26} {result.status:<16} {result.happened}", flush=True)
+    if not result.caught:
+        print(f"        expected {result.expected}: {result.idea}", flush=True)

@@ -1,0 +1,330 @@
+"""A file that builds in; every question about what it computes, with its answer, out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...core import numbers
+from ...core.answers import Answer, Question
+from ...core.trial import DEFAULT_ADVICE, Status
+from . import cases, gpu_questions, kernelbench, mistakes, shrink, times
+from .cases import Case
+from .process import Ended, Raised
+from .trialrun import NotForReference, Outcome, Problem, TrialRun, _bits
+
+_SHRINK_S = 20.0
+_RUNS = 3
+_ASKED = {
+    "constructs": "Constructs with the same arguments?", "state_dict": "Takes the reference's state_dict?",
+    "same_draw": "Draws the same parameters?", "kind": "Right shape, dtype, device?",
+    "values": "Right values at the given size?", "gradients": "Has gradients?",
+    "gradient_values": "Right grad_input, grad_weight, grad_bias?", "other_sizes": "Right at other sizes?",
+    "other_arguments": "Right with other constructor arguments?", "noncontiguous": "Right for a non-contiguous input?",
+    "batch_one": "Right for batch 1?", "empty_batch": "Takes an empty batch?", "inputs": "Leaves its inputs alone?",
+    "same_bits": "Same bits each time?", "times": "How fast?"}
+
+
+class Examination:
+    """`run` asks everything; `questions` holds the answers in the order asked."""
+
+    def __init__(self, trial: TrialRun, given: Case, emit: Callable[[dict[str, Any]], None], *, emulated: bool,
+                 timed: bool, effort: str, scratch: Path) -> None:
+        self.trial, self.given, self.emit, self.scratch = trial, given, emit, scratch
+        self.emulated, self.timed, self.effort = emulated, timed, effort
+        self.questions: list[Question] = []
+        self.first_wrong: Outcome | None = None
+        self.found: dict[str, Any] = {}
+
+    def run(self) -> dict[str, Any]:
+        """{"smallest", "mistake", "kernelbench", "times", "errors"}, as far as there is anything to say."""
+        if not self._parameters():
+            self._skip(("values", "gradients"), "Not asked: the module cannot be constructed.")
+            return self.found
+        self.emit({"phase": "check", "text": "the given size"})
+        given = self.trial.run(self.given)
+        exact = self.trial.run(replace(self.given, integers=True)) if self.given.setting.layer and not given.problems \
+            else given
+        self._given(exact if exact.problems else given)
+        self.found["errors"] = given.errors
+        broken = given.problem("call", "kind") is not None
+        gradients = given.problem("gradients", "call") is None
+        if not broken:
+            self._same_bits(given)
+        self._others("other_sizes", cases.sizes(self.given), gradients)
+        self._others("other_arguments", cases.arguments(self.given, self.trial.parameters, self.trial.defaults),
+                     gradients)
+        if self.given.setting.layer is not None:
+            small = replace(cases.small_case(self.given), integers=True)
+        else:
+            small = self.given
+        if not broken and not self._small_is_right(small, gradients):
+            self._skip(("noncontiguous", "batch_one"), "Not asked: the same small case is wrong already.")
+        else:
+            self._layouts(small, gradients)
+        self._others("empty_batch", [cases.with_batch(small, 0, "an empty batch")], gradients)
+        if self.trial.device != "cpu" and not broken:
+            self.emit({"phase": "check", "text": "streams, graphs, memory"})
+            self.questions += gpu_questions.ask(self.trial, self.given, given)
+        self._kernelbench(given)
+        self._times()
+        self._explain()
+        return self.found
+
+    def _small_is_right(self, small: Case, gradients: bool) -> bool:
+        try:
+            return self.trial.run(small, gradients=gradients).problem() is None
+        except NotForReference:
+            return True
+
+    def _layouts(self, small: Case, gradients: bool) -> None:
+        self._others("noncontiguous", [replace(small, layout="strided", name="every second element"),
+                                       *([replace(small, layout="channels_last", name="channels_last")]
+                                         if small.shapes and len(small.shapes[0]) in (4, 5) else [])], gradients)
+        self._others("batch_one", [cases.with_batch(small, 1, "batch 1")], gradients)
+
+    # -- before any value ---------------------------------------------------------------------------------------
+
+    def _parameters(self) -> bool:
+        how = self.trial.how(self.given)
+        facts, theirs = self.trial.reference.make(how)
+        try:
+            ours_facts, ours = self.trial.candidate.make(how)
+        except (Raised, Ended) as error:
+            self._fail("constructs", Problem("call", Status.LAUNCH_FAILED if isinstance(error, Raised) else
+                                             Status(error.status), f"No. {_said(error)}",
+                                             "Take the arguments of the reference's Model, in its order."))
+            return False
+        self._pass("constructs", "Yes.")
+        names, own = facts["names"], ours_facts["names"]
+        same_names = names == own
+        try:
+            if not same_names:
+                self.trial.loads_state = False
+                wrong = (f"Its state_dict has {', '.join(own) or 'nothing'}; the reference's has "
+                         f"{', '.join(names) or 'nothing'}.")
+                self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {wrong}",
+                                                 "Keep the reference's parameter names."))
+            else:
+                self.trial.candidate.ready(how, (names, theirs))
+                self._pass("state_dict", f"Yes: {len(names)} tensor{'' if len(names) == 1 else 's'}." if names else
+                           "Yes: there are no parameters.")
+        except (Raised, Ended) as error:
+            self.trial.loads_state = False
+            self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {_said(error)}",
+                                             "Keep the reference's parameter names and shapes."))
+        equal = [a.shape == b.shape and torch.equal(_bits(a), _bits(b)) for a, b in zip(theirs, ours, strict=False)]
+        if len(theirs) == len(ours) and all(equal):
+            self._pass("same_draw", "Yes: equal bits under one seed." if names else "There are none to draw.")
+        elif len(theirs) == len(ours):
+            name = names[equal.index(False)]
+            self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. Under the same seed {name} differs.",
+                                            "Draw the parameters as the reference does, in the same order."))
+        else:
+            self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. It draws {len(ours)} tensors, the reference "
+                                            f"{len(theirs)}.", "Draw the parameters as the reference does."))
+        if not self.trial.loads_state and not (len(theirs) == len(ours) and all(equal)):
+            self._skip(("values", "gradients", "gradient_values"), "Not asked: its parameters cannot be made equal to the "
+                       "reference's, neither by state_dict nor by seed.")
+            return False
+        return True
+
+    # -- values -------------------------------------------------------------------------------------------------
+
+    def _given(self, outcome: Outcome) -> None:
+        if problem := outcome.problem("call"):
+            self._fail("values", problem, prefix="No. ")
+            self._skip(("gradients", "gradient_values"), "Not asked: the call itself fails.")
+            return
+        kind = outcome.problem("kind")
+        if kind is not None:
+            self._fail("kind", kind, prefix="No. ")
+            self._skip(("values", "gradients", "gradient_values"), "Not asked: the output is of another kind.")
+            return
+        facts = outcome.facts
+        self._pass("kind", f"Yes: {numbers.shape(facts['shape'])}, {facts['dtype']}, {facts['device']}.")
+        self._answer("values", outcome, "values", f"Yes. {_distance(outcome, 'output')}")
+        self._answer("inputs", outcome, "inputs", "Yes: they come back with the same bits.")
+        missing = outcome.problem("gradients")
+        if missing is not None and missing.seen.startswith("The output"):
+            self._fail("gradients", missing, prefix="No. ")
+            self._skip(("gradient_values",), "Not asked: there is no gradient to compare.")
+            return
+        if not [n for n in outcome.expected if n != "output"]:
+            self._skip(("gradients", "gradient_values"), "The reference has none: nothing to compare.")
+            return
+        self._answer("gradients", outcome, "gradients", f"Yes: {', '.join(n for n in outcome.got if n != 'output')}.")
+        self._answer("gradient_values", outcome, "gradient_values", "Yes. " + " ".join(
+            _distance(outcome, n) for n in outcome.got if n != "output"))
+
+    def _same_bits(self, outcome: Outcome) -> None:
+        self.emit({"phase": "check", "text": "same bits each time"})
+        first: torch.Tensor | None = None
+        others, apart = 0, 0.0
+        for _ in range(_RUNS):
+            try:
+                _, results = self.trial.candidate.call(
+                    self.trial.how(self.given), outcome.inputs, layout=self.given.layout, no_grad=True,
+                    state=outcome.state if self.trial.loads_state else None)
+            except (Raised, Ended) as error:
+                self._fail("same_bits", Problem("call", Status.WORKER_DIED, f"No. When called again: {_said(error)}"))
+                return
+            first = results[0] if first is None else first
+            if results[0].shape != first.shape or not torch.equal(_bits(results[0]), _bits(first)):
+                others += 1
+                if results[0].shape == first.shape:
+                    apart = max(apart, float((results[0].double() - first.double()).abs().nan_to_num(1e308).max()))
+        if not others:
+            self._pass("same_bits", f"Yes, {_RUNS} runs.")
+            return
+        wrong = outcome.problem("values") is not None
+        self.questions.append(Question(
+            "same_bits", _ASKED["same_bits"], Answer.WARNED if apart < 1e-3 and not wrong else Answer.FAILED,
+            f"No. {others} of {_RUNS - 1} further runs gave other bits, up to {numbers.error(apart)} apart.",
+            DEFAULT_ADVICE[Status.NONDETERMINISTIC], str(Status.NONDETERMINISTIC)))
+
+    def _others(self, key: str, tried: Iterable[Case], gradients: bool) -> None:
+        """One question over several cases: right in all, or wrong in these."""
+        right: list[str] = []
+        wrong: list[tuple[str, Problem, Outcome]] = []
+        for case in tried:
+            if self.trial.candidate.given_up:
+                break
+            self.emit({"phase": "check", "text": case.name})
+            try:
+                outcome = self.trial.run(case, gradients=gradients)
+            except NotForReference:
+                continue
+            except Ended as error:
+                self._skip((key,), f"The reference ended: {error.headline}")
+                return
+            found = outcome.problem("call", "kind", "values", "gradients", "gradient_values")
+            if found is None:
+                right.append(case.name)
+            else:
+                wrong.append((case.name, found, outcome))
+        if not right and not wrong and self.trial.candidate.given_up:
+            self._skip((key,), "Not asked: the process has ended too often.")
+        elif not right and not wrong:
+            self._skip((key,), "The reference takes none, or its constructor has nothing to change.")
+        elif not wrong:
+            self._pass(key, f"Yes: {_listed(right)}." if len(right) > 1 or key.startswith("other") else "Yes.")
+        else:
+            name, problem, outcome = wrong[0]
+            if self.first_wrong is None or (not self.first_wrong.got and outcome.got):
+                self.first_wrong = outcome
+            words = f"No. Wrong for {_listed([w[0] for w in wrong])}"
+            words += f"; right for {_listed(right)}." if right else "."
+            self._fail(key, replace(problem, seen=f"{words} For {name}: {problem.seen}"))
+
+    # -- what it means ------------------------------------------------------------------------------------------
+
+    def _explain(self) -> None:
+        """The smallest failing case, and which mistake wrong values look like."""
+        wrong = self.first_wrong
+        if wrong is None or self.given.setting.layer is None:
+            return
+        about = wrong.problem("call", "kind", "values", "gradient_values")
+        if about is None:
+            return
+        if about.about == "values":
+            self._look_alike(wrong)
+        if about.status in (Status.WORKER_DIED, Status.RUN_TIMEOUT, Status.OUT_OF_MEMORY):
+            return
+        self.emit({"phase": "check", "text": "looking for the smallest case that still fails"})
+        start = wrong if wrong.case.integers else self.trial.run(replace(cases.small_case(wrong.case), integers=True))
+        if start.problem(about.about) is None:
+            start = wrong
+        if self.trial.candidate.given_up:
+            return
+        self.found["smallest"] = shrink.described(shrink.shrink(self.trial, start, (about.about,), limit_s=_SHRINK_S))
+
+    def _look_alike(self, wrong: Outcome) -> None:
+        layer = wrong.case.setting.layer
+        names, values = wrong.state
+        weight = next(v for n, v in zip(names, values, strict=True) if n.endswith("weight"))
+        bias = next((v for n, v in zip(names, values, strict=True) if n.endswith("bias")), None)
+        guess = mistakes.guess(layer, wrong.inputs[0], weight, bias, wrong.got["output"])
+        self.found["mistake"] = {"layer": str(layer), "found": guess.found if guess else "",
+                                 "advice": guess.advice if guess else "", "tried": guess.tried if guess else 0,
+                                 "differs": list(guess.differs) if guess else []}
+        if guess is None:
+            return
+        for place, q in enumerate(self.questions):
+            if q.answer is Answer.FAILED and q.key in ("values", "other_sizes", "other_arguments"):
+                self.questions[place] = replace(q, advice=f"Same output as \u201c{guess.found}\u201d. {guess.advice}")
+
+    def _kernelbench(self, given: Outcome) -> None:
+        self.emit({"phase": "check", "text": "KernelBench's own verdict"})
+        found = kernelbench.verdict(self.trial, self.given)
+        ours = not any(q.answer is Answer.FAILED for q in self.questions)
+        reason = ""
+        if found["strict"] != ours:
+            failed = [q.question.rstrip("?").lower() for q in self.questions if q.answer is Answer.FAILED]
+            reason = f"It looks at the forward alone, at one size; wrong here: {', '.join(failed)}." if not ours else (
+                f"{found['why']} Against float64 the output is right: at 1e-4 the comparison measures PyTorch's own "
+                "round-off too.")
+        self.found["kernelbench"] = {**found, "ours": ours, "reason": reason}
+
+    def _times(self) -> None:
+        failed = [q for q in self.questions if q.answer is Answer.FAILED and q.key in
+                  ("values", "kind", "gradient_values", "same_bits", "inputs", "constructs")]
+        if not self.timed:
+            self._skip(("times",), "Not asked for.")
+        elif self.emulated:
+            self._skip(("times",), "A time of the CPU emulator says nothing about a GPU.")
+        elif failed:
+            self._skip(("times",), "A wrong module gets no time. Fix the values first.")
+        else:
+            self.emit({"phase": "time", "text": "in turns with PyTorch"})
+            backward = any(q.key == "gradient_values" and q.answer is Answer.PASSED for q in self.questions)
+            result = times.measure(self.trial, self.given, backward=backward, effort=self.effort, emit=self.emit)
+            if result.get("problem"):
+                self._fail("times", Problem("times", Status.MISMATCH, result["problem"], result.get("advice", "")))
+            elif result.get("why_not"):
+                self._skip(("times",), result["why_not"])
+            else:
+                self.found["times"] = result
+                self._pass("times", "Timed in turns with PyTorch.")
+
+    # -- bookkeeping --------------------------------------------------------------------------------------------
+
+    def _answer(self, key: str, outcome: Outcome, about: str, yes: str) -> None:
+        if problem := outcome.problem(about):
+            if about in ("values", "gradient_values") and self.first_wrong is None:
+                self.first_wrong = outcome
+            self._fail(key, problem, prefix="No. ")
+        else:
+            self._pass(key, yes)
+
+    def _pass(self, key: str, seen: str) -> None:
+        self.questions.append(Question(key, _ASKED[key], Answer.PASSED, seen.strip()))
+
+    def _fail(self, key: str, problem: Problem, *, prefix: str = "") -> None:
+        advice = problem.advice or DEFAULT_ADVICE[problem.status]
+        self.questions.append(Question(key, _ASKED[key], Answer.FAILED, prefix + problem.seen, advice, str(problem.status),
+                                       {"log": problem.log[-3000:]} if problem.log else {}))
+
+    def _skip(self, keys: tuple[str, ...], seen: str) -> None:
+        self.questions += [Question(key, _ASKED[key], Answer.SKIPPED, seen) for key in keys]
+
+
+def _said(error: Raised | Ended) -> str:
+    return f"It raises {error.sentence}." if isinstance(error, Raised) else error.headline
+
+
+def _distance(outcome: Outcome, name: str) -> str:
+    e = outcome.errors.get(name)
+    if e is None:
+        return ""
+    return f"{name}: {numbers.error(e['rel_l2'])} from float64, {numbers.error(e['allowed'])} allowed."
+
+
+def _listed(words: list[str], most: int = 4) -> str:
+    """Names, the first few of them; changed arguments hold commas themselves."""
+    shown = "; ".join(words[:most])
+    return shown if len(words) <= most else f"{shown} and {len(words) - most} more"

@@ -1,0 +1,174 @@
+"""Worker operation "check": a candidate's text and a reference's text come in, questions with answers go out.
+
+Nothing foreign runs in this process. It chooses arguments, sizes and values, compares what comes back with float64,
+and takes the time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...core.answers import Answer, Question
+from ...core.errors import BadRequest
+from ...core.trial import Status
+from ..device import free_bytes
+from . import confine, native
+from .cases import Case, Setting, setting_of
+from .examine import Examination
+from .party import Party
+from .process import Ended, ForeignProcess, Limits, Raised, kill_orphans
+from .trialrun import TrialRun, new_seed
+from .verdict_text import build_question
+
+Emit = Callable[[dict[str, Any]], None]
+
+
+def check(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+    """Request: text, class_name, reference, device, seed | None, memory_bytes, call_s, build_s, time, nvcc, effort.
+
+    Returns the fields of `core.answers.CheckReport` that the judge knows.
+    """
+    confine.adopt_orphans()
+    scratch = Path(tempfile.mkdtemp(prefix="kernel-workbench-check-"))
+    begin = time.monotonic()
+    limits = Limits(request["memory_bytes"], request["call_s"], request["build_s"])
+    candidate = ForeignProcess("candidate", device=request["device"], limits=limits, scratch=scratch)
+    patient = replace(limits, call_s=max(120.0, limits.call_s))  # the limit is meant for the candidate
+    reference = ForeignProcess("reference", device=request["device"], limits=patient, scratch=scratch)
+    reference.begin()
+    candidate.begin()
+    try:
+        found = _Check(request, emit, scratch, candidate, reference).run()
+    finally:
+        candidate.close()
+        reference.close()
+        left = kill_orphans()
+        shutil.rmtree(scratch, ignore_errors=True)
+    if left:
+        found["questions"].append(vars(Question(
+            "processes", "Leaves nothing running?", Answer.WARNED, f"No. {left} processes of its own had left their group "
+            "and were ended.", "Start no processes.")))
+    why = confine.why_unconfined()
+    return {**found, "confined": "" if not why else why, "seconds": round(time.monotonic() - begin, 1)}
+
+
+class _Check:
+    """One check, from importing to timing."""
+
+    def __init__(self, request: dict[str, Any], emit: Emit, scratch: Path, candidate: ForeignProcess,
+                 reference: ForeignProcess) -> None:
+        self.request, self.emit, self.scratch = request, emit, scratch
+        self.device, self.text = request["device"], request["text"]
+        self.emulate = self.device == "cpu"
+        self.seed = request.get("seed") or new_seed()
+        self.questions: list[Question] = []
+        self.candidate = Party(candidate, self.text, class_name=request["class_name"], emulate=self.emulate,
+                               cache=str(scratch / "candidate" / "cache"))
+        self.reference = Party(reference, request["reference"], class_name="Model", emulate=False)
+
+    def run(self) -> dict[str, Any]:
+        reference_facts, given, setting = self._reference()
+        self.emit({"phase": "build", "text": "importing and building the file"})
+        built, facts = self._build()
+        self.questions.append(built)
+        calls = facts.get("calls", [])
+        compiler = self._start_nvcc(calls)
+        examined: dict[str, Any] = {}
+        if built.answer is Answer.PASSED:
+            trial = TrialRun(self.reference, self.candidate, device=self.device, seed=self.seed,
+                             dtype=next((str(x.dtype).removeprefix("torch.") for x in given if x.is_floating_point()),
+                                        "float32"))
+            trial.given, trial.parameters = given, reference_facts["parameters_of_constructor"]
+            trial.defaults = reference_facts["defaults"]
+            trial.attribute = (reference_facts.get("structure") or {}).get("attribute", "")
+            case = Case("the given size", setting, tuple(tuple(x.shape) for x in given),
+                        tuple(str(x.dtype).removeprefix("torch.") for x in given))
+            examination = Examination(trial, case, self.emit, emulated=self.emulate and (bool(
+                any(c["cuda_sources"] for c in calls)) or facts.get("own_export", False)),
+                timed=self.request["time"], effort=self.request["effort"], scratch=self.scratch)
+            examined = examination.run()
+            self.questions += examination.questions
+        else:
+            examined = {}
+            self.questions += [Question(key, text, Answer.SKIPPED, "Not asked: the file does not build.") for key, text in
+                               (("values", "Right values at the given size?"), ("gradients", "Has gradients?"))]
+        self._static(calls, compiler)
+        return {"questions": [{**vars(q), "answer": str(q.answer), "status": str(q.status)} for q in self.questions],
+                "seed": self.seed, "emulated": self.emulate and any(c["cuda_sources"] for c in calls), **examined}
+
+    def _reference(self) -> tuple[dict[str, Any], list[torch.Tensor], Setting]:
+        """What the reference is. Its defects are a bad request: nothing can be judged against it."""
+        self.emit({"phase": "build", "text": "importing the reference"})
+        try:
+            facts = dict(self.reference.load())
+            answer, given = self.reference.process.ask("given", {"seed": self.seed % 2**31})
+            made, _ = self.reference.process.ask("make", {"module": "first", "arguments": answer["arguments"],
+                                                          "keywords": answer["keywords"], "seed": 1})
+        except Raised as error:
+            raise BadRequest(f"The reference does not run: {error.sentence}. It has to define Model, get_inputs and "
+                             "get_init_inputs.") from error
+        except Ended as error:
+            raise BadRequest(f"The reference does not run: {error.headline}") from error
+        structure = made["structure"]
+        bytes_needed = 8 * 6 * sum(x.numel() for x in given)
+        if bytes_needed > free_bytes(self.device):
+            raise BadRequest(f"The reference's inputs are too large for {self.device}; choose a smaller size.")
+        facts["structure"], facts["parameters_of_constructor"] = structure, facts["parameters"]
+        setting = setting_of(facts["parameters"], answer["arguments"], answer["keywords"], structure)
+        return facts, given, setting
+
+    def _build(self) -> tuple[Question, dict[str, Any]]:
+        try:
+            facts = self.candidate.load()
+        except (Raised, Ended) as error:
+            calls = error.detail.get("calls", []) if isinstance(error, Raised) else []
+            return build_question(error, self.text, emulated=self.emulate), {"calls": calls}
+        how = ""
+        if any(c["cuda_sources"] for c in facts["calls"]) and self.emulate:
+            how = ", for the CPU emulator"
+        return Question("builds", "Imports and builds?", Answer.PASSED, f"Yes, in {facts['seconds']:.1f} s{how}."), facts
+
+    def _start_nvcc(self, calls: list[dict[str, Any]]) -> tuple[threading.Thread, dict[str, str]] | None:
+        """nvcc beside the questions, where there is no GPU to build for."""
+        if self.questions[0].answer is Answer.FAILED and not self.questions[0].detail.get("first_error"):
+            return None
+        if not (self.emulate and self.request["nvcc"] and any(c["cuda_sources"] for c in calls)):
+            return None
+        result: dict[str, str] = {}
+        thread = threading.Thread(target=lambda: result.update(native.nvcc(
+            calls, self.scratch / "nvcc", memory_bytes=self.request["memory_bytes"], limit_s=self.request["build_s"])))
+        thread.start()
+        return thread, result
+
+    def _static(self, calls: list[dict[str, Any]], compiler: tuple[threading.Thread, dict[str, str]] | None) -> None:
+        if compiler is not None:
+            self.emit({"phase": "build", "text": "waiting for nvcc"})
+            compiler[0].join()
+            answers = {"ok": Answer.PASSED, "failed": Answer.FAILED, "none": Answer.SKIPPED}
+            result = compiler[1] or {"answer": "none", "seen": "nvcc could not be asked.", "advice": ""}
+            self.questions.append(Question("nvcc", "Compiles with nvcc?", answers[result["answer"]], result["seen"],
+                                           result["advice"],
+                                           str(Status.BUILD_FAILED) if result["answer"] == "failed" else ""))
+            first = self.questions[0]
+            if result["answer"] == "ok" and first.detail.get("first_error"):  # the emulator's limit, not the file's fault
+                self.questions[0] = replace(first, answer=Answer.SKIPPED, status=str(Status.SKIPPED), advice="Check the "
+                                            "file on a machine with a GPU.", seen="Not known: nvcc compiles it, the CPU "
+                                            f"emulator does not. {first.seen.removeprefix('No. ')}")
+        asked = {q.key for q in self.questions if q.answer is not Answer.SKIPPED}
+        hints = [h for h in native.findings(self.text, calls) if h["about"] not in asked]
+        if hints and calls:
+            self.questions.append(Question("text", "Anything in the text?", Answer.WARNED,
+                                           " ".join(h["seen"] for h in hints), " ".join(h["advice"] for h in hints)))
+        if self.emulate and any(c["cuda_sources"] for c in calls):
+            for key, text in (("stream", "Runs on the current stream?"), ("memory", "Memory against PyTorch's?"),
+                              ("compile", "torch.compile, CUDA graph?")):
+                self.questions.append(Question(key, text, Answer.SKIPPED, "Needs a GPU."))

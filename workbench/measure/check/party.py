@@ -1,0 +1,90 @@
+"""A file in its process as the judge uses it: modules made on demand, made again after a death."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...core.trial import Status
+from .process import Ended, ForeignProcess
+
+_MOST_DEATHS = 1
+
+
+@dataclass(frozen=True)
+class Construction:
+    """Constructor arguments as Python literals, and what has to be known to make the same module again."""
+
+    arguments: str = "[]"
+    keywords: str = "{}"
+    seed: int = 0
+    dtype: str = ""
+
+
+class Party:
+    """The candidate or the reference."""
+
+    def __init__(self, process: ForeignProcess, text: str, *, class_name: str, emulate: bool, cache: str = "") -> None:
+        self.process = process
+        self._load = {"text": text, "class_name": class_name, "device": process.device, "emulate": emulate,
+                      "cache": cache}
+        self._made: dict[Construction, str] = {}
+        self._loaded_in = -1
+        self._count = 0
+        self.facts: dict[str, Any] = {}
+
+    @property
+    def given_up(self) -> bool:
+        """It has died too often to be asked again."""
+        return self.process.deaths > _MOST_DEATHS
+
+    def load(self) -> dict[str, Any]:
+        """Run the file, once per life of the process. Raises `Raised`, `Ended`."""
+        if self.process.alive and self._loaded_in == self.process.deaths:
+            return self.facts
+        if self.given_up:
+            raise Ended(Status.WORKER_DIED, f"Not asked: the process has already ended {self.process.deaths} times.")
+        self._made.clear()
+        self.facts = self.process.ask("load", self._load, limit_s=self.process.limits.build_s,
+                                      doing="the file was imported")[0]
+        self._loaded_in = self.process.deaths
+        return self.facts
+
+    def make(self, how: Construction) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        """A fresh module; facts (names, parameters, structure) and its state."""
+        self.load()
+        self._count += 1
+        name = f"m{self._count}"
+        answer = self.process.ask("make", {"module": name, "arguments": how.arguments, "keywords": how.keywords,
+                                           "seed": how.seed, "dtype": how.dtype}, limit_s=max(60.0, self.process.limits.call_s),
+                                  doing="the module was constructed")
+        self._made[how] = name
+        return answer
+
+    def call(self, how: Construction, inputs: list[torch.Tensor], *, state: tuple[list[str], list[torch.Tensor]] | None,
+             grad_output: torch.Tensor | None = None, gradients: list[str] | None = None, **options: Any
+             ) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        """One call with this state; see `host_calls.call` for what comes back."""
+        self.ready(how, state)
+        tensors = [*inputs, *([grad_output] if grad_output is not None else [])]
+        return self.process.ask("call", {"module": self._made[how], "inputs": len(inputs), **options,
+                                         "gradients": gradients if grad_output is not None else None}, tensors,
+                                doing="the module was called")
+
+    def special(self, what: str, how: Construction, inputs: list[torch.Tensor],
+                state: tuple[list[str], list[torch.Tensor]] | None) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        self.ready(how, state)
+        return self.process.ask("special", {"module": self._made[how], "what": what}, inputs,
+                                doing=f"it was asked for {what.replace('_', ' ')}")
+
+    def ready(self, how: Construction, state: tuple[list[str], list[torch.Tensor]] | None) -> str:
+        """The module of that construction with that state; its name in the process."""
+        self.load()
+        if how not in self._made or state is None:  # without a state to load, the draw itself is the state
+            self.make(how)
+        if state is not None:
+            self.process.ask("load_state", {"module": self._made[how], "names": state[0]}, state[1],
+                             doing="the state_dict was loaded")
+        return self._made[how]

@@ -1,0 +1,242 @@
+"""One foreign process from outside: started under limits, asked with a deadline, killed with all it has started."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...core import numbers
+from ...core.trial import Status
+from . import confine
+from .wire import Line, Message, NotTheProtocol
+
+_START_S = 120
+_LOG_TAIL = 4000
+_MOST_LOG_BYTES = 8 << 20
+_WATCH_S = 0.3
+_PIPE_BYTES = 1 << 20
+
+
+class Ended(Exception):
+    """The process is gone: it died, was too slow, took too much, or broke the protocol."""
+
+    def __init__(self, status: Status, headline: str, advice: str = "", log: str = "") -> None:
+        super().__init__(headline)
+        self.status, self.headline, self.advice, self.log = status, headline, advice, log
+
+
+class Raised(Exception):
+    """The foreign code raised; the process goes on. `type`, `message`, `line` (in the foreign file, or None)."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.type, self.message = str(data.get("type", "")), str(data.get("message", ""))
+        self.line, self.trace = data.get("line"), str(data.get("trace", ""))
+        self.where, self.detail = str(data.get("where", "")), data.get("detail") or {}
+        super().__init__(f"{self.type}: {self.message}")
+
+    @property
+    def sentence(self) -> str:
+        """`TypeError in line 41: forward() takes ...`"""
+        first = next((s.strip() for s in self.message.splitlines() if s.strip()), "").rstrip(".")[:300]
+        place = f" in line {self.line}" if self.line else ""
+        return f"{self.type}{place}{f': {first}' if first else ''}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    memory_bytes: int
+    call_s: float = 60.0
+    build_s: float = 300.0
+
+
+class ForeignProcess:
+    """Starts at the first `ask`, and again after a death."""
+
+    def __init__(self, name: str, *, device: str, limits: Limits, scratch: Path) -> None:
+        self.name, self.device, self.limits = name, device, limits
+        self.scratch = scratch / name
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        self.log_path = scratch / f"{name}.log"
+        self.deaths = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: Line | None = None
+        self._watched = 0.0
+        self._number = 0
+        self._ready = False
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def ask(self, op: str, header: dict[str, Any] | None = None, tensors: Sequence[torch.Tensor] = (), *,
+            limit_s: float | None = None, doing: str = "") -> Message:
+        """One operation of `host.py`. Raises `Raised` for what foreign code raises, `Ended` when the process is lost."""
+        self.begin()
+        if not self._ready:
+            self._wait_ready()
+        limit_s = limit_s or self.limits.call_s
+        deadline = time.monotonic() + limit_s
+        doing = doing or "it worked"
+        try:
+            self._number += 1
+            self._line.send({"op": op, "id": self._number, **(header or {})}, tensors, deadline)
+            answer, results = self._line.receive(deadline, most_bytes=4 * self.limits.memory_bytes)
+            if answer.pop("id", None) != self._number:  # a fork of it answers too
+                raise NotTheProtocol("an answer to no question")
+            self._too_loud()
+        except TimeoutError:
+            self._lose()
+            raise self._ended(Status.RUN_TIMEOUT, f"Still not done after {limit_s:g} s while {doing}; it was stopped.",
+                              "Look for a loop without an end, or raise the time limit.") from None
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise self._death(doing) from None
+        except NotTheProtocol as error:
+            self._lose()
+            raise self._ended(Status.WORKER_DIED, f"It wrote into the judge's pipe while {doing} ({error}).",
+                              "Leave descriptors that the file did not open alone.") from None
+        if "raised" in answer:
+            raise Raised(answer["raised"])
+        return answer, results
+
+    def begin(self) -> None:
+        """Start it without waiting until it is ready."""
+        if not self.alive:
+            self._start()
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._end()
+
+    def log_tail(self) -> str:
+        if not self.log_path.is_file():
+            return ""
+        with self.log_path.open("rb") as file:
+            file.seek(max(0, self.log_path.stat().st_size - _LOG_TAIL))
+            return file.read().decode("utf-8", "replace")
+
+    def _start(self) -> None:
+        self.close()
+        to_read, to_write = os.pipe()
+        from_read, from_write = os.pipe()
+        for fd in (to_write, from_read):  # tensors go through: a system that refuses keeps its own size
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        words = [sys.executable, "-m", f"{__package__}.host", str(to_read), str(from_write)]
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                confine.sandbox(words, self.scratch, device=self.device), cwd=self.scratch, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True, env=confine.environment(self.scratch),
+                pass_fds=(to_read, from_write),
+                preexec_fn=partial(confine.limits, self.limits.memory_bytes, device=self.device))
+        os.close(to_read)
+        os.close(from_write)
+        self._line = Line(to_write, from_read, self._watch)
+        self._watched = time.monotonic()
+        self._ready = False
+
+    def _wait_ready(self) -> None:
+        try:
+            self._line.receive(time.monotonic() + _START_S, most_bytes=0)
+        except (TimeoutError, EOFError, NotTheProtocol):
+            raise self._death("it started") from None
+        self._ready = True
+
+    def _watch(self) -> None:
+        """While waiting: too many processes, too much memory, too much output."""
+        if time.monotonic() - self._watched < _WATCH_S:
+            return
+        self._watched = time.monotonic()
+        pids = [self._process.pid, *confine.descendants(self._process.pid)]
+        if len(pids) > confine.MOST_PROCESSES:
+            self._lose()
+            raise self._ended(Status.WORKER_DIED, f"It started more than {confine.MOST_PROCESSES} processes; all of "
+                              "them were stopped.", "Start no processes: a module computes in its own.")
+        if confine.takes_more(pids, self.limits.memory_bytes):
+            self._lose()
+            raise self._ended(Status.OUT_OF_MEMORY, f"It took more than the {numbers.memory(self.limits.memory_bytes)} "
+                              "of memory it may have; it was stopped.", "Free what is not needed, or raise the limit.")
+        self._too_loud()
+
+    def _too_loud(self) -> None:
+        if self.log_path.stat().st_size > _MOST_LOG_BYTES:
+            self._lose()
+            raise self._ended(Status.WORKER_DIED, f"It printed more than {numbers.memory(_MOST_LOG_BYTES)}; it was "
+                              "stopped.", "Remove the printing.")
+
+    def _death(self, doing: str) -> Ended:
+        process = self._process
+        try:
+            code = process.wait(timeout=5)
+        except subprocess.TimeoutExpired:  # it closed its pipe and lives on
+            code = None
+        self._lose()
+        if code is None:
+            return self._ended(Status.WORKER_DIED, f"It closed the judge's pipe while {doing}.",
+                               "Leave descriptors that the file did not open alone.")
+        if code > 128:  # bwrap hands a signal on as 128 + its number
+            code = 128 - code
+        if code < 0:
+            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            more = ": an address outside its memory" if -code == signal.SIGSEGV else ""
+            return self._ended(Status.WORKER_DIED, f"The process ended by signal {-code} ({name}{more}) while {doing}.",
+                               "Look for a host-side pointer error or an abort.")
+        return self._ended(Status.WORKER_DIED, f"The process ended itself with exit code {code} while {doing}.",
+                           "Remove the call that ends the process (sys.exit, os._exit).")
+
+    def _ended(self, status: Status, headline: str, advice: str) -> Ended:
+        return Ended(status, headline, advice, self.log_tail())
+
+    def _lose(self) -> None:
+        self.deaths += 1
+        self._end()
+
+    def _end(self) -> None:
+        """Kill the group, whatever left it, and close the line."""
+        process, self._process = self._process, None
+        below = confine.descendants(process.pid)
+        for pid in (process.pid, *below):
+            _kill(pid)
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            process.kill()
+        process.wait()
+        end = time.monotonic() + 2.0
+        while time.monotonic() < end and set(below) & set(confine.descendants(os.getpid())):
+            time.sleep(0.01)
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+
+def kill_orphans() -> int:
+    """End descendants of this process, when no `ForeignProcess` is open: they left their group. How many."""
+    lost = confine.descendants(os.getpid())
+    for pid in lost:
+        _kill(pid)
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                break
+        except ChildProcessError:
+            break
+    return len(lost)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

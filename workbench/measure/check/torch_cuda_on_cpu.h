@@ -1,0 +1,35 @@
+// What CUDA files take from torch's own CUDA headers, for a torch without CUDA: the emulator has one stream.
+#pragma once
+#include "cuda_on_cpu.h"
+#include <c10/util/Exception.h>
+
+namespace c10::cuda {
+struct CUDAStream {
+    operator cudaStream_t() const { return nullptr; }
+    cudaStream_t stream() const { return nullptr; }
+    void synchronize() const {}
+};
+inline CUDAStream getCurrentCUDAStream(int = -1) { return {}; }
+inline CUDAStream getDefaultCUDAStream(int = -1) { return {}; }
+struct CUDAGuard {
+    template <class Device> explicit CUDAGuard(const Device&) {}
+};
+struct OptionalCUDAGuard {
+    OptionalCUDAGuard() = default;
+    template <class Device> explicit OptionalCUDAGuard(const Device&) {}
+};
+}  // namespace c10::cuda
+namespace at::cuda {
+using c10::cuda::CUDAGuard;
+using c10::cuda::CUDAStream;
+using c10::cuda::getCurrentCUDAStream;
+using c10::cuda::getDefaultCUDAStream;
+using c10::cuda::OptionalCUDAGuard;
+}  // namespace at::cuda
+#define C10_CUDA_CHECK(call)                                                                    \
+    do {                                                                                        \
+        const cudaError_t error_ = (call);                                                      \
+        TORCH_CHECK(error_ == cudaSuccess, "CUDA error: ", cudaGetErrorString(error_));         \
+    } while (0)
+#define AT_CUDA_CHECK(call) C10_CUDA_CHECK(call)
+#define C10_CUDA_KERNEL_LAUNCH_CHECK() C10_CUDA_CHECK(cudaGetLastError())

@@ -1,0 +1,247 @@
+"""One case through reference and candidate: what the candidate gave, compared with float64 truth."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ...core import numbers
+from ...core.trial import DEFAULT_ADVICE, Status
+from .. import findings
+from ..inputs import reduction_length
+from ..validate import Comparison, allowed_rel_l2
+from .cases import Case, fill, positional
+from .party import Construction, Party
+from .process import Ended, Raised
+
+State = tuple[list[str], list[torch.Tensor]]
+_HALF = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
+_GENERIC_SUM = 4096
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What went wrong. `about`: call, kind, values, gradients, gradient_values, inputs."""
+
+    about: str
+    status: Status
+    seen: str
+    advice: str = ""
+    log: str = ""
+
+
+@dataclass
+class Outcome:
+    """Everything one case showed; the first problem of each kind."""
+
+    case: Case
+    problems: list[Problem] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    got: dict[str, torch.Tensor] = field(default_factory=dict)
+    expected: dict[str, torch.Tensor] = field(default_factory=dict)
+    inputs: list[torch.Tensor] = field(default_factory=list)
+    state: State | None = None
+    errors: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def problem(self, *about: str) -> Problem | None:
+        return next((p for p in self.problems if not about or p.about in about), None)
+
+
+class NotForReference(Exception):
+    """The reference itself refuses the case."""
+
+
+class TrialRun:
+    """Reference and candidate under one device and one secret seed."""
+
+    def __init__(self, reference: Party, candidate: Party, *, device: str, dtype: str, seed: int) -> None:
+        self.reference, self.candidate, self.device, self.dtype = reference, candidate, device, dtype
+        self.generator = torch.Generator().manual_seed(seed)
+        self.given: list[torch.Tensor] = []
+        self.attribute = ""
+        self.loads_state = True       # else both draw under the same seed
+        self.parameters: list[str] = []   # of the reference's constructor
+        self.defaults: dict[str, Any] = {}
+
+    def how(self, case: Case, *, dtype: str | None = None, seed: int = 42) -> Construction:
+        texts = positional(case.setting, self.parameters).texts
+        return Construction(*texts, seed, self.dtype if dtype is None else dtype)
+
+    def run(self, case: Case, *, gradients: bool = True, values: list[torch.Tensor] | None = None) -> Outcome:
+        """Never raises for the candidate's sake. Raises `NotForReference`, `Ended` for the reference's."""
+        outcome = Outcome(case)
+        inputs = outcome.inputs = values or fill(case, self.given, self.generator)
+        try:
+            facts, drawn = self.reference.make(self.how(case))
+            state = outcome.state = (facts["names"], self._state(case, facts["names"], drawn))
+            wide = (state[0], [v.double() if v.is_floating_point() else v for v in state[1]])
+            shape = self._output_shape(case, inputs, wide)
+            names = [*(f"input {i}" for i, x in enumerate(inputs) if x.is_floating_point()), *facts["parameters"]]
+            grad_output = None
+            if gradients:
+                grad_output = fill(replace(case, shapes=(shape,), dtypes=(self.dtype,)), [], self.generator)[0]
+            wide_facts, truth = self.reference.call(self.how(case, dtype="float64"), [_wide(x) for x in inputs],
+                                                    state=wide, gradients=names,
+                                                    grad_output=None if grad_output is None else grad_output.double())
+        except Raised as error:
+            raise NotForReference(error.sentence) from error
+        outcome.expected = self._named(wide_facts, truth)
+        own = {}
+        if not case.integers:  # how exact PyTorch itself is in this dtype on this device
+            own_facts, own_results = self.reference.call(self.how(case), inputs, state=state, gradients=names,
+                                                         grad_output=grad_output)
+            own = self._named(own_facts, own_results)
+        self._candidate(outcome, grad_output, names, own)
+        return outcome
+
+    def _output_shape(self, case: Case, inputs: list[torch.Tensor], state: State) -> tuple[int, ...]:
+        """Known for a transposed convolution; of anything else the reference is asked."""
+        if case.workload is not None:
+            return case.workload.output_shape
+        facts, results = self.reference.call(self.how(case, dtype="float64"), [_wide(x) for x in inputs], state=state)
+        if facts.get("type") != "Tensor":
+            raise NotForReference(f"it returns a {facts.get('type')}")
+        return tuple(results[0].shape)
+
+    def _candidate(self, outcome: Outcome, grad_output: torch.Tensor | None, names: list[str],
+                   own: dict[str, torch.Tensor]) -> None:
+        case = outcome.case
+        try:
+            facts, results = self.candidate.call(
+                self.how(case), outcome.inputs, state=outcome.state if self.loads_state else None, layout=case.layout,
+                gradients=names, grad_output=grad_output, poison=True, echo=True)
+        except Raised as error:
+            outcome.problems.append(Problem("call", _status_of(error), f"The module raised {error.sentence}.",
+                                            _advice_for(error), error.trace))
+            return
+        except Ended as error:
+            outcome.problems.append(Problem("call", Status(error.status), error.headline, error.advice, error.log))
+            return
+        outcome.facts = facts
+        if problem := self._kind(outcome):
+            outcome.problems.append(problem)
+            return
+        after = results[1:1 + len(outcome.inputs)]
+        outcome.got = self._named(facts, [results[0], *results[1 + len(outcome.inputs):]])
+        for place, (x, now) in enumerate(zip(outcome.inputs, after, strict=True)):
+            count = int((_bits(x) != _bits(now)).sum())
+            if count:
+                name = "x" if len(after) == 1 else f"input {place}"
+                outcome.problems.append(Problem("inputs", Status.INPUT_MODIFIED, f"The module changed "
+                                                f"{numbers.count(count)} values of {name}.",
+                                                DEFAULT_ADVICE[Status.INPUT_MODIFIED]))
+        self._compare(outcome, "output", own, "values")
+        if grad_output is None:
+            return
+        if not facts["requires_grad"]:
+            outcome.problems.append(Problem(
+                "gradients", Status.NO_GRADIENT, "The output requires no grad: there is no backward to check.",
+                "Wrap the call in torch.autograd.Function with a backward."))
+            return
+        missing = [self._plain(n) for n in names if n not in (facts.get("gradients") or []) and self._plain(n)
+                   in outcome.expected]
+        if missing:
+            outcome.problems.append(Problem("gradients", Status.NO_GRADIENT, f"Autograd gives no {', '.join(missing)}.",
+                                            "Return that gradient from backward."))
+        for name in outcome.expected:
+            if name != "output" and name in outcome.got:
+                self._compare(outcome, name, own, "gradient_values")
+
+    def _kind(self, outcome: Outcome) -> Problem | None:
+        facts, expected = outcome.facts, outcome.expected["output"]
+        if facts["type"] != "Tensor":
+            return Problem("kind", Status.WRONG_SHAPE, f"It returns a {facts['type']}, the reference a tensor.",
+                           "Return the output tensor alone.")
+        if tuple(facts["shape"]) != tuple(expected.shape):
+            return Problem("kind", Status.WRONG_SHAPE, f"Output is {numbers.shape(facts['shape'])}, expected "
+                           f"{numbers.shape(expected.shape)}.", DEFAULT_ADVICE[Status.WRONG_SHAPE])
+        if facts["dtype"] != self.dtype and expected.is_floating_point():
+            return Problem("kind", Status.WRONG_DTYPE, f"Output is {facts['dtype']}, expected {self.dtype}.",
+                           DEFAULT_ADVICE[Status.WRONG_DTYPE])
+        if facts["device"].split(":")[0] != self.device.split(":")[0]:
+            return Problem("kind", Status.WRONG_DEVICE, f"Output is on {facts['device']}, expected {self.device}.",
+                           DEFAULT_ADVICE[Status.WRONG_DEVICE])
+        return None
+
+    def _compare(self, outcome: Outcome, name: str, own: dict[str, torch.Tensor], about: str) -> None:
+        got, expected = outcome.got[name], outcome.expected[name].double()
+        if tuple(got.shape) != tuple(expected.shape):
+            outcome.problems.append(Problem(about, Status.WRONG_SHAPE, f"{name} is {numbers.shape(got.shape)}, expected "
+                                            f"{numbers.shape(expected.shape)}."))
+            return
+        if not got.numel():
+            return
+        got, expected = got.to(self.device), expected.to(self.device)
+        rms = float(expected.square().mean().sqrt())
+        precision, allowed = self._allowed(outcome.case, name)
+        if name in own:
+            distance = float((own[name].to(self.device).double() - expected).norm())
+            allowed = max(allowed, 2 * distance / max(float(expected.norm()), 1e-300))
+        exact = outcome.case.integers and self.dtype in ("float32", "float64") and float(expected.abs().max()) < 2**23
+        where = (slice(0, got.shape[0]),) if got.dim() else ()
+        values = got.round() if exact else got  # a term too many or too few is at least 1 here
+        comparison = Comparison(tuple(got.shape), allowed=allowed, rms=rms, exact=exact, poisoned=False)
+        comparison.add(where, values.contiguous(), expected)
+        outcome.errors[name] = comparison.errors()
+        if comparison.failed:
+            found = findings.wrong_result(name, comparison, kind="", precision=precision)
+            outcome.problems.append(Problem(about, found.status, found.headline,
+                                            found.advice or DEFAULT_ADVICE[found.status]))
+
+    def _allowed(self, case: Case, name: str) -> tuple[str, float]:
+        precision = _HALF.get(self.dtype) or ("ieee" if self.device == "cpu" or case.setting.layer is None else "tf32")
+        workload = case.workload
+        known = name in ("output", "grad_input", "grad_weight", "grad_bias")
+        length = reduction_length(workload, name) if workload and known else _GENERIC_SUM
+        return precision, allowed_rel_l2(precision, max(1, length))
+
+    def _state(self, case: Case, names: list[str], drawn: list[torch.Tensor]) -> list[torch.Tensor]:
+        """For a transposed convolution values of our own; elsewhere what the reference drew."""
+        if case.setting.layer is None or not self.loads_state:
+            return drawn
+        return [fill(replace(case, shapes=(tuple(v.shape),), dtypes=(self.dtype,)), [], self.generator)[0] *
+                (1.0 if case.integers else _scale(v)) for v in drawn]
+
+    def _named(self, facts: dict[str, Any], results: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        there = [n for n in facts.get("gradients") or [] if n]
+        return {"output": results[0], **{self._plain(n): g for n, g in zip(there, results[1:], strict=True)}}
+
+    def _plain(self, name: str) -> str:
+        prefix = f"{self.attribute}." if self.attribute else ""
+        return {"input 0": "grad_input", f"{prefix}weight": "grad_weight", f"{prefix}bias": "grad_bias"}.get(
+            name, f"gradient of {name}")
+
+
+def new_seed() -> int:
+    """Nobody can have tried it before."""
+    return secrets.randbits(31)
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    return x.double() if x.is_floating_point() else x
+
+
+def _scale(v: torch.Tensor) -> float:
+    return 2.0 ** -round((max(1, v[0].numel() if v.dim() else 1)).bit_length() / 2)
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    x = x.contiguous().reshape(-1)
+    return x.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.itemsize])
+
+
+def _status_of(error: Raised) -> Status:
+    if error.type == "OutOfMemoryError" or "can't allocate memory" in error.message or error.type == "MemoryError":
+        return Status.OUT_OF_MEMORY
+    if "CUDA error" in error.message or error.type == "AcceleratorError":
+        return Status.KERNEL_FAULT
+    return Status.LAUNCH_FAILED
+
+
+def _advice_for(error: Raised) -> str:
+    if "CUDA error" in error.message:
+        return "Run it under compute-sanitizer: it names the line."
+    return f"Look at line {error.line}." if error.line else "Call it as the reference is called."

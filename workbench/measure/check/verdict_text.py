@@ -1,0 +1,92 @@
+"""Why a file does not import or build, as one question with the first cause in a sentence."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shutil
+import subprocess
+
+from ...core.answers import Answer, Question
+from ...core.trial import Status
+from ..compiler_log import FirstError, first_error, headline
+from .process import Ended, Raised
+
+_QUESTION = "Imports and builds?"
+_UNDEFINED = re.compile(r"undefined (?:symbol: |reference to [`'\"])(?P<name>[^'`\"\n]+)")
+_UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
+_KNOWN = ("name", "cpp_sources", "cuda_sources", "functions", "extra_cflags", "extra_cuda_cflags", "extra_ldflags",
+          "extra_include_paths", "build_directory", "verbose", "with_cuda", "is_python_module")
+
+
+def build_question(error: Raised | Ended, text: str, *, emulated: bool) -> Question:
+    """FAILED, or SKIPPED where it is this machine that lacks something."""
+    if isinstance(error, Ended):
+        return Question("builds", _QUESTION, Answer.FAILED, f"No. {error.headline}", error.advice, str(error.status),
+                        {"log": error.log})
+    detail = {"trace": error.trace}
+    if error.where == "load_inline arguments":
+        return _wrong_argument(error, detail)
+    if error.where == "load_inline":
+        return _wrong_source(error, text, detail, emulated=emulated)
+    if error.type in ("ModuleNotFoundError", "ImportError") and "triton" in error.message and emulated:
+        return Question("builds", _QUESTION, Answer.SKIPPED, "Triton is not installed here, and needs a GPU.",
+                        "Check the file on a machine with a GPU.", str(Status.SKIPPED), detail)
+    if emulated and re.search(r"NVIDIA driver|CUDA (?:is not|driver)|not compiled with CUDA|cuda.*not available",
+                              error.message):
+        return Question("builds", _QUESTION, Answer.SKIPPED, f"It asks for a GPU while it is imported: {error.sentence}.",
+                        "Check the file on a machine with a GPU.", str(Status.SKIPPED), detail)
+    advice = f"Open line {error.line}." if error.line else "Run the file alone: python model_new.py."
+    return Question("builds", _QUESTION, Answer.FAILED, f"No. {error.sentence}.", advice, str(Status.BUILD_FAILED), detail)
+
+
+def _wrong_argument(error: Raised, detail: dict[str, str]) -> Question:
+    wrong = _UNEXPECTED.search(error.message)
+    if wrong:
+        near = difflib.get_close_matches(wrong[1], _KNOWN, n=1)
+        return Question("builds", _QUESTION, Answer.FAILED, f"No. load_inline has no argument {wrong[1]!r}, in line "
+                        f"{error.line}.", f"Write {near[0]}." if near else f"It takes {', '.join(_KNOWN)}.",
+                        str(Status.BUILD_FAILED), detail)
+    return Question("builds", _QUESTION, Answer.FAILED, f"No. load_inline is called wrongly in line {error.line}: "
+                    f"{error.message.rstrip('.')}.", f"It takes {', '.join(_KNOWN)}.", str(Status.BUILD_FAILED), detail)
+
+
+def _wrong_source(error: Raised, text: str, detail: dict[str, str], *, emulated: bool) -> Question:
+    log = error.message
+    undefined = _UNDEFINED.search(log)
+    if undefined:
+        name = _demangled(undefined["name"].strip())
+        return Question("builds", _QUESTION, Answer.FAILED, f"No. {name} is declared in cpp_sources and defined nowhere "
+                        "with these arguments.", "Make declaration and definition agree, argument by argument.",
+                        str(Status.BUILD_FAILED), {**detail, "log": log[-3000:]})
+    tool = "g++ (for the CPU emulator)" if error.detail.get("build") == "emulator" else "The compiler"
+    first = _in_the_file(first_error(log, '#line 1 "cuda_sources"\n#line 1 "cpp_sources"\n'), text, error)
+    if first is None:
+        said = next((s.strip() for s in reversed(log.splitlines()) if "rror" in s), log.strip().splitlines()[0] if
+                    log.strip() else "it said nothing")
+        return Question("builds", _QUESTION, Answer.FAILED, f"No. The build stopped: {said[:300]}.", "Read the log.",
+                        str(Status.BUILD_FAILED), {**detail, "log": log[-3000:]})
+    return Question("builds", _QUESTION, Answer.FAILED, f"No. {headline(tool, first)}",
+                    f"Open line {first.line}." if first.line else "", str(Status.BUILD_FAILED),
+                    {**detail, "first_error": first.to_json(), "log": log[-3000:]})
+
+
+def _in_the_file(first: FirstError | None, text: str, error: Raised) -> FirstError | None:
+    """The place of an error inside a source string, as a line of the Python file that holds the string."""
+    if first is None or first.line is None or first.file not in ("cuda_sources", "cpp_sources", "cuda.cu", "main.cpp"):
+        return first
+    key = "cpp_sources" if first.file in ("cpp_sources", "main.cpp") else "cuda_sources"
+    call = (error.detail.get("calls") or [{}])[-1]
+    start = text.find(call[key][0]) if len(call.get(key, ())) == 1 else -1
+    if start < 0 or first.file not in ("cuda_sources", "cpp_sources"):
+        return first
+    return FirstError("the file", text[:start].count("\n") + first.line, first.message)
+
+
+def _demangled(name: str) -> str:
+    if not name.startswith("_Z"):
+        return name
+    if shutil.which("c++filt") is None:
+        return name
+    done = subprocess.run(["c++filt", name], capture_output=True, text=True, check=False, timeout=10)
+    return (done.stdout.strip() or name).replace("at::Tensor", "Tensor")

@@ -1,0 +1,38 @@
+/* variant
+name      = "default_stream"
+computes  = ["forward"]
+idea      = "Ignores the stream it is given."
+precision = ["ieee"]
+
+[tune]
+BLOCK = {values = [32, 128, 2048], default = 128}
+*/
+#include "common/tricks.cuh"
+
+template <class Layer, class Tune>
+__global__ void default_stream(
+    Layer layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
+    const typename Layer::scalar* bias, typename Layer::scalar* output) {
+  using Scalar = typename Layer::scalar;
+  const Place p = my_place(layer, sizes);
+  if (p.item >= outputs(layer, sizes)) return;
+  output[p.item] = narrow<Scalar>(gather(layer, sizes, p, input, weight, bias));
+}
+
+KW_NO_WORKSPACE
+
+template <class Layer, class Tune>
+cudaError_t forward(Layer layer, Sizes sizes, const typename Layer::scalar* input,
+                    const typename Layer::scalar* weight, const typename Layer::scalar* bias,
+                    typename Layer::scalar* output, void*, cudaStream_t stream) {
+#if defined(__CUDACC__)
+  (void)stream;
+  default_stream<Layer, Tune><<<blocks_of(layer, sizes, Tune::BLOCK), Tune::BLOCK, 0, 0>>>(
+      layer, sizes, input, weight, bias, output);
+  return cudaGetLastError();
+#else
+  default_stream<Layer, Tune><<<blocks_of(layer, sizes, Tune::BLOCK), Tune::BLOCK, 0, stream>>>(
+      layer, sizes, input, weight, bias, output);
+  return cudaGetLastError();
+#endif
+}

@@ -1,0 +1,30 @@
+/* variant
+name      = "writes_nothing"
+computes  = ["forward"]
+idea      = "Launches nothing and reports success."
+precision = ["ieee"]
+
+[tune]
+BLOCK = {values = [32, 128, 2048], default = 128}
+*/
+#include "common/tricks.cuh"
+
+template <class Layer, class Tune>
+__global__ void writes_nothing(
+    Layer layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
+    const typename Layer::scalar* bias, typename Layer::scalar* output) {
+  using Scalar = typename Layer::scalar;
+  const Place p = my_place(layer, sizes);
+  if (p.item >= outputs(layer, sizes)) return;
+  output[p.item] = narrow<Scalar>(gather(layer, sizes, p, input, weight, bias));
+}
+
+KW_NO_WORKSPACE
+
+template <class Layer, class Tune>
+cudaError_t forward(Layer layer, Sizes sizes, const typename Layer::scalar* input,
+                    const typename Layer::scalar* weight, const typename Layer::scalar* bias,
+                    typename Layer::scalar* output, void*, cudaStream_t stream) {
+  (void)stream;
+  return cudaSuccess;
+}

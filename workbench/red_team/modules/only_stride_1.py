@@ -1,0 +1,9 @@
+"""Forgets the stride where it is above one: an output of the right shape."""
+
+from torch import nn
+
+
+class ModelNew(nn.ConvTranspose2d):
+    def forward(self, x):
+        output = super().forward(x)
+        return output if max(self.stride) == 1 else output.roll(1, dims=-1)
