@@ -82,3 +82,16 @@ def test_stop_ends_the_run_and_keeps_what_is_finished(page):
     page.get_by_role("button", name="Stop").click()
     page.locator(".strip", has_text="Stopped by you after").first.wait_for(timeout=60_000)
     page.get_by_role("button", name="Resume").wait_for()
+
+
+def test_the_compilers_log_is_on_the_page_while_it_builds(page):
+    """A flag of its own makes every build a fresh one; the line is looked for while the run is still going."""
+    page.get_by_text("Compile flags and effort").click()
+    flags = page.get_by_role("textbox", name="compile flags")
+    flags.fill("-O3 -DKW_FRESH=1")
+    flags.press("Enter")
+    forward_only(page)
+    page.get_by_role("button", name="Run 3").click()
+    page.get_by_text("Compiler log, as it is printed").click(timeout=30_000)
+    page.get_by_test_id("live-log").filter(has_text="$ g++").first.wait_for(timeout=30_000)
+    assert page.get_by_role("button", name="Stop").count(), "the log was there only after the run"

@@ -81,7 +81,7 @@ def candidate_trial(session: Session, run: Run, device: dict[str, Any], candidat
 
 def portable(log: str) -> str:
     """A log without this machine's private paths: sessions are packed and shown elsewhere."""
-    private = re.compile(rf"{re.escape(str(cache_dir()))}/building/[^/\s]+/work/")
+    private = re.compile(rf"{re.escape(str(cache_dir()))}/building/[^/\s]+/\w+/")
     log = private.sub("", log)
     for place, name in ((str(cache_dir()), "$KERNEL_WORKBENCH_CACHE"), (sys.prefix, "$PREFIX"), (str(_ROOT), "."),
                         (str(Path.home()), "~")):
