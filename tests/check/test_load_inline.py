@@ -7,6 +7,12 @@ import shutil
 import pytest
 
 from workbench.core.answers import Answer
+from workbench.core.candidate import Candidate
+from workbench.core.layer import DIRECTIONS
+from workbench.core.presets import preset
+from workbench.core.variants import find
+from workbench.drive.export import export_text
+from workbench.drive.recipe import Recipe
 from workbench.measure.check import native
 
 from ..require import require
@@ -50,6 +56,15 @@ def test_wrong_index_and_no_gradient(checked) -> None:
     assert report.question("builds").answer is Answer.PASSED and "emulator" in report.device
     assert report.question("times").answer is Answer.SKIPPED and "says nothing about a GPU" in report.question("times").seen
     assert report.question("stream").answer is Answer.SKIPPED
+
+
+def test_a_file_we_exported_is_checked_on_the_emulator(checked) -> None:
+    layer = preset("kb74").layer
+    recipe = Recipe(workload=preset("kb74").workload("small"),
+                    **{d: Candidate(find("naive_gather", d), layer, "float32", {}) for d in DIRECTIONS})
+    report = checked(export_text(recipe, constructor=preset("kb74")), like="kb74", time=True)
+    assert failed(report) == {} and report.device == "cpu (emulator)"
+    assert report.question("gradient_values").answer is Answer.PASSED and not report.times
 
 
 def test_findings_in_the_text() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import inspect
 import re
 from pathlib import Path
@@ -36,6 +37,7 @@ class Loads:
         self.where = ""               # "load_inline" while one runs
         self.own_export = False
         self._emulate = False
+        self._ours = False            # while the workbench's own build calls load_inline
         self._libraries: list[ctypes.CDLL] = []
 
     def install(self, *, emulate: bool) -> None:
@@ -43,7 +45,10 @@ class Loads:
         self._real = cpp_extension.load_inline
         signature = inspect.signature(self._real)
 
+        @functools.wraps(self._real)  # whoever asks for its signature gets the real one
         def load_inline(*args: Any, **kwargs: Any) -> Any:
+            if self._ours:
+                return self._real(*args, **kwargs)
             self.where = "load_inline arguments"
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
@@ -75,11 +80,11 @@ class Loads:
 
         def build_for_host(source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
             from ..build import build
-            self.where = "load_inline"
+            self._ours = True
             result = build({"source": source, "device": "cpu", "flags": list(flags), "cache": cache}, lambda event: None)
             if result["status"] != "OK":
                 raise BuildFailed(result["headline"])
-            self.where = ""
+            self._ours = False
             self._libraries.append(ctypes.CDLL(result["library"]))
             return self._libraries[-1]
 

@@ -103,7 +103,9 @@ class _Check:
                                (("values", "Right values at the given size?"), ("gradients", "Has gradients?"))]
         self._static(calls, compiler)
         return {"questions": [{**vars(q), "answer": str(q.answer), "status": str(q.status)} for q in self.questions],
-                "seed": self.seed, "emulated": self.emulate and any(c["cuda_sources"] for c in calls), **examined}
+                "seed": self.seed,
+                "emulated": self.emulate and (any(c["cuda_sources"] for c in calls) or facts.get("own_export", False)),
+                **examined}
 
     def _reference(self) -> tuple[dict[str, Any], list[torch.Tensor], Setting]:
         """What the reference is. Its defects are a bad request: nothing can be judged against it."""
