@@ -52,12 +52,13 @@ def server(tmp_path) -> Iterator[str]:
 @pytest.fixture
 def page(chromium, server) -> Iterator:
     context = chromium.new_context(viewport={"width": 1440, "height": 1300}, accept_downloads=True)
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(60_000)
     page = context.new_page()
     page.foreign = []
     page.on("request", lambda request: page.foreign.append(request.url) if _foreign(request.url) else None)
     page.goto(server)
     page.get_by_role("button", name="Run 9").wait_for()
+    page.locator('[data-test-script-state="notRunning"]').wait_for()  # a click while the page is drawn may be lost
     yield page
     context.close()
 

@@ -6,6 +6,9 @@ import ast
 import re
 import zipfile
 
+import pytest
+
+pytestmark = pytest.mark.xdist_group("browser")  # one browser and one page at a time on a small machine
 LONG_MS = 100_000
 
 
