@@ -84,7 +84,8 @@ _WRONG = ("MISMATCH", "NON_FINITE", "UNWRITTEN", "OUT_OF_BOUNDS", "WRONG_SHAPE",
           "INPUT_MODIFIED", "NO_GRADIENT", "NONDETERMINISTIC", "FAILED", "BAD INPUT")
 _COULD_NOT = ("RENDER_FAILED", "NO_COMPILER", "BUILD_FAILED", "BUILD_TIMEOUT", "LAUNCH_FAILED", "KERNEL_FAULT",
               "RUN_TIMEOUT", "OUT_OF_MEMORY", "WORKER_DIED", "IMPLAUSIBLE", "WARN", "MISSING")
-_MARKS = {"OK": ("✓", "good"), "PASSED": ("✓", "good"), "FOUND": ("✓", "good"), "PROVED": ("✓", "good"),
+_MARKS = {"OK": ("✓", "good"), "PASSED": ("✓", "good"), "FOUND": ("✓", "good"), "CAUGHT": ("✓", "good"),
+          "PROVED": ("✓", "good"),
           "FASTER": ("▲", "good"), "SLOWER": ("▼", "bad"), "SAME": ("=", "neu"), "UNSURE": ("?", "uns"),
           "RUNNING": ("●", "run"), "WAITING": ("●", "run"), "SKIPPED": ("–", "neu"), "CANCELLED": ("–", "neu"),
           "STOPPED": ("–", "neu"), **{w: ("✕", "bad") for w in _WRONG}, **{w: ("!", "warn") for w in _COULD_NOT}}
