@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from .runner import Runner, resolve_device
 
 DTYPES_OF = {"quick": ("float32",), "normal": ("float32", "float16"),
              "full": ("float32", "float64", "float16", "bfloat16")}
+_FAST_LAYERS = {"quick": 1, "normal": 8}  # layers on which a variant without a run-time form is tried
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", va
              on_case: Callable[[Case], None] = lambda case: None) -> list[Case]:
     """Judge every chosen variant on every workload (default: the awkward layers of that effort), without timing.
 
-    General variants are built once in run-time form, so the number of layers costs no builds; the effort `full`
-    builds the constant form of each as well.
+    General variants are built once in run-time form, so the number of layers costs no builds. The effort `full` builds
+    the constant form of each as well, and tries the variants that have no other form on every layer they serve.
     """
     device = resolve_device(device)
     directions, there = tuple(directions), discover(templates)
@@ -62,7 +64,6 @@ def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", va
               and (not variants or v.name in variants or v.key in variants)]
     work = list(workloads) or [w for dtype in DTYPES_OF[effort] for w in awkward_workloads(effort, dtype)]
     plan = [(c, w) for v in chosen for w in work for c in _candidates(v, w, effort)]
-    rendered: dict[int, Rendered] = {}
     cases: list[Case] = []
 
     def report(candidate: Candidate, workload: Workload, result: dict[str, Any], seconds: float) -> None:
@@ -73,6 +74,8 @@ def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", va
 
     known = runner.device(device)
     sm = int(known.get("sm") or EMULATED_SM)
+    if effort in _FAST_LAYERS and not workloads:
+        plan = _few_layers_of_fast_variants(plan, _FAST_LAYERS[effort], sm)
     ready: list[tuple[Candidate, Workload, Rendered]] = []
     for candidate, workload in plan:
         reason = why_not(candidate, sm=sm)
@@ -108,6 +111,19 @@ def junit(cases: Sequence[Case]) -> bytes:
 
 def to_json(cases: Sequence[Case]) -> list[dict[str, Any]]:
     return [asdict(c) for c in cases]
+
+
+def _few_layers_of_fast_variants(plan: Sequence[tuple[Candidate, Workload]], most: int, sm: int
+                                 ) -> list[tuple[Candidate, Workload]]:
+    """A variant without a run-time form costs a long build for every layer: it is tried on the first few it serves."""
+    kept, tried = [], Counter[str]()
+    for candidate, workload in plan:
+        if "runtime" not in candidate.variant.forms:
+            if tried[candidate.variant.key] == most or why_not(candidate, sm=sm):
+                continue
+            tried[candidate.variant.key] += 1
+        kept.append((candidate, workload))
+    return kept
 
 
 def _candidates(variant: Variant, workload: Workload, effort: str) -> list[Candidate]:
