@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -63,12 +62,11 @@ def _write_many(path: str, first: int) -> None:
 
 def test_two_processes_write_one_session(tmp_path: Path) -> None:
     session = Session.create(tmp_path, "shared")
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write_many, args=(str(session.path), n)) for n in (0, 1000)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(60)
+    script = ("import sys; from pathlib import Path; from tests.drive.test_session import _write_many; "
+              "_write_many(sys.argv[1], int(sys.argv[2]))")
+    writers = [subprocess.Popen([sys.executable, "-c", script, str(session.path), first],
+                                env={**os.environ, "PYTHONPATH": os.getcwd()}) for first in ("0", "1000")]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
     ids = {t.trial_id for t in session.trials()}
     assert len(ids) == 400 and session.unreadable == []
 
