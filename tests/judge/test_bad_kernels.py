@@ -23,6 +23,7 @@ ALL_GUARDS = {"poison", "guard_zone", "nan", "inputs", "recheck"}
 # kernel -> status, and words that the headline must have
 STATUS = {
     "too_many_threads": ("LAUNCH_FAILED", "2048"),
+    "too_much_shared": ("LAUNCH_FAILED", "307200 bytes of dynamic shared memory"),
     "huge_workspace": ("OUT_OF_MEMORY", "024 TiB, "),
     "skips_last_row": ("UNWRITTEN", "21 values of y were never written, the first at y[1, 3, 8, 0]"),
     "writes_only_once": ("UNWRITTEN", "Not one value of y"),
