@@ -76,5 +76,8 @@ def test_findings_in_the_text() -> None:
 
 
 def test_kernelbenchs_own_text_rules() -> None:
-    assert native.kernelbench_text("try:\n    pass\n") == ["it contains 'pass'", "it contains 'try:'"]
-    assert native.kernelbench_text("x = 1  # pass\n") == []
+    kernel = 'load_inline("__global__ void k() {}")\n'
+    assert native.kernelbench_text(kernel + "try:\n    pass\n") == ["it contains 'pass'", "it contains 'try:'"]
+    assert native.kernelbench_text(kernel + "x = 1  # pass\n") == []
+    assert native.kernelbench_text("import torch\n") == ["it lacks __global__", "it lacks load_inline"]
+    assert native.kernelbench_text("import triton\n") == []  # there other rules hold

@@ -74,7 +74,8 @@ def _name(trial: Trial) -> str:
 
 def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
     marks = [state.recorded_on(session)] if session.startswith("recorded-") else []
-    ratio = report.speedup(trial, report.best_baseline(everything, trial))
+    baseline = report.best_baseline(everything, trial)
+    ratio = report.speedup(trial, baseline)
     timing = trial.kernel_ms
     sentence, evidence = f"{trial.name}, {trial.direction}, {trial.precision}: {trial.headline}", trial.advice
     if trial.ok and trial.module_ms:
@@ -92,8 +93,8 @@ def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
                        f"Samples: {timing.samples}. Largest error {worst} relative L2."
         elif ratio:
             marks.append(ratio.verdict)
-            sentence = (f"{trial.name}, {trial.direction}, {trial.precision}: right, and "
-                        f"{numbers.ratio(ratio.value)} as fast as the best PyTorch")
+            sentence = report.verdict_sentence(f"{trial.name} {trial.direction} ({trial.precision})", ratio, baseline)
+            evidence = f"Right in all checks. {evidence}{report.more_words(ratio, timing, baseline.kernel_ms)}"
     return theme.strip(str(trial.status), sentence, evidence, more_badges=marks)
 
 

@@ -20,6 +20,8 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CXX",
          "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "VIRTUAL_ENV", "OMP_NUM_THREADS",
          "CUDACPU_THREADS")
+# glibc adapts these to what a process has freed before: two processes would pay page faults differently for the same call.
+_SAME_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
 _libc = ctypes.CDLL(None)
 
 
@@ -29,7 +31,7 @@ def environment(scratch: Path) -> dict[str, str]:
     return {**kept, "HOME": str(scratch), "TMPDIR": str(scratch), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1",
             "PYTHONDONTWRITEBYTECODE": "1", "TORCH_EXTENSIONS_DIR": str(scratch / "extensions"),
             "TRITON_CACHE_DIR": str(scratch / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
-            "TORCH_USE_CUDA_DSA": "1", "MAX_JOBS": "4"}
+            "TORCH_USE_CUDA_DSA": "1", "MAX_JOBS": "4", **_SAME_HEAP}
 
 
 def sandbox(words: list[str], scratch: Path, *, device: str) -> list[str]:
