@@ -74,7 +74,8 @@ def kernelbench_rows(report: CheckReport) -> list[tuple[str, bool | None, str]]:
     not_run = "not asked: the file does not run here"
     text = found.get("text", [])
     forward = f"forward only, {found['trials']} inputs" if values else not_run
-    return [(f"KernelBench, {found['tolerance']:g}" if values else "KernelBench, values", found.get("strict"), forward),
+    rule = "values" if not values else "1e-4" if found["tolerance"] < 1e-3 else "1e-2"
+    return [(f"KernelBench, {rule}", found.get("strict"), forward),
             ("KernelBench, 1e-2 (older)", found.get("loose"), forward),
             ("KernelBench, text", not text, f"{'; '.join(text)}" if text else "no forbidden word"),
             ("this judge", not report.failed if report.answered else None, "every question above")]

@@ -65,7 +65,7 @@ def floor_text(times: dict[str, Any]) -> str:
 
 
 def _row(ours: list[float], precision: str, baseline: dict[str, Any]) -> dict[str, Any]:
-    ratio = from_samples(ours, baseline["samples"])
+    ratio = from_samples(ours, baseline["samples"], paired=True)  # sample i of all of them was taken in one turn
     fits = baseline["precision"] in report.QUALIFIES.get(precision, ())
     why_not = baseline["why_not"] if not baseline["drop_in"] else \
         "" if fits else f"computes in {baseline['precision']}, the file in {precision}"

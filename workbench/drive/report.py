@@ -148,6 +148,28 @@ def pairs(ours: Iterable[Trial], theirs: Iterable[Trial]) -> list[Pair]:
     return found
 
 
+def against_pytorch(trials: Iterable[Trial], *, default: bool = False) -> list[Pair]:
+    """The fastest right candidate of each workload, direction and precision, and ModelNew, with the best PyTorch that may be
+    compared with it in the same session; `default`: with PyTorch as nobody has touched it, whatever its precision."""
+    trials = list(trials)
+    best: dict[tuple, Trial] = {}
+    for t in trials:
+        if is_baseline(t) or not t.ok or not (t.kernel_ms or t.module_ms):
+            continue
+        key = (workload_key(t.workload), t.device.get("key"), t.kind, t.direction, t.precision)
+        held = best.get(key)
+        if held is None or (t.kernel_ms and held.kernel_ms and t.kernel_ms.median_ms < held.kernel_ms.median_ms):
+            best[key] = t
+    found = []
+    for t in best.values():
+        for clock, direction in [("module_ms", d) for d in t.module_ms] or [("kernel_ms", t.direction)]:
+            other = _default_of(trials, t, clock, direction) if default else best_baseline(
+                trials, t, clock=clock, direction=direction)
+            if other is not None:
+                found.append(_against(t, other, clock, direction))
+    return found
+
+
 def timing_of(trial: Trial, clock: str, direction: str) -> Timing | None:
     """The time of a right trial on that clock ("kernel_ms" or "module_ms"), else None."""
     if not trial.ok:
@@ -347,6 +369,23 @@ def _of_all(some: Sequence[Trial], ours: Sequence[Trial]) -> str:
     words = words or ["no module"]
     single = len(words) == 1 and (bool(modules) or len(everyone) == 1)
     return f"{' and '.join(words)} {'is' if single else 'are'}"
+
+
+def _against(trial: Trial, baseline: Trial, clock: str, direction: str) -> Pair:
+    ratio = speedup(trial, baseline, clock=clock, direction=direction)
+    ours, theirs = trial.precision.split("+")[0], baseline.precision
+    note = "" if ours == theirs else f"A computes in {trial.precision}, B in {theirs}"
+    if is_emulated(trial):
+        return Pair(trial, baseline, None, EMULATED, "emulated times: no verdict", clock, direction)
+    return Pair(trial, baseline, ratio, ratio.verdict if ratio else "", note, clock, direction)
+
+
+def _default_of(trials: Sequence[Trial], trial: Trial, clock: str, direction: str) -> Trial | None:
+    """PyTorch without a switch; where that was not measured, with TF32 on, as PyTorch is delivered for convolutions."""
+    order = ("eager", "nn.ConvTranspose", "eager, TF32 on", "nn.ConvTranspose, TF32 on")
+    there = [b for b in trials if is_baseline(b) and b.name in order and same_place(b, trial)
+             and timing_of(b, clock, direction) is not None]
+    return min(there, key=lambda b: order.index(b.name), default=None)
 
 
 def _counted(ours: Sequence[Trial]) -> str:

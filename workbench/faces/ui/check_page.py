@@ -12,7 +12,7 @@ from ...core import numbers
 from ...core.answers import Answer, CheckReport, Question
 from ...core.presets import PRESETS, parse_preset
 from ...drive import check_times
-from ...drive.check import Check, CheckRequest, workload_reference
+from ...drive.check import MOST_TEXT_BYTES, Check, CheckRequest, workload_reference
 from ...drive.check_text import (
     confinement,
     default_text,
@@ -24,6 +24,7 @@ from ...drive.check_text import (
 from . import state, theme
 
 OWN = "a file of my own"
+_MOST_MB = MOST_TEXT_BYTES >> 20
 _WORDS = {Answer.WARNED: "WARN"}
 _SAMPLE = '''"""A wrong sample: taps are flipped, and the output has no gradient."""
 
@@ -89,9 +90,10 @@ def _form() -> CheckRequest | None:
     names = {p.name: p.title for p in PRESETS.values()}
     chosen = st.selectbox("Reference", [*names, OWN], format_func=lambda n: names.get(n, n), key="check_reference",
                           index=list(names).index("kb74"), persist_state="session")
-    own = st.file_uploader("Reference: Model, get_inputs, get_init_inputs", type="py", key="check_reference_file") \
+    own = st.file_uploader("Reference: Model, get_inputs, get_init_inputs", type="py", key="check_reference_file",
+                           max_upload_size=_MOST_MB) \
         if chosen == OWN else None
-    uploaded = st.file_uploader("Candidate: a file with ModelNew", type="py", key="check_file")
+    uploaded = st.file_uploader("Candidate: a file with ModelNew", type="py", key="check_file", max_upload_size=_MOST_MB)
     if (sample := st.session_state.pop("check_sample_text", None)) is not None:
         st.session_state["check_text"] = sample
     pasted = st.text_area("or paste it", key="check_text", height=140, disabled=uploaded is not None)
@@ -190,7 +192,8 @@ def _mistake(report: CheckReport) -> str:
         return theme.heading("Which mistake it looks like") + "None of the known ones gives this output."
     rows = [(theme.badge("FAILED", "same output"), f"<b>{escape(found['found'])}</b>")]
     rows += [(theme.badge("NOTE", "differs"), escape(name)) for name in found["differs"]]
-    return theme.heading("Which mistake it looks like") + theme.table(("", ""), rows) + f"<pre>{escape(found['advice'])}</pre>"
+    return (theme.heading("Which mistake it looks like") + theme.table(("", ""), rows, narrow=(0,))
+            + f"<pre>{escape(found['advice'])}</pre>")
 
 
 def _kernelbench(report: CheckReport) -> str:

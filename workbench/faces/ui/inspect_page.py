@@ -86,7 +86,7 @@ def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
     if trial.ok and timing:
         worst = numbers.error(max((e.rel_l2 for e in trial.errors.values()), default=None))
         evidence = (f"{numbers.time(timing.median_ms)}, middle half {numbers.spread(timing.spread)} over "
-                    f"Samples: {timing.samples}. Largest error {worst} relative L2.")
+                    f"{timing.samples} samples. Largest error {worst} relative L2.")
         if report.is_emulated(trial):
             marks.append(report.EMULATED)
             evidence = f"{numbers.time(timing.median_ms)} on the CPU emulator: says nothing about a GPU. " + \

@@ -36,7 +36,6 @@ _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
 _LARGE_BYTES = 1 << 30          # of one set: from there on two have to do
 _CHANGED = 8                    # elements of the input that are new in each call
-_WARM = 5                       # calls before each timed batch
 _CHECKED = 3                    # batches of the candidate of which one call is compared
 _SLOT_SHARE = 0.2               # of free memory
 _MOST_SLOT_BYTES = {"cpu": 1 << 29, "cuda": 24 << 30}
@@ -133,7 +132,7 @@ class _Bench:
             self.random.shuffle(order)
             empty_s = min(self._batch(_Contestant(_REFERENCE), calls, only_copy=True) for _ in range(2))
             for name in order:
-                self._batch(modes[name], min(calls, _WARM))  # one process was idle meanwhile, another was not
+                self._warm(modes[name], calls)
                 taken_s = self._batch(modes[name], calls, check=not name and turn in checked)
                 samples[name].append(1e3 * max(taken_s - empty_s, 0.02 * taken_s) / calls)
         summaries = {name: timing.summary(taken, stop="samples", cold_l2=False) for name, taken in samples.items()}
@@ -145,6 +144,13 @@ class _Bench:
                 "baselines": [{"name": LADDER[key].name, "key": key, "timing": summaries[key], "samples": samples[key],
                                "precision": way.precision, "kernels": way.kernels, "drop_in": LADDER[key].drop_in,
                                "why_not": NOT_DROP_IN.get(LADDER[key].kind, "")} for key, way in modes.items() if key]}
+
+    def _warm(self, who: _Contestant, calls: int) -> None:
+        """Of two processes one was idle meanwhile, the other was not: both begin a timed batch with the same behind them. The
+        pages of the slots, which the system may have written out, are touched again; then come some calls."""
+        if self.device == "cpu":
+            self._batch(who, calls, only_copy=True)
+        self._batch(who, max(1, calls // 2))
 
     def _ways(self) -> dict[str, _Contestant]:
         """Each way of the ladder that works here, with the precision its first answer shows and the kernels it ran."""
