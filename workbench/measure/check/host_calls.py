@@ -162,7 +162,8 @@ class Batches:
         return {"bytes": sum(t.numel() * t.itemsize for t in self.dummy), "kinds": _kinds(self.dummy)}, []
 
     def prepare_way(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
-        """Bind one of PyTorch's ways to the prepared module and run it until its choices are made. "kernels" ran."""
+        """Bind one of PyTorch's ways to the prepared module and run it until its choices are made; with "profile" also tell
+        which "kernels" ran."""
         way = LADDER[request["way"]]
         try:
             with host_ways.as_set(way):
@@ -170,12 +171,14 @@ class Batches:
                 for _ in range(3):
                     found = [r.detach() for r in bound.results(0)]
                 _wait(self.device)
-                names = kernels(lambda: bound.results(0), self.device)
+                names = kernels(lambda: bound.results(0), self.device) if request.get("profile") else []
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
             return {"left_out": f"it needs more memory than {self.device} has left"}, []
         except Unavailable as error:
             return {"left_out": str(error)}, []
+        except (RuntimeError, NotImplementedError) as error:  # what compiles or captures only when it is called
+            return {"left_out": f"it gave up: {(str(error).strip().splitlines() or ['?'])[0][:160]}"}, []
         self.bound[request["way"]] = bound
         strides = [_strides(r) for r in found] if way.kind == "channels_last" else None
         return {"kinds": _kinds(found), "strides": strides, "own_sets": bound.sets is not self.plain, "kernels": names}, []

@@ -15,7 +15,7 @@ import pickle
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -31,7 +31,7 @@ from .process import Ended, Raised
 from .trialrun import TrialRun
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
-_BATCH_S = 0.05
+_BATCH_S = {"cpu": 0.05, "cuda": 0.03}
 _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
 _LARGE_BYTES = 1 << 30          # of one set: from there on two have to do
@@ -40,6 +40,7 @@ _CHECKED = 3                    # batches of the candidate of which one call is 
 _SLOT_SHARE = 0.2               # of free memory
 _MOST_SLOT_BYTES = {"cpu": 1 << 29, "cuda": 24 << 30}
 _LOOSE = 10                     # times the tolerance of tf32: beyond it a result is another one
+_LOOSER = ("fp64", "ieee", "tf32", "fp16", "bf16")  # from the strictest to the loosest
 _PRECISION = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
 
@@ -51,10 +52,12 @@ def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: C
 
     `benchmark`: the reference in another process, for the ways with cudnn.benchmark."""
     found: dict[str, Any] = {}
+    benches: dict[str, _Bench] = {}
     for direction in ("forward", "backward") if backward else ("forward",):
         emit({"phase": "time", "text": direction})
         try:
-            found[direction] = _Bench(trial, case, direction, benchmark, effort, emit).measure(_TURNS[effort])
+            benches[direction] = _Bench(trial, case, direction, benchmark, effort, emit)
+            found[direction] = benches[direction].measure(_TURNS[effort])
         except _Wrong as error:
             return {"problem": str(error), "advice": "Answer each call with its own result, and return when it is asked for."}
         except (Raised, Ended) as error:
@@ -62,6 +65,9 @@ def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: C
             return {"why_not": f"Not timed: {said}"}
         except OSError as error:
             return {"why_not": f"Not timed: memory cannot be shared here ({error})."}
+    emit({"phase": "time", "text": "naming the library kernels"})
+    for direction, bench in benches.items():  # last of all: a profiler may slow down the process for good
+        bench.name_kernels(found[direction]["baselines"])
     return found
 
 
@@ -78,7 +84,6 @@ class _Contestant:
     own_sets: bool = False
     strides: list[list[int]] | None = None
     precision: str = ""
-    kernels: list[str] = field(default_factory=list)
 
 
 class _Bench:
@@ -108,7 +113,10 @@ class _Bench:
                          for _ in range(self.count)]
         self.sets = [[x.clone() for x in xs] for xs in self.sets]
         self.mirror: dict[str, list[list[torch.Tensor]]] = {}
+        self.first_truth: list[torch.Tensor] | None = None
         self.left_out: list[dict[str, str]] = []
+        self.seen: list[str] = []   # the precision of each call of the candidate that was timed and looked at
+        self.slots: torch.Tensor | None = None
 
     def measure(self, turns: int) -> dict[str, Any]:
         kinds = self._prepare()
@@ -117,10 +125,9 @@ class _Bench:
         room = self._open()
         most = max(1, min(_MOST_CALLS, room // self.stride))
         ours = _Contestant(_CANDIDATE)
-        ours.precision = self._precision(ours)
         modes = {"": ours, **self._ways()}
         one_s = min(self._batch(ours, 1) for _ in range(3))
-        calls = max(1, min(most, ceil(_BATCH_S / max(one_s, 1e-5))))
+        calls = max(1, min(most, ceil(_BATCH_S[self.device[:4] if self.device != "cpu" else "cpu"] / max(one_s, 1e-5))))
         for contestant in modes.values():
             self._batch(contestant, min(calls, 3))
         samples: dict[str, list[float]] = {name: [] for name in modes}
@@ -139,10 +146,12 @@ class _Bench:
         for name, party in self.parties.items():
             if name != _CANDIDATE:
                 party.process.ask("drop_ways")
+        self.slots = None
         return {"ours": summaries[""], "samples": samples[""], "calls": calls, "checked": len(checked),
-                "precision": ours.precision, "left_out": self.left_out,
+                "precision": max(self.seen, key=_LOOSER.index), "left_out": self.left_out,
                 "baselines": [{"name": LADDER[key].name, "key": key, "timing": summaries[key], "samples": samples[key],
-                               "precision": way.precision, "kernels": way.kernels, "drop_in": LADDER[key].drop_in,
+                               "precision": way.precision, "process": way.process, "kernels": [],
+                               "drop_in": LADDER[key].drop_in,
                                "why_not": NOT_DROP_IN.get(LADDER[key].kind, "")} for key, way in modes.items() if key]}
 
     def _warm(self, who: _Contestant, calls: int) -> None:
@@ -167,8 +176,7 @@ class _Bench:
             if not why and [(str(d), list(s)) for d, s in answer["kinds"]] != self.kinds:
                 why = "its results are of another kind"
             if not why:
-                there[key] = one = _Contestant(process, key, answer["own_sets"], answer["strides"],
-                                               kernels=answer["kernels"])
+                there[key] = one = _Contestant(process, key, answer["own_sets"], answer["strides"])
                 one.precision = self._precision(one)
                 if not one.precision:
                     del there[key]
@@ -176,6 +184,23 @@ class _Bench:
             if why:
                 self.left_out.append({"name": way.name, "why": why})
         return there
+
+    def name_kernels(self, baselines: list[dict[str, Any]]) -> None:
+        """Fill in "kernels": each way is bound once more, to one set, and profiled. What was compiled is left as it is."""
+        for name, party in self.parties.items():
+            here = [b for b in baselines if b["process"] == name and LADDER[b["key"]].kind != "compiled"]
+            if not here:
+                continue
+            try:
+                module = party.ready(self.how, self.state)
+                party.process.ask("prepare", {"module": module, "direction": self.direction, "inputs": len(
+                    self.fixed or self.sets[0])}, [*self.fixed, *self.sets[0]])
+                for baseline in here:
+                    answer, _ = party.process.ask("prepare_way", {"way": baseline["key"], "profile": True})
+                    baseline["kernels"] = answer.get("kernels", [])
+                party.process.ask("drop_ways")
+            except (Raised, Ended):  # the times stand without the names
+                return
 
     def _prepare(self) -> list[tuple[str, list[int]]]:
         kinds = {}
@@ -220,39 +245,46 @@ class _Bench:
 
     def _batch(self, who: _Contestant, calls: int, *, only_copy: bool = False, check: bool = False) -> float:
         """Seconds from the request to the answer. With `check` one result, chosen afterwards, is compared."""
-        taken_s, found = self._called(who, calls, only_copy=only_copy, look=check)
+        taken_s, looked = self._called(who, calls, only_copy=only_copy, look=check)
         if check:
-            kept, inputs = found
+            kept, inputs = looked
             allowed = _LOOSE * self._allowed("ieee" if self.device == "cpu" or self.case.setting.layer is None else "tf32")
-            for distance, worst, rms in self._distances(kept, inputs, None):
+            found = self._distances(kept, self._truth(inputs), None)
+            self.seen.append(self._class([d for d, _, _ in found]) or _LOOSER[-1])
+            for distance, worst, rms in found:
                 if not distance <= allowed or not worst <= 60 * allowed * max(rms, 1e-30) + allowed:
                     raise _Wrong("A call that was timed did not give the right result, though the same call does when it "
                                  "is not timed.")
         return taken_s
 
     def _precision(self, who: _Contestant) -> str:
-        """The class that one answer's distance from float64 shows; "" when the answer is another one."""
-        _, (kept, inputs) = self._called(who, 1, look=True)
+        """The class that the answer to the first inputs shows; "" when it is another answer. Before anything is changed, so
+        that one truth serves all ways."""
+        _, (kept, inputs) = self._called(who, 1, look=True, change=False)
+        if self.first_truth is None:
+            self.first_truth = self._truth(inputs)
+        return self._class([d for d, _, _ in self._distances(kept, self.first_truth, who.strides)])
+
+    def _class(self, distances: list[float]) -> str:
+        """The strictest precision that allows these distances; "" where they are beyond all."""
         offered = [_PRECISION[self.trial.dtype]] if self.trial.dtype in _PRECISION else ["ieee", "tf32"]
-        distances = [d for d, _, _ in self._distances(kept, inputs, who.strides)]
         for precision, slack in (*((p, 1) for p in offered), (offered[-1], _LOOSE)):
             if all(d <= slack * limit for d, limit in zip(distances, self._limits(precision), strict=True)):
                 return precision
         return ""
 
-    def _called(self, who: _Contestant, calls: int, *, only_copy: bool = False, look: bool = False
-                ) -> tuple[float, tuple[torch.Tensor, list[torch.Tensor]] | None]:
+    def _called(self, who: _Contestant, calls: int, *, only_copy: bool = False, look: bool = False,
+                change: bool = True) -> tuple[float, tuple[torch.Tensor, list[torch.Tensor]] | None]:
         """Seconds, and with `look` what one slot held at the answer with the inputs it had to be computed from."""
         mirror = self.mirror[who.process]
         if who.own_sets:  # changed by nobody else, and looked at only the first time
             mirror = [[x.clone() for x in xs] for xs in mirror] if look else []
-        order = [self.random.randrange(self.count) for _ in range(calls)]
+        order = [self.random.randrange(self.count) if change else 0 for _ in range(calls)]
         first = self.sets[0][0]
         flat, dtype = first.numel(), first.dtype
-        places = torch.randint(flat, (calls, min(_CHANGED, flat)), generator=self.trial.generator)
-        values = torch.randn(places.shape, generator=self.trial.generator).to(dtype) if dtype.is_floating_point else \
-            first.view(-1)[places]
-        places = places.sort(dim=1).values
+        places = torch.randint(flat, (calls, min(_CHANGED, flat)), generator=self.trial.generator).sort(dim=1).values
+        values = torch.randn(places.shape, generator=self.trial.generator).to(dtype) if dtype.is_floating_point and change \
+            else first.view(-1)[places]
         values = _same_where_equal(places, values)  # of two values for one place any might win
         header = {"sets": order, "stride": self.stride, "only_copy": only_copy, "way": who.way}
         process = self.parties[who.process].process
@@ -270,19 +302,19 @@ class _Bench:
                 inputs = [x.clone() for x in mirror[which]]
         return taken_s, (kept, inputs) if look else None
 
-    def _distances(self, kept: torch.Tensor, inputs: list[torch.Tensor], strides: list[list[int]] | None
-                   ) -> list[tuple[float, float, float]]:
-        """(relative L2, largest, rms of the truth) of each result in a slot."""
+    def _truth(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What float64 says to these inputs, each result."""
         how = self.trial.how(self.case, dtype="float64")
         state = (self.state[0], [v.double() if v.is_floating_point() else v for v in self.state[1]])
         if self.direction == "forward":
-            _, results = self.trial.reference.call(how, [_wide(x) for x in inputs], state=state)
-            expected = results[:1]
-        else:
-            names = [*(f"input {i}" for i, x in enumerate(self.fixed) if x.is_floating_point()), *self.parameters]
-            _, results = self.trial.reference.call(how, [_wide(x) for x in self.fixed], state=state, gradients=names,
-                                                   grad_output=inputs[0].double())
-            expected = results[1:]
+            return self.trial.reference.call(how, [_wide(x) for x in inputs], state=state)[1][:1]
+        names = [*(f"input {i}" for i, x in enumerate(self.fixed) if x.is_floating_point()), *self.parameters]
+        return self.trial.reference.call(how, [_wide(x) for x in self.fixed], state=state, gradients=names,
+                                         grad_output=inputs[0].double())[1][1:]
+
+    def _distances(self, kept: torch.Tensor, expected: list[torch.Tensor], strides: list[list[int]] | None
+                   ) -> list[tuple[float, float, float]]:
+        """(relative L2, largest, rms of the truth) of each result in a slot."""
         found, start = [], 0
         for place, ((dtype, shape), truth) in enumerate(zip(self.kinds, expected, strict=True)):
             kind = getattr(torch, dtype)
