@@ -128,7 +128,7 @@ def samples(values_ms: Sequence[float], *, median_ms: float, floor_ms: float | N
     for value, word, dash, width in ((median_ms, "median", "solid", 1), (floor_ms, "floor", "dot", 1.5)):
         if value:
             figure.add_hline(y=value, line={"color": colours["ink"], "width": width, "dash": dash})
-            figure.add_annotation(x=1, xref="paper", y=value, text=f"{word} {numbers.milliseconds(value)}",
+            figure.add_annotation(x=1, xref="paper", y=value, text=f"{word} {_label(value)}",
                                   showarrow=False, xanchor="right", yanchor="bottom",
                                   font={"size": 11, "color": colours["ink"]})
     style(figure, height=190, mode=mode, top=10)
@@ -214,7 +214,7 @@ def _best_pytorch(here: list[Trial]) -> Trial | None:
 
 
 def _bar(trial: Trial, timing: Timing, colour: str, ratio: float | None, limit: float | None) -> _Bar:
-    text = numbers.milliseconds(timing.median_ms) + (f"  <b>{numbers.ratio(ratio)}</b>" if ratio else "")
+    text = _label(timing.median_ms) + (f"  <b>{numbers.ratio(ratio)}</b>" if ratio else "")
     spread = numbers.spread(timing.spread)
     config = " ".join(f"{k}={v}" for k, v in trial.config.items()) if trial.kind == "candidate" else ""
     hover = (f"<b>{trial.name}</b> {trial.direction} {trial.precision}"
@@ -231,6 +231,11 @@ def _pytorch_bar(trial: Trial, timing: Timing, mode: str) -> _Bar:
     hatched = "not_drop_in" in trial.flags
     plain = _bar(trial, timing, _palette(mode)["hatched" if hatched else "pytorch"], None, None)
     return _Bar(plain.timing, plain.colour, plain.text, plain.hover, plain.trial_id, hatched)
+
+
+def _label(ms: float) -> str:
+    """A time under an axis that says ms; where that would be zeros, in µs with its unit."""
+    return numbers.milliseconds(ms) if round(ms, 4) >= 0.01 else numbers.time(ms)
 
 
 def _draw(panels: list[_Panel], rows: list[str], mode: str) -> go.Figure:
@@ -306,6 +311,6 @@ def _draw_lines(figure: go.Figure, panel: _Panel, rows: int, colours: dict[str, 
         if not close and ms > 0.6 * panel.end:
             anchor = "right"  # else it runs into the next panel's label
         shift = 0 if not close or ms > 0.15 * panel.end or first else 34
-        figure.add_annotation(x=ms, y=rows - 0.5, text=f"{word} {numbers.milliseconds(ms)}", showarrow=False,
+        figure.add_annotation(x=ms, y=rows - 0.5, text=f"{word} {_label(ms)}", showarrow=False,
                               yanchor="bottom", xanchor=anchor, xshift=shift, borderpad=0,
                               font={"size": 11, "color": colours["ink" if word == "floor" else "mute"]}, **at)
