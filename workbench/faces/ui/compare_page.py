@@ -7,7 +7,7 @@ from html import escape
 import streamlit as st
 
 from ...core import numbers
-from ...core.layer import BACKWARD, DIRECTIONS, Workload
+from ...core.layer import LAUNCHES, Workload
 from ...drive import report
 from . import state, theme
 
@@ -24,7 +24,7 @@ def draw() -> None:
         name_a = state.choose_session("Session A", key="compare_a", default=st.session_state.get("session"))
         names = [n for n in state.session_paths() if n != name_a]
         name_b = state.choose_session("Session B", key="compare_b", default=names[0] if names else None)
-        directions = st.pills("Direction", DIRECTIONS, default=DIRECTIONS, selection_mode="multi", key="compare_pills")
+        directions = st.pills("Direction", LAUNCHES, default=LAUNCHES, selection_mode="multi", key="compare_pills")
         theme.html(theme.heading("What the words mean") + "".join(
             f"<div>{theme.badge(w)}<br><span class=mute>{escape(text)}</span></div>" for w, text in _WORDS))
     paths = state.session_paths()
@@ -37,7 +37,7 @@ def draw() -> None:
                                f"{'are ' + str(len(paths)) if len(paths) > 1 else 'is only this one'} to choose from."))
         return
     pairs = report.pairs(state.trials_of(paths[name_a]), state.trials_of(paths[name_b]))
-    pairs = [p for p in pairs if p.direction in (*(directions or DIRECTIONS), BACKWARD)]
+    pairs = [p for p in pairs if p.direction in (directions or LAUNCHES)]
     pairs.sort(key=lambda p: (report.is_baseline(p.a), _FIRST.index(p.verdict)))
     theme.html(_strip([p for p in pairs if not report.is_baseline(p.a)], name_a, name_b))
     if pairs:
