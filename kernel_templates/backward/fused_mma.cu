@@ -27,7 +27,7 @@ co      = "layer.out_channels // layer.groups"
 m       = "ceil_div(ci, 16)"
 n       = "ceil_div(co, 8)"
 taps    = "layer.kernel_d * layer.kernel_h * layer.kernel_w"
-most    = "27 // taps"
+most    = "(18 if precision == 'tf32x3' else 27) // taps"
 one     = "1 if n <= 8 // m else 2 if n <= 8 // m * 2 and n % 2 == 0 else 3 if n <= 8 // m * 3 and n % 3 == 0 else 4 if n <= 8 // m * 4 and n % 4 == 0 else 99"
 room    = "max(most - one + 1, 0)"
 halo    = "4 * ceil_div((layer.kernel_w - 1) * layer.dilation_w // layer.stride_w + 4, 4)"
@@ -207,25 +207,26 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
   };
   int since = 0;
   walk([&](const FusedPlace& at, int stage, int slot) {
-    const auto multiply = [&](SplitMmaSums<Plan>& into) {
-#pragma unroll 1
-      for (int block = position_share; block < TILE / 32; block += Plan::PS)
-        multiply_strips<Plan, X_PITCH, GY_PITCH>(into, x_own + slot * Plan::X_SLOT + block * 32,
-                                                 gy_own + stage * Plan::STAGE + block * 32);
-    };
+    const float* const x = x_own + slot * Plan::X_SLOT;
+    const float* const gy = gy_own + stage * Plan::STAGE;
     const_loop<0, ROWS>([&](auto constant_row) {
       constexpr int ROW = decltype(constant_row)::value;
       if (at.row != ROW) return;  // a constant, so that sums stay registers
-      if constexpr (Plan::THREE) {  // sums of one step only are left to the tensor cores
-        SplitMmaSums<Plan> few = {};
-        multiply(few);
+      if constexpr (Plan::THREE) {  // sums of one step only are left to the tensor cores, 8 output channels at a time
+        const_loop<0, Plan::NB>([&](auto column) {
+          constexpr int N = decltype(column)::value;
+          SplitMmaSums<OneColumn<Plan>> few = {};
+#pragma unroll 1
+          for (int block = position_share; block < TILE / 32; block += Plan::PS)
+            multiply_strips<OneColumn<Plan>, X_PITCH, GY_PITCH>(few, x + block * 32, gy + N * 8 * GY_PITCH + block * 32);
 #pragma unroll
-        for (int i = 0; i < Plan::SUMS * 4; ++i) {
-          const int m = i / (4 * Plan::KT * Plan::NB), n = i / (4 * Plan::KT) % Plan::NB, k = i / 4 % Plan::KT;
-          sum[ROW][m][n][k][i % 4] += few[m][n][k][i % 4];
-        }
+          for (int i = 0; i < Plan::MA * Plan::KT * 4; ++i)
+            sum[ROW][i / (4 * Plan::KT)][N][i / 4 % Plan::KT][i % 4] += few[i / (4 * Plan::KT)][0][i / 4 % Plan::KT][i % 4];
+        });
       } else {
-        multiply(sum[ROW]);
+#pragma unroll 1
+        for (int block = position_share; block < TILE / 32; block += Plan::PS)
+          multiply_strips<Plan, X_PITCH, GY_PITCH>(sum[ROW], x + block * 32, gy + block * 32);
       }
     });
     if (at.row + 1 == ROWS && ++since == Plan::PROMOTE) {

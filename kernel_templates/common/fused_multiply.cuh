@@ -107,36 +107,52 @@ __device__ __forceinline__ void multiply_runs(FusedSums<Plan>& sum, const float4
   }
 }
 
-// A lane holds whole runs of a channel. `to`: the warp's first channel, at its first position; `channels` and `columns`
-// are what is left of both from there on; `width` elements may be stored together.
+// A lane holds whole runs of a channel. In runs of 8 neighbouring lanes exchange halves first, so that what two lanes
+// write in one go is a whole sector of 32 bytes. `to`: the warp's first channel, at its first position; `channels` and
+// `columns` are what is left of both from there on; `width` elements may be stored together.
 template <class Plan, class Scalar>
 __device__ __forceinline__ void store_runs(Scalar* to, const FusedSums<Plan>& sum, long long plane, int channels,
                                            int columns, int width, int lane) {
   constexpr int RUN = Plan::RUN;
+  const bool odd = lane % 2;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int channel = lane / 4 + half * 8;
-    if (channel >= channels) break;
+  for (int half = 0; half < 2; ++half)
 #pragma unroll
     for (int e = 0; e < 2; ++e)
 #pragma unroll
-      for (int q = 0; q < Plan::RUNS; ++q)
+      for (int q = 0; q < Plan::RUNS; ++q) {
+        const int channel = lane / 4 + half * 8;
+        float v[RUN];
+        int column[RUN / 4];
+        if constexpr (RUN == 4) {
+          column[0] = q * Plan::BLOCK + run_start<RUN>(lane % 4 * 2 + e);
+#pragma unroll
+          for (int j = 0; j < 4; ++j) v[j] = sum[q][j][2 * half + e];
+        } else {
+          column[0] = q * Plan::BLOCK + run_start<RUN>(lane % 4 / 2 * 4 + e) + (odd ? 4 : 0);
+          column[1] = column[0] + 8;
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            const float low = sum[q][j][2 * half + e], high = sum[q][j + 4][2 * half + e];
+            const float other = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
+            v[j] = odd ? other : low;
+            v[j + 4] = odd ? high : other;
+          }
+        }
+        if (channel >= channels) continue;
 #pragma unroll
         for (int j = 0; j < RUN; j += 4) {
-          const int column = q * Plan::BLOCK + run_start<RUN>(lane % 4 * 2 + e) + j;
-          Scalar* at = to + channel * plane + column;
-          Scalar v[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) v[i] = narrow<Scalar>(sum[q][j + i][2 * half + e]);
+          Scalar* at = to + channel * plane + column[j / 4];
+          const int left = columns - column[j / 4];
           if constexpr (sizeof(Scalar) == 4) {
             if (width == 4) {
-              if (column < columns) *reinterpret_cast<float4*>(at) = make_float4(v[0], v[1], v[2], v[3]);
+              if (left > 0) *reinterpret_cast<float4*>(at) = make_float4(v[j], v[j + 1], v[j + 2], v[j + 3]);
               continue;
             }
           }
 #pragma unroll
           for (int i = 0; i < 4; ++i)
-            if (column + i < columns) at[i] = v[i];
+            if (i < left) at[i] = narrow<Scalar>(v[j + i]);
         }
-  }
+      }
 }

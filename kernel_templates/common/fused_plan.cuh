@@ -23,7 +23,7 @@ struct FusedPlan {
 
   // Warps that sum grad_weight: each holds MA x NB fragments of all taps. The most of them that registers allow, in
   // the fewest warps; tf32x3 holds its operands twice.
-  static constexpr int MOST_FRAGMENTS = 27, FRAGMENTS = THREE ? 18 : 20, MOST_MA = THREE ? 1 : 2;
+  static constexpr int MOST_FRAGMENTS = THREE ? 18 : 27, FRAGMENTS = THREE ? 18 : 20, MOST_MA = THREE ? 1 : 2;
   static constexpr __host__ __device__ int blocking(int fragments) {  // MA * 8 + NB, or 0
     int best = 0, best_size = 0;
     for (int ma = 1; ma <= smaller(M16, MOST_MA); ++ma)
@@ -101,4 +101,10 @@ struct FusedPlan {
   static constexpr int PROMOTE = larger(1, 4096 * PS / TILE);
   // Blocks of a multiprocessor: two where shared memory has room for them and registers, too.
   static constexpr int RESIDENT = SHARED_BYTES <= 113 * 1024 && THREADS <= 256 ? 2 : 1;
+};
+
+// The same with one fragment of 8 output channels a warp.
+template <class Plan>
+struct OneColumn : Plan {
+  static constexpr int NB = 1;
 };
