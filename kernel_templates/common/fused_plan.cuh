@@ -87,7 +87,7 @@ struct FusedPlan {
       if (Group::halo(p) > 0) return true;
     return false;
   }
-  static constexpr int RUN = shifts() && TILE >= 64 ? 8 : 4, BLOCK = 8 * RUN;
+  static constexpr int RUN = shifts() && TILE >= 64 && !THREE ? 8 : 4, BLOCK = 8 * RUN;
   static constexpr int XP_WANTED = TILE / power_of_two_to(larger(1, Tune::X_WARPS / M16));
   static constexpr int XP = smaller(larger(larger(XP_WANTED, BLOCK), 32), smaller(TILE, THREE ? 64 : 128));
   static constexpr int RUNS = XP / BLOCK, X_WARPS = M16 * (TILE / XP);
