@@ -15,10 +15,13 @@ needs     = [
 
 [tune]
 TILE      = {values = [32, 64, 128, 256], default = 128, help = "positions staged at a time, less if they do not fit"}
-STAGES    = {values = [2, 3, 4], default = 3, help = "rows of gy in shared memory at once, fewer if they do not fit"}
+STAGES    = {values = [2, 3, 4], default = 2, help = "rows of gy in shared memory at once, fewer if they do not fit"}
 SHARED_KB = {values = [110, 160, 224], default = 224, help = "shared memory of a block, at most"}
-W_WARPS   = {values = [4, 8, 16], default = 8, help = "that sum grad_weight: channels, then shares of the positions"}
+W_WARPS   = {values = [4, 8, 16], default = 4, help = "that sum grad_weight: channels, then shares of the positions"}
 X_WARPS   = {values = [2, 4, 8], default = 4, help = "that sum grad_input, about"}
+X_M_TILES = {values = [1, 2], default = 1, help = "16 input channels each, per warp that sums grad_input"}
+X_UNROLL  = {values = [1, 2, 4], default = 1, help = "chunks of 8 output channels whose loads may run ahead of products"}
+STAGGER   = {values = [0, 1], default = 0, help = "1: with 3 stages, one kind of warps copies while the other multiplies"}
 BLOCKS    = {values = [0, 132, 264, 528], default = 0, help = "tiles are split among them; 0: 132 or 264"}
 
 [derived]
@@ -54,7 +57,7 @@ struct FusedPlace {
 // in place, by the thread that copied it.
 //
 // thread -> data: the first W_WARPS warps hold fragments of grad_weight, (position share, n, m), of all tap rows; they
-// reduce over positions. The others hold grad_input, 16 channels x XP positions of the tile; they reduce over channels
+// reduce over positions. The others hold grad_input, MX x 16 channels x XP positions of the tile; they reduce over channels
 // and taps. A block walks over the tiles of its share; its partial sums of grad_weight go to its own slot in workspace.
 // The barrier: a step has been rounded before anyone multiplies it, and multiplied before the next copy overwrites it.
 template <class Layer, class Tune>
@@ -135,8 +138,10 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
       });
     }
   };
-  // Both kinds of warps walk so, each with its own multiply(place, stage, slot of the input).
-  const auto walk = [&](const auto& multiply) {
+  // Both kinds of warps walk so, each with its own multiply(place, stage, slot of the input). When a warp multiplies
+  // does not matter to the others, as long as it is between two barriers.
+  const auto walk = [&](auto copies_first, const auto& multiply) {
+    constexpr bool EARLY = Plan::STAGGERED && decltype(copies_first)::value;
     FusedPlace next = here;  // the step to be copied
     int next_slot = 0, slot = 0, stage = 0;
     const long long steps = (end - begin) * ROWS;
@@ -156,32 +161,47 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
 #pragma unroll 1
     for (long long step = 0; step < steps; ++step) {
       __syncthreads();
-      if (step + STAGES - 1 < steps) copy_next(stage == 0 ? STAGES - 1 : stage - 1);
-      cp_async_commit();
+      const auto copy_ahead = [&] {
+        if (step + STAGES - 1 < steps) copy_next(stage == 0 ? STAGES - 1 : stage - 1);
+        cp_async_commit();
+      };
+      const auto round_next = [&] {
+        const int row = here.row + 1 < ROWS ? here.row + 1 : 0;
+        const int next_stage = stage + 1 < STAGES ? stage + 1 : 0;
+        const int next_x = row > 0 ? slot : slot + 1 < Plan::X_SLOTS ? slot + 1 : 0;
+        if (step + 1 < steps) round_step(row, next_stage, next_x);
+      };
+      if constexpr (EARLY) {
+        cp_async_wait<STAGES - 3>();
+        round_next();
+      }
+      if constexpr (EARLY || !Plan::STAGGERED) copy_ahead();
       multiply(here, stage, slot);
+      if constexpr (!EARLY) {
+        if constexpr (Plan::STAGGERED) copy_ahead();
+        cp_async_wait<STAGES - 2>();
+        round_next();
+      }
       advance(here);
       if (++stage == STAGES) stage = 0;
       if (here.row == 0 && ++slot == Plan::X_SLOTS) slot = 0;
-      cp_async_wait<STAGES - 2>();
-      if (step + 1 < steps) round_step(here.row, stage, slot);
     }
   };
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (warp >= Plan::W_WARPS) {  // grad_input
-    const int m = (warp - Plan::W_WARPS) % Plan::M16;
-    const int first = (warp - Plan::W_WARPS) / Plan::M16 * Plan::XP;
+    const int m = (warp - Plan::W_WARPS) % Plan::X_COLUMNS * Plan::MX;
+    const int first = (warp - Plan::W_WARPS) / Plan::X_COLUMNS * Plan::XP;
     const float4* const weights = fused_mma_shared + 32 * m + lane;
     const float* const gy = gy_ring + lane % 4 * GY_PITCH + first + run_start<Plan::RUN>(lane / 4);
     FusedSums<Plan> sum = {};
-    walk([&](const FusedPlace& at, int stage, int) {
+    walk(Constant<0>{}, [&](const FusedPlace& at, int stage, int) {
       multiply_runs<Plan>(sum, weights + at.row * (32 * Plan::M16 * Plan::N8 * Plan::KT), gy + stage * Plan::STAGE);
       if (at.row + 1 < ROWS) return;
       Scalar* to = grad_input_out + (at.n * Layer::in_channels + group * Plan::CI + m * 16) * in_plane +
                    (1LL * at.d * sizes.in_h + at.h) * sizes.in_w + at.w + first;
       store_runs<Plan>(to, sum, in_plane, Plan::CI - m * 16, sizes.in_w - at.w - first, store_width, lane);
-#pragma unroll
-      for (int i = 0; i < Plan::RUNS * Plan::RUN * 4; ++i) sum[i / (4 * Plan::RUN)][i / 4 % Plan::RUN][i % 4] = 0.f;
+      for_sums<Plan>([&](int mx, int q, int j, int i) { sum[mx][q][j][i] = 0.f; });
     });
     return;
   }
@@ -206,7 +226,7 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
     first = false;
   };
   int since = 0;
-  walk([&](const FusedPlace& at, int stage, int slot) {
+  walk(Constant<1>{}, [&](const FusedPlace& at, int stage, int slot) {
     const float* const x = x_own + slot * Plan::X_SLOT;
     const float* const gy = gy_own + stage * Plan::STAGE;
     const_loop<0, ROWS>([&](auto constant_row) {

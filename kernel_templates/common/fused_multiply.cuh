@@ -3,9 +3,17 @@
 #include "common/fused_plan.cuh"
 #include "common/split_mma_multiply.cuh"
 
-// sums of 16 channels (fragment rows) x 8 runs of RUN neighbouring positions (fragment columns), RUNS times
+// sums of MX x 16 channels (fragment rows) x 8 runs of RUN neighbouring positions (fragment columns), RUNS times
 template <class Plan>
-using FusedSums = float[Plan::RUNS][Plan::RUN][4];
+using FusedSums = float[Plan::MX][Plan::RUNS][Plan::RUN][4];
+
+// body(a float of `sum`) for each of them.
+template <class Plan, class Body>
+__device__ __forceinline__ void for_sums(const Body& body) {
+#pragma unroll
+  for (int i = 0; i < Plan::MX * Plan::RUNS * Plan::RUN * 4; ++i)
+    body(i / (4 * Plan::RUN * Plan::RUNS), i / (4 * Plan::RUN) % Plan::RUNS, i / 4 % Plan::RUN, i % 4);
+}
 
 // Where run `n` of 8 begins in a block of 8 * RUN positions. With rows 4 modulo 8 apart, the 8 lanes that read 16 bytes
 // each in one go, four rows and the runs 2 i and 2 i + 1, meet all 32 banks: these runs are 16 positions apart.
@@ -33,7 +41,7 @@ __device__ __forceinline__ void load_weights(float4* to, const Scalar* __restric
   }
 }
 
-// sum += weights * gy for one tap row. `weights`: fragments of the row and of the warp's 16 channels, at the lane's own
+// sum += weights * gy for one tap row. `weights`: fragments of the row and of the warp's channels, at the lane's own
 // float4. `gy`: first row of the stage + lane % 4, at the warp's first position + run_start(lane / 4). A tap's shift is
 // an index into a window of registers, as in multiply_strips(): there a lane holds neighbours that are summed up, here
 // neighbours that are not.
@@ -42,7 +50,7 @@ __device__ __forceinline__ void multiply_runs(FusedSums<Plan>& sum, const float4
   using Group = typename Plan::Group;
   constexpr bool THREE = Plan::THREE;
   constexpr int RUN = Plan::RUN, RUNS = Plan::RUNS;
-#pragma unroll 1
+#pragma unroll Plan::X_UNROLL
   for (int n = 0; n < Plan::N8; ++n) {
     [[maybe_unused]] FusedSums<Plan> few = {};  // only so few terms are left to the tensor cores in tf32x3
     auto& into = [&]() -> FusedSums<Plan>& {
@@ -72,38 +80,38 @@ __device__ __forceinline__ void multiply_runs(FusedSums<Plan>& sum, const float4
           constexpr int K = decltype(tap)::value;
           if constexpr (Group::meets(K, P)) {
             constexpr int STEP = Group::step(K, P);
-            const float4 w = weights[32 * Plan::M16 * (K * Plan::N8 + n)];
-            float a[4] = {w.x, w.y, w.z, w.w};
-            if constexpr (THREE) {
-              float a_rest[4];
 #pragma unroll
-              for (int i = 0; i < 4; ++i) {
-                const float whole = a[i];
-                a[i] = round_to_tf32(whole);
-                a_rest[i] = tf32_rest(whole, a[i]);
+            for (int m = 0; m < Plan::MX; ++m) {
+              const float4 w = weights[32 * (Plan::M16 * (K * Plan::N8 + n) + m)];
+              float a[4] = {w.x, w.y, w.z, w.w};
+              if constexpr (THREE) {
+                float a_rest[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                  const float whole = a[i];
+                  a[i] = round_to_tf32(whole);
+                  a_rest[i] = tf32_rest(whole, a[i]);
+                }
+#pragma unroll
+                for (int j = 0; j < RUN; ++j) {
+                  const float b[2] = {window[0][j + STEP], window[1][j + STEP]};
+                  const float b_rest[2] = {rest[0][j + STEP], rest[1][j + STEP]};
+                  mma_m16n8k8_tf32(into[m][q][j], a_rest, b, into[m][q][j]);  // small terms first: they are lost least
+                  mma_m16n8k8_tf32(into[m][q][j], a, b_rest, into[m][q][j]);
+                }
               }
 #pragma unroll
               for (int j = 0; j < RUN; ++j) {
                 const float b[2] = {window[0][j + STEP], window[1][j + STEP]};
-                const float b_rest[2] = {rest[0][j + STEP], rest[1][j + STEP]};
-                mma_m16n8k8_tf32(into[q][j], a_rest, b, into[q][j]);  // small terms first: they are lost least
-                mma_m16n8k8_tf32(into[q][j], a, b_rest, into[q][j]);
+                mma_m16n8k8_tf32(into[m][q][j], a, b, into[m][q][j]);
               }
-            }
-#pragma unroll
-            for (int j = 0; j < RUN; ++j) {
-              const float b[2] = {window[0][j + STEP], window[1][j + STEP]};
-              mma_m16n8k8_tf32(into[q][j], a, b, into[q][j]);
             }
           }
         });
       }
     });
-    if constexpr (THREE) {
-#pragma unroll
-      for (int i = 0; i < RUNS * RUN * 4; ++i)
-        sum[i / (4 * RUN)][i / 4 % RUN][i % 4] += few[i / (4 * RUN)][i / 4 % RUN][i % 4];
-    }
+    if constexpr (THREE)
+      for_sums<Plan>([&](int m, int q, int j, int i) { sum[m][q][j][i] += few[m][q][j][i]; });
   }
 }
 
@@ -116,24 +124,24 @@ __device__ __forceinline__ void store_runs(Scalar* to, const FusedSums<Plan>& su
   constexpr int RUN = Plan::RUN;
   const bool odd = lane % 2;
 #pragma unroll
-  for (int half = 0; half < 2; ++half)
+  for (int eight = 0; eight < 2 * Plan::MX; ++eight)
 #pragma unroll
     for (int e = 0; e < 2; ++e)
 #pragma unroll
       for (int q = 0; q < Plan::RUNS; ++q) {
-        const int channel = lane / 4 + half * 8;
+        const int m = eight / 2, i0 = eight % 2 * 2 + e, channel = lane / 4 + eight * 8;
         float v[RUN];
         int column[RUN / 4];
         if constexpr (RUN == 4) {
           column[0] = q * Plan::BLOCK + run_start<RUN>(lane % 4 * 2 + e);
 #pragma unroll
-          for (int j = 0; j < 4; ++j) v[j] = sum[q][j][2 * half + e];
+          for (int j = 0; j < 4; ++j) v[j] = sum[m][q][j][i0];
         } else {
           column[0] = q * Plan::BLOCK + run_start<RUN>(lane % 4 / 2 * 4 + e) + (odd ? 4 : 0);
           column[1] = column[0] + 8;
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
-            const float low = sum[q][j][2 * half + e], high = sum[q][j + 4][2 * half + e];
+            const float low = sum[m][q][j][i0], high = sum[m][q][j + 4][i0];
             const float other = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
             v[j] = odd ? other : low;
             v[j + 4] = odd ? high : other;

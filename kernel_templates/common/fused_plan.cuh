@@ -72,6 +72,9 @@ struct FusedPlan {
     return stages;
   }
   static constexpr int STAGES = stages_of(), X_SLOTS = x_slots(STAGES);
+  // Warps of grad_weight copy and round before they multiply, those of grad_input afterwards: so one kind keeps the
+  // tensor cores busy while the other waits for memory. Needs a step more in flight.
+  static constexpr bool STAGGERED = Tune::STAGGER && STAGES >= 3;
   static constexpr int X_PITCH = TILE + 4, GY_PITCH = gy_pitch(TILE);
   static constexpr int X_SLOT = M * X_PITCH, STAGE = N * GY_PITCH;
   static constexpr int SHARED_BYTES = int(4 * floats(TILE, STAGES));
@@ -81,16 +84,18 @@ struct FusedPlan {
   static constexpr int PS = power_of_two_to(larger(1, smaller(Tune::W_WARPS / (WM * WN), TILE / 32)));
   static constexpr int TILE_WARPS = WM * WN, W_WARPS = TILE_WARPS * PS;
 
-  // Warps that sum grad_input: 16 channels each, XP positions in runs of RUN, over all channels and taps of gy.
+  // Warps that sum grad_input: MX x 16 channels each, XP positions in runs of RUN, over all channels and taps of gy.
+  static constexpr int MX = M16 % Tune::X_M_TILES == 0 ? Tune::X_M_TILES : 1, X_COLUMNS = M16 / MX;
   static constexpr __host__ __device__ bool shifts() {
     for (int p = 0; p < Group::PLANES; ++p)
       if (Group::halo(p) > 0) return true;
     return false;
   }
   static constexpr int RUN = shifts() && TILE >= 64 && !THREE ? 8 : 4, BLOCK = 8 * RUN;
-  static constexpr int XP_WANTED = TILE / power_of_two_to(larger(1, Tune::X_WARPS / M16));
-  static constexpr int XP = smaller(larger(larger(XP_WANTED, BLOCK), 32), smaller(TILE, THREE ? 64 : 128));
-  static constexpr int RUNS = XP / BLOCK, X_WARPS = M16 * (TILE / XP);
+  static constexpr int XP_WANTED = TILE / power_of_two_to(larger(1, Tune::X_WARPS / X_COLUMNS));
+  static constexpr int XP = smaller(larger(larger(XP_WANTED, BLOCK), 32), smaller(TILE, THREE || MX > 1 ? 64 : 128));
+  static constexpr int RUNS = XP / BLOCK, X_WARPS = X_COLUMNS * (TILE / XP);
+  static constexpr int X_UNROLL = Tune::X_UNROLL;
   static constexpr int THREADS = 32 * (W_WARPS + X_WARPS);
   static_assert(THREADS <= 1024, "the warps of a block: fewer X_WARPS, or a smaller TILE");
 
@@ -100,7 +105,8 @@ struct FusedPlan {
   // Tensor cores cut sums off instead of rounding them, so after this many tiles they are added up elsewhere.
   static constexpr int PROMOTE = larger(1, 4096 * PS / TILE);
   // Blocks of a multiprocessor: two where shared memory has room for them and registers, too.
-  static constexpr int RESIDENT = SHARED_BYTES <= 113 * 1024 && THREADS <= 256 ? 2 : 1;
+  static constexpr int RESIDENT =
+      SHARED_BYTES <= 113 * 1024 && THREADS <= 256 && MA * NB * ROWS * KT <= 12 && !THREE ? 2 : 1;
 };
 
 // The same with one fragment of 8 output channels a warp.
