@@ -45,6 +45,9 @@ STATUS = {
     "right_at_first": ("MISMATCH", " tim"),
     "adds_to_old": ("NON_FINITE", "of grad_weight are NaN"),
     "forgets_grad_bias": ("UNWRITTEN", "grad_bias"),
+    "input_gradient_lacks_a_tap": ("MISMATCH", "grad_input"),
+    "weight_gradient_doubled": ("MISMATCH", "grad_weight"),
+    "forgets_last_input": ("UNWRITTEN", "grad_input"),
 }
 # 5 * 4 * 2^27 = 2.7e9 outputs
 HUGE = Workload(ConvTranspose(1, 1, 4, 2, stride=2), 5, (1 << 26,))

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..core import numbers
-from ..core.layer import BACKWARD, DIRECTIONS, FORWARD
+from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, LAUNCHES
 from ..core.trial import Status, Timing, Trial
 from . import report
 
@@ -60,18 +60,22 @@ class _Panel:
 
 def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | None = None,
          floors: Mapping[str, float] | None = None, waiting: str = "not run yet", mode: str = "light") -> go.Figure:
-    """Three panels (forward, grad_input, grad_weight) over shared rows: our variants fastest first, then PyTorch.
+    """Three panels (forward, grad_input, grad_weight; a fourth where `backward` ran) over shared rows: our variants
+    fastest first, then PyTorch.
 
     `trials` are of one workload and one device; each variant shows its best config. `expected` maps a direction to
     the variants that exist or are asked for, `floors` a direction to ms. Each bar's customdata is (trial_id, row).
     """
     trials = [t for t in trials if t.kind in ("candidate", "baseline")]
-    expected = expected or {}
+    ran = any(t.direction == BACKWARD and t.kind == "candidate" and t.status is not Status.SKIPPED for t in trials)
+    directions = LAUNCHES if ran else DIRECTIONS
+    trials = [t for t in trials if t.direction in directions]
+    expected = {d: names for d, names in (expected or {}).items() if d in directions}
     emulated = any(report.is_emulated(t) for t in trials)
     ours = _row_order([t for t in trials if t.kind == "candidate"], expected)
     theirs = list(dict.fromkeys(t.name for t in trials if t.kind == "baseline" and t.ok))
     panels = []
-    for direction in DIRECTIONS:
+    for direction in directions:
         here = [t for t in trials if t.direction == direction]
         panel = _Panel(f"<b>{direction}</b>, ms{' on the CPU emulator' if emulated else ''}",
                        floor_ms=(floors or {}).get(direction), emulated=emulated)
@@ -157,7 +161,7 @@ def describe(trials: Iterable[Trial]) -> str:
     """The chart in a sentence, for those who cannot see it."""
     trials = list(trials)
     parts = []
-    for direction in DIRECTIONS:
+    for direction in LAUNCHES:
         best = report.best_candidate(trials, direction)
         if best and best.kernel_ms:
             parts.append(f"{direction} best {best.name} {numbers.time(best.kernel_ms.median_ms)}"
@@ -176,7 +180,7 @@ def _palette(mode: str) -> dict[str, str]:
 
 def _row_order(candidates: list[Trial], expected: Mapping[str, Sequence[str]]) -> list[str]:
     """Fastest first: by the mean, over directions, of time / fastest time there; then those without a time."""
-    fastest = {d: report.best_candidate(candidates, d) for d in DIRECTIONS}
+    fastest = {d: report.best_candidate(candidates, d) for d in LAUNCHES}
     scores: dict[str, list[float]] = {}
     for trial in candidates:
         best = fastest.get(trial.direction)

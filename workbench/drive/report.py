@@ -15,7 +15,7 @@ import pandas as pd
 
 from ..core import numbers
 from ..core.ceilings import best_known
-from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, Workload
+from ..core.layer import BACKWARD, FORWARD, LAUNCHES, Workload
 from ..core.roofline import Floor, floor
 from ..core.trial import NOT_DROP_IN, Status, Timing, Trial
 from ..core.verdict import FASTER as FASTER
@@ -25,7 +25,6 @@ from .samples import samples_of
 
 EMULATED = "EMULATED"
 BASELINES = ("baseline", "module_baseline")
-ORDER = (*DIRECTIONS, BACKWARD)
 # A baseline qualifies if it is at least as accurate by class (design.md, Precision): row = the candidate's class.
 QUALIFIES = {"tf32": ("tf32", "tf32x3", "ieee", "fp64"), "tf32x3": ("tf32x3", "ieee", "fp64"), "ieee": ("ieee", "fp64"),
              "fp16": ("fp16", "tf32", "ieee", "fp64"), "bf16": ("bf16", "tf32", "ieee", "fp64"), "fp64": ("fp64",)}
@@ -72,7 +71,7 @@ def frame(trials: Iterable[Trial]) -> pd.DataFrame:
     if table.empty:
         return table
     rank = pd.DataFrame({
-        "direction": table["direction"].map({d: i for i, d in enumerate(ORDER)}),
+        "direction": table["direction"].map({d: i for i, d in enumerate(LAUNCHES)}),
         "baseline": table["kind"].isin(BASELINES), "failed": table["status"].ne("OK"),
         "ms": table["median_ms"].fillna(float("inf"))})
     return table.loc[rank.sort_values(["direction", "baseline", "failed", "ms"], kind="stable").index].reset_index(

@@ -8,7 +8,7 @@ from math import log
 import streamlit as st
 
 from ...core import numbers
-from ...core.layer import BACKWARD, DIRECTIONS, Workload
+from ...core.layer import LAUNCHES, Workload
 from ...drive import compare_plots, report
 from . import state, theme
 
@@ -31,7 +31,7 @@ def draw() -> None:
                                        key="compare_against", width="stretch") or _BEST
         name_b = state.choose_session("Session B", key="compare_b", default=names[0] if names else None) \
             if against == _SESSION else name_a
-        directions = st.pills("Direction", DIRECTIONS, default=DIRECTIONS, selection_mode="multi", key="compare_pills")
+        directions = st.pills("Direction", LAUNCHES, default=LAUNCHES, selection_mode="multi", key="compare_pills")
         theme.html(theme.heading("What the words mean") + "".join(
             f"<div>{theme.badge(w)}<br><span class=mute>{escape(text)}</span></div>" for w, text in _WORDS))
     paths = state.session_paths()
@@ -48,7 +48,7 @@ def draw() -> None:
     else:
         pairs = report.against_pytorch(state.trials_of(paths[name_a]), default=against == _DEFAULT)
         b = "PyTorch of the same session: " + ("the best that qualifies" if against == _BEST else "as it is delivered")
-    pairs = [p for p in pairs if p.direction in (*(directions or DIRECTIONS), BACKWARD)]
+    pairs = [p for p in pairs if p.direction in (directions or LAUNCHES)]
     pairs.sort(key=lambda p: (report.is_baseline(p.a), _FIRST.index(p.verdict), -p.ratio.value if p.ratio else 0))
     theme.html(_strip([p for p in pairs if not report.is_baseline(p.a)], name_a, b, own=against != _SESSION))
     if pairs:
