@@ -28,7 +28,9 @@ struct SplitMmaPlan {
 
   static constexpr int MA = Tune::M_TILES ? smaller(Tune::M_TILES, M16)
                                           : smaller(M16 == 3 && !THREE && 3 * KT <= FRAGMENTS ? 3 : 2, M16);
-  static constexpr int NB = Tune::N_TILES ? smaller(Tune::N_TILES, N8) : n_tiles(MA);
+  static constexpr int NB_ASKED = Tune::N_TILES ? smaller(Tune::N_TILES, N8) : n_tiles(MA);
+  // More of them would not fit the registers of tf32x3.
+  static constexpr int NB = THREE ? smaller(NB_ASKED, larger(1, FRAGMENTS / (MA * KT))) : NB_ASKED;
   static constexpr int M_WARPS_ALL = ceil_div(M16, MA), N_WARPS_ALL = ceil_div(N8, NB);
   static constexpr int WN = evenly(N_WARPS_ALL, Tune::WARPS);
   static constexpr int WM = evenly(M_WARPS_ALL, Tune::WARPS / WN);
@@ -55,9 +57,10 @@ struct SplitMmaPlan {
     return 4LL * stages * stage_floats(tile, rows) <= 1024LL * Tune::SHARED_KB;
   }
   // What does not fit becomes smaller: the tap rows until 64 positions fit twice, then the tile, then the stages.
-  static constexpr int TILE_LEAST = smaller(Tune::TILE, 64);
+  static constexpr int TILE_ASKED = THREE && KT > 4 ? smaller(Tune::TILE, 64) : Tune::TILE;  // fewer addresses held
+  static constexpr int TILE_LEAST = smaller(TILE_ASKED, 64);
   static constexpr __host__ __device__ int tile_of(int rows, int stages) {
-    int tile = Tune::TILE;
+    int tile = TILE_ASKED;
     while (tile > 32 && !fits(tile, rows, stages)) tile /= 2;
     return tile;
   }
