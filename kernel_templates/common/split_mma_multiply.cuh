@@ -4,9 +4,14 @@
 #include "common/ptx.cuh"
 #include "common/split_mma_plan.cuh"
 
-// What TF32 leaves of x, itself in TF32; 0 for an infinity.
-__device__ __forceinline__ float tf32_rest(float x, float big) {
-  return x == big ? 0.f : round_to_tf32(x - big);
+// x = big + rest: the nearest TF32 and, exact in float, what it leaves over, of which the tensor core drops all below
+// 2^-21 of x. Nothing is left of an infinity; a NaN stays one. Five operations, where two calls of round_to_tf32 are
+// twice as many: in tf32x3 the splitting takes longer than the products.
+__device__ __forceinline__ void split_tf32(float x, float& big, float& rest) {
+  const bool finite = fabsf(x) < __uint_as_float(0x7F800000u);
+  big = __uint_as_float((__float_as_uint(x) + (finite ? 0x1000u : 0u)) & 0xFFFFE000u);
+  big = x != x ? __uint_as_float(0x7FFFFFFFu) : big;
+  rest = finite ? x - big : 0.f;
 }
 
 template <int COUNT>
@@ -97,8 +102,7 @@ __device__ __forceinline__ void multiply_strips(SplitMmaSums<Plan>& sum, const f
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           const float whole = a[m][half][i];
-          a[m][half][i] = round_to_tf32(whole);
-          a_rest[m][half][i] = tf32_rest(whole, a[m][half][i]);
+          split_tf32(whole, a[m][half][i], a_rest[m][half][i]);
         }
       }
     }
@@ -113,8 +117,7 @@ __device__ __forceinline__ void multiply_strips(SplitMmaSums<Plan>& sum, const f
 #pragma unroll
         for (int i = 0; i < WINDOW; ++i) {
           const float whole = window[i];
-          window[i] = round_to_tf32(whole);
-          window_rest[i] = tf32_rest(whole, window[i]);
+          split_tf32(whole, window[i], window_rest[i]);
         }
       }
       // Step by step through the strip, so that neighbouring MMAs add to different sums.

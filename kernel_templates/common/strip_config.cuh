@@ -130,7 +130,12 @@ struct StripConfig {
   static constexpr int ROWS_UNROLLED = Tune::UNROLL && H::OUT_STEP == 1 && TAPS <= 15 ? H::TAPS : 1;
   // Blocks a multiprocessor should hold: the compiler limits registers to that.
   static constexpr int HELD = PLANES_OF_A * (SUMS * MA * STRIP * 4 + 2 * (WINDOW < 48 ? WINDOW : 48));
-  static constexpr int BLOCKS = Tune::BLOCKS > 0 ? Tune::BLOCKS : WARPS > 4 ? (HELD <= 72 ? 2 : 1) : HELD <= 88 ? 3 : 2;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  static constexpr bool OLD = true;  // seen by device code only, so it must not change the shape of a tile
+#else
+  static constexpr bool OLD = false;
+#endif
+  static constexpr int BLOCKS = Tune::BLOCKS > 0 ? Tune::BLOCKS : WARPS > 4 ? (HELD <= 72 ? 2 : 1) : HELD <= (OLD ? 56 : 88) ? 3 : 2;
   static constexpr int CELLS = GROUPS * M_TILES;  // a block keeps its group and tile of channels
   static_assert(STRIP % 4 == 0, "a lane reads its strip 16 bytes at a time");
   static_assert(CHANNELS % 8 == 0, "a fragment takes 8 channels");
