@@ -44,7 +44,13 @@ struct PackedPlan {
   static constexpr int CHUNKS = ceil_div(SUMMED, 2 * PER_UNIT);  // a product sums two units
   static constexpr int UNITS_OF_SOURCE = 2 * CHUNKS;
 
-  static constexpr int CHANNEL_TILE = Tune::CHANNEL_TILE != 0 ? Tune::CHANNEL_TILE : channel_tile_for(CHANNELS);
+  // Split weights are twice as many: where a stage would hold little else, they are those of fewer channels.
+  static constexpr int tile_chosen() {
+    int tile = channel_tile_for(CHANNELS);
+    while (SPLIT && tile > 8 && KH * KW * PARTS * tile * 32 > 65536) tile = tile == 24 ? 16 : tile / 2;
+    return tile;
+  }
+  static constexpr int CHANNEL_TILE = Tune::CHANNEL_TILE != 0 ? Tune::CHANNEL_TILE : tile_chosen();
   static constexpr bool CHANNELS_ARE_ROWS = CHANNEL_TILE == 64;  // of the product; else its 64 rows are positions
   static constexpr int CHANNEL_TILES = ceil_div(CHANNELS, CHANNEL_TILE);
 
@@ -59,7 +65,10 @@ struct PackedPlan {
   static constexpr int TAKEN = smaller(240, (LAUNCHED * (CONSUMERS + PRODUCERS) - KEPT * PRODUCERS) / CONSUMERS / 8 * 8);
   static constexpr int PRODUCTS = CHANNELS_ARE_ROWS ? 1 : RUN / 64;  // for one tap and one run
   static constexpr int COLUMNS = CHANNELS_ARE_ROWS ? RUN : CHANNEL_TILE;
-  static constexpr int SUMS = PRODUCTS * COLUMNS / 2;  // registers of a thread for one run
+  static constexpr int SUMS = PRODUCTS * COLUMNS / 2 * PARTS;  // registers of a thread for one run; split: kept twice
+  // Tensor cores cut their sums off (an error linear in the length, 1e-6 after 128 products each of three terms): split
+  // sums are taken out of them after so many taps, or as many rows of taps.
+  static constexpr int TAPS_KEPT = 16, ROWS_KEPT = larger(1, TAPS_KEPT / KW);
   static constexpr int MOST_SUMS = PACKERS != 0 ? 96 : TAKEN >= 208 ? 144 : TAKEN >= 168 ? 128 : 96;
   static constexpr int SLICE_BYTES = KH * KW * PARTS * CHANNEL_TILE * 32;  // weights of one tap d and chunk
   // As many runs as registers hold and a tile of 1024 positions needs (512 where images are small), halved until three

@@ -56,7 +56,7 @@ struct PackAhead {
 // warp -> data: 32 * POSITIONS positions of an image at a time, all packing warps of the grid in turn.
 template <class Plan>
 __device__ __forceinline__ void pack_ahead(const PackedGeometry& g, const PackAhead<Plan>& ahead, int warp) {
-  constexpr int POSITIONS = 32 / Plan::PER_UNIT;
+  constexpr int POSITIONS = 32 / Plan::PER_UNIT / Plan::PARTS;  // as registers allow
   const unsigned per_image = unsigned(ceil_div(g.plane, 32 * POSITIONS)), items = per_image * ahead.images;
 #pragma unroll 1
   for (unsigned item = blockIdx.x * Plan::PACKING_WARPS + warp; item < items; item += gridDim.x * Plan::PACKING_WARPS) {
@@ -74,15 +74,36 @@ __device__ __forceinline__ int runs_in_use(const PackedGeometry& g, const Packed
   return left / in_run + (left % in_run != 0) - first_run;
 }
 
-// All products of one stage of one warpgroup, for its first `runs` runs.
+template <class Plan>
+using PackedSums = float[Plan::RUNS][Plan::PRODUCTS][Plan::COLUMNS / 2];
+
+// What the tensor cores have summed goes into `total`, rounded instead of cut off; their next product starts anew.
 template <class Plan, int runs>
-__device__ __forceinline__ void multiply_stage(float (&sum)[Plan::RUNS][Plan::PRODUCTS][Plan::COLUMNS / 2],
+__device__ __forceinline__ void take_out(PackedSums<Plan>& sum, PackedSums<Plan>& total) {
+  wgmma_commit();
+  wgmma_wait<0>();
+#pragma unroll
+  for (int i = 0; i < runs; ++i)
+#pragma unroll
+    for (int j = 0; j < Plan::PRODUCTS; ++j) {
+      wgmma_own(sum[i][j]);
+#pragma unroll
+      for (int k = 0; k < Plan::COLUMNS / 2; ++k) total[i][j][k] += sum[i][j][k];
+    }
+  wgmma_fence();
+}
+
+// All products of one stage of one warpgroup, for its first `runs` runs. Split: `since` rows of taps are in `sum`.
+template <class Plan, int runs>
+__device__ __forceinline__ void multiply_stage(PackedSums<Plan>& sum, PackedSums<Plan>& total, int& since,
                                                unsigned long long x, unsigned long long w, const PatchLayout& patch,
                                                int part_step) {
 #pragma unroll 1
   for (int kh = 0; kh < Plan::KH; ++kh) {
 #pragma unroll
     for (int kw = 0; kw < Plan::KW; ++kw) {
+      if (Plan::SPLIT && kw > 0 && kw % Plan::TAPS_KEPT == 0) take_out<Plan, runs>(sum, total);
+      const int keep = !Plan::SPLIT || kw % Plan::TAPS_KEPT != 0 ? 1 : kw > 0 ? 0 : since;
       const unsigned long long at = w + kw * Plan::PARTS * 2 * Plan::CHANNEL_TILE;
 #pragma unroll
       for (int run = 0; run < runs; ++run) {
@@ -94,12 +115,15 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[Plan::RUNS][Plan::PR
             const unsigned long long a = Plan::SPLIT && term == 0 ? positions + part_step : positions;
             const unsigned long long b = Plan::SPLIT && term == 1 ? at + 2 * Plan::CHANNEL_TILE : at;
             if constexpr (Plan::CHANNELS_ARE_ROWS)
-              wgmma<Plan::precision, typename Plan::Scalar, Plan::COLUMNS>(sum[run][i], b, a, 1);
+              wgmma<Plan::precision, typename Plan::Scalar, Plan::COLUMNS>(sum[run][i], b, a, term == 0 ? keep : 1);
             else
-              wgmma<Plan::precision, typename Plan::Scalar, Plan::COLUMNS>(sum[run][i], a, b, 1);
+              wgmma<Plan::precision, typename Plan::Scalar, Plan::COLUMNS>(sum[run][i], a, b, term == 0 ? keep : 1);
           }
         }
       }
+    }
+    if constexpr (Plan::SPLIT) {
+      if (++since == Plan::ROWS_KEPT) take_out<Plan, runs>(sum, total), since = 0;
     }
     x += Plan::DH * patch.pitch;
     w += Plan::KW * Plan::PARTS * 2 * Plan::CHANNEL_TILE;
@@ -110,7 +134,7 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[Plan::RUNS][Plan::PR
 // warp stores whole rows of sectors. Only lanes of one warp meet.
 template <class Plan>
 __device__ __forceinline__ void store_sums(const PackedGeometry& g, const PackedTile& t, int first_run,
-                                           const float (&sum)[Plan::RUNS][Plan::PRODUCTS][Plan::COLUMNS / 2],
+                                           const PackedSums<Plan>& sum,
                                            float* staging, const typename Plan::Scalar* __restrict__ bias,
                                            typename Plan::Scalar* __restrict__ result) {
   using Scalar = typename Plan::Scalar;
@@ -222,13 +246,14 @@ __device__ __forceinline__ void packed_products(const PackedGeometry& g, const P
     for (long long tile = blockIdx.x; tile < g.tiles; tile += gridDim.x) {
       const PackedTile t = packed_tile<Plan>(g, tile);
       const PatchLayout patch = patch_layout<Plan>(g, t);
-      float sum[Plan::RUNS][Plan::PRODUCTS][Plan::COLUMNS / 2];
+      PackedSums<Plan> sum, total;  // total: split only
+      int since = 0;
 #pragma unroll
       for (int i = 0; i < Plan::RUNS; ++i)
 #pragma unroll
         for (int j = 0; j < Plan::PRODUCTS; ++j)
 #pragma unroll
-          for (int k = 0; k < Plan::COLUMNS / 2; ++k) sum[i][j][k] = 0.f;
+          for (int k = 0; k < Plan::COLUMNS / 2; ++k) sum[i][j][k] = total[i][j][k] = 0.f;
       const unsigned long long x0 =
           matrix_descriptor(ring, g.patch * 16, patch.group_step * 16 * (Plan::CHANNELS_ARE_ROWS ? 1 : Plan::PRODUCTS)) +
           first_run * patch.run_step;
@@ -246,9 +271,9 @@ __device__ __forceinline__ void packed_products(const PackedGeometry& g, const P
           const unsigned stage = at.stage * (g.stage_bytes >> 4);
           const unsigned slice = g.resident ? (kd * Plan::CHUNKS + chunk) * (Plan::SLICE_BYTES >> 4) : stage;
           if (runs > 1 || (runs == 1 && Plan::RUNS == 1))
-            multiply_stage<Plan, Plan::RUNS>(sum, x0 + stage, w0 + slice, patch, 2 * g.patch);
+            multiply_stage<Plan, Plan::RUNS>(sum, total, since, x0 + stage, w0 + slice, patch, 2 * g.patch);
           else if (runs == 1 && Plan::RUNS > 1)
-            multiply_stage<Plan, 1>(sum, x0 + stage, w0 + slice, patch, 2 * g.patch);
+            multiply_stage<Plan, 1>(sum, total, since, x0 + stage, w0 + slice, patch, 2 * g.patch);
           wgmma_commit();
           wgmma_wait<1>();
           if (before >= 0 && lane == 0) mbarrier_arrive(empty + before * 8);
@@ -258,7 +283,12 @@ __device__ __forceinline__ void packed_products(const PackedGeometry& g, const P
       }
       wgmma_wait<0>();
       if (before >= 0 && lane == 0) mbarrier_arrive(empty + before * 8);
-      store_sums<Plan>(g, t, first_run, sum, mine, bias, result);
+      if constexpr (Plan::SPLIT) {
+        if (since > 0) take_out<Plan, Plan::RUNS>(sum, total);
+        store_sums<Plan>(g, t, first_run, total, mine, bias, result);
+      } else {
+        store_sums<Plan>(g, t, first_run, sum, mine, bias, result);
+      }
     }
   }
 }

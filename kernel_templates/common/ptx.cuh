@@ -173,3 +173,75 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const float (&a)
         "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 #endif
 }
+
+#ifdef __CUDACPU__
+namespace ptx_emulation {
+
+// A 16-bit value, bfloat16 or IEEE half, as float: exact.
+inline float widened(unsigned bits, bool is_bfloat) {
+  if (is_bfloat) return __uint_as_float(bits << 16);
+  const unsigned sign = (bits & 0x8000u) << 16, exponent = bits >> 10 & 31, mantissa = bits & 0x3FFu;
+  if (exponent == 31) return __uint_as_float(sign | 0x7F800000u | mantissa << 13);
+  const float magnitude = exponent == 0 ? float(mantissa) * 0x1p-24f : __uint_as_float((exponent + 112) << 23 | mantissa << 13);
+  return sign != 0 ? -magnitude : magnitude;
+}
+
+}  // namespace ptx_emulation
+#endif
+
+// d = a * b + c for a warp: a 16x16, b 16x8 of 16-bit floats (bfloat16 or IEEE half), c and d 16x8, sums in float. All
+// 32 lanes call it. A register holds two neighbours along K, the first in the lower half. With row = lane / 4,
+// column = 2 (lane % 4), a lane holds
+//   a: (row, column) (row + 8, column) (row, column + 8) (row + 8, column + 8), each with the next column
+//   b: (column, row) (column + 8, row), each with the next row of b
+//   c, d: (row, column) (row, column + 1) (row + 8, column) (row + 8, column + 1)
+// PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".
+template <bool is_bfloat>
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                             const float (&c)[4]) {
+#ifdef __CUDACPU__
+  struct Fragments {
+    float* d;
+    const unsigned *a, *b;
+    const float* c;
+  } mine{d, a, b, c};
+  cuda_on_cpu::collective(~0u, &mine, [](void* const* arguments, unsigned present) {
+    if (present != ~0u) {
+      cuda_on_cpu::stop(cudaErrorLaunchFailure, "mma_m16n8k16: lanes 0x%08x have exited; all 32 must call it", ~present);
+    }
+    float a[16][16], b[16][8];
+    for (int lane = 0; lane < 32; ++lane) {
+      const auto& from = *static_cast<Fragments*>(arguments[lane]);
+      const int row = lane / 4, column = lane % 4 * 2;
+      for (int i = 0; i < 8; ++i) {
+        a[row + i / 2 % 2 * 8][column + i / 4 * 8 + i % 2] =
+            ptx_emulation::widened(from.a[i / 2] >> (i % 2 * 16) & 0xFFFFu, is_bfloat);
+      }
+      for (int i = 0; i < 4; ++i) {
+        b[column + i / 2 * 8 + i % 2][row] = ptx_emulation::widened(from.b[i / 2] >> (i % 2 * 16) & 0xFFFFu, is_bfloat);
+      }
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+      const auto& to = *static_cast<Fragments*>(arguments[lane]);
+      for (int i = 0; i < 4; ++i) {
+        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        double sum = to.c[i];  // one rounding at the end, as in mma_m16n8k8_tf32
+        for (int k = 0; k < 16; ++k) {
+          sum += static_cast<double>(a[row][k]) * b[k][column];
+        }
+        to.d[i] = static_cast<float>(sum);
+      }
+    }
+  });
+#else
+  if constexpr (is_bfloat) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+  }
+#endif
+}

@@ -9,6 +9,7 @@ struct RowTaps {
   static_assert(Layer::is_constant, "the taps of a row are constants: only the constant form of a layer has them");
   static constexpr int REACH = 16;  // taps this far apart within a plane are still read from one window
   static constexpr int MOST = 8;    // taps in a group
+  static constexpr int VECTOR = 16 / int(sizeof(typename Layer::scalar));  // elements of a copy, at most
 
   static constexpr __host__ __device__ long long offset(int k) {
     return 1LL * k * Layer::dilation_w - Layer::padding_w;
@@ -55,18 +56,18 @@ struct TapGroup {
   }
   static constexpr __host__ __device__ int residue(int plane) { return Taps::residue(opener(plane)); }
   static constexpr __host__ __device__ bool meets(int k, int plane) { return Taps::residue(k) == residue(plane); }
-  // Where a plane's staged row begins, relative to the input position: a multiple of 4 where rows are copied in
+  // Where a plane's staged row begins, relative to the input position: a multiple of VECTOR where rows are copied in
   // vectors.
   static constexpr __host__ __device__ int low(int plane) {
     const int shift = Taps::shift(opener(plane));
-    return Layer::stride_w > 1 ? shift : shift - (shift % 4 + 4) % 4;
+    return Layer::stride_w > 1 ? shift : shift - (shift % Taps::VECTOR + Taps::VECTOR) % Taps::VECTOR;
   }
   static constexpr __host__ __device__ int step(int k, int plane) { return Taps::shift(k) - low(plane); }
-  // How far beyond its first element a staged row is read, in whole vectors of 4.
+  // How far beyond its first element a staged row is read, in whole vectors.
   static constexpr __host__ __device__ int halo(int plane) {
     int most = 0;
     for (int k = FIRST; k < END; ++k)
       if (meets(k, plane) && step(k, plane) > most) most = step(k, plane);
-    return ceil_div(most, 4) * 4;
+    return ceil_div(most, Taps::VECTOR) * Taps::VECTOR;
   }
 };

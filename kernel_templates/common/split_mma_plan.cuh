@@ -6,7 +6,8 @@ template <class Layer, class Tune, int FIRST>
 struct SplitMmaPlan {
   using Group = TapGroup<Layer, FIRST>;
   static constexpr bool THREE = Tune::precision == Precision::tf32x3;
-  static constexpr bool NARROW = sizeof(typename Layer::scalar) == 2;
+  using Staged = typename Layer::scalar;  // what lies in shared memory
+  static constexpr bool NARROW = sizeof(Staged) == 2;
   static constexpr int CI = Layer::in_channels / Layer::groups, CO = Layer::out_channels / Layer::groups;
   static constexpr int ROWS = Layer::kernel_d * Layer::kernel_h;  // tap rows (kd, kh)
   static constexpr int KT = Group::COUNT;
@@ -28,7 +29,9 @@ struct SplitMmaPlan {
 
   static constexpr int MA = Tune::M_TILES ? smaller(Tune::M_TILES, M16)
                                           : smaller(M16 == 3 && !THREE && 3 * KT <= FRAGMENTS ? 3 : 2, M16);
-  static constexpr int NB = Tune::N_TILES ? smaller(Tune::N_TILES, N8) : n_tiles(MA);
+  static constexpr int NB_ASKED = Tune::N_TILES ? smaller(Tune::N_TILES, N8) : n_tiles(MA);
+  // More of them would not fit the registers of tf32x3.
+  static constexpr int NB = THREE ? smaller(NB_ASKED, larger(1, FRAGMENTS / (MA * KT))) : NB_ASKED;
   static constexpr int M_WARPS_ALL = ceil_div(M16, MA), N_WARPS_ALL = ceil_div(N8, NB);
   static constexpr int WN = evenly(N_WARPS_ALL, Tune::WARPS);
   static constexpr int WM = evenly(M_WARPS_ALL, Tune::WARPS / WN);
@@ -37,27 +40,31 @@ struct SplitMmaPlan {
 
   static constexpr int M = WM * MA * 16, N = WN * NB * 8;  // channels of a block's tile
 
-  // Shared memory, in floats. Row pitches are 4 modulo 8: then the 8 lanes that read 16 bytes each in one go, two rows
-  // and four strips of 8 positions, meet all 32 banks.
+  // Shared memory, in elements. The 8 lanes that read 16 bytes each in one go, from two rows and four strips of 8
+  // positions, meet all 32 banks: float rows are 4 modulo 8 apart, 16-bit rows, whose strips are 16 bytes, 64 bytes.
+  static constexpr __host__ __device__ int pitch(int length) {
+    if (NARROW) return length + (96 - length % 64) % 64;
+    return length % 8 == 4 ? length : length + 4;
+  }
   static constexpr __host__ __device__ int plane_at(int plane, int tile) {
     int at = 0;
     for (int p = 0; p < plane; ++p) at += tile + Group::halo(p);
     return at;
   }
   static constexpr __host__ __device__ int gy_pitch(int tile) {
-    const int length = plane_at(Group::PLANES, tile);
-    return length % 8 == 4 ? length : length + 4;
+    return pitch(plane_at(Group::PLANES, tile));
   }
-  static constexpr __host__ __device__ int stage_floats(int tile, int rows) {
-    return M * (tile + 4) + rows * N * gy_pitch(tile);
+  static constexpr __host__ __device__ int stage_elements(int tile, int rows) {
+    return M * pitch(tile) + rows * N * gy_pitch(tile);
   }
   static constexpr __host__ __device__ bool fits(int tile, int rows, int stages) {
-    return 4LL * stages * stage_floats(tile, rows) <= 1024LL * Tune::SHARED_KB;
+    return 1LL * sizeof(Staged) * stages * stage_elements(tile, rows) <= 1024LL * Tune::SHARED_KB;
   }
   // What does not fit becomes smaller: the tap rows until 64 positions fit twice, then the tile, then the stages.
-  static constexpr int TILE_LEAST = smaller(Tune::TILE, 64);
+  static constexpr int TILE_ASKED = THREE && KT > 4 ? smaller(Tune::TILE, 64) : Tune::TILE;  // fewer addresses held
+  static constexpr int TILE_LEAST = smaller(TILE_ASKED, 64);
   static constexpr __host__ __device__ int tile_of(int rows, int stages) {
-    int tile = Tune::TILE;
+    int tile = TILE_ASKED;
     while (tile > 32 && !fits(tile, rows, stages)) tile /= 2;
     return tile;
   }
@@ -72,7 +79,7 @@ struct SplitMmaPlan {
     return evenly(ROWS, rows);
   }
   static constexpr int TR = rows_of(), STAGES = stages_of(TR), TILE = tile_of(TR, STAGES);
-  static constexpr int SHARED_BYTES = 4 * STAGES * stage_floats(TILE, TR);
+  static constexpr int SHARED_BYTES = int(sizeof(Staged)) * STAGES * stage_elements(TILE, TR);
   static_assert(SHARED_BYTES <= 1024 * Tune::SHARED_KB, "one tile of this layer does not fit into SHARED_KB");
 
   // Warps left over share the positions of a tile.

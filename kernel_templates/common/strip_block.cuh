@@ -33,7 +33,9 @@ __device__ __forceinline__ void strip_block(const StripArguments& a, float* shar
   int stage = 0;
   StripTile<C> tile;
   for (tile.start(a); !tile.ended(a); tile.next(a)) {
-    float sum[C::W::CLASSES][C::MA][C::STRIP][4] = {};
+    StripSums<C> sum = {};
+    [[maybe_unused]] StripSums<C> few = {};  // tf32x3: what the tensor cores hold
+    [[maybe_unused]] int since = 0;          // rows of taps in it
     bool any = false;
 #pragma unroll 1
     for (int depth_tap = tile.depth_tap(a, 0); depth_tap < C::D::TAPS; depth_tap = tile.depth_tap(a, depth_tap + 1)) {
@@ -57,11 +59,18 @@ __device__ __forceinline__ void strip_block(const StripArguments& a, float* shar
             if (C::H::OUT_STEP > 1 && C::H::residue(tap) != tile.residue_h()) continue;
             const int rows = C::ROW_PLANES > 1 ? tap * C::CHANNELS * C::PITCH
                                                : C::H::offset(tap) * a.pitch * C::W::IN_STEP;
-            add_row<C>(sum, x + rows, from + tap * C::W::TAPS * C::MT * C::PLANES_OF_A * 128, lane);
+            const float* const of_row = from + tap * C::W::TAPS * C::MT * C::PLANES_OF_A * 128;
+            if constexpr (C::THREE) {
+              add_row<C>(few, x + rows, of_row, lane);
+              if (++since == C::ROWS_KEPT) take_out<C>(few, sum), since = 0;
+            } else {
+              add_row<C>(sum, x + rows, of_row, lane);
+            }
           }
         stage = stage + 1 == C::STAGES ? 0 : stage + 1;
       }
     }
+    if constexpr (C::THREE) take_out<C>(few, sum);
     if (a.out_vector == 4) {
       store_tile<C, 4>(a, tile, sum, cell, warp_m, warp_n, lane, image, any);
     } else if (a.out_vector == 2) {

@@ -63,7 +63,10 @@ struct StripConfig {
   static constexpr int M = (FORWARD ? Layer::out_channels : Layer::in_channels) / GROUPS;
   static constexpr int K = (FORWARD ? Layer::in_channels : Layer::out_channels) / GROUPS;
   static constexpr bool HAS_BIAS = FORWARD && Layer::has_bias;
-  static constexpr int PLANES_OF_A = Tune::precision == Precision::tf32x3 ? 2 : 1;  // high parts; low parts
+  static constexpr bool THREE = Tune::precision == Precision::tf32x3;  // products of high and low parts
+  static constexpr int PLANES_OF_A = THREE ? 2 : 1;                    // high parts; low parts
+  // An accumulator of a tensor core loses about 1e-8 of its sum at each product of 8: tf32x3 empties it after 16 taps.
+  static constexpr int ROWS_KEPT = 16 / W::TAPS < 1 ? 1 : 16 / W::TAPS;
 
   // Taps along H share one plane of rows in shared memory, shifted by whole rows, where the rows they need are
   // neighbours; else each tap has the rows it meets.
@@ -72,9 +75,11 @@ struct StripConfig {
 
   // Tile shape; 0 in a tunable: chosen here, so that the sums fit the registers. The header's [derived] repeats this.
   static constexpr int SUMS = FORWARD ? (W::TAPS < W::OUT_STEP ? W::TAPS : W::OUT_STEP) : 1;  // residues, at most
-  static constexpr int STRIP = Tune::STRIP > 0 ? Tune::STRIP : SUMS > 2 || W::IN_STEP > 1 ? 4 : 8;
+  static constexpr bool NARROW = SUMS > 2 || W::IN_STEP > 1 || (THREE && SUMS > 1 && W::TAPS > 5);
+  static constexpr int STRIP = Tune::STRIP > 0 ? Tune::STRIP : NARROW ? 4 : 8;
   static constexpr int FRAGMENTS = ceil_div(M, 16);
-  static constexpr int ROOM = SUMS > 2 || (H::TAPS > 1 && W::TAPS > 5) ? 16 : 32;
+  static constexpr int ROOM_ONCE = SUMS > 2 || (H::TAPS > 1 && W::TAPS > 5) || (THREE && H::TAPS * W::TAPS > 9) ? 16 : 32;
+  static constexpr int ROOM = ROOM_ONCE / PLANES_OF_A;  // tf32x3 keeps every sum twice
   static constexpr int MA_MOST = ROOM / (SUMS * STRIP) < 1 ? 1 : ROOM / (SUMS * STRIP) < 4 ? ROOM / (SUMS * STRIP) : 4;
   static constexpr int MA = Tune::FRAGMENTS_M > 0 ? Tune::FRAGMENTS_M : FRAGMENTS < MA_MOST ? FRAGMENTS : MA_MOST;
   static constexpr int WARPS_M = Tune::WARPS_M > 0 ? Tune::WARPS_M : FRAGMENTS > MA ? 2 : 1;
@@ -107,9 +112,11 @@ struct StripConfig {
   static constexpr long long WEIGHT_TILE = 1LL * D::TAPS * SLABS * WEIGHT_SLAB;
   static constexpr int WEIGHT_STAGE = CHANNELS / 8 * WEIGHT_SLAB;
   static constexpr StripWeights CHOICE = StripWeights(Tune::WEIGHTS);
+  // From L1 they cost registers that tf32x3 does not have. 163 KB of shared memory must do: that is all of an sm_80.
+  static constexpr int MOST_STAGED = !THREE || SUMS > 2 ? 5120 : STAGES * (INPUT_STAGE + WEIGHT_STAGE) <= 38912 ? 10240 : 0;
   static constexpr StripWeights WEIGHTS = CHOICE != StripWeights::automatic ? CHOICE
                                           : WEIGHT_TILE <= 49152 / 4        ? StripWeights::resident
-                                          : WEIGHT_STAGE <= 20480 / 4       ? StripWeights::streamed
+                                          : WEIGHT_STAGE <= MOST_STAGED     ? StripWeights::streamed
                                                                             : StripWeights::direct;
   static constexpr long long WEIGHT_FLOATS = WEIGHTS == StripWeights::resident   ? WEIGHT_TILE
                                              : WEIGHTS == StripWeights::streamed ? 1LL * STAGES * WEIGHT_STAGE
@@ -122,8 +129,13 @@ struct StripConfig {
 
   static constexpr int ROWS_UNROLLED = Tune::UNROLL && H::OUT_STEP == 1 && TAPS <= 15 ? H::TAPS : 1;
   // Blocks a multiprocessor should hold: the compiler limits registers to that.
-  static constexpr int HELD = SUMS * MA * STRIP * 4 + 2 * (WINDOW < 48 ? WINDOW : 48);
-  static constexpr int BLOCKS = Tune::BLOCKS > 0 ? Tune::BLOCKS : WARPS > 4 ? (HELD <= 72 ? 2 : 1) : HELD <= 88 ? 3 : 2;
+  static constexpr int HELD = PLANES_OF_A * (SUMS * MA * STRIP * 4 + 2 * (WINDOW < 48 ? WINDOW : 48));
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  static constexpr bool OLD = true;  // seen by device code only, so it must not change the shape of a tile
+#else
+  static constexpr bool OLD = false;
+#endif
+  static constexpr int BLOCKS = Tune::BLOCKS > 0 ? Tune::BLOCKS : WARPS > 4 ? (HELD <= 72 ? 2 : 1) : HELD <= (OLD ? 56 : 88) ? 3 : 2;
   static constexpr int CELLS = GROUPS * M_TILES;  // a block keeps its group and tile of channels
   static_assert(STRIP % 4 == 0, "a lane reads its strip 16 bytes at a time");
   static_assert(CHANNELS % 8 == 0, "a fragment takes 8 channels");

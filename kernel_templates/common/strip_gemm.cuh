@@ -15,8 +15,9 @@ __device__ __forceinline__ float nearest_tf32(float v) {
 __device__ __forceinline__ float high_tf32(float v) {
   return __uint_as_float(__float_as_uint(nearest_tf32(v)) & 0xFFFFE000u);
 }
+// What that leaves over, exact in float; the tensor core drops all below 2^-21 of v.
 __device__ __forceinline__ float low_tf32(float v, float high) {
-  return fabsf(v) < __uint_as_float(0x7F800000u) ? nearest_tf32(v - high) : 0.0f;
+  return fabsf(v) < __uint_as_float(0x7F800000u) ? v - high : 0.0f;
 }
 
 // weight[ci][co within its group][tap] -> fragments of A, rounded once. One thread: four values of one lane.
@@ -44,7 +45,7 @@ __device__ __forceinline__ void pack_strip_weights(const float* __restrict__ wei
       const bool exists = m < C::M && k < C::K;
       const float v = exists ? weight[row * (C::D::TAPS * C::TAPS) + depth_tap * C::TAPS + tap] : 0.0f;
       high[e] = high_tf32(v);
-      low[e] = low_tf32(v, high[e]);
+      low[e] = nearest_tf32(low_tf32(v, high[e]));
     }
     float* to = packed + i / 32 * (C::PLANES_OF_A * 128) + lane * 4;
     *reinterpret_cast<float4*>(to) = make_float4(high[0], high[1], high[2], high[3]);
@@ -117,10 +118,28 @@ __device__ __forceinline__ void copy_step(const StripArguments& a, const StripSt
   }
 }
 
+template <class C>
+using StripSums = float[C::W::CLASSES][C::MA][C::STRIP][4];
+
+// tf32x3: tensor cores cut their sums off, so these leave them and are added up elsewhere, where additions round.
+template <class C>
+__device__ __forceinline__ void take_out(StripSums<C>& few, StripSums<C>& sum) {
+#pragma unroll
+  for (int c = 0; c < C::W::CLASSES; ++c)
+#pragma unroll
+    for (int m = 0; m < C::MA; ++m)
+#pragma unroll
+      for (int j = 0; j < C::STRIP; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          sum[c][m][j][e] += few[c][m][j][e];
+          few[c][m][j][e] = 0.0f;
+        }
+}
+
 // sum += weights * inputs for 8 channels and the taps of one row. `x`: the lane's window in channel 0 of the slab.
 template <class C>
-__device__ __forceinline__ void add_row(float (&sum)[C::W::CLASSES][C::MA][C::STRIP][4], const float* x,
-                                        const float* weights, int lane) {
+__device__ __forceinline__ void add_row(StripSums<C>& sum, const float* x, const float* weights, int lane) {
   constexpr bool WHOLE = C::WINDOW <= 48;  // else each tap reads its part of the window anew
   constexpr int HELD = WHOLE ? C::WINDOW : round_up((C::STRIP - 1) * C::W::IN_STEP + 4, 4);
   const float* channel[2] = {x + strip_channel(C::ORDER, lane % 4) * C::PITCH,
@@ -155,20 +174,15 @@ __device__ __forceinline__ void add_row(float (&sum)[C::W::CLASSES][C::MA][C::ST
     for (int j = 0; j < C::STRIP; ++j) {
       const float b[2] = {window[0][j * C::W::IN_STEP + SHIFT], window[1][j * C::W::IN_STEP + SHIFT]};
       if constexpr (C::PLANES_OF_A == 2) {
-        // Small products first; low * low is below the last place. The tensor core truncates its sums: a long sum is
-        // kept outside of it, where additions round.
+        // low * low is below the last place.
         const float high[2] = {high_tf32(b[0]), high_tf32(b[1])};
         const float low[2] = {low_tf32(b[0], high[0]), low_tf32(b[1], high[1])};
-        const float zero[4] = {};
 #pragma unroll
-        for (int m = 0; m < C::MA; ++m) {
-          float part[4];
-          mma_m16n8k8_tf32(part, A[1][m], high, zero);
-          mma_m16n8k8_tf32(part, A[0][m], low, part);
-          mma_m16n8k8_tf32(part, A[0][m], high, part);
+        for (int m = 0; m < C::MA; ++m) mma_m16n8k8_tf32(sum[CLASS][m][j], A[1][m], high, sum[CLASS][m][j]);
 #pragma unroll
-          for (int e = 0; e < 4; ++e) sum[CLASS][m][j][e] += part[e];
-        }
+        for (int m = 0; m < C::MA; ++m) mma_m16n8k8_tf32(sum[CLASS][m][j], A[0][m], low, sum[CLASS][m][j]);
+#pragma unroll
+        for (int m = 0; m < C::MA; ++m) mma_m16n8k8_tf32(sum[CLASS][m][j], A[0][m], high, sum[CLASS][m][j]);
       } else {
 #pragma unroll
         for (int m = 0; m < C::MA; ++m) mma_m16n8k8_tf32(sum[CLASS][m][j], A[0][m], b, sum[CLASS][m][j]);

@@ -152,6 +152,15 @@ __device__ __forceinline__ void wgmma_wait() {
 #endif
 }
 
+// After wgmma_wait(): no use of d may move up before it, where the tensor cores still own the registers.
+template <int registers>
+__device__ __forceinline__ void wgmma_own(float (&d)[registers]) {
+#ifndef __CUDACPU__
+#pragma unroll
+  for (int i = 0; i < registers; ++i) asm volatile("" : "+f"(d[i])::"memory");
+#endif
+}
+
 // d = a * b, plus d unless `keep` is 0: a has 64 rows, b has `columns`, both 32 bytes of K (8 TF32 or 16 half-size
 // values). Asynchronous: d belongs to the tensor cores until wgmma_wait(). With row = lane / 4 a thread holds
 //   d[4 i], d[4 i + 1]: row 16 warp + row, columns 8 i + 2 (lane % 4) and the next;  d[4 i + 2], d[4 i + 3]: row + 8

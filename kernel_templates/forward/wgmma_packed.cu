@@ -25,9 +25,13 @@ SHAPE         = {values = [0, 1, 2], default = 0, help = "tile: 1 neighbouring p
 
 [derived]
 channels        = "layer.out_channels // layer.groups"
-tile            = "CHANNEL_TILE if CHANNEL_TILE else 8 if channels <= 8 else 16 if channels <= 16 else 24 if channels <= 24 else 32 if channels <= 32 else 48 if channels <= 48 else 64"
-run_sums        = "RUN // 2 if tile == 64 else RUN // 64 * tile // 2"
 parts           = "2 if precision == 'tf32x3' else 1"
+whole           = "8 if channels <= 8 else 16 if channels <= 16 else 24 if channels <= 24 else 32 if channels <= 32 else 48 if channels <= 48 else 64"
+most_tile       = "65536 // (64 * layer.kernel_h * layer.kernel_w) if parts == 2 else 64"
+half            = "whole if whole <= max(8, most_tile) else 16 if whole == 24 else whole // 2"
+quarter         = "half if half <= max(8, most_tile) else 16 if half == 24 else half // 2"
+tile            = "CHANNEL_TILE if CHANNEL_TILE else quarter if quarter <= max(8, most_tile) else 8"
+run_sums        = "parts * (RUN // 2 if tile == 64 else RUN // 64 * tile // 2)"
 packers         = "PACKERS if PACKERS < 3 else 2 if layer.kernel_d > 1 and CONSUMERS == 2 and BLOCKS_PER_SM == 1 else 0"
 most_runs       = "RUNS if RUNS else max(1, min((96 if CONSUMERS == 3 or packers else 128 if BLOCKS_PER_SM == 2 else 144) // run_sums, (512 if layer.kernel_d > 1 else 1024) // (RUN * CONSUMERS)))"
 row_bytes       = "parts * 32 * (RUN + (layer.kernel_w - 1) * layer.dilation_w)"

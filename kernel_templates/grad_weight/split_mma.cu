@@ -52,10 +52,10 @@ __global__ void __launch_bounds__(SplitMmaPlan<Layer, Tune, FIRST>::THREADS) spl
   using Group = typename Plan::Group;
   using Scalar = typename Layer::scalar;
   constexpr int TILE = Plan::TILE, STAGES = Plan::STAGES, TR = Plan::TR, THREADS = Plan::THREADS;
-  constexpr int X_PITCH = TILE + 4, GY_PITCH = Plan::gy_pitch(TILE), STAGE = Plan::stage_floats(TILE, TR);
+  constexpr int X_PITCH = Plan::pitch(TILE), GY_PITCH = Plan::gy_pitch(TILE), STAGE = Plan::stage_elements(TILE, TR);
   constexpr bool ROUNDS = Tune::precision == Precision::tf32;
   extern __shared__ float4 split_mma_shared[];
-  float* const shared = reinterpret_cast<float*>(split_mma_shared);
+  Scalar* const shared = reinterpret_cast<Scalar*>(split_mma_shared);
 
   int rest = blockIdx.x % Plan::TILES;
   const int share = blockIdx.x / Plan::TILES;
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(SplitMmaPlan<Layer, Tune, FIRST>::THREADS) spl
   }
 
   const auto copy_next = [&](int stage) {
-    float* to = shared + stage * STAGE;
+    Scalar* to = shared + stage * STAGE;
     RowSource<Scalar> x;
     x.row = input + (next.n * Layer::in_channels + group * Plan::CI + m0) * in_plane +
             (1LL * next.d * sizes.in_h + next.h) * sizes.in_w;
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(SplitMmaPlan<Layer, Tune, FIRST>::THREADS) spl
       const_loop<0, Group::PLANES>([&](auto plane) {
         constexpr int P = decltype(plane)::value;
         gy.first = (next.w + Group::low(P)) * Layer::stride_w + Group::residue(P);
-        float* const at = to + Plan::plane_at(P, TILE);
+        Scalar* const at = to + Plan::plane_at(P, TILE);
         copy_rows<THREADS, Plan::N, TILE, GY_PITCH, Layer::stride_w>(at, gy, gy_width);
         gy.first += TILE * Layer::stride_w;
         if constexpr (Group::halo(P) > 0)
@@ -115,14 +115,14 @@ __global__ void __launch_bounds__(SplitMmaPlan<Layer, Tune, FIRST>::THREADS) spl
   };
   const auto round_stage = [&](int stage) {
     if constexpr (ROUNDS) {
-      float* at = shared + stage * STAGE;
+      Scalar* at = shared + stage * STAGE;
       round_rows<THREADS, Plan::M, TILE, X_PITCH, 1>(at, x_width);
       at += Plan::M * X_PITCH;
 #pragma unroll 1
       for (int r = 0; r < TR; ++r, at += Plan::N * GY_PITCH)
         const_loop<0, Group::PLANES>([&](auto plane) {
           constexpr int P = decltype(plane)::value;
-          float* const own = at + Plan::plane_at(P, TILE);
+          Scalar* const own = at + Plan::plane_at(P, TILE);
           round_rows<THREADS, Plan::N, TILE, GY_PITCH, Layer::stride_w>(own, gy_width);
           if constexpr (Group::halo(P) > 0)
             round_rows<THREADS, Plan::N, Group::halo(P), GY_PITCH, Layer::stride_w>(own + TILE, gy_width);
@@ -133,8 +133,8 @@ __global__ void __launch_bounds__(SplitMmaPlan<Layer, Tune, FIRST>::THREADS) spl
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int wm = warp % Plan::WM, wn = warp / Plan::WM % Plan::WN, tr = warp / (Plan::WM * Plan::WN) % TR;
   const int position_share = warp / Plan::TILE_WARPS;
-  const float* const x_own = shared + (wm * Plan::MA * 16 + lane / 4) * X_PITCH + lane % 4 * 8;
-  const float* const gy_own = shared + Plan::M * X_PITCH +
+  const Scalar* const x_own = shared + (wm * Plan::MA * 16 + lane / 4) * X_PITCH + lane % 4 * 8;
+  const Scalar* const gy_own = shared + Plan::M * X_PITCH +
                               ((tr * Plan::WN + wn) * Plan::NB * 8 + lane / 4) * GY_PITCH + lane % 4 * 8;
   float4* const slot = partials + (1LL * share * Plan::PS + position_share) * Plan::SLOT +
                        (1LL * (blockIdx.x % Plan::TILES) * Plan::TILE_WARPS + warp % Plan::TILE_WARPS) *
@@ -175,8 +175,12 @@ __global__ void __launch_bounds__(SplitMmaPlan<Layer, Tune, FIRST>::THREADS) spl
       const auto multiply = [&](SplitMmaSums<Plan>& into) {
 #pragma unroll 1
         for (int block = position_share; block < TILE / 32; block += Plan::PS)
-          multiply_strips<Plan, X_PITCH, GY_PITCH>(into, x_own + stage * STAGE + block * 32,
-                                                   gy_own + stage * STAGE + block * 32);
+          if constexpr (Plan::NARROW)
+            multiply_halves<Plan, X_PITCH, GY_PITCH, Tune::precision == Precision::bf16>(
+                into, x_own + stage * STAGE + block * 32, gy_own + stage * STAGE + block * 32);
+          else
+            multiply_strips<Plan, X_PITCH, GY_PITCH>(into, x_own + stage * STAGE + block * 32,
+                                                     gy_own + stage * STAGE + block * 32);
       };
       if constexpr (Plan::THREE) {  // sums of one tile only are left to the tensor cores
         SplitMmaSums<Plan> few = {};

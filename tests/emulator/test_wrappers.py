@@ -27,6 +27,32 @@ def test_product_of_floats_has_the_error_of_tf32(kernels: Kernels) -> None:
     assert 1e-6 < error.max() < 2.0**-10
 
 
+@pytest.mark.parametrize("is_bfloat", [False, True])
+def test_product_of_16_bit_floats(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, is_bfloat: bool) -> None:
+    monkeypatch.setenv("CUDACPU_ORDER", "5")
+    rng = np.random.default_rng(3)
+    bits = [rng.integers(0, 2**16, shape, dtype=np.uint16) for shape in ((48, 32), (24, 32))]
+    for b in bits:  # moderate exponents; a few denormal numbers
+        b[...] = b & 0x8FFF | (0x3000 if is_bfloat else 0)
+        b[0, :4] = [1, 0x8003, 0x03FF if not is_bfloat else 0x7F, 0]
+    a, b = ((x.astype(np.uint32) << 16).view(np.float32) if is_bfloat else x.view(np.float16).astype(np.float32)
+            for x in bits)
+    out = np.full((48, 24), np.nan, np.float32)
+    assert kernels("wrappers")("run_half_product", *bits, out, 48, 24, 32, is_bfloat) == 0
+    scale = np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64).T
+    assert (np.abs(out - a.astype(np.float64) @ b.astype(np.float64).T) <= 2e-7 * scale).all()
+
+
+@pytest.mark.parametrize("is_bfloat", [False, True])
+def test_infinities_of_16_bit_floats(kernels: Kernels, is_bfloat: bool) -> None:
+    one, infinity = (0x3F80, 0x7F80) if is_bfloat else (0x3C00, 0x7C00)
+    a, b = np.full((16, 16), one, np.uint16), np.full((8, 16), one, np.uint16)
+    a[3, 5], a[4, 6] = infinity, infinity + 1
+    out = np.zeros((16, 8), np.float32)
+    assert kernels("wrappers")("run_half_product", a, b, out, 16, 8, 16, is_bfloat) == 0
+    assert (out[3] == np.inf).all() and np.isnan(out[4]).all() and (np.delete(out, [3, 4], 0) == 16).all()
+
+
 def test_a_forgotten_wait_shows(kernels: Kernels) -> None:
     a, b = np.ones((16, 16), np.float32), np.ones((16, 8), np.float32)
     out = np.zeros((16, 8), np.float32)

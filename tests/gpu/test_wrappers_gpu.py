@@ -31,6 +31,23 @@ def test_mma_and_asynchronous_copies(libraries: tuple[ctypes.CDLL, ctypes.CDLL])
     assert np.max(np.abs(gpu - emulated) / scale) < 1e-6  # operands rounded alike; only the sums' order differs
 
 
+@pytest.mark.parametrize("is_bfloat", [0, 1])
+def test_mma_of_16_bit_floats(libraries: tuple[ctypes.CDLL, ctypes.CDLL], is_bfloat: int) -> None:
+    rng = np.random.default_rng(4)
+    kind = torch.bfloat16 if is_bfloat else torch.float16
+    for exact in (True, False):
+        drawn = [rng.integers(-15, 16, s) if exact else rng.standard_normal(s) for s in ((48, 32), (24, 32))]
+        a, b = (torch.from_numpy(d).to(kind) for d in drawn)
+        bits = [t.view(torch.int16).numpy().view(np.uint16) for t in (a, b)]
+        gpu, emulated = both(libraries, "run_half_product", bits, np.full((48, 24), np.nan, np.float32), 48, 24, 32,
+                             is_bfloat)
+        if exact:
+            np.testing.assert_array_equal(gpu, (a.double() @ b.double().T).float().numpy())
+            np.testing.assert_array_equal(gpu, emulated)
+        scale = (a.double().abs() @ b.double().abs().T).numpy()
+        assert np.max(np.abs(gpu - emulated) / scale) < 1e-6
+
+
 def test_copies_of_a_part(libraries: tuple[ctypes.CDLL, ctypes.CDLL]) -> None:
     gpu, emulated = both(libraries, "run_partial", [np.arange(1, 49, dtype=np.uint8)], np.zeros(48, np.uint8))
     np.testing.assert_array_equal(gpu, emulated)
