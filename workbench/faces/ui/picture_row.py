@@ -31,8 +31,8 @@ def row(axis: PictureAxis, *, explain: int | None = None) -> tuple[str, float, s
 
 
 def _listed(axis: PictureAxis) -> int:
-    """How many taps are explained one by one; half as many where there are very many outputs to explain."""
-    return min(axis.kernel, _LISTED if axis.outputs <= 100 else _LISTED // 2)
+    """How many taps are explained one by one; fewer where there are very many outputs to explain."""
+    return min(axis.kernel, _LISTED // (1 if axis.outputs <= 100 else 2 if axis.outputs <= 200 else 4))
 
 
 def _x(place: int, cell: float) -> float:
