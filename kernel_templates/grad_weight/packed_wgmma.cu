@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(StripPlan<Layer, Tune>::THREADS, 1) packed_wgm
   using Plan = StripPlan<Layer, Tune>;
   constexpr int STAGES = Plan::STAGES, SLABS = Plan::SLABS;
   static_assert(STAGES >= 2, "two stages of this config do not fit into shared memory");
-  extern __shared__ __align__(1024) char strip_shared[];
+  extern __shared__ __align__(128) char strip_shared[];
   const unsigned shared = shared_address(strip_shared), barriers = shared + STAGES * Plan::STAGE + 2048;
   const auto full = [&](int stage) { return barriers + 8 * stage; };
   const auto empty = [&](int stage) { return barriers + 8 * (STAGES + stage); };

@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) stri
   using Plan = typename Shape::Plan;
   using Units = StripUnits<Layer, Tune>;
   constexpr int STAGES = Plan::STAGES, SLABS = Plan::SLABS;
-  extern __shared__ __align__(1024) char strip_shared[];
+  extern __shared__ __align__(128) char strip_shared[];
   char* const raw = strip_shared + STAGES * Plan::STAGE + 2048;
   const unsigned shared = shared_address(strip_shared), barriers = shared_address(raw) + Units::BYTES;
   if (threadIdx.x == 0) {

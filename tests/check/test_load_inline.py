@@ -14,6 +14,8 @@ from workbench.core.variants import find
 from workbench.drive.export import export_text
 from workbench.drive.recipe import Recipe
 from workbench.measure.check import native
+from workbench.measure.check.process import Raised
+from workbench.measure.check.verdict_text import build_question
 
 from ..require import require
 from .conftest import BAD_MODELS, failed
@@ -76,5 +78,20 @@ def test_findings_in_the_text() -> None:
 
 
 def test_kernelbenchs_own_text_rules() -> None:
-    assert native.kernelbench_text("try:\n    pass\n") == ["it contains 'pass'", "it contains 'try:'"]
-    assert native.kernelbench_text("x = 1  # pass\n") == []
+    kernel = 'load_inline("__global__ void k() {}")\n'
+    assert native.kernelbench_text(kernel + "try:\n    pass\n") == ["it contains 'pass'", "it contains 'try:'"]
+    assert native.kernelbench_text(kernel + "x = 1  # pass\n") == []
+    assert native.kernelbench_text("import torch\n") == ["it lacks __global__", "it lacks load_inline"]
+    assert native.kernelbench_text("import triton\n") == []  # there other rules hold
+
+
+def test_a_line_of_nvcc_is_told_as_the_line_of_the_file() -> None:
+    """As on a GPU, where load_inline writes cuda.cu with three lines of its own above the source."""
+    text = _text("does_not_compile")
+    line = next(n for n, words in enumerate(text.splitlines(), 1) if "* weight[" in words)
+    source = text.split('cuda_source = r"""')[1].split('"""')[0]
+    in_cuda = 3 + next(n for n, words in enumerate(source.splitlines(), 1) if "* weight[" in words)
+    error = Raised({"type": "RuntimeError", "where": "load_inline", "message": f'/tmp/x/cuda.cu({in_cuda}): error: identifier '
+                    '"weight" is undefined\n', "detail": {"calls": [{"cuda_sources": [source], "cpp_sources": []}]}})
+    question = build_question(error, text, emulated=False)
+    assert f"line {line}: identifier" in question.seen and question.advice == f"Open line {line}."

@@ -83,6 +83,24 @@ def test_run_show_resume_pack_compare(sessions: Path, tmp_path: Path) -> None:
     assert "__global__" in source.stdout
 
 
+def test_both_gradients_from_one_launch(sessions: Path, tmp_path: Path) -> None:
+    layer = ("--layer", "ConvTranspose1d(9, 10, 3, stride=2)", "--input-size", "20")
+    done = cli("run", *layer, "--direction", "backward", "--session", "both", "--json", "--effort", "quick",
+               sessions=sessions)
+    trials = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, done.stderr
+    assert sorted((t["kind"], t["name"], t["direction"]) for t in trials) == [
+        ("baseline", "eager", "backward"), ("candidate", "fused_mma", "backward")]
+    assert all(set(t["errors"]) == {"grad_input", "grad_weight", "grad_bias"} for t in trials)
+    out = tmp_path / "both.py"
+    made = cli("export", "--session", "both", "--out", str(out), sessions=sessions)
+    assert made.returncode == 0 and '"backward": (' in out.read_text(), made.stderr
+    made = cli("export", *layer, "--backward", "fused_mma", "--grad-input", "naive_gather", "--out", str(out),
+               sessions=sessions)
+    assert made.returncode == 0 and "both gradients from one launch" in out.read_text(), made.stderr
+    assert cli("export", *layer, "--backward", "naive_gather", sessions=sessions).returncode == 2
+
+
 def test_a_wrong_kernel_is_exit_1_with_its_status(sessions: Path, tmp_path: Path) -> None:
     import shutil
     shutil.copytree(ROOT / "kernel_templates", tmp_path / "templates")

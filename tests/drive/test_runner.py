@@ -78,14 +78,26 @@ def test_tensors_that_no_machine_holds_are_out_of_memory_for_pytorch_too(judge: 
         assert trial.status is Status.OUT_OF_MEMORY and trial.headline and trial.kernel_ms is None
 
 
-def test_a_defect_of_ours_costs_one_trial_not_the_run(judge: Judge, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An order that the worker cannot carry out, once."""
-    honest, orders = runner._judge_order, iter([{"effort": "no such effort"}])
-    monkeypatch.setattr(runner, "_judge_order", lambda *words: honest(*words) | next(orders, {}))
-    run, session = judge(good(BLOCK=128), good(BLOCK=256), time=False)
-    first, second = session.trials()
-    assert first.status is Status.WORKER_DIED and "no such effort" in first.headline and first.detail["log_tail"]
-    assert second.ok and run.state == "done"
+def test_what_nobody_foresaw_in_a_worker_costs_one_trial_not_the_run(judge: Judge, runner: Runner) -> None:
+    """The kept truth of one direction is cut short behind the worker's back, as by a full disk: reading it raises there."""
+    other = Workload(WORKLOAD.layer, 1, (4, 6))
+    before = set(runner.work_dir.glob("truth-*"))
+    judge(good(BLOCK=128), workload=other, time=False)
+    kept = set(runner.work_dir.glob("truth-*")) - before
+    assert kept
+    for path in kept:
+        if path.suffix == ".f64":
+            path.write_bytes(path.read_bytes()[:16])
+    gradient = Candidate(find("naive_gather", "grad_input"), WORKLOAD.layer, "float32", {})
+    run, session = judge(good(BLOCK=128), gradient, workload=other, time=False, name="cut")
+    trials = {t.direction: t for t in session.trials()}
+    assert trials["forward"].status is Status.WORKER_DIED and "ValueError" in trials["forward"].headline, trials["forward"]
+    assert trials["forward"].detail["log_tail"] and trials["forward"].advice
+    assert trials["grad_input"].ok and run.state == "done"
+    for path in kept:
+        path.unlink()
+    _, session = judge(good(BLOCK=128), workload=other, time=False, name="mended")
+    assert session.trials()[0].ok
 
 
 def test_a_trial_records_what_it_needs(judge: Judge) -> None:

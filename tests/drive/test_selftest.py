@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from workbench.core.errors import BadRequest
 from workbench.core.trial import Status
 from workbench.core.variants import discover
 from workbench.drive import selftest
-from workbench.drive.selftest import BAD_KERNELS, RED_TEAM, Attack, Result, attacks, kept, summary
+from workbench.drive.selftest import BAD_KERNELS, RED_TEAM, Result, attacks, chosen, kept, summary
 
 KERNELS = [a for a in attacks() if a.kind == "kernel"]
 MODULES = [a for a in attacks() if a.kind == "module"]
@@ -26,31 +28,34 @@ def test_at_least_25_attacks_and_every_fixture_is_one(tmp_path: Path) -> None:
     assert all(Status(status) and kind in ("cpu", "cuda") for a in attacks() for kind, status in a.expected.items())
 
 
-def _only(monkeypatch: pytest.MonkeyPatch, *names: str, **changed: str) -> None:
-    chosen = [a for a in attacks() if a.name in names or a.kind == "control"]
-    chosen = [Attack(a.name, a.kind, {"cpu": changed.get(a.name, a.expected["cpu"])}, a.idea, a.direction, a.group)
-              for a in chosen]
-    monkeypatch.setattr(selftest, "attacks", lambda: chosen)
-
-
-def test_attacks_are_caught_and_the_result_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
-    _only(monkeypatch, "trusts_what_is_there", "lazy_when_repeated", "zeros_when_repeated", "knows_the_seeds",
-          "replays_by_pointer", "exits_quietly", "prints_ok_and_is_wrong", "touches_sessions", "half")
-    found = selftest.selftest("cpu")
+def test_attacks_are_caught() -> None:
+    found = selftest.selftest("cpu", wanted=chosen([
+        "trusts_what_is_there", "lazy_when_repeated", "zeros_when_repeated", "knows_the_seeds", "replays_by_pointer",
+        "exits_quietly", "prints_ok_and_is_wrong", "touches_sessions", "half"]))
     print(*found, sep="\n")
     assert len(found) == 12 and all(r.caught for r in found)
     assert summary(found) == "11 of 11 attacks caught"
-    when, again = kept("cpu")
-    assert when > 0 and again == found
 
 
-def test_what_is_not_as_expected_is_missed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
-    _only(monkeypatch, "returns_zeros", returns_zeros="UNWRITTEN")
-    found = {r.name: r for r in selftest.selftest("cpu")}
+def test_what_is_not_as_expected_is_missed() -> None:
+    """An attack that is expected to get another status than it does."""
+    wrong = [replace(a, expected={"cpu": "UNWRITTEN"}) if a.name == "returns_zeros" else a for a in chosen(["returns_zeros"])]
+    found = {r.name: r for r in selftest.selftest("cpu", wanted=wrong)}
     assert not found["returns_zeros"].caught and found["returns_zeros"].status == "MISMATCH"
     assert summary(list(found.values())) == "0 of 1 attacks caught; not as expected: returns_zeros"
+
+
+def test_an_attack_that_there_is_not_is_a_bad_request() -> None:
+    with pytest.raises(BadRequest, match="There is no attack 'return_zeros'; did you mean returns_zeros"):
+        chosen(["return_zeros"])
+
+
+def test_the_last_result_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
+    results = [Result("a", "kernel", "an idea", "OK", "OK", "Nothing.", True)]
+    selftest.keep(results, "cpu")
+    when, again = kept("cpu")
+    assert when > 0 and again == results
 
 
 def test_no_result_is_no_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from workbench.measure.build import build
 # kernel -> status on a GPU, and words of its headline; a race or a divergent barrier may go unnoticed there
 STATUS = {
     "too_many_threads": ("LAUNCH_FAILED", "The launch failed: invalid"),
+    "too_much_shared": ("LAUNCH_FAILED", "The launch failed: invalid"),
     "huge_workspace": ("OUT_OF_MEMORY", "free on cuda:0"),
     "skips_last_row": ("UNWRITTEN", "the first at y[1, 3, 8, 0]"),
     "writes_only_once": ("UNWRITTEN", "Not one value of y"),
@@ -44,6 +45,9 @@ STATUS = {
     "right_at_first": ("MISMATCH", " tim"),
     "adds_to_old": ("NON_FINITE", "of grad_weight are NaN"),
     "forgets_grad_bias": ("UNWRITTEN", "grad_bias"),
+    "input_gradient_lacks_a_tap": ("MISMATCH", "grad_input"),
+    "weight_gradient_doubled": ("MISMATCH", "grad_weight"),
+    "forgets_last_input": ("UNWRITTEN", "grad_input"),
 }
 # 5 * 4 * 2^27 = 2.7e9 outputs
 HUGE = Workload(ConvTranspose(1, 1, 4, 2, stride=2), 5, (1 << 26,))
@@ -118,6 +122,11 @@ def test_bad_kernels(worker: WorkerProcess, bad: dict, name: str) -> None:
     status, words = STATUS[name]
     assert (result["status"], words in result["headline"]) == (status, True), result["headline"]
     assert result["kernel_ms"] is None and result["restart"] is False
+
+
+def test_an_error_left_in_the_runtime_is_not_the_next_kernels(worker: WorkerProcess, bad: dict, naive: dict) -> None:
+    assert _judge(worker, bad["too_much_shared"], WORKLOAD)["status"] == "LAUNCH_FAILED"
+    assert _judge(worker, naive["forward float32"], WORKLOAD)["status"] == "OK"
 
 
 def test_an_illegal_address_costs_only_its_process(worker: WorkerProcess, bad: dict, naive: dict) -> None:

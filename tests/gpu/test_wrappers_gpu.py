@@ -3,47 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from tests.gpu.both import both, build_both
 from tests.require import require
-from workbench.core.env import find_toolchain
-from workbench.measure.emulator import COMPILE_FLAGS, INCLUDE_DIRS, LINK_FLAGS, translate
-
-FIXTURE = Path(__file__).resolve().parents[1] / "emulator" / "fixtures" / "wrappers.cu"
-COMMON = Path(__file__).resolve().parents[2] / "kernel_templates" / "common"
 
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, ctypes.CDLL]:
-    """(real, emulated): the same file built by nvcc and by the emulator's compiler."""
     require(torch.cuda.is_available(), "an NVIDIA GPU")
-    folder, tools = tmp_path_factory.mktemp("wrappers"), find_toolchain()
     arch = "sm_" + "".join(map(str, torch.cuda.get_device_capability()))
-    subprocess.run([str(tools.nvcc), "-std=c++17", f"-arch={arch}", "-shared", "-Xcompiler", "-fPIC", f"-I{COMMON}",
-                    f"-I{COMMON.parent}", str(FIXTURE), "-o", str(folder / "real.so")], check=True)
-    (folder / "emulated.cpp").write_text(translate(FIXTURE.read_text()))
-    subprocess.run([str(tools.cxx), *COMPILE_FLAGS, "-fPIC", "-shared", *(f"-I{d}" for d in INCLUDE_DIRS), f"-I{COMMON}",
-                    f"-I{COMMON.parent}", "-x", "c++", str(folder / "emulated.cpp"), "-o", str(folder / "emulated.so"),
-                    *LINK_FLAGS], check=True)
-    return ctypes.CDLL(str(folder / "real.so")), ctypes.CDLL(str(folder / "emulated.so"))
-
-
-def both(libraries: tuple[ctypes.CDLL, ctypes.CDLL], function: str, arrays: list[np.ndarray], out: np.ndarray,
-         *numbers: int) -> tuple[np.ndarray, np.ndarray]:
-    """The result of a launcher on the GPU and on the emulator."""
-    real, emulated = libraries
-    on_gpu = [torch.from_numpy(a.copy().view(np.uint8).reshape(-1)).cuda() for a in (*arrays, out)]
-    code = getattr(real, function)(*(ctypes.c_void_p(t.data_ptr()) for t in on_gpu), *map(ctypes.c_int, numbers))
-    torch.cuda.synchronize()
-    assert code == 0
-    here = [a.copy() for a in (*arrays, out)]
-    assert getattr(emulated, function)(*(ctypes.c_void_p(a.ctypes.data) for a in here), *map(ctypes.c_int, numbers)) == 0
-    return on_gpu[-1].cpu().numpy().view(out.dtype).reshape(out.shape), here[-1]
+    return build_both("wrappers", tmp_path_factory.mktemp("wrappers"), arch=arch)
 
 
 def test_mma_and_asynchronous_copies(libraries: tuple[ctypes.CDLL, ctypes.CDLL]) -> None:

@@ -23,6 +23,7 @@ ALL_GUARDS = {"poison", "guard_zone", "nan", "inputs", "recheck"}
 # kernel -> status, and words that the headline must have
 STATUS = {
     "too_many_threads": ("LAUNCH_FAILED", "2048"),
+    "too_much_shared": ("LAUNCH_FAILED", "307200 bytes of dynamic shared memory"),
     "huge_workspace": ("OUT_OF_MEMORY", "024 TiB, "),
     "skips_last_row": ("UNWRITTEN", "21 values of y were never written, the first at y[1, 3, 8, 0]"),
     "writes_only_once": ("UNWRITTEN", "Not one value of y"),
@@ -45,15 +46,19 @@ STATUS = {
     "prints_a_verdict": ("OK", "Right in all checks."),
     "adds_to_old": ("NON_FINITE", "of grad_weight are NaN"),
     "forgets_grad_bias": ("UNWRITTEN", "Not one value of grad_bias"),
+    "input_gradient_lacks_a_tap": ("MISMATCH", "of grad_input is wrong"),
+    "weight_gradient_doubled": ("MISMATCH", "of grad_weight is wrong"),
+    "forgets_last_input": ("UNWRITTEN", "1 value of grad_input"),
 }
 ENDED = {"writes_to_null": signal.SIGSEGV, "never_ends": 0}
 WHERE = {"skips_unreached": CROPPED, "changes_input": CROPPED}
 TIMED = {"right_at_first"}
-GRAD_WEIGHT = {"adds_to_old", "forgets_grad_bias"}
+DIRECTION = {"adds_to_old": "grad_weight", "forgets_grad_bias": "grad_weight", "input_gradient_lacks_a_tap": "backward",
+             "weight_gradient_doubled": "backward", "forgets_last_input": "backward"}
 
 
 def _judged(bad: Built, root: Path, scratch: Path, name: str, **more: Any) -> dict[str, Any] | Ended:
-    candidate = bad_candidate(root, name, direction="grad_weight" if name in GRAD_WEIGHT else "forward")
+    candidate = bad_candidate(root, name, direction=DIRECTION.get(name, "forward"))
     workload: Workload = more.pop("workload", WHERE.get(name, WORKLOAD))
     limit_s = 4.0 if ENDED.get(name) == 0 else 60.0
     return judge_apart(order(bad, candidate, workload, scratch, time=name in TIMED, **more), limit_s=limit_s)

@@ -49,6 +49,8 @@ def test_the_ladder() -> None:
     assert ladder("quick", dense, "cuda:0") == ["tf32_on", "tf32_off"]
     strong = ladder("strong", dense, "cuda:0")
     assert len(strong) == len(set(strong)) == 11 and set(strong) <= set(WAYS)
+    plain = [key for key in strong if not WAYS[key].benchmark]
+    assert plain == strong[-len(plain):]  # cuDNN keeps what it chose first: what may choose comes first
     assert "as_convolution" not in ladder("strong", STRIDED, "cuda:0")
     assert "channels_last" not in ladder("strong", Workload(ConvTranspose(1, 2, 2, 3), 1, (9,)), "cuda:0")
     assert [WAYS[key].name for key in strong if not WAYS[key].drop_in] == [

@@ -12,10 +12,11 @@ import pytest
 from tests.require import require
 from workbench.core.candidate import Candidate, why_not
 from workbench.core.env import find_toolchain
+from workbench.core.gpu import gpu_limits
 from workbench.core.layer import ConvTranspose
 from workbench.core.template import render, render_batch
 from workbench.core.toolchain import nvcc_problem
-from workbench.core.variants import TEMPLATES, discover
+from workbench.core.variants import TEMPLATES, Variant, discover
 from workbench.measure.resources import NVCC_FLAGS, TORCH_NVCC_FLAGS, parse_ptxas
 
 from .test_matrix import dtypes
@@ -25,14 +26,23 @@ LAYERS = [ConvTranspose(1, 32, 64, 5, dilation=3, bias=False), ConvTranspose(2, 
           ConvTranspose(3, 32, 32, (3, 5, 7), 2, (1, 2, 3), 1, 4)]
 
 
+def shared_memory(variant: Variant, sm: int) -> dict[str, int]:
+    """The default config; where that may ask for more shared memory than the GPU has, the most of it that there is."""
+    name, most = "SHARED_KB", gpu_limits(sm)["shared_per_block"] // 1024
+    tunable = next((t for t in variant.tune if t.name == name), None)
+    if tunable is None or tunable.default <= most:
+        return {}
+    return {name: max(v for v in tunable.values if v <= most)}
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_90a"])
 @pytest.mark.parametrize("direction", sorted({v.direction for v in VARIANTS}))
 def test_compiles_without_spills(direction: str, arch: str, tmp_path: Path) -> None:
     tools = find_toolchain()
     problem = nvcc_problem(tools, None)
     require(problem is None, str(problem))
-    members = [Candidate(v, layer, dtype, {}, form=form) for v in VARIANTS if v.direction == direction
-               for dtype in dtypes(v) for form in v.forms
+    members = [Candidate(v, layer, dtype, shared_memory(v, int(arch[3:5])), form=form) for v in VARIANTS
+               if v.direction == direction for dtype in dtypes(v) for form in v.forms
                for layer in (LAYERS if form == "constant" else LAYERS[:1])]
     own = arch if arch.endswith("a") else ""
     members = [one for one in members if one.variant.arch == own and why_not(one, sm=int(arch[3:5])) is None]

@@ -119,6 +119,18 @@ def test_several_values_of_a_tunable_make_several_candidates(page):
     assert run_button(page).label == "Run 11"
 
 
+def test_both_gradients_from_one_launch_are_a_direction(page):
+    page.selectbox(key="precision").select("tf32")
+    opened(page)
+    before = int(run_button(page).label.split()[1])
+    page.segmented_control(key="direction").select("backward")
+    opened(page)
+    assert [c.key for c in page.checkbox if c.key.startswith("tick ")] == ["tick backward fused_mma"]
+    page.checkbox(key="tick backward fused_mma").uncheck()
+    opened(page)
+    assert int(run_button(page).label.split()[1]) == before - 1
+
+
 def test_the_page_process_has_no_torch():
     code = ("from streamlit.testing.v1 import AppTest; import sys; "
             f"at = AppTest.from_file({str(APP)!r}, default_timeout=60); at.run(); "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from workbench.core.presets import preset
@@ -79,7 +80,7 @@ def test_the_table_has_the_verdict_first_and_no_time_for_a_wrong_result():
     assert list(table.columns[:2]) == ["status", "verdict"]
     assert list(table["variant"]) == ["fast", "slow", "wrong", "eager, TF32 on", "eager, TF32 off"]
     wrong = table[table["variant"] == "wrong"].iloc[0]
-    assert wrong["median_ms"] != wrong["median_ms"] and wrong["verdict"] == ""
+    assert pd.isna(wrong["median_ms"]) and pd.isna(wrong["speedup"]) and wrong["verdict"] == ""
     assert table.iloc[0]["speedup"] == pytest.approx(4.29 / 2.2)
 
 
@@ -87,8 +88,7 @@ def test_emulated_times_have_no_speedup_floor_or_gpu_verdict():
     trials = [trial("eager", 0.33, kind="baseline", device=CPU), trial("naive_gather", 42.0, device=CPU)]
     row = report.frame(trials).iloc[0]
     assert row["verdict"] == report.EMULATED and row["median_ms"] == 42.0
-    assert row["speedup"] is None or row["speedup"] != row["speedup"]
-    assert row["of_limit"] is None or row["of_limit"] != row["of_limit"]
+    assert row["speedup"] is None and row["of_limit"] is None and row["floor_ms"] is None
     head = report.headline(trials)
     assert head.badge == report.EMULATED
     assert "42.0 ms on the CPU emulator: says nothing about a GPU" in head.evidence
@@ -122,6 +122,35 @@ def test_pairs_of_two_sessions():
     assert [(p.a.name, p.verdict) for p in found] == [("naive_gather", report.FASTER)]
     assert report.pairs([trial("v", 1.0)], [trial("v", 2.0, device=A100)])[0].ratio is None
     assert report.pairs([trial("v", 1.0, device=CPU)], [trial("v", 2.0, device=CPU)])[0].verdict == report.EMULATED
+
+
+def test_a_module_is_not_one_more_candidate():
+    ours = replace(trial("ModelNew", None, kind="module", direction="backward", device=CPU),
+                   module_ms={"forward": timing(2.0), "backward": timing(5.0)})
+    wrong = trial("b", None, status=Status.MISMATCH, device=CPU)
+    assert report.headline([trial("a", 1.0, device=CPU), ours]).sentence == (
+        "1 of 1 candidates and ModelNew are right in all checks")
+    assert report.headline([trial("a", 1.0, device=CPU), wrong, ours]).sentence == (
+        "1 of 2 candidates are wrong, the first is b forward")
+
+
+def test_where_the_verdict_is_unsure_nobody_is_as_fast_as_anybody():
+    mine = trial("mine", 20.0, samples=4)
+    ratio = report.speedup(mine, pytorch()[1])
+    said = report.verdict_sentence("mine forward", ratio, pytorch()[1])
+    assert said == ("No clear winner: mine forward 0.21× the best PyTorch (eager, TF32 off), fewer than 5 samples, so no "
+                    "interval")
+
+
+def test_the_cpu_has_no_spread_and_tiny_times_have_their_unit():
+    there = [trial("eager", 0.33, kind="baseline", device=CPU), trial("eager, TF32 off", 4.29, kind="baseline")]
+    table = report.frame(there).set_index("variant")
+    assert pd.isna(table.loc["eager", "spread"]) and table.loc["eager, TF32 off", "spread"] == pytest.approx(1.0)
+    figure = plots.bars([trial("tiny", 0.00481, "tf32"), trial("eager, TF32 on", 0.012, "tf32", kind="baseline")],
+                        floors={"forward": 0.000402})
+    texts = [note.text for note in figure.layout.annotations]
+    assert "floor 0.402 µs" in texts and "best PyTorch 0.0120" in texts
+    assert any(text.startswith("4.81 µs") for text in texts)
 
 
 def test_bars_show_right_results_only_and_cut_long_ones():

@@ -36,7 +36,8 @@ class Question:
 @dataclass(frozen=True)
 class CheckReport:
     """All of one check. `smallest`: the smallest failing case; `mistake`: what wrong values look like; `kernelbench`:
-    its verdicts beside ours; `times`: module_ms, where everything was right; `confined`: how the file was run."""
+    its verdicts beside ours; `times`: module_ms, where everything was right; `speed`: the same as a sentence; `confined`:
+    how the file was run."""
 
     name: str
     reference: str
@@ -46,6 +47,7 @@ class CheckReport:
     mistake: dict[str, Any] = field(default_factory=dict)
     kernelbench: dict[str, Any] = field(default_factory=dict)
     times: dict[str, Any] = field(default_factory=dict)
+    speed: str = ""
     confined: str = ""
     seed: int = 0
     seconds: float = 0.0
@@ -96,6 +98,8 @@ class CheckReport:
             facts.append(f"Looks like: {self.mistake['found']}.")
         explained = ("values", "other_sizes", "other_arguments") if facts else ()
         facts += [q.seen.removeprefix("No. ") for q in self.failed if q.key not in explained]
+        if not self.failed and self.speed:
+            facts = [f"module_ms: {self.speed}."]
         if not facts:
             skipped = [q for q in self.questions if q.answer is Answer.SKIPPED]
             facts = [f"Not answered: {len(skipped)} questions; {skipped[0].seen}"] if skipped else []

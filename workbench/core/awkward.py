@@ -39,6 +39,8 @@ ONE_D = [
     _work(12, 1, 1, 6, 9, 4, stride=3, dilation=3, groups=3),
     _work(23, 2, 1, 17, 17, 3, groups=17, stride=2, padding=1, bias=True),   # depthwise
     _work(23, 1, 1, 3, 33, 5, groups=3, dilation=2, bias=True),              # depthwise with a multiplier
+    _work(31, 2, 1, 5, 10, 9, groups=5, stride=4, padding=2, output_padding=1, bias=True),
+    _work(150, 1, 1, 2, 6, 3, groups=2, stride=3, dilation=2, padding=7),    # depthwise, cropped
     _work(20, 2, 1, 33, 3, 3, groups=3, stride=3, padding=1),
     _work(5, 1, 1, 3, 2, 13),                                        # kernel longer than the input
     _work(4, 2, 1, 2, 3, 17, stride=2, padding=8, dilation=2, bias=True),
@@ -65,6 +67,8 @@ TWO_D = [
     _work((7, 6), 1, 2, 9, 6, 3, groups=3, stride=(1, 2), padding=1, bias=True),
     _work((6, 6), 2, 2, 17, 17, 3, groups=17, dilation=(2, 1)),
     _work((5, 5), 1, 2, 6, 18, (2, 3), groups=6, stride=3, bias=True),
+    _work((9, 13), 2, 2, 5, 15, 4, groups=5, stride=2, padding=1, bias=True),     # depthwise, multiplier 3
+    _work((37, 5), 1, 2, 3, 6, (2, 5), groups=3, stride=(3, 1), dilation=(2, 3), padding=(1, 4)),
     _work((2, 3), 1, 2, 3, 4, (5, 7), padding=(2, 3), bias=True),
     _work((3, 2), 2, 2, 2, 3, (7, 4), stride=(2, 3), padding=(5, 2), dilation=(1, 2), output_padding=(1, 2)),
     _work((9, 8), 1, 2, 3, 3, 3, padding=(4, 3)),
@@ -86,6 +90,7 @@ THREE_D = [
     _work((2, 2, 3), 2, 3, 9, 6, (3, 4, 5), groups=3, padding=(1, 2, 3), bias=True),
     _work((3, 4, 3), 1, 3, 17, 17, (2, 2, 3), groups=17, stride=(1, 2, 2), dilation=(3, 1, 2),
           output_padding=(2, 1, 1)),
+    _work((3, 5, 7), 2, 3, 3, 6, 3, groups=3, stride=2, output_padding=1, bias=True),  # depthwise, multiplier 2
     _work((2, 1, 2), 1, 3, 3, 2, (5, 3, 4), stride=(1, 2, 1), padding=(2, 1, 0), bias=True),
     _work((5, 4, 6), 3, 3, 2, 3, 3, stride=(2, 1, 2), padding=(4, 1, 5)),
     _work((12, 13, 14), 1, 3, 1, 2, (1, 2, 2), bias=True),

@@ -15,6 +15,7 @@ from .errors import BadRequest
 
 FORWARD, GRAD_INPUT, GRAD_WEIGHT, BACKWARD = "forward", "grad_input", "grad_weight", "backward"
 DIRECTIONS = (FORWARD, GRAD_INPUT, GRAD_WEIGHT)
+LAUNCHES = (*DIRECTIONS, BACKWARD)  # what one launch may compute: BACKWARD is both gradients at once
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # bytes per element
 MEMORY_FORMATS = ("contiguous", "channels_last")
 _PER_DIMENSION = ("kernel_size", "stride", "padding", "output_padding", "dilation")

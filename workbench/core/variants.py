@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import BadRequest, RenderError
-from .layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT
+from .layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES
 
 PRECISIONS = ("ieee", "tf32", "tf32x3", "fp16", "bf16", "fp64")
 PRECISIONS_OF = {"float32": ("ieee", "tf32", "tf32x3"), "float16": ("fp16",), "bfloat16": ("bf16",),
@@ -112,7 +112,7 @@ def _root(root: Path | None) -> Path:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    for direction in (*DIRECTIONS, BACKWARD):
+    for direction in LAUNCHES:
         yield from sorted((root / direction).glob("*.cu"))
 
 
@@ -140,8 +140,7 @@ def _in_reading_order(variants: list[Variant]) -> list[Variant]:
         ready = [v for v in waiting if f"{v.direction}/{v.after}" not in keys or v.after == v.name] or waiting[:1]
         placed.append(ready[0])
         waiting.remove(ready[0])
-    order = (*DIRECTIONS, BACKWARD)
-    return sorted(placed, key=lambda v: order.index(v.direction))
+    return sorted(placed, key=lambda v: LAUNCHES.index(v.direction))
 
 
 def _checked(head: dict[str, Any], text: str, path: Path) -> Variant:

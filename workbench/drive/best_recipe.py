@@ -8,9 +8,9 @@ from ..core import numbers
 from ..core.best_known import BestKnown, best_config
 from ..core.env import gpus
 from ..core.errors import BadRequest
-from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
+from ..core.layer import LAUNCHES, Workload
 from ..core.presets import parse_preset
-from .recipe import Recipe
+from .recipe import Recipe, fastest
 
 DEFAULT_ARCH = "sm_90"     # where there is no GPU to ask
 
@@ -23,7 +23,7 @@ def arch_of(device: str = "auto") -> str:
     return f"sm_{card.sm}" if card else DEFAULT_ARCH
 
 
-def best_known(workload: Workload, arch: str, *, precision: str = "", directions: Iterable[str] = DIRECTIONS
+def best_known(workload: Workload, arch: str, *, precision: str = "", directions: Iterable[str] = LAUNCHES
                ) -> dict[str, BestKnown]:
     """Direction -> its entry; directions without one are absent.
 
@@ -46,15 +46,9 @@ def nothing_known(workload: Workload, arch: str, precision: str) -> str:
 
 def best_recipe(workload: Workload, arch: str, *, precision: str = "") -> tuple[Recipe, list[BestKnown]]:
     """The recipe and the entries it is made of. Both gradients come from one launch where that is known as faster."""
-    entries = best_known(workload, arch, precision=precision, directions=(*DIRECTIONS, BACKWARD))
-    both = entries.pop(BACKWARD, None)
-    alone = [entries[d] for d in (GRAD_INPUT, GRAD_WEIGHT) if d in entries]
-    if both and (len(alone) < 2 or both.ms < sum(e.ms for e in alone)):
-        used = [e for e in (entries.get(FORWARD), both) if e]
-    else:
-        used = [entries[d] for d in DIRECTIONS if d in entries]
-    chosen = {GRAD_INPUT if e.direction == BACKWARD else e.direction: e.candidate(workload) for e in used}
-    return Recipe(workload, **chosen), used
+    entries = best_known(workload, arch, precision=precision)
+    used = [entries[d] for d in fastest({d: e.ms for d, e in entries.items()})]
+    return Recipe(workload, **{e.direction: e.candidate(workload) for e in used}), used
 
 
 def origin(entry: BestKnown) -> str:

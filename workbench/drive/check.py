@@ -11,18 +11,19 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..core import numbers
 from ..core.answers import Answer, CheckReport, Question, question_from_json
 from ..core.command import PROGRAM
 from ..core.env import environment
 from ..core.errors import BadRequest
 from ..core.layer import Workload
 from ..core.presets import parse_preset
-from ..core.trial import Timing
-from ..core.verdict import from_samples
+from ..core.trial import DEFAULT_ADVICE, Status
+from . import check_times
 from .device_lock import DeviceLock
 from .reference_text import reference_text
 from .worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
@@ -151,40 +152,29 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
 
 def _report(request: CheckRequest, result: dict[str, Any]) -> CheckReport:
     questions = tuple(question_from_json(q) for q in result["questions"])
-    times = {d: _timed(found) for d, found in (result.get("times") or {}).items()}
+    workload = Workload.from_json(result["workload"]) if result.get("workload") else None
+    times = {d: check_times.timed(found, d, workload, result.get("gpu") or {})
+             for d, found in (result.get("times") or {}).items()}
     if times:
         questions = tuple(_with_times(q, times) for q in questions)
     return CheckReport(
         name=request.name, reference=request.reference_name,
         device=f"{request.device} (emulator)" if result.get("emulated") else request.device, questions=questions,
         smallest=result.get("smallest") or {}, mistake=result.get("mistake") or {},
-        kernelbench=result.get("kernelbench") or {}, times=times, confined=result["confined"],
+        kernelbench=result.get("kernelbench") or {}, times=times,
+        speed="; ".join(check_times.sentence(d, t) for d, t in times.items()), confined=result["confined"],
         seed=result.get("seed", 0), seconds=result.get("seconds", 0.0), environment=environment(),
         command=shlex.join([*PROGRAM.split(), "check", *request.command]) if request.command else "")
 
 
-def _timed(found: dict[str, Any]) -> dict[str, Any]:
-    """One direction: our time, each baseline's, and the verdict against the fastest of them."""
-    ours = Timing(**found["ours"])
-    rows = []
-    for baseline in found["baselines"]:
-        ratio = from_samples(found["samples"], baseline["samples"])
-        rows.append({"name": baseline["name"], "median_ms": baseline["timing"]["median_ms"], "ratio": ratio.value,
-                     "low": ratio.low, "high": ratio.high, "verdict": str(ratio.verdict)})
-    best = min(rows, key=lambda r: r["median_ms"])
-    return {"median_ms": ours.median_ms, "samples": ours.samples, "calls": found["calls"], "checked": found["checked"],
-            "baselines": rows, "against": best["name"], "ratio": best["ratio"], "low": best["low"], "high": best["high"],
-            "verdict": best["verdict"]}
-
-
 def _with_times(question: Question, times: dict[str, Any]) -> Question:
-    from dataclasses import replace
-
-    from ..core import numbers
     if question.key != "times":
         return question
-    words = [f"{d} {numbers.time(t['median_ms'])}, {t['verdict']}: {numbers.ratio(t['ratio'])} against {t['against']}"
-             for d, t in times.items()]
+    impossible = next((d for d, t in times.items() if t["implausible"]), None)
+    if impossible:
+        return replace(question, answer=Answer.FAILED, seen=f"No. {check_times.sentence(impossible, times[impossible])}.",
+                       status=str(Status.IMPLAUSIBLE), advice=DEFAULT_ADVICE[Status.IMPLAUSIBLE])
+    words = [f"{d} {numbers.time(t['median_ms'])}, {t['verdict']}: {check_times.sentence(d, t)}" for d, t in times.items()]
     return replace(question, seen=f"module_ms: {'; '.join(words)}.")
 
 

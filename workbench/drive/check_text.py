@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from typing import Any
 
 from ..core import numbers
 from ..core.answers import Answer, CheckReport
+from .check_times import floor_text, sentence
+from .tables import aligned
 
 _MARKS = {Answer.FAILED: "x", Answer.SKIPPED: "-", Answer.WARNED: "!", Answer.PASSED: "+", Answer.NOTE: "i"}
 _WIDTH = 118
@@ -62,29 +65,80 @@ def _mistake(report: CheckReport) -> list[str]:
             *([f"  Differs: {', '.join(found['differs'])}."] if found["differs"] else [])]
 
 
-def _kernelbench(report: CheckReport) -> list[str]:
+def kernelbench_rows(report: CheckReport) -> list[tuple[str, bool | None, str]]:
+    """(who, passed or None where it was not asked, by which rule), ours last."""
     found = report.kernelbench
     if not found:
         return []
-    word = {True: "passed", False: "failed"}
-    theirs = f"KernelBench, {found['tolerance']:g}: {word[found['strict']]}; older rule, 1e-2: {word[found['loose']]}"
-    return ["", "KernelBench's verdict beside ours",
-            f"  {theirs}; forward only, {found['trials']} inputs. This judge: {word[found['ours']]}.",
-            *_wrapped(found["reason"] or ("" if found["strict"] else found["why"]), "  ")]
+    values = "strict" in found
+    not_run = "not asked: the file does not run here"
+    text = found.get("text", [])
+    forward = f"forward only, {found['trials']} inputs" if values else not_run
+    rule = "values" if not values else "1e-4" if found["tolerance"] < 1e-3 else "1e-2"
+    return [(f"KernelBench, {rule}", found.get("strict"), forward),
+            ("KernelBench, 1e-2 (older)", found.get("loose"), forward),
+            ("KernelBench, text", not text, f"{'; '.join(text)}" if text else "no forbidden word"),
+            ("this judge", not report.failed if report.answered else None, "every question above")]
+
+
+def kernelbench_reason(report: CheckReport) -> str:
+    """Why its verdicts and ours differ; "" where they agree and nothing needs a word."""
+    found = report.kernelbench
+    words = [found.get("reason") or ("" if found.get("strict", True) else found.get("why", ""))]
+    if found.get("text"):
+        words.append("Its text check refuses the file before it runs anything; here words are no fault.")
+    return " ".join(filter(None, words))
+
+
+def _kernelbench(report: CheckReport) -> list[str]:
+    rows = kernelbench_rows(report)
+    if not rows:
+        return []
+    word = {True: "passed", False: "failed", None: "-"}
+    lines = [f"  {who:<26} {word[passed]:<7} {rule}" for who, passed, rule in rows]
+    return ["", "KernelBench's verdict beside ours", *lines, *_wrapped(kernelbench_reason(report), "  ")]
 
 
 def _times(report: CheckReport) -> list[str]:
     if not report.times:
         return []
-    lines = ["", "module_ms"]
+    lines = []
     for direction, t in report.times.items():
-        lines.append(f"  {direction:<9} {numbers.time(t['median_ms']):>10}  {t['samples']} samples of {t['calls']} calls, "
-                     f"{t['checked']} compared")
-        for b in t["baselines"]:
-            between = f" ({numbers.interval(b['low'], b['high'], b['ratio'])})" if b["low"] is not None else ""
-            lines.append(f"  {'':<9} {numbers.time(b['median_ms']):>10}  {b['name']}: {b['verdict']} "
-                         f"{numbers.ratio(b['ratio'])}{between}")
+        lines += ["", f"module_ms, {direction}: {sentence(direction, t)}"]
+        cells = [["", "median", "ours is", "95 % interval", "verdict", "precision", ""],
+                 [report.name, numbers.time(t["median_ms"]), "", "", "", t["precision"],
+                  f"{t['samples']} samples of {t['calls']} calls, {t['checked']} compared"],
+                 *([["floor", numbers.time(t["floor_ms"]), "", "", "", "", floor_text(t)]] if t["floor_ms"] else [])]
+        cells += [[b["name"], numbers.time(b["median_ms"]), numbers.ratio(b["ratio"]),
+                   numbers.interval(b["low"], b["high"], b["ratio"]), b["verdict"], b["precision"],
+                   "<- the best that counts" if b["name"] == t["against"] else b["why_not"]] for b in t["baselines"]]
+        lines += [f"  {line}" for line in aligned(cells)]
+        if t["floor_ms"] is None:
+            lines.append(f"  floor: {floor_text(t)}")
+        lines += [f"  {note}" for note in t["notes"]]
+        lines += _wrapped(default_text(t), "  ")
+    lines += [line for why in left_out(report) for line in _wrapped(f"not timed: {why}", "  ")]
     return lines
+
+
+def default_text(times: dict[str, Any]) -> str:
+    """Which precision PyTorch really used without any switch, and which library kernels ran."""
+    if not times["default_precision"]:
+        return ""
+    ran = f"; it ran {', '.join(times['default_kernels'])}" if times["default_kernels"] else ""
+    return f"PyTorch's default computes in {times['default_precision']}, by its distance from float64{ran}."
+
+
+def left_out(report: CheckReport) -> list[str]:
+    """ "eager, TF32 on and eager, TF32 off (this CPU has no TF32)": the ways that were not timed, by reason."""
+    by_why: dict[str, list[str]] = {}
+    for direction, t in report.times.items():
+        for one in t["left_out"]:
+            everywhere = all(one in other["left_out"] for other in report.times.values())
+            names = by_why.setdefault(one["why"] if everywhere else f"{direction}: {one['why']}", [])
+            if one["name"] not in names:
+                names.append(one["name"])
+    return [f"{'; '.join(names)} ({why})" for why, names in by_why.items()]
 
 
 def _row(values: list[float]) -> str:

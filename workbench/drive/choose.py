@@ -8,13 +8,13 @@ from pathlib import Path
 
 from ..core.candidate import Candidate
 from ..core.errors import BadRequest
-from ..core.layer import BACKWARD, DIRECTIONS, Workload
+from ..core.layer import LAUNCHES, Workload
 from ..core.variants import PRECISIONS_OF, Variant, discover
 
 Settings = Mapping[str, Mapping[str, Sequence[int]]]  # variant name (or "*") -> tunable -> values to try
 
 
-def candidates(workload: Workload, *, directions: Iterable[str] = DIRECTIONS, variants: Iterable[str] = (),
+def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, variants: Iterable[str] = (),
                settings: Settings | None = None, precision: str = "", form: str = "constant",
                compile_flags: Sequence[str] = (), templates: Path | None = None) -> list[Candidate]:
     """Every chosen variant in every chosen direction, once for each combination of the values in `settings`.
@@ -73,8 +73,8 @@ def values_for(variant: Variant, settings: Settings) -> dict[str, Sequence[int]]
 def check_names(there: list[Variant], wanted: Sequence[str], directions: Iterable[str], settings: Settings) -> None:
     """Raises `BadRequest` for a direction, variant or tunable that nobody knows."""
     for direction in directions:
-        if direction not in DIRECTIONS:
-            raise BadRequest(f"direction {direction!r} is not known; choose {', '.join(DIRECTIONS)}.", field="direction")
+        if direction not in LAUNCHES:
+            raise BadRequest(f"direction {direction!r} is not known; choose {', '.join(LAUNCHES)}.", field="direction")
     known = sorted({v.name for v in there})
     for name in [*wanted, *(n for n in settings if n != "*")]:
         if name not in known and name not in {v.key for v in there}:
@@ -86,8 +86,7 @@ def check_names(there: list[Variant], wanted: Sequence[str], directions: Iterabl
 
 
 def _chosen(variant: Variant, wanted: list[str], directions: Iterable[str]) -> bool:
-    return (not wanted or variant.name in wanted or variant.key in wanted) and (
-        variant.direction in directions or (variant.direction == BACKWARD and set(variant.computes) <= set(directions)))
+    return variant.direction in directions and (not wanted or variant.name in wanted or variant.key in wanted)
 
 
 def _check_used(settings: Settings, chosen: set[Variant]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..core.candidate import Candidate, layer_fields
 from ..core.errors import BadRequest
-from ..core.layer import DIRECTIONS, FORWARD, ConvTranspose, Workload
+from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, LAUNCHES, ConvTranspose, Workload
 from ..core.presets import Preset
 from ..core.template import ENTRY, Rendered, render
 from .recipe import Recipe, serves_any_layer
@@ -116,8 +116,13 @@ def _docstring(recipe: Recipe, kernels: dict[str, list[tuple[Candidate, Rendered
     layer, dtype = recipe.layer, recipe.workload.dtype
     title = f"{layer} in {dtype}"
     lines = [f'"""{title}, by CUDA kernels in place of PyTorch\'s own.', ""]
-    for direction in DIRECTIONS:
+    for direction in LAUNCHES:
         candidate = getattr(recipe, direction)
+        if candidate is None and direction == BACKWARD:
+            continue
+        if candidate is None and direction != FORWARD and recipe.backward:
+            lines.append(f"    {direction:<12} by backward, whose other result is dropped")
+            continue
         if candidate is None:
             own = (f"torch.conv_transpose{layer.dims}d" if direction == FORWARD
                    else "torch.ops.aten.convolution_backward")
@@ -127,6 +132,8 @@ def _docstring(recipe: Recipe, kernels: dict[str, list[tuple[Candidate, Rendered
         rendered = next(r for c, r in kernels[candidate.direction] if c == candidate)
         lines.append(f"    {direction:<12} {candidate.variant.name} {config} (candidate {rendered.candidate_id})")
         lines.append(f"    {'':<12} computes in {candidate.precision}: {_PRECISION[candidate.precision]}")
+        if direction == BACKWARD:
+            lines.append(f"    {'':<12} both gradients from one launch, where both are wanted")
     others = _others(recipe, kernels)
     lines += ["", *_ABOUT_TF32, ""] if dtype == "float32" else [""]
     kind = f"nn.ConvTranspose{layer.dims}d"

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from ..core.awkward import awkward_workloads
 from ..core.candidate import EMULATED_SM, Candidate, why_not
 from ..core.errors import RenderError
-from ..core.layer import DIRECTIONS, Workload
+from ..core.layer import LAUNCHES, Workload
 from ..core.template import Rendered, render
 from ..core.trial import Status
 from ..core.variants import Variant, discover
@@ -50,7 +50,7 @@ class Case:
 
 
 def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", variants: Sequence[str] = (),
-             directions: Iterable[str] = DIRECTIONS, workloads: Sequence[Workload] = (), templates: Path | None = None,
+             directions: Iterable[str] = LAUNCHES, workloads: Sequence[Workload] = (), templates: Path | None = None,
              on_case: Callable[[Case], None] = lambda case: None) -> list[Case]:
     """Judge every chosen variant on every workload (default: the awkward layers of that effort), without timing.
 

@@ -6,26 +6,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..core.layer import DIRECTIONS
+from ..core.layer import LAUNCHES
 from ..core.presets import parse_preset
 from ..core.trial import Trial
 from . import outcome
 from .export import export_text, verify_request
-from .recipe import Recipe
+from .recipe import Recipe, fastest
 from .run import Row, Run
 from .session import Session
 from .worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 
 
 def best_rows(run: Run) -> dict[str, Row]:
-    """Direction -> the row whose trial is right and fastest (first, where nothing was timed)."""
+    """Direction -> the row whose trial is right and fastest (first, where nothing was timed), of the fastest recipe."""
     times = {t.trial_id: t.kernel_ms.median_ms if t.kernel_ms else float("inf") for t in run.trials if t.ok}
     best: dict[str, Row] = {}
     for row in run.rows:
-        if row.trial_id in times and row.direction in DIRECTIONS:
+        if row.trial_id in times and row.direction in LAUNCHES:
             if row.direction not in best or times[row.trial_id] < times[best[row.direction].trial_id]:
                 best[row.direction] = row
-    return best
+    return {d: best[d] for d in fastest({d: times[row.trial_id] for d, row in best.items()})}
 
 
 def judge_modules(call: Callable[..., dict[str, Any]], run: Run, session: Session, device_name: str,

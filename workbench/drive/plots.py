@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..core import numbers
-from ..core.layer import BACKWARD, DIRECTIONS, FORWARD
+from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, LAUNCHES
 from ..core.trial import Status, Timing, Trial
 from . import report
 
@@ -60,18 +60,22 @@ class _Panel:
 
 def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | None = None,
          floors: Mapping[str, float] | None = None, waiting: str = "not run yet", mode: str = "light") -> go.Figure:
-    """Three panels (forward, grad_input, grad_weight) over shared rows: our variants fastest first, then PyTorch.
+    """Three panels (forward, grad_input, grad_weight; a fourth where `backward` ran) over shared rows: our variants
+    fastest first, then PyTorch.
 
     `trials` are of one workload and one device; each variant shows its best config. `expected` maps a direction to
     the variants that exist or are asked for, `floors` a direction to ms. Each bar's customdata is (trial_id, row).
     """
     trials = [t for t in trials if t.kind in ("candidate", "baseline")]
-    expected = expected or {}
+    ran = any(t.direction == BACKWARD and t.kind == "candidate" and t.status is not Status.SKIPPED for t in trials)
+    directions = LAUNCHES if ran else DIRECTIONS
+    trials = [t for t in trials if t.direction in directions]
+    expected = {d: names for d, names in (expected or {}).items() if d in directions}
     emulated = any(report.is_emulated(t) for t in trials)
     ours = _row_order([t for t in trials if t.kind == "candidate"], expected)
     theirs = list(dict.fromkeys(t.name for t in trials if t.kind == "baseline" and t.ok))
     panels = []
-    for direction in DIRECTIONS:
+    for direction in directions:
         here = [t for t in trials if t.direction == direction]
         panel = _Panel(f"<b>{direction}</b>, ms{' on the CPU emulator' if emulated else ''}",
                        floor_ms=(floors or {}).get(direction), emulated=emulated)
@@ -128,7 +132,7 @@ def samples(values_ms: Sequence[float], *, median_ms: float, floor_ms: float | N
     for value, word, dash, width in ((median_ms, "median", "solid", 1), (floor_ms, "floor", "dot", 1.5)):
         if value:
             figure.add_hline(y=value, line={"color": colours["ink"], "width": width, "dash": dash})
-            figure.add_annotation(x=1, xref="paper", y=value, text=f"{word} {numbers.milliseconds(value)}",
+            figure.add_annotation(x=1, xref="paper", y=value, text=f"{word} {_label(value)}",
                                   showarrow=False, xanchor="right", yanchor="bottom",
                                   font={"size": 11, "color": colours["ink"]})
     style(figure, height=190, mode=mode, top=10)
@@ -157,7 +161,7 @@ def describe(trials: Iterable[Trial]) -> str:
     """The chart in a sentence, for those who cannot see it."""
     trials = list(trials)
     parts = []
-    for direction in DIRECTIONS:
+    for direction in LAUNCHES:
         best = report.best_candidate(trials, direction)
         if best and best.kernel_ms:
             parts.append(f"{direction} best {best.name} {numbers.time(best.kernel_ms.median_ms)}"
@@ -176,7 +180,7 @@ def _palette(mode: str) -> dict[str, str]:
 
 def _row_order(candidates: list[Trial], expected: Mapping[str, Sequence[str]]) -> list[str]:
     """Fastest first: by the mean, over directions, of time / fastest time there; then those without a time."""
-    fastest = {d: report.best_candidate(candidates, d) for d in DIRECTIONS}
+    fastest = {d: report.best_candidate(candidates, d) for d in LAUNCHES}
     scores: dict[str, list[float]] = {}
     for trial in candidates:
         best = fastest.get(trial.direction)
@@ -214,7 +218,7 @@ def _best_pytorch(here: list[Trial]) -> Trial | None:
 
 
 def _bar(trial: Trial, timing: Timing, colour: str, ratio: float | None, limit: float | None) -> _Bar:
-    text = numbers.milliseconds(timing.median_ms) + (f"  <b>{numbers.ratio(ratio)}</b>" if ratio else "")
+    text = _label(timing.median_ms) + (f"  <b>{numbers.ratio(ratio)}</b>" if ratio else "")
     spread = numbers.spread(timing.spread)
     config = " ".join(f"{k}={v}" for k, v in trial.config.items()) if trial.kind == "candidate" else ""
     hover = (f"<b>{trial.name}</b> {trial.direction} {trial.precision}"
@@ -231,6 +235,11 @@ def _pytorch_bar(trial: Trial, timing: Timing, mode: str) -> _Bar:
     hatched = "not_drop_in" in trial.flags
     plain = _bar(trial, timing, _palette(mode)["hatched" if hatched else "pytorch"], None, None)
     return _Bar(plain.timing, plain.colour, plain.text, plain.hover, plain.trial_id, hatched)
+
+
+def _label(ms: float) -> str:
+    """A time under an axis that says ms; where that would be zeros, in µs with its unit."""
+    return numbers.milliseconds(ms) if round(ms, 4) >= 0.01 else numbers.time(ms)
 
 
 def _draw(panels: list[_Panel], rows: list[str], mode: str) -> go.Figure:
@@ -306,6 +315,6 @@ def _draw_lines(figure: go.Figure, panel: _Panel, rows: int, colours: dict[str, 
         if not close and ms > 0.6 * panel.end:
             anchor = "right"  # else it runs into the next panel's label
         shift = 0 if not close or ms > 0.15 * panel.end or first else 34
-        figure.add_annotation(x=ms, y=rows - 0.5, text=f"{word} {numbers.milliseconds(ms)}", showarrow=False,
+        figure.add_annotation(x=ms, y=rows - 0.5, text=f"{word} {_label(ms)}", showarrow=False,
                               yanchor="bottom", xanchor=anchor, xshift=shift, borderpad=0,
                               font={"size": 11, "color": colours["ink" if word == "floor" else "mute"]}, **at)

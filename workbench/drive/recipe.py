@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from ..core.candidate import Candidate, why_not
 from ..core.errors import BadRequest
-from ..core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, ConvTranspose, Workload
+from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, ConvTranspose, Workload
 from ..core.variants import PRECISIONS_OF, TEMPLATES, Variant, discover, find
 
 _OLDEST_SM = 80
@@ -16,29 +18,27 @@ _OLDEST_SM = 80
 
 @dataclass(frozen=True)
 class Recipe:
-    """One candidate per direction; None leaves the direction to PyTorch. A `backward` candidate given for one
-    gradient serves both. Raises `BadRequest` for candidates that do not belong to the workload or the direction.
+    """One candidate per direction; None leaves the direction to PyTorch. `backward` is launched where both gradients
+    are wanted; where one of them is, the candidate of that direction, or without one `backward`, whose other result is
+    dropped. Raises `BadRequest` for candidates that do not belong to the workload or the direction.
     """
 
     workload: Workload
     forward: Candidate | None = None
     grad_input: Candidate | None = None
     grad_weight: Candidate | None = None
+    backward: Candidate | None = None
 
     def __post_init__(self) -> None:
-        both = [c for c in (self.grad_input, self.grad_weight) if c is not None and c.direction == BACKWARD]
-        if both:
-            other = next((c for c in (self.grad_input, self.grad_weight) if c is not None and c != both[0]), None)
-            if other is not None:
-                raise BadRequest(f"{both[0].variant.name} computes both gradients; leave out {other.variant.name} for "
-                                 f"the other one.", field=BACKWARD)
-            object.__setattr__(self, GRAD_INPUT, both[0])
-            object.__setattr__(self, GRAD_WEIGHT, both[0])
-        chosen = {d: c for d in DIRECTIONS if (c := getattr(self, d)) is not None}
-        if not chosen:
+        if not self.chosen:
             raise BadRequest("The recipe leaves every direction to PyTorch; choose a candidate for one of them.")
-        for direction, candidate in chosen.items():
+        for direction, candidate in self.chosen.items():
             _check(candidate, direction, self.workload)
+
+    @property
+    def chosen(self) -> dict[str, Candidate]:
+        """Launch -> its candidate, those that there are."""
+        return {d: c for d in LAUNCHES if (c := getattr(self, d)) is not None}
 
     @property
     def layer(self) -> ConvTranspose:
@@ -46,33 +46,37 @@ class Recipe:
 
     @property
     def precision(self) -> dict[str, str]:
-        """Direction -> the precision it is computed in; directions left to PyTorch are absent."""
-        return {d: c.precision for d in DIRECTIONS if (c := getattr(self, d)) is not None}
+        """Direction -> the precision it is computed in where all are wanted; those left to PyTorch are absent."""
+        found = {d: getattr(self, d) if d == FORWARD else self.backward or getattr(self, d) for d in DIRECTIONS}
+        return {d: c.precision for d, c in found.items() if c is not None}
 
     @property
     def kernels(self) -> dict[str, tuple[Candidate, ...]]:
         """Launcher direction -> its candidates, the chosen one first, then one that serves every other layer."""
-        table: dict[str, tuple[Candidate, ...]] = {}
+        table: dict[str, tuple[Candidate, ...]] = {BACKWARD: (self.backward,)} if self.backward else {}
         for direction in DIRECTIONS:
             candidate = getattr(self, direction)
-            if candidate is None:
-                continue
-            fallback = _general(candidate, direction)
-            if candidate.direction == BACKWARD:
-                table[BACKWARD] = (candidate,)
-            chosen = () if candidate.direction == BACKWARD else (candidate,)
-            table[direction] = chosen + ((fallback,) if fallback and fallback != candidate else ())
-        return {direction: found for direction, found in table.items() if found}
+            like = candidate or (self.backward if direction != FORWARD else None)
+            fallback = _general(like, direction) if like else None
+            table[direction] = tuple(dict.fromkeys(c for c in (candidate, fallback) if c is not None))
+        return {direction: table[direction] for direction in LAUNCHES if table.get(direction)}
 
     def to_json(self) -> dict[str, Any]:
-        return {"workload": self.workload.to_json(),
-                **{d: _to_json(c) for d in DIRECTIONS if (c := getattr(self, d)) is not None}}
+        return {"workload": self.workload.to_json(), **{d: _to_json(c) for d, c in self.chosen.items()}}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Recipe:
         """The recipe again, with the templates as they are now. Raises `BadRequest` when a variant is gone."""
         workload = Workload.from_json(data["workload"])
-        return cls(workload, **{d: _from_json(data[d], workload) for d in DIRECTIONS if data.get(d)})
+        return cls(workload, **{d: _from_json(data[d], workload) for d in LAUNCHES if data.get(d)})
+
+
+def fastest(ms: Mapping[str, float]) -> tuple[str, ...]:
+    """Launches of the fastest recipe, from the least time of each: all but a `backward` that is slower than the two
+    gradients one after the other."""
+    alone = ms.get(GRAD_INPUT, inf) + ms.get(GRAD_WEIGHT, inf)
+    worth = BACKWARD in ms and (ms[BACKWARD] < alone or not {GRAD_INPUT, GRAD_WEIGHT} <= set(ms))
+    return tuple(d for d in LAUNCHES if d in ms and (d != BACKWARD or worth))
 
 
 def serves_any_layer(candidate: Candidate) -> bool:
@@ -82,9 +86,9 @@ def serves_any_layer(candidate: Candidate) -> bool:
 
 def _check(candidate: Candidate, direction: str, workload: Workload) -> None:
     name = candidate.variant.name
-    if direction not in candidate.variant.computes:
-        raise BadRequest(f"{name} computes {', '.join(candidate.variant.computes)}; choose another variant for "
-                         f"{direction}.", field=direction)
+    if direction != candidate.direction:
+        advice = f"give it as {BACKWARD}" if candidate.direction == BACKWARD else f"choose another variant for {direction}"
+        raise BadRequest(f"{name} computes {' and '.join(candidate.variant.computes)}; {advice}.", field=direction)
     if candidate.layer != workload.layer:
         raise BadRequest(f"{name} was made for {candidate.layer}; the recipe is for {workload.layer}.",
                          field=direction)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ..core.candidate import Candidate
 from ..core.errors import BadRequest
-from ..core.layer import DIRECTIONS, Workload
+from ..core.layer import LAUNCHES, Workload
 from ..core.template import render
 from ..core.trial import Trial
 from ..core.variants import find
-from .recipe import Recipe
+from .recipe import Recipe, fastest
 from .session import Session
 
 
@@ -47,12 +47,13 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
         workload = next(iter(works.values()))
     best: dict[str, Trial] = {}
     for trial in right:
-        if Workload.from_json(trial.workload) == workload and trial.direction in DIRECTIONS:
+        if Workload.from_json(trial.workload) == workload and trial.direction in LAUNCHES:
             if trial.direction not in best or _ms(trial) <= _ms(best[trial.direction]):
                 best[trial.direction] = trial
     if not best:
         raise BadRequest(f"No candidate was right for {workload.layer}, so there is nothing to export.", field="session")
-    return Recipe(workload, **{direction: judged_candidate(trial, templates=templates) for direction, trial in best.items()})
+    used = fastest({direction: _ms(trial) for direction, trial in best.items()})
+    return Recipe(workload, **{d: judged_candidate(best[d], templates=templates) for d in used})
 
 
 def recipe_from_session(session: Session, workload: Workload | None = None, *, templates: Path | None = None) -> Recipe:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from ..core import numbers
 from ..core.ceilings import best_known
-from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, Workload
+from ..core.layer import BACKWARD, FORWARD, LAUNCHES, Workload
 from ..core.roofline import Floor, floor
 from ..core.trial import NOT_DROP_IN, Status, Timing, Trial
 from ..core.verdict import FASTER as FASTER
@@ -25,7 +25,6 @@ from .samples import samples_of
 
 EMULATED = "EMULATED"
 BASELINES = ("baseline", "module_baseline")
-ORDER = (*DIRECTIONS, BACKWARD)
 # A baseline qualifies if it is at least as accurate by class (design.md, Precision): row = the candidate's class.
 QUALIFIES = {"tf32": ("tf32", "tf32x3", "ieee", "fp64"), "tf32x3": ("tf32x3", "ieee", "fp64"), "ieee": ("ieee", "fp64"),
              "fp16": ("fp16", "tf32", "ieee", "fp64"), "bf16": ("bf16", "tf32", "ieee", "fp64"), "fp64": ("fp64",)}
@@ -72,7 +71,7 @@ def frame(trials: Iterable[Trial]) -> pd.DataFrame:
     if table.empty:
         return table
     rank = pd.DataFrame({
-        "direction": table["direction"].map({d: i for i, d in enumerate(ORDER)}),
+        "direction": table["direction"].map({d: i for i, d in enumerate(LAUNCHES)}),
         "baseline": table["kind"].isin(BASELINES), "failed": table["status"].ne("OK"),
         "ms": table["median_ms"].fillna(float("inf"))})
     return table.loc[rank.sort_values(["direction", "baseline", "failed", "ms"], kind="stable").index].reset_index(
@@ -148,6 +147,28 @@ def pairs(ours: Iterable[Trial], theirs: Iterable[Trial]) -> list[Pair]:
     return found
 
 
+def against_pytorch(trials: Iterable[Trial], *, default: bool = False) -> list[Pair]:
+    """The fastest right candidate of each workload, direction and precision, and ModelNew, with the best PyTorch that may be
+    compared with it in the same session; `default`: with PyTorch as nobody has touched it, whatever its precision."""
+    trials = list(trials)
+    best: dict[tuple, Trial] = {}
+    for t in trials:
+        if is_baseline(t) or not t.ok or not (t.kernel_ms or t.module_ms):
+            continue
+        key = (workload_key(t.workload), t.device.get("key"), t.kind, t.direction, t.precision)
+        held = best.get(key)
+        if held is None or (t.kernel_ms and held.kernel_ms and t.kernel_ms.median_ms < held.kernel_ms.median_ms):
+            best[key] = t
+    found = []
+    for t in best.values():
+        for clock, direction in [("module_ms", d) for d in t.module_ms] or [("kernel_ms", t.direction)]:
+            other = _default_of(trials, t, clock, direction) if default else best_baseline(
+                trials, t, clock=clock, direction=direction)
+            if other is not None:
+                found.append(_against(t, other, clock, direction))
+    return found
+
+
 def timing_of(trial: Trial, clock: str, direction: str) -> Timing | None:
     """The time of a right trial on that clock ("kernel_ms" or "module_ms"), else None."""
     if not trial.ok:
@@ -211,20 +232,38 @@ def headline(trials: Sequence[Trial]) -> Headline | None:
                         f"{worst.advice} {counted}")
     timed = [t for t in right if t.kernel_ms or t.module_ms]
     if not timed:
-        return Headline("OK", f"{len(right)} of {len(ours)} candidates are right in all checks; none was timed",
-                        counted)
+        return Headline("OK", f"{_of_all(right, ours)} right in all checks; none was timed", counted)
     if all(is_emulated(t) for t in timed):
         first = min((t for t in timed if t.kernel_ms), default=timed[0], key=lambda t: t.kernel_ms.median_ms)
         time = f"{numbers.time(first.kernel_ms.median_ms)}" if first.kernel_ms else "The time"
         wrong = [t for t in ours if t.status in WRONG]
-        sentence = (f"{len(right)} of {len(ours)} candidates are right in all checks" if not wrong else
-                    f"{len(wrong)} of {len(ours)} candidates are wrong, the first is {wrong[0].name} "
-                    f"{wrong[0].direction}")
+        sentence = (f"{_of_all(right, ours)} right in all checks" if not wrong else
+                    f"{_of_all(wrong, ours)} wrong, the first is {wrong[0].name} {wrong[0].direction}")
         return Headline(str(wrong[0].status) if wrong else EMULATED, sentence,
                         f"{first.name} {first.direction}: {time} on the CPU emulator: says "
                         f"nothing about a GPU. {counted}")
-    return _fastest(trials, timed) or Headline("OK", f"{len(right)} of {len(ours)} candidates are right in all checks",
+    return _fastest(trials, timed) or Headline("OK", f"{_of_all(right, ours)} right in all checks",
                                                f"No PyTorch time of this device to compare with. {counted}")
+
+
+def verdict_sentence(name: str, ratio: Verdict, baseline: Trial) -> str:
+    """ "strip_mma forward is 2.55× as fast as the best PyTorch (eager, TF32 on)", in the words of the verdict: where it is
+    UNSURE nobody is as fast as anybody."""
+    best, shown = f"the best PyTorch ({baseline.name})", numbers.ratio(ratio.value)
+    return {SAME: f"{name} takes the same time as {best}, within 1 %",
+            UNSURE: f"No clear winner: {name} {shown} {best}, {interval_words(ratio)}"}.get(
+                ratio.verdict, f"{name} is {shown} as fast as {best}")
+
+
+def interval_words(ratio: Verdict) -> str:
+    return (f"95 % interval {numbers.interval(ratio.low, ratio.high, ratio.value)}" if ratio.low is not None
+            else "fewer than 5 samples, so no interval")
+
+
+def more_words(ratio: Verdict, ours: Timing, theirs: Timing) -> str:
+    """ " About 40 more samples may settle it.", or nothing."""
+    more = more_samples(ratio, min(ours.samples, theirs.samples))
+    return f" About {numbers.count(more)} more samples may settle it." if more else ""
 
 
 WRONG = frozenset({Status.WRONG_SHAPE, Status.WRONG_DTYPE, Status.WRONG_DEVICE, Status.UNWRITTEN, Status.OUT_OF_BOUNDS,
@@ -243,18 +282,12 @@ def _fastest(trials: Sequence[Trial], timed: list[Trial]) -> Headline | None:
                 found.append((clock == "module_ms", ratio.value, clock, direction, trial, baseline, ratio))
     if not found:
         return None
-    _, value, clock, direction, trial, baseline, ratio = max(found, key=lambda f: f[:2])
+    _, _, clock, direction, trial, baseline, ratio = max(found, key=lambda f: f[:2])
     ours, theirs = timing_of(trial, clock, direction), timing_of(baseline, clock, direction)
-    shown, name = numbers.ratio(value), f"{trial.name} {direction}"
-    interval = (f"95 % interval {numbers.interval(ratio.low, ratio.high, ratio.value)}" if ratio.low is not None
-                else "fewer than 5 samples, so no interval")
-    best = f"the best PyTorch ({baseline.name})"
-    sentence = {SAME: f"{name} takes the same time as {best}, within 1 %",
-                UNSURE: f"No clear winner: {name} {shown} {best}, {interval}"}.get(
-                    ratio.verdict, f"{name} is {shown} as fast as {best}")
-    evidence = f"{numbers.time(ours.median_ms)} against {numbers.time(theirs.median_ms)}, {clock}; {interval}."
-    if more := more_samples(ratio, min(ours.samples, theirs.samples)):
-        evidence += f" About {numbers.count(more)} more samples may settle it."
+    name = f"{trial.name} {direction}"
+    sentence = verdict_sentence(name, ratio, baseline)
+    evidence = f"{numbers.time(ours.median_ms)} against {numbers.time(theirs.median_ms)}, {clock}; {interval_words(ratio)}."
+    evidence += more_words(ratio, ours, theirs)
     evidence += "".join(f" {FLAG_WORDS[flag]}" for flag in trial.flags if flag in FLAG_WORDS)
     limit = floor_ms(trial) if clock == "kernel_ms" else None
     if limit:
@@ -274,7 +307,8 @@ def _row(trial: Trial, trials: list[Trial], clock: str, direction: str) -> dict:
     ratio = None if is_baseline(trial) else speedup(
         trial, best_baseline(trials, trial, clock=clock, direction=direction), clock=clock, direction=direction)
     limit = floor_ms(trial) if clock == "kernel_ms" and not is_emulated(trial) else None
-    spread = timing.spread if timing else None
+    # Of some samples on a host that does other things it says nothing, neither of a kernel nor of PyTorch.
+    spread = timing.spread if timing and trial.device.get("kind") != "cpu" else None
     verdict = EMULATED if timing and is_emulated(trial) else ratio.verdict if ratio else ""
     return {"status": str(trial.status), "verdict": verdict, "kind": trial.kind, "variant": trial.name,
             "direction": direction, "precision": trial.precision,
@@ -323,6 +357,34 @@ def _pair(a: Trial, b: Trial, clock: str, direction: str) -> Pair:
         if a.candidate_id and b.candidate_id and a.candidate_id != b.candidate_id:
             note = "the source or the flags differ"
     return Pair(a, b, ratio, verdict, note, clock, direction)
+
+
+def _of_all(some: Sequence[Trial], ours: Sequence[Trial]) -> str:
+    """ "4 of 6 candidates and ModelNew are": a module is made of candidates and is not one more of them."""
+    modules = [t for t in some if t.kind == "module"]
+    everyone = [t for t in ours if t.kind != "module"]
+    words = [f"{len(some) - len(modules)} of {len(everyone)} candidates"] if everyone else []
+    words += [modules[0].name if len(modules) == 1 else f"{len(modules)} modules"] if modules else []
+    words = words or ["no module"]
+    single = len(words) == 1 and (bool(modules) or len(everyone) == 1)
+    return f"{' and '.join(words)} {'is' if single else 'are'}"
+
+
+def _against(trial: Trial, baseline: Trial, clock: str, direction: str) -> Pair:
+    ratio = speedup(trial, baseline, clock=clock, direction=direction)
+    ours, theirs = trial.precision.split("+")[0], baseline.precision
+    note = "" if ours == theirs else f"A computes in {trial.precision}, B in {theirs}"
+    if is_emulated(trial):
+        return Pair(trial, baseline, None, EMULATED, "emulated times: no verdict", clock, direction)
+    return Pair(trial, baseline, ratio, ratio.verdict if ratio else "", note, clock, direction)
+
+
+def _default_of(trials: Sequence[Trial], trial: Trial, clock: str, direction: str) -> Trial | None:
+    """PyTorch without a switch; where that was not measured, with TF32 on, as PyTorch is delivered for convolutions."""
+    order = ("eager", "nn.ConvTranspose", "eager, TF32 on", "nn.ConvTranspose, TF32 on")
+    there = [b for b in trials if is_baseline(b) and b.name in order and same_place(b, trial)
+             and timing_of(b, clock, direction) is not None]
+    return min(there, key=lambda b: order.index(b.name), default=None)
 
 
 def _counted(ours: Sequence[Trial]) -> str:

@@ -16,7 +16,7 @@ from ..core import ceilings
 from ..core.candidate import EMULATED_SM, Candidate, why_not
 from ..core.env import gpus
 from ..core.errors import BadRequest, RenderError
-from ..core.layer import DIRECTIONS
+from ..core.layer import BACKWARD, LAUNCHES
 from ..core.roofline import floor
 from ..core.template import Rendered, render, symbol
 from ..core.trial import Status, Trial
@@ -310,8 +310,10 @@ class Runner:
         request = run.request
         if not request.baselines or run.cancelled.is_set():
             return
-        wanted = list(request.directions) or [d for d in DIRECTIONS
-                                              if any(d in r.candidate.variant.computes for r in run.rows)]
+        wanted = list(request.directions) or [d for d in LAUNCHES if any(r.direction == d for r in run.rows)]
+        if BACKWARD in wanted and run.rows and not any(r.direction == BACKWARD and r.status != Status.SKIPPED
+                                                       for r in run.rows):
+            wanted.remove(BACKWARD)  # nothing to compare it with
         if resume:
             have = {t.direction for t in session.trials() if t.kind == "baseline" and t.ok
                     and _same_work(t, request, device)}

@@ -3,6 +3,7 @@ workers as any candidate; modules that attack the Python around them go through 
 
 from __future__ import annotations
 
+import difflib
 import json
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ from typing import Any
 from ..core.answers import Answer
 from ..core.candidate import Candidate
 from ..core.env import cache_dir
+from ..core.errors import BadRequest
 from ..core.layer import FORWARD, ConvTranspose, Workload
 from ..core.trial import Status
 from ..core.variants import TEMPLATES, find
@@ -83,12 +85,24 @@ def attacks() -> list[Attack]:
     return found
 
 
+def chosen(names: Sequence[str]) -> list[Attack]:
+    """The attacks of these names and the control. Raises `BadRequest` for a name that there is not."""
+    there = attacks()
+    unknown = next((n for n in names if n not in {a.name for a in there}), None)
+    if unknown is not None:
+        near = difflib.get_close_matches(unknown, [a.name for a in there], n=1)
+        raise BadRequest(f"There is no attack {unknown!r}; " + (f"did you mean {near[0]}?" if near else "leave --only away to "
+                         "see them all."), field="only")
+    return [a for a in there if a.kind == "control" or a.name in names]
+
+
 def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lambda result: None,
-             runner: Runner | None = None) -> list[Result]:
-    """Run every attack that this device can show. Raises `BadRequest` for a device that is not there."""
+             runner: Runner | None = None, wanted: Sequence[Attack] | None = None) -> list[Result]:
+    """Run every attack that this device can show, or those of `wanted`; only a whole self-test is kept for the page.
+    Raises `BadRequest` for a device that is not there."""
     device = resolve_device(device)
     kind = "cpu" if device == "cpu" else "cuda"
-    wanted = [a for a in attacks() if kind in a.expected]
+    whole, wanted = wanted is None, [a for a in (attacks() if wanted is None else wanted) if kind in a.expected]
     results: list[Result] = []
 
     def report(result: Result) -> None:
@@ -102,7 +116,8 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
         with ThreadPoolExecutor(2 if device == "cpu" else 1) as pool:  # a GPU is held by one at a time
             for result in pool.map(lambda a: _run_module(a, device, session), [a for a in wanted if a.kind == "module"]):
                 report(result)
-    keep(results, device)
+    if whole:
+        keep(results, device)
     return results
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..core.command import parse_layer
 from ..core.errors import BadRequest
-from ..core.layer import BACKWARD, DIRECTIONS, DTYPES, GRAD_INPUT, GRAD_WEIGHT, MEMORY_FORMATS, Workload
+from ..core.layer import BACKWARD, DTYPES, LAUNCHES, MEMORY_FORMATS, Workload
 from ..core.presets import parse_preset
 from ..drive.session import Session, sessions_root
 
@@ -42,17 +42,16 @@ def workload_from(args: argparse.Namespace) -> Workload:
 
 
 def add_candidates(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--direction", action="append", choices=[*DIRECTIONS, BACKWARD],
-                        help="may be given several times (default: all three)")
+    parser.add_argument("--direction", action="append", choices=LAUNCHES,
+                        help=f"may be given several times (default: all); {BACKWARD} is both gradients from one launch")
     parser.add_argument("--variant", action="append", default=[], metavar="NAME",
                         help="may be given several times (default: all)")
     parser.add_argument("--templates", type=Path, metavar="DIR", help="another folder of templates")
 
 
 def directions_from(args: argparse.Namespace) -> tuple[str, ...]:
-    """The chosen directions, all three by default; `backward` means both gradients."""
-    chosen = [d for word in args.direction or DIRECTIONS for d in ((GRAD_INPUT, GRAD_WEIGHT) if word == BACKWARD else (word,))]
-    return tuple(dict.fromkeys(chosen))
+    """The chosen directions, each once; all by default."""
+    return tuple(dict.fromkeys(args.direction or LAUNCHES))
 
 
 def numbers(text: str, name: str) -> tuple[int, ...]:

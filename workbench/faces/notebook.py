@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.layer import DIRECTIONS, ConvTranspose, Workload
+from ..core.layer import LAUNCHES, ConvTranspose, Workload
 from ..core.presets import PRESETS, Preset, parse_preset
 from ..core.variants import Variant, discover
 from ..drive import report, tables
@@ -61,7 +61,7 @@ def doctor() -> list[Finding]:
 
 
 def run(work: ConvTranspose | Workload | str, *, batch: int = 1, input_size: int | Sequence[int] = 0,
-        dtype: str = "float32", directions: Iterable[str] = DIRECTIONS, variants: Iterable[str] = (),
+        dtype: str = "float32", directions: Iterable[str] = LAUNCHES, variants: Iterable[str] = (),
         settings: Settings | None = None, precision: str = "", form: str = "constant",
         compile_flags: Sequence[str] = (), device: str = "auto", effort: str = "normal", session: str | None = None,
         baselines: bool = True, modules: bool = False, progress: bool = True) -> Result:

@@ -153,7 +153,9 @@ class Stage:
             text = self._launcher.error_text(code) if code else ""
             if self.device != "cpu":
                 torch.cuda.synchronize(self.device)
-        code = code or self._launcher.last_error()
+        # Asked always: an error that the launcher returned and left in the runtime would be the next kernel's.
+        left = self._launcher.last_error()
+        code = code or left
         if code:
             raise launch_error(code, text or self._launcher.error_text(code), cuda=self.device != "cpu")
 

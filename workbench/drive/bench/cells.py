@@ -8,7 +8,7 @@ from math import exp, log
 from typing import Any
 
 from ...core.best_known import CLASSES
-from ...core.layer import BACKWARD, DIRECTIONS, Workload
+from ...core.layer import BACKWARD, DIRECTIONS, LAUNCHES, Workload
 from ...core.presets import PRESETS, SIZES
 from ...core.roofline import Floor, ceilings_of, floor
 from ...core.trial import Status, Trial
@@ -95,9 +95,9 @@ def wanted_of(sessions: Iterable[Session]) -> list[Wanted]:
     found = {Wanted(layer, event["size"], direction, event["precision"]) for session in sessions
              for event in session.events() if event.get("event") == EVENT
              for layer in event["layers"] if layer in PRESETS for direction in event["directions"]}
-    names, directions = list(PRESETS), (*DIRECTIONS, BACKWARD)
+    names = list(PRESETS)
     return sorted(found, key=lambda w: (list(CLASSES).index(w.precision), SIZES.index(w.size), names.index(w.preset),
-                                        directions.index(w.direction)))
+                                        LAUNCHES.index(w.direction)))
 
 
 def cells_of(sessions: Sequence[Session]) -> list[Cell]:

@@ -10,7 +10,7 @@ from ...core.best_known import best_config
 from ...core.candidate import Candidate
 from ...core.errors import BadRequest
 from ...core.expressions import names_in
-from ...core.layer import BACKWARD, DIRECTIONS, Workload
+from ...core.layer import DIRECTIONS, LAUNCHES, Workload
 from ...core.presets import PRESETS, SIZES, preset
 from ...core.space import SearchSpace
 from ...core.variants import Variant, discover
@@ -55,8 +55,8 @@ class BenchPlan:
             if value not in known:
                 raise BadRequest(f"{field} {value!r} is not known; choose {', '.join(known)}.", field=field)
         for direction in self.directions:
-            if direction not in (*DIRECTIONS, BACKWARD):
-                raise BadRequest(f"direction {direction!r} is not known; choose {', '.join(DIRECTIONS)} or {BACKWARD}.",
+            if direction not in LAUNCHES:
+                raise BadRequest(f"direction {direction!r} is not known; choose {', '.join(LAUNCHES)}.",
                                  field="directions")
         if not self.layers or not self.directions:
             raise BadRequest("A bench needs at least one layer and one direction.", field="layers")

@@ -8,7 +8,7 @@ from html import escape
 import streamlit as st
 
 from ...core.best_known import CLASSES, BestKnown, best_config
-from ...core.layer import DIRECTIONS, Workload
+from ...core.layer import LAUNCHES, Workload
 from ...core.variants import Variant
 from ...drive.best_recipe import nothing_known, origin
 from . import theme, variant_rows
@@ -33,7 +33,7 @@ def entries_of(workload: Workload, precision: str, arch: str) -> dict[str, BestK
     """Direction -> the best known entry that computes in that precision; directions without one are absent."""
     if precision not in CLASSES and precision not in CLASSES["ieee"]:
         return {}
-    found = {d: best_config(d, workload, precision, arch, exact=True) for d in DIRECTIONS}
+    found = {d: best_config(d, workload, precision, arch, exact=True) for d in LAUNCHES}
     return {d: e for d, e in found.items() if e is not None}
 
 

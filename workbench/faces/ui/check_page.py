@@ -11,11 +11,20 @@ import streamlit as st
 from ...core import numbers
 from ...core.answers import Answer, CheckReport, Question
 from ...core.presets import PRESETS, parse_preset
-from ...drive.check import Check, CheckRequest, workload_reference
-from ...drive.check_text import confinement, report_text
+from ...drive import check_times
+from ...drive.check import MOST_TEXT_BYTES, Check, CheckRequest, workload_reference
+from ...drive.check_text import (
+    confinement,
+    default_text,
+    kernelbench_reason,
+    kernelbench_rows,
+    left_out,
+    report_text,
+)
 from . import state, theme
 
 OWN = "a file of my own"
+_MOST_MB = MOST_TEXT_BYTES >> 20
 _WORDS = {Answer.WARNED: "WARN"}
 _SAMPLE = '''"""A wrong sample: taps are flipped, and the output has no gradient."""
 
@@ -63,15 +72,17 @@ def draw() -> None:
     with strip:
         theme.html(theme.strip("FAILED" if report.failed else "PASSED", report.headline, report.evidence,
                                badge_text=report.badge))
-    left, right = st.columns([1.55, 1], gap="medium")
-    with left:
+    grid = st.grid(2, min_column_width=470, gap="medium")
+    with grid.container():
         theme.html(_questions(report))
         _buttons(report, request)
-    with right:
+    with grid.container():
         for card in (_smallest(report), _mistake(report), _kernelbench(report), _speed(report)):
             if card:
                 with st.container(border=True):
                     theme.html(card)
+    if report.times:
+        theme.html(_ladder(report))
 
 
 def _form() -> CheckRequest | None:
@@ -79,9 +90,10 @@ def _form() -> CheckRequest | None:
     names = {p.name: p.title for p in PRESETS.values()}
     chosen = st.selectbox("Reference", [*names, OWN], format_func=lambda n: names.get(n, n), key="check_reference",
                           index=list(names).index("kb74"), persist_state="session")
-    own = st.file_uploader("Reference: Model, get_inputs, get_init_inputs", type="py", key="check_reference_file") \
+    own = st.file_uploader("Reference: Model, get_inputs, get_init_inputs", type="py", key="check_reference_file",
+                           max_upload_size=_MOST_MB) \
         if chosen == OWN else None
-    uploaded = st.file_uploader("Candidate: a file with ModelNew", type="py", key="check_file")
+    uploaded = st.file_uploader("Candidate: a file with ModelNew", type="py", key="check_file", max_upload_size=_MOST_MB)
     if (sample := st.session_state.pop("check_sample_text", None)) is not None:
         st.session_state["check_text"] = sample
     pasted = st.text_area("or paste it", key="check_text", height=140, disabled=uploaded is not None)
@@ -180,31 +192,60 @@ def _mistake(report: CheckReport) -> str:
         return theme.heading("Which mistake it looks like") + "None of the known ones gives this output."
     rows = [(theme.badge("FAILED", "same output"), f"<b>{escape(found['found'])}</b>")]
     rows += [(theme.badge("NOTE", "differs"), escape(name)) for name in found["differs"]]
-    return theme.heading("Which mistake it looks like") + theme.table(("", ""), rows) + f"<pre>{escape(found['advice'])}</pre>"
+    return (theme.heading("Which mistake it looks like") + theme.table(("", ""), rows, narrow=(0,))
+            + f"<pre>{escape(found['advice'])}</pre>")
 
 
 def _kernelbench(report: CheckReport) -> str:
-    found = report.kernelbench
-    if not found:
+    def word(good: bool | None) -> str:
+        return "–" if good is None else theme.badge("PASSED" if good else "FAILED")
+
+    rows = [(escape(who), word(good), f"<span class=mute>{escape(rule)}</span>")
+            for who, good, rule in kernelbench_rows(report)]
+    if not rows:
         return ""
-
-    def word(good: Any) -> str:
-        return theme.badge("PASSED" if good else "FAILED")
-
-    rows = [(f"KernelBench, {found['tolerance']:g}", word(found["strict"]), "forward only"),
-            ("KernelBench, 1e-2 (older)", word(found["loose"]), "forward only"),
-            ("this judge", word(found["ours"]), "")]
     return (theme.heading("KernelBench's verdict beside ours") + theme.table(("", "", ""), rows)
-            + f'<div class="mute">{escape(found["reason"] or found["why"])}</div>')
+            + f'<div class="mute">{escape(kernelbench_reason(report))}</div>')
 
 
 def _speed(report: CheckReport) -> str:
-    if report.times:
-        rows = [(escape(d), numbers.time(t["median_ms"]), f"{theme.badge(t['verdict'])} {numbers.ratio(t['ratio'])}",
-                 f"<span class=mute>{escape(t['against'])}</span>") for d, t in report.times.items()]
-        return theme.heading("How fast? module_ms") + theme.table(("", "median", "", "against"), rows, right=(1,))
-    asked = report.question("times")
-    return theme.heading("How fast?") + theme.badge("SKIPPED", "NOT TIMED") + f" {escape(asked.seen)}" if asked else ""
+    """What stands on the right: the verdicts, the floor, or why there is no time."""
+    if not report.times:
+        asked = report.question("times")
+        return theme.heading("How fast?") + theme.badge("SKIPPED", "NOT TIMED") + f" {escape(asked.seen)}" if asked else ""
+    parts = [theme.heading("How fast? module_ms")]
+    for direction, t in report.times.items():
+        said = check_times.sentence(direction, t)
+        verdict = theme.badge("IMPLAUSIBLE" if t["implausible"] else t["verdict"] or "NOTE")
+        floor = f"<div class=mute>Floor: {escape(check_times.floor_text(t))}.</div>"
+        parts.append(f"<div style='margin-bottom:6px'>{verdict} <b>{numbers.time(t['median_ms'])}</b> "
+                     f"{escape(said[0].upper() + said[1:])}.{floor}</div>")
+    return "".join(parts)
+
+
+def _ladder(report: CheckReport) -> str:
+    """Everything PyTorch can do, direction by direction, the whole width: the evidence behind the verdict."""
+    parts = []
+    for direction, t in report.times.items():
+        rows = [(f"<b>{escape(report.name)}</b>", f"<b>{numbers.milliseconds(t['median_ms'])}</b>", "", "", "",
+                 escape(t["precision"]), f"<span class=mute>{t['samples']} samples of {t['calls']} calls, {t['checked']} "
+                 "compared with float64</span>")]
+        for b in t["baselines"]:
+            note = "the best drop-in one that qualifies" if b["name"] == t["against"] else b["why_not"]
+            kernel = f"<div class='foot mono'>{escape(b['kernels'][0])}</div>" if b["kernels"] else ""
+            between = f"<span class=nw>{numbers.interval(b['low'], b['high'], b['ratio'])}</span>"
+            rows.append((escape(b["name"]) + kernel, numbers.milliseconds(b["median_ms"]), numbers.ratio(b["ratio"]),
+                         between, theme.badge(b["verdict"]), escape(b["precision"]), f"<span class=mute>{escape(note)}</span>"))
+        if t["floor_ms"]:
+            rows.append(("floor, the physical limit", numbers.milliseconds(t["floor_ms"]), "", "", "", "",
+                         f"<span class=mute>{escape(t['floor_limit'])}</span>"))
+        words = [default_text(t), *t["notes"]]
+        parts.append(theme.heading(f"PyTorch's ways beside it · module_ms {direction}") + theme.table(
+            ("", "ms", "PyTorch / ours", "95 % interval", "verdict", "precision", ""), rows, right=(1, 2))
+            + f'<div class="foot">{escape(" ".join(filter(None, words)))}</div>')
+    out = left_out(report)
+    tail = f'<div class="foot" style="margin-top:6px">Not timed: {escape("; ".join(out))}.</div>' if out else ""
+    return "<div style='height:12px'></div>".join(parts) + tail
 
 
 def _decoded(uploaded: Any) -> str:

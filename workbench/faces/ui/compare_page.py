@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from html import escape
+from math import log
 
 import streamlit as st
 
 from ...core import numbers
-from ...core.layer import BACKWARD, DIRECTIONS, Workload
-from ...drive import report
+from ...core.layer import LAUNCHES, Workload
+from ...drive import compare_plots, report
 from . import state, theme
 
 _FIRST = (report.SLOWER, report.UNSURE, "", report.FASTER, report.SAME, report.EMULATED)
+_LEAST, _MOST = 0.5, 8.0   # of the dots' scale
+_BOX = "position:relative;width:150px;height:14px;margin:0 14px"
+_BEST, _DEFAULT, _SESSION = "best PyTorch", "default PyTorch", "session B"
 _WORDS = ((report.FASTER, "the whole 95 % interval of B / A is above 1.01"),
           (report.SLOWER, "the whole interval is below 0.99"),
           (report.SAME, "the whole interval lies within 1 % of 1"),
@@ -23,8 +27,11 @@ def draw() -> None:
     with st.sidebar:
         name_a = state.choose_session("Session A", key="compare_a", default=st.session_state.get("session"))
         names = [n for n in state.session_paths() if n != name_a]
-        name_b = state.choose_session("Session B", key="compare_b", default=names[0] if names else None)
-        directions = st.pills("Direction", DIRECTIONS, default=DIRECTIONS, selection_mode="multi", key="compare_pills")
+        against = st.segmented_control("A against", (_BEST, _DEFAULT, _SESSION), default=_BEST, required=True,
+                                       key="compare_against", width="stretch") or _BEST
+        name_b = state.choose_session("Session B", key="compare_b", default=names[0] if names else None) \
+            if against == _SESSION else name_a
+        directions = st.pills("Direction", LAUNCHES, default=LAUNCHES, selection_mode="multi", key="compare_pills")
         theme.html(theme.heading("What the words mean") + "".join(
             f"<div>{theme.badge(w)}<br><span class=mute>{escape(text)}</span></div>" for w, text in _WORDS))
     paths = state.session_paths()
@@ -32,27 +39,58 @@ def draw() -> None:
         theme.html(theme.strip("READY", "No session to compare yet", "Run candidates on the Workbench, or reopen a "
                                "session that was saved."))
         return
-    if name_a == name_b:
+    if against == _SESSION and name_a == name_b:
         theme.html(theme.strip("READY", "A session is not compared with itself", "Choose another one for A or B; there "
                                f"{'are ' + str(len(paths)) if len(paths) > 1 else 'is only this one'} to choose from."))
         return
-    pairs = report.pairs(state.trials_of(paths[name_a]), state.trials_of(paths[name_b]))
-    pairs = [p for p in pairs if p.direction in (*(directions or DIRECTIONS), BACKWARD)]
-    pairs.sort(key=lambda p: (report.is_baseline(p.a), _FIRST.index(p.verdict)))
-    theme.html(_strip([p for p in pairs if not report.is_baseline(p.a)], name_a, name_b))
+    if against == _SESSION:
+        pairs, b = report.pairs(state.trials_of(paths[name_a]), state.trials_of(paths[name_b])), state.session_label(name_b)
+    else:
+        pairs = report.against_pytorch(state.trials_of(paths[name_a]), default=against == _DEFAULT)
+        b = "PyTorch of the same session: " + ("the best that qualifies" if against == _BEST else "as it is delivered")
+    pairs = [p for p in pairs if p.direction in (directions or LAUNCHES)]
+    pairs.sort(key=lambda p: (report.is_baseline(p.a), _FIRST.index(p.verdict), -p.ratio.value if p.ratio else 0))
+    theme.html(_strip([p for p in pairs if not report.is_baseline(p.a)], name_a, b, own=against != _SESSION))
     if pairs:
         theme.html(theme.table(
-            ("verdict", "layer", "direction", "variant", "config", "A", "A, ms", "B", "B, ms", "B / A", "95 % interval",
-             "note"), [_row(p) for p in pairs], right=(6, 8, 9)))
+            ("verdict", "layer", "direction", "A", "ms", "B", "ms", "B / A", "95 % interval", _SCALE, "note"),
+            [_row(p) for p in pairs], right=(4, 6, 7), plain=(9,)))
+        _charts(pairs)
 
 
-def _strip(pairs: list[report.Pair], a: str, b: str) -> str:
+def _charts(pairs: list[report.Pair]) -> None:
+    mode = theme.mode()
+    roof, layers = compare_plots.roofline(pairs, mode=mode), compare_plots.speedups(pairs, mode=mode)
+    if layers is None:
+        return
+    marks = compare_plots.legend(pairs)
+    grid = st.grid(2, min_column_width=470, gap="medium")
+    if roof is not None:
+        with grid.container():
+            theme.html(theme.heading(f"Roofline: {marks}; grey is B, blue is A"))
+            theme.chart(roof, key="compare_roofline", alt="TFLOP per second against FLOP per byte of each pair")
+    with grid.container():
+        theme.html(theme.heading(f"Speed-up per layer, kernel_ms: {marks}; bar: room up to the physical limit"))
+        theme.chart(layers, key="compare_speedups", alt=_said(pairs))
+
+
+def _said(pairs: list[report.Pair]) -> str:
+    """The chart in a sentence."""
+    best = max((p for p in pairs if p.ratio and not report.is_baseline(p.a)), key=lambda p: p.ratio.value)
+    return (f"Speed-up per layer; the largest is {Workload.from_json(best.a.workload).preset} {best.direction} with "
+            f"{numbers.ratio(best.ratio.value)}")
+
+
+def _strip(pairs: list[report.Pair], a: str, b: str, *, own: bool) -> str:
+    if not pairs and own:
+        return theme.strip("READY", "This session has nothing to compare with PyTorch", "It needs a right candidate with a "
+                           "time, and PyTorch's time for the same layer, direction and device.")
     if not pairs:
         return theme.strip("READY", "These two sessions have no trial in common",
                            "A trial is matched by workload, direction, variant, precision and config.")
     count = {v: sum(p.verdict == v for p in pairs) for v in _FIRST if v}
     compared = sum(n for v, n in count.items() if v != report.EMULATED)
-    evidence = f"A is {state.session_label(a)}; B is {state.session_label(b)}. B / A above 1: A is the faster one."
+    evidence = f"A is {state.session_label(a)}; B is {b}. B / A above 1: A is the faster one."
     if not compared:
         word = report.EMULATED if count[report.EMULATED] else "NOTE"
         return theme.strip(word, f"{len(pairs)} trials in common, none with two times that may be compared", evidence)
@@ -65,17 +103,45 @@ def _strip(pairs: list[report.Pair], a: str, b: str) -> str:
 def _row(pair: report.Pair) -> tuple[str, ...]:
     a, b, ratio = pair.a, pair.b, pair.ratio
     workload = Workload.from_json(a.workload)
-    star = [" *" if report.is_emulated(t) else "" for t in (a, b)]
     timings = [report.timing_of(t, pair.clock, pair.direction) for t in (a, b)]
-    times = [numbers.milliseconds(timing.median_ms) if timing else "–" for timing in timings]
+    times = [(numbers.milliseconds(timing.median_ms) if timing else "–") + (" *" if report.is_emulated(t) else "")
+             for t, timing in zip((a, b), timings, strict=True)]
     clock = "module_ms" if pair.clock == "module_ms" else ""
     return (theme.badge(pair.verdict) if pair.verdict else "–",
             f"<span class=nw>{escape(workload.preset)}</span>" if workload.preset else escape(str(workload.layer)),
-            escape(pair.direction), f"<span class=nw>{escape(a.name)}</span> {escape(a.precision)}",
-            f"<span class=foot>{escape(' '.join(f'{k}={v}' for k, v in a.config.items()))}</span>",
-            theme.badge(str(a.status)), times[0] + star[0], theme.badge(str(b.status)), times[1] + star[1],
+            escape(pair.direction), _who(a), times[0], _who(b), times[1],
             f"<b>{numbers.ratio(ratio.value)}</b>" if ratio else "–",
             f"<span class=nw>{numbers.interval(ratio.low, ratio.high, ratio.value)}</span>" if ratio else "–",
-            f"<span class='mute note'>{escape(' '.join(filter(None, (clock, pair.note))))}</span>")
+            _dot(pair), f"<span class='mute'>{escape(' '.join(filter(None, (clock, pair.note))))}</span>")
 
 
+def _who(trial: report.Trial) -> str:
+    """Name and precision, the config where the pointer rests; the status where it is not right."""
+    config = " ".join(f"{k}={v}" for k, v in trial.config.items()) if trial.kind == "candidate" else ""
+    wrong = "" if trial.ok else f" {theme.badge(str(trial.status))}"
+    return (f"<span title='{escape(config, quote=True)}'>{escape(trial.name)} <span class=mute>{escape(trial.precision)}"
+            f"</span></span>{wrong}")
+
+
+def _dot(pair: report.Pair) -> str:
+    """Ratio and interval on a log scale from 0.5× to 8×, in the verdict's colour, with a tick at 1×."""
+    if pair.ratio is None:
+        return ""
+    value, low, high = (_at(v) for v in (pair.ratio.value, pair.ratio.low or pair.ratio.value,
+                                         pair.ratio.high or pair.ratio.value))
+    colour = {"good": "--good", "bad": "--bad", "uns": "--uns"}.get(theme.mark(pair.verdict)[1], "--mute")
+    line = f"position:absolute;background:var({colour})"
+    return (f"<div style='{_BOX}'>"
+            f"<i style='position:absolute;left:{_at(1.0):.1f}%;top:0;height:14px;width:1px;background:var(--mute)'></i>"
+            f"<i style='{line};left:{low:.1f}%;width:{high - low:.1f}%;top:6px;height:2px'></i>"
+            f"<i style='{line};left:calc({value:.1f}% - 4px);top:3px;height:8px;width:8px;border-radius:4px'></i></div>")
+
+
+def _at(ratio: float) -> float:
+    """Percent of the scale's width; what lies beyond stands at its end."""
+    return 100 * min(1.0, max(0.0, log(ratio / _LEAST) / log(_MOST / _LEAST))) if ratio > 0 else 0.0
+
+
+_SCALE = f"<div style='{_BOX}'>" + "".join(
+    f"<span style='position:absolute;left:{_at(v):.1f}%;transform:translateX(-50%)'>{v:g}×</span>"
+    for v in (0.5, 1, 2, 4, 8)) + "</div>"

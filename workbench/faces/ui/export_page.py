@@ -11,18 +11,18 @@ import streamlit as st
 
 from ...core import numbers
 from ...core.errors import BadRequest
-from ...core.layer import DIRECTIONS, Workload
+from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
 from ...core.presets import PRESETS, Preset
 from ...core.trial import Trial
 from ...drive import report
 from ...drive.export import export_text, verify
-from ...drive.recipe import Recipe
+from ...drive.recipe import Recipe, fastest
 from ...drive.recorded import judged_candidate
 from ...drive.runner import Runner
 from ...drive.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 from . import state, theme
 
-PYTORCH = "PyTorch"
+PYTORCH, APART = "PyTorch", "one launch each"
 _PROOF_LIMIT_S = 600
 
 
@@ -97,20 +97,29 @@ def _options(workload: Workload) -> tuple[str, Preset | None, str]:
 
 
 def _recipe_choice(trials: list[Trial]) -> dict[str, Trial | None]:
-    """One right candidate per direction, fastest first, or PyTorch."""
+    """One right candidate per direction, fastest first, or PyTorch; both gradients at once where that was right."""
     wanted = set(st.session_state.get("export_rows", []))
     chosen: dict[str, Trial | None] = {}
-    for direction, cell in zip(DIRECTIONS, st.columns(3, gap="small"), strict=True):
-        right = sorted((t for t in trials if t.kind == "candidate" and t.ok and direction == t.direction
-                        and _still_there(t)), key=lambda t: t.kernel_ms.median_ms if t.kernel_ms else float("inf"))
+    there = {d: sorted((t for t in trials if t.kind == "candidate" and t.ok and d == t.direction and _still_there(t)),
+                       key=_ms) for d in LAUNCHES}
+    directions = LAUNCHES if there[BACKWARD] else DIRECTIONS
+    used = fastest({d: _ms(found[0]) for d, found in there.items() if found})
+    for direction, cell in zip(directions, st.columns(len(directions), gap="small"), strict=True):
+        right = there[direction]
         options = {t.trial_id: t for t in right}
         names = [t.name for t in right]
         ids = [*options, PYTORCH]
-        first = next((i for i, t in enumerate(ids) if t in wanted), 0)
+        nothing = APART if direction == BACKWARD else PYTORCH
+        first = next((i for i, t in enumerate(ids) if t in wanted), 0 if direction in used else len(ids) - 1)
         pick = cell.selectbox(direction, ids, index=first, key=f"export_{direction}_{'_'.join(ids)[:60]}",
-                              format_func=lambda i, o=options, n=names: PYTORCH if i == PYTORCH else _label(o[i], n))
-        chosen[direction] = options.get(pick)
+                              format_func=lambda i, o=options, n=names, no=nothing: no if i == PYTORCH else _label(o[i], n))
+        if direction != BACKWARD or pick in options:
+            chosen[direction] = options.get(pick)
     return chosen
+
+
+def _ms(trial: Trial) -> float:
+    return trial.kernel_ms.median_ms if trial.kernel_ms else float("inf")
 
 
 def _label(trial: Trial, names: list[str]) -> str:
@@ -132,6 +141,9 @@ def _still_there(trial: Trial) -> bool:
 def _recipe_table(trials: list[Trial], chosen: dict[str, Trial | None]) -> str:
     rows = []
     for direction, trial in chosen.items():
+        if trial is None and chosen.get(BACKWARD) and direction in (GRAD_INPUT, GRAD_WEIGHT):
+            rows.append((escape(direction), "by backward", "–", "–", theme.badge("OK")))
+            continue
         if trial is None:
             rows.append((escape(direction), PYTORCH, "–", "–", theme.badge("NOTE", "left to PyTorch")))
             continue

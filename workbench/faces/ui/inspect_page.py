@@ -74,7 +74,8 @@ def _name(trial: Trial) -> str:
 
 def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
     marks = [state.recorded_on(session)] if session.startswith("recorded-") else []
-    ratio = report.speedup(trial, report.best_baseline(everything, trial))
+    baseline = report.best_baseline(everything, trial)
+    ratio = report.speedup(trial, baseline)
     timing = trial.kernel_ms
     sentence, evidence = f"{trial.name}, {trial.direction}, {trial.precision}: {trial.headline}", trial.advice
     if trial.ok and trial.module_ms:
@@ -85,15 +86,15 @@ def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
     if trial.ok and timing:
         worst = numbers.error(max((e.rel_l2 for e in trial.errors.values()), default=None))
         evidence = (f"{numbers.time(timing.median_ms)}, middle half {numbers.spread(timing.spread)} over "
-                    f"Samples: {timing.samples}. Largest error {worst} relative L2.")
+                    f"{timing.samples} samples. Largest error {worst} relative L2.")
         if report.is_emulated(trial):
             marks.append(report.EMULATED)
             evidence = f"{numbers.time(timing.median_ms)} on the CPU emulator: says nothing about a GPU. " + \
                        f"Samples: {timing.samples}. Largest error {worst} relative L2."
         elif ratio:
             marks.append(ratio.verdict)
-            sentence = (f"{trial.name}, {trial.direction}, {trial.precision}: right, and "
-                        f"{numbers.ratio(ratio.value)} as fast as the best PyTorch")
+            sentence = report.verdict_sentence(f"{trial.name} {trial.direction} ({trial.precision})", ratio, baseline)
+            evidence = f"Right in all checks. {evidence}{report.more_words(ratio, timing, baseline.kernel_ms)}"
     return theme.strip(str(trial.status), sentence, evidence, more_badges=marks)
 
 

@@ -60,6 +60,7 @@ border-bottom:1px solid var(--line);white-space:nowrap}
 .kw .scroll{overflow-x:auto}.kw td .mono{overflow-wrap:anywhere}
 .kw td .mute{overflow-wrap:break-word}.kw .note{display:inline-block;min-width:16em}.kw .nw.mute{overflow-wrap:normal}
 .kw tr:last-child td{border-bottom:0}.kw td.n,.kw th.n{text-align:right;white-space:nowrap}.kw .nw{white-space:nowrap}
+.kw td.w1{width:1%;white-space:nowrap}
 .kw .stage{display:inline-grid;grid-template-columns:repeat(4,34px);gap:2px;vertical-align:middle}
 .kw .stage i{height:6px;background:var(--mutebg);border-radius:2px}.kw .stage i.d{background:var(--c3)}
 .kw .stage i.r{background:var(--acc)}.kw .stage i.f{background:var(--bad)}
@@ -125,11 +126,14 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
             + "</div>")
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """A small table. Cells are HTML already: pass `escape(text)` or `badge(...)`; `right` are right-aligned columns."""
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), plain: Sequence[int] = (),
+          narrow: Sequence[int] = ()) -> str:
+    """A small table. Cells are HTML already: pass `escape(text)` or `badge(...)`; `right` are right-aligned columns, the
+    heads of `plain` columns are HTML, too, and `narrow` ones are as wide as they must be."""
     def cells(values: Sequence[str], tag: str) -> str:
-        return "".join(f"<{tag}{' class=n' if i in right else ''}>{v}</{tag}>" for i, v in enumerate(values))
-    top = f"<tr>{cells([escape(h) for h in head], 'th')}</tr>" if any(head) else ""
+        return "".join(f"<{tag}{' class=n' if i in right else ' class=w1' if i in narrow else ''}>{v}</{tag}>"
+                       for i, v in enumerate(values))
+    top = f"<tr>{cells([h if i in plain else escape(h) for i, h in enumerate(head)], 'th')}</tr>" if any(head) else ""
     body = "".join(f"<tr>{cells(r, 'td')}</tr>" for r in rows)
     return f'<div class="scroll"><table>{top}{body}</table></div>'  # where it is too wide, it scrolls, not the page
 

@@ -1,6 +1,6 @@
 """The right half of the Workbench: direction switch, one row per variant with its tunables. Out come `Candidate`s.
 
-Ticks and values of all three directions are kept, whichever is shown: Run takes them all.
+Ticks and values of all directions are kept, whichever is shown: Run takes them all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from ...core.candidate import EMULATED_SM, Candidate, why_not
 from ...core.env import Gpu, gpus
-from ...core.layer import DIRECTIONS, ConvTranspose, Workload
+from ...core.layer import FORWARD, LAUNCHES, ConvTranspose, Workload
 from ...core.variants import PRECISIONS_OF, Tunable, Variant
 from . import state
 from .layer_form import Choice
@@ -23,8 +23,8 @@ MOST_TUNABLES = 6  # a row shows so many; a variant with more has the rest one c
 
 
 def direction_switch() -> str:
-    return st.segmented_control("Direction", DIRECTIONS, default=DIRECTIONS[0], key="direction", required=True,
-                                label_visibility="collapsed", width="stretch", persist_state="session") or DIRECTIONS[0]
+    return st.segmented_control("Direction", LAUNCHES, default=FORWARD, key="direction", required=True,
+                                label_visibility="collapsed", width="stretch", persist_state="session") or FORWARD
 
 
 def variant_rows(variants: Sequence[Variant], direction: str, choice: Choice) -> None:
@@ -72,9 +72,9 @@ def tick_only(variants: Sequence[Variant], chosen: Mapping[str, tuple[str, Mappi
     """Direction -> (variant, config): tick that variant with those values and no other of its direction. For the
     callback of a button: widgets that are on the page take the new values at the next drawing."""
     for variant in variants:
-        if not set(variant.computes) & set(chosen):
+        if variant.direction not in chosen:
             continue
-        name, config = chosen.get(variant.direction, ("", {}))  # one that computes both gradients is not asked for
+        name, config = chosen[variant.direction]
         key = _key(variant)
         st.session_state[f"tick {key}"] = variant.name == name
         if variant.name == name:
@@ -87,11 +87,11 @@ def tick_only(variants: Sequence[Variant], chosen: Mapping[str, tuple[str, Mappi
 def ticked(variants: Sequence[Variant], choice: Choice) -> dict[str, list[str]]:
     """Direction -> names of the variants that Run would take."""
     return {d: [v.name for v in of_direction(variants, d)
-                if st.session_state.get(f"tick {_key(v)}", True) and not cannot(v, choice)] for d in DIRECTIONS}
+                if st.session_state.get(f"tick {_key(v)}", True) and not cannot(v, choice)] for d in LAUNCHES}
 
 
 def of_direction(variants: Sequence[Variant], direction: str) -> list[Variant]:
-    return [v for v in variants if direction in v.computes]
+    return [v for v in variants if v.direction == direction]
 
 
 def cannot(variant: Variant, choice: Choice) -> str | None:

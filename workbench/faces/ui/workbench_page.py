@@ -10,7 +10,7 @@ import streamlit as st
 
 from ...core import facts, numbers
 from ...core.errors import BadRequest
-from ...core.layer import DIRECTIONS, Workload
+from ...core.layer import LAUNCHES, Workload
 from ...core.presets import PRESETS
 from ...core.trial import Trial
 from ...core.variants import Variant, discover
@@ -109,7 +109,7 @@ def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], run: Ru
     else:
         count = sum(map(len, variant_rows.ticked(variants, choice).values()))
         theme.html(theme.strip("READY", "Nothing measured yet for this layer",
-                               f"{count} variants are ticked in three directions. "
+                               f"{count} variants are ticked in all directions. "
                                f"{doctor.summary(state.findings())}"))
 
 
@@ -127,7 +127,7 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
     too_many = len(candidates) > variant_rows.MOST_CANDIDATES
     why = (choice.problems[0] if choice.problems else "Tick a variant." if not candidates else
            f"{len(candidates)} candidates are too many for one run; choose fewer values." if too_many else
-           "Builds, checks and times the ticked candidates of all three directions")
+           "Builds, checks and times the ticked candidates of all directions")
     button.button(f"Run {len(candidates)}" if candidates else "Run", key="run", type="primary", width=170, help=why,
                   disabled=bool(choice.problems) or not candidates or too_many, on_click=_start,
                   args=(choice, tuple(candidates)))
@@ -153,7 +153,7 @@ def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: 
     floors = _floors(workload, trials, choice)
     expected = variant_rows.ticked(variants, choice)
     everything = {d: list(dict.fromkeys([*expected[d], *(v.name for v in variant_rows.of_direction(variants, d))]))
-                  for d in DIRECTIONS}
+                  for d in LAUNCHES}
     if run is not None:
         _live_chart(run, workload, choice, expected, floors)
         return
@@ -176,7 +176,7 @@ def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: 
 def _floors(workload: Workload, trials: list[Trial], choice: Choice) -> dict[str, float]:
     """Direction -> floor in ms: of the fastest precision that is shown, so that no right bar is left of it."""
     floors = {}
-    for direction in DIRECTIONS:
+    for direction in LAUNCHES:
         shown = {t.precision for t in trials if t.direction == direction and t.kind == "candidate" and t.ok}
         found = [report.floor_of(workload, direction, p, gpu_name(choice)) for p in shown or {choice.precision}]
         if any(found):
@@ -187,8 +187,7 @@ def _floors(workload: Workload, trials: list[Trial], choice: Choice) -> dict[str
 @st.fragment(run_every=2)
 def _live_chart(run: Run, workload: Workload, choice: Choice, expected: dict, floors: dict) -> None:
     trials = shown_trials(state.trials_of(run.session), run.request.workload, choice)
-    asked = {d: list(dict.fromkeys(r.variant for r in run.rows if d in r.candidate.variant.computes))
-             for d in DIRECTIONS}
+    asked = {d: list(dict.fromkeys(r.variant for r in run.rows if r.direction == d)) for d in LAUNCHES}
     _draw_chart(trials, asked, _floors_for(trials, floors), "queued", live=True)
 
 

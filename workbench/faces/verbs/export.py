@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ...core.candidate import Candidate
 from ...core.errors import BadRequest
-from ...core.layer import DIRECTIONS, Workload
+from ...core.layer import BACKWARD, LAUNCHES, Workload
 from ...core.presets import parse_preset
 from ...core.variants import discover, find
 from ...drive.best_recipe import arch_of, best_recipe, origin
@@ -29,9 +29,10 @@ from ..arguments import add_workload, check_folder, session_from, workload_from
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_workload(parser, required=False)
-    for direction in DIRECTIONS:
+    for direction in LAUNCHES:
         parser.add_argument(f"--{direction.replace('_', '-')}", dest=direction, metavar="VARIANT",
-                            help=f"variant that computes {direction}")
+                            help="variant that computes both gradients in one launch" if direction == BACKWARD
+                            else f"variant that computes {direction}")
     parser.add_argument("--set", action="append", default=[], metavar="VARIANT.TUNABLE=V", help="value of a tunable")
     parser.add_argument("--precision", default="", help="what is computed in; with --best a class, tf32 or ieee (default: "
                         "that of PyTorch's default)")
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _recipe(args: argparse.Namespace) -> Recipe:
-    chosen = {d: getattr(args, d) for d in DIRECTIONS if getattr(args, d)}
+    chosen = {d: getattr(args, d) for d in LAUNCHES if getattr(args, d)}
     if args.best:
         return _best(args, others=[*chosen, *args.set, *([args.session] if args.session else [])])
     if args.arch:
@@ -88,7 +89,7 @@ def _recipe(args: argparse.Namespace) -> Recipe:
         raise BadRequest("Give --preset, --layer or --session: the layer to export for.")
     workload: Workload = workload_from(args)
     if not chosen:
-        raise BadRequest("Give at least one of --forward, --grad-input, --grad-weight, or --best, or --session.")
+        raise BadRequest("Give at least one of --forward, --grad-input, --grad-weight, --backward, or --best, or --session.")
     settings = parse_settings(args.set)
     check_names(discover(), (), (), settings)
     return Recipe(workload=workload, **{d: _candidate(name, d, workload, settings, args.precision)

@@ -15,13 +15,14 @@ from ...drive import selftest
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these attacks, and the right kernel; nothing is kept")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """0 all caught, 1 one got through."""
     show = (lambda result: None) if args.json else _show
-    results = selftest.selftest(args.device, on_result=show)
+    results = selftest.selftest(args.device, on_result=show, wanted=selftest.chosen(args.only) if args.only else None)
     if args.json:
         print(json.dumps(selftest.to_json(results), indent=1))
     else:

@@ -20,6 +20,10 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CXX",
          "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "VIRTUAL_ENV", "OMP_NUM_THREADS",
          "CUDACPU_THREADS")
+# So that two processes pay the same for the same call: glibc adapts its thresholds to what a process has freed before, and
+# OpenMP's threads go on spinning after a call of one, on the cores that the other now needs.
+_SAME_FOR_ALL = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+                 "OMP_WAIT_POLICY": "PASSIVE"}
 _libc = ctypes.CDLL(None)
 
 
@@ -29,7 +33,7 @@ def environment(scratch: Path) -> dict[str, str]:
     return {**kept, "HOME": str(scratch), "TMPDIR": str(scratch), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1",
             "PYTHONDONTWRITEBYTECODE": "1", "TORCH_EXTENSIONS_DIR": str(scratch / "extensions"),
             "TRITON_CACHE_DIR": str(scratch / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
-            "TORCH_USE_CUDA_DSA": "1", "MAX_JOBS": "4"}
+            "TORCH_USE_CUDA_DSA": "1", "MAX_JOBS": "4", **_SAME_FOR_ALL}
 
 
 def sandbox(words: list[str], scratch: Path, *, device: str) -> list[str]:

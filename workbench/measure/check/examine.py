@@ -12,8 +12,10 @@ import torch
 from ...core import numbers
 from ...core.answers import Answer, Question
 from ...core.trial import DEFAULT_ADVICE, Status
+from ..device import describe
 from . import cases, gpu_questions, kernelbench, mistakes, shrink, times
 from .cases import Case
+from .party import Party
 from .process import Ended, Raised
 from .trialrun import NotForReference, Outcome, Problem, TrialRun, _bits
 
@@ -33,9 +35,9 @@ class Examination:
     """`run` asks everything; `questions` holds the answers in the order asked."""
 
     def __init__(self, trial: TrialRun, given: Case, emit: Callable[[dict[str, Any]], None], *, emulated: bool,
-                 timed: bool, effort: str, scratch: Path) -> None:
+                 timed: bool, effort: str, scratch: Path, benchmark: Party | None = None) -> None:
         self.trial, self.given, self.emit, self.scratch = trial, given, emit, scratch
-        self.emulated, self.timed, self.effort = emulated, timed, effort
+        self.emulated, self.timed, self.effort, self.benchmark = emulated, timed, effort, benchmark
         self.questions: list[Question] = []
         self.first_wrong: Outcome | None = None
         self.found: dict[str, Any] = {}
@@ -282,13 +284,16 @@ class Examination:
         else:
             self.emit({"phase": "time", "text": "in turns with PyTorch"})
             backward = any(q.key == "gradient_values" and q.answer is Answer.PASSED for q in self.questions)
-            result = times.measure(self.trial, self.given, backward=backward, effort=self.effort, emit=self.emit)
+            result = times.measure(self.trial, self.given, backward=backward, effort=self.effort, emit=self.emit,
+                                   benchmark=self.benchmark)
             if result.get("problem"):
                 self._fail("times", Problem("times", Status.MISMATCH, result["problem"], result.get("advice", "")))
             elif result.get("why_not"):
                 self._skip(("times",), result["why_not"])
             else:
-                self.found["times"] = result
+                workload = self.given.workload
+                self.found |= {"times": result, "workload": workload.to_json() if workload else None,
+                               "gpu": {} if self.trial.device == "cpu" else describe({"device": self.trial.device})}
                 self._pass("times", "Timed in turns with PyTorch.")
 
     # -- bookkeeping --------------------------------------------------------------------------------------------

@@ -107,6 +107,12 @@ class Host:
     def prepare(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
         return self.batch.prepare(self.modules[request["module"]], request, tensors, self.device)
 
+    def prepare_way(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
+        return self.batch.prepare_way(request, tensors)
+
+    def drop_ways(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
+        return self.batch.drop_ways(request, tensors)
+
     def run(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
         return self.batch.run(request, tensors)
 

@@ -9,7 +9,12 @@ from typing import Any
 
 import torch
 
+from ...core.layer import FORWARD
+from ..baselines import kernels
 from ..module_cases import laid_out
+from ..ways import Unavailable, Way
+from . import host_ways
+from .ladder import LADDER
 from .wire import Message
 
 _SMALL = 1 << 20
@@ -146,46 +151,85 @@ class Batches:
                 , device: str) -> Message:
         """Several sets of inputs (forward), or inputs and several grad_outputs (backward)."""
         self.module, self.direction, count = module, request["direction"], request["inputs"]
-        if self.direction == "forward":
-            self.sets = [[t.to(device) for t in tensors[i:i + count]] for i in range(0, len(tensors), count)]
-            self.dummy = [module(*self.sets[0]).detach()]
-            for xs in self.sets:
-                for x in xs:
-                    x.requires_grad_(x.is_floating_point())
-        else:
-            xs = [t.to(device).requires_grad_(t.is_floating_point()) for t in tensors[:count]]
-            self.output = module(*xs)
-            self.wanted = [x for x in xs if x.requires_grad] + list(module.parameters())
-            self.sets = [[t.to(device)] for t in tensors[count:]]
-            self.dummy = [g.detach() for g in self._results(0)]
+        there = [t.to(device) for t in tensors]
+        self.fixed = [] if self.direction == FORWARD else there[:count]
+        self.plain = [there[i:i + count] for i in range(0, len(there), count)] if self.direction == FORWARD else \
+            [[t] for t in there[count:]]
+        plain = host_ways.bind(Way("eager"), module, self.direction, self.fixed, self.plain)
+        self.bound = {"": plain}
+        self.dummy = [r.detach() for r in plain.results(0)]
         _wait(device)
-        return {"bytes": sum(t.numel() * t.itemsize for t in self.dummy),
-                "kinds": [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in self.dummy]}, []
+        return {"bytes": sum(t.numel() * t.itemsize for t in self.dummy), "kinds": _kinds(self.dummy)}, []
+
+    def prepare_way(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
+        """Bind one of PyTorch's ways to the prepared module and run it until its choices are made; with "profile" also tell
+        which "kernels" ran."""
+        way = LADDER[request["way"]]
+        try:
+            with host_ways.as_set(way):
+                bound = host_ways.bind(way, self.module, self.direction, self.fixed, self.plain)
+                for _ in range(3):
+                    found = [r.detach() for r in bound.results(0)]
+                _wait(self.device)
+                names = kernels(lambda: bound.results(0), self.device) if request.get("profile") else []
+        except torch.cuda.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            return {"left_out": f"it needs more memory than {self.device} has left"}, []
+        except Unavailable as error:
+            return {"left_out": str(error)}, []
+        except (RuntimeError, NotImplementedError) as error:  # what compiles or captures only when it is called
+            return {"left_out": f"it gave up: {(str(error).strip().splitlines() or ['?'])[0][:160]}"}, []
+        self.bound[request["way"]] = bound
+        strides = [_strides(r) for r in found] if way.kind == "channels_last" else None
+        return {"kinds": _kinds(found), "strides": strides, "own_sets": bound.sets is not self.plain, "kernels": names}, []
+
+    def drop_ways(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
+        """Before the next direction: their memory is wanted."""
+        self.bound.clear()
+        if self.device != "cpu":
+            torch.cuda.empty_cache()
+        return {}, []
 
     def run(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
         """Calls in order: change a few values of the input as told, call, put the results into the next slot."""
-        places, values = (t.to(self.device) for t in tensors)
-        stride, only_copy = request["stride"], request.get("only_copy")
-        before = torch.backends.cudnn.allow_tf32
-        if request.get("tf32") is not None:
-            torch.backends.cudnn.allow_tf32 = request["tf32"]
-        for number, chosen in enumerate(request["sets"]):
-            first = self.sets[chosen][0].detach().view(-1)
-            first.index_copy_(0, places[number], values[number])
-            start = number * stride
-            for result in self.dummy if only_copy else self._results(chosen):
-                size = result.numel() * result.itemsize
-                room = self.slots[start:start + size].view(result.dtype).view(result.shape)
-                room.copy_(result.detach())
-                start += -(-size // 256) * 256
-        _wait(self.device)
-        torch.backends.cudnn.allow_tf32 = before
+        key = request.get("way") or ""
+        bound = self.bound[key]
+        own_format = key and LADDER[key].kind == "channels_last"
+        shape = bound.sets[0][0]
+        places, values = (t.to(self.device) for t in (_in_memory(tensors[0], shape), tensors[1]))
+        flat = [one[0].detach().as_strided((shape.numel(),), (1,)) for one in bound.sets]
+        with host_ways.as_set(LADDER.get(key)):
+            for number, chosen in enumerate(request["sets"]):
+                flat[chosen].index_copy_(0, places[number], values[number])
+                start = number * request["stride"]
+                for result in self.dummy if request.get("only_copy") else bound.results(chosen):
+                    size = result.numel() * result.itemsize
+                    room = self.slots[start:start + size].view(result.dtype).view(result.shape)
+                    if own_format:  # as it lies: what is not to be counted is the other order
+                        room = room.as_strided(result.shape, _strides(result), room.storage_offset())
+                    room.copy_(result.detach())
+                    start += -(-size // 256) * 256
+            _wait(self.device)
         return {"done": True}, []
 
-    def _results(self, chosen: int) -> tuple[torch.Tensor, ...]:
-        if self.direction == "forward":
-            return (self.module(*self.sets[chosen]),)
-        return torch.autograd.grad(self.output, self.wanted, self.sets[chosen][0], retain_graph=True)
+
+def _kinds(results: list[torch.Tensor]) -> list[list[Any]]:
+    return [[str(r.dtype).removeprefix("torch."), list(r.shape)] for r in results]
+
+
+def _strides(result: torch.Tensor) -> tuple[int, ...]:
+    """channels_last where that is how it lies, else contiguous: never gaps or overlaps."""
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(result.dim())
+    if layout is not None and result.is_contiguous(memory_format=layout):
+        return result.stride()
+    return torch.empty(result.shape, device="meta").stride()
+
+
+def _in_memory(places: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Indices into the contiguous order, as offsets into the memory of a dense tensor that may be laid out otherwise."""
+    if like.is_contiguous():
+        return places
+    return sum(index * step for index, step in zip(torch.unravel_index(places, like.shape), like.stride(), strict=True))
 
 
 def _facts(output: Any) -> dict[str, Any]:

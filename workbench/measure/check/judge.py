@@ -44,13 +44,15 @@ def check(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
     candidate = ForeignProcess("candidate", device=request["device"], limits=limits, scratch=scratch)
     patient = replace(limits, call_s=max(120.0, limits.call_s))  # the limit is meant for the candidate
     reference = ForeignProcess("reference", device=request["device"], limits=patient, scratch=scratch)
+    benchmark = ForeignProcess("benchmark", device=request["device"], limits=patient, scratch=scratch)
     reference.begin()
     candidate.begin()
     try:
-        found = _Check(request, emit, scratch, candidate, reference).run()
+        found = _Check(request, emit, scratch, candidate, reference, benchmark).run()
     finally:
         candidate.close()
         reference.close()
+        benchmark.close()
         left = kill_orphans()
         shutil.rmtree(scratch, ignore_errors=True)
     if left:
@@ -65,7 +67,7 @@ class _Check:
     """One check, from importing to timing."""
 
     def __init__(self, request: dict[str, Any], emit: Emit, scratch: Path, candidate: ForeignProcess,
-                 reference: ForeignProcess) -> None:
+                 reference: ForeignProcess, benchmark: ForeignProcess) -> None:
         self.request, self.emit, self.scratch = request, emit, scratch
         self.device, self.text = request["device"], request["text"]
         self.emulate = self.device == "cpu"
@@ -74,6 +76,7 @@ class _Check:
         self.candidate = Party(candidate, self.text, class_name=request["class_name"], emulate=self.emulate,
                                cache=str(scratch / "candidate" / "cache"))
         self.reference = Party(reference, request["reference"], class_name="Model", emulate=False)
+        self.benchmark = Party(benchmark, request["reference"], class_name="Model", emulate=False)
 
     def run(self) -> dict[str, Any]:
         reference_facts, given, setting = self._reference()
@@ -94,7 +97,8 @@ class _Check:
                         tuple(str(x.dtype).removeprefix("torch.") for x in given))
             examination = Examination(trial, case, self.emit, emulated=self.emulate and (bool(
                 any(c["cuda_sources"] for c in calls)) or facts.get("own_export", False)),
-                timed=self.request["time"], effort=self.request["effort"], scratch=self.scratch)
+                timed=self.request["time"], effort=self.request["effort"], scratch=self.scratch,
+                benchmark=None if self.emulate else self.benchmark)
             examined = examination.run()
             self.questions += examination.questions
         else:
@@ -102,6 +106,7 @@ class _Check:
             self.questions += [Question(key, text, Answer.SKIPPED, "Not asked: the file does not build.") for key, text in
                                (("values", "Right values at the given size?"), ("gradients", "Has gradients?"))]
         self._static(calls, compiler)
+        examined["kernelbench"] = {**examined.get("kernelbench", {}), "text": native.kernelbench_text(self.text)}
         return {"questions": [{**vars(q), "answer": str(q.answer), "status": str(q.status)} for q in self.questions],
                 "seed": self.seed,
                 "emulated": self.emulate and (any(c["cuda_sources"] for c in calls) or facts.get("own_export", False)),

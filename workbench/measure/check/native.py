@@ -46,8 +46,8 @@ def kernelbench_text(text: str) -> list[str]:
     code = "\n".join(line.split("#")[0] for line in text.splitlines())
     reasons = [f"it contains {word!r}" for word, pattern in (("pass", r"\bpass\b"), ("try:", r"\btry\s*:"))
                if re.search(pattern, code)]
-    if "load_inline" in text and "__global__" not in text:
-        reasons.append("it has load_inline and no __global__")
+    if not re.search(r"^\s*(?:import|from)\s+triton\b", text, re.M):  # its rules for Triton are others
+        reasons += [f"it lacks {word}" for word in ("__global__", "load_inline") if word not in text]
     return reasons
 
 

@@ -13,6 +13,7 @@ from ..compiler_log import FirstError, first_error, headline
 from .process import Ended, Raised
 
 _QUESTION = "Imports and builds?"
+_PUT_BEFORE = {"cuda.cu": 3, "main.cpp": 1}  # lines that load_inline writes above the sources
 _UNDEFINED = re.compile(r"undefined (?:symbol: |reference to [`'\"])(?P<name>[^'`\"\n]+)")
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 _KNOWN = ("name", "cpp_sources", "cuda_sources", "functions", "extra_cflags", "extra_cuda_cflags", "extra_ldflags",
@@ -78,9 +79,10 @@ def _in_the_file(first: FirstError | None, text: str, error: Raised) -> FirstErr
     key = "cpp_sources" if first.file in ("cpp_sources", "main.cpp") else "cuda_sources"
     call = (error.detail.get("calls") or [{}])[-1]
     start = text.find(call[key][0]) if len(call.get(key, ())) == 1 else -1
-    if start < 0 or first.file not in ("cuda_sources", "cpp_sources"):
+    line = first.line - _PUT_BEFORE.get(first.file, 0)
+    if start < 0 or not 0 < line <= call[key][0].count("\n") + 1:
         return first
-    return FirstError("the file", text[:start].count("\n") + first.line, first.message)
+    return FirstError("the file", text[:start].count("\n") + line, first.message)
 
 
 def _demangled(name: str) -> str:

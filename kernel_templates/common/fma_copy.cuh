@@ -1,0 +1,53 @@
+// Rows of a source on their way into shared memory, in the accumulator's type: cp.async where that is the storage type.
+#pragma once
+#include "common/fma_tile.cuh"
+#include "common/problem.cuh"
+#include "common/ptx.cuh"
+#include "common/scalar.cuh"
+
+// The widest copy that meets only whole vectors of a row of `length`: 4, 2 or 1 elements.
+template <class Scalar>
+inline int fma_copy_width(const void* tensor, int length) {
+  const auto address = reinterpret_cast<unsigned long long>(tensor);
+  if (sizeof(Scalar) == 2) return 1;
+  if (sizeof(Scalar) == 8) return length % 2 == 0 && address % 16 == 0 ? 2 : 1;
+  return length % 4 == 0 && address % 16 == 0 ? 4 : length % 2 == 0 && address % 8 == 0 ? 2 : 1;
+}
+
+// target[r][c] = row h0 + r * ROW_STEP, element (first + c) * STEP + residue of the plane at `source`; 0 beside it. `width` is a
+// multiple of 4. Lanes walk along the vectors of all rows. height 0: all zeros.
+struct FmaRows {
+  int h0, rows, height;
+  int first, width, length;
+  unsigned by;  // fma_divisor(width / vector)
+};
+
+template <int LANES, int STEP, int ROW_STEP, int VECTOR, class Sum, class Scalar>
+__device__ __forceinline__ void fma_copy_by(Sum* target, const Scalar* __restrict__ source, const FmaRows& of,
+                                            int residue, int lane) {
+  const int pieces = of.width / VECTOR, all = of.rows * pieces;
+  for (int e = lane; e < all; e += LANES) {
+    const int r = fma_divided(e, of.by), piece = e - r * pieces;
+    const int h = of.h0 + r * ROW_STEP, w = (of.first + piece * VECTOR) * STEP + residue;
+    const bool there = unsigned(h) < unsigned(of.height) && unsigned(w) < unsigned(of.length);
+    const Scalar* from = there ? source + 1LL * h * of.length + w : source;
+    Sum* to = target + e * VECTOR;
+    if constexpr (sizeof(Scalar) == sizeof(Sum)) {
+      cp_async<VECTOR * int(sizeof(Sum))>(to, from, there ? VECTOR * int(sizeof(Sum)) : 0);
+    } else {
+      *to = there ? Sum(widen(*from)) : Sum(0);
+    }
+  }
+}
+
+template <int LANES, int STEP, int ROW_STEP, class Sum, class Scalar>
+__device__ __forceinline__ void fma_copy(Sum* target, const Scalar* __restrict__ source, const FmaRows& of, int residue,
+                                         int lane, int vector) {
+  if constexpr (STEP == 1 && sizeof(Scalar) == 4) {
+    if (vector == 4) return fma_copy_by<LANES, 1, ROW_STEP, 4>(target, source, of, residue, lane);
+  }
+  if constexpr (STEP == 1 && sizeof(Scalar) >= 4) {
+    if (vector == 2) return fma_copy_by<LANES, 1, ROW_STEP, 2>(target, source, of, residue, lane);
+  }
+  fma_copy_by<LANES, STEP, ROW_STEP, 1>(target, source, of, residue, lane);
+}

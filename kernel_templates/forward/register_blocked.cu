@@ -1,0 +1,77 @@
+/* variant
+name      = "register_blocked"
+computes  = ["forward"]
+after     = "shared_weight_tiling"
+idea      = "A thread sums 4 neighbouring output steps x all their residues x several channels in registers, by FMA."
+precision = ["ieee", "fp16", "bf16"]
+layer     = ["constant"]
+needs     = [
+  "layer.kernel_w <= 64 and layer.stride_w <= 32",
+  "reach_w <= 256",
+  "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
+  "layer.kernel_h * layer.dilation_h + layer.padding_h < 2 ** 28",
+  "layer.kernel_d * layer.dilation_d + layer.padding_d < 2 ** 28",
+  "sums <= 128",
+]
+
+[tune]
+CHANNELS = {values = [4, 8, 16, 32], default = 16, help = "channels of a thread, at most"}
+STRIPS   = {values = [1, 2], default = 1, help = "runs of 4 steps of a thread: they share each loaded weight"}
+SUMS     = {values = [32, 64, 96, 128], default = 64, help = "registers of a thread for sums, about"}
+WARPS    = {values = [2, 4, 8], default = 4, help = "of a block: along the channels first, then along the positions"}
+STAGED   = {values = [1, 4, 8, 16], default = 8, help = "channels a step stages, at most"}
+STAGES   = {values = [2, 3, 4], default = 3, help = "steps whose copies are under way or in use"}
+STAGE_KB = {values = [32, 48, 72, 110, 160], default = 48, help = "shared memory for stages, at most"}
+BLOCKS   = {values = [0, 1, 2, 3, 4, 5], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
+
+[derived]
+classes    = "min(layer.kernel_w, layer.stride_w)"
+sums       = "4 * STRIPS * classes"
+reach_w    = "(layer.kernel_w - 1) * layer.dilation_w // layer.stride_w + 2"
+window     = "reach_w + 12"
+tile       = "32 * STRIPS * WARPS"
+planes     = "1"
+channel    = "planes * (4 * tile + min(16, tile // 4) * window)"
+least      = "channel + layer.kernel_w * 32 * WARPS + 4"
+image      = "WARPS * max(1152, 144 * layer.stride_w)"
+smem_bytes = "max(1024 * STAGE_KB, 4 * STAGES * least, 4 * image) + 8 * tile"
+*/
+#include "common/fma_strip.cuh"
+
+template <class P>
+__global__ void __launch_bounds__(256) pack_weights(const typename P::Scalar* __restrict__ weight,
+                                                    typename P::Sum* __restrict__ packed) {
+  fma_pack<P>(weight, packed);
+}
+
+// Against shared_weight_tiling:
+// - Input too comes through shared memory, by cp.async some steps ahead of its use; a thread loads a window of it into
+//   registers, 16 bytes at a time, and all taps of a kernel row are shifts within that window.
+// - Phase decomposition: output residue r along W is a stride-1 problem over the taps that meet r. A thread holds the
+//   sums of all residues of its 4 steps, for several channels; each tap multiplies only what it meets.
+// - Weights are turned once, by pack_weights, so that a warp gets those of all its channels with a load or two.
+// - Rows leave as whole pieces, zeros (or the bias) of residues without taps among them, neighbouring lanes side by side.
+//
+// thread -> data: warp (channels, positions); a lane has STRIPS runs of 4 steps and MC channels (fma_plan.cuh). A block
+// has one plane, one residue of H, a few rows of steps; it walks over the tap rows (kd, kh) that meet them.
+// The barrier of a step: its copies have arrived for all, and everyone has left the stage that the next copies overwrite.
+template <class P>
+__global__ void __launch_bounds__(P::THREADS, P::BLOCKS) register_blocked(
+    FmaArguments<typename P::Scalar, typename P::Sum> arguments) {
+  extern __shared__ float4 register_blocked_shared[];
+  fma_strip_block<P>(arguments, reinterpret_cast<typename P::Sum*>(register_blocked_shared));
+}
+
+template <class Layer, class Tune>
+long long forward_workspace(Layer, Sizes) {
+  return fma_strip_workspace<FmaPlan<true, Layer, Tune>>();
+}
+
+template <class Layer, class Tune>
+cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input,
+                    const typename Layer::scalar* weight, const typename Layer::scalar* bias,
+                    typename Layer::scalar* output, void* workspace, cudaStream_t stream) {
+  using P = FmaPlan<true, Layer, Tune>;
+  return launch_fma_strip<P>(pack_weights<P>, register_blocked<P>, sizes, input, weight, Layer::has_bias ? bias : nullptr, output,
+                             workspace, stream);
+}

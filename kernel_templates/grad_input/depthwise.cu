@@ -1,0 +1,56 @@
+/* variant
+name      = "depthwise"
+computes  = ["grad_input"]
+after     = "register_blocked"
+idea      = "One input channel in a group: a tile of each of its gradients is read once, for all taps."
+precision = ["ieee", "fp16", "bf16", "fp64"]
+layer     = ["constant"]
+needs     = [
+  "layer.in_channels == layer.groups",
+  "layer.kernel_w <= 64 and layer.stride_w <= 16 and taps <= 2048",
+  "least <= 256 * STAGE_KB - weights",
+  "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
+  "layer.kernel_h * layer.dilation_h + layer.padding_h < 2 ** 28",
+  "layer.kernel_d * layer.dilation_d + layer.padding_d < 2 ** 28",
+]
+
+[tune]
+THREADS  = {values = [64, 128, 256], default = 128, help = "threads per block"}
+TILE     = {values = [256, 512, 1024], default = 256, help = "runs of 4 steps that a block computes"}
+STAGE_KB = {values = [16, 32, 48, 64], default = 32, help = "shared memory for the source; tiles shrink to fit"}
+
+[derived]
+taps       = "layer.kernel_d * layer.kernel_h * (layer.kernel_w + 3) * (layer.out_channels // layer.groups)"
+weights    = "taps * (2 if element_bytes == 8 else 1) + 4"
+rows       = "(layer.kernel_h - 1) * layer.dilation_h + 1"
+width      = "(layer.kernel_w - 1) * layer.dilation_w + 4 * layer.stride_w + 8"
+least      = "layer.kernel_d * rows * width * (2 if element_bytes == 8 else 1)"
+image      = "4 * TILE * 1"
+smem_bytes = "1024 * STAGE_KB + max(4, element_bytes) * 2 * image"
+*/
+#include "common/depthwise_strip.cuh"
+
+// Forward's variant of this name with the roles of the tensors exchanged: a block stages the gradients that a tile of
+// inputs meets as they lie, whatever the stride, one output channel of the group after the other.
+//
+// thread -> data: strips of 4 neighbouring steps, TILE / THREADS of them. The barriers: sources have arrived before anyone
+// reads them; an image of the results is whole before its rows leave, with neighbouring lanes side by side.
+template <class P>
+__global__ void __launch_bounds__(P::THREADS, 512 / P::THREADS) depthwise(
+    DepthwiseArguments<typename P::Scalar> arguments) {
+  extern __shared__ float4 depthwise_shared[];
+  depthwise_block<P>(arguments, reinterpret_cast<typename P::Sum*>(depthwise_shared));
+}
+
+template <class Layer, class Tune>
+long long grad_input_workspace(Layer, Sizes) {
+  return 0;
+}
+
+template <class Layer, class Tune>
+cudaError_t grad_input(Layer, Sizes sizes, const typename Layer::scalar* grad_output,
+                       const typename Layer::scalar* weight, typename Layer::scalar* grad_input_out, void*,
+                       cudaStream_t stream) {
+  using P = DepthwisePlan<false, Layer, Tune>;
+  return launch_depthwise<P>(depthwise<P>, sizes, grad_output, weight, nullptr, grad_input_out, stream);
+}

@@ -1,0 +1,221 @@
+/* variant
+name      = "register_blocked"
+computes  = ["grad_weight"]
+after     = "shared_weight_tiling"
+idea      = "A thread sums a few channel pairs x all taps of a kernel row in registers, over 4 positions at a time."
+precision = ["ieee", "fp16", "bf16"]
+layer     = ["constant"]
+needs     = [
+  "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
+  "layer.kernel_w <= 256",
+]
+
+[tune]
+SUMS      = {values = [16, 32, 48, 64, 96], default = 64, help = "registers of a thread for sums, at most"}
+WARPS     = {values = [4, 8], default = 8, help = "of a block, at most: channels, then tap rows, then positions"}
+TILE      = {values = [32, 64, 128, 256], default = 64, help = "positions staged at a time, less if they do not fit"}
+STAGES    = {values = [2, 3, 4], default = 2, help = "tiles in shared memory at once"}
+SHARED_KB = {values = [72, 110, 160], default = 72, help = "shared memory of a block, at most"}
+SHARES    = {values = [132, 264, 528, 1056], default = 528, help = "blocks, about: positions are split among them"}
+
+[derived]
+smem_bytes = "1024 * SHARED_KB"
+*/
+#include "common/fma_weight_stage.cuh"
+#include "common/grad_bias.cuh"
+#include "common/pack.cuh"
+
+// Against shared_weight_tiling: gy is not staged once for each tap. A tile is TILE neighbouring positions of one row of
+// the input; for each of its tap rows (kd, kh) the block stages the row of gy that it meets, de-interleaved by the
+// stride (common/row_taps.cuh): all taps of the row are shifts within it, taken from a window of registers. A thread has
+// A x B channel pairs: an input in a register serves B * KT products, a gradient A * KT of them. Copies run STAGES - 1
+// tiles ahead without registers.
+//
+// thread -> data: lane (strip, co, ci), strips of 4 positions side by side; warp (positions, tap row, co, ci). A block
+// walks over the tiles of its share. Lanes that share sums add them up at the end, by shuffles; warps write partial sums.
+// The barrier: a tile has arrived before anyone multiplies it, and is multiplied before the next copy overwrites it.
+template <class Layer, class Tune, int FIRST>
+__global__ void __launch_bounds__(FmaWeightPlan<Layer, Tune, FIRST>::THREADS,
+                                  FmaWeightPlan<Layer, Tune, FIRST>::BLOCKS) register_blocked(
+    Sizes sizes, long long tiles, int shares, int x_width, int gy_width,
+    const typename Layer::scalar* __restrict__ input, const typename Layer::scalar* __restrict__ grad_output,
+    float* __restrict__ partials) {
+  using Plan = FmaWeightPlan<Layer, Tune, FIRST>;
+  using Group = typename Plan::Group;
+  constexpr int A = Plan::A, B = Plan::B, LX = Plan::LX, LY = Plan::LY, LP = Plan::LP, STAGES = Plan::STAGES;
+  extern __shared__ float4 register_blocked_shared[];
+  float* const shared = reinterpret_cast<float*>(register_blocked_shared);
+
+  int rest = blockIdx.x % Plan::TILES;
+  const int share = blockIdx.x / Plan::TILES;
+  FmaWeightTile tile;
+  tile.tap_row0 = rest % Plan::R_TILES * Plan::TR;
+  rest /= Plan::R_TILES;
+  tile.m0 = rest % Plan::M_TILES * Plan::M;
+  rest /= Plan::M_TILES;
+  tile.n0 = rest % Plan::N_TILES * Plan::N, tile.group = rest / Plan::N_TILES;
+  const long long begin = tiles * share / shares, end = tiles * (share + 1) / shares;
+
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int lx = lane % LX, ly = lane / LX % LY, lp = lane / (LX * LY);
+  const int wm = warp % Plan::WM, wn = warp / Plan::WM % Plan::WN, tr = warp / (Plan::WM * Plan::WN) % Plan::TR;
+  const int wp = warp / Plan::TILE_WARPS;
+  const int x_own = (wm * LX * A + lx) * Plan::X_PITCH;
+  const int gy_own = Plan::M * Plan::X_PITCH + ((tr * Plan::WN + wn) * LY * B + ly) * Plan::GY_PITCH;
+
+  FmaWeightPlace next(begin, sizes, Plan::TILE);
+  const auto copy_next = [&](int stage) {
+    fma_weight_copy<Layer, Plan>(shared + stage * Plan::STAGE, next, tile, sizes, input, grad_output, x_width, gy_width);
+    next.next(sizes, Plan::TILE);
+  };
+#pragma unroll 1
+  for (int i = 0; i < STAGES - 1; ++i) {
+    if (begin + i < end) copy_next(i);
+    cp_async_commit();
+  }
+
+  float sum[A][B][Plan::KT] = {};
+  int stage = 0;
+#pragma unroll 1
+  for (long long now = begin; now < end; ++now) {
+    cp_async_wait<STAGES - 2>();
+    __syncthreads();
+    if (now + STAGES - 1 < end) copy_next(stage == 0 ? STAGES - 1 : stage - 1);
+    cp_async_commit();
+    const float* at = shared + stage * Plan::STAGE;
+    if (++stage == STAGES) stage = 0;
+    if (tile.tap_row0 + tr >= Plan::ROWS) continue;
+#pragma unroll 1
+    for (int strip = wp * LP + lp; strip < Plan::TILE / 4; strip += LP * Plan::WP) {
+      Pack<float, 4> x[A];
+#pragma unroll
+      for (int a = 0; a < A; ++a)
+        x[a] = *reinterpret_cast<const Pack<float, 4>*>(at + x_own + a * LX * Plan::X_PITCH + 4 * strip);
+#pragma unroll
+      for (int b = 0; b < B; ++b)
+        const_loop<0, Group::PLANES>([&](auto which) {
+          constexpr int P = decltype(which)::value, VECTORS = 1 + Group::halo(P) / 4;
+          const float* from = at + gy_own + b * LY * Plan::GY_PITCH + Plan::plane_at(P, Plan::TILE) + 4 * strip;
+          float v[4 * VECTORS];
+#pragma unroll
+          for (int i = 0; i < VECTORS; ++i) {
+            const Pack<float, 4> four = *reinterpret_cast<const Pack<float, 4>*>(from + 4 * i);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) v[4 * i + e] = four.value[e];
+          }
+          const_loop<FIRST, Group::END>([&](auto tap) {
+            constexpr int K = decltype(tap)::value;
+            if constexpr (Group::meets(K, P)) {
+#pragma unroll
+              for (int j = 0; j < 4; ++j)
+#pragma unroll
+                for (int a = 0; a < A; ++a) sum[a][b][K - FIRST] += x[a].value[j] * v[Group::step(K, P) + j];
+            }
+          });
+        });
+    }
+  }
+
+  // Partial sums: [share, positions' warp][weights of this group of taps, in their order].
+  float* const slot = partials + (1LL * share * Plan::WP + wp) * Plan::RESULTS;
+  const int tap_row = tile.tap_row0 + tr;
+#pragma unroll
+  for (int a = 0; a < A; ++a)
+#pragma unroll
+    for (int b = 0; b < B; ++b) {
+      const int ci = tile.m0 + (wm * A + a) * LX + lx, co = tile.n0 + (wn * B + b) * LY + ly;
+#pragma unroll
+      for (int k = 0; k < Plan::KT; ++k) {
+        float total = sum[a][b][k];
+#pragma unroll
+        for (int distance = LX * LY; distance < 32; distance *= 2)
+          total += __shfl_xor_sync(0xffffffffu, total, distance);
+        if (lp == 0 && ci < Plan::CI && co < Plan::CO && tap_row < Plan::ROWS)
+          slot[((1LL * (tile.group * Plan::CI + ci) * Plan::CO + co) * Plan::ROWS + tap_row) * Plan::KT + k] = total;
+      }
+    }
+}
+
+// thread -> data: a block takes 32 results of a group of taps; its 8 warps share the slots, lane = result. Row 0 adds up
+// what the other rows left, always in the same order.
+template <class Layer, class Plan, int FIRST>
+__global__ void __launch_bounds__(256) add_slots(const float* __restrict__ partials, long long slots,
+                                                 typename Layer::scalar* __restrict__ grad_weight) {
+  __shared__ float left[8][32];
+  const int lane = threadIdx.x % 32, row = threadIdx.x / 32;
+  const long long mine = 32LL * blockIdx.x + lane;
+  float sum = 0;
+  if (mine < Plan::RESULTS) {
+#pragma unroll 4
+    for (long long slot = row; slot < slots; slot += 8) sum += partials[slot * Plan::RESULTS + mine];
+  }
+  left[row][lane] = sum;
+  __syncthreads();
+  if (row != 0 || mine >= Plan::RESULTS) return;
+  for (int other = 1; other < 8; ++other) sum += left[other][lane];
+  grad_weight[mine / Plan::KT * Layer::kernel_w + FIRST + mine % Plan::KT] = narrow<typename Layer::scalar>(sum);
+}
+
+template <class Layer, class Tune, int FIRST>
+struct RegisterBlockedLaunch {
+  using Plan = FmaWeightPlan<Layer, Tune, FIRST>;
+  static constexpr int NEXT = Plan::Group::END;
+  using Scalar = typename Layer::scalar;
+
+  static long long tiles(const Sizes& sizes) {
+    return sizes.batch * sizes.in_d * sizes.in_h * ceil_div(sizes.in_w, Plan::TILE);
+  }
+  // At least so many that no sum has more than TERMS_PER_SUM terms.
+  static int shares(const Sizes& sizes) {
+    const long long most = tiles(sizes), needed = ceil_div(most * Plan::TILE / (Plan::LP * Plan::WP), TERMS_PER_SUM);
+    long long wanted = Tune::SHARES / Plan::TILES;
+    if (wanted < needed) wanted = needed;
+    return int(wanted < 1 || most < 1 ? 1 : wanted < most ? wanted : most);
+  }
+  static long long workspace(const Sizes& sizes) {
+    const long long own = 4LL * shares(sizes) * Plan::WP * Plan::RESULTS;
+    if constexpr (NEXT < Layer::kernel_w) {
+      const long long others = RegisterBlockedLaunch<Layer, Tune, NEXT>::workspace(sizes);
+      return own > others ? own : others;
+    }
+    return own;
+  }
+  // One group of taps after the other, each through the same workspace.
+  static cudaError_t run(const Sizes& sizes, const Scalar* input, const Scalar* grad_output, Scalar* grad_weight,
+                         void* workspace, cudaStream_t stream) {
+    const auto kernel = register_blocked<Layer, Tune, FIRST>;
+    if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                       Plan::SHARED_BYTES))
+      return error;
+    const int parts = shares(sizes);
+    float* partials = static_cast<float*>(workspace);
+    kernel<<<unsigned(parts) * Plan::TILES, Plan::THREADS, Plan::SHARED_BYTES, stream>>>(
+        sizes, tiles(sizes), parts, copy_width(input, sizes.in_w), copy_width(grad_output, sizes.out_w), input,
+        grad_output, partials);
+    if (const cudaError_t error = cudaGetLastError()) return error;
+    add_slots<Layer, Plan, FIRST><<<unsigned(ceil_div(Plan::RESULTS, 32)), 256, 0, stream>>>(
+        partials, 1LL * parts * Plan::WP, grad_weight);
+    if (const cudaError_t error = cudaGetLastError()) return error;
+    if constexpr (NEXT < Layer::kernel_w)
+      return RegisterBlockedLaunch<Layer, Tune, NEXT>::run(sizes, input, grad_output, grad_weight, workspace, stream);
+    return cudaSuccess;
+  }
+};
+
+template <class Layer, class Tune>
+long long grad_weight_workspace(Layer layer, Sizes sizes) {
+  const long long bytes = RegisterBlockedLaunch<Layer, Tune, 0>::workspace(sizes);
+  const long long bias = grad_bias_workspace(layer, sizes);
+  return bytes > bias ? bytes : bias;
+}
+
+template <class Layer, class Tune>
+cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* input,
+                        const typename Layer::scalar* grad_output, typename Layer::scalar* grad_weight_out,
+                        typename Layer::scalar* grad_bias, void* workspace, cudaStream_t stream) {
+  if (sizes.in_w > 1 << 29 || sizes.out_w > 1 << 29) return cudaErrorInvalidValue;  // columns are counted in int
+  if (const cudaError_t error =
+          RegisterBlockedLaunch<Layer, Tune, 0>::run(sizes, input, grad_output, grad_weight_out, workspace, stream))
+    return error;
+  return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
+}

@@ -1,0 +1,79 @@
+"""The Compare page and its charts: a session against PyTorch of its own, and what the recorded one shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from workbench.core.presets import preset
+from workbench.drive import compare_plots, report
+
+from .test_report import CPU, pytorch, timing, trial
+
+SESSIONS = Path(__file__).resolve().parents[2] / "sessions"
+
+
+def test_the_fastest_of_each_precision_meets_the_best_pytorch_that_may_be_compared() -> None:
+    trials = [*pytorch(), trial("slow", 9.7), trial("fast", 2.2), trial("strip_mma", 0.647, "tf32")]
+    found = {p.a.name: p for p in report.against_pytorch(trials)}
+    assert {n: p.b.name for n, p in found.items()} == {"fast": "eager, TF32 off", "strip_mma": "eager, TF32 on"}
+    assert found["fast"].ratio.value == pytest.approx(4.29 / 2.2) and found["fast"].verdict == report.FASTER
+    default = {p.a.name: p for p in report.against_pytorch(trials, default=True)}
+    assert default["fast"].b.name == "eager, TF32 on" and default["fast"].verdict == report.SLOWER
+    assert default["fast"].note == "A computes in ieee, B in tf32"
+
+
+def test_modules_have_a_pair_for_each_way_through_and_emulated_ones_no_ratio() -> None:
+    ours = replace(trial("ModelNew", None, kind="module", direction="backward"),
+                   module_ms={"forward": timing(2.0), "backward": timing(5.0)})
+    theirs = replace(trial("nn.ConvTranspose", None, kind="module_baseline", direction="backward"),
+                     module_ms={"forward": timing(4.0), "backward": timing(6.0)})
+    assert [(p.direction, round(p.ratio.value, 2)) for p in report.against_pytorch([ours, theirs])] == [
+        ("forward", 2.0), ("backward", 1.2)]
+    pair, = report.against_pytorch([trial("v", 1.0, device=CPU), trial("eager", 2.0, kind="baseline", device=CPU)])
+    assert pair.ratio is None and pair.verdict == report.EMULATED
+
+
+def test_the_charts_show_ours_beside_pytorch_and_the_room_that_is_left() -> None:
+    trials = [*pytorch(), trial("fast", 0.647, "tf32")]
+    pairs = report.against_pytorch(trials)
+    figure = compare_plots.roofline(pairs)
+    dots = {trace.marker.color: trace for trace in figure.data if trace.mode == "markers"}
+    flop = 85.9e9
+    ys = sorted(trace.y[0] for trace in dots.values())
+    assert ys == pytest.approx([flop / 1.65e-3 / 1e12, flop / 0.647e-3 / 1e12], rel=1e-2)
+    assert any("kb74/full 2.55×" in note.text for note in figure.layout.annotations)
+    room = compare_plots.speedups(pairs)
+    bar, = [shape for shape in room.layout.shapes if shape.type == "rect"]
+    assert bar.x0 == 1 and bar.x1 == pytest.approx(1.65 / report.floor_ms(pairs[0].a))
+    assert room.data[0].x[0] == pytest.approx(1.65 / 0.647)
+    assert compare_plots.legend(pairs) == "forward ●"
+
+
+def test_without_a_known_gpu_there_is_no_roofline_and_without_a_ratio_no_chart() -> None:
+    unknown = {"kind": "cuda", "name": "Some GPU", "arch": "sm_90", "key": "some"}
+    pairs = report.against_pytorch([*pytorch(device=unknown), trial("v", 1.0, device=unknown)])
+    assert compare_plots.roofline(pairs) is None and compare_plots.speedups(pairs) is not None
+    pairs = report.against_pytorch([trial("v", 1.0, device=CPU), trial("eager", 2.0, kind="baseline", device=CPU)])
+    assert compare_plots.speedups(pairs) is None
+
+
+def _app() -> None:
+    from workbench.faces.ui import compare_page
+    compare_page.draw()
+
+
+def test_the_page_opens_on_the_recorded_session_against_its_own_pytorch(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(SESSIONS))
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path))
+    at = AppTest.from_function(_app, default_timeout=60)
+    at.run()
+    assert not at.exception
+    text = "\n".join(element.body for element in at.get("html"))
+    assert "comparisons are faster in A" in text and "the best that qualifies" in text
+    assert preset("kb81").name + "/full" in text and "position:absolute" in text  # the dots
+    assert text.index("▼ SLOWER</span></td>") < text.index("▲ FASTER</span></td>")  # what needs a look first
+    assert len(at.get("plotly_chart")) == 2

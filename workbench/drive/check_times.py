@@ -1,0 +1,95 @@
+"""What `check` timed in, what it means out: per direction our time, the floor, PyTorch in all its ways, and the verdict
+against the best drop-in one that qualifies by precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core import numbers
+from ..core.facts import bytes_moved
+from ..core.layer import Workload
+from ..core.trial import Timing
+from ..core.verdict import SAME, UNSURE, from_samples
+from . import report
+
+_TOO_SMALL_MS = 0.01     # below it the clock and the request are a large part
+_LAUNCH_BOUND = 0.75     # of the call's time is what its CUDA graph takes: the rest is the host's
+_FLOOR_SHARE, _L2_SHARE = 0.8, 4  # IMPLAUSIBLE: below that share of the floor, with traffic above so many times L2
+
+
+def timed(found: dict[str, Any], direction: str, workload: Workload | None, gpu: dict[str, Any]) -> dict[str, Any]:
+    """One direction for the report. `baselines`: fastest first, each with its own verdict and, where it is not one to beat,
+    `why_not`; `against`: the one that counts, "" without one; `implausible`: the time is no time."""
+    ours, precision = Timing(**found["ours"]), found["precision"]
+    rows = [_row(found["samples"], precision, baseline) for baseline in found["baselines"]]
+    rows.sort(key=lambda r: r["median_ms"])
+    best = next((r for r in rows if r["qualifies"]), None)
+    default = next((b for b in found["baselines"] if b["key"] == "default"), None)
+    floor = report.floor_of(workload, direction, precision, str(gpu["name"])) if workload and gpu else None
+    enough = bool(floor) and bytes_moved(workload, direction).total_bytes > _L2_SHARE * gpu.get("l2_bytes", 0)
+    return {"median_ms": ours.median_ms, "samples": ours.samples, "spread": ours.spread, "calls": found["calls"],
+            "checked": found["checked"], "precision": precision,
+            "default_precision": default["precision"] if default else "",
+            "default_kernels": default["kernels"] if default else [],
+            "floor_ms": floor.ms if floor else None, "floor_limit": floor.limit if floor else "",
+            "why_no_floor": "" if floor else _why_no_floor(workload, gpu),
+            "implausible": enough and ours.median_ms < _FLOOR_SHARE * floor.ms,
+            "notes": _notes(ours.median_ms, rows), "baselines": rows, "left_out": found["left_out"],
+            **{key: best[key] if best else None for key in ("ratio", "low", "high")},
+            "against": best["name"] if best else "", "verdict": best["verdict"] if best else ""}
+
+
+def sentence(direction: str, times: dict[str, Any]) -> str:
+    """ "forward is 4.69× as fast as the best PyTorch (eager, TF32 off)", or why that cannot be said."""
+    if times["implausible"]:
+        return (f"{direction}: {numbers.time(times['median_ms'])} is below the floor of "
+                f"{numbers.time(times['floor_ms'])}: not possible, so not counted")
+    if not times["against"]:
+        return f"{direction} has no PyTorch of its precision to compare with"
+    best, shown = f"the best PyTorch ({times['against']})", numbers.ratio(times["ratio"])
+    between = numbers.interval(times["low"], times["high"], times["ratio"])
+    if times["verdict"] == SAME:
+        return f"{direction} takes the same time as {best}, within 1 %"
+    if times["verdict"] == UNSURE:
+        return f"no clear winner in {direction}: {shown} against {best}, interval {between}"
+    return f"{direction} is {shown} as fast as {best}"
+
+
+def floor_text(times: dict[str, Any]) -> str:
+    """ "0.199 ms by bytes, so it runs at 58 % of the limit", or why there is none."""
+    if times["floor_ms"] is None:
+        return f"not known: {times['why_no_floor']}"
+    limit = "the bytes that must move" if times["floor_limit"] == "bytes" else "the multiply-adds"
+    return (f"{numbers.time(times['floor_ms'])}, set by {limit}; it runs at "
+            f"{numbers.of_limit(times['floor_ms'], times['median_ms'])} of the limit")
+
+
+def _row(ours: list[float], precision: str, baseline: dict[str, Any]) -> dict[str, Any]:
+    ratio = from_samples(ours, baseline["samples"], paired=True)  # sample i of all of them was taken in one turn
+    fits = baseline["precision"] in report.QUALIFIES.get(precision, ())
+    why_not = baseline["why_not"] if not baseline["drop_in"] else \
+        "" if fits else f"computes in {baseline['precision']}, the file in {precision}"
+    return {"name": baseline["name"], "median_ms": baseline["timing"]["median_ms"], "precision": baseline["precision"],
+            "ratio": ratio.value, "low": ratio.low, "high": ratio.high, "verdict": str(ratio.verdict),
+            "drop_in": baseline["drop_in"], "qualifies": fits and baseline["drop_in"], "why_not": why_not,
+            "kernels": baseline["kernels"]}
+
+
+def _why_no_floor(workload: Workload | None, gpu: dict[str, Any]) -> str:
+    if not gpu:
+        return "nobody has measured what this CPU can do"
+    return f"nobody has measured what {gpu['name']} can do" if workload else "the reference is not one transposed convolution"
+
+
+def _notes(median_ms: float, rows: list[dict[str, Any]]) -> list[str]:
+    """What a reader has to know before he believes a ratio."""
+    by_name = {r["name"]: r["median_ms"] for r in rows}
+    notes = []
+    if median_ms < _TOO_SMALL_MS:
+        notes.append("Too small to time well: below 10 µs the request itself counts.")
+    for suffix in ("", ", TF32 off"):
+        eager, graph = by_name.get(f"eager{suffix}"), by_name.get(f"CUDA graph of the eager call{suffix}")
+        if eager and graph and graph < _LAUNCH_BOUND * eager:
+            notes.append(f"Launch-bound: PyTorch's own call takes {numbers.time(eager)}, its CUDA graph {numbers.time(graph)}.")
+            break
+    return notes
