@@ -70,9 +70,7 @@ __device__ __forceinline__ void multiply_runs(FusedSums<Plan>& sum, const float4
           if constexpr (THREE) {
 #pragma unroll
             for (int i = 0; i < WINDOW; ++i) {
-              const float whole = window[half][i];
-              window[half][i] = round_to_tf32(whole);
-              rest[half][i] = tf32_rest(whole, window[half][i]);
+              split_tf32(window[half][i], window[half][i], rest[half][i]);
             }
           }
         }
@@ -87,11 +85,7 @@ __device__ __forceinline__ void multiply_runs(FusedSums<Plan>& sum, const float4
               if constexpr (THREE) {
                 float a_rest[4];
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                  const float whole = a[i];
-                  a[i] = round_to_tf32(whole);
-                  a_rest[i] = tf32_rest(whole, a[i]);
-                }
+                for (int i = 0; i < 4; ++i) split_tf32(a[i], a[i], a_rest[i]);
 #pragma unroll
                 for (int j = 0; j < RUN; ++j) {
                   const float b[2] = {window[0][j + STEP], window[1][j + STEP]};

@@ -8,10 +8,10 @@
 // 2^-21 of x. Nothing is left of an infinity; a NaN stays one. Five operations, where two calls of round_to_tf32 are
 // twice as many: in tf32x3 the splitting takes longer than the products.
 __device__ __forceinline__ void split_tf32(float x, float& big, float& rest) {
-  const bool finite = fabsf(x) < __uint_as_float(0x7F800000u);
-  big = __uint_as_float((__float_as_uint(x) + (finite ? 0x1000u : 0u)) & 0xFFFFE000u);
-  big = x != x ? __uint_as_float(0x7FFFFFFFu) : big;
-  rest = finite ? x - big : 0.f;
+  const float infinity = __uint_as_float(0x7F800000u), whole = x;  // x may be big itself
+  big = __uint_as_float((__float_as_uint(whole) + (fabsf(whole) < infinity ? 0x1000u : 0u)) & 0xFFFFE000u);
+  big = whole != whole ? __uint_as_float(0x7FFFFFFFu) : big;
+  rest = fabsf(big) < infinity ? whole - big : 0.f;  // the largest floats round to infinity
 }
 
 template <int COUNT>
@@ -38,8 +38,8 @@ __device__ __forceinline__ void load_words(unsigned (&to)[COUNT], const Scalar* 
   }
 }
 
-// multiply_strips for 16-bit floats: MMA j takes positions 4 j .. 4 j + 3 of every strip. Pairs of positions are words as
-// they lie in memory; an odd shift takes its pairs from the halves of two words.
+// multiply_strips for 16-bit floats: MMA j takes positions 4 j .. 4 j + 3 of every strip. Pairs of positions are words
+// as they lie in memory; an odd shift takes its pairs from the halves of two words.
 template <class Plan, int X_PITCH, int GY_PITCH, bool is_bfloat, class Scalar>
 __device__ __forceinline__ void multiply_halves(SplitMmaSums<Plan>& sum, const Scalar* x, const Scalar* gy) {
   using Group = typename Plan::Group;

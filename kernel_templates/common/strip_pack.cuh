@@ -75,7 +75,8 @@ cudaError_t pack_operand(const typename Layer::scalar* tensor, char* packed, con
   constexpr int PARTS = IS_U ? Plan::U_PARTS : Plan::V_PARTS;
   constexpr bool OF_INPUT = IS_U != Plan::U_IS_GY;
   const long long chunks = (IS_U ? all.u_rows : all.v_rows) * all.row_tiles * Layer::groups * PARTS;
-  const auto kernel = pack_strips<Scalar, CHANNELS, BLOCKS, Plan::STRIP, IS_U ? 1 : Plan::DILATION, Tune::precision, Plan>;
+  const auto kernel =
+      pack_strips<Scalar, CHANNELS, BLOCKS, Plan::STRIP, IS_U ? 1 : Plan::DILATION, Tune::precision, Plan>;
   const int bytes = CHANNELS * (Plan::STRIPS * Plan::STRIP + BLOCKS - Plan::STRIP + 4) * int(sizeof(Scalar));
   if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes))
     return error;

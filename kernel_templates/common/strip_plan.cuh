@@ -89,6 +89,7 @@ struct StripSizes {
     v_rows = Plan::U_IS_GY ? in_rows : out_rows;
     row_tiles = ceil_div(Plan::U_IS_GY ? s.out_w : s.in_w, Plan::TILE);
     u_bytes = u_rows * row_tiles * Layer::groups * Plan::U_PARTS * Plan::U_CHUNK * Plan::PLANES;
-    v_bytes = (v_rows * row_tiles * Layer::groups * Plan::V_PARTS + 1) * Plan::V_CHUNK * Plan::PLANES;  // and one of zeros
+    // and one chunk of zeros
+    v_bytes = (v_rows * row_tiles * Layer::groups * Plan::V_PARTS + 1) * Plan::V_CHUNK * Plan::PLANES;
   }
 };
