@@ -182,7 +182,8 @@ inline float widened(unsigned bits, bool is_bfloat) {
   if (is_bfloat) return __uint_as_float(bits << 16);
   const unsigned sign = (bits & 0x8000u) << 16, exponent = bits >> 10 & 31, mantissa = bits & 0x3FFu;
   if (exponent == 31) return __uint_as_float(sign | 0x7F800000u | mantissa << 13);
-  const float magnitude = exponent == 0 ? float(mantissa) * 0x1p-24f : __uint_as_float((exponent + 112) << 23 | mantissa << 13);
+  const float magnitude = exponent == 0 ? float(mantissa) * 0x1p-24f
+                                        : __uint_as_float((exponent + 112) << 23 | mantissa << 13);
   return sign != 0 ? -magnitude : magnitude;
 }
 
@@ -207,7 +208,8 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[
   } mine{d, a, b, c};
   cuda_on_cpu::collective(~0u, &mine, [](void* const* arguments, unsigned present) {
     if (present != ~0u) {
-      cuda_on_cpu::stop(cudaErrorLaunchFailure, "mma_m16n8k16: lanes 0x%08x have exited; all 32 must call it", ~present);
+      cuda_on_cpu::stop(cudaErrorLaunchFailure, "mma_m16n8k16: lanes 0x%08x have exited; all 32 must call it",
+                        ~present);
     }
     float a[16][16], b[16][8];
     for (int lane = 0; lane < 32; ++lane) {

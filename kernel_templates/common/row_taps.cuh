@@ -9,7 +9,6 @@ struct RowTaps {
   static_assert(Layer::is_constant, "the taps of a row are constants: only the constant form of a layer has them");
   static constexpr int REACH = 16;  // taps this far apart within a plane are still read from one window
   static constexpr int MOST = 8;    // taps in a group
-  static constexpr int VECTOR = 16 / int(sizeof(typename Layer::scalar));  // elements of a copy, at most
 
   static constexpr __host__ __device__ long long offset(int k) {
     return 1LL * k * Layer::dilation_w - Layer::padding_w;
@@ -31,8 +30,8 @@ struct RowTaps {
   }
 };
 
-// Taps FIRST .. FIRST + COUNT - 1 and the planes they meet, each staged from low(plane) on.
-template <class Layer, int FIRST>
+// Taps FIRST .. FIRST + COUNT - 1 and the planes they meet, each staged from low(plane) on, VECTOR elements at a time.
+template <class Layer, int FIRST, int VECTOR = 4>
 struct TapGroup {
   using Taps = RowTaps<Layer>;
   static constexpr int END = Taps::group_end(FIRST), COUNT = END - FIRST;
@@ -60,7 +59,7 @@ struct TapGroup {
   // vectors.
   static constexpr __host__ __device__ int low(int plane) {
     const int shift = Taps::shift(opener(plane));
-    return Layer::stride_w > 1 ? shift : shift - (shift % Taps::VECTOR + Taps::VECTOR) % Taps::VECTOR;
+    return Layer::stride_w > 1 ? shift : shift - (shift % VECTOR + VECTOR) % VECTOR;
   }
   static constexpr __host__ __device__ int step(int k, int plane) { return Taps::shift(k) - low(plane); }
   // How far beyond its first element a staged row is read, in whole vectors.
@@ -68,6 +67,6 @@ struct TapGroup {
     int most = 0;
     for (int k = FIRST; k < END; ++k)
       if (meets(k, plane) && step(k, plane) > most) most = step(k, plane);
-    return ceil_div(most, Taps::VECTOR) * Taps::VECTOR;
+    return ceil_div(most, VECTOR) * VECTOR;
   }
 };

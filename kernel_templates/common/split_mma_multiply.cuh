@@ -38,8 +38,8 @@ __device__ __forceinline__ void load_words(unsigned (&to)[COUNT], const Scalar* 
   }
 }
 
-// multiply_strips for 16-bit floats: MMA j takes positions 4 j .. 4 j + 3 of every strip. Pairs of positions are words as
-// they lie in memory; an odd shift takes its pairs from the halves of two words.
+// multiply_strips for 16-bit floats: MMA j takes positions 4 j .. 4 j + 3 of every strip. Pairs of positions are words
+// as they lie in memory; an odd shift takes its pairs from the halves of two words.
 template <class Plan, int X_PITCH, int GY_PITCH, bool is_bfloat, class Scalar>
 __device__ __forceinline__ void multiply_halves(SplitMmaSums<Plan>& sum, const Scalar* x, const Scalar* gy) {
   using Group = typename Plan::Group;

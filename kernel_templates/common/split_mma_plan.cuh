@@ -4,7 +4,7 @@
 
 template <class Layer, class Tune, int FIRST>
 struct SplitMmaPlan {
-  using Group = TapGroup<Layer, FIRST>;
+  using Group = TapGroup<Layer, FIRST, 16 / int(sizeof(typename Layer::scalar))>;
   static constexpr bool THREE = Tune::precision == Precision::tf32x3;
   using Staged = typename Layer::scalar;  // what lies in shared memory
   static constexpr bool NARROW = sizeof(Staged) == 2;

@@ -13,10 +13,12 @@ struct RowSource {
   int channels, first, length;
 };
 
-// The widest copy that meets only whole vectors of a row, in elements: 16, 8 or 4 bytes, or one element.
-template <class Scalar>
+// The widest copy that meets only whole vectors of a row, in elements: 16, 8 or 4 bytes, or one element. Values that
+// become float on the way are copied one by one.
+template <class Staged = float, class Scalar>
 inline int copy_width(const Scalar* tensor, int length) {
   const auto address = reinterpret_cast<unsigned long long>(tensor);
+  if (sizeof(Scalar) != sizeof(Staged)) return 1;
   for (int width = 16 / int(sizeof(Scalar)); width > 1; width /= 2)
     if (length % width == 0 && address % (width * sizeof(Scalar)) == 0) return width;
   return 1;
@@ -38,15 +40,17 @@ __device__ __forceinline__ void for_own_vectors(const Body& body) {
   }
 }
 
-template <int THREADS, int ROWS, int COLUMNS, int PITCH, int STEP, int WIDTH, class Scalar>
-__device__ __forceinline__ void copy_rows_by(Scalar* to, const RowSource<Scalar>& from) {
+template <int THREADS, int ROWS, int COLUMNS, int PITCH, int STEP, int WIDTH, class Staged, class Scalar>
+__device__ __forceinline__ void copy_rows_by(Staged* to, const RowSource<Scalar>& from) {
   for_own_vectors<THREADS, ROWS, COLUMNS / WIDTH>([&](int row, int more, int vector) {
     const int at = from.first + vector * WIDTH * STEP;
     const int rows = unsigned(at) < unsigned(from.length) ? from.channels - row : 0;
     const Scalar* source = from.row + row * from.plane + at;
-    Scalar* target = to + row * PITCH + vector * WIDTH + more * PITCH;
+    Staged* target = to + row * PITCH + vector * WIDTH + more * PITCH;
     constexpr int BYTES = WIDTH * int(sizeof(Scalar));
-    if constexpr (BYTES >= 4) {
+    if constexpr (sizeof(Staged) != sizeof(Scalar)) {
+      *target = more < rows ? widen(source[more * from.plane]) : 0.f;  // exact: TF32 holds either type
+    } else if constexpr (BYTES >= 4) {
       cp_async<BYTES>(target, more < rows ? source + more * from.plane : from.row, more < rows ? BYTES : 0);
     } else {
       *target = more < rows ? source[more * from.plane] : narrow<Scalar>(0.f);
@@ -74,9 +78,9 @@ __device__ __forceinline__ void round_rows_by(float* rows) {
 
 // All threads of the block call these with the same `width`; a thread rounds exactly what it copied itself, so between
 // the two it needs cp_async_wait() and no barrier.
-template <int THREADS, int ROWS, int COLUMNS, int PITCH, int STEP, class Scalar>
-__device__ __forceinline__ void copy_rows(Scalar* to, const RowSource<Scalar>& from, int width) {
-  if constexpr (STEP == 1) {
+template <int THREADS, int ROWS, int COLUMNS, int PITCH, int STEP, class Staged, class Scalar>
+__device__ __forceinline__ void copy_rows(Staged* to, const RowSource<Scalar>& from, int width) {
+  if constexpr (STEP == 1 && sizeof(Staged) == sizeof(Scalar)) {
     if constexpr (sizeof(Scalar) == 2)
       if (width == 8) return copy_rows_by<THREADS, ROWS, COLUMNS, PITCH, 1, 8>(to, from);
     if (width == 4) return copy_rows_by<THREADS, ROWS, COLUMNS, PITCH, 1, 4>(to, from);

@@ -78,7 +78,8 @@ struct StripConfig {
   static constexpr bool NARROW = SUMS > 2 || W::IN_STEP > 1 || (THREE && SUMS > 1 && W::TAPS > 5);
   static constexpr int STRIP = Tune::STRIP > 0 ? Tune::STRIP : NARROW ? 4 : 8;
   static constexpr int FRAGMENTS = ceil_div(M, 16);
-  static constexpr int ROOM_ONCE = SUMS > 2 || (H::TAPS > 1 && W::TAPS > 5) || (THREE && H::TAPS * W::TAPS > 9) ? 16 : 32;
+  static constexpr bool MANY_TAPS = (H::TAPS > 1 && W::TAPS > 5) || (THREE && H::TAPS * W::TAPS > 9);
+  static constexpr int ROOM_ONCE = SUMS > 2 || MANY_TAPS ? 16 : 32;
   static constexpr int ROOM = ROOM_ONCE / PLANES_OF_A;  // tf32x3 keeps every sum twice
   static constexpr int MA_MOST = ROOM / (SUMS * STRIP) < 1 ? 1 : ROOM / (SUMS * STRIP) < 4 ? ROOM / (SUMS * STRIP) : 4;
   static constexpr int MA = Tune::FRAGMENTS_M > 0 ? Tune::FRAGMENTS_M : FRAGMENTS < MA_MOST ? FRAGMENTS : MA_MOST;
@@ -113,7 +114,8 @@ struct StripConfig {
   static constexpr int WEIGHT_STAGE = CHANNELS / 8 * WEIGHT_SLAB;
   static constexpr StripWeights CHOICE = StripWeights(Tune::WEIGHTS);
   // From L1 they cost registers that tf32x3 does not have. 163 KB of shared memory must do: that is all of an sm_80.
-  static constexpr int MOST_STAGED = !THREE || SUMS > 2 ? 5120 : STAGES * (INPUT_STAGE + WEIGHT_STAGE) <= 38912 ? 10240 : 0;
+  static constexpr bool STAGES_FIT = STAGES * (INPUT_STAGE + WEIGHT_STAGE) <= 38912;
+  static constexpr int MOST_STAGED = !THREE || SUMS > 2 ? 5120 : STAGES_FIT ? 10240 : 0;
   static constexpr StripWeights WEIGHTS = CHOICE != StripWeights::automatic ? CHOICE
                                           : WEIGHT_TILE <= 49152 / 4        ? StripWeights::resident
                                           : WEIGHT_STAGE <= MOST_STAGED     ? StripWeights::streamed
@@ -135,7 +137,8 @@ struct StripConfig {
 #else
   static constexpr bool OLD = false;
 #endif
-  static constexpr int BLOCKS = Tune::BLOCKS > 0 ? Tune::BLOCKS : WARPS > 4 ? (HELD <= 72 ? 2 : 1) : HELD <= (OLD ? 56 : 88) ? 3 : 2;
+  static constexpr int BLOCKS_AUTO = WARPS > 4 ? (HELD <= 72 ? 2 : 1) : HELD <= (OLD ? 56 : 88) ? 3 : 2;
+  static constexpr int BLOCKS = Tune::BLOCKS > 0 ? Tune::BLOCKS : BLOCKS_AUTO;
   static constexpr int CELLS = GROUPS * M_TILES;  // a block keeps its group and tile of channels
   static_assert(STRIP % 4 == 0, "a lane reads its strip 16 bytes at a time");
   static_assert(CHANNELS % 8 == 0, "a fragment takes 8 channels");

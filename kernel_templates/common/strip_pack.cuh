@@ -9,7 +9,7 @@
 // Chunks are counted (row, tile, group, part); the one behind the last is all zeros where `with_zeros`.
 // thread -> data: a block packs one chunk; first its threads read along the positions, then they write 16 bytes each.
 // The barrier stands between the two.
-template <class Scalar, int CHANNELS, int BLOCKS, int STRIP, int DILATION, bool ROUNDS, class Plan>
+template <class Scalar, int CHANNELS, int BLOCKS, int STRIP, int DILATION, Precision precision, class Plan>
 __global__ void __launch_bounds__(256) pack_strips(const Scalar* __restrict__ tensor, char* __restrict__ packed,
                                                    long long chunks, bool with_zeros, int row_tiles, int groups,
                                                    int parts, int channels, long long plane_rows, int length,
@@ -38,15 +38,19 @@ __global__ void __launch_bounds__(256) pack_strips(const Scalar* __restrict__ te
     rows[c * PITCH + p] = there ? from[c * plane_rows * length + at] : narrow<Scalar>(0.f);
   }
   __syncthreads();
-  char* const to = packed + chunk * (32LL * CHANNELS * BLOCKS);
+  constexpr bool SPLIT = precision == Precision::tf32x3;
+  char* const to = packed + chunk * (32LL * CHANNELS * BLOCKS * (SPLIT ? 2 : 1));
 #pragma unroll 2
   for (int e = threadIdx.x; e < 2 * CHANNELS * BLOCKS; e += 256) {
     const int r = e % 8, half = e / 8 % 2, c = e / 16 % (CHANNELS / 8) * 8 + r, block = e / (2 * CHANNELS);
     const Scalar* source = rows + c * PITCH + half * HALF * STRIP + block;
-    alignas(16) Scalar value[HALF];
+    alignas(16) Scalar value[HALF], rest[SPLIT ? HALF : 1];
 #pragma unroll
     for (int i = 0; i < HALF; ++i) {
-      if constexpr (ROUNDS) {
+      if constexpr (SPLIT) {
+        value[i] = round_to_tf32(source[i * STRIP]);
+        rest[i] = value[i] == source[i * STRIP] ? 0.f : round_to_tf32(source[i * STRIP] - value[i]);
+      } else if constexpr (precision == Precision::tf32) {
         value[i] = round_to_tf32(source[i * STRIP]);
       } else {
         value[i] = source[i * STRIP];
@@ -56,6 +60,9 @@ __global__ void __launch_bounds__(256) pack_strips(const Scalar* __restrict__ te
     for (int residue = 0; residue < block % DILATION; ++residue) place += ceil_div(BLOCKS - residue, DILATION);
     *reinterpret_cast<float4*>(to + 32LL * CHANNELS * place + (c / 8 * 16 + half * 8 + r) * 16) =
         *reinterpret_cast<const float4*>(value);
+    if constexpr (SPLIT)
+      *reinterpret_cast<float4*>(to + 32LL * CHANNELS * (BLOCKS + place) + (c / 8 * 16 + half * 8 + r) * 16) =
+          *reinterpret_cast<const float4*>(rest);
   }
 }
 
@@ -66,9 +73,10 @@ cudaError_t pack_operand(const typename Layer::scalar* tensor, char* packed, con
   const StripSizes<Layer, Tune> all(sizes);
   constexpr int CHANNELS = IS_U ? Plan::U_CHANNELS : Plan::V_CHANNELS, BLOCKS = IS_U ? Plan::STRIP : Plan::V_BLOCKS;
   constexpr int PARTS = IS_U ? Plan::U_PARTS : Plan::V_PARTS;
-  constexpr bool OF_INPUT = IS_U != Plan::U_IS_GY, ROUNDS = Tune::precision == Precision::tf32;
+  constexpr bool OF_INPUT = IS_U != Plan::U_IS_GY;
   const long long chunks = (IS_U ? all.u_rows : all.v_rows) * all.row_tiles * Layer::groups * PARTS;
-  const auto kernel = pack_strips<Scalar, CHANNELS, BLOCKS, Plan::STRIP, IS_U ? 1 : Plan::DILATION, ROUNDS, Plan>;
+  const auto kernel =
+      pack_strips<Scalar, CHANNELS, BLOCKS, Plan::STRIP, IS_U ? 1 : Plan::DILATION, Tune::precision, Plan>;
   const int bytes = CHANNELS * (Plan::STRIPS * Plan::STRIP + BLOCKS - Plan::STRIP + 4) * int(sizeof(Scalar));
   if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes))
     return error;

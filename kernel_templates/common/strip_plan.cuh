@@ -11,6 +11,9 @@
 template <class Layer, class Tune, int RESERVED = 0>
 struct StripPlan {
   static_assert(Layer::is_constant && Layer::stride_w == 1, "a tap is a shift along the row");
+  // tf32x3: high parts and, behind them, what those leave over. Sums are kept twice, so there is room for half of them.
+  static constexpr bool SPLIT = Tune::precision == Precision::tf32x3;
+  static constexpr int PLANES = SPLIT ? 2 : 1;
   static constexpr __host__ __device__ int eights(int channels) { return ceil_div(channels, 8) * 8; }
   static constexpr __host__ __device__ int evenly(int count, int most) {
     return ceil_div(count, ceil_div(count, most < 1 ? 1 : most));
@@ -19,11 +22,11 @@ struct StripPlan {
   static constexpr int KERNEL = Layer::kernel_w, DILATION = KERNEL > 1 ? Layer::dilation_w : 1;
   static constexpr int HALO = (KERNEL - 1) * DILATION, ROWS = Layer::kernel_d * Layer::kernel_h;
 
-  // U, not shifted, is the operand of 64 rows; V, shifted, has a column for each (tap, channel), 256 at most. Where all
-  // strides are 1 either tensor may be U: the one with which less is multiplied in vain.
+  // U, not shifted, is the operand of 64 rows; V, shifted, has a column for each (tap, channel), 256 at most (tf32x3:
+  // 192). Where all strides are 1 either tensor may be U: the one with which less is multiplied in vain.
   static constexpr __host__ __device__ int parts_of(int channels) {
     int parts = 1;
-    while (KERNEL * eights(ceil_div(channels, parts)) > 256) ++parts;
+    while (KERNEL * eights(ceil_div(channels, parts)) > (SPLIT ? 192 : 256)) ++parts;
     return parts;
   }
   static constexpr __host__ __device__ int work(int u, int v) {
@@ -54,13 +57,14 @@ struct StripPlan {
   // A slab is one part of one tap row: N columns. A block has U_TILES x WARPGROUPS warpgroups, each with SLABS of them.
   static constexpr int ALL_SLABS = ROWS * V_PARTS;
   static constexpr int U_TILES = Tune::U_TILES < U_PARTS ? Tune::U_TILES : U_PARTS;
-  static constexpr int WIDE = Tune::CONSUMERS / U_TILES < 1 ? 1 : Tune::CONSUMERS / U_TILES;
-  static constexpr int MOST_SUMS = U_TILES * WIDE > 2 ? 112 : 192;  // registers of a thread for sums
+  static constexpr int MOST_CONSUMERS = SPLIT && Tune::CONSUMERS > 2 ? 2 : Tune::CONSUMERS;
+  static constexpr int WIDE = MOST_CONSUMERS / U_TILES < 1 ? 1 : MOST_CONSUMERS / U_TILES;
+  static constexpr int MOST_SUMS = SPLIT ? 96 : U_TILES * WIDE > 2 ? 112 : 192;  // registers of a thread for sums
   static constexpr int BLOCK_SLABS = evenly(ALL_SLABS, WIDE * (MOST_SUMS / (N / 2) < 1 ? 1 : MOST_SUMS / (N / 2)));
   static constexpr int SLABS = ceil_div(BLOCK_SLABS, WIDE), WARPGROUPS = ceil_div(BLOCK_SLABS, SLABS);
   static constexpr int CONSUMERS = U_TILES * WARPGROUPS, THREADS = 128 * CONSUMERS;
 
-  static constexpr int STAGE = U_TILES * U_CHUNK + WARPGROUPS * SLABS * V_CHUNK;
+  static constexpr int STAGE = PLANES * (U_TILES * U_CHUNK + WARPGROUPS * SLABS * V_CHUNK);
   static constexpr int ROOM = 224 * 1024 - RESERVED;
   static constexpr int STAGES = ROOM / STAGE < Tune::STAGES ? ROOM / STAGE : Tune::STAGES;
   // A last group of 8 rows that U does not have is read from what lies behind it, and its sums are dropped.
@@ -70,7 +74,7 @@ struct StripPlan {
   static constexpr int TILES = Layer::groups * M_TILES * R_TILES;
   static constexpr long long SLOT = 16LL * N * SLABS * CONSUMERS * TILES;  // float4 of one share of the positions
   // Tensor cores cut sums off instead of rounding them, so after this many tiles they are added up elsewhere.
-  static constexpr int PROMOTE = 4096 / TILE < 1 ? 1 : 4096 / TILE;
+  static constexpr int PROMOTE = (SPLIT ? 128 : 4096) / TILE < 1 ? 1 : (SPLIT ? 128 : 4096) / TILE;
 };
 
 // The rows of U and V (n, d, h) and the tiles of a row; both are packed with U's tiles.
@@ -84,7 +88,8 @@ struct StripSizes {
     u_rows = Plan::U_IS_GY ? out_rows : in_rows;
     v_rows = Plan::U_IS_GY ? in_rows : out_rows;
     row_tiles = ceil_div(Plan::U_IS_GY ? s.out_w : s.in_w, Plan::TILE);
-    u_bytes = u_rows * row_tiles * Layer::groups * Plan::U_PARTS * Plan::U_CHUNK;
-    v_bytes = (v_rows * row_tiles * Layer::groups * Plan::V_PARTS + 1) * Plan::V_CHUNK;  // and one of zeros
+    u_bytes = u_rows * row_tiles * Layer::groups * Plan::U_PARTS * Plan::U_CHUNK * Plan::PLANES;
+    // and one chunk of zeros
+    v_bytes = (v_rows * row_tiles * Layer::groups * Plan::V_PARTS + 1) * Plan::V_CHUNK * Plan::PLANES;
   }
 };

@@ -51,14 +51,30 @@ __device__ __forceinline__ void multiply_strips_of_share(unsigned long long u, u
                                                          long long tiles, float4* slot, const Release& release) {
   constexpr int N = Plan::N, SLABS = Plan::SLABS;
   float sum[SLABS][N / 2];  // the first product of a series does not read it
+  [[maybe_unused]] float total[SLABS][N / 2];  // tf32x3: series are short, so they are added up here first
+  if constexpr (Plan::SPLIT) {
+#pragma unroll
+    for (int s = 0; s < SLABS; ++s)
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) total[s][i] = 0.f;
+  }
   bool first = true;
+  const auto take_out = [&] {
+#pragma unroll
+    for (int s = 0; s < SLABS; ++s) {
+      wgmma_own(sum[s]);
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) total[s][i] += sum[s][i];
+    }
+  };
   const auto promote = [&] {  // this thread alone reads and writes these elements
 #pragma unroll
     for (int s = 0; s < SLABS; ++s)
 #pragma unroll
       for (int i = 0; i < N / 8; ++i) {
         float4* const to = slot + 128 * (s * (N / 8) + i);
-        const float4 own = make_float4(sum[s][4 * i], sum[s][4 * i + 1], sum[s][4 * i + 2], sum[s][4 * i + 3]);
+        const float* const from = Plan::SPLIT ? total[s] + 4 * i : sum[s] + 4 * i;
+        const float4 own = make_float4(from[0], from[1], from[2], from[3]);
         if (first)
           *to = own;
         else
@@ -77,9 +93,13 @@ __device__ __forceinline__ void multiply_strips_of_share(unsigned long long u, u
     for (int j = 0; j < Plan::STRIP; ++j)
 #pragma unroll
       for (int s = 0; s < SLABS; ++s)
-        wgmma<precision, Scalar, N>(sum[s], u_at + j * (Plan::U_BLOCK >> 4),
-                                    v_at + ((s * Plan::V_CHUNK + Plan::place(j) * Plan::V_BLOCK) >> 4),
-                                    j == 0 ? since : 1);
+#pragma unroll
+        for (int term = 0; term < (Plan::SPLIT ? 3 : 1); ++term)  // rest * high, high * rest, high * high
+          wgmma<precision, Scalar, N>(
+              sum[s], u_at + ((j * Plan::U_BLOCK + (Plan::SPLIT && term == 0 ? Plan::U_CHUNK : 0)) >> 4),
+              v_at + ((s * Plan::PLANES * Plan::V_CHUNK + Plan::place(j) * Plan::V_BLOCK +
+                       (Plan::SPLIT && term == 1 ? Plan::V_CHUNK : 0)) >> 4),
+              j == 0 && term == 0 ? since : 1);
     wgmma_commit();
     wgmma_wait<1>();
     if (held >= 0) release(held, held_parity);
@@ -90,7 +110,10 @@ __device__ __forceinline__ void multiply_strips_of_share(unsigned long long u, u
       release(held, held_parity);
       held = -1;
       since = 0;
-      promote();
+      if constexpr (Plan::SPLIT)
+        take_out();
+      else
+        promote();
     }
     if (++stage == Plan::STAGES) {
       stage = 0;
@@ -98,7 +121,8 @@ __device__ __forceinline__ void multiply_strips_of_share(unsigned long long u, u
     }
   }
   wgmma_wait<0>();
-  if (since > 0) {
+  if (Plan::SPLIT && since > 0) take_out();
+  if (Plan::SPLIT || since > 0) {
     promote();
   } else if (first) {
 #pragma unroll 1

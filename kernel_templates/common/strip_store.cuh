@@ -55,7 +55,8 @@ __device__ __forceinline__ void store_tile(const StripArguments& a, const StripT
   constexpr int LANES = PIECES < 32 && 32 % PIECES == 0 ? PIECES : 32;  // of a row; the others write the next row
   constexpr int TOGETHER = 32 / LANES, ROUNDS = ceil_div(PIECES, LANES), TURNS = 8 / TOGETHER;
   // Floats held on the way; fewer where ptxas 13.0 spills some of many sums otherwise (by trial: nvcc tells).
-  constexpr bool LARGE = C::MA * C::STRIP * C::W::CLASSES >= 32 && (C::OLD ? C::TAPS > 15 : C::TAPS == 15 && !C::FORWARD);
+  constexpr bool MANY_SUMS = C::MA * C::STRIP * C::W::CLASSES >= 32;
+  constexpr bool LARGE = MANY_SUMS && (C::OLD ? C::TAPS > 15 : C::TAPS == 15 && !C::FORWARD);
   constexpr int HELD = (LARGE ? 8 : 16) / (ROUNDS * VECTOR), FIT = HELD < TURNS ? HELD : TURNS;
   constexpr int BATCH = FIT >= 8 ? 8 : FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1;  // turns whose loads come before their stores
   static_assert(TOGETHER <= 8 && TURNS % BATCH == 0, "rows of an image divide evenly");

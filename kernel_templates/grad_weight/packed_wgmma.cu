@@ -3,11 +3,11 @@ name      = "packed_wgmma"
 computes  = ["grad_weight"]
 after     = "split_mma"
 idea      = "Both tensors are packed into strips; then Hopper's tensor cores take all taps of a row as one operand."
-precision = ["tf32", "fp16", "bf16"]
+precision = ["tf32", "tf32x3", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = [
   "layer.stride_w == 1",
-  "layer.kernel_w <= 32",
+  "layer.kernel_w <= eights",
   "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
   "min(layer.in_channels, layer.out_channels) // layer.groups >= 2",
   "stage_bytes <= 112 * 1024",
@@ -26,9 +26,11 @@ BLOCKS    = {values = [132, 264], default = 132, help = "about so many: position
 ci = "layer.in_channels // layer.groups"
 co = "layer.out_channels // layer.groups"
 unit = "layer.stride_d == 1 and layer.stride_h == 1"
-taps = "min(layer.kernel_w, 32)"
-ci_parts = "ceil_div(ceil_div(ci, 8), 32 // taps)"
-co_parts = "ceil_div(ceil_div(co, 8), 32 // taps)"
+planes = "2 if precision == 'tf32x3' else 1"
+eights = "24 if planes == 2 else 32"
+taps = "min(layer.kernel_w, eights)"
+ci_parts = "ceil_div(ceil_div(ci, 8), eights // taps)"
+co_parts = "ceil_div(ceil_div(co, 8), eights // taps)"
 ci_work = "ceil_div(ci, 64) * co_parts * ceil_div(co, 8 * co_parts)"
 co_work = "ceil_div(co, 64) * ci_parts * ceil_div(ci, 8 * ci_parts)"
 u_is_gy = "unit and co_work < ci_work"
@@ -39,13 +41,13 @@ v_channels = "8 * ceil_div(cv, 8 * v_parts)"
 n = "layer.kernel_w * v_channels"
 halo = "(layer.kernel_w - 1) * layer.dilation_w"
 u_tiles = "min(U_TILES, ceil_div(cu, 64))"
-wide = "max(1, CONSUMERS // u_tiles)"
+wide = "max(1, (min(CONSUMERS, 2) if planes == 2 else CONSUMERS) // u_tiles)"
 all_slabs = "layer.kernel_d * layer.kernel_h * v_parts"
-most_slabs = "wide * max(1, (112 if u_tiles * wide > 2 else 192) * 2 // n)"
+most_slabs = "wide * max(1, (96 if planes == 2 else 112 if u_tiles * wide > 2 else 192) * 2 // n)"
 block_slabs = "ceil_div(all_slabs, ceil_div(all_slabs, most_slabs))"
 slabs = "ceil_div(block_slabs, wide)"
 v_chunks = "slabs * ceil_div(block_slabs, slabs)"
-stage_bytes = "32 * (u_tiles * STRIP * min(64, 8 * ceil_div(cu, 8)) + v_chunks * (STRIP + halo) * v_channels)"
+stage_bytes = "32 * planes * (u_tiles * STRIP * min(64, 8 * ceil_div(cu, 8)) + v_chunks * (STRIP + halo) * v_channels)"
 smem_bytes = "232448"
 */
 #include "common/grad_bias.cuh"
@@ -62,14 +64,14 @@ __device__ __forceinline__ void copy_strips(unsigned to, unsigned full, const Ti
   mbarrier_arrive_expecting(full, Plan::STAGE);
   const long long u_row = (at.n * at.u_d + at.d) * at.u_h + at.h;
 #pragma unroll 1
-  for (int i = 0; i < Plan::U_TILES; ++i, to += Plan::U_CHUNK) {
+  for (int i = 0; i < Plan::U_TILES; ++i, to += Plan::PLANES * Plan::U_CHUNK) {
     const int part = u_part0 + i < Plan::U_PARTS ? u_part0 + i : 0;  // its sums are dropped
     const long long chunk = ((u_row * row_tiles + at.w) * Layer::groups + group) * Plan::U_PARTS + part;
-    bulk_copy(to, packed_u + chunk * Plan::U_CHUNK, Plan::U_CHUNK, full);
+    bulk_copy(to, packed_u + chunk * (Plan::PLANES * Plan::U_CHUNK), Plan::PLANES * Plan::U_CHUNK, full);
   }
   const int v_h = Plan::U_IS_GY ? sizes.in_h : sizes.out_h, v_d = Plan::U_IS_GY ? sizes.in_d : sizes.out_d;
 #pragma unroll 1
-  for (int i = 0; i < Plan::WARPGROUPS * Plan::SLABS; ++i, to += Plan::V_CHUNK) {
+  for (int i = 0; i < Plan::WARPGROUPS * Plan::SLABS; ++i, to += Plan::PLANES * Plan::V_CHUNK) {
     const int tap_row = (slab0 + i) / Plan::V_PARTS, part = (slab0 + i) % Plan::V_PARTS;
     const long long kd = 1LL * (tap_row / Layer::kernel_h) * Layer::dilation_d - Layer::padding_d;
     const long long kh = 1LL * (tap_row % Layer::kernel_h) * Layer::dilation_h - Layer::padding_h;
@@ -79,7 +81,7 @@ __device__ __forceinline__ void copy_strips(unsigned to, unsigned full, const Ti
     const long long v_row = (at.n * v_d + vd) * v_h + vh;
     const long long chunk = there ? ((v_row * row_tiles + at.w) * Layer::groups + group) * Plan::V_PARTS + part
                                   : v_zeros;
-    bulk_copy(to, packed_v + chunk * Plan::V_CHUNK, Plan::V_CHUNK, full);
+    bulk_copy(to, packed_v + chunk * (Plan::PLANES * Plan::V_CHUNK), Plan::PLANES * Plan::V_CHUNK, full);
   }
 }
 
@@ -135,9 +137,9 @@ __global__ void __launch_bounds__(StripPlan<Layer, Tune>::THREADS, 1) packed_wgm
   }
 
   const int u_tile = warpgroup % Plan::U_TILES, own = warpgroup / Plan::U_TILES;
-  const unsigned long long u_first = matrix_descriptor(shared + u_tile * Plan::U_CHUNK, 128, 256);
+  const unsigned long long u_first = matrix_descriptor(shared + u_tile * Plan::PLANES * Plan::U_CHUNK, 128, 256);
   const unsigned long long v_first =
-      matrix_descriptor(shared + Plan::U_TILES * Plan::U_CHUNK + own * SLABS * Plan::V_CHUNK, 128, 256);
+      matrix_descriptor(shared + Plan::PLANES * (Plan::U_TILES * Plan::U_CHUNK + own * SLABS * Plan::V_CHUNK), 128, 256);
   float4* const slot = partials + share * Plan::SLOT +
                        (1LL * block_tile * Plan::CONSUMERS + warpgroup) * (16 * Plan::N * SLABS) + threadIdx.x % 128;
   // Every warp is done with a stage; then the first thread fills it again.
@@ -194,7 +196,7 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::SHARED_BYTES))
     return error;
   kernel<<<plan.shares * Plan::TILES, Plan::THREADS, Plan::SHARED_BYTES, stream>>>(
-      sizes, plan.tiles, plan.shares, plan.packed.row_tiles, plan.packed.v_bytes / Plan::V_CHUNK - 1, packed_u,
+      sizes, plan.tiles, plan.shares, plan.packed.row_tiles, plan.packed.v_bytes / (Plan::PLANES * Plan::V_CHUNK) - 1, packed_u,
       packed_v, partials);
   if (const cudaError_t error = cudaGetLastError()) return error;
   strip_reduce<Layer, Tune><<<unsigned(Plan::SLOT / 32), 256, 0, stream>>>(partials, plan.shares, grad_weight_out);

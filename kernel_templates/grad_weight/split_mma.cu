@@ -236,8 +236,8 @@ struct SplitMmaLaunch {
     const int parts = shares(sizes);
     float4* partials = static_cast<float4*>(workspace);
     kernel<<<parts * Plan::TILES, Plan::THREADS, Plan::SHARED_BYTES, stream>>>(
-        sizes, tiles(sizes), parts, copy_width(input, sizes.in_w), copy_width(grad_output, sizes.out_w), input,
-        grad_output, partials);
+        sizes, tiles(sizes), parts, copy_width<Scalar>(input, sizes.in_w),
+        copy_width<Scalar>(grad_output, sizes.out_w), input, grad_output, partials);
     if (const cudaError_t error = cudaGetLastError()) return error;
     split_mma_reduce<Layer, Plan, FIRST><<<unsigned(Plan::SLOT / 32), 256, 0, stream>>>(
         partials, 1LL * parts * Plan::PS, grad_weight);
