@@ -20,6 +20,7 @@ from .picture_style import STYLE, WIDTH, legend
 _ROW_CELLS = 26
 _GRID_CELLS = (15, 22)
 _GRID_EXTRA = 4      # inputs beyond what one output needs: more would only make the cells small
+_ROW_LINES = 900     # lines from inputs to outputs in one row: each is drawn again in the detail of its output
 _HINT = "hover an output to see its formula"
 _Drawn = tuple[str, str, float, str]         # legend and note, SVG inside, height, formula
 
@@ -52,9 +53,9 @@ def _groups(shown: Workload | ConvTranspose) -> list[tuple[list[PictureAxis], tu
     """What is drawn together: (axes, which dimensions they are, a word for it)."""
     dims = (shown.layer if isinstance(shown, Workload) else shown).dims
     if dims == 1:
-        return [(axes(shown, (_ROW_CELLS,)), (0,), "")]
+        return [([_light(a) for a in axes(shown, (_ROW_CELLS,))], (0,), "")]
     plane = _fitted(axes(shown, (_ROW_CELLS, *_GRID_CELLS)[-dims:], extra=_GRID_EXTRA)[-2:])
-    rows = axes(shown, (_ROW_CELLS,) * dims)
+    rows = [_light(a) for a in axes(shown, (_ROW_CELLS,) * dims)]
     if plane is None:  # too large for a grid: one row for each dimension
         names = ("depth", "height", "width")[-dims:]
         order = (*range(dims - 2, dims), *range(dims - 2))
@@ -63,6 +64,13 @@ def _groups(shown: Workload | ConvTranspose) -> list[tuple[list[PictureAxis], tu
     if dims == 2:
         return [(plane, last, "")]
     return [(plane, last, "height and width"), ([rows[0]], (0,), "depth")]
+
+
+def _light(axis: PictureAxis) -> PictureAxis:
+    """The row with fewer inputs until their lines are few enough, as long as outputs are left."""
+    while axis.inputs * axis.kernel > _ROW_LINES and axis.inputs > 1 and axis.outputs > axis.stride:
+        axis = replace(axis, inputs=axis.inputs - 1)
+    return axis
 
 
 def _fitted(plane: list[PictureAxis]) -> list[PictureAxis] | None:
