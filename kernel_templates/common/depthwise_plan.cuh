@@ -36,7 +36,9 @@ struct DepthwisePlan {
   }
   static constexpr int DEPTHS = depths();
   static constexpr __host__ __device__ int source_rows(int rows) { return (rows - 1) * H::IN_STEP + H::REACH + 1; }
-  static constexpr int IMAGE = 4 * TILE * W::OUT_STEP;  // results of one residue of H; there are two images
+  static constexpr int IMAGE = 4 * TILE * W::OUT_STEP;  // results of one residue of H
+  static constexpr int IMAGES = RESULTS * H::OUT_STEP > 1 ? 2 : 1;
+  static constexpr int THREADS_LOG = THREADS == 64 ? 6 : THREADS == 128 ? 7 : 8;
   static constexpr int ROOM = 1024 * Tune::STAGE_KB / int(sizeof(Sum));  // for sources and weights
 };
 

@@ -42,7 +42,7 @@ __device__ __forceinline__ void depthwise_block(const DepthwiseArguments<typenam
   const auto meets_d = [&](int kd) { return D::residue(kd) == rd && unsigned(source_d(kd)) < unsigned(a.in_d); };
 
   Sum* const images = shared;
-  Sum* const weights = images + 2 * P::IMAGE;
+  Sum* const weights = images + P::IMAGES * P::IMAGE;
   Sum* const sources = weights + t.planes * P::WEIGHTS;
   for (int e = threadIdx.x; e < planes * (P::MULTIPLIER * P::TAP_ROWS * TAPS); e += THREADS) {
     const int row = e / TAPS, plane = row / (P::MULTIPLIER * P::TAP_ROWS);
@@ -51,10 +51,12 @@ __device__ __forceinline__ void depthwise_block(const DepthwiseArguments<typenam
         widen(a.weight[channel * (P::MULTIPLIER * P::TAP_ROWS * TAPS) + e % (P::MULTIPLIER * P::TAP_ROWS * TAPS)]);
   }
 
-  // Lanes of the drain: as many side by side as a row of results needs, at most a warp.
+  // Lanes of the drain: as many side by side as a row of results needs; a warp, if there are rows for all.
   const int image_width = t.strips * EACH, row_count = planes * t.rows;
-  int lanes_log = 5;
-  while (lanes_log > 0 && (1 << (lanes_log - 1)) >= image_width) --lanes_log;
+  int lanes_log = P::THREADS_LOG;
+  while (lanes_log > 0 && ((1 << (lanes_log - 1)) >= image_width ||
+                           (lanes_log > 5 && row_count >= 2 << (P::THREADS_LOG - lanes_log))))
+    --lanes_log;
   const int lanes = 1 << lanes_log, out_w0 = 4 * strip0 * W::OUT_STEP - W::CUT;
   int turn = 0;
 
@@ -72,7 +74,8 @@ __device__ __forceinline__ void depthwise_block(const DepthwiseArguments<typenam
       const Scalar* source = a.in + ((plane0 + plane) * P::SOURCES + from) * (in_plane * a.in_d);
       for (int kd = 0; kd < D::TAPS; ++kd)
         if (meets_d(kd)) {
-          fma_copy<THREADS, 1, 1>(to, source + source_d(kd) * in_plane, of, 0, int(threadIdx.x), a.vector);
+          fma_copy<THREADS, 1, 1>(to, source + source_d(kd) * in_plane, of, FmaOneChannel{}, 0, int(threadIdx.x),
+                                  a.vector);
           to += source_rows * width;
         }
     }
@@ -120,9 +123,10 @@ __device__ __forceinline__ void depthwise_block(const DepthwiseArguments<typenam
         });
         if (from + 1 < P::SOURCES) continue;
 
-        // Through shared memory, so that rows leave as whole pieces. Two images in turn: one barrier for each is enough.
+        // Through shared memory, so that rows leave as whole pieces. Two images in turn, if there are more: one
+        // barrier for each is enough.
         Sum* const image = images + turn * P::IMAGE;
-        turn ^= 1;
+        turn = P::IMAGES - 1 - turn;
         const_loop<0, OWN>([&](auto which) {
           constexpr int I = decltype(which)::value;
           const int j = I * THREADS + threadIdx.x;
@@ -172,7 +176,8 @@ cudaError_t launch_depthwise(Kernel kernel, const Sizes& sizes, const typename P
   a.tile = depthwise_tile<P>(P::W::steps(a.out_w), P::H::steps(a.out_h));
   a.vector = fma_copy_width<typename P::Scalar>(in, a.in_w);
   a.by_pieces = fma_divisor(P::Row::width(a.tile.strips) / a.vector);
-  const int bytes = int(sizeof(typename P::Sum)) * (2 * P::IMAGE + a.tile.planes * P::WEIGHTS + a.tile.elements);
+  const int elements = P::IMAGES * P::IMAGE + a.tile.planes * P::WEIGHTS + a.tile.elements;
+  const int bytes = elements * int(sizeof(typename P::Sum));
   if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes))
     return error;
   const long long blocks = 1LL * a.tile.strip_tiles * a.tile.row_tiles * a.out_d * ceil_div(a.planes, a.tile.planes);

@@ -1,5 +1,5 @@
-// Results of the fp32 variants on their way out: a lane's 4 steps become whole row pieces in a warp's own shared memory,
-// the zeros of residues without taps among them, and leave it with neighbouring lanes side by side.
+// Results of the fp32 variants on their way out: a lane's 4 steps become whole row pieces in a warp's own shared
+// memory, the zeros of residues without taps among them, and leave it with neighbouring lanes side by side.
 #pragma once
 #include "common/epilogue.cuh"
 #include "common/pack.cuh"
@@ -34,11 +34,12 @@ struct FmaImage {
     });
   }
 
-  // `images` channels, the first `count` of them exist; out: row 0 of the plane of the first, `volume` apart.
+  // IMAGES channels, the first `count` of them exist; out: row 0 of the plane of the first, `volume` apart. any: are
+  // there sums at all? Else every result is its bias.
   template <int IMAGES, class Scalar>
   static __device__ __forceinline__ void drain(const Sum* image, const FmaPlace* places, Scalar* out, long long volume,
-                                               int out_w, int count, const Sum (&bias)[IMAGES], int lane) {
-#pragma unroll 1
+                                               int out_w, int count, const Sum (&bias)[IMAGES], int lane, bool any) {
+#pragma unroll 2
     for (int turn = 0; turn < EACH; ++turn) {
       const int position = turn * 32 + lane;
       const FmaPlace place = places[position / EACH];
@@ -47,7 +48,7 @@ struct FmaImage {
       Scalar* to = out + 1LL * place.h * out_w + w;
 #pragma unroll
       for (int i = 0; i < IMAGES; ++i)
-        if (i < count) to[i * volume] = narrow<Scalar>(image[i * FLOATS + turn * 36 + lane] + bias[i]);
+        if (i < count) to[i * volume] = narrow<Scalar>((any ? image[i * FLOATS + turn * 36 + lane] : Sum(0)) + bias[i]);
     }
   }
 };

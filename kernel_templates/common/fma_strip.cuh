@@ -18,7 +18,8 @@ struct FmaArguments {
   unsigned by_pieces;  // of a staged row
 };
 
-// packed[group][channel tile][tap row][chunk][channel of the chunk][tap][channel of the tile], 0 for what does not exist.
+// packed[group][channel tile][tap row][chunk][channel of the chunk][tap][channel of the tile], 0 for what does not
+// exist.
 template <class P>
 __device__ __forceinline__ void fma_pack(const typename P::Scalar* __restrict__ weight,
                                          typename P::Sum* __restrict__ packed) {
@@ -128,18 +129,21 @@ __device__ __forceinline__ void fma_strip_block(const FmaArguments<typename P::S
     FmaRows of;
     of.rows = a.tile.rows, of.h0 = 0, of.height = a.in_h, of.width = width, of.length = a.in_w, of.by = a.by_pieces;
     of.h0 = at.source_h(step.kh);
-#pragma unroll 1
-    for (int c = warp; c < P::KC; c += P::WARPS) {
-      const int channel = step.chunk * P::KC + c;
-      const Scalar* source = in + (channel < P::K ? channel : 0) * in_volume + at.source_d(step.kd) * in_plane;
-      if (channel >= P::K) of.height = 0;
-      const_loop<0, Row::PLANES>([&](auto which) {
-        constexpr int PLANE = decltype(which)::value;
-        of.first = 4 * Row::STEP * strip0 + Row::low(PLANE);
-        fma_copy<32, Row::SOURCE_STEP, P::H::IN_STEP>(stage + c * P::CHANNEL + PLANE * P::PLANE, source, of,
-                                                      Row::residue_of_plane(PLANE), lane, a.vector);
-      });
-    }
+    // A team of warps takes every TEAMS-th channel.
+    constexpr int TEAMS = P::THREADS / P::TEAM;
+    const int team = threadIdx.x / P::TEAM, first_channel = step.chunk * P::KC + team;
+    FmaChannels channels;
+    channels.count = ceil_div(P::KC - team, TEAMS), channels.there = ceil_div(P::K - first_channel, TEAMS);
+    channels.pitch = TEAMS * P::CHANNEL, channels.volume = TEAMS * in_volume;
+    const Scalar* source = in + at.source_d(step.kd) * in_plane;
+    if (first_channel < P::K) source += first_channel * in_volume;
+    const_loop<0, Row::PLANES>([&](auto which) {
+      constexpr int PLANE = decltype(which)::value;
+      of.first = 4 * Row::STEP * strip0 + Row::low(PLANE);
+      fma_copy<P::TEAM, Row::SOURCE_STEP, P::H::IN_STEP>(stage + team * P::CHANNEL + PLANE * P::PLANE, source, of,
+                                                         channels, Row::residue_of_plane(PLANE),
+                                                         int(threadIdx.x % P::TEAM), a.vector);
+    });
     const Sum* weights = packed + (1LL * (step.kd * P::H::TAPS + step.kh) * P::CHUNKS + step.chunk) * P::WEIGHTS;
     constexpr int EACH = 16 / int(sizeof(Sum));
     for (int e = threadIdx.x * EACH; e < P::WEIGHTS; e += P::THREADS * EACH)
@@ -174,7 +178,7 @@ __device__ __forceinline__ void fma_strip_block(const FmaArguments<typename P::S
     const Sum* stage = shared + now * P::STAGE;
     if (++now == STAGES) now = 0;
     const Sum* weights = stage + P::KC * P::CHANNEL + warp_m * MC;
-#pragma unroll 1
+#pragma unroll(P::UNROLL)
     for (int c = 0; c < P::KC; ++c) {
       const Sum* source[STRIPS];
 #pragma unroll
@@ -210,11 +214,11 @@ __device__ __forceinline__ void fma_strip_block(const FmaArguments<typename P::S
         bias[i] = 0;
         if constexpr (P::HAS_BIAS)
           if (M0 + i < left) bias[i] = widen(a.bias[first + M0 + i]);
-        P::Image::fill(image + i * P::Image::FLOATS, sum[M0 + i][S], lane);
+        if (steps > 0) P::Image::fill(image + i * P::Image::FLOATS, sum[M0 + i][S], lane);
       }
       __syncwarp();
       P::Image::template drain<P::IMAGES>(image, places + warp_n * (32 * STRIPS) + S * 32, out + M0 * out_volume,
-                                          out_volume, a.out_w, left - M0, bias, lane);
+                                          out_volume, a.out_w, left - M0, bias, lane, steps > 0);
     });
   });
 }

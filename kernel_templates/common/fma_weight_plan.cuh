@@ -66,14 +66,15 @@ struct FmaWeightPlan {
   static constexpr __host__ __device__ bool fits(int tile, int rows, int stages) {
     return 4LL * stages * stage_floats(tile, rows) <= 1024LL * Tune::SHARED_KB;
   }
+  static constexpr int WANTED = larger(Tune::TILE, 4 * LP);  // a strip for each lane
   // What does not fit becomes smaller: the tap rows until 32 positions fit twice, then the tile, then the stages.
   static constexpr __host__ __device__ int rows_of() {
     int rows = TR_WANTED;
-    while (rows > 1 && !fits(smaller(Tune::TILE, 32), rows, 2)) --rows;
+    while (rows > 1 && !fits(smaller(WANTED, 32), rows, 2)) --rows;
     return evenly(ROWS, rows);
   }
   static constexpr __host__ __device__ int tile_of(int rows, int stages) {
-    int tile = Tune::TILE;
+    int tile = WANTED;
     while (tile > 16 && !fits(tile, rows, stages)) tile /= 2;
     return tile;
   }
@@ -92,7 +93,8 @@ struct FmaWeightPlan {
   static constexpr int SPARE = smaller(Tune::WARPS / TILE_WARPS, TILE / 4 / LP);
   static constexpr int WP = SPARE >= 8 ? 8 : SPARE >= 4 ? 4 : SPARE >= 2 ? 2 : 1;
   static constexpr int WARPS = TILE_WARPS * WP, THREADS = 32 * WARPS;
-  static constexpr int RESIDENT = SUMS <= 16 ? 640 : SUMS <= 32 ? 512 : SUMS <= 64 ? 384 : 256;
+  // Threads whose registers a multiprocessor is to hold, so that ptxas does not spill for more.
+  static constexpr int RESIDENT = SUMS <= 32 ? 512 : SUMS <= 56 && LP < 32 ? 384 : 256;
   static constexpr int BLOCKS = larger(1, RESIDENT / THREADS);
 
   static constexpr int M_TILES = ceil_div(CI, M), N_TILES = ceil_div(CO, N), R_TILES = ceil_div(ROWS, TR);

@@ -5,8 +5,8 @@
 #include "common/fma_weight_plan.cuh"
 #include "common/split_mma_stage.cuh"
 
-// Where a tile begins; tiles are counted along h, then w, d, n: neighbouring rows of the input meet the same rows of gy,
-// which are then still in L2.
+// Where a tile begins; tiles are counted along h, then w, d, n: neighbouring rows of the input meet the same rows of
+// gy, which are then still in L2.
 struct FmaWeightPlace {
   long long n;
   int d, h, w;

@@ -15,9 +15,9 @@ __device__ __forceinline__ void fma_load(Sum (&v)[LENGTH], const Sum* from) {
   }
 }
 
-// For each tap k of the row: body(Constant<k>, Constant<at>, window), where window[s][at + j * STEP] is what step j of
-// strip s meets. source[s] is strip s in plane 0; planes are `plane` elements apart. A window that would take too many
-// registers is loaded tap by tap.
+// For each tap k of the row: body(Constant<k>, Constant<at>, window), where window[s][at + j * STEP] is what step j
+// of strip s meets. source[s] is strip s in plane 0; planes are `plane` elements apart. A window that would take too
+// many registers is loaded tap by tap.
 template <class Row, int STRIPS, class Sum, int MOST = 20, class Body>
 __device__ __forceinline__ void fma_taps(const Sum* const (&source)[STRIPS], int plane, const Body& body) {
   const_loop<0, Row::PLANES>([&](auto which) {

@@ -30,12 +30,13 @@ smem_bytes = "1024 * STAGE_KB + max(4, element_bytes) * 2 * image"
 */
 #include "common/depthwise_strip.cuh"
 
-// Against register_blocked: there is nothing to sum but taps, so bytes rule. A block stages the rows of one input plane
-// that a tile of steps meets, for all tap rows at once and without a pipeline (several blocks share a multiprocessor),
-// and computes every residue of H and W of the tile for each of the group's output channels. Small planes share a block.
+// Against register_blocked: there is nothing to sum but taps, so bytes rule. A block stages the rows of one input
+// plane that a tile of steps meets, for all tap rows at once and without a pipeline (several blocks share a
+// multiprocessor), and computes every residue of H and W of the tile for each of the group's output channels. Small
+// planes share a block.
 //
-// thread -> data: strips of 4 neighbouring steps, TILE / THREADS of them. The barriers: sources have arrived before anyone
-// reads them; an image of the results is whole before its rows leave, with neighbouring lanes side by side.
+// thread -> data: strips of 4 neighbouring steps, TILE / THREADS of them. The barriers: sources have arrived before
+// anyone reads them; an image of the results is whole before its rows leave, with neighbouring lanes side by side.
 template <class P>
 __global__ void __launch_bounds__(P::THREADS, 512 / P::THREADS) depthwise(
     DepthwiseArguments<typename P::Scalar> arguments) {

@@ -20,20 +20,20 @@ STRIPS   = {values = [1, 2], default = 1, help = "runs of 4 steps of a thread: t
 SUMS     = {values = [32, 64, 96, 128], default = 64, help = "registers of a thread for sums, about"}
 WARPS    = {values = [2, 4, 8], default = 4, help = "of a block: along the channels first, then along the positions"}
 STAGED   = {values = [1, 4, 8, 16], default = 8, help = "channels a step stages, at most"}
-STAGES   = {values = [2, 3, 4], default = 3, help = "steps whose copies are under way or in use"}
-STAGE_KB = {values = [32, 48, 72, 110, 160], default = 48, help = "shared memory for stages, at most"}
+STAGES   = {values = [2, 3, 4], default = 2, help = "steps whose copies are under way or in use"}
+STAGE_KB = {values = [32, 48, 72, 110, 160], default = 72, help = "shared memory for stages, at most"}
+UNROLL   = {values = [1, 2, 4], default = 4, help = "channels whose products are in one turn of the loop"}
 BLOCKS   = {values = [0, 1, 2, 3, 4, 5], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
 
 [derived]
 classes    = "min(layer.kernel_w, layer.stride_w)"
 sums       = "4 * STRIPS * classes"
 reach_w    = "(layer.kernel_w - 1) * layer.dilation_w // layer.stride_w + 2"
-window     = "reach_w + 12"
+window     = "reach_w + 15"
 tile       = "32 * STRIPS * WARPS"
-planes     = "1"
-channel    = "planes * (4 * tile + min(16, tile // 4) * window)"
+channel    = "1 * (4 * tile + min(16, tile // 4) * window)"
 least      = "channel + layer.kernel_w * 32 * WARPS + 4"
-image      = "WARPS * max(1152, 144 * layer.stride_w)"
+image      = "WARPS * max(3072, 144 * layer.stride_w)"
 smem_bytes = "max(1024 * STAGE_KB, 4 * STAGES * least, 4 * image) + 8 * tile"
 */
 #include "common/fma_strip.cuh"
@@ -45,16 +45,19 @@ __global__ void __launch_bounds__(256) pack_weights(const typename P::Scalar* __
 }
 
 // Against shared_weight_tiling:
-// - Input too comes through shared memory, by cp.async some steps ahead of its use; a thread loads a window of it into
+// - Input too comes through shared memory, by cp.async some steps ahead of its use; a thread loads a window of it
+//   into
 //   registers, 16 bytes at a time, and all taps of a kernel row are shifts within that window.
 // - Phase decomposition: output residue r along W is a stride-1 problem over the taps that meet r. A thread holds the
 //   sums of all residues of its 4 steps, for several channels; each tap multiplies only what it meets.
 // - Weights are turned once, by pack_weights, so that a warp gets those of all its channels with a load or two.
-// - Rows leave as whole pieces, zeros (or the bias) of residues without taps among them, neighbouring lanes side by side.
+// - Rows leave as whole pieces, zeros (or the bias) of residues without taps among them, neighbouring lanes side by
+//   side.
 //
-// thread -> data: warp (channels, positions); a lane has STRIPS runs of 4 steps and MC channels (fma_plan.cuh). A block
-// has one plane, one residue of H, a few rows of steps; it walks over the tap rows (kd, kh) that meet them.
-// The barrier of a step: its copies have arrived for all, and everyone has left the stage that the next copies overwrite.
+// thread -> data: warp (channels, positions); a lane has STRIPS runs of 4 steps and MC channels (fma_plan.cuh). A
+// block has one plane, one residue of H, a few rows of steps; it walks over the tap rows (kd, kh) that meet them.
+// The barrier of a step: its copies have arrived for all, and everyone has left the stage that the next copies
+// overwrite.
 template <class P>
 __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) register_blocked(
     FmaArguments<typename P::Scalar, typename P::Sum> arguments) {
@@ -72,6 +75,6 @@ cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input,
                     const typename Layer::scalar* weight, const typename Layer::scalar* bias,
                     typename Layer::scalar* output, void* workspace, cudaStream_t stream) {
   using P = FmaPlan<true, Layer, Tune>;
-  return launch_fma_strip<P>(pack_weights<P>, register_blocked<P>, sizes, input, weight, Layer::has_bias ? bias : nullptr, output,
-                             workspace, stream);
+  return launch_fma_strip<P>(pack_weights<P>, register_blocked<P>, sizes, input, weight,
+                             Layer::has_bias ? bias : nullptr, output, workspace, stream);
 }

@@ -33,8 +33,8 @@ smem_bytes = "1024 * STAGE_KB + max(4, element_bytes) * 2 * image"
 // Forward's variant of this name with the roles of the tensors exchanged: a block stages the gradients that a tile of
 // inputs meets as they lie, whatever the stride, one output channel of the group after the other.
 //
-// thread -> data: strips of 4 neighbouring steps, TILE / THREADS of them. The barriers: sources have arrived before anyone
-// reads them; an image of the results is whole before its rows leave, with neighbouring lanes side by side.
+// thread -> data: strips of 4 neighbouring steps, TILE / THREADS of them. The barriers: sources have arrived before
+// anyone reads them; an image of the results is whole before its rows leave, with neighbouring lanes side by side.
 template <class P>
 __global__ void __launch_bounds__(P::THREADS, 512 / P::THREADS) depthwise(
     DepthwiseArguments<typename P::Scalar> arguments) {

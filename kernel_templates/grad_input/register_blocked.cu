@@ -20,20 +20,21 @@ STRIPS   = {values = [1, 2], default = 1, help = "runs of 4 steps of a thread: t
 SUMS     = {values = [32, 64, 96, 128], default = 64, help = "registers of a thread for sums, about"}
 WARPS    = {values = [2, 4, 8], default = 4, help = "of a block: along the channels first, then along the positions"}
 STAGED   = {values = [1, 4, 8, 16], default = 8, help = "channels a step stages, at most"}
-STAGES   = {values = [2, 3, 4], default = 3, help = "steps whose copies are under way or in use"}
-STAGE_KB = {values = [32, 48, 72, 110, 160], default = 48, help = "shared memory for stages, at most"}
+STAGES   = {values = [2, 3, 4], default = 2, help = "steps whose copies are under way or in use"}
+STAGE_KB = {values = [32, 48, 72, 110, 160], default = 72, help = "shared memory for stages, at most"}
+UNROLL   = {values = [1, 2, 4], default = 1, help = "channels whose products are in one turn of the loop"}
+PLANES   = {values = [0, 1, 2], default = 0, help = "grad_output is staged 1: by residues, 2: as it lies (0: chosen)"}
 BLOCKS   = {values = [0, 1, 2, 3, 4, 5], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
 
 [derived]
 classes    = "1"
 sums       = "4 * STRIPS * classes"
 reach_w    = "(layer.kernel_w - 1) * layer.dilation_w // layer.stride_w + 2"
-window     = "reach_w + 12"
+window     = "reach_w + 15"
 tile       = "32 * STRIPS * WARPS"
-planes     = "min(layer.kernel_w, layer.stride_w)"
-channel    = "planes * (4 * tile + min(16, tile // 4) * window)"
+channel    = "layer.stride_w * (4 * tile + min(16, tile // 4) * window)"
 least      = "channel + layer.kernel_w * 32 * WARPS + 4"
-image      = "WARPS * max(1152, 144 * 1)"
+image      = "WARPS * max(3072, 144 * 1)"
 smem_bytes = "max(1024 * STAGE_KB, 4 * STAGES * least, 4 * image) + 8 * tile"
 */
 #include "common/fma_strip.cuh"
@@ -44,13 +45,15 @@ __global__ void __launch_bounds__(256) pack_weights(const typename P::Scalar* __
   fma_pack<P>(weight, packed);
 }
 
-// Forward's variant of this name with the roles of the channels exchanged. The other difference: with a stride, every tap
-// meets every input position, but in grad_output the positions of neighbouring steps lie a stride apart. So grad_output
-// is staged as planes, one for each residue along W that a tap meets; within a plane every layer has stride 1.
+// Forward's variant of this name with the roles of the channels exchanged. The other difference: with a stride, every
+// tap meets every input position, but in grad_output the positions of neighbouring steps lie a stride apart. Either
+// it is staged as planes, one for each residue along W that a tap meets, and within a plane every layer has stride 1;
+// or as it lies, in wide copies, and a thread's window is longer.
 //
-// thread -> data: warp (channels, positions); a lane has STRIPS runs of 4 inputs and MC channels (fma_plan.cuh). A block
-// has a few rows of one plane and walks over the tap rows (kd, kh) that meet them.
-// The barrier of a step: its copies have arrived for all, and everyone has left the stage that the next copies overwrite.
+// thread -> data: warp (channels, positions); a lane has STRIPS runs of 4 inputs and MC channels (fma_plan.cuh). A
+// block has a few rows of one plane and walks over the tap rows (kd, kh) that meet them.
+// The barrier of a step: its copies have arrived for all, and everyone has left the stage that the next copies
+// overwrite.
 template <class P>
 __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) register_blocked(
     FmaArguments<typename P::Scalar, typename P::Sum> arguments) {
@@ -60,14 +63,14 @@ __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) register_blocked(
 
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes) {
-  return fma_strip_workspace<FmaPlan<false, Layer, Tune>>();
+  return fma_strip_workspace<FmaPlan<false, Layer, Tune, Tune::PLANES>>();
 }
 
 template <class Layer, class Tune>
 cudaError_t grad_input(Layer, Sizes sizes, const typename Layer::scalar* grad_output,
                        const typename Layer::scalar* weight, typename Layer::scalar* grad_input_out, void* workspace,
                        cudaStream_t stream) {
-  using P = FmaPlan<false, Layer, Tune>;
+  using P = FmaPlan<false, Layer, Tune, Tune::PLANES>;
   return launch_fma_strip<P>(pack_weights<P>, register_blocked<P>, sizes, grad_output, weight, nullptr, grad_input_out,
                              workspace, stream);
 }

@@ -32,13 +32,14 @@ smem_bytes = "1024 * STAGE_KB + 64 * max(4, element_bytes) * (THREADS // 32)"
 #include "common/grad_weight.cuh"
 #include "common/reduce.cuh"
 
-// Against register_blocked: a gradient belongs to one input channel and one output channel, so no product can be shared
-// and bytes rule. A block walks over tiles of positions of its pair of channels; input and gradients of the next tile
-// are copied while this one is multiplied, gradients as they lie, whatever the stride, all tap rows from the same copy.
+// Against register_blocked: a gradient belongs to one input channel and one output channel, so no product can be
+// shared and bytes rule. A block walks over tiles of positions of its pair of channels; input and gradients of the
+// next tile are copied while this one is multiplied, gradients as they lie, whatever the stride, all tap rows from
+// the same copy.
 //
-// thread -> data: strips of 4 neighbouring positions, all taps of the block's tap rows. The barriers: a tile has arrived
-// before anyone reads it, and is read before the next copy overwrites it. At the end lanes add up by shuffles, warps
-// through shared memory; blocks leave partial sums.
+// thread -> data: strips of 4 neighbouring positions, all taps of the block's tap rows. The barriers: a tile has
+// arrived before anyone reads it, and is read before the next copy overwrites it. At the end lanes add up by
+// shuffles, warps through shared memory; blocks leave partial sums.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(Tune::THREADS, 512 / Tune::THREADS) depthwise(
     Sizes sizes, DepthwiseWeightTile t, int shares, int x_vector, int gy_vector, unsigned by_x, unsigned by_gy,
@@ -70,8 +71,8 @@ __global__ void __launch_bounds__(Tune::THREADS, 512 / Tune::THREADS) depthwise(
       x.h0 = at.h, x.rows = t.rows, x.height = there ? sizes.in_h : 0;
       x.first = 4 * at.strip, x.width = 4 * t.strips, x.length = sizes.in_w, x.by = by_x;
       fma_copy<THREADS, 1, 1>(to + b * t.rows * 4 * t.strips,
-                              input + ((n * P::CHANNELS + ci) * sizes.in_d + at.d) * in_plane, x, 0, int(threadIdx.x),
-                              x_vector);
+                              input + ((n * P::CHANNELS + ci) * sizes.in_d + at.d) * in_plane, x, FmaOneChannel{}, 0,
+                              int(threadIdx.x), x_vector);
       FmaRows gy;
       gy.h0 = at.h * Layer::stride_h + kh0 * Layer::dilation_h - Layer::padding_h, gy.rows = gy_rows;
       gy.first = 4 * Row::STEP * at.strip + Row::low(0), gy.width = width, gy.length = sizes.out_w, gy.by = by_gy;
@@ -81,8 +82,8 @@ __global__ void __launch_bounds__(Tune::THREADS, 512 / Tune::THREADS) depthwise(
         const bool met = there && unsigned(od) < unsigned(sizes.out_d);
         gy.height = met ? sizes.out_h : 0;
         fma_copy<THREADS, 1, 1>(
-            gy_to, grad_output + ((n * P::CHANNELS * P::MULTIPLIER + co) * sizes.out_d + (met ? od : 0)) * out_plane, gy,
-            0, int(threadIdx.x), gy_vector);
+            gy_to, grad_output + ((n * P::CHANNELS * P::MULTIPLIER + co) * sizes.out_d + (met ? od : 0)) * out_plane,
+            gy, FmaOneChannel{}, 0, int(threadIdx.x), gy_vector);
       }
     }
   };

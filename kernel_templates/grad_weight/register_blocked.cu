@@ -12,28 +12,31 @@ needs     = [
 
 [tune]
 SUMS      = {values = [16, 32, 48, 64, 96], default = 64, help = "registers of a thread for sums, at most"}
-WARPS     = {values = [4, 8], default = 8, help = "of a block, at most: channels, then tap rows, then positions"}
+WARPS     = {values = [4, 8], default = 4, help = "of a block, at most: channels, then tap rows, then positions"}
 TILE      = {values = [32, 64, 128, 256], default = 64, help = "positions staged at a time, less if they do not fit"}
 STAGES    = {values = [2, 3, 4], default = 2, help = "tiles in shared memory at once"}
 SHARED_KB = {values = [72, 110, 160], default = 72, help = "shared memory of a block, at most"}
-SHARES    = {values = [132, 264, 528, 1056], default = 528, help = "blocks, about: positions are split among them"}
+SHARES    = {values = [132, 264, 396, 528, 792, 1056, 1584], default = 792, help = "blocks, about"}
 
 [derived]
-smem_bytes = "1024 * SHARED_KB"
+smem_bytes = "1024 * SHARED_KB + 16"
 */
+#include "common/fma_weight_reduce.cuh"
 #include "common/fma_weight_stage.cuh"
 #include "common/grad_bias.cuh"
 #include "common/pack.cuh"
 
-// Against shared_weight_tiling: gy is not staged once for each tap. A tile is TILE neighbouring positions of one row of
-// the input; for each of its tap rows (kd, kh) the block stages the row of gy that it meets, de-interleaved by the
-// stride (common/row_taps.cuh): all taps of the row are shifts within it, taken from a window of registers. A thread has
-// A x B channel pairs: an input in a register serves B * KT products, a gradient A * KT of them. Copies run STAGES - 1
-// tiles ahead without registers.
+// Against shared_weight_tiling: gy is not staged once for each tap. A tile is TILE neighbouring positions of one row
+// of the input; for each of its tap rows (kd, kh) the block stages the row of gy that it meets, de-interleaved by the
+// stride (common/row_taps.cuh): all taps of the row are shifts within it, taken from a window of registers. A thread
+// has A x B channel pairs: an input in a register serves B * KT products, a gradient A * KT of them. Copies run
+// STAGES - 1 tiles ahead without registers.
 //
-// thread -> data: lane (strip, co, ci), strips of 4 positions side by side; warp (positions, tap row, co, ci). A block
-// walks over the tiles of its share. Lanes that share sums add them up at the end, by shuffles; warps write partial sums.
-// The barrier: a tile has arrived before anyone multiplies it, and is multiplied before the next copy overwrites it.
+// thread -> data: lane (strip, co, ci), strips of 4 positions side by side; warp (positions, tap row, co, ci). A
+// block walks over the tiles of its share. Lanes that share sums add them up at the end, by shuffles; warps write
+// partial sums.
+// The barrier: a tile (and its length) has arrived before anyone multiplies it, and is multiplied before the next
+// copy overwrites it.
 template <class Layer, class Tune, int FIRST>
 __global__ void __launch_bounds__(FmaWeightPlan<Layer, Tune, FIRST>::THREADS,
                                   FmaWeightPlan<Layer, Tune, FIRST>::BLOCKS) register_blocked(
@@ -54,7 +57,8 @@ __global__ void __launch_bounds__(FmaWeightPlan<Layer, Tune, FIRST>::THREADS,
   tile.m0 = rest % Plan::M_TILES * Plan::M;
   rest /= Plan::M_TILES;
   tile.n0 = rest % Plan::N_TILES * Plan::N, tile.group = rest / Plan::N_TILES;
-  const long long begin = tiles * share / shares, end = tiles * (share + 1) / shares;
+  const long long begin = tiles * share / shares;
+  int uncopied = int(tiles * (share + 1) / shares - begin), left = uncopied;  // few: no sum is that long
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int lx = lane % LX, ly = lane / LX % LY, lp = lane / (LX * LY);
@@ -64,29 +68,34 @@ __global__ void __launch_bounds__(FmaWeightPlan<Layer, Tune, FIRST>::THREADS,
   const int gy_own = Plan::M * Plan::X_PITCH + ((tr * Plan::WN + wn) * LY * B + ly) * Plan::GY_PITCH;
 
   FmaWeightPlace next(begin, sizes, Plan::TILE);
+  int* const strips_of = reinterpret_cast<int*>(shared + STAGES * Plan::STAGE);  // that a stage's tile really has
   const auto copy_next = [&](int stage) {
-    fma_weight_copy<Layer, Plan>(shared + stage * Plan::STAGE, next, tile, sizes, input, grad_output, x_width, gy_width);
+    if (threadIdx.x == 0) strips_of[stage] = ceil_div(min(Plan::TILE, sizes.in_w - next.w), 4);
+    fma_weight_copy<Layer, Plan>(shared + stage * Plan::STAGE, next, tile, sizes, input, grad_output, x_width,
+                                 gy_width);
     next.next(sizes, Plan::TILE);
+    --uncopied;
   };
 #pragma unroll 1
   for (int i = 0; i < STAGES - 1; ++i) {
-    if (begin + i < end) copy_next(i);
+    if (uncopied > 0) copy_next(i);
     cp_async_commit();
   }
 
   float sum[A][B][Plan::KT] = {};
   int stage = 0;
 #pragma unroll 1
-  for (long long now = begin; now < end; ++now) {
+  for (; left > 0; --left) {
     cp_async_wait<STAGES - 2>();
     __syncthreads();
-    if (now + STAGES - 1 < end) copy_next(stage == 0 ? STAGES - 1 : stage - 1);
+    if (uncopied > 0) copy_next(stage == 0 ? STAGES - 1 : stage - 1);
     cp_async_commit();
     const float* at = shared + stage * Plan::STAGE;
+    const int strips = strips_of[stage];
     if (++stage == STAGES) stage = 0;
     if (tile.tap_row0 + tr >= Plan::ROWS) continue;
 #pragma unroll 1
-    for (int strip = wp * LP + lp; strip < Plan::TILE / 4; strip += LP * Plan::WP) {
+    for (int strip = wp * LP + lp; strip < strips; strip += LP * Plan::WP) {
       Pack<float, 4> x[A];
 #pragma unroll
       for (int a = 0; a < A; ++a)
@@ -136,26 +145,6 @@ __global__ void __launch_bounds__(FmaWeightPlan<Layer, Tune, FIRST>::THREADS,
     }
 }
 
-// thread -> data: a block takes 32 results of a group of taps; its 8 warps share the slots, lane = result. Row 0 adds up
-// what the other rows left, always in the same order.
-template <class Layer, class Plan, int FIRST>
-__global__ void __launch_bounds__(256) add_slots(const float* __restrict__ partials, long long slots,
-                                                 typename Layer::scalar* __restrict__ grad_weight) {
-  __shared__ float left[8][32];
-  const int lane = threadIdx.x % 32, row = threadIdx.x / 32;
-  const long long mine = 32LL * blockIdx.x + lane;
-  float sum = 0;
-  if (mine < Plan::RESULTS) {
-#pragma unroll 4
-    for (long long slot = row; slot < slots; slot += 8) sum += partials[slot * Plan::RESULTS + mine];
-  }
-  left[row][lane] = sum;
-  __syncthreads();
-  if (row != 0 || mine >= Plan::RESULTS) return;
-  for (int other = 1; other < 8; ++other) sum += left[other][lane];
-  grad_weight[mine / Plan::KT * Layer::kernel_w + FIRST + mine % Plan::KT] = narrow<typename Layer::scalar>(sum);
-}
-
 template <class Layer, class Tune, int FIRST>
 struct RegisterBlockedLaunch {
   using Plan = FmaWeightPlan<Layer, Tune, FIRST>;
@@ -185,15 +174,15 @@ struct RegisterBlockedLaunch {
                          void* workspace, cudaStream_t stream) {
     const auto kernel = register_blocked<Layer, Tune, FIRST>;
     if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                       Plan::SHARED_BYTES))
+                                                       Plan::SHARED_BYTES + 16))
       return error;
     const int parts = shares(sizes);
     float* partials = static_cast<float*>(workspace);
-    kernel<<<unsigned(parts) * Plan::TILES, Plan::THREADS, Plan::SHARED_BYTES, stream>>>(
+    kernel<<<unsigned(parts) * Plan::TILES, Plan::THREADS, Plan::SHARED_BYTES + 16, stream>>>(
         sizes, tiles(sizes), parts, copy_width(input, sizes.in_w), copy_width(grad_output, sizes.out_w), input,
         grad_output, partials);
     if (const cudaError_t error = cudaGetLastError()) return error;
-    add_slots<Layer, Plan, FIRST><<<unsigned(ceil_div(Plan::RESULTS, 32)), 256, 0, stream>>>(
+    fma_add_slots<Layer, Plan, FIRST><<<unsigned(ceil_div(Plan::RESULTS, 32)), 256, 0, stream>>>(
         partials, 1LL * parts * Plan::WP, grad_weight);
     if (const cudaError_t error = cudaGetLastError()) return error;
     if constexpr (NEXT < Layer::kernel_w)
