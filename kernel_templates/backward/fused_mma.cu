@@ -189,6 +189,7 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
   };
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const unsigned zero = sizes.in_w < 0;  // see own_register()
   if (warp >= Plan::W_WARPS) {  // grad_input
     const int m = (warp - Plan::W_WARPS) % Plan::X_COLUMNS * Plan::MX;
     const int first = (warp - Plan::W_WARPS) / Plan::X_COLUMNS * Plan::XP;
@@ -196,7 +197,8 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
     const float* const gy = gy_ring + lane % 4 * GY_PITCH + first + run_start<Plan::RUN>(lane / 4);
     FusedSums<Plan> sum = {};
     walk(Constant<0>{}, [&](const FusedPlace& at, int stage, int) {
-      multiply_runs<Plan>(sum, weights + at.row * (32 * Plan::M16 * Plan::N8 * Plan::KT), gy + stage * Plan::STAGE);
+      multiply_runs<Plan>(sum, weights + at.row * (32 * Plan::M16 * Plan::N8 * Plan::KT), gy + stage * Plan::STAGE,
+                          zero);
       if (at.row + 1 < ROWS) return;
       Scalar* to = grad_input_out + (at.n * Layer::in_channels + group * Plan::CI + m * 16) * in_plane +
                    (1LL * at.d * sizes.in_h + at.h) * sizes.in_w + at.w + first;
@@ -246,7 +248,7 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
       } else {
 #pragma unroll 1
         for (int block = position_share; block < TILE / 32; block += Plan::PS)
-          multiply_strips<Plan, X_PITCH, GY_PITCH>(sum[ROW], x + block * 32, gy + block * 32);
+          multiply_rounded<Plan>(sum[ROW], x + block * 32, gy + block * 32, zero);
       }
     });
     if (at.row + 1 == ROWS && ++since == Plan::PROMOTE) {
