@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
       x.row = input + (at.n * Layer::in_channels + group * Plan::CI) * in_plane +
               (1LL * at.d * sizes.in_h + at.h) * sizes.in_w;
       x.plane = in_plane, x.channels = Plan::CI, x.first = at.w, x.length = sizes.in_w;
-      stage_rows<THREADS, Plan::M, TILE, X_PITCH, 1>(x_ring + x_slot * Plan::X_SLOT, x, x_width);
+      stage_rows<THREADS, Plan::M, Plan::CI, TILE, X_PITCH, 1>(x_ring + x_slot * Plan::X_SLOT, x, x_width);
     }
     const int kd = at.row / Layer::kernel_h, kh = at.row % Layer::kernel_h;
     const long long od = 1LL * at.d * Layer::stride_d + 1LL * kd * Layer::dilation_d - Layer::padding_d;
@@ -120,10 +120,10 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
       constexpr int P = decltype(plane)::value;
       gy.first = (at.w + Group::low(P)) * Layer::stride_w + Group::residue(P);
       float* const own = to + Plan::plane_at(P, TILE);
-      stage_rows<THREADS, Plan::N, TILE, GY_PITCH, Layer::stride_w>(own, gy, gy_width);
+      stage_rows<THREADS, Plan::N, Plan::CO, TILE, GY_PITCH, Layer::stride_w>(own, gy, gy_width);
       gy.first += TILE * Layer::stride_w;
       if constexpr (Group::halo(P) > 0)
-        stage_rows<THREADS, Plan::N, Group::halo(P), GY_PITCH, Layer::stride_w>(own + TILE, gy, gy_width);
+        stage_rows<THREADS, Plan::N, Plan::CO, Group::halo(P), GY_PITCH, Layer::stride_w>(own + TILE, gy, gy_width);
     });
   };
   const auto round_step = [&](int row, int stage, int x_slot) {
