@@ -1,5 +1,5 @@
-// Rows on their way into shared memory as in split_mma_stage.cuh, for a kernel whose registers are full of sums: where a
-// thread reads and writes is worked out at each call instead of being kept from call to call.
+// Rows on their way into shared memory as in split_mma_stage.cuh, for a kernel whose registers are full of sums: where
+// a thread reads and writes is worked out at each call instead of being kept from call to call.
 #pragma once
 #include "common/split_mma_stage.cuh"
 
