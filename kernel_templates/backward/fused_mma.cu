@@ -20,8 +20,8 @@ SHARED_KB = {values = [110, 160, 224], default = 224, help = "shared memory of a
 W_WARPS   = {values = [4, 8, 16], default = 4, help = "that sum grad_weight: channels, then shares of the positions"}
 X_WARPS   = {values = [2, 4, 8], default = 4, help = "that sum grad_input, about"}
 X_M_TILES = {values = [1, 2], default = 1, help = "16 input channels each, per warp that sums grad_input"}
-X_UNROLL  = {values = [1, 2, 4], default = 1, help = "chunks of 8 output channels whose loads may run ahead of products"}
-STAGGER   = {values = [0, 1], default = 0, help = "1: with 3 stages, one kind of warps copies while the other multiplies"}
+X_UNROLL  = {values = [1, 2, 4], default = 1, help = "chunks of 8 output channels: loads may run ahead of products"}
+STAGGER   = {values = [0, 1], default = 0, help = "1, with 3 stages: one kind of warps copies, the other multiplies"}
 BLOCKS    = {values = [0, 132, 264, 528], default = 0, help = "tiles are split among them; 0: 132 or 264"}
 
 [derived]
@@ -31,7 +31,9 @@ m       = "ceil_div(ci, 16)"
 n       = "ceil_div(co, 8)"
 taps    = "layer.kernel_d * layer.kernel_h * layer.kernel_w"
 most    = "(18 if precision == 'tf32x3' else 27) // taps"
-one     = "1 if n <= 8 // m else 2 if n <= 8 // m * 2 and n % 2 == 0 else 3 if n <= 8 // m * 3 and n % 3 == 0 else 4 if n <= 8 // m * 4 and n % 4 == 0 else 99"
+four    = "4 if n <= 8 // m * 4 and n % 4 == 0 else 99"
+three   = "3 if n <= 8 // m * 3 and n % 3 == 0 else four"
+one     = "1 if n <= 8 // m else 2 if n <= 8 // m * 2 and n % 2 == 0 else three"
 room    = "max(most - one + 1, 0)"
 halo    = "4 * ceil_div((layer.kernel_w - 1) * layer.dilation_w // layer.stride_w + 4, 4)"
 pitch   = "min(layer.kernel_w, layer.stride_w) * (32 + halo) + 4"
@@ -57,8 +59,8 @@ struct FusedPlace {
 // in place, by the thread that copied it.
 //
 // thread -> data: the first W_WARPS warps hold fragments of grad_weight, (position share, n, m), of all tap rows; they
-// reduce over positions. The others hold grad_input, MX x 16 channels x XP positions of the tile; they reduce over channels
-// and taps. A block walks over the tiles of its share; its partial sums of grad_weight go to its own slot in workspace.
+// reduce over positions. The others hold grad_input, MX x 16 channels x XP positions of the tile; they reduce over
+// channels and taps. A block walks over the tiles of its share; its partial sums of grad_weight go to its own slot in workspace.
 // The barrier: a step has been rounded before anyone multiplies it, and multiplied before the next copy overwrites it.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Layer, Tune>::RESIDENT) fused_mma(
@@ -104,7 +106,7 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
       x.row = input + (at.n * Layer::in_channels + group * Plan::CI) * in_plane +
               (1LL * at.d * sizes.in_h + at.h) * sizes.in_w;
       x.plane = in_plane, x.channels = Plan::CI, x.first = at.w, x.length = sizes.in_w;
-      stage_rows<THREADS, Plan::M, TILE, X_PITCH, 1>(x_ring + x_slot * Plan::X_SLOT, x, x_width);
+      stage_rows<THREADS, Plan::M, Plan::CI, TILE, X_PITCH, 1>(x_ring + x_slot * Plan::X_SLOT, x, x_width);
     }
     const int kd = at.row / Layer::kernel_h, kh = at.row % Layer::kernel_h;
     const long long od = 1LL * at.d * Layer::stride_d + 1LL * kd * Layer::dilation_d - Layer::padding_d;
@@ -120,10 +122,10 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
       constexpr int P = decltype(plane)::value;
       gy.first = (at.w + Group::low(P)) * Layer::stride_w + Group::residue(P);
       float* const own = to + Plan::plane_at(P, TILE);
-      stage_rows<THREADS, Plan::N, TILE, GY_PITCH, Layer::stride_w>(own, gy, gy_width);
+      stage_rows<THREADS, Plan::N, Plan::CO, TILE, GY_PITCH, Layer::stride_w>(own, gy, gy_width);
       gy.first += TILE * Layer::stride_w;
       if constexpr (Group::halo(P) > 0)
-        stage_rows<THREADS, Plan::N, Group::halo(P), GY_PITCH, Layer::stride_w>(own + TILE, gy, gy_width);
+        stage_rows<THREADS, Plan::N, Plan::CO, Group::halo(P), GY_PITCH, Layer::stride_w>(own + TILE, gy, gy_width);
     });
   };
   const auto round_step = [&](int row, int stage, int x_slot) {
@@ -189,6 +191,7 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
   };
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const unsigned zero = sizes.in_w < 0;  // see own_register()
   if (warp >= Plan::W_WARPS) {  // grad_input
     const int m = (warp - Plan::W_WARPS) % Plan::X_COLUMNS * Plan::MX;
     const int first = (warp - Plan::W_WARPS) / Plan::X_COLUMNS * Plan::XP;
@@ -196,7 +199,8 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
     const float* const gy = gy_ring + lane % 4 * GY_PITCH + first + run_start<Plan::RUN>(lane / 4);
     FusedSums<Plan> sum = {};
     walk(Constant<0>{}, [&](const FusedPlace& at, int stage, int) {
-      multiply_runs<Plan>(sum, weights + at.row * (32 * Plan::M16 * Plan::N8 * Plan::KT), gy + stage * Plan::STAGE);
+      multiply_runs<Plan>(sum, weights + at.row * (32 * Plan::M16 * Plan::N8 * Plan::KT), gy + stage * Plan::STAGE,
+                          zero);
       if (at.row + 1 < ROWS) return;
       Scalar* to = grad_input_out + (at.n * Layer::in_channels + group * Plan::CI + m * 16) * in_plane +
                    (1LL * at.d * sizes.in_h + at.h) * sizes.in_w + at.w + first;
@@ -238,15 +242,18 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
           SplitMmaSums<OneColumn<Plan>> few = {};
 #pragma unroll 1
           for (int block = position_share; block < TILE / 32; block += Plan::PS)
-            multiply_strips<OneColumn<Plan>, X_PITCH, GY_PITCH>(few, x + block * 32, gy + N * 8 * GY_PITCH + block * 32);
+            multiply_strips<OneColumn<Plan>, X_PITCH, GY_PITCH>(few, x + block * 32,
+                                                                gy + N * 8 * GY_PITCH + block * 32);
 #pragma unroll
-          for (int i = 0; i < Plan::MA * Plan::KT * 4; ++i)
-            sum[ROW][i / (4 * Plan::KT)][N][i / 4 % Plan::KT][i % 4] += few[i / (4 * Plan::KT)][0][i / 4 % Plan::KT][i % 4];
+          for (int i = 0; i < Plan::MA * Plan::KT * 4; ++i) {
+            const int m = i / (4 * Plan::KT), k = i / 4 % Plan::KT;
+            sum[ROW][m][N][k][i % 4] += few[m][0][k][i % 4];
+          }
         });
       } else {
 #pragma unroll 1
         for (int block = position_share; block < TILE / 32; block += Plan::PS)
-          multiply_strips<Plan, X_PITCH, GY_PITCH>(sum[ROW], x + block * 32, gy + block * 32);
+          multiply_rounded<Plan>(sum[ROW], x + block * 32, gy + block * 32, zero);
       }
     });
     if (at.row + 1 == ROWS && ++since == Plan::PROMOTE) {

@@ -1,5 +1,5 @@
-// Rows on their way into shared memory as in split_mma_stage.cuh, for a kernel whose registers are full of sums: where a
-// thread reads and writes is worked out at each call instead of being kept from call to call.
+// Rows on their way into shared memory as in split_mma_stage.cuh, for a kernel whose registers are full of sums: where
+// a thread reads and writes is worked out at each call instead of being kept from call to call.
 #pragma once
 #include "common/split_mma_stage.cuh"
 
@@ -11,41 +11,66 @@ __device__ __forceinline__ int not_kept(int value) {
   return value;
 }
 
-// body(row, column) for the vectors of ROWS x VECTORS that belong to this thread.
-template <int THREADS, int ROWS, int VECTORS, class Body>
-__device__ __forceinline__ void for_fresh_vectors(const Body& body) {
-  const int thread = not_kept(threadIdx.x);
-  if constexpr (THREADS % VECTORS == 0) {
-    constexpr int STRIDE = THREADS / VECTORS, TURNS = ceil_div(ROWS, STRIDE);
-    const int row = thread / VECTORS, column = thread % VECTORS;
-#pragma unroll
-    for (int turn = 0; turn < TURNS; ++turn)
-      if (ROWS % STRIDE == 0 || row + turn * STRIDE < ROWS) body(row + turn * STRIDE, column);
-  } else {
-#pragma unroll 2
-    for (int e = thread; e < ROWS * VECTORS; e += THREADS) body(e / VECTORS, e % VECTORS);
-  }
+// To the nearest TF32, ties away from zero, as round_to_tf32() does; but the lower 13 bits, which mma ignores, are left
+// open. An infinity stays one without them; a NaN is put where no carry reaches it.
+__device__ __forceinline__ float rounded_for_mma(float x) {
+  return __uint_as_float(x != x ? 0x7FFFFFFFu : __float_as_uint(x) + 0x1000u);
 }
 
-template <int THREADS, int ROWS, int COLUMNS, int PITCH, int STEP, int WIDTH, class Scalar>
-__device__ __forceinline__ void stage_rows_by(float* to, const RowSource<Scalar>& from) {
-  for_fresh_vectors<THREADS, ROWS, COLUMNS / WIDTH>([&](int row, int vector) {
-    const int at = from.first + vector * WIDTH * STEP;
-    const bool there = row < from.channels && unsigned(at) < unsigned(from.length);
-    const Scalar* source = there ? from.row + row * from.plane + at : from.row;
-    float* target = to + row * PITCH + vector * WIDTH;
-    if constexpr (sizeof(Scalar) == 4) {
-      cp_async<WIDTH * 4>(target, source, there ? WIDTH * 4 : 0);
+// body(row, column, turn) for the vectors of ROWS x VECTORS that belong to this thread: where it can be, one column of
+// them, and from turn to turn STRIDE rows further.
+template <int THREADS, int ROWS, int VECTORS>
+struct OwnVectors {
+  static constexpr bool COLUMN = THREADS % VECTORS == 0;
+  static constexpr int STRIDE = COLUMN ? THREADS / VECTORS : 1, TURNS = COLUMN ? ceil_div(ROWS, STRIDE) : 1;
+
+  template <class Body>
+  __device__ __forceinline__ static void each(const Body& body) {
+    const int thread = not_kept(threadIdx.x);
+    if constexpr (COLUMN) {
+      const int row = thread / VECTORS, column = thread % VECTORS;
+#pragma unroll
+      for (int turn = 0; turn < TURNS; ++turn)
+        if (ROWS % STRIDE == 0 || row + turn * STRIDE < ROWS) body(row, column, turn);
     } else {
-      *target = there ? widen(*source) : 0.f;  // exact: TF32 holds either type
+#pragma unroll 2
+      for (int e = thread; e < ROWS * VECTORS; e += THREADS) body(e / VECTORS, e % VECTORS, 0);
+    }
+  }
+};
+
+// CHANNELS: how many there are, unless from.channels is 0.
+template <int THREADS, int ROWS, int CHANNELS, int COLUMNS, int PITCH, int STEP, int WIDTH, class Scalar>
+__device__ __forceinline__ void stage_rows_by(float* to, const RowSource<Scalar>& from) {
+  using Own = OwnVectors<THREADS, ROWS, COLUMNS / WIDTH>;
+  const Scalar* next = from.row;  // of the next turn; stays where it is if the column is beside the row
+  long long further = 0;
+  bool there = false;
+  Own::each([&](int row, int vector, int turn) {
+    const int at = from.first + vector * WIDTH * STEP;
+    if (turn == 0) {
+      there = from.channels > 0 && unsigned(at) < unsigned(from.length);
+      next = there ? from.row + row * from.plane + at : from.row;
+      further = there ? Own::STRIDE * from.plane : 0;
+    } else {
+      next += further;
+    }
+    const bool in = there && (ROWS <= CHANNELS || row + turn * Own::STRIDE < CHANNELS);
+    const Scalar* source = ROWS <= CHANNELS || in ? next : from.row;
+    float* target = to + (row + turn * Own::STRIDE) * PITCH + vector * WIDTH;
+    if constexpr (sizeof(Scalar) == 4) {
+      cp_async<WIDTH * 4>(target, source, in ? WIDTH * 4 : 0);
+    } else {
+      *target = in ? widen(*source) : 0.f;  // exact: TF32 holds either type
     }
   });
 }
 
 template <int THREADS, int ROWS, int COLUMNS, int PITCH, int WIDTH>
 __device__ __forceinline__ void round_staged_by(float* rows) {
-  for_fresh_vectors<THREADS, ROWS, COLUMNS / WIDTH>([&](int row, int vector) {
-    float* at = rows + row * PITCH + vector * WIDTH;
+  using Own = OwnVectors<THREADS, ROWS, COLUMNS / WIDTH>;
+  Own::each([&](int row, int vector, int turn) {
+    float* at = rows + (row + turn * Own::STRIDE) * PITCH + vector * WIDTH;
     float v[WIDTH];
     if constexpr (WIDTH == 4) {
       const float4 whole = *reinterpret_cast<float4*>(at);
@@ -57,7 +82,7 @@ __device__ __forceinline__ void round_staged_by(float* rows) {
       v[0] = *at;
     }
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) v[i] = round_to_tf32(v[i]);
+    for (int i = 0; i < WIDTH; ++i) v[i] = rounded_for_mma(v[i]);
     if constexpr (WIDTH == 4) {
       *reinterpret_cast<float4*>(at) = make_float4(v[0], v[1], v[2], v[3]);
     } else if constexpr (WIDTH == 2) {
@@ -70,13 +95,13 @@ __device__ __forceinline__ void round_staged_by(float* rows) {
 
 // All threads of the block call these with the same `width`; a thread rounds exactly what it copied itself, so between
 // the two it needs cp_async_wait() and no barrier.
-template <int THREADS, int ROWS, int COLUMNS, int PITCH, int STEP, class Scalar>
+template <int THREADS, int ROWS, int CHANNELS, int COLUMNS, int PITCH, int STEP, class Scalar>
 __device__ __forceinline__ void stage_rows(float* to, const RowSource<Scalar>& from, int width) {
   if constexpr (STEP == 1 && sizeof(Scalar) == 4) {
-    if (width == 4) return stage_rows_by<THREADS, ROWS, COLUMNS, PITCH, 1, 4>(to, from);
-    if (width == 2) return stage_rows_by<THREADS, ROWS, COLUMNS, PITCH, 1, 2>(to, from);
+    if (width == 4) return stage_rows_by<THREADS, ROWS, CHANNELS, COLUMNS, PITCH, 1, 4>(to, from);
+    if (width == 2) return stage_rows_by<THREADS, ROWS, CHANNELS, COLUMNS, PITCH, 1, 2>(to, from);
   }
-  stage_rows_by<THREADS, ROWS, COLUMNS, PITCH, STEP, 1>(to, from);
+  stage_rows_by<THREADS, ROWS, CHANNELS, COLUMNS, PITCH, STEP, 1>(to, from);
 }
 
 template <int THREADS, int ROWS, int COLUMNS, int PITCH, int STEP>
