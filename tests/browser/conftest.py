@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.require import require
+from tests.ticked import ticked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,7 +58,7 @@ def page(chromium, server) -> Iterator:
     page.foreign = []
     page.on("request", lambda request: page.foreign.append(request.url) if _foreign(request.url) else None)
     page.goto(server)
-    page.get_by_role("button", name="Run 9").wait_for()
+    page.get_by_role("button", name=f"Run {len(ticked())}").wait_for()
     page.locator('[data-test-script-state="notRunning"]').wait_for()  # a click while the page is drawn may be lost
     yield page
     context.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from tests.ticked import ticked
 from workbench.core import facts, numbers
 from workbench.core.presets import preset
 
@@ -50,11 +51,19 @@ def test_first_page_shows_preset_74_small_and_the_doctor(page):
     assert not run_button(page).disabled
 
 
-def test_three_variants_of_three_directions_are_ticked(page):
-    assert run_button(page).label == "Run 9"
+def test_every_variant_that_serves_the_layer_is_ticked(page):
+    assert len(ticked()) >= 9
+    assert run_button(page).label == f"Run {len(ticked())}"
     page.checkbox(key="tick forward naive_gather").uncheck()
     page.run()
-    assert run_button(page).label == "Run 8"
+    assert run_button(page).label == f"Run {len(ticked()) - 1}"
+
+
+def test_each_its_own_precision_runs_all_that_serve_the_layer(page):
+    page.selectbox(key="precision").select("each its own")
+    opened(page)
+    assert run_button(page).label == f"Run {len(ticked(''))}" and len(ticked("")) > len(ticked())
+    assert page.checkbox(key="tick forward implicit_gemm_mma").value
 
 
 @pytest.mark.parametrize(("field", "value", "sentence"), [
@@ -116,7 +125,7 @@ def test_several_values_of_a_tunable_make_several_candidates(page):
     opened(page)
     page.multiselect(key="values forward naive_gather BLOCK").set_value([64, 128, 256])
     opened(page)
-    assert run_button(page).label == "Run 11"
+    assert run_button(page).label == f"Run {len(ticked()) + 2}"
 
 
 def test_both_gradients_from_one_launch_are_a_direction(page):

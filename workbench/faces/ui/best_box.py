@@ -12,7 +12,7 @@ from ...core.layer import LAUNCHES, Workload
 from ...core.variants import Variant
 from ...drive.best_recipe import nothing_known, origin
 from . import theme, variant_rows
-from .layer_form import Choice
+from .layer_form import EACH_ITS_OWN, Choice
 
 
 def best_box(variants: Sequence[Variant], choice: Choice) -> None:
@@ -30,7 +30,10 @@ def best_box(variants: Sequence[Variant], choice: Choice) -> None:
 
 
 def entries_of(workload: Workload, precision: str, arch: str) -> dict[str, BestKnown]:
-    """Direction -> the best known entry that computes in that precision; directions without one are absent."""
+    """Direction -> the best known entry that computes in that precision; directions without one are absent. With each
+    variant's own precision: the best in tf32, else in ieee."""
+    if precision == EACH_ITS_OWN:
+        return entries_of(workload, "ieee", arch) | entries_of(workload, "tf32", arch)
     if precision not in CLASSES and precision not in CLASSES["ieee"]:
         return {}
     found = {d: best_config(d, workload, precision, arch, exact=True) for d in LAUNCHES}
@@ -40,6 +43,8 @@ def entries_of(workload: Workload, precision: str, arch: str) -> dict[str, BestK
 def missing_sentence(workload: Workload, precision: str, arch: str) -> str:
     """Why there is none; another precision that has one is named."""
     others = [p for p in ("tf32", "tf32x3", "ieee") if p != precision and entries_of(workload, p, arch)]
+    if precision == EACH_ITS_OWN:
+        return nothing_known(workload, arch, "tf32")
     hint = f" There is one in {' and in '.join(others)}: choose it under precision." if others else ""
     return nothing_known(workload, arch, precision) + hint
 

@@ -19,6 +19,7 @@ from ...core.variants import FORMS, PRECISIONS_OF, Variant
 from ...drive.run import EFFORTS
 from . import state
 
+EACH_ITS_OWN = ""  # the precision that a variant names first, as on the command line without --precision
 FREE = {f"free{d}": d for d in (1, 2, 3)}
 _FREE_VALUES = {1: ("4096", 8), 2: ("64, 64", 4), 3: ("16, 16, 16", 2)}
 _PAIRS = (("in_channels", "out_channels"), ("kernel_size", "stride"), ("padding", "output_padding"),
@@ -42,6 +43,10 @@ class Choice:
     form: str
     effort: str
     modules: bool
+
+    def floor_precision(self, dtype: str) -> str:
+        """What the floor is of: the chosen precision, else the fastest of the dtype."""
+        return self.precision or ("tf32" if "tf32" in PRECISIONS_OF[dtype] else PRECISIONS_OF[dtype][0])
 
 
 def layer_form(variants: list[Variant]) -> Choice:
@@ -178,11 +183,14 @@ def _workload(values: dict[str, Any]) -> Workload:
 def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, variants: list[Variant],
           precision_slot: Any) -> Choice:
     offered = [p for p in PRECISIONS_OF[dtype] if any(p in v.precision for v in variants)] or [PRECISIONS_OF[dtype][0]]
+    if len(offered) > 1:
+        offered.append(EACH_ITS_OWN)
     if st.session_state.get("precision") not in offered:
         st.session_state["precision"] = offered[0]
     precision = precision_slot.selectbox(
-        "precision", offered, key="precision", persist_state="session",
-        help="ieee: fp32 multiply-adds. tf32: tensor cores, three decimal digits. tf32x3: three of them, fp32-like.")
+        "precision", offered, key="precision", persist_state="session", format_func=lambda p: p or "each its own",
+        help="ieee: fp32 multiply-adds. tf32: tensor cores, three decimal digits. tf32x3: three of them, fp32-like. "
+             "each its own: every variant in the one it names first, so that all of them run at once.")
     devices = list(state.device_names())
     if st.session_state.get("device") not in devices:
         asked = st.query_params.get("device", "")

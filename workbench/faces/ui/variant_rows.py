@@ -16,7 +16,7 @@ from ...core.env import Gpu, gpus
 from ...core.layer import FORWARD, LAUNCHES, ConvTranspose, Workload
 from ...core.variants import PRECISIONS_OF, Tunable, Variant
 from . import state
-from .layer_form import Choice
+from .layer_form import EACH_ITS_OWN, Choice
 
 MOST_CANDIDATES = 200
 MOST_TUNABLES = 6  # a row shows so many; a variant with more has the rest one click away
@@ -97,8 +97,9 @@ def of_direction(variants: Sequence[Variant], direction: str) -> list[Variant]:
 def cannot(variant: Variant, choice: Choice) -> str | None:
     """The sentence why the variant does not serve this layer, dtype, precision and GPU at its default config."""
     dtype = choice.workload.dtype if choice.workload else st.session_state["dtype"]
-    if choice.precision not in variant.precision or choice.precision not in PRECISIONS_OF[dtype]:
-        return f"Not run: {variant.name} does not compute {dtype} in {choice.precision}."
+    offered = [p for p in variant.precision if p in PRECISIONS_OF[dtype] and choice.precision in (p, EACH_ITS_OWN)]
+    if not offered:
+        return f"Not run: {variant.name} does not compute {dtype}{f' in {choice.precision}' if choice.precision else ''}."
     if choice.workload is None:
         return None
     return _why_not(variant, choice.workload.layer, dtype, choice.precision, _sm(choice.device))

@@ -54,7 +54,7 @@ def draw() -> None:
 def layer_line(workload: Workload, choice: Choice, *, faded: bool) -> str:
     """The layer as one writes it, and its facts."""
     gpu = gpu_name(choice)
-    limit = report.floor_of(workload, "forward", choice.precision, gpu)
+    limit = report.floor_of(workload, "forward", choice.floor_precision(workload.dtype), gpu)
     floor = f"{numbers.time(limit.ms)}, {limit.limit}" if limit else "not known for this GPU"
     origin = (f"KernelBench #{choice.preset.number}" if choice.preset and workload.preset else "free layer")
     zero = facts.zero_share(workload)
@@ -178,7 +178,8 @@ def _floors(workload: Workload, trials: list[Trial], choice: Choice) -> dict[str
     floors = {}
     for direction in LAUNCHES:
         shown = {t.precision for t in trials if t.direction == direction and t.kind == "candidate" and t.ok}
-        found = [report.floor_of(workload, direction, p, gpu_name(choice)) for p in shown or {choice.precision}]
+        precisions = shown or {choice.floor_precision(workload.dtype)}
+        found = [report.floor_of(workload, direction, p, gpu_name(choice)) for p in precisions]
         if any(found):
             floors[direction] = min(limit.ms for limit in found if limit)
     return floors
