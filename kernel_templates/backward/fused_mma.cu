@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
 #pragma unroll 1
           for (int block = position_share; block < TILE / 32; block += Plan::PS)
             multiply_strips<OneColumn<Plan>, X_PITCH, GY_PITCH>(few, x + block * 32,
-                                                                gy + N * 8 * GY_PITCH + block * 32);
+                                                                gy + N * 8 * GY_PITCH + block * 32, zero);
 #pragma unroll
           for (int i = 0; i < Plan::MA * Plan::KT * 4; ++i) {
             const int m = i / (4 * Plan::KT), k = i / 4 % Plan::KT;
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
       } else {
 #pragma unroll 1
         for (int block = position_share; block < TILE / 32; block += Plan::PS)
-          multiply_rounded<Plan>(sum[ROW], x + block * 32, gy + block * 32, zero);
+          multiply_strips<Plan, X_PITCH, GY_PITCH>(sum[ROW], x + block * 32, gy + block * 32, zero);
       }
     });
     if (at.row + 1 == ROWS && ++since == Plan::PROMOTE) {

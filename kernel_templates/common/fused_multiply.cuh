@@ -22,51 +22,6 @@ __device__ __forceinline__ int run_start(int n) {
   return RUN == 4 ? n % 2 * 16 + n / 2 * 4 : n % 2 * 16 + n / 2 % 2 * 8 + n / 4 * 32;
 }
 
-// The value in a register of its own. `zero` is 0, which the compiler must not know. mma wants its operands in
-// neighbouring registers, and so does the load of a vector; where both wish differently for the same value, ptxas 13
-// moves it again before each mma (4 moves a product were seen), unless the two are different values.
-__device__ __forceinline__ float own_register(float value, unsigned zero) {
-  return __uint_as_float(__float_as_uint(value) | zero);
-}
-
-// multiply_strips() for operands that are TF32 already: see there for what a lane owns.
-template <class Plan>
-__device__ __forceinline__ void multiply_rounded(SplitMmaSums<Plan>& sum, const float* x, const float* gy,
-                                                 unsigned zero) {
-  using Group = typename Plan::Group;
-  float a[Plan::MA][4][4];
-#pragma unroll
-  for (int m = 0; m < Plan::MA; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float row[8];
-      load_vectors(row, x + (m * 16 + half * 8) * Plan::X_PITCH);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) a[m][i / 2][i % 2 * 2 + half] = own_register(row[i], zero);
-    }
-#pragma unroll
-  for (int n = 0; n < Plan::NB; ++n)
-    const_loop<0, Group::PLANES>([&](auto plane) {
-      constexpr int P = decltype(plane)::value, WINDOW = 8 + Group::halo(P);
-      float window[WINDOW], odd[WINDOW];  // pairs that begin at an even place are loaded as such, the others are not
-      load_vectors(window, gy + n * 8 * Plan::GY_PITCH + Plan::plane_at(P, Plan::TILE));
-#pragma unroll
-      for (int i = 0; i < WINDOW; ++i) odd[i] = own_register(window[i], zero);
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        const_loop<0, Plan::KT>([&](auto tap) {
-          constexpr int K = decltype(tap)::value;
-          if constexpr (Group::meets(K, P)) {
-            constexpr int STEP = Group::step(K, P);
-            const float(&from)[WINDOW] = STEP % 2 ? odd : window;
-            const float b[2] = {from[2 * j + STEP], from[2 * j + 1 + STEP]};
-#pragma unroll
-            for (int m = 0; m < Plan::MA; ++m) mma_m16n8k8_tf32(sum[m][n][K], a[m][j], b, sum[m][n][K]);
-          }
-        });
-    });
-}
-
 // Weights of a group as A fragments of 16 ci x 8 co, tap by tap: a lane's four values are one float4.
 template <class Plan, int THREADS, class Scalar>
 __device__ __forceinline__ void load_weights(float4* to, const Scalar* __restrict__ weight) {

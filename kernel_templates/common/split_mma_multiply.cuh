@@ -1,6 +1,7 @@
 // What a warp of split_mma does with a staged tile.
 #pragma once
 #include "common/const_loop.cuh"
+#include "common/own_register.cuh"
 #include "common/ptx.cuh"
 #include "common/split_mma_plan.cuh"
 
@@ -38,43 +39,50 @@ __device__ __forceinline__ void load_words(unsigned (&to)[COUNT], const Scalar* 
   }
 }
 
+// Pairs that begin at an even place lie in neighbouring registers as loaded; the others are taken from `odd`.
+template <int COUNT, class Value>
+__device__ __forceinline__ void own_registers(Value (&odd)[COUNT], const Value (&loaded)[COUNT], unsigned zero) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) odd[i] = own_register(loaded[i], zero);
+}
+
 // multiply_strips for 16-bit floats: MMA j takes positions 4 j .. 4 j + 3 of every strip. Pairs of positions are words
 // as they lie in memory; an odd shift takes its pairs from the halves of two words.
 template <class Plan, int X_PITCH, int GY_PITCH, bool is_bfloat, class Scalar>
-__device__ __forceinline__ void multiply_halves(SplitMmaSums<Plan>& sum, const Scalar* x, const Scalar* gy) {
+__device__ __forceinline__ void multiply_halves(SplitMmaSums<Plan>& sum, const Scalar* x, const Scalar* gy,
+                                                unsigned zero) {
   using Group = typename Plan::Group;
   unsigned a[Plan::MA][2][4];
 #pragma unroll
   for (int m = 0; m < Plan::MA; ++m)
 #pragma unroll
-    for (int half = 0; half < 2; ++half) load_words(a[m][half], x + (m * 16 + half * 8) * X_PITCH);
+    for (int half = 0; half < 2; ++half) {
+      unsigned row[4];
+      load_words(row, x + (m * 16 + half * 8) * X_PITCH);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[m][i / 2][i % 2 * 2 + half] = own_register(row[i], zero);
+    }
 #pragma unroll
   for (int n = 0; n < Plan::NB; ++n) {
     const_loop<0, Group::PLANES>([&](auto plane) {
-      constexpr int P = decltype(plane)::value;
-      unsigned window[(8 + Group::halo(P)) / 2];
-      load_words(window, gy + n * 8 * GY_PITCH + Plan::plane_at(P, Plan::TILE));
+      constexpr int P = decltype(plane)::value, WINDOW = (8 + Group::halo(P)) / 2;
+      unsigned window[2][2][WINDOW];  // [a position on][a register on]
+      load_words(window[0][0], gy + n * 8 * GY_PITCH + Plan::plane_at(P, Plan::TILE));
+#pragma unroll
+      for (int i = 0; i < WINDOW; ++i)
+        window[1][0][i] = window[0][0][i] >> 16 | (i + 1 < WINDOW ? window[0][0][i + 1] << 16 : 0);
+#pragma unroll
+      for (int on = 0; on < 2; ++on) own_registers(window[on][1], window[on][0], zero);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const_loop<0, Plan::KT>([&](auto tap) {
           constexpr int K = decltype(tap)::value, TAP = Group::END - Group::COUNT + K;
           if constexpr (Group::meets(TAP, P)) {
-            constexpr int STEP = Group::step(TAP, P);
-            unsigned b[2];
+            constexpr int STEP = Group::step(TAP, P), WORD = STEP / 2;
+            const unsigned(&from)[WINDOW] = window[STEP % 2][WORD % 2];
+            const unsigned b[2] = {from[2 * j + WORD], from[2 * j + 1 + WORD]};
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              const int at = 2 * j + i + STEP / 2;
-              if constexpr (STEP % 2 == 0) {
-                b[i] = window[at];
-              } else {
-                b[i] = window[at] >> 16 | window[at + 1] << 16;
-              }
-            }
-#pragma unroll
-            for (int m = 0; m < Plan::MA; ++m) {
-              const unsigned own[4] = {a[m][0][2 * j], a[m][1][2 * j], a[m][0][2 * j + 1], a[m][1][2 * j + 1]};
-              mma_m16n8k16<is_bfloat>(sum[m][n][K], own, b, sum[m][n][K]);
-            }
+            for (int m = 0; m < Plan::MA; ++m) mma_m16n8k16<is_bfloat>(sum[m][n][K], a[m][j], b, sum[m][n][K]);
           }
         });
       }
@@ -85,24 +93,28 @@ __device__ __forceinline__ void multiply_halves(SplitMmaSums<Plan>& sum, const S
 // sum += x * gy over 32 positions. The reduction slots of an MMA may be any positions as long as both operands agree:
 // lane column t owns the strip of positions 8 t .. 8 t + 7, and MMA j takes its positions 2 j and 2 j + 1. A tap's
 // shift is then an index into a window of registers, so one read of gy serves every tap of the row.
-// x and gy point at (first row of the warp's tile + lane / 4, 8 * (lane % 4)).
+// x and gy point at (first row of the warp's tile + lane / 4, 8 * (lane % 4)). `zero`: see own_register().
 template <class Plan, int X_PITCH, int GY_PITCH>
-__device__ __forceinline__ void multiply_strips(SplitMmaSums<Plan>& sum, const float* x, const float* gy) {
+__device__ __forceinline__ void multiply_strips(SplitMmaSums<Plan>& sum, const float* x, const float* gy,
+                                                unsigned zero) {
   using Group = typename Plan::Group;
   constexpr int MA = Plan::MA, NB = Plan::NB;
   constexpr bool THREE = Plan::THREE;
-  float a[MA][2][8];
-  [[maybe_unused]] float a_rest[THREE ? MA : 1][2][8];
+  float a[MA][4][4];
+  [[maybe_unused]] float a_rest[THREE ? MA : 1][4][4];
 #pragma unroll
   for (int m = 0; m < MA; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      load_vectors(a[m][half], x + (m * 16 + half * 8) * X_PITCH);
-      if constexpr (THREE) {
+      float row[8];
+      load_vectors(row, x + (m * 16 + half * 8) * X_PITCH);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const float whole = a[m][half][i];
-          split_tf32(whole, a[m][half][i], a_rest[m][half][i]);
+      for (int i = 0; i < 8; ++i) {
+        float& own = a[m][i / 2][i % 2 * 2 + half];
+        if constexpr (THREE) {
+          split_tf32(row[i], own, a_rest[m][i / 2][i % 2 * 2 + half]);
+        } else {
+          own = own_register(row[i], zero);
         }
       }
     }
@@ -110,36 +122,36 @@ __device__ __forceinline__ void multiply_strips(SplitMmaSums<Plan>& sum, const f
   for (int n = 0; n < NB; ++n) {
     const_loop<0, Group::PLANES>([&](auto plane) {
       constexpr int P = decltype(plane)::value, WINDOW = 8 + Group::halo(P);
-      float window[WINDOW];
-      [[maybe_unused]] float window_rest[THREE ? WINDOW : 1];
-      load_vectors(window, gy + n * 8 * GY_PITCH + Plan::plane_at(P, Plan::TILE));
+      float window[2][WINDOW];  // [a register on]
+      [[maybe_unused]] float window_rest[2][THREE ? WINDOW : 1];
+      load_vectors(window[0], gy + n * 8 * GY_PITCH + Plan::plane_at(P, Plan::TILE));
       if constexpr (THREE) {
 #pragma unroll
         for (int i = 0; i < WINDOW; ++i) {
-          const float whole = window[i];
-          split_tf32(whole, window[i], window_rest[i]);
+          const float whole = window[0][i];
+          split_tf32(whole, window[0][i], window_rest[0][i]);
         }
+        own_registers(window_rest[1], window_rest[0], zero);
       }
+      own_registers(window[1], window[0], zero);
       // Step by step through the strip, so that neighbouring MMAs add to different sums.
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const_loop<0, Plan::KT>([&](auto tap) {
           constexpr int K = decltype(tap)::value, TAP = Group::END - Group::COUNT + K;
           if constexpr (Group::meets(TAP, P)) {
-            constexpr int STEP = Group::step(TAP, P);
-            const float b[2] = {window[2 * j + STEP], window[2 * j + 1 + STEP]};
+            constexpr int STEP = Group::step(TAP, P), PARITY = STEP % 2;
+            const int at = 2 * j + STEP;
+            const float b[2] = {window[PARITY][at], window[PARITY][at + 1]};
 #pragma unroll
             for (int m = 0; m < MA; ++m) {
-              const float own[4] = {a[m][0][2 * j], a[m][1][2 * j], a[m][0][2 * j + 1], a[m][1][2 * j + 1]};
               float(&d)[4] = sum[m][n][K];
               if constexpr (THREE) {
-                const float b_rest[2] = {window_rest[2 * j + STEP], window_rest[2 * j + 1 + STEP]};
-                const float rest[4] = {a_rest[m][0][2 * j], a_rest[m][1][2 * j], a_rest[m][0][2 * j + 1],
-                                       a_rest[m][1][2 * j + 1]};
-                mma_m16n8k8_tf32(d, rest, b, d);  // small terms first: they are lost least
-                mma_m16n8k8_tf32(d, own, b_rest, d);
+                const float b_rest[2] = {window_rest[PARITY][at], window_rest[PARITY][at + 1]};
+                mma_m16n8k8_tf32(d, a_rest[m][j], b, d);  // small terms first: they are lost least
+                mma_m16n8k8_tf32(d, a[m][j], b_rest, d);
               }
-              mma_m16n8k8_tf32(d, own, b, d);
+              mma_m16n8k8_tf32(d, a[m][j], b, d);
             }
           }
         });

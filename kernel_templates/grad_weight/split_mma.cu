@@ -131,6 +131,7 @@ __global__ void __launch_bounds__(SplitMmaPlan<Layer, Tune, FIRST>::THREADS) spl
   };
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const unsigned zero = sizes.in_w < 0;  // see own_register()
   const int wm = warp % Plan::WM, wn = warp / Plan::WM % Plan::WN, tr = warp / (Plan::WM * Plan::WN) % TR;
   const int position_share = warp / Plan::TILE_WARPS;
   const Scalar* const x_own = shared + (wm * Plan::MA * 16 + lane / 4) * X_PITCH + lane % 4 * 8;
@@ -177,10 +178,10 @@ __global__ void __launch_bounds__(SplitMmaPlan<Layer, Tune, FIRST>::THREADS) spl
         for (int block = position_share; block < TILE / 32; block += Plan::PS)
           if constexpr (Plan::NARROW)
             multiply_halves<Plan, X_PITCH, GY_PITCH, Tune::precision == Precision::bf16>(
-                into, x_own + stage * STAGE + block * 32, gy_own + stage * STAGE + block * 32);
+                into, x_own + stage * STAGE + block * 32, gy_own + stage * STAGE + block * 32, zero);
           else
             multiply_strips<Plan, X_PITCH, GY_PITCH>(into, x_own + stage * STAGE + block * 32,
-                                                     gy_own + stage * STAGE + block * 32);
+                                                     gy_own + stage * STAGE + block * 32, zero);
       };
       if constexpr (Plan::THREE) {  // sums of one tile only are left to the tensor cores
         SplitMmaSums<Plan> few = {};
