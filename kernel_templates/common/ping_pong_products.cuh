@@ -4,17 +4,6 @@
 #include "common/ping_pong_layer.cuh"
 #include "common/wgmma.cuh"
 
-// To the nearest TF32 value; the lower 13 bits, which tensor cores ignore, stay what they become. Two operations: a
-// product makes every NaN 0x7FFFFFFF, the only value that the sum carries over to a smaller one.
-__device__ __forceinline__ float round_for_tensor_cores(float value, float one) {
-#ifdef __CUDACPU__
-  return round_to_tf32(value * one);
-#else
-  const int bits = __float_as_int(value * one);
-  return __int_as_float(max(int(unsigned(bits) + 0x1000u), bits));
-#endif
-}
-
 // A warpgroup's place in the sequence (tile, chunk), of which it takes every second.
 template <class Plan>
 struct ChunkWalk {
