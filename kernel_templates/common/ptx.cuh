@@ -122,6 +122,17 @@ __device__ __forceinline__ float round_to_tf32(float x) {
   return __uint_as_float(bits & 0xFFFFE000u);
 }
 
+// As round_to_tf32(), but the lower 13 bits, which tensor cores ignore, stay what they become. `one` is 1, where the
+// compiler cannot see it. Two operations: the product makes every NaN 0x7FFFFFFF, and only there the sum is the smaller.
+__device__ __forceinline__ float round_for_tensor_cores(float value, float one) {
+#ifdef __CUDACPU__
+  return round_to_tf32(value * one);
+#else
+  const int bits = __float_as_int(value * one);
+  return __int_as_float(max(int(unsigned(bits) + 0x1000u), bits));
+#endif
+}
+
 // d = a * b + c for a warp: a 16x8, b 8x8, c and d 16x8, sums in float. All 32 lanes call it. Operands are rounded
 // beforehand with round_to_tf32(); the lower 13 bits are ignored. With row = lane / 4, column = lane % 4, a lane holds
 //   a: (row, column) (row + 8, column) (row, column + 4) (row + 8, column + 4)

@@ -88,10 +88,10 @@ struct StripWgmmaShape {
 // thread -> data: warpgroup (w, u) owns 64 channels of U and SLABS slabs of N columns; a warp behind them stages eight
 // channels at a time. A block walks over the tiles of its share as in packed_wgmma.
 // `full` of a stage says that all copying warps have stored their part, `empty` that all products of it are done.
-template <class Layer, class Tune>
+template <class Layer, class Tune, int U_WIDTH, int V_WIDTH>
 __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) strip_wgmma(
     Sizes sizes, long long tiles, int shares, int row_tiles, const float* __restrict__ u, const float* __restrict__ v,
-    int u_width, int v_width, float4* partials) {
+    float one, float4* partials) {
   using Shape = StripWgmmaShape<Layer, Tune>;
   using Plan = typename Shape::Plan;
   using Units = StripUnits<Layer, Tune>;
@@ -132,10 +132,9 @@ __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) stri
   } else {
     if constexpr (Shape::TRADES) give_registers<Shape::LEFT>();
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0) - 4 * Plan::CONSUMERS;
-    stage_strips<Layer, Tune, Plan>(strip_shared, barriers,
-                                    reinterpret_cast<float*>(raw) + warp * Units::PER_WARP * Units::FLOATS, warp,
-                                    TileWalk(sizes, Plan::U_IS_GY, begin, end, row_tiles), row_tiles, sizes, group,
-                                    u_part0, slab0, u, v, u_width, v_width);
+    stage_strips_by<Layer, Tune, Plan, U_WIDTH, V_WIDTH>(
+        strip_shared, barriers, reinterpret_cast<float*>(raw) + warp * Units::PER_WARP * Units::FLOATS, warp,
+        TileWalk(sizes, Plan::U_IS_GY, begin, end, row_tiles), row_tiles, sizes, group, u_part0, slab0, u, v, one);
   }
 }
 
@@ -176,14 +175,19 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
   float4* const partials = static_cast<float4*>(workspace);
   const float* const u = Plan::U_IS_GY ? grad_output : input;
   const float* const v = Plan::U_IS_GY ? input : grad_output;
-  const auto kernel = strip_wgmma<Layer, Tune>;
+  // Elements that are copied at once: of V half as many as of U are frequent, a padded row is.
+  const int u_width = strip_copy_width(u, Plan::U_IS_GY ? sizes.out_w : sizes.in_w, 0);
+  const int v_width = strip_copy_width(v, Plan::U_IS_GY ? sizes.in_w : sizes.out_w, Plan::LOW);
+  const auto kernel = u_width == 4 && v_width == 4   ? strip_wgmma<Layer, Tune, 4, 4>
+                      : u_width == 4 && v_width == 2 ? strip_wgmma<Layer, Tune, 4, 2>
+                      : u_width >= 2 && v_width >= 2 ? strip_wgmma<Layer, Tune, 2, 2>
+                      : u_width == 4                 ? strip_wgmma<Layer, Tune, 4, 1>
+                                                     : strip_wgmma<Layer, Tune, 1, 1>;
   if (const cudaError_t error =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::SHARED_BYTES))
     return error;
   kernel<<<plan.shares * Plan::TILES, Shape::THREADS, Shape::SHARED_BYTES, stream>>>(
-      sizes, plan.tiles, plan.shares, plan.rows.row_tiles, u, v,
-      strip_copy_width(u, Plan::U_IS_GY ? sizes.out_w : sizes.in_w, 0),
-      strip_copy_width(v, Plan::U_IS_GY ? sizes.in_w : sizes.out_w, Plan::LOW), partials);
+      sizes, plan.tiles, plan.shares, plan.rows.row_tiles, u, v, 1.f, partials);
   if (const cudaError_t error = cudaGetLastError()) return error;
   strip_reduce<Layer, Tune><<<unsigned(Plan::SLOT / 32), 256, 0, stream>>>(partials, plan.shares, grad_weight_out);
   if (const cudaError_t error = cudaGetLastError()) return error;

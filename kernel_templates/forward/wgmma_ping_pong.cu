@@ -1,0 +1,62 @@
+/* variant
+name      = "wgmma_ping_pong"
+computes  = ["forward"]
+after     = "wgmma_packed"
+idea      = "No packed copy: two warpgroups round and stage the input, two multiply tiles in turns, so that stores hide behind products."
+precision = ["tf32"]
+layer     = ["constant"]
+needs     = ["layer.stride_d == 1 and layer.stride_h == 1 and layer.stride_w == 1",
+             "layer.kernel_d == 1 and layer.kernel_h == 1 and layer.padding_d == 0 and layer.padding_h == 0",
+             "halo <= 64", "other_bytes + 4 * stage_bytes <= 227 * 1024",
+             "layer.groups * ceil_div(channels, tile) * tile * slice <= 2 ** 30"]
+min_sm    = 90
+arch      = "sm_90a"
+
+[tune]
+CHANNEL_TILE = {values = [0, 64, 128], default = 0, help = "channels of a block; 0: 128 where there are more than 64"}
+STAGES       = {values = [2, 3, 4, 6], default = 4, help = "stages of each consumer's ring, as far as they fit"}
+DEPTH        = {values = [2, 4, 6], default = 4, help = "times 8 registers of a thread that hold what is being loaded"}
+
+[derived]
+channels     = "layer.out_channels // layer.groups"
+halo         = "(layer.kernel_w - 1) * layer.dilation_w"
+slice        = "ceil_div(layer.in_channels // layer.groups, 8) * layer.kernel_w * 32"
+fixed_bytes  = "halo * 16 + 8 * 1280 + 512"
+wide         = "channels > 64 and 128 * slice + fixed_bytes + 4 * 32 * 129 <= 227 * 1024"
+tile         = "CHANNEL_TILE if CHANNEL_TILE else 128 if wide else 64"
+stage_bytes  = "32 * (16384 // tile + 1)"
+other_bytes  = "tile * slice + fixed_bytes"
+stages       = "min(STAGES, (227 * 1024 - other_bytes) // (2 * stage_bytes))"
+smem_bytes   = "other_bytes + 2 * stages * stage_bytes"
+*/
+#include "common/ping_pong_products.cuh"
+
+// Against wgmma_packed:
+// - The input goes from global memory through registers of the producers, which round it once, into the layout that
+//   tensor cores read: nothing is written and read again. Worth it where one load serves few taps, that is along W only.
+// - All weights of a channel tile stay in shared memory.
+// - Each consumer has a ring of its own and takes every second tile: one stores while the other multiplies.
+//
+// consumer -> data: 128 channels of 128 positions or 64 of 256, less the halo. Who waits for whom:
+// ping_pong_products.cuh. Bytes: input once for each channel tile, result once, in whole rows of sectors.
+template <class Plan, bool paired>
+__global__ void __launch_bounds__(Plan::THREADS, 1) wgmma_ping_pong(
+    PingPongGeometry geometry, const float* __restrict__ source, const char* __restrict__ weights,
+    const float* __restrict__ bias, float* __restrict__ result) {
+  ping_pong_products<Plan, paired>(geometry, source, weights, bias, result);
+}
+
+template <class Layer, class Tune>
+long long forward_workspace(Layer, Sizes) {
+  using Plan = PingPongPlan<Layer, Tune, true>;
+  return 1LL * Plan::GROUPS * Plan::CHANNEL_TILES * Plan::WEIGHT_BYTES;
+}
+
+template <class Layer, class Tune>
+cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
+                    const typename Layer::scalar* bias, typename Layer::scalar* output, void* workspace,
+                    cudaStream_t stream) {
+  using Plan = PingPongPlan<Layer, Tune, true>;
+  return ping_pong_launch<Plan>(&wgmma_ping_pong<Plan, true>, &wgmma_ping_pong<Plan, false>, sizes, input, weight, bias,
+                                output, workspace, stream);
+}
