@@ -6,13 +6,14 @@
 // across tiles too, so that they go on while results are stored.
 // All threads meet once a step: after it the step's copies are there, and the buffer of the step before is free.
 template <class C>
-__device__ __forceinline__ void strip_block(const StripArguments& a, float* shared) {
+__device__ __forceinline__ void strip_block(const StripArgumentsOf<C>& a, float* shared) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = warp % C::WARPS_M, warp_n = warp / C::WARPS_M;
   const int cell = blockIdx.x % C::CELLS;
   float* const weights = shared;
-  float* const inputs = weights + C::WEIGHT_FLOATS;
-  float* const image = inputs + C::STAGES * C::INPUT_STAGE + warp * 8 * C::IMAGE_PITCH;
+  using Scalar = typename C::Scalar;
+  Scalar* const inputs = reinterpret_cast<Scalar*>(weights + C::WEIGHT_FLOATS);
+  float* const image = reinterpret_cast<float*>(inputs + C::STAGES * C::INPUT_STAGE) + warp * 8 * C::IMAGE_PITCH;
   const float* const packed = a.packed + cell * C::WEIGHT_TILE;
 
   StripSteps<C> ahead;
@@ -45,15 +46,15 @@ __device__ __forceinline__ void strip_block(const StripArguments& a, float* shar
         cp_async_wait<C::STAGES - 2>();
         __syncthreads();
         fill();
-        const float* x = inputs + stage * C::INPUT_STAGE;
+        const Scalar* x = inputs + stage * C::INPUT_STAGE;
         x += (warp_n * C::WARP_COLUMNS + lane / 4 * C::STRIP) * C::W::IN_STEP;
-        const int slab0 = depth_tap * C::SLABS + chunk * (C::CHANNELS / 8);
+        const int slab0 = depth_tap * C::SLABS + chunk * (C::CHANNELS / C::SLAB);
         const float* from = C::WEIGHTS == StripWeights::direct     ? packed + 1LL * slab0 * C::WEIGHT_SLAB
                             : C::WEIGHTS == StripWeights::resident ? weights + slab0 * C::WEIGHT_SLAB
                                                                    : weights + stage * C::WEIGHT_STAGE;
         from += warp_m * C::MA * C::PLANES_OF_A * 128 + lane * 4;
 #pragma unroll 1
-        for (int slab = 0; slab < C::CHANNELS / 8; ++slab, x += 8 * C::PITCH, from += C::WEIGHT_SLAB)
+        for (int slab = 0; slab < C::CHANNELS / C::SLAB; ++slab, x += C::SLAB * C::PITCH, from += C::WEIGHT_SLAB)
 #pragma unroll C::ROWS_UNROLLED
           for (int tap = 0; tap < C::H::TAPS; ++tap) {
             if (C::H::OUT_STEP > 1 && C::H::residue(tap) != tile.residue_h()) continue;
@@ -63,6 +64,8 @@ __device__ __forceinline__ void strip_block(const StripArguments& a, float* shar
             if constexpr (C::THREE) {
               add_row<C>(few, x + rows, of_row, lane);
               if (++since == C::ROWS_KEPT) take_out<C>(few, sum), since = 0;
+            } else if constexpr (C::HALVES) {
+              add_row_of_halves<C>(sum, x + rows, of_row, lane);
             } else {
               add_row<C>(sum, x + rows, of_row, lane);
             }
@@ -82,16 +85,18 @@ __device__ __forceinline__ void strip_block(const StripArguments& a, float* shar
   cp_async_wait<0>();
 }
 
-// The most of 4, 2, 1 floats that divide both the row length and the address.
-inline int strip_vector(int row, const void* address) {
-  const unsigned long long bits = reinterpret_cast<unsigned long long>(address) / 4 | unsigned(row);
-  return bits % 4 == 0 ? 4 : bits % 2 == 0 ? 2 : 1;
+// The most of 8, 4, 2, 1 values, at most `most`, that divide both the row length and the address.
+template <class Scalar>
+int strip_vector(int row, const Scalar* address, int most) {
+  const unsigned long long bits = reinterpret_cast<unsigned long long>(address) / sizeof(Scalar) | unsigned(row);
+  while (bits % most != 0) most /= 2;
+  return most;
 }
 
 template <class C>
-StripArguments strip_arguments(const Sizes& sizes, const float* in, const float* packed, const float* bias,
-                               float* out) {
-  StripArguments a = {};
+StripArgumentsOf<C> strip_arguments(const Sizes& sizes, const typename C::Scalar* in, const float* packed,
+                                    const typename C::Scalar* bias, typename C::Scalar* out) {
+  StripArgumentsOf<C> a = {};
   a.in = in, a.packed = packed, a.bias = bias, a.out = out;
   a.in_d = C::FORWARD ? sizes.in_d : sizes.out_d, a.out_d = C::FORWARD ? sizes.out_d : sizes.in_d;
   a.in_h = C::FORWARD ? sizes.in_h : sizes.out_h, a.out_h = C::FORWARD ? sizes.out_h : sizes.in_h;
@@ -102,18 +107,18 @@ StripArguments strip_arguments(const Sizes& sizes, const float* in, const float*
   // Of a row of `pitch` positions these are no results: they only hold what the last ones reach.
   constexpr int HALO = ceil_div(C::W::REACH + C::LEAD, C::W::IN_STEP);
   constexpr int WIDEST = C::ROWS_APART > 0 ? C::MAX_PITCH : ceil_div(16384 + HALO, 4 * C::W::IN_STEP) * 4 + HALO + 4;
-  constexpr int MOST = (WIDEST - HALO) / 4 * 4;
+  constexpr int MOST = (WIDEST - HALO) / C::PIECE * C::PIECE;
   static_assert(MOST > 0, "MAX_PITCH must be longer than the kernel along W");
   a.column_blocks = ceil_div(steps, MOST);
-  a.columns = round_up(ceil_div(steps, a.column_blocks), 4);
+  a.columns = round_up(ceil_div(steps, a.column_blocks), C::PIECE);
   a.column_blocks = ceil_div(steps, a.columns);
-  a.pitch = round_up(a.columns + HALO, 4);
+  a.pitch = round_up(a.columns + HALO, C::PIECE);
   a.tiles = int(ceil_div(1LL * (a.rows - 1) * a.pitch + a.columns, 1LL * C::COLUMNS));
   a.by_pitch = unsigned((1ULL << 32) / a.pitch + 1);
   a.by_in_pitch = unsigned((1ULL << 32) / (a.pitch * C::W::IN_STEP) + 1);
   a.items = sizes.batch * a.depth * a.column_blocks * a.tiles;
-  a.in_vector = strip_vector(a.in_w, in);
-  a.out_vector = strip_vector(a.out_w | C::W::CUT, out);
+  a.in_vector = strip_vector(a.in_w, in, C::PIECE);
+  a.out_vector = strip_vector(a.out_w | C::W::CUT, out, 4);
   return a;
 }
 
@@ -123,11 +128,12 @@ long long strip_workspace() {
 }
 
 template <class C, class Pack, class Kernel>
-cudaError_t launch_strips(Pack pack, Kernel kernel, const Sizes& sizes, const float* in, const float* weight,
-                          const float* bias, float* out, void* workspace, cudaStream_t stream) {
+cudaError_t launch_strips(Pack pack, Kernel kernel, const Sizes& sizes, const typename C::Scalar* in,
+                          const typename C::Scalar* weight, const typename C::Scalar* bias, typename C::Scalar* out,
+                          void* workspace, cudaStream_t stream) {
   if (sizes.batch == 0) return cudaSuccess;
   float* packed = static_cast<float*>(workspace);
-  const StripArguments a = strip_arguments<C>(sizes, in, packed, bias, out);
+  const StripArgumentsOf<C> a = strip_arguments<C>(sizes, in, packed, bias, out);
   int device = 0, processors = 0, blocks = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);

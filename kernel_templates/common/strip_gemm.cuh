@@ -1,10 +1,12 @@
-// Implicit GEMM on tensor cores (mma.m16n8k8, TF32) over strips: see strip_config.cuh for the shape of a tile.
+// Implicit GEMM on tensor cores (mma.m16n8k8, TF32; for 16-bit values see strip_halves.cuh) over strips: see
+// strip_config.cuh for the shape of a tile.
 //
 // Column n of the j-th product of a warp is position n * STRIP + j: a lane owns STRIP neighbouring positions, and a tap
 // along W is a shift of the index into the window of inputs that it holds in registers. Each input leaves shared memory
 // once for all taps of a row, 16 bytes at a time.
 #pragma once
 #include "common/ptx.cuh"
+#include "common/strip_halves.cuh"
 #include "common/strip_walk.cuh"
 
 // Nearest TF32, ties away. The tensor core drops the low 13 bits itself. Written as an addition of a chosen constant:
@@ -57,8 +59,11 @@ __device__ __forceinline__ void pack_strip_weights(const float* __restrict__ wei
 // Issues the copies of one step's inputs; what lies outside the tensor arrives as zeros. A thread works out where a
 // piece of a row lies once, and copies it for several channels.
 template <class C, int VECTOR>
-__device__ __forceinline__ void copy_strip(const StripArguments& a, const StripSteps<C>& at, int group, float* stage) {
-  constexpr int PIECES = C::WIDTH / VECTOR;
+__device__ __forceinline__ void copy_strip(const StripArgumentsOf<C>& a, const StripSteps<C>& at, int group,
+                                           typename C::Scalar* stage) {
+  using Scalar = typename C::Scalar;
+  constexpr bool COPIED = sizeof(Scalar) * VECTOR >= 4;  // else two values go through a register
+  constexpr int TAKEN = COPIED ? VECTOR : 2, PIECES = C::WIDTH / TAKEN;
   constexpr int FIT = C::THREADS / PIECES < 1 ? 1 : C::THREADS / PIECES;
   constexpr int TEAMS = FIT < C::CHANNELS ? FIT : C::CHANNELS;
   constexpr int EACH = ceil_div(C::CHANNELS, TEAMS);  // channels of a team
@@ -69,7 +74,7 @@ __device__ __forceinline__ void copy_strip(const StripArguments& a, const StripS
   const int start = int(threadIdx.x) - team * PIECES;
   if (TEAMS > 1 && team * EACH >= C::CHANNELS) return;
   const int channel0 = at.chunk * C::CHANNELS + team * EACH;
-  const float* const from =
+  const Scalar* const from =
       a.in + ((tile.n * C::GROUPS + group) * C::K + channel0) * volume + tile.in_d(at.tap) * plane;
   stage += team * EACH * C::PITCH;
   const int in_pitch = a.pitch * C::W::IN_STEP;
@@ -77,7 +82,7 @@ __device__ __forceinline__ void copy_strip(const StripArguments& a, const StripS
   const int first = tile.block * a.columns * C::W::IN_STEP + C::W::BASE - C::LEAD;
   const int along0 = tile.column * C::W::IN_STEP;
 #pragma unroll 1
-  for (int x = start * VECTOR; x < used; x += (TEAMS == 1 ? C::THREADS : PIECES) * VECTOR) {
+  for (int x = start * TAKEN; x < used; x += (TEAMS == 1 ? C::THREADS : PIECES) * TAKEN) {
     const int rows_on = divided(along0 + x, a.by_in_pitch);
     const int w = first + along0 + x - rows_on * in_pitch;
     const int h0 = (tile.row + rows_on) * C::H::IN_STEP + C::H::BASE;
@@ -85,26 +90,37 @@ __device__ __forceinline__ void copy_strip(const StripArguments& a, const StripS
     for (int row_plane = 0; row_plane < C::ROW_PLANES; ++row_plane) {
       if (C::ROW_PLANES > 1 && C::H::OUT_STEP > 1 && C::H::residue(row_plane) != tile.residue_h()) continue;
       const int h = h0 + (C::ROW_PLANES > 1 ? C::H::offset(row_plane) : 0);
-      const bool inside = unsigned(w) < unsigned(a.in_w) && unsigned(h) < unsigned(a.in_h);
-      const float* source = inside ? from + 1LL * h * a.in_w + w : a.in;
-      const long long step = inside ? volume : 0;
-      float* to = stage + row_plane * C::CHANNELS * C::PITCH + x;
+      Scalar* to = stage + row_plane * C::CHANNELS * C::PITCH + x;
+      if constexpr (COPIED) {
+        const bool inside = unsigned(w) < unsigned(a.in_w) && unsigned(h) < unsigned(a.in_h);
+        const Scalar* source = inside ? from + 1LL * h * a.in_w + w : a.in;
+        const long long step = inside ? volume : 0;
 #pragma unroll
-      for (int c = 0; c < EACH; ++c) {
-        if (EACH * TEAMS > C::CHANNELS && team * EACH + c >= C::CHANNELS) break;
-        const bool exists = inside && (!TAIL || channel0 + c < C::K);
-        cp_async<4 * VECTOR>(to + c * C::PITCH, TAIL && !exists ? a.in : source, exists ? 4 * VECTOR : 0);
-        source += step;
+        for (int c = 0; c < EACH; ++c) {
+          if (EACH * TEAMS > C::CHANNELS && team * EACH + c >= C::CHANNELS) break;
+          const bool exists = inside && (!TAIL || channel0 + c < C::K);
+          constexpr int BYTES = int(sizeof(Scalar)) * VECTOR;
+          cp_async<BYTES>(to + c * C::PITCH, TAIL && !exists ? a.in : source, exists ? BYTES : 0);
+          source += step;
+        }
+      } else {
+        const int left = EACH * TEAMS > C::CHANNELS ? min(EACH, C::CHANNELS - team * EACH) : EACH;
+        const int exist = unsigned(h) < unsigned(a.in_h) ? (TAIL ? min(left, C::K - channel0) : left) : 0;
+        const int first_exist = unsigned(w) < unsigned(a.in_w) ? exist : 0;
+        const int second_exist = unsigned(w + 1) < unsigned(a.in_w) ? exist : 0;
+        copy_halves<EACH, C::PITCH>(to, from + 1LL * h * a.in_w + w, volume, left, first_exist, second_exist);
       }
     }
   }
 }
 
 template <class C>
-__device__ __forceinline__ void copy_step(const StripArguments& a, const StripSteps<C>& at, int cell, float* stage,
-                                          float* weight_stage) {
+__device__ __forceinline__ void copy_step(const StripArgumentsOf<C>& a, const StripSteps<C>& at, int cell,
+                                          typename C::Scalar* stage, float* weight_stage) {
   const int group = cell / C::M_TILES;
-  if (a.in_vector == 4) {
+  if (C::HALVES && a.in_vector == 8) {
+    if constexpr (C::HALVES) copy_strip<C, 8>(a, at, group, stage);
+  } else if (a.in_vector == 4) {
     copy_strip<C, 4>(a, at, group, stage);
   } else if (a.in_vector == 2) {
     copy_strip<C, 2>(a, at, group, stage);
@@ -113,13 +129,10 @@ __device__ __forceinline__ void copy_step(const StripArguments& a, const StripSt
   }
   if constexpr (C::WEIGHTS == StripWeights::streamed) {
     const float* from = a.packed + cell * C::WEIGHT_TILE +
-                        (1LL * at.tap * C::SLABS + at.chunk * (C::CHANNELS / 8)) * C::WEIGHT_SLAB;
+                        (1LL * at.tap * C::SLABS + at.chunk * (C::CHANNELS / C::SLAB)) * C::WEIGHT_SLAB;
     for (int i = threadIdx.x * 4; i < C::WEIGHT_STAGE; i += C::THREADS * 4) cp_async<16>(weight_stage + i, from + i);
   }
 }
-
-template <class C>
-using StripSums = float[C::W::CLASSES][C::MA][C::STRIP][4];
 
 // tf32x3: tensor cores cut their sums off, so these leave them and are added up elsewhere, where additions round.
 template <class C>

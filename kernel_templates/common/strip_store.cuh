@@ -2,6 +2,7 @@
 // that no tap meets included.
 #pragma once
 #include "common/pack.cuh"
+#include "common/scalar.cuh"
 #include "common/strip_gemm.cuh"
 
 // Where a run of 4 positions lies in the image: strips of neighbouring lanes fall into different banks.
@@ -44,11 +45,24 @@ __device__ __forceinline__ void store_strip(float* out, const Pack<float, 2>& v)
 __device__ __forceinline__ void store_strip(float* out, const Pack<float, 1>& v) {
   __stcs(out, v.value[0]);
 }
+template <class Half, int N>
+__device__ __forceinline__ void store_strip(Half* out, const Pack<float, N>& v) {
+  Pack<Half, N> rounded;
+#pragma unroll
+  for (int i = 0; i < N; ++i) rounded.value[i] = narrow<Half>(v.value[i]);
+  if constexpr (N == 4) {
+    __stcs(reinterpret_cast<uint2*>(out), *reinterpret_cast<const uint2*>(&rounded));
+  } else if constexpr (N == 2) {
+    __stcs(reinterpret_cast<unsigned*>(out), *reinterpret_cast<const unsigned*>(&rounded));
+  } else {
+    __stcs(reinterpret_cast<unsigned short*>(out), *reinterpret_cast<const unsigned short*>(&rounded));
+  }
+}
 
 // VECTOR positions a lane at a time, a row after the other; neighbouring lanes write neighbours. The places in the
 // result are the same for all channels: each lane works its own out once.
 template <class C, int VECTOR>
-__device__ __forceinline__ void store_tile(const StripArguments& a, const StripTile<C>& tile,
+__device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const StripTile<C>& tile,
                                            const float (&sum)[C::W::CLASSES][C::MA][C::STRIP][4], int cell, int warp_m,
                                            int warp_n, int lane, float* image, bool any) {
   constexpr int PIECES = C::IMAGE_WIDTH / VECTOR;
@@ -56,16 +70,18 @@ __device__ __forceinline__ void store_tile(const StripArguments& a, const StripT
   constexpr int TOGETHER = 32 / LANES, ROUNDS = ceil_div(PIECES, LANES), TURNS = 8 / TOGETHER;
   // Floats held on the way; fewer where ptxas 13.0 spills some of many sums otherwise (by trial: nvcc tells).
   constexpr bool MANY_SUMS = C::MA * C::STRIP * C::W::CLASSES >= 32;
-  constexpr bool LARGE = MANY_SUMS && (C::OLD ? C::TAPS > 15 : C::TAPS == 15 && !C::FORWARD);
+  constexpr bool LARGE = MANY_SUMS && (C::HALVES || (C::OLD ? C::TAPS > 15 : C::TAPS == 15 && !C::FORWARD));
   constexpr int HELD = (LARGE ? 8 : 16) / (ROUNDS * VECTOR), FIT = HELD < TURNS ? HELD : TURNS;
   constexpr int BATCH = FIT >= 8 ? 8 : FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1;  // turns whose loads come before their stores
+  constexpr int TURNS_UNROLLED = C::HALVES ? 1 : TURNS / BATCH;  // unrolled, ptxas 13.0 spills 16-bit values
   static_assert(TOGETHER <= 8 && TURNS % BATCH == 0, "rows of an image divide evenly");
   const long long plane = 1LL * a.out_h * a.out_w, volume = plane * a.out_d;
   const int row_of_lane = lane / LANES, piece = lane % LANES;
   const int channel0 = cell % C::M_TILES * C::TILE_M + warp_m * C::MA * 16 + row_of_lane;
   const int first = cell / C::M_TILES * C::M;  // of the group
   const int row0 = tile.row * C::H::OUT_STEP + tile.residue_h() - C::H::CUT;
-  float* to = a.out + (tile.n * (C::GROUPS * C::M) + first) * volume + tile.out_d() * plane + 1LL * row0 * a.out_w;
+  typename C::Scalar* to =
+      a.out + (tile.n * (C::GROUPS * C::M) + first) * volume + tile.out_d() * plane + 1LL * row0 * a.out_w;
   int place[ROUNDS];
 #pragma unroll
   for (int i = 0; i < ROUNDS; ++i) {
@@ -88,10 +104,10 @@ __device__ __forceinline__ void store_tile(const StripArguments& a, const StripT
         fill_image<C>(image, sum, m, half, lane);
         __syncwarp();
       }
-#pragma unroll
+#pragma unroll TURNS_UNROLLED
       for (int turn0 = 0; turn0 < TURNS; turn0 += BATCH) {
         const int channel = channel0 + m * 16 + half * 8 + turn0 * TOGETHER;
-        float* out = to + channel * volume;
+        typename C::Scalar* out = to + channel * volume;
         Pack<float, VECTOR> v[BATCH][ROUNDS] = {};
         if (any) {
 #pragma unroll
@@ -108,7 +124,7 @@ __device__ __forceinline__ void store_tile(const StripArguments& a, const StripT
         for (int turn = 0; turn < BATCH; ++turn) {
           if (C::M % C::TILE_M != 0 && channel + turn * TOGETHER >= C::M) break;
           if constexpr (C::HAS_BIAS) {
-            const float bias = __ldg(a.bias + first + channel + turn * TOGETHER);
+            const float bias = widen(__ldg(a.bias + first + channel + turn * TOGETHER));
 #pragma unroll
             for (int i = 0; i < ROUNDS; ++i)
 #pragma unroll

@@ -2,19 +2,23 @@
 #pragma once
 #include "common/strip_config.cuh"
 
+template <class Scalar>
 struct StripArguments {
-  const float* in;
-  const float* packed;  // weights in fragment order
-  const float* bias;    // null: none
-  float* out;
+  const Scalar* in;
+  const float* packed;  // weights in fragment order, in words of 4 bytes
+  const Scalar* bias;   // null: none
+  Scalar* out;
   long long items;  // tiles of one channel tile and group, all residues of D and H counted as one
   int in_d, in_h, in_w, out_d, out_h, out_w;
   int depth, rows;                 // steps along D and H
   int columns, column_blocks;      // steps along W, in so many blocks
   int pitch, tiles;                // positions from row to row; tiles of a column block
   unsigned by_pitch, by_in_pitch;  // 2^32 / pitch, and of the same row in the input, rounded up
-  int in_vector, out_vector;       // floats that a copy or store may take together
+  int in_vector, out_vector;       // values that a copy or store may take together
 };
+
+template <class C>
+using StripArgumentsOf = StripArguments<typename C::Scalar>;
 
 // n / divisor for n * divisor < 2^32, `by` as above.
 __device__ __forceinline__ int divided(int n, unsigned by) { return int(__umulhi(unsigned(n), by)); }
@@ -28,16 +32,16 @@ struct StripTile {
   int d, block, row, column;
   long long n;
 
-  __device__ __forceinline__ void start(const StripArguments& a) {
+  __device__ __forceinline__ void start(const StripArgumentsOf<C>& a) {
     item = blockIdx.x / C::CELLS;
     residue = 0;
     if (!ended(a)) place(a);
     if (!ended(a) && !live(a)) next(a);
   }
-  __device__ __forceinline__ bool ended(const StripArguments& a) const { return item >= a.items; }
+  __device__ __forceinline__ bool ended(const StripArgumentsOf<C>& a) const { return item >= a.items; }
 
   // To the next tile that has an output at all.
-  __device__ __forceinline__ void next(const StripArguments& a) {
+  __device__ __forceinline__ void next(const StripArgumentsOf<C>& a) {
     do {
       if (++residue == C::D::OUT_STEP * C::H::OUT_STEP) {
         residue = 0;
@@ -52,7 +56,7 @@ struct StripTile {
   __device__ __forceinline__ int out_d() const { return d * C::D::OUT_STEP + residue_d() - C::D::CUT; }
 
   // The first depth tap from `tap` on that meets this tile, or TAPS.
-  __device__ __forceinline__ int depth_tap(const StripArguments& a, int tap) const {
+  __device__ __forceinline__ int depth_tap(const StripArgumentsOf<C>& a, int tap) const {
     if constexpr (C::H::CLASSES < C::H::OUT_STEP)
       if (!C::H::met(residue_h())) return C::D::TAPS;
     for (; tap < C::D::TAPS; ++tap)
@@ -62,12 +66,12 @@ struct StripTile {
   __device__ __forceinline__ int in_d(int tap) const { return d * C::D::IN_STEP + C::D::BASE + C::D::offset(tap); }
 
  private:
-  __device__ __forceinline__ bool live(const StripArguments& a) const {
+  __device__ __forceinline__ bool live(const StripArgumentsOf<C>& a) const {
     const int last_row = min(a.rows - 1, row + (column + C::COLUMNS - 1) / a.pitch);
     return unsigned(out_d()) < unsigned(a.out_d) && row * C::H::OUT_STEP + residue_h() - C::H::CUT < a.out_h &&
            last_row * C::H::OUT_STEP + residue_h() - C::H::CUT >= 0;
   }
-  __device__ __forceinline__ void place(const StripArguments& a) {
+  __device__ __forceinline__ void place(const StripArgumentsOf<C>& a) {
     const int position = int(item % a.tiles) * C::COLUMNS;
     const long long rest = item / a.tiles;
     row = position / a.pitch;
@@ -84,13 +88,13 @@ struct StripSteps {
   StripTile<C> tile;
   int tap, chunk;
 
-  __device__ __forceinline__ void start(const StripArguments& a) {
+  __device__ __forceinline__ void start(const StripArgumentsOf<C>& a) {
     tile.start(a);
     chunk = 0;
     if (!tile.ended(a)) tap = tile.depth_tap(a, 0);
     to_a_step(a);
   }
-  __device__ __forceinline__ void next(const StripArguments& a) {
+  __device__ __forceinline__ void next(const StripArgumentsOf<C>& a) {
     if (++chunk < C::CHUNKS) return;
     chunk = 0;
     tap = tile.depth_tap(a, tap + 1);
@@ -98,7 +102,7 @@ struct StripSteps {
   }
 
  private:
-  __device__ __forceinline__ void to_a_step(const StripArguments& a) {
+  __device__ __forceinline__ void to_a_step(const StripArgumentsOf<C>& a) {
     while (!tile.ended(a) && tap == C::D::TAPS) {
       tile.next(a);
       if (!tile.ended(a)) tap = tile.depth_tap(a, 0);

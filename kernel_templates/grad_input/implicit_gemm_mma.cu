@@ -2,10 +2,11 @@
 name      = "implicit_gemm_mma"
 computes  = ["grad_input"]
 after     = "shared_weight_tiling"
-idea      = "Tensor-core products (TF32) over strips of positions: a tap is a shift into the staged grad_output."
-precision = ["tf32", "tf32x3"]
+idea      = "Tensor-core products (TF32, 16-bit) over strips: a tap is a shift into the staged grad_output."
+precision = ["tf32", "tf32x3", "fp16", "bf16"]
 layer     = ["constant"]
-needs     = ["layer.groups == 1 or min(m, k) >= 8", "reach_w <= 2048", "max(reach_h, reach_d) < 1000000", "wide >= 4"]
+needs     = ["layer.groups == 1 or min(m, k) >= 8", "wide >= piece",
+             "reach_w <= 2048", "max(reach_h, reach_d) < 1000000"]
 
 [tune]
 FRAGMENTS_M = {values = [0, 1, 2, 3, 4], default = 0, help = "tiles of 16 channels that a warp sums (0: chosen)"}
@@ -24,6 +25,8 @@ m           = "layer.in_channels // layer.groups"
 k           = "layer.out_channels // layer.groups"
 fragments   = "ceil_div(m, 16)"
 sums        = "1"
+piece       = "16 // element_bytes"
+slab        = "16 if element_bytes == 2 and k > 8 else 8"
 planes      = "2 if precision == 'tf32x3' else 1"
 strip       = "STRIP if STRIP > 0 else (4 if layer.stride_w > 1 else 8)"
 many_taps   = "layer.kernel_h > 1 and layer.kernel_w > 5 or planes == 2 and layer.kernel_h * layer.kernel_w > 9"
@@ -36,33 +39,43 @@ out_step    = "1"
 reach_w     = "(layer.kernel_w - 1) * layer.dilation_w // 1"
 reach_h     = "(layer.kernel_h - 1) * layer.dilation_h // 1"
 reach_d     = "(layer.kernel_d - 1) * layer.dilation_d // 1"
-lead        = "(0 - layer.padding_w) % 4"
+lead        = "(0 - layer.padding_w) % piece"
 shared_rows = "layer.stride_h == 1 and reach_h <= 6"
 few_taps    = "shared_rows and (layer.kernel_h == 1 or 1 > 1)"
-wanted      = "8 if not few_taps else (32 if layer.kernel_h == 1 and warps_m == 2 else 16)"
-channels    = "min(CHANNELS if CHANNELS > 0 else wanted, 8 * ceil_div(k, 8))"
-wide        = "MAX_PITCH - ceil_div(reach_w + lead, in_step) if shared_rows and reach_h > 0 else 4"
+few_slabs   = "element_bytes == 2 or layer.kernel_h > 1 or warps_m == 1"
+wanted      = "slab * (1 if not few_taps else 2 if few_slabs else 4)"
+channels    = "min(max(slab, CHANNELS) if CHANNELS > 0 else wanted, slab * ceil_div(k, slab))"
+wide        = "MAX_PITCH - ceil_div(reach_w + lead, in_step) if shared_rows and reach_h > 0 else piece"
 apart       = "reach_h * MAX_PITCH * in_step if shared_rows else 0"
-width       = "8 * strip * warps_n * in_step + reach_w + lead + 4 + apart"
-input_floats  = "(1 if shared_rows else layer.kernel_h) * channels * (width + 28)"
+width       = "8 * strip * warps_n * in_step + reach_w + lead + 2 * piece - 4 + apart"
+row_planes    = "1 if shared_rows else layer.kernel_h"
+input_floats  = "row_planes * channels * (width + 7 * piece) // (4 // element_bytes)"
 slab_floats   = "layer.kernel_h * layer.kernel_w * warps_m * ma * (256 if precision == 'tf32x3' else 128)"
-tile_floats   = "layer.kernel_d * ceil_div(k, channels) * (channels // 8) * slab_floats"
-stage_floats  = "channels // 8 * slab_floats"
+tile_floats   = "layer.kernel_d * ceil_div(k, channels) * (channels // slab) * slab_floats"
+stage_floats  = "channels // slab * slab_floats"
 most_staged   = "5120 if planes == 1 or sums > 2 else 10240 if STAGES * (input_floats + stage_floats) <= 38912 else 0"
-weights       = "WEIGHTS if WEIGHTS > 0 else (1 if tile_floats <= 12288 else 2 if stage_floats <= most_staged else 3)"
-weight_floats = "tile_floats if weights == 1 else STAGES * stage_floats if weights == 2 else 0"
 image_floats  = "warps_m * warps_n * 8 * (8 * strip * out_step + 4)"
+resident      = "12288 if element_bytes == 4 else min(12288, 41472 - STAGES * input_floats - image_floats)"
+staged        = "2 if stage_floats <= most_staged else 3"
+weights       = "WEIGHTS if WEIGHTS > 0 else (1 if tile_floats <= resident else staged)"
+weight_floats = "tile_floats if weights == 1 else STAGES * stage_floats if weights == 2 else 0"
 smem_bytes    = "4 * (weight_floats + STAGES * input_floats + image_floats)"
 */
 #include "common/strip_block.cuh"
 
 template <class C>
-__global__ void __launch_bounds__(256) pack_weights(const float* __restrict__ weight, float* __restrict__ packed) {
-  pack_strip_weights<C>(weight, packed);
+__global__ void __launch_bounds__(256) pack_weights(const typename C::Scalar* __restrict__ weight,
+                                                    float* __restrict__ packed) {
+  if constexpr (C::HALVES) {
+    pack_half_weights<C>(weight, packed);
+  } else {
+    pack_strip_weights<C>(weight, packed);
+  }
 }
 
 // Against shared_weight_tiling:
-// - The sums are matrix products on tensor cores (TF32; tf32x3 adds the products with the rounding errors): channels of
+// - The sums are matrix products on tensor cores (TF32; tf32x3 adds the products with the rounding errors; fp16 and
+//   bf16 take pairs of channels and stay 16 bits wide in shared memory, strip_halves.cuh): channels of
 //   the input x positions, over channels of the output and taps.
 // - grad_output comes by cp.async, some steps ahead, row by row and whole, and serves every tap along W from shared
 //   memory; with a stride the lanes pick their elements there, where that costs nothing. Taps along H share the rows
@@ -74,7 +87,7 @@ __global__ void __launch_bounds__(256) pack_weights(const float* __restrict__ we
 // strip_block.cuh. Bytes: grad_output crosses to the SM once per channel tile and tap along D (and H, with a stride
 // there); weights stay in shared memory or L1.
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, C::BLOCKS) implicit_gemm_mma(StripArguments arguments) {
+__global__ void __launch_bounds__(C::THREADS, C::BLOCKS) implicit_gemm_mma(StripArgumentsOf<C> arguments) {
   extern __shared__ __align__(16) float shared[];
   strip_block<C>(arguments, shared);
 }
@@ -85,8 +98,9 @@ long long grad_input_workspace(Layer, Sizes) {
 }
 
 template <class Layer, class Tune>
-cudaError_t grad_input(Layer, Sizes sizes, const float* grad_output, const float* weight, float* grad_input_out,
-                       void* workspace, cudaStream_t stream) {
+cudaError_t grad_input(Layer, Sizes sizes, const typename Layer::scalar* grad_output,
+                       const typename Layer::scalar* weight, typename Layer::scalar* grad_input_out, void* workspace,
+                       cudaStream_t stream) {
   using C = StripConfig<false, Layer, Tune>;
   return launch_strips<C>(pack_weights<C>, implicit_gemm_mma<C>, sizes, grad_output, weight, nullptr,
                           grad_input_out, workspace, stream);
