@@ -89,8 +89,8 @@ __device__ __forceinline__ void add_row_of_halves(StripSums<C>& sum, const typen
 #pragma unroll
         for (int e = 0; e < WORDS; ++e) {
           const unsigned low = row[0].value[e], high = row[1].value[e];
-          window[pair][i + 2 * e] = (low & 0xFFFFu) | high << 16;
-          window[pair][i + 2 * e + 1] = low >> 16 | (high & 0xFFFF0000u);
+          window[pair][i + 2 * e] = __byte_perm(low, high, 0x5410);
+          window[pair][i + 2 * e + 1] = __byte_perm(low, high, 0x7632);
         }
       }
   };
