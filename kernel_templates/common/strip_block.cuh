@@ -122,9 +122,19 @@ StripArgumentsOf<C> strip_arguments(const Sizes& sizes, const typename C::Scalar
   return a;
 }
 
+// Rows of the source, all channels counted; 0: they need no padding.
 template <class C>
-long long strip_workspace() {
-  return 4 * C::CELLS * C::WEIGHT_TILE;
+long long strip_rows_to_pad(const Sizes& sizes) {
+  const int depth = C::FORWARD ? sizes.in_d : sizes.out_d, height = C::FORWARD ? sizes.in_h : sizes.out_h;
+  const int width = C::FORWARD ? sizes.in_w : sizes.out_w;
+  return C::PAD && width % 2 != 0 ? sizes.batch * C::GROUPS * C::K * depth * height : 0;
+}
+
+// Packed weights; behind them, the padded source.
+template <class C>
+long long strip_workspace(const Sizes& sizes) {
+  const int width = C::FORWARD ? sizes.in_w : sizes.out_w;
+  return 4 * C::CELLS * C::WEIGHT_TILE + 2LL * strip_rows_to_pad<C>(sizes) * round_up(width, 8);
 }
 
 template <class C, class Pack, class Kernel>
@@ -133,7 +143,7 @@ cudaError_t launch_strips(Pack pack, Kernel kernel, const Sizes& sizes, const ty
                           void* workspace, cudaStream_t stream) {
   if (sizes.batch == 0) return cudaSuccess;
   float* packed = static_cast<float*>(workspace);
-  const StripArgumentsOf<C> a = strip_arguments<C>(sizes, in, packed, bias, out);
+  StripArgumentsOf<C> a = strip_arguments<C>(sizes, in, packed, bias, out);
   int device = 0, processors = 0, blocks = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
@@ -147,6 +157,16 @@ cudaError_t launch_strips(Pack pack, Kernel kernel, const Sizes& sizes, const ty
       weight, packed);
   error = cudaGetLastError();
   if (error != cudaSuccess) return error;
+  if constexpr (C::PAD) {
+    if (const long long rows = strip_rows_to_pad<C>(sizes)) {
+      typename C::Scalar* padded = reinterpret_cast<typename C::Scalar*>(packed + C::CELLS * C::WEIGHT_TILE);
+      const long long pieces = ceil_div(rows * (round_up(a.in_w, 8) / 8), 256LL);
+      pad_rows<<<unsigned(pieces < 65536 ? pieces : 65536), 256, 0, stream>>>(in, padded, rows, a.in_w);
+      error = cudaGetLastError();
+      if (error != cudaSuccess) return error;
+      a.in = padded, a.in_w = round_up(a.in_w, 8), a.in_vector = 8;
+    }
+  }
   // One wave; each channel tile gets the same number of blocks, and they share its tiles evenly.
   long long each = 1LL * processors * (blocks > 0 ? blocks : 1) / C::CELLS;
   if (each < 1) each = 1;

@@ -95,6 +95,8 @@ struct StripConfig {
   static constexpr bool FORWARD = FORWARD_;
   using Scalar = typename Layer::scalar;
   static constexpr bool HALVES = sizeof(Scalar) == 2, BFLOAT = Tune::precision == Precision::bf16;
+  // Rows of odd length are first copied to rows of whole pieces: cp.async wants 4 aligned bytes at least.
+  static constexpr bool PAD = HALVES && Tune::PAD;
   static constexpr int PIECE = 16 / int(sizeof(Scalar));  // values that a copy takes, at most
   using D = StripAxis<FORWARD, Layer::kernel_d, Layer::stride_d, Layer::padding_d, Layer::dilation_d>;
   using H = StripAxis<FORWARD, Layer::kernel_h, Layer::stride_h, Layer::padding_h, Layer::dilation_h>;

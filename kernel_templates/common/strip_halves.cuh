@@ -43,6 +43,25 @@ __device__ __forceinline__ void pack_half_weights(const typename C::Scalar* __re
   }
 }
 
+// Rows of `width` values -> rows of round_up(width, 8), zeros behind them. thread -> data: 8 values of a row.
+template <class Scalar>
+__global__ void __launch_bounds__(256) pad_rows(const Scalar* __restrict__ tensor, Scalar* __restrict__ padded,
+                                                long long rows, int width) {
+  const unsigned short* const bits = reinterpret_cast<const unsigned short*>(tensor);
+  const int pieces = ceil_div(width, 8);
+  const long long stride = 1LL * gridDim.x * blockDim.x;
+  for (long long i = 1LL * blockIdx.x * blockDim.x + threadIdx.x; i < rows * pieces; i += stride) {
+    const long long row = i / pieces;
+    const int w = int(i - row * pieces) * 8;
+    const unsigned short* from = bits + row * width + w;
+    unsigned value[8];
+#pragma unroll
+    for (int e = 0; e < 8; ++e) value[e] = w + e < width ? __ldg(from + e) : 0;
+    reinterpret_cast<uint4*>(padded)[i] = make_uint4(value[0] | value[1] << 16, value[2] | value[3] << 16,
+                                                     value[4] | value[5] << 16, value[6] | value[7] << 16);
+  }
+}
+
 // Two neighbouring values of up to EACH channels, where no copy of 4 bytes is aligned. Of the first value `first`
 // channels exist, of the second `second`; the others are zero. `channels` are written.
 template <int EACH, int PITCH, class Scalar>
@@ -89,8 +108,8 @@ __device__ __forceinline__ void add_row_of_halves(StripSums<C>& sum, const typen
 #pragma unroll
         for (int e = 0; e < WORDS; ++e) {
           const unsigned low = row[0].value[e], high = row[1].value[e];
-          window[pair][i + 2 * e] = (low & 0xFFFFu) | high << 16;
-          window[pair][i + 2 * e + 1] = low >> 16 | (high & 0xFFFF0000u);
+          window[pair][i + 2 * e] = __byte_perm(low, high, 0x5410);
+          window[pair][i + 2 * e + 1] = __byte_perm(low, high, 0x7632);
         }
       }
   };

@@ -5,7 +5,7 @@ after     = "shared_weight_tiling"
 idea      = "Tensor-core products (TF32, 16-bit) over strips: a tap is a shift into the staged grad_output."
 precision = ["tf32", "tf32x3", "fp16", "bf16"]
 layer     = ["constant"]
-needs     = ["layer.groups == 1 or min(m, k) >= 8", "wide >= piece",
+needs     = ["layer.groups == 1 or min(m, k) >= 8", "wide >= piece", "PAD == 1 or element_bytes == 2",
              "reach_w <= 2048", "max(reach_h, reach_d) < 1000000"]
 
 [tune]
@@ -18,6 +18,7 @@ STAGES      = {values = [2, 3, 4], default = 2, help = "steps whose copies are u
 WEIGHTS     = {values = [0, 1, 2, 3], default = 0, help = "0: chosen, 1: all in shared memory, 2: staged, 3: from L1"}
 MAX_PITCH   = {values = [72, 136, 264], default = 136, help = "longest row of a tile in 2-D and 3-D"}
 UNROLL      = {values = [0, 1], default = 1, help = "1: a short loop over taps along H is unrolled"}
+PAD         = {values = [0, 1], default = 1, help = "1: 16-bit rows of odd length are first copied to aligned ones"}
 BLOCKS      = {values = [0, 1, 2, 3, 4], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
 
 [derived]
@@ -93,8 +94,8 @@ __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) implicit_gemm_mma(Strip
 }
 
 template <class Layer, class Tune>
-long long grad_input_workspace(Layer, Sizes) {
-  return strip_workspace<StripConfig<false, Layer, Tune>>();
+long long grad_input_workspace(Layer, Sizes sizes) {
+  return strip_workspace<StripConfig<false, Layer, Tune>>(sizes);
 }
 
 template <class Layer, class Tune>

@@ -79,7 +79,7 @@ def test_pairs_of_halves(kernels: Kernels) -> None:
 
 def test_bit_operations(kernels: Kernels) -> None:
     values = np.array([0, 1, 2, 0x80000000, 0xFFFFFFFF, 0x00F0F00F, 12345, 0x7F800001], np.uint32)
-    out = np.zeros((7, values.size), np.uint32)
+    out = np.zeros((8, values.size), np.uint32)
     assert kernels("numbers")("run_bits", values, out, values.size) == 0
     texts = [f"{v:032b}" for v in values.tolist()]
     expected = [
@@ -90,6 +90,7 @@ def test_bit_operations(kernels: Kernels) -> None:
         [v * 0x9E3779B9 >> 32 for v in values.tolist()],
         [v & 0x7F7FFFFF for v in values.tolist()],
         [min(v, 1000) + max(v, 7) & 0xFFFFFFFF for v in values.tolist()],
+        [0x8900CD00 | v & 0x00FF00FF for v in values.tolist()],
     ]
     np.testing.assert_array_equal(out, np.array(expected, np.uint32))
 

@@ -28,6 +28,8 @@ def served(variant: Variant) -> list[tuple[Candidate, Workload]]:
     wide = next(w for one, w in found if 16 < min(w.layer.in_channels, w.layer.out_channels) / w.layer.groups < 48)
     narrow = next(w for one, w in found if w.layer.dims == 2 and w.layer.stride[1] == 2)
     more = [(candidate(variant, w, form="constant", **c), w) for c in extreme_configs(variant) for w in (wide, narrow)]
+    more += [(candidate(variant, w, form="constant", PAD=0), w) for _, w in found if w.input_size[-1] % 2
+             or w.output_shape[-1] % 2][::3]
     return found + [(one, w) for one, w in more if runs(one)]
 
 
