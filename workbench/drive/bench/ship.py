@@ -1,4 +1,5 @@
-"""A bench session in, a copy small enough to ship out: all trials and samples, sources and logs of the best only."""
+"""A bench session in, a copy small enough to ship out: all trials and samples, logs of the best only, and of those as
+many sources as fit. A source that stayed behind is rendered again from the trial's command."""
 
 from __future__ import annotations
 
@@ -33,23 +34,28 @@ def ship(session: Session, name: str, root: Path) -> tuple[Session, int]:
     lines = (session.path / EVENTS).read_text(encoding="utf-8").splitlines(keepends=True)
     kept = [line for line in lines if not any(f'"event": "{word}"' in line for word in _PASSING)]
     (copy.path / EVENTS).write_text("".join(kept), encoding="utf-8")
-    for blob in sorted(_kept(session, cells_of([session]))):
+    kept, sources = _kept(session, cells_of([session]))
+    size = sum((copy.path / name).stat().st_size for name in (TRIALS, EVENTS))
+    for blob in (*sorted(kept), *sources):
         source = session.path / BLOBS / blob
-        if source.is_file():
+        more = source.stat().st_size if source.is_file() else 0
+        if source.is_file() and (blob in kept or size + more <= MOST_BYTES):
             shutil.copyfile(source, copy.path / BLOBS / blob)
-    size = sum(p.stat().st_size for p in copy.path.rglob("*") if p.is_file())
+            size += more
     if size > MOST_BYTES:
         raise BadRequest(f"{copy.path} takes {bytes_decimal(size)}; at most {bytes_decimal(MOST_BYTES)} ship. Split "
                          f"the bench with --layers, or sweep less.")
     return copy, size
 
 
-def _kept(session: Session, cells: Sequence[Cell]) -> set[str]:
+def _kept(session: Session, cells: Sequence[Cell]) -> tuple[set[str], list[str]]:
+    """What is kept in any case, and the sources of the best in the order of the cells."""
     best = {c.best.trial_id for c in cells if c.best}
-    kept = set()
+    kept, sources = set(), []
     for trial in session.trials():
         if trial.trial_id in best or (not trial.ok and trial.kind == "candidate"):
-            kept |= set(trial.blobs.values())
+            kept |= {blob for name, blob in trial.blobs.items() if name != "source"}
+            sources += [blob for name, blob in trial.blobs.items() if name == "source"]
         elif "samples" in trial.blobs:
             kept.add(trial.blobs["samples"])
-    return kept
+    return kept, sources
