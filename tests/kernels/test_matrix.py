@@ -17,6 +17,7 @@ from workbench.core.variants import PRECISIONS_OF, TEMPLATES, Variant, discover
 from .cases import CASES, FEW, label, macs
 from .harness import Library, build_emulated, candidate, run
 
+pytestmark = pytest.mark.xdist_group("matrix")  # one worker builds the libraries, once
 VARIANTS = discover(TEMPLATES)
 DIRECTIONS = sorted({v.direction for v in VARIANTS})
 FORMS = [(v, form) for v in VARIANTS for form in v.forms]

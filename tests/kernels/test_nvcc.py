@@ -35,8 +35,8 @@ def shared_memory(variant: Variant, sm: int) -> dict[str, int]:
     return {name: max(v for v in tunable.values if v <= most)}
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_90a"])
-@pytest.mark.parametrize("direction", sorted({v.direction for v in VARIANTS}))
+@pytest.mark.parametrize(("direction", "arch"), sorted(
+    {(v.direction, arch) for v in VARIANTS for arch in ([v.arch] if v.arch else ["sm_80", "sm_90"])}))
 def test_compiles_without_spills(direction: str, arch: str, tmp_path: Path) -> None:
     tools = find_toolchain()
     problem = nvcc_problem(tools, None)
@@ -46,8 +46,7 @@ def test_compiles_without_spills(direction: str, arch: str, tmp_path: Path) -> N
                for layer in (LAYERS if form == "constant" else LAYERS[:1])]
     own = arch if arch.endswith("a") else ""
     members = [one for one in members if one.variant.arch == own and why_not(one, sm=int(arch[3:5])) is None]
-    if not members:
-        pytest.skip(f"no variant of {direction} runs on {arch}")
+    assert members
     started = time.monotonic()
     source = tmp_path / "batch.cu"
     source.write_text(render_batch([render(one) for one in members]), encoding="utf-8")
