@@ -10,7 +10,7 @@ import pytest
 from workbench.core.errors import BadRequest
 from workbench.core.trial import Status
 from workbench.drive import report
-from workbench.drive.bench import markdown, text
+from workbench.drive.bench import markdown, ship, text
 from workbench.drive.bench.cells import Wanted, cell, cells_of, summary
 from workbench.drive.session import Session
 from workbench.faces import cli
@@ -161,3 +161,16 @@ def test_a_shipped_copy_keeps_trials_and_what_the_best_were_made_of(session, tmp
     assert {p.name for p in (copy.path / "blobs").iterdir()} == {best, times}
     assert {e["event"] for e in copy.events()} == {"bench", "bench_note"}
     assert markdown.short(cells_of([copy]), sessions=["x"]) == markdown.short(cells_of([work]), sessions=["x"])
+
+
+def test_a_source_that_does_not_fit_stays_behind(session, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    work = Session.create(tmp_path, "work")
+    large, small, log = (work.put_blob(text) for text in (b"x" * ship.MOST_BYTES, b"small source", b"a log"))
+    work.append(trial("kb74", "forward", "mma", 0.5, "tf32", blobs={"source": large, "log": log}))
+    work.append(trial("kb81", "forward", "mma", 0.5, "tf32", blobs={"source": small}))
+    for event in session.events():
+        work.event(event.pop("event"), **{k: v for k, v in event.items() if k != "at"})
+    assert cli.main(["bench", "--ship", "recorded-mine", "work"]) == 0, capsys.readouterr().err
+    kept = {p.name for p in (tmp_path / "recorded-mine" / "blobs").iterdir()}
+    assert large not in kept and {small, log} <= kept

@@ -61,3 +61,15 @@ def test_round_to_tf32(libraries: tuple[ctypes.CDLL, ctypes.CDLL]) -> None:
     finite = np.isfinite(bits.view(np.float32))
     np.testing.assert_array_equal(gpu[finite], emulated[finite])
     assert np.array_equal(np.isnan(gpu.view(np.float32)), np.isnan(emulated.view(np.float32)))
+
+
+def test_rounding_for_tensor_cores(libraries: tuple[ctypes.CDLL, ctypes.CDLL]) -> None:
+    """Of the bits that tensor cores read: finite ones and infinities as the emulation has them, a NaN stays one."""
+    rng = np.random.default_rng(3)
+    bits = np.concatenate([rng.integers(0, 2**32, 4096, dtype=np.uint64).astype(np.uint32),
+                           np.array([0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x80000000],
+                                    np.uint32)])
+    gpu, emulated = both(libraries, "run_rounded_for_tensor_cores", [bits], np.zeros(bits.size, np.uint32), bits.size)
+    number = ~np.isnan(bits.view(np.float32))
+    np.testing.assert_array_equal(gpu[number], emulated[number])
+    assert np.isnan(gpu[~number].view(np.float32)).all() and np.isnan(emulated[~number].view(np.float32)).all()

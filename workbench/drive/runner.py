@@ -98,9 +98,9 @@ class Runner:
             while not run.wait(0.1):
                 if on_change:
                     on_change(run)
-        except BaseException:
-            self.stop(run)
-            raise
+        finally:
+            if not run.wait(0):
+                self.stop(run)
         if on_change:
             on_change(run)
         return run

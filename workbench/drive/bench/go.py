@@ -89,18 +89,14 @@ class Bench:
         request = RunRequest(job.workload, job.candidates, device=self.device, directions=self.plan.directions,
                              effort=self.plan.effort, strength=self.plan.strength, built=built,
                              run_timeout_s=_RUN_TIMEOUT_S)
-        run = self.runner.start(request, self.session, resume=True)
+
+        def on_change(run: Run) -> None:
+            self._tell(run)
+            if time.monotonic() >= deadline and not run.wait(0):
+                self.runner.stop(run)
+
         self.on_line(f"{job.workload.preset}: {len(job.candidates)} candidates")
-        try:
-            while not run.wait(_POLL_S):
-                self._tell(run)
-                if time.monotonic() >= deadline:
-                    self.runner.stop(run)
-        except BaseException:
-            self.runner.stop(run)
-            raise
-        self._tell(run)
-        return run
+        return self.runner.run(request, self.session, resume=True, on_change=on_change)
 
     def _tell(self, run: Run) -> None:
         for trial in [t for t in list(run.trials) if t.trial_id not in self._said]:
