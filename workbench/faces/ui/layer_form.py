@@ -188,9 +188,9 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
     if st.session_state.get("precision") not in offered:
         st.session_state["precision"] = offered[0]
     precision = precision_slot.selectbox(
-        "precision", offered, key="precision", persist_state="session", format_func=lambda p: p or "each its own",
+        "precision", offered, key="precision", persist_state="session", format_func=lambda p: p or "its own",
         help="ieee: fp32 multiply-adds. tf32: tensor cores, three decimal digits. tf32x3: three of them, fp32-like. "
-             "each its own: every variant in the one it names first, so that all of them run at once.")
+             "its own: every variant in the one it names first, so that all of them run at once.")
     devices = list(state.device_names())
     if st.session_state.get("device") not in devices:
         asked = st.query_params.get("device", "")
