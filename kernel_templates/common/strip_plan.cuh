@@ -7,8 +7,8 @@
 #pragma once
 #include "common/problem.cuh"
 
-// RESERVED: bytes of shared memory that are not for stages.
-template <class Layer, class Tune, int RESERVED = 0>
+// RESERVED: bytes of shared memory that are not for stages. MOST_N: columns of V that a product takes at most.
+template <class Layer, class Tune, int RESERVED = 0, int MOST_N = 256>
 struct StripPlan {
   static_assert(Layer::is_constant && Layer::stride_w == 1, "a tap is a shift along the row");
   // tf32x3: high parts and, behind them, what those leave over. Sums are kept twice, so there is room for half of them.
@@ -26,7 +26,7 @@ struct StripPlan {
   // 192). Where all strides are 1 either tensor may be U: the one with which less is multiplied in vain.
   static constexpr __host__ __device__ int parts_of(int channels) {
     int parts = 1;
-    while (KERNEL * eights(ceil_div(channels, parts)) > (SPLIT ? 192 : 256)) ++parts;
+    while (KERNEL * eights(ceil_div(channels, parts)) > (SPLIT && MOST_N > 192 ? 192 : MOST_N)) ++parts;
     return parts;
   }
   static constexpr __host__ __device__ int work(int u, int v) {

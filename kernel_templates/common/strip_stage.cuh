@@ -2,7 +2,8 @@
 // written once more as strips (common/strip_plan.cuh), rounded to TF32 on the way.
 #pragma once
 #include "common/ptx.cuh"
-#include "common/strip_products.cuh"
+#include "common/mbarrier.cuh"
+#include "common/rolling_plan.cuh"
 
 // The same number, but what is computed from it is not carried along from one turn of a loop to the next: these warps
 // have few registers.
@@ -13,22 +14,22 @@ __device__ __forceinline__ int computed_anew(int value) {
   return value;
 }
 
-// What a warp stages at a time: eight channels of one chunk, 64 positions and a halo of them.
+// What a warp stages at a time: eight channels, 64 positions and a halo of them: a tile of 8 strips of 8, or 4 of the 8
+// strips of 16.
 template <class Layer, class Tune>
 struct StripUnits {
-  using Plan = StripPlan<Layer, Tune>;
-  static_assert(Plan::TILE == 64 && Plan::HALO <= 8, "a lane's four positions in four strips are a quarter of a row");
-  static constexpr int U_EIGHTS = Plan::U_CHANNELS / 8, V_EIGHTS = Plan::V_CHANNELS / 8;
-  static constexpr int OF_U = Plan::U_TILES * U_EIGHTS;
-  static constexpr int ALL = OF_U + Plan::WARPGROUPS * Plan::SLABS * V_EIGHTS;
+  using Plan = RollingPlan<Layer, Tune>;
+  static_assert((Plan::STRIP == 8 || Plan::STRIP == 16) && Plan::HALO <= 16, "a lane's four positions of four strips");
+  static constexpr int HALVES = Plan::STRIP / 8, V_EIGHTS = Plan::V_CHANNELS / 8;
+  static constexpr int OF_U = HALVES * Plan::U_TILES * Plan::PAIR * Plan::U_EIGHTS;
+  static constexpr int ALL = OF_U + HALVES * Plan::BLOCK_GROUPS * Plan::PAIR * V_EIGHTS;
   static constexpr int PER_WARP = ceil_div(ALL, Tune::COPY_WARPS);
   static constexpr int HALO = ceil_div(Plan::HALO, 4) * 4;
-  // Eight lanes that read 16 bytes of eight rows meet all banks: the pitch is 4 or 12 modulo 32.
-  static constexpr int PITCH = HALO <= 4 ? 68 : 76;
+  // Eight lanes that read 16 bytes of eight rows meet all banks: the pitch is 4 modulo 8.
+  static constexpr int PITCH = HALO % 8 == 4 ? 64 + HALO : 68 + HALO;
   // Every unit has eight channels; a tile of V lies in the row of the same number.
-  static constexpr bool U_WHOLE = Plan::CU % 64 == 0 && Plan::U_PARTS % Plan::U_TILES == 0;
-  static constexpr bool V_WHOLE = Plan::V_PARTS * Plan::V_CHANNELS == Plan::CV &&
-                                  Plan::R_TILES * Plan::WARPGROUPS * Plan::SLABS == Plan::ALL_SLABS;
+  static constexpr bool U_WHOLE = Plan::CU % (Plan::CU > 64 ? 64 : 8) == 0 && Plan::U_PARTS % Plan::U_TILES == 0;
+  static constexpr bool V_WHOLE = Plan::V_PARTS * Plan::V_CHANNELS == Plan::CV;
   static constexpr bool SAME_ROW = Plan::ROWS == 1 && Layer::padding_d == 0 && Layer::padding_h == 0 &&
                                    Layer::stride_d == 1 && Layer::stride_h == 1;
   static constexpr int FLOATS = 8 * PITCH, BYTES = 4 * Tune::COPY_WARPS * PER_WARP * FLOATS;
@@ -83,39 +84,56 @@ __device__ __forceinline__ float element(const float4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// A lane has row lane % 8, positions 4 q .. 4 q + 3 of the strips 4 h .. 4 h + 3. `to`: block 0 of the eight rows.
+// Where a lane's four positions go, in blocks, and, as far as the halo reaches, go again.
+template <class Plan>
+struct StripPlaces {
+  int own[4], again[4];
+  __device__ __forceinline__ explicit StripPlaces(int lane) {
+    const int first = lane / 8 % (Plan::STRIP / 4) * 4;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) own[e] = Plan::place(first + e), again[e] = Plan::place(Plan::STRIP + first + e);
+  }
+};
+
+// A lane has row lane % 8, positions 4 q .. 4 q + 3 of the strips 4 h .. 4 h + 3; of strips of 16 a unit has one h, and
+// `to` is that one's. `to`: block 0 of the eight rows.
 template <class Plan, int HALO, int PITCH, int BLOCK>
-__device__ __forceinline__ void store_unit(char* to, const float* rows, int lane, float one) {
-  const int r = lane % 8, q = lane / 8 % 2, h = lane / 16;
-  const float* from = rows + r * PITCH + 32 * h + 4 * q;
+__device__ __forceinline__ void store_unit(char* to, const float* rows, int lane, const StripPlaces<Plan>& places,
+                                           float one) {
+  constexpr int S = Plan::STRIP;
+  const int r = lane % 8, q = lane / 8 % (S / 4), h = lane / (2 * S);
+  const float* from = rows + r * PITCH + 4 * S * h + 4 * q;
   to += h * 128 + r * 16;
   float4 strip[5];
 #pragma unroll
-  for (int s = 0; s < 4; ++s) strip[s] = *reinterpret_cast<const float4*>(from + 8 * s);
+  for (int s = 0; s < 4; ++s) strip[s] = *reinterpret_cast<const float4*>(from + S * s);
   strip[4] = make_float4(0.f, 0.f, 0.f, 0.f);
-  if (4 * q < HALO) strip[4] = *reinterpret_cast<const float4*>(from + 32);
+  if (4 * q < HALO) strip[4] = *reinterpret_cast<const float4*>(from + 4 * S);
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
     float value[5];
 #pragma unroll
     for (int s = 0; s < 5; ++s) value[s] = HALO > 0 || s < 4 ? round_for_tensor_cores(element(strip[s], e), one) : 0.f;
     // Without dilation a block further on is a constant.
-    const int place = Plan::DILATION == 1 ? 4 * q + e : q == 0 ? Plan::place(e) : Plan::place(4 + e);
-    *reinterpret_cast<float4*>(to + (HALO > 0 ? place : 4 * q + e) * BLOCK) =
-        make_float4(value[0], value[1], value[2], value[3]);
+    const int place = Plan::DILATION == 1 || HALO == 0 ? 4 * q + e : places.own[e];
+    *reinterpret_cast<float4*>(to + place * BLOCK) = make_float4(value[0], value[1], value[2], value[3]);
     if (HALO > 0 && 4 * q + e < Plan::HALO) {
-      const int again = Plan::DILATION == 1 ? 8 + 4 * q + e : q == 0 ? Plan::place(8 + e) : Plan::place(12 + e);
+      const int again = Plan::DILATION == 1 ? S + 4 * q + e : places.again[e];
       *reinterpret_cast<float4*>(to + again * BLOCK) = make_float4(value[1], value[2], value[3], value[4]);
     }
   }
 }
 
-// One unit of the tile at `at`: its rows in the tensor. Constants decide as much of it as they can. `unit` counts from
-// the first of its operand.
-template <class Layer, class Tune, bool of_u>
-__device__ __forceinline__ StripRows rows_of_unit(unsigned unit, const TileWalk& at, const Sizes& sizes, int group,
-                                                  int u_part0, int slab0, const float* tensor) {
-  using Plan = StripPlan<Layer, Tune>;
+// What a block stages: the first of its 64-channel parts of U, of V's groups and of the shifts along h.
+struct BlockOperands {
+  int group, u_part0, v_group0, shift0;
+};
+
+// Constants decide as much of it as they can. `unit` counts from the first of its operand.
+template <class Layer, class Tune, bool of_u, class Walk>
+__device__ __forceinline__ StripRows rows_of_unit(unsigned unit, const Walk& at, const Sizes& sizes,
+                                                  const BlockOperands& block, const float* tensor) {
+  using Plan = RollingPlan<Layer, Tune>;
   using Units = StripUnits<Layer, Tune>;
   constexpr bool of_input = of_u != Plan::U_IS_GY;
   const int depth = of_input ? sizes.in_d : sizes.out_d, height = of_input ? sizes.in_h : sizes.out_h;
@@ -123,45 +141,69 @@ __device__ __forceinline__ StripRows rows_of_unit(unsigned unit, const TileWalk&
   rows.length = of_input ? sizes.in_w : sizes.out_w;
   rows.plane = 1LL * depth * height * rows.length;
   constexpr int ALL = of_input ? Layer::in_channels : Layer::out_channels, OF_GROUP = of_input ? Plan::CI : Plan::CO;
-  int channel, d = at.d, h = at.h;
+  const int half = unit % Units::HALVES;
+  unsigned rest = unit / Units::HALVES;
+  int channel, d = at.d, h = at.row();
   bool there = true;
+  rows.first = at.w * Plan::TILE + half * 64;
   if constexpr (of_u) {
-    channel = u_part0 * 64 + unit * 8;
-    rows.channels = Units::U_WHOLE ? 8 : Plan::CU - channel;
-    rows.first = at.w * 64;
-  } else {
-    int tap_row = 0;
-    if constexpr (Plan::ROWS == 1) {
-      channel = slab0 * Plan::V_CHANNELS + unit * 8;
-    } else {
-      const unsigned slab = slab0 + unit / Units::V_EIGHTS;
-      tap_row = slab / Plan::V_PARTS;
-      channel = slab % Plan::V_PARTS * Plan::V_CHANNELS + unit % Units::V_EIGHTS * 8;
+    if constexpr (Plan::PAIR == 2) {
+      h += rest / Plan::U_EIGHTS;
+      rest %= Plan::U_EIGHTS;
+      there = h < height;
     }
+    channel = block.u_part0 * 64 + rest * 8;
+    rows.channels = Units::U_WHOLE ? 8 : Plan::CU - channel;
+  } else {
+    const unsigned eight = rest % Units::V_EIGHTS;
+    rest /= Units::V_EIGHTS;
+    const int e = rest % Plan::PAIR, v_group = block.v_group0 + rest / Plan::PAIR;
+    channel = v_group % Plan::V_PARTS * Plan::V_CHANNELS + eight * 8;
     if constexpr (!Units::SAME_ROW) {
-      const int kd = tap_row / Layer::kernel_h * Layer::dilation_d - Layer::padding_d;
-      const int kh = tap_row % Layer::kernel_h * Layer::dilation_h - Layer::padding_h;
-      d = Plan::U_IS_GY ? d - kd : d * Layer::stride_d + kd;
-      h = Plan::U_IS_GY ? h - kh : h * Layer::stride_h + kh;
-      there = tap_row < Plan::ROWS && unsigned(d) < unsigned(depth) && unsigned(h) < unsigned(height);
+      const int column = v_group / Plan::V_PARTS;  // kd, and kh where rows do not roll
+      const int kd = column / (Layer::kernel_h / Plan::TAPS_H);
+      const int shift_d = kd * Layer::dilation_d - Layer::padding_d;
+      d = Plan::U_IS_GY ? d - shift_d : d * Layer::stride_d + shift_d;
+      if constexpr (Plan::ROLLS) {
+        h += e + Plan::LOW_H + block.shift0 * Plan::STEP + Plan::BEHIND;
+      } else {
+        const int shift_h = column % Layer::kernel_h * Layer::dilation_h - Layer::padding_h;
+        h = Plan::U_IS_GY ? h - shift_h : h * Layer::stride_h + shift_h;
+      }
+      there = v_group < Plan::GROUPS && unsigned(d) < unsigned(depth) && unsigned(h) < unsigned(height);
+    } else if constexpr (Plan::GROUPS % Plan::BLOCK_GROUPS != 0) {
+      there = v_group < Plan::GROUPS;
     }
     rows.channels = Units::V_WHOLE ? 8 : Plan::CV - channel;
-    rows.first = at.w * 64 + int(Plan::LOW);
+    rows.first += int(Plan::LOW);
   }
   if (!there || rows.channels <= 0) rows.channels = 0, channel = d = h = 0;
   // What belongs to the tile, and what to the unit.
   const long long tile = at.n * (ALL * rows.plane) + (1LL * d * height + h) * rows.length;
-  rows.row = tensor + (group * OF_GROUP + channel) * rows.plane + tile;
+  rows.row = tensor + (block.group * OF_GROUP + channel) * rows.plane + tile;
   return rows;
 }
 
-// One warp's part of all tiles of a share. `raw`: its own ring of Units::PER_WARP units, copied one tile ahead;
-// `stages` and `barriers` as multiply_strips_of_share() finds them. A lane reads what other lanes copied, so the warp
-// meets between the wait and the reading, and again before the next copy overwrites what was read.
+// Where the eight rows of a unit begin: in U's stage, or in V's ring from the step's first row on.
+template <class Layer, class Tune, bool of_u>
+__device__ __forceinline__ int place_of_unit(unsigned unit) {
+  using Plan = RollingPlan<Layer, Tune>;
+  using Units = StripUnits<Layer, Tune>;
+  constexpr int EIGHTS = of_u ? Plan::U_EIGHTS : Units::V_EIGHTS;
+  const int half = unit % Units::HALVES, rest = unit / Units::HALVES, eight = rest % EIGHTS, more = rest / EIGHTS;
+  const int chunk = of_u ? (Plan::PAIR == 2 ? more * 32 * 32 : more * Plan::U_CHUNK)
+                         : more % Plan::PAIR * Plan::V_ROW + more / Plan::PAIR * Plan::V_CHUNK;
+  return chunk + eight * 256 + half * 128;
+}
+
+// One warp's part of all steps of a share. `raw`: its own ring of Units::PER_WARP units, copied one step ahead; `stages`:
+// U's stages, then V's ring. A lane reads what other lanes copied, so the warp meets between the wait and the reading,
+// and again before the next copy overwrites what was read.
 template <class Layer, class Tune, class Plan, int U_WIDTH, int V_WIDTH>
-__device__ __forceinline__ void stage_strips_by(char* stages, unsigned barriers, float* raw, int warp, TileWalk next,
-                                                int row_tiles, const Sizes& sizes, int group, int u_part0, int slab0,
-                                                const float* u, const float* v, float one) {
+__device__ __forceinline__ void stage_strips_by(char* stages, unsigned barriers, float* raw, int warp,
+                                                RollingWalk<Plan> next, int row_tiles,
+                                                const Sizes& sizes, const BlockOperands& block, const float* u,
+                                                const float* v, float one) {
   using Units = StripUnits<Layer, Tune>;
   // As many units are spelled out: then constants decide what each of them is.
   constexpr int SPELLED = Units::PER_WARP <= 8 ? Units::PER_WARP : 1, WARPS = Tune::COPY_WARPS;
@@ -173,48 +215,47 @@ __device__ __forceinline__ void stage_strips_by(char* stages, unsigned barriers,
     const int lane = fresh(threadIdx.x % 32), unit = i * WARPS + fresh(warp);
     if (next.left > 0) {
       float* to = raw + i * Units::FLOATS;
-      if (is_of_u(i, unit))
-        copy_unit<U_WIDTH, 0, Units::PITCH, Units::U_WHOLE>(
-            to, rows_of_unit<Layer, Tune, true>(unit, next, sizes, group, u_part0, slab0, u), lane);
-      else if (Units::ALL % WARPS == 0 || unit < Units::ALL)
+      if (is_of_u(i, unit)) {
+        if (next.warm == 0)
+          copy_unit<U_WIDTH, 0, Units::PITCH, Units::U_WHOLE>(
+              to, rows_of_unit<Layer, Tune, true>(unit, next, sizes, block, u), lane);
+      } else if (Units::ALL % WARPS == 0 || unit < Units::ALL) {
         copy_unit<V_WIDTH, Units::HALO, Units::PITCH, Units::V_WHOLE>(
-            to, rows_of_unit<Layer, Tune, false>(unit - Units::OF_U, next, sizes, group, u_part0, slab0, v), lane);
+            to, rows_of_unit<Layer, Tune, false>(unit - Units::OF_U, next, sizes, block, v), lane);
+      }
     }
     cp_async_commit();
   };
-  // Eight rows of a unit within a stage.
-  const auto place_of = [](int i, unsigned own, int eights, int chunk) {
-    return eights % WARPS == 0 ? i * WARPS / eights * chunk + (i * WARPS % eights + own) * 256
-                               : (i * WARPS + own) / eights * chunk + (i * WARPS + own) % eights * 256;
-  };
+  const StripPlaces<Plan> places(threadIdx.x % 32);
 #pragma unroll SPELLED
   for (int i = 0; i < Units::PER_WARP; ++i) copy(i);
-  int stage = 0, parity = 1;
+  int stage = 0, parity = 1, v_row = 0;
 #pragma unroll 1
-  for (long long left = next.left; left > 0; --left) {
-    next.advance(row_tiles);
+  while (next.left > 0) {
+    const bool with_u = next.warm == 0;
+    next.next(row_tiles);
     mbarrier_wait(barriers + 8 * (Plan::STAGES + stage), parity);
 #pragma unroll SPELLED
     for (int i = 0; i < Units::PER_WARP; ++i) {
-      const int lane = fresh(threadIdx.x % 32), own = fresh(warp), unit = i * WARPS + own;
+      const int lane = fresh(threadIdx.x % 32), unit = i * WARPS + fresh(warp);
       cp_async_wait<Units::PER_WARP - 1>();
       __syncwarp();
-      char* to = stages + stage * Plan::STAGE;
       const float* from = raw + i * Units::FLOATS;
-      if (is_of_u(i, unit))
-        store_unit<Plan, 0, Units::PITCH, Plan::U_BLOCK>(to + place_of(i, own, Units::U_EIGHTS, Plan::U_CHUNK), from,
-                                                         lane, one);
-      else if (Units::ALL % WARPS == 0 || unit < Units::ALL)
+      if (is_of_u(i, unit)) {
+        if (with_u)
+          store_unit<Plan, 0, Units::PITCH, Plan::U_BLOCK>(
+              stages + stage * Plan::U_STAGE + place_of_unit<Layer, Tune, true>(unit), from, lane, places, one);
+      } else if (Units::ALL % WARPS == 0 || unit < Units::ALL) {
         store_unit<Plan, Units::HALO, Units::PITCH, Plan::V_BLOCK>(
-            to + Plan::U_TILES * Plan::U_CHUNK +
-                (Units::OF_U % WARPS == 0 ? place_of(i - Units::OF_U / WARPS, own, Units::V_EIGHTS, Plan::V_CHUNK)
-                                          : unsigned(unit - Units::OF_U) / Units::V_EIGHTS * Plan::V_CHUNK +
-                                                unsigned(unit - Units::OF_U) % Units::V_EIGHTS * 256),
-            from, lane, one);
+            stages + Plan::STAGES * Plan::U_STAGE + v_row * Plan::V_ROW +
+                place_of_unit<Layer, Tune, false>(unit - Units::OF_U),
+            from, lane, places, one);
+      }
       __syncwarp();
       copy(i);
     }
     if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers + 8 * stage);
+    if ((v_row += Plan::PAIR) == Plan::V_ROWS) v_row = 0;
     if (++stage == Plan::STAGES) {
       stage = 0;
       parity ^= 1;

@@ -10,20 +10,24 @@ needs     = [
   "layer.kernel_w <= 32",
   "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
   "min(layer.in_channels, layer.out_channels) // layer.groups >= 2",
-  "halo <= 8",
+  "halo <= strip",
   "4 * consumers + COPY_WARPS <= 16",
   "copy_registers >= 56",
   "n // 2 + 26 <= entry",
-  "2 * stage_bytes + raw_bytes <= 224 * 1024",
+  "two_stages + raw_bytes <= 224 * 1024",
+  "COLUMNS >= 8 * layer.kernel_w",
 ]
 min_sm    = 90
 arch      = "sm_90a"
 
 [tune]
-STRIP     = {values = [8], default = 8, help = "positions of a strip: 8 strips are a tile"}
+STRIP     = {values = [0, 8, 16], default = 0, help = "positions of a strip: 8 strips are a tile; 0: as the halo needs"}
 CONSUMERS = {values = [1, 2, 3], default = 3, help = "warpgroups that multiply, at most"}
 U_TILES   = {values = [1, 2], default = 1, help = "times 64 channels of a block"}
+COLUMNS   = {values = [128, 256], default = 256, help = "taps times channels of one product, at most"}
 STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at once, as far as they fit"}
+ROLL      = {values = [0, 1], default = 1, help = "1: rows that the next tile meets again stay in shared memory"}
+PAIR      = {values = [1, 2], default = 2, help = "2: two rows of an operand of at most 32 channels side by side"}
 COPY_WARPS = {values = [4, 8], default = 4, help = "that bring tiles into shared memory"}
 BLOCKS    = {values = [132, 264], default = 132, help = "about so many: positions are split among them"}
 
@@ -31,9 +35,11 @@ BLOCKS    = {values = [132, 264], default = 132, help = "about so many: position
 ci = "layer.in_channels // layer.groups"
 co = "layer.out_channels // layer.groups"
 unit = "layer.stride_d == 1 and layer.stride_h == 1"
-taps = "min(layer.kernel_w, 32)"
-ci_parts = "ceil_div(ceil_div(ci, 8), 32 // taps)"
-co_parts = "ceil_div(ceil_div(co, 8), 32 // taps)"
+halo = "(layer.kernel_w - 1) * layer.dilation_w"
+strip = "STRIP if STRIP > 0 else 8 if halo <= 8 else 16"
+taps = "min(layer.kernel_w, COLUMNS // 8)"
+ci_parts = "ceil_div(ceil_div(ci, 8), COLUMNS // 8 // taps)"
+co_parts = "ceil_div(ceil_div(co, 8), COLUMNS // 8 // taps)"
 ci_work = "ceil_div(ci, 64) * co_parts * ceil_div(co, 8 * co_parts)"
 co_work = "ceil_div(co, 64) * ci_parts * ceil_div(ci, 8 * ci_parts)"
 u_is_gy = "unit and co_work < ci_work"
@@ -42,18 +48,26 @@ cv = "ci if u_is_gy else co"
 v_parts = "ci_parts if u_is_gy else co_parts"
 v_channels = "8 * ceil_div(cv, 8 * v_parts)"
 n = "layer.kernel_w * v_channels"
-halo = "(layer.kernel_w - 1) * layer.dilation_w"
 u_tiles = "min(U_TILES, ceil_div(cu, 64))"
 wide = "max(1, CONSUMERS // u_tiles)"
-all_slabs = "layer.kernel_d * layer.kernel_h * v_parts"
 most_slabs = "wide * max(1, (112 if u_tiles * wide > 2 else 192) * 2 // n)"
-block_slabs = "ceil_div(all_slabs, ceil_div(all_slabs, most_slabs))"
-slabs = "ceil_div(block_slabs, wide)"
-v_chunks = "slabs * ceil_div(block_slabs, slabs)"
-stage_bytes = "32 * (u_tiles * STRIP * min(64, 8 * ceil_div(cu, 8)) + v_chunks * (STRIP + halo) * v_channels)"
-units = "u_tiles * min(8, ceil_div(cu, 8)) + v_chunks * v_channels // 8"
-raw_bytes = "COPY_WARPS * ceil_div(units, COPY_WARPS) * 32 * (68 if halo <= 4 else 76)"
-consumers = "u_tiles * ceil_div(block_slabs, slabs)"
+rolls = "ROLL == 1 and layer.stride_h == 1"
+pair = "2 if PAIR == 2 and rolls and cu <= 32 and layer.dilation_h == 1 and layer.kernel_h > 1 and most_slabs > 2 else 1"
+u_eights = "min(8, ceil_div(cu, 8))"
+u_chunk = "32 * strip * (32 + 8 * u_eights if pair == 2 else 8 * u_eights)"
+taps_h = "layer.kernel_h if rolls else 1"
+groups = "layer.kernel_d * (layer.kernel_h // taps_h) * v_parts"
+rows_h = "ceil_div(taps_h, ceil_div(taps_h, max(1, most_slabs - (pair - 1))))"
+ring = "rows_h + pair - 1"
+block_groups = "1 if rows_h < taps_h else ceil_div(groups, ceil_div(groups, max(1, most_slabs // ring)))"
+slabs = "ceil_div(block_groups * ring, wide)"
+behind = "(rows_h - 1) * (layer.dilation_h if rolls else 1)"
+v_row = "32 * block_groups * (strip + halo) * v_channels"
+two_stages = "2 * u_tiles * u_chunk + ceil_div(2 * pair + behind, pair) * pair * v_row"
+units = "(strip // 8) * (u_tiles * pair * u_eights + block_groups * pair * v_channels // 8)"
+raw_pitch = "ceil_div(halo, 4) * 4 + (64 if ceil_div(halo, 4) % 2 == 1 else 68)"
+raw_bytes = "COPY_WARPS * ceil_div(units, COPY_WARPS) * 32 * raw_pitch"
+consumers = "u_tiles * ceil_div(block_groups * ring, slabs)"
 threads = "128 * consumers + 32 * COPY_WARPS"
 entry = "min(248, 65536 // threads // 8 * 8)"
 own_registers = "max(entry, min(240, 8 * ceil_div(slabs * n // 2 + 32, 8)))"
@@ -61,7 +75,8 @@ copy_registers = "(entry * (4 * consumers + COPY_WARPS) - 4 * consumers * own_re
 smem_bytes = "232448"
 */
 #include "common/grad_bias.cuh"
-#include "common/strip_reduce.cuh"
+#include "common/rolling_products.cuh"
+#include "common/rolling_reduce.cuh"
 #include "common/strip_stage.cuh"
 
 // How the registers of a multiprocessor are divided: a block starts with as many for each thread, then the warps that
@@ -69,7 +84,7 @@ smem_bytes = "232448"
 template <class Layer, class Tune>
 struct StripWgmmaShape {
   using Units = StripUnits<Layer, Tune>;
-  using Plan = StripPlan<Layer, Tune, Units::BYTES>;
+  using Plan = RollingPlan<Layer, Tune, Units::BYTES>;
   static constexpr int GROUPS = Plan::CONSUMERS, COPY = Tune::COPY_WARPS, THREADS = 128 * GROUPS + 32 * COPY;
   static constexpr int FAIR = 65536 / THREADS / 8 * 8, ENTRY = FAIR < 248 ? FAIR : 248;
   static constexpr int SUMS = ceil_div(Plan::SLABS * Plan::N / 2 + 32, 8) * 8;
@@ -97,7 +112,7 @@ __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) stri
   using Units = StripUnits<Layer, Tune>;
   constexpr int STAGES = Plan::STAGES, SLABS = Plan::SLABS;
   extern __shared__ __align__(128) char strip_shared[];
-  char* const raw = strip_shared + STAGES * Plan::STAGE + 2048;
+  char* const raw = strip_shared + Plan::bytes(STAGES) + 2048;
   const unsigned shared = shared_address(strip_shared), barriers = shared_address(raw) + Units::BYTES;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < STAGES; ++stage) {
@@ -109,9 +124,14 @@ __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) stri
   __syncthreads();
 
   const int block_tile = blockIdx.x % Plan::TILES, share = blockIdx.x / Plan::TILES;
-  const int slab0 = block_tile % Plan::R_TILES * Plan::WARPGROUPS * SLABS;
-  const int u_part0 = block_tile / Plan::R_TILES % Plan::M_TILES * Plan::U_TILES;
-  const int group = block_tile / Plan::R_TILES / Plan::M_TILES;
+  int rest = block_tile;
+  BlockOperands block;
+  block.shift0 = rest % Plan::H_TILES * Plan::ROWS_H;
+  rest /= Plan::H_TILES;
+  block.v_group0 = rest % Plan::G_TILES * Plan::BLOCK_GROUPS;
+  rest /= Plan::G_TILES;
+  block.u_part0 = rest % Plan::M_TILES * Plan::U_TILES;
+  block.group = rest / Plan::M_TILES;
   const long long begin = tiles * share / shares, end = tiles * (share + 1) / shares;
   const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
 
@@ -119,22 +139,19 @@ __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) stri
   if (warpgroup < Plan::CONSUMERS) {
     if constexpr (Shape::TRADES) take_registers<Shape::OWN>();
     const int u_tile = warpgroup % Plan::U_TILES, own = warpgroup / Plan::U_TILES;
-    const auto release = [&](int stage, int) {
-      if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers + 8 * (STAGES + stage));
-    };
-    multiply_strips_of_share<Plan, Tune::precision, float, true>(
+    multiply_rolling_share<Plan, Tune::precision>(
         matrix_descriptor(shared + u_tile * Plan::U_CHUNK, 128, 256),
-        matrix_descriptor(shared + Plan::U_TILES * Plan::U_CHUNK + own * SLABS * Plan::V_CHUNK, 128, 256), barriers,
-        end - begin,
-        partials + share * Plan::SLOT + (1LL * block_tile * Plan::CONSUMERS + warpgroup) * (16 * Plan::N * SLABS) +
-            threadIdx.x % 128,
-        release);
+        matrix_descriptor(shared + STAGES * Plan::U_STAGE, 128, 256), barriers,
+        RollingSteps<Plan>(sizes, begin, end), own * SLABS,
+        partials + share * Plan::SLOT +
+            ((1LL * block_tile * Plan::WARPGROUPS + own) * Plan::U_TILES + u_tile) * (16 * Plan::N * SLABS) +
+            threadIdx.x % 128);
   } else {
     if constexpr (Shape::TRADES) give_registers<Shape::LEFT>();
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0) - 4 * Plan::CONSUMERS;
     stage_strips_by<Layer, Tune, Plan, U_WIDTH, V_WIDTH>(
         strip_shared, barriers, reinterpret_cast<float*>(raw) + warp * Units::PER_WARP * Units::FLOATS, warp,
-        TileWalk(sizes, Plan::U_IS_GY, begin, end, row_tiles), row_tiles, sizes, group, u_part0, slab0, u, v, one);
+        RollingWalk<Plan>(sizes, begin, end, row_tiles), row_tiles, sizes, block, u, v, one);
   }
 }
 
@@ -147,11 +164,14 @@ inline int strip_copy_width(const float* tensor, int length, long long first) {
 
 template <class Layer, class Tune>
 struct StripWgmma {
-  using Plan = StripPlan<Layer, Tune>;
-  StripSizes<Layer, Tune> rows;
+  using Plan = RollingPlan<Layer, Tune>;
+  int row_tiles;
   long long tiles;
   int shares;
-  explicit StripWgmma(const Sizes& sizes) : rows(sizes), tiles(rows.u_rows * rows.row_tiles) {
+  explicit StripWgmma(const Sizes& s)
+      : row_tiles(ceil_div(Plan::U_IS_GY ? s.out_w : s.in_w, Plan::TILE)),
+        tiles(s.batch * (Plan::U_IS_GY ? s.out_d : s.in_d) * ceil_div(Plan::U_IS_GY ? s.out_h : s.in_h, Plan::PAIR) *
+              row_tiles) {
     const long long wanted = Tune::BLOCKS / Plan::TILES;
     shares = int(wanted < 1 || tiles < 1 ? 1 : wanted < tiles ? wanted : tiles);
   }
@@ -159,7 +179,7 @@ struct StripWgmma {
 
 template <class Layer, class Tune>
 long long grad_weight_workspace(Layer layer, Sizes sizes) {
-  const long long bytes = 16LL * StripWgmma<Layer, Tune>(sizes).shares * StripPlan<Layer, Tune>::SLOT;
+  const long long bytes = 16LL * StripWgmma<Layer, Tune>(sizes).shares * RollingPlan<Layer, Tune>::SLOT;
   const long long bias = grad_bias_workspace(layer, sizes);
   return bytes > bias ? bytes : bias;
 }
@@ -187,9 +207,9 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::SHARED_BYTES))
     return error;
   kernel<<<plan.shares * Plan::TILES, Shape::THREADS, Shape::SHARED_BYTES, stream>>>(
-      sizes, plan.tiles, plan.shares, plan.rows.row_tiles, u, v, 1.f, partials);
+      sizes, plan.tiles, plan.shares, plan.row_tiles, u, v, 1.f, partials);
   if (const cudaError_t error = cudaGetLastError()) return error;
-  strip_reduce<Layer, Tune><<<unsigned(Plan::SLOT / 32), 256, 0, stream>>>(partials, plan.shares, grad_weight_out);
+  rolling_reduce<Layer, Tune><<<unsigned(Plan::SLOT / 32), 256, 0, stream>>>(partials, plan.shares, grad_weight_out);
   if (const cudaError_t error = cudaGetLastError()) return error;
   return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
 }
