@@ -14,10 +14,16 @@ struct RollingTune : Tune {
   static constexpr int STRIP = Tune::STRIP ? Tune::STRIP : HALO <= 8 ? 8 : 16;
 };
 
+template <class Tune>
+struct RollingChoices {
+  static constexpr int MOST_N = Tune::COLUMNS, WHICH_U = Tune::U, ALIGN = 4;  // copies of 16 bytes
+};
+
 template <class Layer, class Tune, int RESERVED = 0>
-struct RollingPlan : StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, Tune::COLUMNS> {
-  using Strips = StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, Tune::COLUMNS>;
-  static_assert(!Strips::SPLIT && Strips::HALO <= Strips::STRIP, "shifted blocks come from the strip that follows");
+struct RollingPlan : StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, RollingChoices<Tune>> {
+  using Strips = StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, RollingChoices<Tune>>;
+  static constexpr int REACH = Strips::HALO + Strips::EXTRA;  // of shifts, in blocks
+  static_assert(!Strips::SPLIT && REACH <= Strips::STRIP, "shifted blocks come from the strip that follows");
 
   static constexpr int WIDE = Tune::CONSUMERS / Strips::U_TILES < 1 ? 1 : Tune::CONSUMERS / Strips::U_TILES;
   static constexpr int MOST_SUMS = Strips::U_TILES * WIDE > 2 ? 112 : 192;  // registers of a thread for sums
@@ -40,6 +46,7 @@ struct RollingPlan : StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, Tune::
   static constexpr int BLOCK_GROUPS = ROWS_H < TAPS_H ? 1 : Strips::evenly(GROUPS, MOST_SLABS / RING);
   static constexpr int BLOCK_SLABS = BLOCK_GROUPS * RING;
   static constexpr int SLABS = ceil_div(BLOCK_SLABS, WIDE), WARPGROUPS = ceil_div(BLOCK_SLABS, SLABS);
+  static constexpr int LAST_SLABS = BLOCK_SLABS - (WARPGROUPS - 1) * SLABS;  // of the last warpgroup
   static constexpr int CONSUMERS = Strips::U_TILES * WARPGROUPS, THREADS = 128 * CONSUMERS;
 
   // A row of V further along h is STEP rows of the tensor further. Tiles of a column begin WARM_UP steps early: these

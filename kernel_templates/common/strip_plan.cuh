@@ -7,8 +7,14 @@
 #pragma once
 #include "common/problem.cuh"
 
-// RESERVED: bytes of shared memory that are not for stages. MOST_N: columns of V that a product takes at most.
-template <class Layer, class Tune, int RESERVED = 0, int MOST_N = 256>
+// What a variant may choose: columns of V that a product takes at most; U (0: as less is multiplied in vain, 1: the
+// input, 2: grad_output); positions of which V's tiles begin at a multiple.
+struct StripDefaults {
+  static constexpr int MOST_N = 256, WHICH_U = 0, ALIGN = 1;
+};
+
+// RESERVED: bytes of shared memory that are not for stages.
+template <class Layer, class Tune, int RESERVED = 0, class Choices = StripDefaults>
 struct StripPlan {
   static_assert(Layer::is_constant && Layer::stride_w == 1, "a tap is a shift along the row");
   // tf32x3: high parts and, behind them, what those leave over. Sums are kept twice, so there is room for half of them.
@@ -26,21 +32,27 @@ struct StripPlan {
   // 192). Where all strides are 1 either tensor may be U: the one with which less is multiplied in vain.
   static constexpr __host__ __device__ int parts_of(int channels) {
     int parts = 1;
-    while (KERNEL * eights(ceil_div(channels, parts)) > (SPLIT && MOST_N > 192 ? 192 : MOST_N)) ++parts;
+    while (KERNEL * eights(ceil_div(channels, parts)) > (SPLIT && Choices::MOST_N > 192 ? 192 : Choices::MOST_N))
+      ++parts;
     return parts;
   }
   static constexpr __host__ __device__ int work(int u, int v) {
     return ceil_div(u, 64) * parts_of(v) * eights(ceil_div(v, parts_of(v)));
   }
   static constexpr bool UNIT = Layer::stride_d == 1 && Layer::stride_h == 1;
-  static constexpr bool U_IS_GY = UNIT && work(CO, CI) < work(CI, CO);
+  static constexpr bool U_IS_GY =
+      UNIT && (Choices::WHICH_U ? Choices::WHICH_U == 2 : work(CO, CI) < work(CI, CO));
   static constexpr int CU = U_IS_GY ? CO : CI, CV = U_IS_GY ? CI : CO;
   // Along w: V's first position for U's position 0, and the tap that shift number s stands for.
-  static constexpr long long LOW = U_IS_GY ? 1LL * Layer::padding_w - HALO : -1LL * Layer::padding_w;
+  // A tile begins EXTRA positions earlier where its first one is no multiple of ALIGN and the strip has room for that.
+  static constexpr long long EXACT_LOW = U_IS_GY ? 1LL * Layer::padding_w - HALO : -1LL * Layer::padding_w;
+  static constexpr int BESIDE = int((EXACT_LOW % Choices::ALIGN + Choices::ALIGN) % Choices::ALIGN);
+  static constexpr int EXTRA = HALO + BESIDE <= Tune::STRIP ? BESIDE : 0;
+  static constexpr long long LOW = EXACT_LOW - EXTRA;
   static constexpr __host__ __device__ int tap_of_shift(int s) { return U_IS_GY ? KERNEL - 1 - s : s; }
 
   static constexpr int STRIPS = 32 / int(sizeof(typename Layer::scalar)), STRIP = Tune::STRIP;
-  static constexpr int TILE = STRIPS * STRIP, V_BLOCKS = STRIP + HALO;
+  static constexpr int TILE = STRIPS * STRIP, V_BLOCKS = STRIP + HALO + EXTRA;
   static constexpr int U_CHANNELS = CU > 64 ? 64 : eights(CU), U_PARTS = ceil_div(CU, 64);
   static constexpr int V_PARTS = parts_of(CV), V_CHANNELS = eights(ceil_div(CV, V_PARTS)), N = KERNEL * V_CHANNELS;
 

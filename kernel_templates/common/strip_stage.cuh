@@ -19,12 +19,12 @@ __device__ __forceinline__ int computed_anew(int value) {
 template <class Layer, class Tune>
 struct StripUnits {
   using Plan = RollingPlan<Layer, Tune>;
-  static_assert((Plan::STRIP == 8 || Plan::STRIP == 16) && Plan::HALO <= 16, "a lane's four positions of four strips");
+  static_assert((Plan::STRIP == 8 || Plan::STRIP == 16) && Plan::REACH <= 16, "a lane's four positions of four strips");
   static constexpr int HALVES = Plan::STRIP / 8, V_EIGHTS = Plan::V_CHANNELS / 8;
   static constexpr int OF_U = HALVES * Plan::U_TILES * Plan::PAIR * Plan::U_EIGHTS;
   static constexpr int ALL = OF_U + HALVES * Plan::BLOCK_GROUPS * Plan::PAIR * V_EIGHTS;
   static constexpr int PER_WARP = ceil_div(ALL, Tune::COPY_WARPS);
-  static constexpr int HALO = ceil_div(Plan::HALO, 4) * 4;
+  static constexpr int HALO = ceil_div(Plan::REACH, 4) * 4;
   // Eight lanes that read 16 bytes of eight rows meet all banks: the pitch is 4 modulo 8.
   static constexpr int PITCH = HALO % 8 == 4 ? 64 + HALO : 68 + HALO;
   // Every unit has eight channels; a tile of V lies in the row of the same number.
@@ -117,7 +117,7 @@ __device__ __forceinline__ void store_unit(char* to, const float* rows, int lane
     // Without dilation a block further on is a constant.
     const int place = Plan::DILATION == 1 || HALO == 0 ? 4 * q + e : places.own[e];
     *reinterpret_cast<float4*>(to + place * BLOCK) = make_float4(value[0], value[1], value[2], value[3]);
-    if (HALO > 0 && 4 * q + e < Plan::HALO) {
+    if (HALO > 0 && 4 * q + e < Plan::REACH) {
       const int again = Plan::DILATION == 1 ? S + 4 * q + e : places.again[e];
       *reinterpret_cast<float4*>(to + again * BLOCK) = make_float4(value[1], value[2], value[3], value[4]);
     }

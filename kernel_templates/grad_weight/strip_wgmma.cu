@@ -24,7 +24,8 @@ arch      = "sm_90a"
 STRIP     = {values = [0, 8, 16], default = 0, help = "positions of a strip: 8 strips are a tile; 0: as the halo needs"}
 CONSUMERS = {values = [1, 2, 3], default = 3, help = "warpgroups that multiply, at most"}
 U_TILES   = {values = [1, 2], default = 1, help = "times 64 channels of a block"}
-COLUMNS   = {values = [128, 256], default = 256, help = "taps times channels of one product, at most"}
+COLUMNS   = {values = [96, 128, 160, 256], default = 256, help = "taps times channels of one product, at most"}
+U         = {values = [0, 1, 2], default = 0, help = "not shifted is: 1 the input, 2 grad_output, 0: as less is wasted"}
 STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at once, as far as they fit"}
 ROLL      = {values = [0, 1], default = 1, help = "1: rows that the next tile meets again stay in shared memory"}
 PAIR      = {values = [1, 2], default = 2, help = "2: two rows of an operand of at most 32 channels side by side"}
@@ -42,12 +43,14 @@ ci_parts = "ceil_div(ceil_div(ci, 8), COLUMNS // 8 // taps)"
 co_parts = "ceil_div(ceil_div(co, 8), COLUMNS // 8 // taps)"
 ci_work = "ceil_div(ci, 64) * co_parts * ceil_div(co, 8 * co_parts)"
 co_work = "ceil_div(co, 64) * ci_parts * ceil_div(ci, 8 * ci_parts)"
-u_is_gy = "unit and co_work < ci_work"
+u_is_gy = "unit and (U == 2 if U > 0 else co_work < ci_work)"
 cu = "co if u_is_gy else ci"
 cv = "ci if u_is_gy else co"
 v_parts = "ci_parts if u_is_gy else co_parts"
 v_channels = "8 * ceil_div(cv, 8 * v_parts)"
 n = "layer.kernel_w * v_channels"
+low = "layer.padding_w - halo if u_is_gy else -layer.padding_w"
+reach = "halo + low % 4 if halo + low % 4 <= strip else halo"
 u_tiles = "min(U_TILES, ceil_div(cu, 64))"
 wide = "max(1, CONSUMERS // u_tiles)"
 most_slabs = "wide * max(1, (112 if u_tiles * wide > 2 else 192) * 2 // n)"
@@ -62,10 +65,10 @@ ring = "rows_h + pair - 1"
 block_groups = "1 if rows_h < taps_h else ceil_div(groups, ceil_div(groups, max(1, most_slabs // ring)))"
 slabs = "ceil_div(block_groups * ring, wide)"
 behind = "(rows_h - 1) * (layer.dilation_h if rolls else 1)"
-v_row = "32 * block_groups * (strip + halo) * v_channels"
+v_row = "32 * block_groups * (strip + reach) * v_channels"
 two_stages = "2 * u_tiles * u_chunk + ceil_div(2 * pair + behind, pair) * pair * v_row"
 units = "(strip // 8) * (u_tiles * pair * u_eights + block_groups * pair * v_channels // 8)"
-raw_pitch = "ceil_div(halo, 4) * 4 + (64 if ceil_div(halo, 4) % 2 == 1 else 68)"
+raw_pitch = "ceil_div(reach, 4) * 4 + (64 if ceil_div(reach, 4) % 2 == 1 else 68)"
 raw_bytes = "COPY_WARPS * ceil_div(units, COPY_WARPS) * 32 * raw_pitch"
 consumers = "u_tiles * ceil_div(block_groups * ring, slabs)"
 threads = "128 * consumers + 32 * COPY_WARPS"
@@ -139,13 +142,15 @@ __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) stri
   if (warpgroup < Plan::CONSUMERS) {
     if constexpr (Shape::TRADES) take_registers<Shape::OWN>();
     const int u_tile = warpgroup % Plan::U_TILES, own = warpgroup / Plan::U_TILES;
-    multiply_rolling_share<Plan, Tune::precision>(
-        matrix_descriptor(shared + u_tile * Plan::U_CHUNK, 128, 256),
-        matrix_descriptor(shared + STAGES * Plan::U_STAGE, 128, 256), barriers,
-        RollingSteps<Plan>(sizes, begin, end), own * SLABS,
-        partials + share * Plan::SLOT +
-            ((1LL * block_tile * Plan::WARPGROUPS + own) * Plan::U_TILES + u_tile) * (16 * Plan::N * SLABS) +
-            threadIdx.x % 128);
+    const unsigned long long u_at = matrix_descriptor(shared + u_tile * Plan::U_CHUNK, 128, 256);
+    const unsigned long long v_at = matrix_descriptor(shared + STAGES * Plan::U_STAGE, 128, 256);
+    float4* const slot = partials + share * Plan::SLOT + threadIdx.x % 128 +
+                         ((1LL * block_tile * Plan::WARPGROUPS + own) * Plan::U_TILES + u_tile) * (16 * Plan::N * SLABS);
+    const RollingSteps<Plan> steps(sizes, begin, end);
+    if (Plan::LAST_SLABS == SLABS || own < Plan::WARPGROUPS - 1)
+      multiply_rolling_share<Plan, Tune::precision, SLABS>(u_at, v_at, barriers, steps, own * SLABS, slot);
+    else
+      multiply_rolling_share<Plan, Tune::precision, Plan::LAST_SLABS>(u_at, v_at, barriers, steps, own * SLABS, slot);
   } else {
     if constexpr (Shape::TRADES) give_registers<Shape::LEFT>();
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0) - 4 * Plan::CONSUMERS;
