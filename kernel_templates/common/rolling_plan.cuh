@@ -89,9 +89,10 @@ struct RollingSteps {
         warm(Plan::WARM_UP) {
     h = int(begin % heights);
   }
+  __device__ __forceinline__ bool warms() const { return Plan::WARM_UP > 0 && warm > 0; }
   // True where a column ends.
   __device__ __forceinline__ bool advance() {
-    if (warm > 0) {
+    if (warms()) {
       --warm;
       return false;
     }
@@ -115,7 +116,7 @@ struct RollingWalk : RollingSteps<Plan> {
     d = int(column / row_tiles % u_d);
     n = column / row_tiles / u_d;
   }
-  __device__ __forceinline__ int row() const { return (this->h - this->warm) * Plan::PAIR; }
+  __device__ __forceinline__ int row() const { return (Plan::WARM_UP > 0 ? this->h - this->warm : this->h) * Plan::PAIR; }
   __device__ __forceinline__ void next(int row_tiles) {
     if (!this->advance()) return;
     if (++w < row_tiles) return;

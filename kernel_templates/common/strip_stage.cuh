@@ -129,9 +129,32 @@ struct BlockOperands {
   int group, u_part0, v_group0, shift0;
 };
 
-// Constants decide as much of it as they can. `unit` counts from the first of its operand.
+// Which eight channels of an operand, which half of their tile, and which of what else is staged: U's part or row, V's
+// group and row.
+struct StripUnit {
+  int half, eight, more;
+};
+
+// Unit `turn` * COPY_WARPS + warp of all, or the same, counted from the first of its operand. Constants decide as much as they can.
+template <class Layer, class Tune, bool of_u>
+__device__ __forceinline__ StripUnit unit_of(int turn, int warp) {
+  using Units = StripUnits<Layer, Tune>;
+  constexpr int EIGHTS = of_u ? Units::Plan::U_EIGHTS : Units::V_EIGHTS, PER = Units::HALVES * EIGHTS;
+  constexpr int WARPS = Tune::COPY_WARPS, FIRST = of_u ? 0 : Units::OF_U;
+  unsigned within, more;
+  if constexpr (PER % WARPS == 0 && FIRST % WARPS == 0) {
+    const unsigned base = turn * WARPS - FIRST;
+    within = base % PER + warp, more = base / PER;
+  } else {
+    const unsigned unit = turn * WARPS + warp - FIRST;
+    within = unit % PER, more = unit / PER;
+  }
+  return {int(within % Units::HALVES), int(within / Units::HALVES), int(more)};
+}
+
+// Its rows in the tensor.
 template <class Layer, class Tune, bool of_u, class Walk>
-__device__ __forceinline__ StripRows rows_of_unit(unsigned unit, const Walk& at, const Sizes& sizes,
+__device__ __forceinline__ StripRows rows_of_unit(const StripUnit& unit, const Walk& at, const Sizes& sizes,
                                                   const BlockOperands& block, const float* tensor) {
   using Plan = RollingPlan<Layer, Tune>;
   using Units = StripUnits<Layer, Tune>;
@@ -141,24 +164,20 @@ __device__ __forceinline__ StripRows rows_of_unit(unsigned unit, const Walk& at,
   rows.length = of_input ? sizes.in_w : sizes.out_w;
   rows.plane = 1LL * depth * height * rows.length;
   constexpr int ALL = of_input ? Layer::in_channels : Layer::out_channels, OF_GROUP = of_input ? Plan::CI : Plan::CO;
-  const int half = unit % Units::HALVES;
-  unsigned rest = unit / Units::HALVES;
   int channel, d = at.d, h = at.row();
   bool there = true;
-  rows.first = at.w * Plan::TILE + half * 64;
+  rows.first = at.w * Plan::TILE + unit.half * 64;
   if constexpr (of_u) {
     if constexpr (Plan::PAIR == 2) {
-      h += rest / Plan::U_EIGHTS;
-      rest %= Plan::U_EIGHTS;
+      h += unit.more;
       there = h < height;
     }
-    channel = block.u_part0 * 64 + rest * 8;
+    channel = (block.u_part0 + (Plan::PAIR == 2 ? 0 : unit.more)) * 64 + unit.eight * 8;
     rows.channels = Units::U_WHOLE ? 8 : Plan::CU - channel;
   } else {
-    const unsigned eight = rest % Units::V_EIGHTS;
-    rest /= Units::V_EIGHTS;
-    const int e = rest % Plan::PAIR, v_group = block.v_group0 + rest / Plan::PAIR;
-    channel = v_group % Plan::V_PARTS * Plan::V_CHANNELS + eight * 8;
+    const int e = unit.more % Plan::PAIR, v_group = block.v_group0 + unit.more / Plan::PAIR;
+    const int part = Plan::GROUPS == Plan::V_PARTS ? v_group : v_group % Plan::V_PARTS;
+    channel = part * Plan::V_CHANNELS + unit.eight * 8;
     if constexpr (!Units::SAME_ROW) {
       const int column = v_group / Plan::V_PARTS;  // kd, and kh where rows do not roll
       const int kd = column / (Layer::kernel_h / Plan::TAPS_H);
@@ -184,16 +203,12 @@ __device__ __forceinline__ StripRows rows_of_unit(unsigned unit, const Walk& at,
   return rows;
 }
 
-// Where the eight rows of a unit begin: in U's stage, or in V's ring from the step's first row on.
-template <class Layer, class Tune, bool of_u>
-__device__ __forceinline__ int place_of_unit(unsigned unit) {
-  using Plan = RollingPlan<Layer, Tune>;
-  using Units = StripUnits<Layer, Tune>;
-  constexpr int EIGHTS = of_u ? Plan::U_EIGHTS : Units::V_EIGHTS;
-  const int half = unit % Units::HALVES, rest = unit / Units::HALVES, eight = rest % EIGHTS, more = rest / EIGHTS;
-  const int chunk = of_u ? (Plan::PAIR == 2 ? more * 32 * 32 : more * Plan::U_CHUNK)
-                         : more % Plan::PAIR * Plan::V_ROW + more / Plan::PAIR * Plan::V_CHUNK;
-  return chunk + eight * 256 + half * 128;
+// Where its eight rows begin: in U's stage, or in V's ring from the step's first row on.
+template <class Plan, bool of_u>
+__device__ __forceinline__ int place_of_unit(const StripUnit& unit) {
+  const int more = of_u ? (Plan::PAIR == 2 ? unit.more * 32 * 32 : unit.more * Plan::U_CHUNK)
+                        : unit.more % Plan::PAIR * Plan::V_ROW + unit.more / Plan::PAIR * Plan::V_CHUNK;
+  return more + unit.eight * 256 + unit.half * 128;
 }
 
 // One warp's part of all steps of a share. `raw`: its own ring of Units::PER_WARP units, copied one step ahead; `stages`:
@@ -212,16 +227,16 @@ __device__ __forceinline__ void stage_strips_by(char* stages, unsigned barriers,
     return Units::OF_U % WARPS == 0 ? i < Units::OF_U / WARPS : unit < Units::OF_U;
   };
   const auto copy = [&](int i) {
-    const int lane = fresh(threadIdx.x % 32), unit = i * WARPS + fresh(warp);
+    const int lane = fresh(threadIdx.x % 32), own = fresh(warp), unit = i * WARPS + own;
     if (next.left > 0) {
       float* to = raw + i * Units::FLOATS;
       if (is_of_u(i, unit)) {
-        if (next.warm == 0)
+        if (!next.warms())
           copy_unit<U_WIDTH, 0, Units::PITCH, Units::U_WHOLE>(
-              to, rows_of_unit<Layer, Tune, true>(unit, next, sizes, block, u), lane);
+              to, rows_of_unit<Layer, Tune, true>(unit_of<Layer, Tune, true>(i, own), next, sizes, block, u), lane);
       } else if (Units::ALL % WARPS == 0 || unit < Units::ALL) {
         copy_unit<V_WIDTH, Units::HALO, Units::PITCH, Units::V_WHOLE>(
-            to, rows_of_unit<Layer, Tune, false>(unit - Units::OF_U, next, sizes, block, v), lane);
+            to, rows_of_unit<Layer, Tune, false>(unit_of<Layer, Tune, false>(i, own), next, sizes, block, v), lane);
       }
     }
     cp_async_commit();
@@ -232,23 +247,23 @@ __device__ __forceinline__ void stage_strips_by(char* stages, unsigned barriers,
   int stage = 0, parity = 1, v_row = 0;
 #pragma unroll 1
   while (next.left > 0) {
-    const bool with_u = next.warm == 0;
+    const bool with_u = !next.warms();
     next.next(row_tiles);
     mbarrier_wait(barriers + 8 * (Plan::STAGES + stage), parity);
 #pragma unroll SPELLED
     for (int i = 0; i < Units::PER_WARP; ++i) {
-      const int lane = fresh(threadIdx.x % 32), unit = i * WARPS + fresh(warp);
+      const int lane = fresh(threadIdx.x % 32), own = fresh(warp), unit = i * WARPS + own;
       cp_async_wait<Units::PER_WARP - 1>();
       __syncwarp();
       const float* from = raw + i * Units::FLOATS;
       if (is_of_u(i, unit)) {
         if (with_u)
           store_unit<Plan, 0, Units::PITCH, Plan::U_BLOCK>(
-              stages + stage * Plan::U_STAGE + place_of_unit<Layer, Tune, true>(unit), from, lane, places, one);
+              stages + stage * Plan::U_STAGE + place_of_unit<Plan, true>(unit_of<Layer, Tune, true>(i, own)), from, lane, places, one);
       } else if (Units::ALL % WARPS == 0 || unit < Units::ALL) {
         store_unit<Plan, Units::HALO, Units::PITCH, Plan::V_BLOCK>(
             stages + Plan::STAGES * Plan::U_STAGE + v_row * Plan::V_ROW +
-                place_of_unit<Layer, Tune, false>(unit - Units::OF_U),
+                place_of_unit<Plan, false>(unit_of<Layer, Tune, false>(i, own)),
             from, lane, places, one);
       }
       __syncwarp();
