@@ -186,7 +186,7 @@ def _measure_cuda(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: f
         one_ms = 1e3 * (time.perf_counter() - start_s) / turns
         for i, first, last in taken:
             samples[i].append(first.elapsed_time(last))
-        slowed += [_slowed_down(index)] * turns
+        slowed += [slowed_down(device)] * turns
         for watch in watches:
             watch.after()
         stop = _why_stop(samples, effort, begin, wall_s)
@@ -230,9 +230,9 @@ def _head_start() -> None:
     torch.cuda._sleep(_HOT_HEAD_START)
 
 
-def _slowed_down(index: int) -> bool:
-    """True when NVML says that the clocks are held down just now; False also where NVML does not answer."""
-    nvml = _nvml(index)
+def slowed_down(device: str) -> bool:
+    """True when NVML says that the GPU's clocks are held down just now; False also where NVML does not answer."""
+    nvml = _nvml(torch.device(device).index or 0) if device != "cpu" else None
     if nvml is None:
         return False
     library, handle = nvml

@@ -31,6 +31,7 @@ from .process import Ended, Raised
 from .trialrun import TrialRun
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
+_LEAST_TURNS = 5                # below it there is no spread
 _BATCH_S = {"cpu": 0.05, "cuda": 0.03}
 _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
@@ -131,6 +132,7 @@ class _Bench:
         for contestant in modes.values():
             self._batch(contestant, min(calls, 3))
         samples: dict[str, list[float]] = {name: [] for name in modes}
+        slowed: list[bool] = []
         checked = set(self.random.sample(range(turns), min(_CHECKED, turns)))
         for turn in range(turns):
             self.emit({"phase": "time", "text": f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(modes) - 1} "
@@ -142,13 +144,17 @@ class _Bench:
                 self._warm(modes[name], calls)
                 taken_s = self._batch(modes[name], calls, check=not name and turn in checked)
                 samples[name].append(1e3 * max(taken_s - empty_s, 0.02 * taken_s) / calls)
-        summaries = {name: timing.summary(taken, stop="samples", cold_l2=False) for name, taken in samples.items()}
+            slowed.append(timing.slowed_down(self.device))
+        kept, dropped = timing.without_slow(list(samples.values()), slowed, _LEAST_TURNS)
+        samples = dict(zip(samples, kept, strict=True))
+        summaries = {name: timing.summary(taken, stop="samples", cold_l2=False, dropped=dropped)
+                     for name, taken in samples.items()}
         for name, party in self.parties.items():
             if name != _CANDIDATE:
                 party.process.ask("drop_ways")
         self.slots = None
         return {"ours": summaries[""], "samples": samples[""], "calls": calls, "checked": len(checked),
-                "precision": max(self.seen, key=_LOOSER.index), "left_out": self.left_out,
+                "throttled": sum(slowed), "precision": max(self.seen, key=_LOOSER.index), "left_out": self.left_out,
                 "baselines": [{"name": LADDER[key].name, "key": key, "timing": summaries[key], "samples": samples[key],
                                "precision": way.precision, "process": way.process, "kernels": [],
                                "drop_in": LADDER[key].drop_in,
