@@ -40,6 +40,7 @@ _CHANGED = 8                    # elements of the input that are new in each cal
 _CHECKED = 3                    # batches of the candidate of which one call is compared
 _SLOT_SHARE = 0.2               # of free memory
 _MOST_SLOT_BYTES = {"cpu": 1 << 29, "cuda": 24 << 30}
+_CHUNK = 1 << 24                # elements compared at once
 _LOOSE = 10                     # times the tolerance of tf32: beyond it a result is another one
 _LOOSER = ("fp64", "ieee", "tf32", "fp16", "bf16")  # from the strictest to the loosest
 _PRECISION = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
@@ -269,6 +270,8 @@ class _Bench:
         _, (kept, inputs) = self._called(who, 1, look=True, change=False)
         if self.first_truth is None:
             self.first_truth = self._truth(inputs)
+            if self.device != "cpu" and 4 * sum(t.nbytes for t in self.first_truth) < torch.cuda.mem_get_info(self.device)[0]:
+                self.first_truth = [t.to(self.device) for t in self.first_truth]
         return self._class([d for d, _, _ in self._distances(kept, self.first_truth, who.strides)])
 
     def _class(self, distances: list[float]) -> str:
@@ -326,11 +329,9 @@ class _Bench:
             kind = getattr(torch, dtype)
             size = kind.itemsize * torch.Size(shape).numel()
             got = kept[start:start + size].view(kind)
-            got = (got.as_strided(shape, strides[place], got.storage_offset()) if strides else got.view(shape)).cpu().double()
+            got = got.as_strided(shape, strides[place], got.storage_offset()) if strides else got.view(shape)
             start += _rounded(size)
-            truth = truth.double()
-            found.append((float((got - truth).norm() / max(float(truth.norm()), 1e-300)),
-                          float((got - truth).abs().max()) if got.numel() else 0.0, float(truth.square().mean().sqrt())))
+            found.append(_distance(got, truth))
         return found
 
     def _allowed(self, precision: str) -> float:
@@ -343,6 +344,20 @@ class _Bench:
         if workload is None or len(names) != len(self.kinds):
             return [allowed_rel_l2(precision, 1 << 20)] * len(self.kinds)
         return [allowed_rel_l2(precision, max(1, reduction_length(workload, name))) for name in names]
+
+
+def _distance(got: torch.Tensor, truth: torch.Tensor) -> tuple[float, float, float]:
+    """(relative L2, largest, rms of the truth), computed where `got` is, a chunk at a time. A NaN comes through."""
+    got, truth = got.reshape(-1), truth.reshape(-1)
+    off, size, largest = (torch.zeros((), dtype=torch.float64, device=got.device) for _ in range(3))
+    for start in range(0, got.numel(), _CHUNK):
+        expected = truth[start:start + _CHUNK].to(got.device).double()
+        difference = got[start:start + _CHUNK].double() - expected
+        off += difference.square().sum()
+        size += expected.square().sum()
+        largest = torch.maximum(largest, difference.abs().max())
+    return (float(off.sqrt()) / max(float(size.sqrt()), 1e-300), float(largest),
+            float((size / max(1, got.numel())).sqrt()))
 
 
 def _same_where_equal(places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
