@@ -26,8 +26,9 @@ from ..core.trial import Status
 from ..core.variants import TEMPLATES, find
 from ..core.verdict import FASTER
 from .check import CheckRequest, check, held, workload_reference
+from .devices import resolve_device
 from .run import RunRequest
-from .runner import Runner, resolve_device
+from .runner import Runner
 from .session import TRIALS, Session
 
 RED_TEAM = Path(__file__).resolve().parents[1] / "red_team"
