@@ -14,32 +14,59 @@ struct RollingTune : Tune {
   static constexpr int STRIP = Tune::STRIP ? Tune::STRIP : HALO <= 8 ? 8 : 16;
 };
 
-template <class Tune>
+// What the tunables leave open (0). So many columns that the sums of three warpgroups fit into registers beside one
+// another. And the input as U unless grad_output saves more than a fifth of the products: grad_output's rows are
+// longer, often by the first positions of one tile more.
+template <class Layer, class Tune>
 struct RollingChoices {
-  static constexpr int MOST_N = Tune::COLUMNS, WHICH_U = Tune::U, ALIGN = 4;  // copies of 16 bytes
+  static constexpr int MOST_N = Tune::COLUMNS ? Tune::COLUMNS : Layer::kernel_w > 25 ? 8 * Layer::kernel_w : 200;
+  static constexpr int ALIGN = 4;  // copies of 16 bytes
+  static constexpr bool EVEN = Tune::COLUMNS == 0;
+  // Rolling: V's rows for neighbouring rows of U are neighbours too. A pair saves nothing where it has no two taps.
+  static constexpr bool ROLLS = Tune::ROLL && Layer::stride_h == 1;
+  static constexpr __host__ __device__ bool pairs(int u_channels) {
+    return ROLLS && u_channels <= 32 && Layer::dilation_h == 1 && Layer::kernel_h > 1;
+  }
+  static constexpr __host__ __device__ long long products(int work, int u_channels) {
+    return 1LL * work * (pairs(u_channels) ? Layer::kernel_h + 1 : 2 * Layer::kernel_h);
+  }
+  static constexpr __host__ __device__ bool u_is_gy(int with_gy, int with_input) {
+    return Tune::U ? Tune::U == 2
+                   : 5 * products(with_gy, Layer::out_channels / Layer::groups) <
+                         4 * products(with_input, Layer::in_channels / Layer::groups);
+  }
 };
 
 template <class Layer, class Tune, int RESERVED = 0>
-struct RollingPlan : StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, RollingChoices<Tune>> {
-  using Strips = StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, RollingChoices<Tune>>;
+struct RollingPlan : StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, RollingChoices<Layer, Tune>> {
+  using Choices = RollingChoices<Layer, Tune>;
+  using Strips = StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, Choices>;
   static constexpr int REACH = Strips::HALO + Strips::EXTRA;  // of shifts, in blocks
   static_assert(!Strips::SPLIT && REACH <= Strips::STRIP, "shifted blocks come from the strip that follows");
 
-  static constexpr int WIDE = Tune::CONSUMERS / Strips::U_TILES < 1 ? 1 : Tune::CONSUMERS / Strips::U_TILES;
-  static constexpr int MOST_SUMS = Strips::U_TILES * WIDE > 2 ? 112 : 192;  // registers of a thread for sums
-  static constexpr int MOST_OWN = MOST_SUMS / (Strips::N / 2) < 1 ? 1 : MOST_SUMS / (Strips::N / 2);
-  static constexpr int MOST_SLABS = WIDE * MOST_OWN;
-
-  // Rolling: V's rows for neighbouring rows of U are neighbours too. A pair saves nothing where it has no two taps.
-  static constexpr bool ROLLS = Tune::ROLL && Layer::stride_h == 1;
-  static constexpr int PAIR = Tune::PAIR == 2 && ROLLS && Strips::CU <= 32 && Layer::dilation_h == 1 &&
-                              Layer::kernel_h > 1 && MOST_SLABS > 2 ? 2 : 1;
+  static constexpr bool ROLLS = Choices::ROLLS, PAIRS = Choices::pairs(Strips::CU);
+  static constexpr int TAPS_H = ROLLS ? Layer::kernel_h : 1;
+  // By so many warpgroups that multiply: beside one another, the slabs (below) of all of them, and into how many blocks
+  // the taps along h are cut.
+  static constexpr __host__ __device__ int wide(int consumers) {
+    return consumers / Strips::U_TILES < 1 ? 1 : consumers / Strips::U_TILES;
+  }
+  static constexpr __host__ __device__ int most_slabs(int consumers) {
+    const int sums = Strips::U_TILES * wide(consumers) > 2 ? 112 : 192;  // registers of a thread
+    return wide(consumers) * (sums / (Strips::N / 2) < 1 ? 1 : sums / (Strips::N / 2));
+  }
+  static constexpr __host__ __device__ int cuts_of_h(int consumers) {
+    const int rows = most_slabs(consumers) - PAIRS;
+    return ceil_div(TAPS_H, rows < 1 ? 1 : rows);
+  }
+  static constexpr int MOST_CONSUMERS = Tune::CONSUMERS ? Tune::CONSUMERS : cuts_of_h(2) < cuts_of_h(3) ? 2 : 3;
+  static constexpr int WIDE = wide(MOST_CONSUMERS), MOST_SLABS = most_slabs(MOST_CONSUMERS);
+  static constexpr int PAIR = PAIRS && MOST_SLABS > 2 ? 2 : 1;
   static constexpr int U_EIGHTS = ceil_div(Strips::CU < 64 ? Strips::CU : 64, 8);
   static constexpr int U_CHANNELS = PAIR == 2 ? 32 + 8 * U_EIGHTS : 8 * U_EIGHTS;
   static constexpr int U_BLOCK = U_CHANNELS * 32, U_CHUNK = Strips::STRIP * U_BLOCK;
 
   // A group: what a block stages of V for one row; a slab: the products of one group and one row of the ring.
-  static constexpr int TAPS_H = ROLLS ? Layer::kernel_h : 1;
   static constexpr int GROUPS = Layer::kernel_d * (Layer::kernel_h / TAPS_H) * Strips::V_PARTS;
   static constexpr int ROWS_H = Strips::evenly(TAPS_H, MOST_SLABS - (PAIR - 1));  // taps along h of a block
   static constexpr int RING = ROWS_H + PAIR - 1;                                  // rows that a tile meets
@@ -76,6 +103,18 @@ struct RollingPlan : StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, Rollin
   static constexpr __host__ __device__ int tap_of_row(int shift) {
     return Strips::U_IS_GY ? Layer::kernel_h - 1 - shift : shift;
   }
+};
+
+// How the registers of a multiprocessor are divided: a block starts with as many for each thread, then the COPY warps
+// that copy hand some of theirs to the warpgroups that multiply.
+template <class Plan, int COPY>
+struct RollingRegisters {
+  static constexpr int THREADS = Plan::THREADS + 32 * COPY;
+  static constexpr int FAIR = 65536 / THREADS / 8 * 8, ENTRY = FAIR < 248 ? FAIR : 248;
+  static constexpr int SUMS = ceil_div(Plan::SLABS * Plan::N / 2 + 32, 8) * 8;
+  static constexpr int OWN = SUMS > 240 ? 240 : SUMS < ENTRY ? ENTRY : SUMS;
+  static constexpr int LEFT = (ENTRY * (THREADS / 32) - OWN * (Plan::THREADS / 32)) / COPY / 8 * 8;
+  static constexpr bool TRADES = OWN > ENTRY, SUFFICE = LEFT >= 56 && Plan::N / 2 + 26 <= ENTRY;
 };
 
 // What the warps that multiply know of the walk: tiles of U left, and those of a column (PAIR rows of U each), each

@@ -7,10 +7,13 @@
 #pragma once
 #include "common/problem.cuh"
 
-// What a variant may choose: columns of V that a product takes at most; U (0: as less is multiplied in vain, 1: the
-// input, 2: grad_output); positions of which V's tiles begin at a multiple.
+// What a variant may choose: columns of V that a product takes at most; whether V is cut into one part more where that
+// leaves none half empty; positions of which V's tiles begin at a multiple; and, where either tensor may be U, whether
+// it is grad_output. For that it is told what is multiplied with either of them as U.
 struct StripDefaults {
-  static constexpr int MOST_N = 256, WHICH_U = 0, ALIGN = 1;
+  static constexpr int MOST_N = 256, ALIGN = 1;
+  static constexpr bool EVEN = false;
+  static constexpr __host__ __device__ bool u_is_gy(int with_gy, int with_input) { return with_gy < with_input; }
 };
 
 // RESERVED: bytes of shared memory that are not for stages.
@@ -34,14 +37,14 @@ struct StripPlan {
     int parts = 1;
     while (KERNEL * eights(ceil_div(channels, parts)) > (SPLIT && Choices::MOST_N > 192 ? 192 : Choices::MOST_N))
       ++parts;
-    return parts;
+    const int all = eights(channels) / 8;
+    return Choices::EVEN && all % parts != 0 && all % (parts + 1) == 0 ? parts + 1 : parts;
   }
   static constexpr __host__ __device__ int work(int u, int v) {
     return ceil_div(u, 64) * parts_of(v) * eights(ceil_div(v, parts_of(v)));
   }
   static constexpr bool UNIT = Layer::stride_d == 1 && Layer::stride_h == 1;
-  static constexpr bool U_IS_GY =
-      UNIT && (Choices::WHICH_U ? Choices::WHICH_U == 2 : work(CO, CI) < work(CI, CO));
+  static constexpr bool U_IS_GY = UNIT && Choices::u_is_gy(work(CO, CI), work(CI, CO));
   static constexpr int CU = U_IS_GY ? CO : CI, CV = U_IS_GY ? CI : CO;
   // Along w: V's first position for U's position 0, and the tap that shift number s stands for.
   // A tile begins EXTRA positions earlier where its first one is no multiple of ALIGN and the strip has room for that.

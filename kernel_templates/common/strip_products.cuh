@@ -1,4 +1,4 @@
-// What packed_wgmma and strip_wgmma share: the walk over tiles, and the warpgroups that multiply.
+// The walk of packed_wgmma over tiles, and its warpgroups that multiply; what they share with strip_wgmma's.
 #pragma once
 #include "common/strip_plan.cuh"
 #include "common/wgmma.cuh"
@@ -44,9 +44,8 @@ __device__ __forceinline__ void add_in_memory(float4* to, const float4& more) {
 
 // The products of one warpgroup over all tiles of its share, one stage after the other: stages * 8 bytes of `full`
 // barriers, then as many of `empty`, lie at `barriers`. u and v describe block 0 of its operands in stage 0.
-// STORED: other threads filled the stage with ordinary stores; bulk copies need no fence.
 // release(stage, parity) is called by all threads once their warp's products of a stage are done.
-template <class Plan, Precision precision, class Scalar, bool STORED, class Release>
+template <class Plan, Precision precision, class Scalar, class Release>
 __device__ __forceinline__ void multiply_strips_of_share(unsigned long long u, unsigned long long v, unsigned barriers,
                                                          long long tiles, float4* slot, const Release& release) {
   constexpr int N = Plan::N, SLABS = Plan::SLABS;
@@ -86,7 +85,6 @@ __device__ __forceinline__ void multiply_strips_of_share(unsigned long long u, u
 #pragma unroll 1
   for (long long tile = 0; tile < tiles; ++tile) {
     mbarrier_wait(barriers + 8 * stage, parity);
-    if constexpr (STORED) products_see_writes();
     wgmma_fence();
     const unsigned long long u_at = u + stage * (Plan::STAGE >> 4), v_at = v + stage * (Plan::STAGE >> 4);
 #pragma unroll

@@ -23,7 +23,6 @@ struct StripUnits {
   static constexpr int HALVES = Plan::STRIP / 8, V_EIGHTS = Plan::V_CHANNELS / 8;
   static constexpr int OF_U = HALVES * Plan::U_TILES * Plan::PAIR * Plan::U_EIGHTS;
   static constexpr int ALL = OF_U + HALVES * Plan::BLOCK_GROUPS * Plan::PAIR * V_EIGHTS;
-  static constexpr int PER_WARP = ceil_div(ALL, Tune::COPY_WARPS);
   static constexpr int HALO = ceil_div(Plan::REACH, 4) * 4;
   // Eight lanes that read 16 bytes of eight rows meet all banks: the pitch is 4 modulo 8.
   static constexpr int PITCH = HALO % 8 == 4 ? 64 + HALO : 68 + HALO;
@@ -32,7 +31,13 @@ struct StripUnits {
   static constexpr bool V_WHOLE = Plan::V_PARTS * Plan::V_CHANNELS == Plan::CV;
   static constexpr bool SAME_ROW = Plan::ROWS == 1 && Layer::padding_d == 0 && Layer::padding_h == 0 &&
                                    Layer::stride_d == 1 && Layer::stride_h == 1;
-  static constexpr int FLOATS = 8 * PITCH, BYTES = 4 * Tune::COPY_WARPS * PER_WARP * FLOATS;
+  static constexpr int FLOATS = 8 * PITCH;
+  // Warps that copy; where the config leaves it open, eight if registers and shared memory suffice, else four.
+  static constexpr __host__ __device__ int bytes(int warps) { return 4 * warps * ceil_div(ALL, warps) * FLOATS; }
+  static constexpr bool EIGHT = Plan::CONSUMERS <= 2 && RollingRegisters<Plan, 8>::SUFFICE &&
+                                Plan::bytes(2) + bytes(8) <= Plan::ROOM;
+  static constexpr int WARPS = Tune::COPY_WARPS ? Tune::COPY_WARPS : EIGHT ? 8 : 4;
+  static constexpr int PER_WARP = ceil_div(ALL, WARPS), BYTES = bytes(WARPS);
 };
 
 // Eight rows (channels), `plane` elements apart; `first` is the position of column 0 in a row of `length`.
@@ -135,12 +140,12 @@ struct StripUnit {
   int half, eight, more;
 };
 
-// Unit `turn` * COPY_WARPS + warp of all, or the same, counted from the first of its operand. Constants decide as much as they can.
+// Unit `turn` * WARPS + warp of all, or the same, counted from the first of its operand. Constants decide as much as they can.
 template <class Layer, class Tune, bool of_u>
 __device__ __forceinline__ StripUnit unit_of(int turn, int warp) {
   using Units = StripUnits<Layer, Tune>;
   constexpr int EIGHTS = of_u ? Units::Plan::U_EIGHTS : Units::V_EIGHTS, PER = Units::HALVES * EIGHTS;
-  constexpr int WARPS = Tune::COPY_WARPS, FIRST = of_u ? 0 : Units::OF_U;
+  constexpr int WARPS = Units::WARPS, FIRST = of_u ? 0 : Units::OF_U;
   unsigned within, more;
   if constexpr (PER % WARPS == 0 && FIRST % WARPS == 0) {
     const unsigned base = turn * WARPS - FIRST;
@@ -221,8 +226,11 @@ __device__ __forceinline__ void stage_strips_by(char* stages, unsigned barriers,
                                                 const float* v, float one) {
   using Units = StripUnits<Layer, Tune>;
   // As many units are spelled out: then constants decide what each of them is.
-  constexpr int SPELLED = Units::PER_WARP <= 8 ? Units::PER_WARP : 1, WARPS = Tune::COPY_WARPS;
-  const auto fresh = [](int value) { return SPELLED > 1 && Plan::DILATION == 1 ? value : computed_anew(value); };
+  constexpr int SPELLED = Units::PER_WARP <= 8 ? Units::PER_WARP : 1, WARPS = Units::WARPS;
+  // With few registers and units of a turn that are not all of one operand, ptxas 13.0 spills what it carries along.
+  constexpr bool TIGHT = RollingRegisters<Plan, WARPS>::LEFT <= 80 && (Units::OF_U % WARPS || Units::ALL % WARPS);
+  constexpr bool CARRIES = SPELLED > 1 && Plan::DILATION == 1 && !TIGHT;
+  const auto fresh = [](int value) { return CARRIES ? value : computed_anew(value); };
   const auto is_of_u = [](int i, int unit) {
     return Units::OF_U % WARPS == 0 ? i < Units::OF_U / WARPS : unit < Units::OF_U;
   };
@@ -259,7 +267,8 @@ __device__ __forceinline__ void stage_strips_by(char* stages, unsigned barriers,
       if (is_of_u(i, unit)) {
         if (with_u)
           store_unit<Plan, 0, Units::PITCH, Plan::U_BLOCK>(
-              stages + stage * Plan::U_STAGE + place_of_unit<Plan, true>(unit_of<Layer, Tune, true>(i, own)), from, lane, places, one);
+              stages + stage * Plan::U_STAGE + place_of_unit<Plan, true>(unit_of<Layer, Tune, true>(i, own)),
+              from, lane, places, one);
       } else if (Units::ALL % WARPS == 0 || unit < Units::ALL) {
         store_unit<Plan, Units::HALO, Units::PITCH, Plan::V_BLOCK>(
             stages + Plan::STAGES * Plan::U_STAGE + v_row * Plan::V_ROW +

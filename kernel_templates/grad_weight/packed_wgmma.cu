@@ -151,8 +151,8 @@ __global__ void __launch_bounds__(StripPlan<Layer, Tune>::THREADS, 1) packed_wgm
     }
     __syncwarp();
   };
-  multiply_strips_of_share<Plan, Tune::precision, typename Layer::scalar, false>(u_first, v_first, barriers,
-                                                                                 end - begin, slot, release);
+  multiply_strips_of_share<Plan, Tune::precision, typename Layer::scalar>(u_first, v_first, barriers, end - begin, slot,
+                                                                          release);
 }
 
 template <class Layer, class Tune>

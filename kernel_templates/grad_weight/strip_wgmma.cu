@@ -2,7 +2,7 @@
 name      = "strip_wgmma"
 computes  = ["grad_weight"]
 after     = "packed_wgmma"
-idea      = "Strips are made in shared memory, by warps that do nothing else, so neither tensor is written again."
+idea      = "Strips are made in shared memory, by warps that do nothing else; rows that the next tile needs stay."
 precision = ["tf32"]
 layer     = ["constant"]
 needs     = [
@@ -11,25 +11,25 @@ needs     = [
   "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
   "min(layer.in_channels, layer.out_channels) // layer.groups >= 2",
   "halo <= strip",
-  "4 * consumers + COPY_WARPS <= 16",
+  "U < 2 or unit",
+  "4 * consumers + copy_warps <= 16",
   "copy_registers >= 56",
   "n // 2 + 26 <= entry",
   "two_stages + raw_bytes <= 224 * 1024",
-  "COLUMNS >= 8 * layer.kernel_w",
+  "columns >= 8 * layer.kernel_w",
 ]
 min_sm    = 90
 arch      = "sm_90a"
 
 [tune]
 STRIP     = {values = [0, 8, 16], default = 0, help = "positions of a strip: 8 strips are a tile; 0: as the halo needs"}
-CONSUMERS = {values = [1, 2, 3], default = 3, help = "warpgroups that multiply, at most"}
+CONSUMERS = {values = [0, 1, 2, 3], default = 0, help = "warpgroups that multiply, at most; 0: 2 or 3, as taps fit"}
 U_TILES   = {values = [1, 2], default = 1, help = "times 64 channels of a block"}
-COLUMNS   = {values = [96, 128, 160, 256], default = 256, help = "taps times channels of one product, at most"}
-U         = {values = [0, 1, 2], default = 0, help = "not shifted is: 1 the input, 2 grad_output, 0: as less is wasted"}
+COLUMNS   = {values = [0, 96, 128, 160, 256], default = 0, help = "taps x channels of a product; 0: evenly, up to 200"}
+U         = {values = [0, 1, 2], default = 0, help = "not shifted is: 1 the input, 2 grad_output, 0: either"}
 STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at once, as far as they fit"}
 ROLL      = {values = [0, 1], default = 1, help = "1: rows that the next tile meets again stay in shared memory"}
-PAIR      = {values = [1, 2], default = 2, help = "2: two rows of an operand of at most 32 channels side by side"}
-COPY_WARPS = {values = [4, 8], default = 4, help = "that bring tiles into shared memory"}
+COPY_WARPS = {values = [0, 4, 8], default = 0, help = "that bring tiles into shared memory; 0: 8 where they fit"}
 BLOCKS    = {values = [132, 264], default = 132, help = "about so many: positions are split among them"}
 
 [derived]
@@ -38,12 +38,21 @@ co = "layer.out_channels // layer.groups"
 unit = "layer.stride_d == 1 and layer.stride_h == 1"
 halo = "(layer.kernel_w - 1) * layer.dilation_w"
 strip = "STRIP if STRIP > 0 else 8 if halo <= 8 else 16"
-taps = "min(layer.kernel_w, COLUMNS // 8)"
-ci_parts = "ceil_div(ceil_div(ci, 8), COLUMNS // 8 // taps)"
-co_parts = "ceil_div(ceil_div(co, 8), COLUMNS // 8 // taps)"
+columns = "COLUMNS if COLUMNS > 0 else max(200, 8 * layer.kernel_w)"
+eights = "max(1, columns // 8 // layer.kernel_w)"
+ci_fit = "ceil_div(ceil_div(ci, 8), eights)"
+co_fit = "ceil_div(ceil_div(co, 8), eights)"
+ci_uneven = "COLUMNS == 0 and ceil_div(ci, 8) % ci_fit != 0 and ceil_div(ci, 8) % (ci_fit + 1) == 0"
+co_uneven = "COLUMNS == 0 and ceil_div(co, 8) % co_fit != 0 and ceil_div(co, 8) % (co_fit + 1) == 0"
+ci_parts = "ci_fit + (1 if ci_uneven else 0)"
+co_parts = "co_fit + (1 if co_uneven else 0)"
 ci_work = "ceil_div(ci, 64) * co_parts * ceil_div(co, 8 * co_parts)"
 co_work = "ceil_div(co, 64) * ci_parts * ceil_div(ci, 8 * ci_parts)"
-u_is_gy = "unit and (U == 2 if U > 0 else co_work < ci_work)"
+rolls = "ROLL == 1 and layer.stride_h == 1"
+pairing = "rolls and layer.dilation_h == 1 and layer.kernel_h > 1"
+ci_products = "ci_work * (layer.kernel_h + 1 if pairing and ci <= 32 else 2 * layer.kernel_h)"
+co_products = "co_work * (layer.kernel_h + 1 if pairing and co <= 32 else 2 * layer.kernel_h)"
+u_is_gy = "unit and (U == 2 if U > 0 else 5 * co_products < 4 * ci_products)"
 cu = "co if u_is_gy else ci"
 cv = "ci if u_is_gy else co"
 v_parts = "ci_parts if u_is_gy else co_parts"
@@ -52,13 +61,16 @@ n = "layer.kernel_w * v_channels"
 low = "layer.padding_w - halo if u_is_gy else -layer.padding_w"
 reach = "halo + low % 4 if halo + low % 4 <= strip else halo"
 u_tiles = "min(U_TILES, ceil_div(cu, 64))"
-wide = "max(1, CONSUMERS // u_tiles)"
+taps_h = "layer.kernel_h if rolls else 1"
+pairs = "1 if pairing and cu <= 32 else 0"
+slabs_of_2 = "max(1, 2 // u_tiles) * max(1, 384 // n)"
+slabs_of_3 = "max(1, 3 // u_tiles) * max(1, (224 if u_tiles == 1 else 384) // n)"
+two = "ceil_div(taps_h, max(1, slabs_of_2 - pairs)) < ceil_div(taps_h, max(1, slabs_of_3 - pairs))"
+wide = "max(1, (CONSUMERS if CONSUMERS > 0 else 2 if two else 3) // u_tiles)"
 most_slabs = "wide * max(1, (112 if u_tiles * wide > 2 else 192) * 2 // n)"
-rolls = "ROLL == 1 and layer.stride_h == 1"
-pair = "2 if PAIR == 2 and rolls and cu <= 32 and layer.dilation_h == 1 and layer.kernel_h > 1 and most_slabs > 2 else 1"
+pair = "2 if pairs == 1 and most_slabs > 2 else 1"
 u_eights = "min(8, ceil_div(cu, 8))"
 u_chunk = "32 * strip * (32 + 8 * u_eights if pair == 2 else 8 * u_eights)"
-taps_h = "layer.kernel_h if rolls else 1"
 groups = "layer.kernel_d * (layer.kernel_h // taps_h) * v_parts"
 rows_h = "ceil_div(taps_h, ceil_div(taps_h, max(1, most_slabs - (pair - 1))))"
 ring = "rows_h + pair - 1"
@@ -69,12 +81,17 @@ v_row = "32 * block_groups * (strip + reach) * v_channels"
 two_stages = "2 * u_tiles * u_chunk + ceil_div(2 * pair + behind, pair) * pair * v_row"
 units = "(strip // 8) * (u_tiles * pair * u_eights + block_groups * pair * v_channels // 8)"
 raw_pitch = "ceil_div(reach, 4) * 4 + (64 if ceil_div(reach, 4) % 2 == 1 else 68)"
-raw_bytes = "COPY_WARPS * ceil_div(units, COPY_WARPS) * 32 * raw_pitch"
 consumers = "u_tiles * ceil_div(block_groups * ring, slabs)"
-threads = "128 * consumers + 32 * COPY_WARPS"
+sums = "min(240, 8 * ceil_div(slabs * n // 2 + 32, 8))"
+entry_8 = "65536 // (128 * consumers + 256) // 8 * 8"
+left_8 = "(entry_8 * (4 * consumers + 8) - 4 * consumers * max(entry_8, sums)) // 64 * 8"
+eight = "consumers <= 2 and left_8 >= 56 and n // 2 + 26 <= entry_8 and two_stages + ceil_div(units, 8) * 256 * raw_pitch <= 224 * 1024"
+copy_warps = "COPY_WARPS if COPY_WARPS > 0 else 8 if eight else 4"
+raw_bytes = "copy_warps * ceil_div(units, copy_warps) * 32 * raw_pitch"
+threads = "128 * consumers + 32 * copy_warps"
 entry = "min(248, 65536 // threads // 8 * 8)"
-own_registers = "max(entry, min(240, 8 * ceil_div(slabs * n // 2 + 32, 8)))"
-copy_registers = "(entry * (4 * consumers + COPY_WARPS) - 4 * consumers * own_registers) // COPY_WARPS // 8 * 8"
+own_registers = "max(entry, sums)"
+copy_registers = "(entry * (4 * consumers + copy_warps) - 4 * consumers * own_registers) // copy_warps // 8 * 8"
 smem_bytes = "232448"
 */
 #include "common/grad_bias.cuh"
@@ -82,29 +99,24 @@ smem_bytes = "232448"
 #include "common/rolling_reduce.cuh"
 #include "common/strip_stage.cuh"
 
-// How the registers of a multiprocessor are divided: a block starts with as many for each thread, then the warps that
-// copy hand some of theirs to the warpgroups that multiply.
 template <class Layer, class Tune>
 struct StripWgmmaShape {
   using Units = StripUnits<Layer, Tune>;
   using Plan = RollingPlan<Layer, Tune, Units::BYTES>;
-  static constexpr int GROUPS = Plan::CONSUMERS, COPY = Tune::COPY_WARPS, THREADS = 128 * GROUPS + 32 * COPY;
-  static constexpr int FAIR = 65536 / THREADS / 8 * 8, ENTRY = FAIR < 248 ? FAIR : 248;
-  static constexpr int SUMS = ceil_div(Plan::SLABS * Plan::N / 2 + 32, 8) * 8;
-  static constexpr int OWN = SUMS > 240 ? 240 : SUMS < ENTRY ? ENTRY : SUMS;
-  static constexpr int LEFT = (ENTRY * (4 * GROUPS + COPY) - 4 * GROUPS * OWN) / COPY / 8 * 8;
-  static constexpr bool TRADES = OWN > ENTRY;
+  using Registers = RollingRegisters<Plan, Units::WARPS>;
+  static constexpr int THREADS = Registers::THREADS;
   static constexpr int SHARED_BYTES = Plan::SHARED_BYTES + Units::BYTES;
-  static_assert(!TRADES || LEFT >= 56, "the warps that copy need 56 registers");
+  static_assert(Registers::SUFFICE, "the warps that copy need 56 registers");
   static_assert(Plan::STAGES >= 2, "two stages of this config do not fit into shared memory");
 };
 
-// Against packed_wgmma, which reads and writes both tensors once more to bring them into strips: here COPY_WARPS warps
+// Against packed_wgmma, which reads and writes both tensors once more to bring them into strips: here some warps
 // do that on the way into shared memory. They copy rows as they are, one tile ahead, into a ring of their own, and
-// write them from there as strips; the warpgroups that multiply are the same.
+// write them from there as strips. A block walks along h, and rows of V that the next tile meets again stay where they
+// are (common/rolling_plan.cuh): that saves their reading, rounding and writing for all taps along h but one.
 //
 // thread -> data: warpgroup (w, u) owns 64 channels of U and SLABS slabs of N columns; a warp behind them stages eight
-// channels at a time. A block walks over the tiles of its share as in packed_wgmma.
+// channels at a time.
 // `full` of a stage says that all copying warps have stored their part, `empty` that all products of it are done.
 template <class Layer, class Tune, int U_WIDTH, int V_WIDTH>
 __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) strip_wgmma(
@@ -112,6 +124,7 @@ __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) stri
     float one, float4* partials) {
   using Shape = StripWgmmaShape<Layer, Tune>;
   using Plan = typename Shape::Plan;
+  using Registers = typename Shape::Registers;
   using Units = StripUnits<Layer, Tune>;
   constexpr int STAGES = Plan::STAGES, SLABS = Plan::SLABS;
   extern __shared__ __align__(128) char strip_shared[];
@@ -119,7 +132,7 @@ __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) stri
   const unsigned shared = shared_address(strip_shared), barriers = shared_address(raw) + Units::BYTES;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < STAGES; ++stage) {
-      mbarrier_init(barriers + 8 * stage, Tune::COPY_WARPS);
+      mbarrier_init(barriers + 8 * stage, Units::WARPS);
       mbarrier_init(barriers + 8 * (STAGES + stage), 4 * Plan::CONSUMERS);
     }
     mbarrier_init_done();
@@ -140,7 +153,7 @@ __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) stri
 
   // In this order: with the branches the other way round ptxas 13.0 spills the sums.
   if (warpgroup < Plan::CONSUMERS) {
-    if constexpr (Shape::TRADES) take_registers<Shape::OWN>();
+    if constexpr (Registers::TRADES) take_registers<Registers::OWN>();
     const int u_tile = warpgroup % Plan::U_TILES, own = warpgroup / Plan::U_TILES;
     const unsigned long long u_at = matrix_descriptor(shared + u_tile * Plan::U_CHUNK, 128, 256);
     const unsigned long long v_at = matrix_descriptor(shared + STAGES * Plan::U_STAGE, 128, 256);
@@ -152,7 +165,7 @@ __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) stri
     else
       multiply_rolling_share<Plan, Tune::precision, Plan::LAST_SLABS>(u_at, v_at, barriers, steps, own * SLABS, slot);
   } else {
-    if constexpr (Shape::TRADES) give_registers<Shape::LEFT>();
+    if constexpr (Registers::TRADES) give_registers<Registers::LEFT>();
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0) - 4 * Plan::CONSUMERS;
     stage_strips_by<Layer, Tune, Plan, U_WIDTH, V_WIDTH>(
         strip_shared, barriers, reinterpret_cast<float*>(raw) + warp * Units::PER_WARP * Units::FLOATS, warp,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from .errors import RenderError
@@ -25,7 +26,7 @@ def evaluate(text: str, names: Mapping[str, Any]) -> Any:
     Raises `RenderError` for syntax, for anything outside the grammar, and for a name nobody defines.
     """
     try:
-        tree = ast.parse(text, mode="eval")
+        tree = _parsed(text)
     except (SyntaxError, ValueError) as error:
         raise RenderError(f"The expression {text!r} cannot be read: {error.args[0]}.") from error
     try:
@@ -41,6 +42,11 @@ def names_in(text: str) -> set[str]:
     owners = {id(n.value) for n in dotted}
     return {f"{n.value.id}.{n.attr}" for n in dotted if isinstance(n.value, ast.Name)} | {
         n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in owners}
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> ast.Expression:
+    return ast.parse(text, mode="eval")  # a search asks the same few dozen for thousands of configs
 
 
 def _value(node: ast.expr, names: Mapping[str, Any], text: str) -> Any:
