@@ -19,7 +19,7 @@ struct RollingTune : Tune {
 // longer, often by the first positions of one tile more.
 template <class Layer, class Tune>
 struct RollingChoices {
-  static constexpr int MOST_N = Tune::COLUMNS ? Tune::COLUMNS : Layer::kernel_w > 25 ? 8 * Layer::kernel_w : 200;
+  static constexpr int MOST_N = Tune::COLUMNS ? Tune::COLUMNS : 200;
   static constexpr int ALIGN = 4;  // copies of 16 bytes
   static constexpr bool EVEN = Tune::COLUMNS == 0;
   // Rolling: V's rows for neighbouring rows of U are neighbours too. A pair saves nothing where it has no two taps.
