@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +25,7 @@ from workbench.drive.check_text import report_text
 from . import models
 from .conftest import failed
 
+ROOT = Path(__file__).resolve().parents[2]
 HELD = ("bwrap", "landlock", "user", "landlock user")
 
 
@@ -90,6 +95,57 @@ def test_load_inline_builds_and_the_calls_are_timed(hold, checked, ways: str) ->
     report = checked(models.BUILDS, time=True, effort="quick", call_s=60.0)
     assert failed(report) == {}, [q for q in report.questions if q.answer is Answer.FAILED]
     assert {"forward", "backward"} <= set(report.times), report.question("times")
+
+
+_A_JUDGE = '''
+import sys, time
+from pathlib import Path
+from workbench.measure.check.process import ForeignProcess, Limits
+
+process = ForeignProcess("candidate", device="cpu", limits=Limits(4 << 30), scratch=Path(sys.argv[1]))
+process.begin()
+process._wait_ready()
+print(process._process.pid, flush=True)
+time.sleep(600)
+'''
+
+
+@pytest.mark.parametrize("ways", ["landlock", "user", "landlock user"])
+def test_it_has_no_rights_left_but_to_read_and_dies_with_its_judge(hold, ways: str) -> None:
+    """A change of user takes back the order to die with the parent: it has to be given afterwards."""
+    hold(ways)
+    folder = tempfile.mkdtemp()
+    judge = subprocess.Popen([sys.executable, "-c", _A_JUDGE, folder], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    pid = int(judge.stdout.readline())
+    try:
+        own = Path(f"/proc/{pid}/status")
+        status = {k: v.split() for k, v in (line.split(":", 1) for line in own.read_text().splitlines())}
+        os.kill(pid, signal.SIGSTOP)  # or it would end by itself when its pipe closes
+        judge.kill()
+        judge.wait()
+        end = time.monotonic() + 10
+        while alive(pid) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not alive(pid)
+    finally:
+        judge.kill()
+        judge.wait()
+        judge.stdout.close()
+        if alive(pid):
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(folder)
+    assert status["NoNewPrivs"] == ["1"]
+    if "user" in ways:
+        assert status["Uid"] == status["Gid"] == ["65534"] * 4 and status["Groups"] == []
+    read_everything = 1 << 2
+    assert all(int(status[which][0], 16) & ~read_everything == 0 for which in ("CapEff", "CapPrm", "CapAmb")), status
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_tcp_is_refused_by_landlock(hold, checked) -> None:

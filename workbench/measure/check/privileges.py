@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-_PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT = 8, 24, 47
+_PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 8, 24, 38, 47
 _AMBIENT_RAISE = 2
 _CAP_DAC_READ_SEARCH = 2          # read every file, enter every folder
 _LAST = 63
@@ -18,6 +18,8 @@ def become(user: int, *, reads: bool) -> None:
     Raises OSError."""
     if reads:
         _libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):  # or a program with the setuid bit brings all of it back
+        raise OSError(ctypes.get_errno(), "no_new_privs was refused")
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
