@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -201,3 +202,19 @@ def test_the_doctor_says_what_would_hold(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv(VARIABLE, "none")
     found = next(f for f in doctor.examine() if f.name == "sandbox")
     assert found.found is None and "runs as you" in found.works
+
+
+def test_under_landlock_a_process_may_name_its_own_threads_and_no_other_process(tmp_path: Path) -> None:
+    """CUDA's driver names its threads by /proc, and does not start where it may not."""
+    require(not landlock.problem(), landlock.problem())
+    text = "import pathlib, sys; pathlib.Path(f'/proc/{sys.argv[1]}/comm').write_text('named')"
+    allowed = {}
+    for whose in ("self", "thread-self", str(os.getpid())):
+        rules = landlock.ruleset([tmp_path], [])
+        try:
+            done = subprocess.run([sys.executable, "-c", text, whose], preexec_fn=partial(landlock.restrict, rules),
+                                  capture_output=True, text=True, check=False)
+        finally:
+            os.close(rules)
+        allowed[whose] = done.returncode == 0 or "PermissionError" not in done.stderr
+    assert allowed == {"self": True, "thread-self": True, str(os.getpid()): False}

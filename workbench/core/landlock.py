@@ -71,7 +71,9 @@ def ruleset(folders: Iterable[Path], devices: Iterable[Path]) -> int:
 
 
 def restrict(fd: int) -> None:
-    """Between fork and exec: this process and all it starts are held by the ruleset. Raises OSError."""
+    """Between fork and exec: this process and all it starts are held by the ruleset, which takes in what belongs to this
+    process in /proc: CUDA's driver names its threads there, and starts nothing where it may not. Raises OSError."""
+    _allow(fd, Path("/proc/self"), _WRITE_FILE | (_TRUNCATE if version() >= HOLDS_TRUNCATION else 0))
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs was refused")
     _call(_RESTRICT_SELF, ctypes.c_int(fd), ctypes.c_uint32(0))

@@ -25,6 +25,7 @@ _MOST_FILE_BYTES = 4 << 30
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PARTIES = ("candidate", "reference", "benchmark", "nvcc")  # the names of scratch folders
 _DEVICES = tuple(Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom"))
+_START_CUDA = "import ctypes, sys; code = ctypes.CDLL('libcuda.so.1').cuInit(0); sys.exit(f'CUDA error {code}' if code else 0)"
 # What a process needs to find its interpreter, compilers and GPU. Nothing else is handed on: no token, no key.
 _KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CXX",
          "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "VIRTUAL_ENV", "OMP_NUM_THREADS",
@@ -53,7 +54,7 @@ def confinement(device: str) -> Confinement:
     why = [bwrap_problem()]
     if not why[0]:
         return Confinement(bwrap=True)
-    no_landlock = landlock_problem() or _fails(Confinement(landlock=landlock.version()), ["true"], device)
+    no_landlock = landlock_problem() or _fails(Confinement(landlock=landlock.version()), _starts(device), device)
     found = Confinement(landlock=0 if no_landlock else landlock.version())
     if no_landlock or device == "cpu":
         no_user = user_problem()
@@ -117,6 +118,11 @@ def _in_child(rules: int | None, data_bytes: int, user: int, reads: bool) -> Non
         resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
     if rules is not None:
         landlock.restrict(rules)
+
+
+def _starts(device: str) -> list[str]:
+    """A command that fails where the sandbox does not let CUDA's driver start. Without torch: half a second."""
+    return ["true"] if device == "cpu" else [sys.executable, "-c", _START_CUDA]
 
 
 def _fails(way: Confinement, words: list[str], device: str) -> str:
