@@ -51,16 +51,31 @@ def test_a_sweep_is_bounded_seeded_and_comes_after_every_layer_had_its_first():
     assert [c.config for j in other for c in j.candidates] != [c.config for j in jobs for c in j.candidates]
 
 
-def test_best_takes_the_best_known_config_of_each_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_best_takes_the_best_known_config_of_each_variant(tmp_path: Path):
     work = preset("kb74").workload()
     entry = BestKnown("sm_90", str(work.layer), "forward", "float32", "tf32", "naive_gather", {"BLOCK": 512}, "ieee",
                       "constant", 1.0, 32, (131072,), "NVIDIA H200", "s")
     save([entry], tmp_path / "best.json")
-    monkeypatch.setattr("workbench.core.best_known.FILE", tmp_path / "best.json")
     def block(configs: str) -> int:
-        plan = BenchPlan(layers=("kb74",), directions=("forward",), configs=configs, variants=("naive_gather",))
+        plan = BenchPlan(layers=("kb74",), directions=("forward",), configs=configs, variants=("naive_gather",),
+                         known=tmp_path / "best.json")
         return plan.jobs(sm=90, arch="sm_90")[0].candidates[0].config["BLOCK"]
     assert (block("default"), block("best")) == (128, 512)
+
+
+def test_top_takes_the_fastest_known_candidates_of_a_cell_and_no_other(tmp_path: Path):
+    work = preset("kb74").workload()
+    def known(variant: str, block: int, ms: float) -> BestKnown:
+        return BestKnown("sm_90", str(work.layer), "forward", "float32", "tf32", variant, {"BLOCK": block}, "ieee",
+                         "constant", ms, 32, (131072,), "NVIDIA H200", "s")
+    save([known("naive_gather", 512, 3.0), known("shared_weight_tiling", 128, 2.0), known("naive_gather", 64, 4.0)],
+         tmp_path / "best.json")
+    def chosen(top: int, arch: str = "sm_90", **more) -> list[tuple[str, int]]:
+        plan = BenchPlan(layers=("kb74",), configs="top", top=top, known=tmp_path / "best.json", **more)
+        return [(c.variant.name, c.config["BLOCK"]) for j in plan.jobs(sm=90, arch=arch) for c in j.candidates]
+    assert chosen(1) == [("shared_weight_tiling", 128)] == chosen(1, arch="cpu")
+    assert chosen(5) == [("shared_weight_tiling", 128), ("naive_gather", 512), ("naive_gather", 64)]
+    assert chosen(5, without=("shared_weight_tiling",)) == [("naive_gather", 512), ("naive_gather", 64)]
 
 
 def test_variants_can_be_chosen_and_left_out():
@@ -93,7 +108,8 @@ def test_only_a_reason_that_a_config_can_change_is_searched_around():
     ({"precision": "fp16"}, "precision 'fp16' is not known; choose tf32, ieee"),
     ({"layers": ("kb75", "kb99")}, "There is no preset 'kb99'"),
     ({"directions": ("sideways",)}, "direction 'sideways'"),
-    ({"configs": "sweep"}, "--configs sweep 16"), ({"layers": ()}, "at least one layer"),
+    ({"configs": "sweep"}, "--configs sweep 16"), ({"configs": "top"}, "--configs top 1"),
+    ({"known": Path("nowhere.json")}, "nowhere.json is not there"), ({"layers": ()}, "at least one layer"),
     ({"variants": ("nobody",)}, "There is no variant 'nobody'")])
 def test_a_wrong_word_is_named(wrong, sentence):
     with pytest.raises(BadRequest, match=sentence):

@@ -1,5 +1,7 @@
 """Candidates that do what no candidate should, and a reference small enough to ask often."""
 
+from pathlib import Path
+
 REFERENCE = '''
 import torch
 from torch import nn
@@ -60,3 +62,99 @@ STALE = _RIGHT.replace("        return torch.relu(self.linear(x)) * self.scale",
 SECRET = _in_forward("open('/proc/self/environ').read(); print(sorted(os.environ)); "
                      "assert not [k for k in os.environ if 'SECRET' in k]", before="import os\n")
 NETWORK = _in_forward("socket.create_connection(('192.0.2.1', 80), timeout=2)", before="import socket\n")
+
+
+def writes_elsewhere(victims: Path) -> str:
+    """Tries to change the folder `victims` in every way, itself and by children, and needs what is its own."""
+    return f"VICTIMS = {str(victims)!r}\n" + _WRITES_ELSEWHERE + _RIGHT
+
+
+_WRITES_ELSEWHERE = '''
+import contextlib
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+victims = Path(VICTIMS)
+ATTEMPTS = (
+    lambda: (victims / "kept").write_text("overwritten"),
+    lambda: (victims / "kept").open("a").write("appended"),
+    lambda: os.truncate(victims / "kept", 1),
+    lambda: (victims / "kept").unlink(),
+    lambda: (victims / "kept").rename(victims / "renamed"),
+    lambda: (victims / "kept").rename("stolen"),
+    lambda: os.link(victims / "kept", "linked"),
+    lambda: (victims / "new").write_text("new"),
+    lambda: (victims / "folder").mkdir(),
+    lambda: (victims / "link").symlink_to("/"),
+    lambda: (victims / "empty").rmdir(),
+    lambda: os.mkfifo(victims / "pipe"),
+)
+for attempt in ATTEMPTS:
+    with contextlib.suppress(OSError):
+        attempt()
+subprocess.run(["sh", "-c", f"echo x > {victims}/kept; echo x > {victims}/by_sh; rm {victims}/kept"], stderr=subprocess.DEVNULL)
+subprocess.run([sys.executable, "-c", f"import os; os.setsid(); open({str(victims / 'by_child')!r}, 'w').write('x')"],
+               stderr=subprocess.DEVNULL)
+if os.fork() == 0:
+    with contextlib.suppress(OSError):
+        (victims / "by_fork").write_text("x")
+    os._exit(0)
+os.wait()
+
+own = Path.home()
+(own / "a").mkdir()
+(own / "a" / "file").write_text("mine")
+(own / "a" / "file").rename(own / "moved")
+assert (own / "moved").read_text() == "mine"
+os.truncate(own / "moved", 1)
+(own / "moved").unlink()
+(own / "a").rmdir()
+subprocess.run(["sh", "-c", "echo mine > $TMPDIR/by_sh 2>/dev/null; cat /dev/urandom | head -c 9 > /dev/null"], check=True)
+assert (own / "by_sh").read_text() == "mine\\n"
+with multiprocessing.Lock():
+    pass
+'''
+# The judge is its parent, the reference another process: neither may be signalled, traced or read.
+_TOUCHES_OTHERS = '''
+import os
+from pathlib import Path
+
+refused = 0
+for entry in Path("/proc").iterdir():
+    if entry.name.isdigit() and int(entry.name) != os.getpid():
+        try:
+            words = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(entry.name) == os.getppid() or b"check.host" in words:
+            for touch in (lambda: os.kill(int(entry.name), 0), lambda: (entry / "mem").open("r+b"),
+                          lambda: (entry / "environ").read_bytes()):
+                try:
+                    touch()
+                    raise AssertionError(f"it could touch {words}")
+                except PermissionError:
+                    refused += 1
+assert refused >= 6, refused
+'''
+TOUCHES_OTHERS = _TOUCHES_OTHERS + _RIGHT
+BUILDS = '''
+from torch.utils.cpp_extension import load_inline
+
+built = load_inline("doubled", cpp_sources="torch::Tensor doubled(torch::Tensor x) { return x + x; }", functions=["doubled"])
+''' + _RIGHT.replace("* self.scale", "* self.scale + 0 * built.doubled(x)")
+
+
+def plants_links(victim: Path) -> str:
+    """Timing shares a file in the scratch folder: links wait under names it has had."""
+    return f"VICTIM = {str(victim)!r}\n" + '''
+import contextlib
+import os
+from pathlib import Path
+
+for name in ("slots-forward", "slots-backward", "shared", "shared-forward"):
+    with contextlib.suppress(FileExistsError):
+        os.symlink(VICTIM, Path.home() / name)
+''' + _RIGHT

@@ -35,6 +35,7 @@ def test_attacks_are_caught() -> None:
     print(*found, sep="\n")
     assert len(found) == 12 and all(r.caught for r in found)
     assert summary(found) == "11 of 11 attacks caught"
+    assert selftest.confinement(found).startswith("the file ") and "\n" not in selftest.confinement(found)
 
 
 def test_what_is_not_as_expected_is_missed() -> None:

@@ -16,7 +16,7 @@ from workbench.core.variants import find
 from workbench.core.verdict import SAME, UNSURE, from_samples
 from workbench.drive.run import RunRequest
 from workbench.drive.runner import Runner
-from workbench.drive.selftest import selftest, summary
+from workbench.drive.selftest import confinement, selftest, summary
 from workbench.drive.session import Session
 from workbench.measure import timing
 
@@ -37,7 +37,7 @@ def test_every_attack_is_caught(runner: Runner) -> None:
         print(f"{'CAUGHT' if result.caught else 'MISSED'} {result.name} {result.status} {result.happened}", flush=True)
 
     results = selftest("cuda:0", on_result=show, runner=runner)
-    print(summary(results))
+    print(summary(results), confinement(results), sep="\n")
     assert all(r.caught for r in results), summary(results)
 
 

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from .confinement import Confinement
+
 SCHEMA = "kernel-workbench/check/1"
 
 
@@ -37,7 +39,7 @@ class Question:
 class CheckReport:
     """All of one check. `smallest`: the smallest failing case; `mistake`: what wrong values look like; `kernelbench`:
     its verdicts beside ours; `times`: module_ms, where everything was right; `speed`: the same as a sentence; `confined`:
-    how the file was run."""
+    what held the file back."""
 
     name: str
     reference: str
@@ -48,7 +50,7 @@ class CheckReport:
     kernelbench: dict[str, Any] = field(default_factory=dict)
     times: dict[str, Any] = field(default_factory=dict)
     speed: str = ""
-    confined: str = ""
+    confined: Confinement = Confinement()
     seed: int = 0
     seconds: float = 0.0
     environment: dict[str, Any] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -77,11 +77,17 @@ class BestKnown:
 
 def best_config(direction: str, workload: Workload, precision: str, arch: str, *, variant: str = "",
                 exact: bool = False, root: Path | None = None, file: Path | None = None) -> BestKnown | None:
-    """The fastest known entry of a cell that can still run there, or None.
+    """The fastest known entry of a cell that can still run there, or None; parameters as `ranked`."""
+    return next(ranked(direction, workload, precision, arch, variant=variant, exact=exact, root=root, file=file), None)
+
+
+def ranked(direction: str, workload: Workload, precision: str, arch: str, *, variant: str = "", exact: bool = False,
+           root: Path | None = None, file: Path | None = None) -> Iterator[BestKnown]:
+    """The known entries of a cell that can still run there, the fastest first.
 
     `precision` names the class; with `exact` only an entry that computes in just this precision counts. `variant`
-    asks for the best config of that variant. Batch and input size do not matter; a layer without a bias also speaks
-    for the same one with it. Without an entry for `arch` the newest older GPU's are tried.
+    asks for the entries of that variant. Batch and input size do not matter; a layer without a bias also speaks
+    for the same one with it. Behind the entries for `arch` come those of older GPUs, the newest first.
     """
     chosen = class_of(precision)
     sm = sm_of(arch)
@@ -95,8 +101,7 @@ def best_config(direction: str, workload: Workload, precision: str, arch: str, *
         except BadRequest:
             continue  # the template has changed since: the next best stands in
         if why_not(candidate, sm=sm) is None and _loads(candidate, entry.arch, arch):
-            return entry
-    return None
+            yield entry
 
 
 def load(file: Path | None = None) -> list[BestKnown]:

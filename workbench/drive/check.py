@@ -18,6 +18,7 @@ from typing import Any
 from ..core import numbers
 from ..core.answers import Answer, CheckReport, Question, question_from_json
 from ..core.command import PROGRAM
+from ..core.confinement import Confinement
 from ..core.env import environment
 from ..core.errors import BadRequest
 from ..core.layer import Workload
@@ -146,7 +147,7 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
     except (WorkerDied, WorkerTimeout) as error:
         result = {"questions": [vars(Question("values", "Right values at the given size?", Answer.FAILED,
                                               f"The judge itself was ended: {error}", "Use a smaller size, or raise the "
-                                              "limits.", "WORKER_DIED"))], "confined": "not known"}
+                                              "limits.", "WORKER_DIED"))], "confined": {"why": "not known"}}
     finally:
         worker.close()
         shutil.rmtree(folder, ignore_errors=True)
@@ -165,7 +166,7 @@ def _report(request: CheckRequest, result: dict[str, Any]) -> CheckReport:
         device=f"{request.device} (emulator)" if result.get("emulated") else request.device, questions=questions,
         smallest=result.get("smallest") or {}, mistake=result.get("mistake") or {},
         kernelbench=result.get("kernelbench") or {}, times=times,
-        speed="; ".join(check_times.sentence(d, t) for d, t in times.items()), confined=result["confined"],
+        speed="; ".join(check_times.sentence(d, t) for d, t in times.items()), confined=Confinement(**result["confined"]),
         seed=result.get("seed", 0), seconds=result.get("seconds", 0.0), environment=environment(),
         command=shlex.join([*PROGRAM.split(), "check", *request.command]) if request.command else "")
 

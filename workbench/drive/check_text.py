@@ -26,15 +26,8 @@ def report_text(report: CheckReport) -> str:
             lines += _wrapped(f"-> {q.advice}", "            ")
     lines += [*_smallest(report), *_mistake(report), *_kernelbench(report), *_times(report), ""]
     where = f"on {report.device}, seed {report.seed}, {report.seconds:.0f} s"
-    lines.append(f"{where}; {confinement(report)}")
+    lines.append(f"{where}; {report.confined.sentence}")
     return "\n".join(lines)
-
-
-def confinement(report: CheckReport) -> str:
-    """Whether the file was confined, and what that means."""
-    if not report.confined:
-        return "the file ran in bwrap: no network, own scratch folder, the rest of the disk read-only"
-    return f"the file was not confined: {report.confined}; it ran as you, in its own process, with limits of time and memory"
 
 
 def _smallest(report: CheckReport) -> list[str]:

@@ -8,8 +8,9 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..core import numbers
+from ..core import landlock, numbers
 from ..core.ceilings import best_known, kept
+from ..core.confinement import Confinement, bwrap, bwrap_problem, landlock_problem, user_problem
 from ..core.env import find_toolchain, gpus, nvcc_problem, platform_problem, torch_info
 
 
@@ -38,7 +39,7 @@ def examine() -> list[Finding]:
     found.append(_nvcc(tools, torch, bool(cards)))
     found += [_torch_for_gpu(torch, bool(cards)), _optional("compute-sanitizer", tools.compute_sanitizer,
               "memory errors of a kernel on a GPU are named with their line", "It comes with the CUDA toolkit"),
-              _browser()]
+              _sandbox(), _browser()]
     return [f for f in found if f]
 
 
@@ -125,6 +126,21 @@ def _torch_for_gpu(torch: Any, has_gpu: bool) -> Finding | None:
 
 def _optional(name: str, path: Any, works: str, how: str) -> Finding:
     return Finding(name, str(path) if path else None, works if path else f"{works} ({how}; optional)")
+
+
+def _sandbox() -> Finding:
+    """What would hold the file of a check. Whether another user can run it is only found out by a check."""
+    why = bwrap_problem()
+    if not why:
+        return Finding("sandbox", bwrap(), "a checked file has no network, and the disk is read-only for it")
+    command = None if bwrap() else _apt("bubblewrap")
+    if not landlock_problem():
+        held = Confinement(landlock=landlock.version())
+        return Finding("sandbox", f"Landlock {held.landlock}", f"{why}; of a checked file Landlock says: {held.held}", command)
+    no_user = user_problem()
+    works = f"{why}; {landlock_problem()}; " + (f"{no_user}: a checked file runs as you, read it first" if no_user else
+                                                "a checked file runs as another user, where that one can run it")
+    return Finding("sandbox", None, works, command)
 
 
 def _browser() -> Finding:

@@ -66,6 +66,7 @@ class Result:
     status: str
     happened: str
     caught: bool
+    confined: str = ""           # how a module was held back
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,11 @@ def summary(results: Sequence[Result]) -> str:
     return text + (f"; not as expected: {', '.join(r.name for r in missed)}" if missed else "")
 
 
+def confinement(results: Sequence[Result]) -> str:
+    """How the attacking modules were held back, a sentence for each way that occurred."""
+    return "\n".join(dict.fromkeys(r.confined for r in results if r.confined))
+
+
 def _run_kernels(runner: Runner, session: Session, device: str, wanted: Sequence[Attack], group: _Group, root: Path,
                  report: Callable[[Result], None]) -> None:
     candidates = {a.name: _candidate(a, group, root) for a in wanted}
@@ -188,7 +194,8 @@ def _run_module(attack: Attack, device: str, session: Session) -> Result:
     happened = first.seen if first else next((q.seen for q in report.questions if q.key == "times"), "Nothing failed.")
     if (session.path / TRIALS).read_bytes() != before:
         status, happened = "session changed", "The trials of a session are not what they were."
-    return Result(attack.name, attack.kind, attack.idea, expected, status, happened, status == expected)
+    return Result(attack.name, attack.kind, attack.idea, expected, status, happened, status == expected,
+                  report.confined.sentence)
 
 
 def _candidate(attack: Attack, group: _Group, root: Path) -> Candidate:

@@ -131,7 +131,7 @@ def begin(session: Session, plan: BenchPlan, device: dict[str, Any]) -> None:
     """Note in the session which cells the bench is about; once for the same plan."""
     fields = {"suite": "kernelbench", "layers": list(plan.layers), "directions": list(plan.directions),
               "precision": plan.precision, "size": plan.size, "configs": plan.configs, "sweep": plan.sweep,
-              "seed": plan.seed, "device": device["name"]}
+              "top": plan.top, "seed": plan.seed, "device": device["name"]}
     for event in session.events():
         if event.get("event") == EVENT and {k: event.get(k) for k in fields} == fields:
             return

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from ...core.best_known import best_config
-from ...core.candidate import Candidate
+from ...core.best_known import best_config, ranked
+from ...core.candidate import EMULATED_SM, Candidate
 from ...core.errors import BadRequest
 from ...core.expressions import names_in
 from ...core.layer import DIRECTIONS, LAUNCHES, Workload
@@ -19,7 +20,7 @@ SUITES = {"kernelbench": tuple(PRESETS)}
 # Class -> what a variant computes in for it: the first group it offers anything of. In `ieee`, all of the group.
 _OFFERED = {"tf32": (("tf32",), ("ieee",)), "ieee": (("tf32x3", "ieee"),)}
 CLASSES = tuple(_OFFERED)
-CONFIGS = ("default", "best", "sweep")
+CONFIGS = ("default", "best", "sweep", "top")
 
 _MOST_PER_JOB = 12
 
@@ -40,8 +41,10 @@ class BenchPlan:
     directions: tuple[str, ...] = DIRECTIONS
     precision: str = "tf32"                # the class: tf32 | ieee
     size: str = "full"
-    configs: str = "default"               # default | best | sweep
+    configs: str = "default"               # default | best | sweep | top
     sweep: int = 0                         # configs sampled per variant, beside the best known or default one
+    top: int = 0                           # so many of a cell's fastest known candidates, and no other
+    known: Path | None = None              # best known configs of another file than the shipped one
     seed: int = 0
     variants: tuple[str, ...] = ()         # () = every one that applies
     without: tuple[str, ...] = ()          # variants left out: the slow ones cost a GPU much time
@@ -62,6 +65,10 @@ class BenchPlan:
             raise BadRequest("A bench needs at least one layer and one direction.", field="layers")
         if (self.configs == "sweep") != (self.sweep > 0):
             raise BadRequest("A sweep needs a number of configs above 0: --configs sweep 16.", field="configs")
+        if (self.configs == "top") != (self.top > 0):
+            raise BadRequest("The top needs a number of candidates above 0: --configs top 1.", field="configs")
+        if self.known is not None and not self.known.is_file():
+            raise BadRequest(f"{self.known} is not there; --known names a file that --write-best has written.", field="known")
         object.__setattr__(self, "layers", tuple(dict.fromkeys(preset(name).name for name in self.layers)))
         there = discover(self.templates)
         for name in (*self.variants, *self.without):
@@ -84,11 +91,20 @@ class BenchPlan:
         return jobs
 
     def candidates(self, workload: Workload, *, sm: int, arch: str) -> list[list[Candidate]]:
-        """For every variant and precision that applies a list: its best known or default config, then sampled ones."""
+        """For every variant and precision that applies a list: its best known or default config, then sampled ones.
+        For the top, the fastest known candidates of each direction, a list each."""
+        if self.configs == "top":
+            return [[candidate] for direction in self.directions for candidate in self._top(workload, direction, arch)]
         found = [self._of_variant(variant, workload, precision, sm=sm, arch=arch)
                  for variant in discover(self.templates) if variant.direction in self.directions
                  and self._wanted(variant) for precision in precisions(variant, self.precision)]
         return [candidates for candidates in found if candidates]
+
+    def _top(self, workload: Workload, direction: str, arch: str) -> list[Candidate]:
+        there = ranked(direction, workload, self.precision, arch if arch.startswith("sm_") else f"sm_{EMULATED_SM}",
+                       root=self.templates, file=self.known)
+        made = (entry.candidate(workload, root=self.templates) for entry in there)
+        return list(islice((c for c in made if self._wanted(c.variant)), self.top))
 
     def _wanted(self, variant: Variant) -> bool:
         names = {variant.name, variant.key}
@@ -108,7 +124,7 @@ class BenchPlan:
         """The best known config where that is wanted, else the default, else any that can run; None for none."""
         if self.configs != "default" and arch.startswith("sm_"):
             known = best_config(space.variant.direction, workload, self.precision, arch, variant=space.variant.name,
-                                root=self.templates)
+                                root=self.templates, file=self.known)
             if known is not None and known.precision == space.precision:
                 return space.variant.config(known.config)
         default = space.variant.default_config

@@ -13,14 +13,7 @@ from ...core.answers import Answer, CheckReport, Question
 from ...core.presets import PRESETS, parse_preset
 from ...drive import check_times
 from ...drive.check import MOST_TEXT_BYTES, Check, CheckRequest, workload_reference
-from ...drive.check_text import (
-    confinement,
-    default_text,
-    kernelbench_reason,
-    kernelbench_rows,
-    left_out,
-    report_text,
-)
+from ...drive.check_text import default_text, kernelbench_reason, kernelbench_rows, left_out, report_text
 from . import state, theme
 
 OWN = "a file of my own"
@@ -122,7 +115,8 @@ def _form() -> CheckRequest | None:
                   on_click=_begin, args=(request,), help=None if ready else "Paste or upload a file first")
     theme.html(theme.badge("WARN", "FOREIGN CODE") + '<div class="mute" style="margin-top:4px">A check runs the file. It '
                "runs in its own process, without your environment, under these limits, and where bwrap works without "
-               "network and with a read-only disk; the report says whether it did.</div>")
+               "network and with a read-only disk. Without bwrap Landlock or another user may keep it from writing "
+               "elsewhere; the report says what held.</div>")
     return request
 
 
@@ -148,7 +142,7 @@ def _live_strip(check: Check) -> None:
 def _questions(report: CheckReport) -> str:
     return theme.table(("answer", "question", "what was seen"), [_row(q) for q in report.ordered]) + (
         f'<div class="foot" style="margin-top:6px">On {escape(report.device)}, seed {report.seed}, '
-        f'{report.seconds:.0f} s; {escape(confinement(report))}.</div>')
+        f'{report.seconds:.0f} s; {escape(report.confined.sentence)}.</div>')
 
 
 def _row(q: Question) -> tuple[str, str, str]:

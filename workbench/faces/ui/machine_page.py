@@ -86,7 +86,8 @@ def _selftest(device: str) -> None:
         when, found = known
         missed = [r for r in found if not r.caught]
         theme.html(theme.strip("FAILED" if missed else "PASSED", selftest.summary(found),
-                               f"Run {time.strftime('%Y-%m-%d %H:%M', time.localtime(when))} on {device}."))
+                               f"Run {time.strftime('%Y-%m-%d %H:%M', time.localtime(when))} on {device}. Modules: "
+                               f"{selftest.confinement(found) or 'none ran'}."))
         theme.html(theme.table(("", "attack", "what it tries", "what happened"), [
             (theme.badge("CAUGHT" if r.caught else "FAILED") if r.kind != "control"
              else theme.badge("NOTE"), f"<span class='mono nw'>{escape(r.name)}</span>",

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, DIRECTIONS
@@ -43,7 +44,9 @@ def add(parser: argparse.ArgumentParser) -> None:
                       help="class: tf32 competes with any PyTorch, ieee (with tf32x3) with TF32-off PyTorch")
     what.add_argument("--size", choices=SIZES, default="full")
     what.add_argument("--configs", nargs="+", metavar="WHAT", default=["default"],
-                      help=f"{', '.join(CONFIGS[:2])}, or 'sweep N': the best known one and N more, sampled")
+                      help=f"{', '.join(CONFIGS[:2])}; 'sweep N': the best known one and N more, sampled; 'top N': of all "
+                           "variants the N fastest known candidates of each cell, and no other")
+    what.add_argument("--known", type=Path, metavar="FILE", help="best known configs of this file, not the shipped one")
     what.add_argument("--seed", type=int, default=0, help="of the sample (default 0)")
     what.add_argument("--variant", action="append", default=[], metavar="NAME", help="may be given several times")
     what.add_argument("--without", action="append", default=[], metavar="NAME", help="leave this variant out")
@@ -90,10 +93,9 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     if args.time_limit is not None and not args.time_limit > 0:
         raise BadRequest(f"--time-limit is {args.time_limit:g}; give seconds above 0.", field="time_limit")
-    configs, sweep = _configs(args.configs)
     plan = BenchPlan(layers=_words(args.layers) if args.layers is not None else SUITES[args.suite],
-                     directions=_words(args.directions), precision=args.precision, size=args.size, configs=configs,
-                     sweep=sweep, seed=args.seed, variants=tuple(args.variant),
+                     directions=_words(args.directions), precision=args.precision, size=args.size,
+                     **_configs(args.configs), known=args.known, seed=args.seed, variants=tuple(args.variant),
                      without=tuple(args.without), effort=args.effort, strength=args.baselines,
                      templates=args.templates)
     device = resolve_device(args.device)
@@ -182,13 +184,13 @@ def _only(args: argparse.Namespace, option: str) -> Session:
     return session_from(args.sessions[0])
 
 
-def _configs(words: list[str]) -> tuple[str, int]:
-    """["sweep", "16"] -> ("sweep", 16)."""
-    if len(words) == 2 and words[0] == "sweep" and words[1].isdigit():
-        return "sweep", int(words[1])
+def _configs(words: list[str]) -> dict[str, Any]:
+    """["sweep", "16"] -> the fields of `BenchPlan` that say so."""
+    if len(words) == 2 and words[0] in ("sweep", "top") and words[1].isdigit():
+        return {"configs": words[0], words[0]: int(words[1])}
     if len(words) == 1 and words[0] in CONFIGS:
-        return words[0], 0
-    raise BadRequest(f"--configs {' '.join(words)} is not known; choose default, best or 'sweep N'.", field="configs")
+        return {"configs": words[0]}
+    raise BadRequest(f"--configs {' '.join(words)} is not known; choose default, best, 'sweep N' or 'top N'.", field="configs")
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -4,8 +4,9 @@
     python -m workbench check model_new.py --reference problem.py --json
 
 A check runs the file: that is foreign code on this machine. It runs in a process of its own under limits of time and
-memory, without your environment variables, and where bwrap is installed without network and with a read-only disk;
-the last line of the report says which it was.
+memory, without your environment variables, and where bwrap is installed without network and with a read-only disk.
+Without bwrap Landlock, or another user when root checks, keeps it from writing elsewhere. The last line of the report
+says what held.
 """
 
 from __future__ import annotations

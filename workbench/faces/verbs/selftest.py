@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from ...drive import selftest
 
@@ -26,7 +25,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(selftest.to_json(results), indent=1))
     else:
-        print(selftest.summary(results), file=sys.stdout)
+        print(selftest.summary(results))
+        print(selftest.confinement(results))
     return 0 if results and all(r.caught for r in results) else 1
 
 

@@ -1,21 +1,31 @@
-"""What a foreign process may use: a bare environment, limits, and where bwrap works a sandbox without network."""
+"""What a foreign process may use: a bare environment, limits, and the best of bwrap, Landlock and another user."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import resource
-import shutil
 import signal
-import subprocess
 import sys
-from functools import lru_cache
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
+
+from ...core import landlock
+from ...core.confinement import OTHER_USER, Confinement, bwrap, bwrap_problem, landlock_problem, user_problem
+from . import other_user, privileges
 
 ROOT = Path(__file__).resolve().parents[3]
 MOST_PROCESSES = 128             # compilers start some twenty
 _MOST_FILE_BYTES = 4 << 30
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PARTIES = ("candidate", "reference", "benchmark", "nvcc")  # the names of scratch folders
+_DEVICES = tuple(Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom"))
+_START_CUDA = "import ctypes, sys; code = ctypes.CDLL('libcuda.so.1').cuInit(0); sys.exit(f'CUDA error {code}' if code else 0)"
 # What a process needs to find its interpreter, compilers and GPU. Nothing else is handed on: no token, no key.
 _KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CXX",
          "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "VIRTUAL_ENV", "OMP_NUM_THREADS",
@@ -36,38 +46,105 @@ def environment(scratch: Path) -> dict[str, str]:
             "TORCH_USE_CUDA_DSA": "1", "MAX_JOBS": "4", **_SAME_FOR_ALL}
 
 
-def sandbox(words: list[str], scratch: Path, *, device: str) -> list[str]:
-    """The command inside bwrap, or as it is where `why_unconfined` gives a reason."""
-    if why_unconfined():
-        return words
+@lru_cache(maxsize=4)
+def confinement(device: str) -> Confinement:
+    """What foreign processes are held by for this device: bwrap where it works. Else Landlock; and when root checks on the
+    CPU, another user as well. On a GPU that comes only where there is no Landlock: CUDA IPC between users may be refused.
+    Raises `BadRequest` for a wrong $KERNEL_WORKBENCH_CONFINE."""
+    why = [bwrap_problem()]
+    if not why[0]:
+        return Confinement(bwrap=True)
+    no_landlock = landlock_problem() or _fails(Confinement(landlock=landlock.version()), _starts(device), device)
+    found = Confinement(landlock=0 if no_landlock else landlock.version())
+    if no_landlock or device == "cpu":
+        no_user = user_problem()
+        said = ""
+        for reads in (False, True) if not no_user else ():  # an interpreter below /root needs more than its own rights
+            as_other = replace(found, user=OTHER_USER, reads=reads)
+            said = _fails(as_other, other_user.words(device), device)
+            if not said:
+                found = as_other
+                break
+        if no_landlock:
+            why.append(no_landlock)
+            if not found.user:
+                why.append(no_user or f"user {OTHER_USER} cannot run it ({said})")
+    return replace(found, why="; ".join(dict.fromkeys(why)))
+
+
+@contextmanager
+def start(words: list[str], scratch: Path, *, device: str, memory_bytes: int, data_limit: bool = True
+          ) -> Iterator[dict[str, Any]]:
+    """Arguments of `subprocess.Popen` for a command that is confined to its scratch folder, as `confinement` says."""
+    with _held(confinement(device), words, scratch, device, memory_bytes if data_limit and device == "cpu" else 0) as how:
+        yield how
+
+
+def user_of(scratch: Path, device: str) -> int:
+    """The user who owns that scratch folder where another user runs the process, else 0. Each party has its own: the same
+    user could read the other's memory."""
+    return OTHER_USER - _PARTIES.index(scratch.name) if confinement(device).user else 0
+
+
+@contextmanager
+def _held(way: Confinement, words: list[str], scratch: Path, device: str, data_bytes: int) -> Iterator[dict[str, Any]]:
+    user, rules = 0, None
+    if way.user:
+        user = OTHER_USER - _PARTIES.index(scratch.name)  # users without a name or a group
+        scratch.parent.chmod(0o711)
+        scratch.chmod(0o700)
+        os.chown(scratch, user, user)
+    if way.landlock:
+        gpu = Path("/dev").glob("nvidia*") if device != "cpu" else ()
+        rules = landlock.ruleset([scratch, Path("/dev/shm")], [*_DEVICES, *gpu])
+    try:
+        yield {"args": _in_bwrap(words, scratch, device) if way.bwrap else words, "cwd": scratch, "env": environment(scratch),
+               "start_new_session": True, "preexec_fn": partial(_in_child, rules, data_bytes, user, way.reads)}
+    finally:
+        if rules is not None:
+            os.close(rules)
+
+
+def _in_child(rules: int | None, data_bytes: int, user: int, reads: bool) -> None:
+    """Between fork and exec: another user, limits on files, memory, core dumps; dies with us."""
+    if user:
+        privileges.become(user, reads=reads)
+    elif rules is not None and os.geteuid() == 0:
+        privileges.keep_reading_only()
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user would take it back
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE_BYTES, _MOST_FILE_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if data_bytes:  # CUDA reserves address space by the terabyte: there only the watch on resident memory holds
+        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+    if rules is not None:
+        landlock.restrict(rules)
+
+
+def _starts(device: str) -> list[str]:
+    """A command that fails where the sandbox does not let CUDA's driver start. Without torch: half a second."""
+    return ["true"] if device == "cpu" else [sys.executable, "-c", _START_CUDA]
+
+
+def _fails(way: Confinement, words: list[str], device: str) -> str:
+    """"" when the command ends well, held in that way, in a folder made as those of a check."""
+    with tempfile.TemporaryDirectory(prefix="kernel-workbench-try-") as name:
+        scratch = Path(name) / _PARTIES[0]
+        scratch.mkdir()
+        try:
+            with _held(way, words, scratch, device, 0) as how:
+                return other_user.tried(how, device if way.user else "cpu")
+        except OSError as error:
+            return str(error)
+
+
+def _in_bwrap(words: list[str], scratch: Path, device: str) -> list[str]:
     seen = dict.fromkeys(str(Path(p).resolve()) for p in (ROOT, sys.prefix, sys.base_prefix, sys.exec_prefix))
     # A GPU's driver files live in /dev; its shared memory between processes does not cross process namespaces.
     machine = ["--dev", "/dev", "--unshare-pid"] if device == "cpu" else ["--dev-bind", "/dev", "/dev"]
-    return [_bwrap(), "--ro-bind", "/", "/", *machine, "--proc", "/proc", "--tmpfs", "/tmp",
+    return [bwrap(), "--ro-bind", "/", "/", *machine, "--proc", "/proc", "--tmpfs", "/tmp",
             *(word for path in seen for word in ("--ro-bind", path, path)), "--bind", str(scratch), str(scratch),
             "--unshare-net", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--new-session",
             "--chdir", str(scratch), *words]
-
-
-@lru_cache(maxsize=1)
-def why_unconfined() -> str:
-    """"" when foreign processes run inside bwrap, else the reason why they do not."""
-    if not _bwrap():
-        return "bwrap is not installed"
-    tried = subprocess.run([_bwrap(), "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-net",
-                            "--unshare-pid", "true"], capture_output=True, text=True, timeout=20, check=False)
-    if tried.returncode == 0:
-        return ""
-    return f"bwrap does not work here ({(tried.stderr.strip().splitlines() or ['it said nothing'])[0][:120]})"
-
-
-def limits(memory_bytes: int, *, device: str) -> None:
-    """Called in the child before it becomes the foreign program: limits on files, memory, core dumps; dies with us."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE_BYTES, _MOST_FILE_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if device == "cpu":  # CUDA reserves address space by the terabyte: there only the watch on resident memory holds
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
 
 
 def adopt_orphans() -> None:
@@ -121,7 +198,3 @@ def _resident_bytes(pids: list[int]) -> int:
             continue
         total += (int(words[1]) - int(words[2])) * os.sysconf("SC_PAGE_SIZE")
     return total
-
-
-def _bwrap() -> str:
-    return shutil.which("bwrap") or ""

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ def check(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
     Returns the fields of `core.answers.CheckReport` that the judge knows.
     """
     confine.adopt_orphans()
+    confined = confine.confinement(request["device"])
     scratch = Path(tempfile.mkdtemp(prefix="kernel-workbench-check-"))
     begin = time.monotonic()
     limits = Limits(request["memory_bytes"], request["call_s"], request["build_s"])
@@ -59,8 +60,7 @@ def check(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         found["questions"].append(vars(Question(
             "processes", "Leaves nothing running?", Answer.WARNED, f"No. {left} processes of its own had left their group "
             "and were ended.", "Start no processes.")))
-    why = confine.why_unconfined()
-    return {**found, "confined": "" if not why else why, "seconds": round(time.monotonic() - begin, 1)}
+    return {**found, "confined": asdict(confined), "seconds": round(time.monotonic() - begin, 1)}
 
 
 class _Check:

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sysconfig
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,16 +64,15 @@ def nvcc(calls: list[dict[str, Any]], scratch: Path, *, memory_bytes: int, limit
                             '#line 1 "cuda_sources"', *call["cuda_sources"]])
         path = scratch / f"cuda_{number}.cu"
         path.write_text(source, encoding="utf-8")
+        path.chmod(0o644)  # nvcc may run as another user
         includes = [w for p in (*cpp_extension.include_paths(), sysconfig.get_paths()["include"]) for w in ("-isystem", p)]
         words = [str(tools.nvcc), "-c", str(path), "-o", str(path.with_suffix(".o")), f"-arch={_ARCH}", "-std=c++20",
                  "-O1", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC", *includes, *_harmless(call["cuda_flags"])]
         if tools.cxx is not None:
             words += ["-ccbin", str(tools.cxx)]
         try:
-            done = subprocess.run(confine.sandbox(words, scratch, device="cpu"), capture_output=True, text=True,
-                                  errors="replace", timeout=limit_s, check=False, env=confine.environment(scratch),
-                                  cwd=scratch, start_new_session=True,
-                                  preexec_fn=partial(confine.limits, 4 * memory_bytes, device="cuda"))
+            with confine.start(words, scratch, device="cpu", memory_bytes=4 * memory_bytes, data_limit=False) as how:
+                done = subprocess.run(**how, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False)
         except subprocess.TimeoutExpired:
             return {"answer": "none", "seen": f"nvcc was stopped after {limit_s:g} s.", "advice": ""}
         if done.returncode:

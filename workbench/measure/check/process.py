@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,16 @@ class ForeignProcess:
         if self._process is not None:
             self._end()
 
+    def shared_file(self, size: int) -> tuple[Path, int]:
+        """A new file of `size` bytes in its scratch folder, and a descriptor for the judge, who closes it. The name is one
+        that nobody could foresee: the judge is not confined, and a link that waits there would lead it anywhere."""
+        path = self.scratch / f"shared-{secrets.token_hex(8)}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        os.ftruncate(fd, size)
+        if user := confine.user_of(self.scratch, self.device):
+            os.fchown(fd, user, user)
+        return path, fd
+
     def log_tail(self) -> str:
         if not self.log_path.is_file():
             return ""
@@ -134,12 +144,10 @@ class ForeignProcess:
             with contextlib.suppress(OSError):
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         words = [sys.executable, "-m", f"{__package__}.host", str(to_read), str(from_write)]
-        with self.log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                confine.sandbox(words, self.scratch, device=self.device), cwd=self.scratch, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True, env=confine.environment(self.scratch),
-                pass_fds=(to_read, from_write),
-                preexec_fn=partial(confine.limits, self.limits.memory_bytes, device=self.device))
+        with self.log_path.open("wb") as log, confine.start(
+                words, self.scratch, device=self.device, memory_bytes=self.limits.memory_bytes) as how:
+            self._process = subprocess.Popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                             pass_fds=(to_read, from_write))
         os.close(to_read)
         os.close(from_write)
         self._line = Line(to_write, from_read, self._watch)

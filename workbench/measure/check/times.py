@@ -11,6 +11,7 @@ call, run by the reference's process, is what request, change and copy cost; it 
 from __future__ import annotations
 
 import mmap
+import os
 import pickle
 import random
 import time
@@ -239,15 +240,15 @@ class _Bench:
     def _open_host(self) -> int:
         size = min(_MOST_SLOT_BYTES["cpu"], max(4 * self.stride, _MOST_CALLS * self.stride))
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        for party in self.parties.values():
-            path = party.process.scratch / f"slots-{self.direction}"
-            with path.open("wb") as file:
-                file.truncate(size)
-            party.process.ask("slots", {"path": str(path), "bytes": size})
         self._views: dict[str, torch.Tensor] = {}
         for name, party in self.parties.items():
-            with (party.process.scratch / f"slots-{self.direction}").open("r+b") as file:
-                self._views[name] = torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=torch.uint8)
+            path, fd = party.process.shared_file(size)
+            try:
+                party.process.ask("slots", {"path": str(path), "bytes": size})
+                self._views[name] = torch.frombuffer(mmap.mmap(fd, size), dtype=torch.uint8)
+            finally:
+                os.close(fd)
+                path.unlink(missing_ok=True)  # both have it mapped
         return size
 
     def _batch(self, who: _Contestant, calls: int, *, only_copy: bool = False, check: bool = False) -> float:

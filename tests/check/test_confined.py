@@ -1,0 +1,220 @@
+"""Foreign files that reach for what is not theirs, by real processes, held in each way that this machine has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.require import require
+from workbench.core import landlock
+from workbench.core.answers import Answer
+from workbench.core.confinement import VARIABLE, Confinement, bwrap_problem
+from workbench.core.errors import BadRequest
+from workbench.drive import doctor, selftest
+from workbench.drive.check_text import report_text
+
+from . import models
+from .conftest import failed
+
+ROOT = Path(__file__).resolve().parents[2]
+HELD = ("bwrap", "landlock", "user", "landlock user")
+
+
+@pytest.fixture
+def hold(monkeypatch: pytest.MonkeyPatch):
+    """Leave a check only these ways, or skip where they are not there."""
+    def leave(ways: str) -> None:
+        monkeypatch.delenv(VARIABLE, raising=False)
+        if "bwrap" in ways:
+            require(not bwrap_problem(), bwrap_problem())
+        if "landlock" in ways:
+            require(not landlock.problem(), landlock.problem())
+        if "user" in ways:
+            require(os.geteuid() == 0, "only root can become another user")
+        monkeypatch.setenv(VARIABLE, ways)
+    return leave
+
+
+@pytest.fixture
+def victims(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder in the place that is asked for, else in /tmp, that only its owner may write, but everybody enter."""
+    where = getattr(request, "param", Path("/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix=".kernel-workbench-victims-", dir=where))
+    folder.chmod(0o755)
+    (folder / "kept").write_text("as it was")
+    (folder / "empty").mkdir()
+    yield folder
+    shutil.rmtree(folder)
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {p.name: p.read_text() if p.is_file() else "" for p in folder.iterdir()}
+
+
+@pytest.mark.parametrize(("ways", "victims"), [
+    *((ways, Path("/tmp")) for ways in HELD), ("landlock", Path.home()), ("user", Path.home())], indirect=["victims"])
+def test_only_its_own_folder_can_be_written(hold, checked, victims: Path, ways: str) -> None:
+    hold(ways)
+    report = checked(models.writes_elsewhere(victims))
+    assert content(victims) == {"kept": "as it was", "empty": ""}
+    assert failed(report) == {}, [q for q in report.questions if q.answer is Answer.FAILED]
+    held = report.confined
+    assert (held.bwrap, bool(held.landlock), bool(held.user)) == tuple(word in ways for word in ("bwrap", "landlock", "user"))
+
+
+def test_where_nothing_holds_it_gets_through_and_the_report_says_so(hold, checked, victims: Path) -> None:
+    """Otherwise the attempts above would prove nothing."""
+    hold("none")
+    report = checked(models.writes_elsewhere(victims))
+    assert {"new", "folder", "link", "pipe", "by_sh", "by_child", "by_fork"} <= set(content(victims))
+    assert {"kept", "empty"} & set(content(victims)) == set()
+    assert f"the file was not confined: {VARIABLE} is 'none'; it ran as you" in report_text(report)
+
+
+@pytest.mark.parametrize("ways", ["landlock", "user", "landlock user"])
+def test_the_judge_and_the_reference_are_out_of_reach(hold, checked, ways: str) -> None:
+    hold(ways)
+    if ways == "landlock":
+        require(landlock.version() >= 6, f"Landlock {landlock.version()} does not hold signals back")
+    report = checked(models.TOUCHES_OTHERS)
+    assert failed(report) == {}, report.question("builds")
+
+
+@pytest.mark.parametrize("ways", ["landlock", "user", "landlock user"])
+def test_load_inline_builds_and_the_calls_are_timed(hold, checked, ways: str) -> None:
+    hold(ways)
+    report = checked(models.BUILDS, time=True, effort="quick", call_s=60.0)
+    assert failed(report) == {}, [q for q in report.questions if q.answer is Answer.FAILED]
+    assert {"forward", "backward"} <= set(report.times), report.question("times")
+
+
+_A_JUDGE = '''
+import sys, time
+from pathlib import Path
+from workbench.measure.check.process import ForeignProcess, Limits
+
+process = ForeignProcess("candidate", device="cpu", limits=Limits(4 << 30), scratch=Path(sys.argv[1]))
+process.begin()
+process._wait_ready()
+print(process._process.pid, flush=True)
+time.sleep(600)
+'''
+
+
+@pytest.mark.parametrize("ways", ["landlock", "user", "landlock user"])
+def test_it_has_no_rights_left_but_to_read_and_dies_with_its_judge(hold, ways: str) -> None:
+    """A change of user takes back the order to die with the parent: it has to be given afterwards."""
+    hold(ways)
+    folder = tempfile.mkdtemp()
+    judge = subprocess.Popen([sys.executable, "-c", _A_JUDGE, folder], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    pid = int(judge.stdout.readline())
+    try:
+        own = Path(f"/proc/{pid}/status")
+        status = {k: v.split() for k, v in (line.split(":", 1) for line in own.read_text().splitlines())}
+        os.kill(pid, signal.SIGSTOP)  # or it would end by itself when its pipe closes
+        judge.kill()
+        judge.wait()
+        end = time.monotonic() + 10
+        while alive(pid) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not alive(pid)
+    finally:
+        judge.kill()
+        judge.wait()
+        judge.stdout.close()
+        if alive(pid):
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(folder)
+    assert status["NoNewPrivs"] == ["1"]
+    if "user" in ways:
+        assert status["Uid"] == status["Gid"] == ["65534"] * 4 and status["Groups"] == []
+    read_everything = 1 << 2
+    assert all(int(status[which][0], 16) & ~read_everything == 0 for which in ("CapEff", "CapPrm", "CapAmb")), status
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_tcp_is_refused_by_landlock(hold, checked) -> None:
+    hold("landlock")
+    require(landlock.version() >= landlock.HOLDS_TCP, f"Landlock {landlock.version()} does not hold TCP back")
+    report = checked(models.NETWORK)
+    assert "PermissionError" in report.question("values").seen
+    assert "it had no TCP, other network was not cut off" in report.confined.sentence
+
+
+@pytest.mark.parametrize("ways", HELD)
+def test_the_attack_on_sessions_is_caught(hold, ways: str) -> None:
+    hold(ways)
+    found = selftest.selftest("cpu", wanted=selftest.chosen(["touches_sessions"]))
+    assert len(found) == 2 and all(r.caught for r in found), found
+
+
+@pytest.mark.parametrize("ways", ["bwrap", "landlock", "user"])
+def test_a_planted_link_leads_the_judge_nowhere(hold, checked, victims: Path, ways: str) -> None:
+    """The judge makes the file that timing shares, and nothing confines the judge."""
+    hold(ways)
+    report = checked(models.plants_links(victims / "kept"), time=True, effort="quick")
+    assert content(victims) == {"kept": "as it was", "empty": ""}
+    assert failed(report) == {} and "forward" in report.times
+
+
+def test_a_word_that_names_no_way_is_a_bad_request(hold, checked) -> None:
+    hold("landlok")
+    with pytest.raises(BadRequest, match="KERNEL_WORKBENCH_CONFINE has 'landlok'; it takes bwrap, landlock, user, or none."):
+        checked(models.RIGHT)
+
+
+@pytest.mark.parametrize(("held", "words"), [
+    (Confinement(landlock=1, why="w"), "its own scratch folder and /dev/shm, but empty any file of yours; network was not cut"),
+    (Confinement(landlock=3, why="w"), "its own scratch folder and /dev/shm; network was not cut off (w)"),
+    (Confinement(landlock=4, why="w"), "under Landlock: it could write only to its own scratch folder and /dev/shm; it had no "
+                                       "TCP, other network was not cut off (w)"),
+    (Confinement(user=65534, why="w"), "as user 65534: it could write only to its own scratch folder and where everybody may, "
+                                       "not to your files; network was not cut off (w)"),
+    (Confinement(landlock=2, user=65534, why="w"), "under Landlock as user 65534: it could write only to its own scratch "
+                                                   "folder and /dev/shm; network was not cut off (w)"),
+    (Confinement(bwrap=True), "in bwrap: no network"),
+])
+def test_the_sentence_says_what_held(held: Confinement, words: str) -> None:
+    assert words in held.sentence
+
+
+def test_the_doctor_says_what_would_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    require(not landlock.problem(), landlock.problem())
+    monkeypatch.setenv(VARIABLE, "landlock")
+    found = next(f for f in doctor.examine() if f.name == "sandbox")
+    assert found.found == f"Landlock {landlock.version()}" and "scratch folder" in found.works
+    monkeypatch.setenv(VARIABLE, "none")
+    found = next(f for f in doctor.examine() if f.name == "sandbox")
+    assert found.found is None and "runs as you" in found.works
+
+
+def test_under_landlock_a_process_may_name_its_own_threads_and_no_other_process(tmp_path: Path) -> None:
+    """CUDA's driver names its threads by /proc, and does not start where it may not."""
+    require(not landlock.problem(), landlock.problem())
+    text = "import pathlib, sys; pathlib.Path(f'/proc/{sys.argv[1]}/comm').write_text('named')"
+    allowed = {}
+    for whose in ("self", "thread-self", str(os.getpid())):
+        rules = landlock.ruleset([tmp_path], [])
+        try:
+            done = subprocess.run([sys.executable, "-c", text, whose], preexec_fn=partial(landlock.restrict, rules),
+                                  capture_output=True, text=True, check=False)
+        finally:
+            os.close(rules)
+        allowed[whose] = done.returncode == 0 or "PermissionError" not in done.stderr
+    assert allowed == {"self": True, "thread-self": True, str(os.getpid()): False}

@@ -1,0 +1,94 @@
+"""What holds a foreign process back on this machine, and the sentence that says so: bwrap, Landlock, another user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+
+from . import landlock
+from .errors import BadRequest
+
+VARIABLE = "KERNEL_WORKBENCH_CONFINE"  # words of WAYS that may be used, or "none"; unset: all
+WAYS = ("bwrap", "landlock", "user")
+OTHER_USER = 65534                     # "nobody" nearly everywhere
+_ALONE = "in its own process, with limits of time and memory"
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """`landlock`: version of the kernel's interface, 0 where it did not hold; `user`: number, 0 for the one who checks,
+    and `reads` where that user was let read everything, as an interpreter in root's own folder needs it; `why`: why it was
+    not bwrap, and what else was not there."""
+
+    bwrap: bool = False
+    landlock: int = 0
+    user: int = 0
+    reads: bool = False
+    why: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What held, and what did not."""
+        if self.bwrap:
+            return "the file ran in bwrap: no network, own scratch folder, the rest of the disk read-only"
+        if not self.landlock and not self.user:
+            return f"the file was not confined: {self.why}; it ran as you, {_ALONE}"
+        how = " ".join([*(["under Landlock"] if self.landlock else []), *([f"as user {self.user}"] if self.user else [])])
+        return f"the file ran {how}: {self.held} ({self.why})"
+
+    @property
+    def held(self) -> str:
+        """Without bwrap: where it could write, and whether it had a network."""
+        where = "it could write only to its own scratch folder and /dev/shm" if self.landlock else \
+            "it could write only to its own scratch folder and where everybody may, not to your files"
+        if 0 < self.landlock < landlock.HOLDS_TRUNCATION and not self.user:
+            where += ", but empty any file of yours"
+        network = "it had no TCP, other network was not cut off" if self.landlock >= landlock.HOLDS_TCP else \
+            "network was not cut off"
+        return f"{where}; {network}"
+
+
+def bwrap() -> str:
+    """Its path, or ""."""
+    return shutil.which("bwrap") or ""
+
+
+def may_use(way: str) -> str:
+    """"" or that $KERNEL_WORKBENCH_CONFINE leaves this way out. Raises `BadRequest` for words it does not know."""
+    words = os.environ.get(VARIABLE, "").replace(",", " ").split() or WAYS
+    unknown = [w for w in words if w not in (*WAYS, "none")]
+    if unknown:
+        raise BadRequest(f"{VARIABLE} has {unknown[0]!r}; it takes {', '.join(WAYS)}, or none.")
+    return "" if way in words else f"{VARIABLE} is '{' '.join(words)}'"
+
+
+def bwrap_problem() -> str:
+    """"" when bwrap can be used, else why not."""
+    return may_use("bwrap") or _bwrap_tried()
+
+
+def landlock_problem() -> str:
+    """"" when Landlock can be used, else why not."""
+    return may_use("landlock") or landlock.problem()
+
+
+def user_problem() -> str:
+    """"" when another user can be tried, else why not: only root can become another."""
+    return may_use("user") or ("" if os.geteuid() == 0 else "only root can give it to another user")
+
+
+@lru_cache(maxsize=1)
+def _bwrap_tried() -> str:
+    if not bwrap():
+        return "bwrap is not installed"
+    try:
+        tried = subprocess.run([bwrap(), "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-net",
+                                "--unshare-pid", "true"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"bwrap does not work here ({type(error).__name__})"
+    if tried.returncode == 0:
+        return ""
+    return f"bwrap does not work here ({(tried.stderr.strip().splitlines() or ['it said nothing'])[0][:120]})"

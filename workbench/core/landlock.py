@@ -1,0 +1,108 @@
+"""Landlock: a Linux process gives up rights for good, for itself and all it starts. Here: writing outside a few places.
+
+Not every C library has the three calls, so they go by number, the same on x86-64 and aarch64
+(https://docs.kernel.org/userspace-api/landlock.html). Each version of the interface holds more back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_VERSION, _PATH_BENEATH = 1, 1
+_PR_SET_NO_NEW_PRIVS = 38
+_WRITE_FILE, _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 1, 1 << 13, 1 << 14, 1 << 15
+_REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))  # folders, files, devices, sockets, pipes, links
+_BIND_AND_CONNECT_TCP = 3
+_SCOPE_SIGNALS = 2
+HOLDS_TRUNCATION, HOLDS_TCP = 3, 4                        # from these versions on
+_HOLDS_REFER, _HOLDS_IOCTL, _HOLDS_SIGNALS = 2, 5, 6
+_WHY = {errno.ENOSYS: "this kernel has no Landlock", errno.EOPNOTSUPP: "Landlock is switched off in this kernel"}
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = [("files", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _layout_ = "ms"  # packed, as the kernel has it; newer Pythons want it said
+    _fields_ = [("rights", ctypes.c_uint64), ("place", ctypes.c_int32)]
+
+
+@lru_cache(maxsize=1)
+def version() -> int:
+    """Of the kernel's interface; 0 where there is none, and `problem` says why."""
+    return _asked()[0]
+
+
+def problem() -> str:
+    """"" with Landlock, else the reason why not."""
+    return _asked()[1]
+
+
+def ruleset(folders: Iterable[Path], devices: Iterable[Path]) -> int:
+    """A descriptor for `restrict`: whoever takes it writes only below `folders`, and to `devices`; places that do not
+    exist are left out. Reading stays as it is. The caller closes it. Raises OSError."""
+    has = version()
+    to_file = _WRITE_FILE | (_TRUNCATE if has >= HOLDS_TRUNCATION else 0)
+    to_device = to_file | (_IOCTL_DEV if has >= _HOLDS_IOCTL else 0)
+    everything = to_device | _REMOVE_AND_MAKE | (_REFER if has >= _HOLDS_REFER else 0)
+    wanted = _Ruleset(everything, _BIND_AND_CONNECT_TCP if has >= HOLDS_TCP else 0,
+                      _SCOPE_SIGNALS if has >= _HOLDS_SIGNALS else 0)
+    size = 8 * (3 if has >= _HOLDS_SIGNALS else 2 if has >= HOLDS_TCP else 1)
+    fd = _call(_CREATE_RULESET, ctypes.byref(wanted), ctypes.c_size_t(size), ctypes.c_uint32(0))
+    try:
+        for path in folders:
+            _allow(fd, path, everything & ~_IOCTL_DEV)
+        for path in devices:
+            _allow(fd, path, to_device)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def restrict(fd: int) -> None:
+    """Between fork and exec: this process and all it starts are held by the ruleset, which takes in what belongs to this
+    process in /proc: CUDA's driver names its threads there, and starts nothing where it may not. Raises OSError."""
+    _allow(fd, Path("/proc/self"), _WRITE_FILE | (_TRUNCATE if version() >= HOLDS_TRUNCATION else 0))
+    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "no_new_privs was refused")
+    _call(_RESTRICT_SELF, ctypes.c_int(fd), ctypes.c_uint32(0))
+
+
+def _allow(ruleset_fd: int, path: Path, rights: int) -> None:
+    try:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        rule = _PathBeneath(rights, place)
+        _call(_ADD_RULE, ctypes.c_int(ruleset_fd), ctypes.c_int(_PATH_BENEATH), ctypes.byref(rule), ctypes.c_uint32(0))
+    finally:
+        os.close(place)
+
+
+@lru_cache(maxsize=1)
+def _asked() -> tuple[int, str]:
+    if platform.system() != "Linux":
+        return 0, "Landlock is Linux's"
+    try:
+        return _call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)), ""
+    except OSError as error:
+        return 0, _WHY.get(error.errno, f"Landlock was refused ({error.strerror})")
+
+
+def _call(number: int, *arguments: object) -> int:
+    result = _libc.syscall(ctypes.c_long(number), *arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result

@@ -1,0 +1,38 @@
+"""What root gives up in a child, between fork and exec. No call back: exec makes it final."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+_PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 8, 24, 38, 47
+_AMBIENT_RAISE = 2
+_CAP_DAC_READ_SEARCH = 2          # read every file, enter every folder
+_LAST = 63
+_VERSION_3 = 0x20080522           # of capset's structures: two words of 32 bits
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def become(user: int, *, reads: bool) -> None:
+    """That user, in the group of the same number and no other, with no capability but, with `reads`, to read everything.
+    Raises OSError."""
+    if reads:
+        _libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):  # or a program with the setuid bit brings all of it back
+        raise OSError(ctypes.get_errno(), "no_new_privs was refused")
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    if reads:
+        header = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
+        kept = 1 << _CAP_DAC_READ_SEARCH
+        if _libc.capset(header, (ctypes.c_uint32 * 6)(kept, kept, kept, 0, 0, 0)) or \
+                _libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, _CAP_DAC_READ_SEARCH, 0, 0):
+            raise OSError(ctypes.get_errno(), "the right to read everything was refused")
+
+
+def keep_reading_only() -> None:
+    """Root stays root, but from exec on without what root may beyond its own files; reading everything stays."""
+    for capability in range(_LAST + 1):
+        if capability != _CAP_DAC_READ_SEARCH:
+            _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
