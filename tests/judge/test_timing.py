@@ -28,6 +28,13 @@ def test_stop_rule(samples: list[float], elapsed_s: float, stop: str) -> None:
     assert why_stop(samples, effort=EFFORT, elapsed_s=elapsed_s, wall_s=1.0) == stop
 
 
+def test_low_noise_ends_it_only_after_the_least_time() -> None:
+    patient = Effort(least=10, most=100, wall_s=1.0, least_s=0.3)
+    assert why_stop(STEADY, effort=patient, elapsed_s=0.2, wall_s=1.0) == ""
+    assert why_stop(STEADY, effort=patient, elapsed_s=0.3, wall_s=1.0) == "noise"
+    assert why_stop(STEADY * 5, effort=patient, elapsed_s=0.2, wall_s=1.0) == "samples"
+
+
 def test_noise_is_the_interval_of_the_median() -> None:
     rng = np.random.default_rng(0)
     covered, trials = 0, 400

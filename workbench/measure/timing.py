@@ -31,15 +31,17 @@ _SLOWED_DOWN = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # NVML clocks event reasons: powe
 
 @dataclass(frozen=True)
 class Effort:
-    """When to stop: never before `least`, never after `most` samples or `wall_s` seconds."""
+    """When to stop: never before `least` samples, never after `most` samples or `wall_s` seconds. Low noise ends it only
+    after `least_s` seconds: thirty samples of a short kernel all come from one moment, and the next moment may differ."""
 
     least: int
     most: int
     wall_s: float
+    least_s: float = 0.0
 
 
 EFFORTS = {
-    "cuda": {"quick": Effort(10, 60, 1.0), "normal": Effort(30, 600, 3.0), "full": Effort(100, 3000, 12.0)},
+    "cuda": {"quick": Effort(10, 60, 1.0), "normal": Effort(30, 600, 3.0, 0.3), "full": Effort(100, 3000, 12.0, 1.0)},
     "cpu": {"quick": Effort(5, 10, 0.2), "normal": Effort(5, 50, 0.5), "full": Effort(10, 200, 2.0)},
 }
 
@@ -121,7 +123,8 @@ def why_stop(samples: list[float], *, effort: Effort, elapsed_s: float, wall_s: 
         return "limit"
     if len(samples) >= effort.most:
         return "samples"
-    return "noise" if len(samples) >= effort.least and noise(samples) < ENOUGH_NOISE else ""
+    enough = len(samples) >= effort.least and elapsed_s >= effort.least_s
+    return "noise" if enough and noise(samples) < ENOUGH_NOISE else ""
 
 
 def without_slow(samples: Sequence[Sequence[float]], slowed: Sequence[bool],
