@@ -71,16 +71,15 @@ __device__ __forceinline__ void store_tile_in_bulk(const StripArgumentsOf<C>& a,
   // Alignment of the result's rows, in values: of channel 0 here, and from channel to channel.
   const unsigned base = unsigned(reinterpret_cast<unsigned long long>(to) / 4), by_channel = unsigned(volume);
 
-  unsigned in_quad[2][C::STRIP / 4];  // what this lane fills: alignment, and 4 for each row before
-  int before[2][C::STRIP / 4];
+  // What this lane fills, by quad of positions: alignment in channel 0, and 4 for each row before.
+  unsigned in_quad[2][C::STRIP / 4];
   if (any || C::HAS_BIAS) {
 #pragma unroll
     for (int e = 0; e < 2; ++e)
 #pragma unroll
       for (int q = 0; q < C::STRIP / 4; ++q) {
         const int rows = divided(along0 + (2 * t + e) * C::STRIP + 4 * q, a.by_pitch);
-        in_quad[e][q] = base + unsigned(run_offset<C>(a, tile, along0, rows));
-        before[e][q] = 4 * (rows - rows0);
+        in_quad[e][q] = (base + unsigned(run_offset<C>(a, tile, along0, rows))) % 4 + 4 * unsigned(rows - rows0);
       }
   }
 #pragma unroll
@@ -100,7 +99,7 @@ __device__ __forceinline__ void store_tile_in_bulk(const StripArgumentsOf<C>& a,
         for (int e = 0; e < 2; ++e)
 #pragma unroll
           for (int q = 0; q < C::STRIP / 4; ++q)
-            shift[e][q] = int((in_quad[e][q] + unsigned(channel + g) * by_channel) % 4) + before[e][q];
+            shift[e][q] = int((in_quad[e][q] + unsigned(channel + g) * by_channel) % 4 + in_quad[e][q] / 4 * 4);
         float bias = 0.0f;
         if constexpr (C::HAS_BIAS)
           if (channel0 + channel + g < C::M) bias = widen(__ldg(a.bias + first + channel0 + channel + g));

@@ -156,6 +156,7 @@ struct StripConfig {
   // Results of a warp on their way out: 8 channels x its positions.
   // With bulk stores (strip_bulk.cuh) a row has room for shifts, and its quads lie in another bank than its neighbours'.
   static constexpr bool BULK = Tune::IMAGES > 0 && !HALVES;
+  static constexpr bool ROLL = Tune::ROLL;
   static constexpr int IMAGES = BULK ? Tune::IMAGES : 1;
   static constexpr int SEGMENTS = 4;  // rows of the plane that a warp's run may meet
   static constexpr int IMAGE_WIDTH = WARP_COLUMNS * W::OUT_STEP;
