@@ -21,7 +21,7 @@ UNROLL      = {values = [0, 1], default = 1, help = "1: a short loop over taps a
 PAD         = {values = [0, 1], default = 1, help = "1: 16-bit rows of odd length are first copied to aligned ones"}
 BLOCKS      = {values = [0, 1, 2, 3, 4], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
 ROLL        = {values = [0, 1], default = 0, help = "1: results leave in a loop, which takes fewer registers"}
-IMAGES      = {values = [0, 1, 2, 4], default = 0, help = "sm_90, float: images a warp's bulk stores read in turn (0: no bulk stores)"}
+IMAGES      = {values = [0, 1, 2, 4], default = 0, help = "sm_90, float: images that bulk stores read in turn (0: none)"}
 
 [derived]
 m           = "layer.in_channels // layer.groups"
