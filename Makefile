@@ -1,10 +1,13 @@
 # make app   set up once, serve the page on 127.0.0.1        make test      set up once, run the tests
 # make check lint                                            make gpu-test  PYTHON=python3: the tests that need a GPU
 #
+# make gpu-test GPU_TESTS=tests/gpu/test_build.py runs one file of them.
+#
 # With PYTHON=... that interpreter is used as it is and nothing is installed: a CUDA torch is never replaced.
 SHELL := /bin/bash
 PORT ?= 8501
 ARGS ?=
+GPU_TESTS ?= tests/gpu
 
 ifdef PYTHON
   PY := $(PYTHON)
@@ -28,7 +31,7 @@ check: $(TEST_READY)
 	$(PY) -m ruff check .
 
 gpu-test:
-	$(PY) -m pytest tests/gpu -v -p no:cacheprovider $(ARGS)
+	$(PY) -m pytest $(GPU_TESTS) -v -p no:cacheprovider $(ARGS)
 
 figures: $(READY)
 	$(PY) tools/figures.py $(ARGS)

@@ -28,7 +28,7 @@ def found(ours_ms: float, precision: str, *baselines: tuple[str, float, str]) ->
         return [ms * (1 + 1e-4 * (i % 3)) for i in range(12)]
 
     return {"ours": timing(ours_ms), "samples": samples(ours_ms), "precision": precision, "calls": 9, "checked": 3,
-            "left_out": [], "baselines": [
+            "throttled": 0, "left_out": [], "baselines": [
                 {"name": LADDER[key].name, "key": key, "timing": timing(ms), "samples": samples(ms), "precision": p,
                  "kernels": [f"{key}_kernel"], "drop_in": LADDER[key].drop_in, "why_not": "" if LADDER[key].drop_in else
                  "another memory format"} for key, ms, p in baselines]}
@@ -75,6 +75,14 @@ def test_launch_bound_and_too_small_are_called_so() -> None:
     assert notes[0].startswith("Too small") and notes[1].startswith("Launch-bound: PyTorch's own call takes 0.0200 ms")
     assert check_times.timed(found(1.0, "tf32", ("default", 2.0, "tf32"), ("graph", 1.9, "tf32")), "forward", KB81,
                              H200)["notes"] == []
+
+
+def test_clocks_that_were_held_down_are_said() -> None:
+    throttled = {**found(1.0, "tf32", ("default", 2.0, "tf32")), "throttled": 3}
+    left_out = {**throttled, "ours": {**throttled["ours"], "dropped": 3}}
+    said = [check_times.timed(one, "forward", KB81, H200)["notes"] for one in (throttled, left_out)]
+    assert said == [["The GPU held its clocks down in 3 turns; all were counted, for too few would be left."],
+                    ["The GPU held its clocks down in 3 turns; 3 were left out."]]
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

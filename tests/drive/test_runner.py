@@ -20,8 +20,9 @@ from workbench.core.errors import BadRequest, RenderError
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.trial import Status
 from workbench.core.variants import discover, find
+from workbench.drive.resume import missing
 from workbench.drive.run import Run, RunRequest
-from workbench.drive.runner import Runner, missing
+from workbench.drive.runner import Runner
 from workbench.drive.session import Session
 
 from ..require import require
@@ -131,7 +132,7 @@ def test_a_killed_measure_worker_costs_one_trial(runner: Runner, tmp_path: Path,
     while time.monotonic() < end and run.rows[0].phase != "checking":
         time.sleep(0.05)
     time.sleep(1.0)
-    worker = runner._measure["cpu"]
+    worker = runner.workers.measure("cpu")
     os.kill(worker._process.pid, signal.SIGKILL)
     assert run.wait(60)
     by_name = {t.name: t for t in session.trials()}

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -119,8 +119,11 @@ class Check:
 
 def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text: None,
           started: Callable[[WorkerProcess], None] = lambda worker: None,
-          stopped: threading.Event | None = None) -> CheckReport:
-    """Judge the file and wait for the report. Raises `BadRequest` when the reference itself does not run."""
+          stopped: threading.Event | None = None, device_held: bool = False) -> CheckReport:
+    """Judge the file and wait for the report. `device_held`: the caller holds the device's lock itself.
+
+    Raises `BadRequest` when the reference itself does not run.
+    """
     folder = Path(tempfile.mkdtemp(prefix="kernel-workbench-"))
     worker = WorkerProcess("measure", log_path=folder / "judge.log")
     started(worker)
@@ -133,7 +136,7 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
         on_text(str(event.get("text", "")))
 
     try:
-        with _device(request.device, on_text, stopped or threading.Event()):
+        with contextlib.nullcontext() if device_held else held(request.device, on_text, stopped or threading.Event()):
             result = worker.call("check", order, limit_s=request.limit_s, on_event=on_event)
     except WorkerFailed as error:
         kind, _, sentence = str(error).partition(": ")
@@ -179,8 +182,8 @@ def _with_times(question: Question, times: dict[str, Any]) -> Question:
 
 
 @contextlib.contextmanager
-def _device(name: str, on_text: Callable[[str], None], stopped: threading.Event):
-    """A GPU is held as for a run; the CPU need not be."""
+def held(name: str, on_text: Callable[[str], None], stopped: threading.Event) -> Iterator[None]:
+    """A GPU is held as for a run; the CPU need not be. Raises `RuntimeError` when `stopped` is set while it waits."""
     if name == "cpu":
         yield
         return

@@ -34,7 +34,8 @@ def timed(found: dict[str, Any], direction: str, workload: Workload | None, gpu:
             "floor_ms": floor.ms if floor else None, "floor_limit": floor.limit if floor else "",
             "why_no_floor": "" if floor else _why_no_floor(workload, gpu),
             "implausible": enough and ours.median_ms < _FLOOR_SHARE * floor.ms,
-            "notes": _notes(ours.median_ms, rows), "baselines": rows, "left_out": found["left_out"],
+            "notes": [*_notes(ours.median_ms, rows), *_throttled(found["throttled"], ours.dropped)],
+            "baselines": rows, "left_out": found["left_out"],
             **{key: best[key] if best else None for key in ("ratio", "low", "high")},
             "against": best["name"] if best else "", "verdict": best["verdict"] if best else ""}
 
@@ -79,6 +80,14 @@ def _why_no_floor(workload: Workload | None, gpu: dict[str, Any]) -> str:
     if not gpu:
         return "nobody has measured what this CPU can do"
     return f"nobody has measured what {gpu['name']} can do" if workload else "the reference is not one transposed convolution"
+
+
+def _throttled(turns: int, dropped: int) -> list[str]:
+    """What is said when the GPU held its clocks down."""
+    if not turns:
+        return []
+    counted = (f"{dropped} were left out" if dropped else "all were counted, for too few would be left")
+    return [f"The GPU held its clocks down in {turns} turn{'s' if turns > 1 else ''}; {counted}."]
 
 
 def _notes(median_ms: float, rows: list[dict[str, Any]]) -> list[str]:

@@ -19,8 +19,9 @@ from ..core.trial import Status
 from ..core.variants import Variant, discover
 from . import outcome
 from .choose import check_names
+from .devices import resolve_device
 from .run import RunRequest
-from .runner import Runner, resolve_device
+from .runner import Runner
 
 DTYPES_OF = {"quick": ("float32",), "normal": ("float32", "float16"),
              "full": ("float32", "float64", "float16", "bfloat16")}

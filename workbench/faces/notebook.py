@@ -16,9 +16,10 @@ from ..core.presets import PRESETS, Preset, parse_preset
 from ..core.variants import Variant, discover
 from ..drive import report, tables
 from ..drive.choose import Settings, candidates
+from ..drive.devices import resolve_device
 from ..drive.doctor import Finding, examine
 from ..drive.run import Run, RunRequest
-from ..drive.runner import Runner, resolve_device
+from ..drive.runner import Runner
 from ..drive.session import Session, sessions_root
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ ENOUGH_NOISE = 0.005        # half width of the median's 95 % interval, relative
 TOO_SMALL_MS = 0.01         # an event pair costs about 2 us: below this it is a large part of the time
 _BATCH_MS = 50.0            # samples taken between two looks at the rule
 _HOT_HEAD_START = 100_000   # GPU cycles of waiting that let the host enqueue a launch ahead
+_HOST_SHARE = 0.9           # a GPU that waits for its host measures the host, a little more or less
 _SLOWED_DOWN = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # NVML clocks event reasons: power cap, slowdowns, thermal, power brake
 
 
@@ -185,7 +186,7 @@ def _measure_cuda(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: f
         one_ms = 1e3 * (time.perf_counter() - start_s) / turns
         for i, first, last in taken:
             samples[i].append(first.elapsed_time(last))
-        slowed += [_slowed_down(index)] * turns
+        slowed += [slowed_down(device)] * turns
         for watch in watches:
             watch.after()
         stop = _why_stop(samples, effort, begin, wall_s)
@@ -193,7 +194,8 @@ def _measure_cuda(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: f
         batch = max(1, min(100, round(_BATCH_MS / max(one_ms, 1e-3) * random.uniform(0.7, 1.3))))
     kept, dropped = without_slow(samples, slowed, effort.least)
     flags = ["throttled"] if any(slowed) else []
-    if host_pays and quantile(sorted(host_ms), 0.5) > quantile(sorted(kept[0]), 0.5):
+    if host_pays and quantile(sorted(host / device for host, device in zip(host_ms, samples[0], strict=True)),
+                              0.5) > _HOST_SHARE:
         flags.append("launch_bound")
     return [Measurement(summary(one, stop=stop, cold_l2=cold_l2, dropped=dropped), one,
                         [*flags, *(["too_small"] if quantile(sorted(one), 0.5) < TOO_SMALL_MS else [])])
@@ -228,9 +230,9 @@ def _head_start() -> None:
     torch.cuda._sleep(_HOT_HEAD_START)
 
 
-def _slowed_down(index: int) -> bool:
-    """True when NVML says that the clocks are held down just now; False also where NVML does not answer."""
-    nvml = _nvml(index)
+def slowed_down(device: str) -> bool:
+    """True when NVML says that the GPU's clocks are held down just now; False also where NVML does not answer."""
+    nvml = _nvml(torch.device(device).index or 0) if device != "cpu" else None
     if nvml is None:
         return False
     library, handle = nvml

@@ -13,8 +13,10 @@ from ...core.errors import BadRequest, RenderError
 from ...core.template import Rendered, render
 from ...core.trial import Trial
 from ..builds import BuildOrder
+from ..devices import resolve_device
+from ..resume import missing
 from ..run import Run, RunRequest
-from ..runner import Runner, missing, resolve_device
+from ..runner import Runner
 from ..session import Session
 from .ahead import BuildAhead, units_of
 from .plan import BenchPlan, Job

@@ -26,8 +26,9 @@ from ...drive.bench.go import Bench
 from ...drive.bench.plan import CLASSES, CONFIGS, SUITES, BenchPlan
 from ...drive.bench.ship import ship
 from ...drive.bench.text import table
+from ...drive.devices import resolve_device
 from ...drive.run import EFFORTS, STRENGTHS
-from ...drive.runner import Runner, resolve_device
+from ...drive.runner import Runner
 from ...drive.session import Session, list_sessions, sessions_root
 from ..arguments import check_folder, session_from
 

@@ -19,7 +19,7 @@ from ...core.answers import Answer
 from ...core.errors import BadRequest
 from ...drive.check import Check, CheckRequest, workload_reference
 from ...drive.check_text import report_text
-from ...drive.runner import resolve_device
+from ...drive.devices import resolve_device
 from ..arguments import add_workload, workload_from
 
 

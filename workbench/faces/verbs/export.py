@@ -20,10 +20,11 @@ from ...core.presets import parse_preset
 from ...core.variants import discover, find
 from ...drive.best_recipe import arch_of, best_recipe, origin
 from ...drive.choose import check_names, parse_settings, values_for
+from ...drive.devices import resolve_device
 from ...drive.export import export_text, proof_workload, verify
 from ...drive.recipe import Recipe
 from ...drive.recorded import recipe_from_session
-from ...drive.runner import Runner, resolve_device
+from ...drive.runner import Runner
 from ..arguments import add_workload, check_folder, session_from, workload_from
 
 

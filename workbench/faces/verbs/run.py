@@ -17,8 +17,9 @@ from ...core.layer import Workload
 from ...drive import tables
 from ...drive.best_recipe import arch_of, best_known, origin
 from ...drive.choose import candidates, parse_settings
+from ...drive.devices import resolve_device
 from ...drive.run import EFFORTS, STRENGTHS, Run, RunRequest
-from ...drive.runner import Runner, resolve_device
+from ...drive.runner import Runner
 from ...drive.session import Session
 from ..arguments import add_candidates, add_workload, directions_from, workload_from
 

@@ -31,6 +31,7 @@ from .process import Ended, Raised
 from .trialrun import TrialRun
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
+_LEAST_TURNS = 5                # below it there is no spread
 _BATCH_S = {"cpu": 0.05, "cuda": 0.03}
 _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
@@ -39,6 +40,7 @@ _CHANGED = 8                    # elements of the input that are new in each cal
 _CHECKED = 3                    # batches of the candidate of which one call is compared
 _SLOT_SHARE = 0.2               # of free memory
 _MOST_SLOT_BYTES = {"cpu": 1 << 29, "cuda": 24 << 30}
+_CHUNK = 1 << 24                # elements compared at once
 _LOOSE = 10                     # times the tolerance of tf32: beyond it a result is another one
 _LOOSER = ("fp64", "ieee", "tf32", "fp16", "bf16")  # from the strictest to the loosest
 _PRECISION = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
@@ -131,6 +133,7 @@ class _Bench:
         for contestant in modes.values():
             self._batch(contestant, min(calls, 3))
         samples: dict[str, list[float]] = {name: [] for name in modes}
+        slowed: list[bool] = []
         checked = set(self.random.sample(range(turns), min(_CHECKED, turns)))
         for turn in range(turns):
             self.emit({"phase": "time", "text": f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(modes) - 1} "
@@ -142,13 +145,17 @@ class _Bench:
                 self._warm(modes[name], calls)
                 taken_s = self._batch(modes[name], calls, check=not name and turn in checked)
                 samples[name].append(1e3 * max(taken_s - empty_s, 0.02 * taken_s) / calls)
-        summaries = {name: timing.summary(taken, stop="samples", cold_l2=False) for name, taken in samples.items()}
+            slowed.append(timing.slowed_down(self.device))
+        kept, dropped = timing.without_slow(list(samples.values()), slowed, _LEAST_TURNS)
+        samples = dict(zip(samples, kept, strict=True))
+        summaries = {name: timing.summary(taken, stop="samples", cold_l2=False, dropped=dropped)
+                     for name, taken in samples.items()}
         for name, party in self.parties.items():
             if name != _CANDIDATE:
                 party.process.ask("drop_ways")
         self.slots = None
         return {"ours": summaries[""], "samples": samples[""], "calls": calls, "checked": len(checked),
-                "precision": max(self.seen, key=_LOOSER.index), "left_out": self.left_out,
+                "throttled": sum(slowed), "precision": max(self.seen, key=_LOOSER.index), "left_out": self.left_out,
                 "baselines": [{"name": LADDER[key].name, "key": key, "timing": summaries[key], "samples": samples[key],
                                "precision": way.precision, "process": way.process, "kernels": [],
                                "drop_in": LADDER[key].drop_in,
@@ -263,6 +270,8 @@ class _Bench:
         _, (kept, inputs) = self._called(who, 1, look=True, change=False)
         if self.first_truth is None:
             self.first_truth = self._truth(inputs)
+            if self.device != "cpu" and 4 * sum(t.nbytes for t in self.first_truth) < torch.cuda.mem_get_info(self.device)[0]:
+                self.first_truth = [t.to(self.device) for t in self.first_truth]
         return self._class([d for d, _, _ in self._distances(kept, self.first_truth, who.strides)])
 
     def _class(self, distances: list[float]) -> str:
@@ -320,11 +329,9 @@ class _Bench:
             kind = getattr(torch, dtype)
             size = kind.itemsize * torch.Size(shape).numel()
             got = kept[start:start + size].view(kind)
-            got = (got.as_strided(shape, strides[place], got.storage_offset()) if strides else got.view(shape)).cpu().double()
+            got = got.as_strided(shape, strides[place], got.storage_offset()) if strides else got.view(shape)
             start += _rounded(size)
-            truth = truth.double()
-            found.append((float((got - truth).norm() / max(float(truth.norm()), 1e-300)),
-                          float((got - truth).abs().max()) if got.numel() else 0.0, float(truth.square().mean().sqrt())))
+            found.append(_distance(got, truth))
         return found
 
     def _allowed(self, precision: str) -> float:
@@ -337,6 +344,20 @@ class _Bench:
         if workload is None or len(names) != len(self.kinds):
             return [allowed_rel_l2(precision, 1 << 20)] * len(self.kinds)
         return [allowed_rel_l2(precision, max(1, reduction_length(workload, name))) for name in names]
+
+
+def _distance(got: torch.Tensor, truth: torch.Tensor) -> tuple[float, float, float]:
+    """(relative L2, largest, rms of the truth), computed where `got` is, a chunk at a time. A NaN comes through."""
+    got, truth = got.reshape(-1), truth.reshape(-1)
+    off, size, largest = (torch.zeros((), dtype=torch.float64, device=got.device) for _ in range(3))
+    for start in range(0, got.numel(), _CHUNK):
+        expected = truth[start:start + _CHUNK].to(got.device).double()
+        difference = got[start:start + _CHUNK].double() - expected
+        off += difference.square().sum()
+        size += expected.square().sum()
+        largest = torch.maximum(largest, difference.abs().max())
+    return (float(off.sqrt()) / max(float(size.sqrt()), 1e-300), float(largest),
+            float((size / max(1, got.numel())).sqrt()))
 
 
 def _same_where_equal(places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,83 @@
+"""On a GPU: twenty random layers for each variant, drawn from all that it serves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.require import require
+from workbench.core.candidate import Candidate, why_not
+from workbench.core.errors import BadRequest
+from workbench.core.layer import ConvTranspose, Workload
+from workbench.core.template import render
+from workbench.core.variants import Variant, discover
+from workbench.drive.run import RunRequest
+from workbench.drive.runner import Runner
+
+LAYERS, DRAWS, SEED = 20, 4_000, 20
+CHANNELS = (1, 2, 3, 5, 8, 12, 16, 24, 32, 40, 48, 64, 96)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    require(torch.cuda.is_available(), "an NVIDIA GPU")
+    with Runner() as shared:
+        yield shared
+
+
+def drawn(rng: random.Random) -> Workload | None:
+    """A random small workload; None where PyTorch would refuse the parameters."""
+    dims = rng.choice((1, 2, 3))
+
+    def each(values: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(rng.choice(values) for _ in range(dims))
+
+    groups = rng.choice((1, 1, 1, 2, 3, 0))  # 0: depthwise
+    ci, co = rng.choice(CHANNELS), rng.choice(CHANNELS)
+    groups, ci, co = (ci, ci, ci * rng.choice((1, 1, 2))) if groups == 0 else (groups, ci * groups, co * groups)
+    stride, dilation = rng.choice(((1,) * dims, each((1, 2, 3, 4)))), rng.choice(((1,) * dims, each((1, 2, 3))))
+    kernel = each((1, 2, 3, 4, 5, 7) if dims < 3 else (1, 2, 3))
+    extent = {1: (1, 2, 7, 33, 150, 301), 2: (1, 3, 8, 17, 40), 3: (1, 2, 5, 9)}[dims]
+    try:
+        layer = ConvTranspose(dims, ci, co, kernel, stride=stride, dilation=dilation, groups=groups, bias=rng.random() < 0.5,
+                              padding=tuple(rng.randrange(k + 1) for k in kernel),
+                              output_padding=tuple(rng.randrange(max(s, d)) for s, d in zip(stride, dilation, strict=True)))
+        return Workload(layer, rng.choice((1, 2, 3)), each(extent))
+    except BadRequest:
+        return None
+
+
+def served(variant: Variant, workloads: list[Workload]) -> list[tuple[Candidate, Workload]]:
+    """The first few of these that the variant serves, in the form of the exported file's special case."""
+    found = []
+    for workload in workloads:
+        candidate = Candidate(variant, workload.layer, "float32", {})
+        if candidate.precision and why_not(candidate, sm=90) is None:
+            found.append((candidate, workload))
+            if len(found) == LAYERS:
+                break
+    return found
+
+
+def test_twenty_random_layers_of_each_variant(runner: Runner) -> None:
+    rng = random.Random(SEED)
+    workloads = [w for w in (drawn(rng) for _ in range(DRAWS)) if w is not None]
+    work = {v.key: served(v, workloads) for v in discover()}
+    print({name: len(found) for name, found in work.items()})
+    assert all(len(found) == LAYERS for found in work.values()), {k: len(f) for k, f in work.items() if len(f) < LAYERS}
+    flat = [(render(c), w) for found in work.values() for c, w in found]
+    built = runner.build_all([r for r, _ in flat], "cuda:0")
+    bad = []
+    for rendered, workload in flat:
+        result = built[rendered.candidate_id]
+        if result["status"] == "OK":
+            result = runner.judge_once("cuda:0", rendered, result["library"],
+                                       RunRequest(workload, (), effort="quick", time=False))
+        if result["status"] != "OK":
+            bad.append(f"{rendered.candidate.variant.key} {workload.layer} x {list(workload.input_shape)}: "
+                       f"{result['status']} {result['headline']}")
+    print(f"{len(flat) - len(bad)} of {len(flat)} random cases hold")
+    assert not bad, "\n".join(bad)

@@ -1,0 +1,117 @@
+"""The processes of one front end: a pool that builds, and one measuring process for each device."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from ..core import ceilings
+from ..core.roofline import floor
+from ..core.template import Rendered, symbol
+from . import outcome
+from .builds import BuildOrder, BuildPool
+from .run import RunRequest
+from .sanitizer import sanitizer_environment
+from .worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
+
+
+class Workers:
+    """Started at the first use, started again after a death, ended by `close`. `scratch`: their logs and truths."""
+
+    def __init__(self, *, build_workers: int | None = None) -> None:
+        self.scratch = Path(tempfile.mkdtemp(prefix="kernel-workbench-"))
+        self.pool = BuildPool(self.scratch, size=build_workers)
+        self._measure: dict[str, WorkerProcess] = {}
+        self._described: dict[str, dict[str, Any]] = {}
+        self._asking = threading.Lock()
+
+    def close(self) -> None:
+        """End all processes, remove scratch files."""
+        self.pool.close()
+        for worker in self._measure.values():
+            worker.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def kill(self) -> None:
+        """End compilers and kernels now; the next use starts fresh processes."""
+        self.pool.stop()
+        for worker in self._measure.values():
+            worker.kill()
+
+    def device(self, name: str) -> dict[str, Any]:
+        """What the measuring process says of "cpu" or "cuda:N" (name, arch, key, memory); asked once."""
+        with self._asking:  # a worker takes one call at a time: `warm` and a run that begins meanwhile both ask
+            if name not in self._described:
+                self._described[name] = self.measure(name).call("device", {"device": name}, limit_s=120)
+            return self._described[name]
+
+    def measure(self, device: str, *, sanitize: str = "") -> WorkerProcess:
+        """The one measuring process of a device; kernels built with AddressSanitizer get one with its runtime."""
+        key = f"{device}-{sanitize}" if sanitize else device
+        if key not in self._measure:
+            self._measure[key] = WorkerProcess(
+                "measure", log_path=self.scratch / f"measure-{key.replace(':', '')}.log",
+                environment=sanitizer_environment() if sanitize else {})
+        return self._measure[key]
+
+    def fresh(self, op: str, request: dict[str, Any], *, limit_s: float) -> dict[str, Any]:
+        """One operation in a measuring process of its own: nothing is shared with earlier kernels."""
+        worker = WorkerProcess("measure", log_path=self.scratch / f"fresh-{secrets.token_hex(4)}.log")
+        try:
+            return worker.call(op, request, limit_s=limit_s, on_event=lambda event: limit_s)
+        finally:
+            worker.close()
+
+    def measure_ceilings(self, device: str) -> None:
+        """Measure the rates of a GPU and keep them: from then on they are its floors' ceilings."""
+        ceilings.keep(self.measure(device).call("ceilings", {"device": device}, limit_s=120))
+
+    def build_all(self, items: list[Rendered], device: str) -> dict[str, dict[str, Any]]:
+        """Build in few shared translation units, without a session. candidate_id -> build result."""
+        known = self.device(device)
+        built: dict[str, dict[str, Any]] = {}
+        order = BuildOrder(str(known["kind"]), str(known["arch"]), "", 600.0)
+        self.pool.build(units(items, self.pool.size), order, with_resources=False,
+                        log_of=lambda r: self.scratch / f"{r.candidate_id}.log", on_start=lambda r: None,
+                        on_done=lambda r, result: built.update({r.candidate_id: result}),
+                        cancelled=threading.Event())
+        return built
+
+    def judge_once(self, device: str, item: Rendered, library: str, request: RunRequest) -> dict[str, Any]:
+        """One judgement without a session; a crash or a hang is a result with its status."""
+        try:
+            return self.measure(device).call("judge", self.judge_order(device, item, library, request),
+                                             limit_s=request.run_timeout_s,
+                                             on_event=lambda event: request.run_timeout_s)
+        except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
+            return outcome.failure(error, building=False)
+
+    def judge_order(self, device: str, item: Rendered, library: str, request: RunRequest) -> dict[str, Any]:
+        """What the operation "judge" of a measuring process is asked for one candidate."""
+        candidate = item.candidate
+        limit = floor(request.workload, candidate.direction, candidate.precision,
+                      ceilings.best_known(str(self.device(device)["name"])))
+        return {"library": library, "symbol": symbol(item), "direction": candidate.direction,
+                "computes": list(candidate.variant.computes), "workload": request.workload.to_json(),
+                "device": device, "precision": candidate.precision, "effort": request.effort,
+                "time": request.time, "cold_l2": request.cold_l2, "scratch": str(self.scratch),
+                "limit_s": request.run_timeout_s, "floor_ms": limit.ms if limit else None,
+                "sanitize": bool(request.sanitize)}
+
+
+def units(items: list[Rendered], workers: int) -> list[list[Rendered]]:
+    """Few candidates: one library each. Many: shared translation units of one flag set, spread over the workers."""
+    if len(items) <= 2 * workers:
+        return [[item] for item in items]
+    by_flags: dict[tuple[str, ...], list[Rendered]] = {}
+    for item in items:
+        by_flags.setdefault(item.candidate.compile_flags, []).append(item)
+    units = []
+    for group in by_flags.values():
+        size = max(2, min(24, -(-len(group) // workers)))
+        units += [group[i:i + size] for i in range(0, len(group), size)]
+    return units
