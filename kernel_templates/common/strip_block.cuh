@@ -1,6 +1,6 @@
 // A whole block of a strip GEMM, and its launch.
 #pragma once
-#include "common/strip_bulk.cuh"
+#include "common/strip_store.cuh"
 
 // Persistent: a block keeps its channel tile and walks over tiles of positions. Copies run STAGES - 1 steps ahead,
 // across tiles too, so that they go on while results are stored.
@@ -13,14 +13,7 @@ __device__ __forceinline__ void strip_block(const StripArgumentsOf<C>& a, float*
   float* const weights = shared;
   using Scalar = typename C::Scalar;
   Scalar* const inputs = reinterpret_cast<Scalar*>(weights + C::WEIGHT_FLOATS);
-  float* const zeros = reinterpret_cast<float*>(inputs + C::STAGES * C::INPUT_STAGE);
-  float* const image = zeros + C::ZEROS + warp * (C::IMAGES * 8 * C::IMAGE_PITCH);
-  [[maybe_unused]] int image_turn = 0;
-  if constexpr (C::BULK) {
-    for (int i = threadIdx.x; i < C::ZEROS; i += C::THREADS) zeros[i] = 0.0f;
-    copy_engine_sees_stores();
-    __syncthreads();
-  }
+  float* const image = reinterpret_cast<float*>(inputs + C::STAGES * C::INPUT_STAGE) + warp * 8 * C::IMAGE_PITCH;
   const float* const packed = a.packed + cell * C::WEIGHT_TILE;
 
   StripSteps<C> ahead;
@@ -81,10 +74,7 @@ __device__ __forceinline__ void strip_block(const StripArgumentsOf<C>& a, float*
       }
     }
     if constexpr (C::THREE) take_out<C>(few, sum);
-    if (C::BULK && !C::OLD && a.bulk) {
-      if constexpr (C::BULK && !C::OLD)
-        store_tile_in_bulk<C>(a, tile, sum, cell, warp_m, warp_n, lane, image, zeros, any, image_turn);
-    } else if (a.out_vector == 4) {
+    if (a.out_vector == 4) {
       store_tile<C, 4>(a, tile, sum, cell, warp_m, warp_n, lane, image, any);
     } else if (a.out_vector == 2) {
       store_tile<C, 2>(a, tile, sum, cell, warp_m, warp_n, lane, image, any);
@@ -93,7 +83,6 @@ __device__ __forceinline__ void strip_block(const StripArgumentsOf<C>& a, float*
     }
   }
   cp_async_wait<0>();
-  if constexpr (C::BULK) bulk_store_wait_read<0>();
 }
 
 // The most of 8, 4, 2, 1 values, at most `most`, that divide both the row length and the address.
@@ -155,11 +144,9 @@ cudaError_t launch_strips(Pack pack, Kernel kernel, const Sizes& sizes, const ty
   if (sizes.batch == 0) return cudaSuccess;
   float* packed = static_cast<float*>(workspace);
   StripArgumentsOf<C> a = strip_arguments<C>(sizes, in, packed, bias, out);
-  int device = 0, processors = 0, blocks = 0, major = 0;
+  int device = 0, processors = 0, blocks = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  a.bulk = C::BULK && major >= 9 && (C::WARP_COLUMNS - 1) / a.pitch + 2 <= C::SEGMENTS;
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(C::SHARED_BYTES));
   if (error == cudaSuccess)

@@ -154,15 +154,8 @@ struct StripConfig {
   static constexpr int INPUT_STAGE = ROW_PLANES * CHANNELS * PITCH;  // values
 
   // Results of a warp on their way out: 8 channels x its positions.
-  // With bulk stores (strip_bulk.cuh) a row has room for shifts, and its quads lie in another bank than its neighbours'.
-  static constexpr bool BULK = Tune::IMAGES > 0 && !HALVES;
   static constexpr bool ROLL = Tune::ROLL;
-  static constexpr int IMAGES = BULK ? Tune::IMAGES : 1;
-  static constexpr int SEGMENTS = 4;  // rows of the plane that a warp's run may meet
-  static constexpr int IMAGE_WIDTH = WARP_COLUMNS * W::OUT_STEP;
-  static constexpr int IMAGE_PITCH = BULK ? round_up(IMAGE_WIDTH + 4 * SEGMENTS, 8) + 4 : IMAGE_WIDTH + 4;
-  static constexpr int ZEROS = BULK ? IMAGE_PITCH : 0;  // one row of them
-  static constexpr int IMAGE_FLOATS = WARPS * IMAGES * 8 * IMAGE_PITCH + ZEROS;
+  static constexpr int IMAGE_WIDTH = WARP_COLUMNS * W::OUT_STEP, IMAGE_PITCH = IMAGE_WIDTH + 4;
 
   // Weights: [depth tap][slab of channels][tap of the plane][fragment][high, low][lane][4]. Sizes are in words of 4
   // bytes: a float or two 16-bit values.
@@ -180,7 +173,7 @@ struct StripConfig {
   static constexpr long long INPUT_MOST =
       1LL * STAGES * ROW_PLANES * CHANNELS *
       (COLUMNS * W::IN_STEP + W::REACH + LEAD + 9 * PIECE - 4 + ROWS_APART * MAX_PITCH * W::IN_STEP) / (PIECE / 4);
-  static constexpr bool ROOM_FOR_ALL = !HALVES || INPUT_MOST + WEIGHT_TILE + IMAGE_FLOATS <= 41472;
+  static constexpr bool ROOM_FOR_ALL = !HALVES || INPUT_MOST + WEIGHT_TILE + WARPS * 8 * IMAGE_PITCH <= 41472;
   static constexpr bool ALL_FIT = WEIGHT_TILE <= 49152 / 4 && ROOM_FOR_ALL;
   static constexpr StripWeights WEIGHTS = CHOICE != StripWeights::automatic ? CHOICE
                                           : ALL_FIT                         ? StripWeights::resident
@@ -191,7 +184,7 @@ struct StripConfig {
                                                                                  : 0;
 
   static constexpr long long SHARED_BYTES =
-      4 * (WEIGHT_FLOATS + 1LL * IMAGE_FLOATS) + 1LL * sizeof(Scalar) * STAGES * INPUT_STAGE;
+      4 * (WEIGHT_FLOATS + 1LL * WARPS * 8 * IMAGE_PITCH) + 1LL * sizeof(Scalar) * STAGES * INPUT_STAGE;
 
   static constexpr int ROWS_UNROLLED = Tune::UNROLL && H::OUT_STEP == 1 && TAPS <= (HALVES ? 9 : 15) ? H::TAPS : 1;
   // Blocks a multiprocessor should hold: the compiler limits registers to that.

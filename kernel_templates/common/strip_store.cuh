@@ -75,7 +75,7 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
   constexpr int BATCH = FIT >= 8 ? 8 : FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1;  // turns whose loads come before their stores
   // By trial too: unrolled, these cost up to 90 registers and spill on sm_80; 16-bit values spill where they are
   // unrolled, but for the case that spills where they are not.
-  constexpr bool ROLLED = C::HALVES ? !(MANY_SUMS && C::OLD && C::TAPS == 15) : C::ROLL || C::BULK || C::OLD;
+  constexpr bool ROLLED = C::HALVES ? !(MANY_SUMS && C::OLD && C::TAPS == 15) : C::ROLL || C::OLD;
   constexpr int TURNS_UNROLLED = ROLLED ? 1 : TURNS / BATCH;
   static_assert(TOGETHER <= 8 && TURNS % BATCH == 0, "rows of an image divide evenly");
   const long long plane = 1LL * a.out_h * a.out_w, volume = plane * a.out_d;

@@ -15,7 +15,6 @@ struct StripArguments {
   int pitch, tiles;                // positions from row to row; tiles of a column block
   unsigned by_pitch, by_in_pitch;  // 2^32 / pitch, and of the same row in the input, rounded up
   int in_vector, out_vector;       // values that a copy or store may take together
-  bool bulk;                       // results leave by bulk stores
 };
 
 template <class C>
