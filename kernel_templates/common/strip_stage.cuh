@@ -1,17 +1,9 @@
 // The warps of strip_wgmma that bring tiles into shared memory: rows of a tensor are copied as they are, and from there
 // written once more as strips (common/strip_plan.cuh), rounded to TF32 on the way.
 #pragma once
+#include "common/computed_anew.cuh"
 #include "common/ptx.cuh"
 #include "common/strip_products.cuh"
-
-// The same number, but what is computed from it is not carried along from one turn of a loop to the next: these warps
-// have few registers.
-__device__ __forceinline__ int computed_anew(int value) {
-#ifndef __CUDACPU__
-  asm volatile("" : "+r"(value));
-#endif
-  return value;
-}
 
 // What a warp stages at a time: eight channels of one chunk, 64 positions and a halo of them.
 template <class Layer, class Tune>
@@ -165,6 +157,7 @@ __device__ __forceinline__ void stage_strips_by(char* stages, unsigned barriers,
   using Units = StripUnits<Layer, Tune>;
   // As many units are spelled out: then constants decide what each of them is.
   constexpr int SPELLED = Units::PER_WARP <= 8 ? Units::PER_WARP : 1, WARPS = Tune::COPY_WARPS;
+  // These warps have few registers.
   const auto fresh = [](int value) { return SPELLED > 1 && Plan::DILATION == 1 ? value : computed_anew(value); };
   const auto is_of_u = [](int i, int unit) {
     return Units::OF_U % WARPS == 0 ? i < Units::OF_U / WARPS : unit < Units::OF_U;
