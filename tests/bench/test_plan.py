@@ -39,8 +39,8 @@ def test_a_sweep_is_bounded_seeded_and_comes_after_every_layer_had_its_first():
     first, sampled = jobs[0].candidates, [c for j in jobs[2:] if j.workload.preset == "kb74/full" for c in j.candidates]
     known = {c.variant.name: best_config("forward", jobs[0].workload, "tf32", "sm_90", variant=c.variant.name) for c in first}
     assert any(known.values()), "the shipped best known configs have this layer"
-    assert [c.config for c in first] == [known[c.variant.name].config if known[c.variant.name] else c.variant.default_config
-                                         for c in first]
+    assert [c.config for c in first] == [c.variant.config(known[c.variant.name].config) if known[c.variant.name]
+                                         else c.variant.default_config for c in first]
     for one in first:
         configs = [c.config for c in sampled if c.variant == one.variant]
         assert 0 < len(configs) <= 5 and one.config not in configs

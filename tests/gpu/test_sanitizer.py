@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ from workbench.drive.runner import Runner
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [replace(w, dtype="float32") for w in FEW[:8]]
+# Code that no default config reaches.
+MORE = {"implicit_gemm_mma": ({"LINES": 1, "LEAN": 1}, {"LINES": 2, "LEAN": 1, "ROLL": 1})}
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +56,8 @@ def jobs_of(runner: Runner, work: list[tuple[Rendered, object]]) -> list[dict]:
 def test_every_variant_is_clean(tool: str, runner: Runner, tmp_path: Path) -> None:
     work = []
     for variant in discover():
-        for workload in SMALL:
-            candidate = Candidate(variant, workload.layer, "float32", {}, form=variant.forms[-1])
+        for workload, config in product(SMALL, ({}, *MORE.get(variant.name, ()))):
+            candidate = Candidate(variant, workload.layer, "float32", dict(config), form=variant.forms[-1])
             if candidate.precision and why_not(candidate, sm=90) is None:
                 work.append((render(candidate), workload))
     done = sanitize(tool, jobs_of(runner, work), tmp_path)
