@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
     if (steps > 0) round_step(0, 0, 0);
 #pragma unroll 1
     for (long long step = 0; step < steps; ++step) {
-      __syncthreads();
+      meet_from_anywhere<THREADS>();
       const auto copy_ahead = [&] {
         if (step + STAGES - 1 < steps) copy_next(stage == 0 ? STAGES - 1 : stage - 1);
         cp_async_commit();

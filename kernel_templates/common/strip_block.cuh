@@ -1,6 +1,6 @@
 // A whole block of a strip GEMM, and its launch.
 #pragma once
-#include "common/strip_lines.cuh"
+#include "common/strip_store.cuh"
 
 // Persistent: a block keeps its channel tile and walks over tiles of positions. Copies run STAGES - 1 steps ahead,
 // across tiles too, so that they go on while results are stored.
@@ -13,8 +13,7 @@ __device__ __forceinline__ void strip_block(const StripArgumentsOf<C>& a, float*
   float* const weights = shared;
   using Scalar = typename C::Scalar;
   Scalar* const inputs = reinterpret_cast<Scalar*>(weights + C::WEIGHT_FLOATS);
-  float* const image = reinterpret_cast<float*>(inputs + C::STAGES * C::INPUT_STAGE) + warp * C::IMAGE_FLOATS +
-                       C::IMAGE_MARGIN;
+  float* const image = reinterpret_cast<float*>(inputs + C::STAGES * C::INPUT_STAGE) + warp * 8 * C::IMAGE_PITCH;
   const float* const packed = a.packed + cell * C::WEIGHT_TILE;
 
   StripSteps<C> ahead;
@@ -77,20 +76,9 @@ __device__ __forceinline__ void strip_block(const StripArgumentsOf<C>& a, float*
     if constexpr (C::THREE) take_out<C>(few, sum);
     if (a.out_vector == 4) {
       store_tile<C, 4>(a, tile, sum, cell, warp_m, warp_n, lane, image, any);
-    } else if (C::LINES == 0 && a.out_vector == 2) {
-      if constexpr (C::LINES == 0)
-        store_tile<C, 2>(a, tile, sum, cell, warp_m, warp_n, lane, image, any);
+    } else if (a.out_vector == 2) {
+      store_tile<C, 2>(a, tile, sum, cell, warp_m, warp_n, lane, image, any);
     } else {
-      if constexpr (C::LINES > 0) {
-        StripRun run;
-        if (run_of_one_row<C>(a, tile, warp_n, run)) {
-          if (any)
-            store_lines<C, true>(a, tile, sum, cell, warp_m, lane, image, run);
-          else
-            store_lines<C, false>(a, tile, sum, cell, warp_m, lane, image, run);
-          continue;
-        }
-      }
       store_tile<C, 1>(a, tile, sum, cell, warp_m, warp_n, lane, image, any);
     }
   }
@@ -128,8 +116,6 @@ StripArgumentsOf<C> strip_arguments(const Sizes& sizes, const typename C::Scalar
   a.tiles = int(ceil_div(1LL * (a.rows - 1) * a.pitch + a.columns, 1LL * C::COLUMNS));
   a.by_pitch = unsigned((1ULL << 32) / a.pitch + 1);
   a.by_in_pitch = unsigned((1ULL << 32) / (a.pitch * C::W::IN_STEP) + 1);
-  const auto by = [](int divisor) { return divisor == 1 ? 0u : unsigned((1ULL << 32) / divisor + 1); };
-  a.by_tiles = by(a.tiles), a.by_column_blocks = by(a.column_blocks), a.by_depth = by(a.depth);
   a.items = sizes.batch * a.depth * a.column_blocks * a.tiles;
   a.in_vector = strip_vector(a.in_w, in, C::PIECE);
   a.out_vector = strip_vector(a.out_w | C::W::CUT, out, 4);

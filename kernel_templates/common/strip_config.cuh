@@ -90,25 +90,6 @@ constexpr StripPlacement strip_half_placement(int slab, int width, int step, int
   return best;
 }
 
-// Floats from row to row of an image (8 rows of 8 strips, `pad` floats behind every 32) into which the lanes of a
-// quarter-warp store 16 bytes each with the fewest in the same banks.
-constexpr int strip_image_pitch(int strip, int pad) {
-  const int width = 8 * strip + strip / 4 * pad;
-  int best = 0, fewest = 99;
-  for (int more = 0; more < 32; more += 4) {
-    int hits[8] = {}, worst = 0;
-    for (int lane = 0; lane < 8; ++lane) {
-      const int e = lane % 4 * 2 * strip, at = (lane / 4 * (width + more) + e + e / 32 * pad) / 4 % 8;
-      if (++hits[at] > worst) worst = hits[at];
-    }
-    if (worst < fewest) {
-      fewest = worst;
-      best = width + more;
-    }
-  }
-  return best;
-}
-
 template <bool FORWARD_, class Layer, class Tune>
 struct StripConfig {
   static constexpr bool FORWARD = FORWARD_;
@@ -174,15 +155,7 @@ struct StripConfig {
 
   // Results of a warp on their way out: 8 channels x its positions.
   static constexpr bool ROLL = Tune::ROLL;
-  static constexpr int LINES = HALVES ? 0 : Tune::LINES;  // strip_lines.cuh
-  static constexpr bool LEAN = Tune::LEAN;
-  static constexpr int IMAGE_WIDTH = WARP_COLUMNS * W::OUT_STEP;
-  // Strips of neighbouring lanes would fall into the same banks: with LINES a gap follows every 32 floats, else quads
-  // are permuted.
-  static constexpr bool IMAGE_MIXED = STRIP * W::OUT_STEP / 2 % 4 == 0;
-  static constexpr int IMAGE_PAD = LINES > 0 && IMAGE_MIXED ? 4 : 0;
-  static constexpr int IMAGE_PITCH = LINES > 0 ? strip_image_pitch(STRIP * W::OUT_STEP, IMAGE_PAD) : IMAGE_WIDTH + 4;
-  static constexpr int IMAGE_MARGIN = LINES == 2 ? 36 : 0, IMAGE_FLOATS = 8 * IMAGE_PITCH + 2 * IMAGE_MARGIN;
+  static constexpr int IMAGE_WIDTH = WARP_COLUMNS * W::OUT_STEP, IMAGE_PITCH = IMAGE_WIDTH + 4;
 
   // Weights: [depth tap][slab of channels][tap of the plane][fragment][high, low][lane][4]. Sizes are in words of 4
   // bytes: a float or two 16-bit values.
@@ -200,7 +173,7 @@ struct StripConfig {
   static constexpr long long INPUT_MOST =
       1LL * STAGES * ROW_PLANES * CHANNELS *
       (COLUMNS * W::IN_STEP + W::REACH + LEAD + 9 * PIECE - 4 + ROWS_APART * MAX_PITCH * W::IN_STEP) / (PIECE / 4);
-  static constexpr bool ROOM_FOR_ALL = !HALVES || INPUT_MOST + WEIGHT_TILE + WARPS * IMAGE_FLOATS <= 41472;
+  static constexpr bool ROOM_FOR_ALL = !HALVES || INPUT_MOST + WEIGHT_TILE + WARPS * 8 * IMAGE_PITCH <= 41472;
   static constexpr bool ALL_FIT = WEIGHT_TILE <= 49152 / 4 && ROOM_FOR_ALL;
   static constexpr StripWeights WEIGHTS = CHOICE != StripWeights::automatic ? CHOICE
                                           : ALL_FIT                         ? StripWeights::resident
@@ -211,7 +184,7 @@ struct StripConfig {
                                                                                  : 0;
 
   static constexpr long long SHARED_BYTES =
-      4 * (WEIGHT_FLOATS + 1LL * WARPS * IMAGE_FLOATS) + 1LL * sizeof(Scalar) * STAGES * INPUT_STAGE;
+      4 * (WEIGHT_FLOATS + 1LL * WARPS * 8 * IMAGE_PITCH) + 1LL * sizeof(Scalar) * STAGES * INPUT_STAGE;
 
   static constexpr int ROWS_UNROLLED = Tune::UNROLL && H::OUT_STEP == 1 && TAPS <= (HALVES ? 9 : 15) ? H::TAPS : 1;
   // Blocks a multiprocessor should hold: the compiler limits registers to that.

@@ -14,12 +14,6 @@
 __device__ __forceinline__ float nearest_tf32(float v) {
   return __uint_as_float(__float_as_uint(v) + (fabsf(v) < __uint_as_float(0x7F800000u) ? 0x1000u : 0u));
 }
-// The same in two instructions of sm_90 instead of three. An infinity keeps its high bits; a NaN stays one: where the
-// sum would turn it into a number (its bits are then less, signed or unsigned), the larger is the NaN itself.
-__device__ __forceinline__ float nearest_tf32_by_maximum(float v) {
-  const int bits = __float_as_int(v), sum = int(unsigned(bits) + 0x1000u);
-  return __uint_as_float(max(unsigned(max(sum, bits)), unsigned(bits)));
-}
 __device__ __forceinline__ float high_tf32(float v) {
   return __uint_as_float(__float_as_uint(nearest_tf32(v)) & 0xFFFFE000u);
 }
@@ -62,13 +56,6 @@ __device__ __forceinline__ void pack_strip_weights(const float* __restrict__ wei
   }
 }
 
-// LEAN: every team has as many channels, else each copy stands behind a branch, which costs five instructions.
-template <class C>
-constexpr int strip_teams(int most) {
-  while (C::LEAN && C::CHANNELS % most != 0) --most;
-  return most;
-}
-
 // Issues the copies of one step's inputs; what lies outside the tensor arrives as zeros. A thread works out where a
 // piece of a row lies once, and copies it for several channels.
 template <class C, int VECTOR>
@@ -78,7 +65,7 @@ __device__ __forceinline__ void copy_strip(const StripArgumentsOf<C>& a, const S
   constexpr bool COPIED = sizeof(Scalar) * VECTOR >= 4;  // else two values go through a register
   constexpr int TAKEN = COPIED ? VECTOR : 2, PIECES = C::WIDTH / TAKEN;
   constexpr int FIT = C::THREADS / PIECES < 1 ? 1 : C::THREADS / PIECES;
-  constexpr int TEAMS = strip_teams<C>(FIT < C::CHANNELS ? FIT : C::CHANNELS);
+  constexpr int TEAMS = FIT < C::CHANNELS ? FIT : C::CHANNELS;
   constexpr int EACH = ceil_div(C::CHANNELS, TEAMS);  // channels of a team
   constexpr bool TAIL = C::K % C::CHANNELS != 0;
   const StripTile<C>& tile = at.tile;
@@ -179,10 +166,7 @@ __device__ __forceinline__ void add_row(StripSums<C>& sum, const float* x, const
         const float4 v = *reinterpret_cast<const float4*>(channel[half] + from + i);
         const float four[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-          window[half][i + e] = C::PLANES_OF_A == 2 ? four[e]
-                                : C::LEAN           ? nearest_tf32_by_maximum(four[e])
-                                                    : nearest_tf32(four[e]);
+        for (int e = 0; e < 4; ++e) window[half][i + e] = C::PLANES_OF_A == 2 ? four[e] : nearest_tf32(four[e]);
       }
   };
   if constexpr (WHOLE) read(0);

@@ -1,7 +1,6 @@
 // The end of a strip GEMM: sums from fragments through shared memory to whole rows of the result, zeros of residues
 // that no tap meets included.
 #pragma once
-#include "common/computed_anew.cuh"
 #include "common/pack.cuh"
 #include "common/scalar.cuh"
 #include "common/strip_gemm.cuh"
@@ -9,8 +8,7 @@
 // Where a run of 4 positions lies in the image: strips of neighbouring lanes fall into different banks.
 template <class C>
 __device__ __forceinline__ int image_quad(int quad) {
-  if constexpr (C::LINES > 0) return C::IMAGE_PAD > 0 ? quad + (quad >> 3) : quad;
-  return C::IMAGE_MIXED ? quad ^ ((quad >> 3 & 3) << 1) : quad;
+  return C::STRIP * C::W::OUT_STEP / 2 % 4 == 0 ? quad ^ ((quad >> 3 & 3) << 1) : quad;
 }
 
 // 8 channels (half: the upper 8 of a fragment of 16) x the positions of a warp.
@@ -81,7 +79,6 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
   constexpr int TURNS_UNROLLED = ROLLED ? 1 : TURNS / BATCH;
   static_assert(TOGETHER <= 8 && TURNS % BATCH == 0, "rows of an image divide evenly");
   const long long plane = 1LL * a.out_h * a.out_w, volume = plane * a.out_d;
-  if (C::LINES > 0) lane = computed_anew(lane);  // no registers for what few runs want (strip_lines.cuh has the others)
   const int row_of_lane = lane / LANES, piece = lane % LANES;
   const int channel0 = cell % C::M_TILES * C::TILE_M + warp_m * C::MA * 16 + row_of_lane;
   const int first = cell / C::M_TILES * C::M;  // of the group
@@ -101,7 +98,6 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
                         unsigned(h) < unsigned(a.out_h);
     place[i] = inside ? rows_on * C::H::OUT_STEP * a.out_w + w : -1;
   }
-  typename C::Scalar* next = to + channel0 * volume;  // LINES: pointers run over the rows
 #pragma unroll
   for (int m = 0; m < C::MA; ++m)
 #pragma unroll
@@ -114,7 +110,7 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
 #pragma unroll TURNS_UNROLLED
       for (int turn0 = 0; turn0 < TURNS; turn0 += BATCH) {
         const int channel = channel0 + m * 16 + half * 8 + turn0 * TOGETHER;
-        typename C::Scalar* out = C::LINES > 0 ? next : to + channel * volume;
+        typename C::Scalar* out = to + channel * volume;
         Pack<float, VECTOR> v[BATCH][ROUNDS] = {};
         if (any) {
 #pragma unroll
@@ -141,7 +137,6 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
           for (int i = 0; i < ROUNDS; ++i)
             if (place[i] >= 0) store_strip(out + place[i], v[turn][i]);
           out += TOGETHER * volume;
-          if (C::LINES > 0) next = out = computed_anew(out);
         }
       }
     }

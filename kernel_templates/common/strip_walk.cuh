@@ -14,7 +14,6 @@ struct StripArguments {
   int columns, column_blocks;      // steps along W, in so many blocks
   int pitch, tiles;                // positions from row to row; tiles of a column block
   unsigned by_pitch, by_in_pitch;  // 2^32 / pitch, and of the same row in the input, rounded up
-  unsigned by_tiles, by_column_blocks, by_depth;  // 2^32 / each, rounded up; 0: 1, whose quotient is the number itself
   int in_vector, out_vector;       // values that a copy or store may take together
 };
 
@@ -23,18 +22,6 @@ using StripArgumentsOf = StripArguments<typename C::Scalar>;
 
 // n / divisor for n * divisor < 2^32, `by` as above.
 __device__ __forceinline__ int divided(int n, unsigned by) { return int(__umulhi(unsigned(n), by)); }
-
-// n = quotient * divisor + rest for n < 2^32; `by`: 2^32 / divisor, rounded up, or 0 for a divisor of 1. The product is
-// less than 1 too large.
-__device__ __forceinline__ unsigned divided(unsigned n, unsigned divisor, unsigned by, int& rest) {
-  unsigned quotient = by == 0 ? n : __umulhi(n, by);
-  rest = int(n - quotient * divisor);
-  if (rest < 0) {
-    --quotient;
-    rest += int(divisor);
-  }
-  return quotient;
-}
 
 // A tile: batch n, depth step d, column block, first row and column; then residues of D and H, one after the other by
 // the same block (they read the same input, and every block gets the same mix of long and short sums).
@@ -80,22 +67,11 @@ struct StripTile {
 
  private:
   __device__ __forceinline__ bool live(const StripArgumentsOf<C>& a) const {
-    const int end = column + C::COLUMNS - 1, rows_on = C::LEAN ? divided(end, a.by_pitch) : end / a.pitch;
-    const int last_row = min(a.rows - 1, row + rows_on);
+    const int last_row = min(a.rows - 1, row + (column + C::COLUMNS - 1) / a.pitch);
     return unsigned(out_d()) < unsigned(a.out_d) && row * C::H::OUT_STEP + residue_h() - C::H::CUT < a.out_h &&
            last_row * C::H::OUT_STEP + residue_h() - C::H::CUT >= 0;
   }
   __device__ __forceinline__ void place(const StripArgumentsOf<C>& a) {
-    if constexpr (C::LEAN) {
-      if (a.items <= 0x7FFFFFFF) {
-        int tile;
-        unsigned rest = divided(unsigned(item), unsigned(a.tiles), a.by_tiles, tile);
-        row = int(divided(unsigned(tile * C::COLUMNS), unsigned(a.pitch), a.by_pitch, column));
-        rest = divided(rest, unsigned(a.column_blocks), a.by_column_blocks, block);
-        n = divided(rest, unsigned(a.depth), a.by_depth, d);
-        return;
-      }
-    }
     const int position = int(item % a.tiles) * C::COLUMNS;
     const long long rest = item / a.tiles;
     row = position / a.pitch;

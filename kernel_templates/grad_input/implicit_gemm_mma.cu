@@ -21,8 +21,6 @@ UNROLL      = {values = [0, 1], default = 1, help = "1: a short loop over taps a
 PAD         = {values = [0, 1], default = 1, help = "1: 16-bit rows of odd length are first copied to aligned ones"}
 BLOCKS      = {values = [0, 1, 2, 3, 4], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
 ROLL        = {values = [0, 1], default = 0, help = "1: results leave in a loop, which takes fewer registers"}
-LINES       = {values = [0, 1, 2], default = 0, help = "odd rows leave 0: by place, 1: run by run, 2: line by line"}
-LEAN        = {values = [0, 1], default = 0, help = "1: places of tiles by multiplication, copies without branches"}
 
 [derived]
 m           = "layer.in_channels // layer.groups"
@@ -58,8 +56,7 @@ slab_floats   = "layer.kernel_h * layer.kernel_w * warps_m * ma * (256 if precis
 tile_floats   = "layer.kernel_d * ceil_div(k, channels) * (channels // slab) * slab_floats"
 stage_floats  = "channels // slab * slab_floats"
 most_staged   = "5120 if planes == 1 or sums > 2 else 10240 if STAGES * (input_floats + stage_floats) <= 38912 else 0"
-image_pitch   = "8 * strip * out_step + (strip * out_step + 37 if LINES > 0 and element_bytes == 4 else 4)"
-image_floats  = "warps_m * warps_n * 8 * image_pitch"
+image_floats  = "warps_m * warps_n * 8 * (8 * strip * out_step + 4)"
 resident      = "12288 if element_bytes == 4 else min(12288, 41472 - STAGES * input_floats - image_floats)"
 staged        = "2 if stage_floats <= most_staged else 3"
 weights       = "WEIGHTS if WEIGHTS > 0 else (1 if tile_floats <= resident else staged)"

@@ -27,7 +27,7 @@ from workbench.drive.runner import Runner
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [replace(w, dtype="float32") for w in FEW[:8]]
 # Code that no default config reaches.
-MORE = {"implicit_gemm_mma": ({"LINES": 1, "LEAN": 1}, {"LINES": 2, "LEAN": 1, "ROLL": 1})}
+MORE = {"implicit_gemm_mma": ({"ROLL": 1},), "strip_wgmma": ({"U": 1}, {"ROLL": 0})}
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import mmap
-import time
 from collections.abc import Callable
+from time import perf_counter as _perf_counter
 from typing import Any
 
 import torch
@@ -17,6 +17,9 @@ from . import host_ways
 from .ladder import LADDER
 from .wire import Message
 
+# Taken before any foreign file is loaded, which may put something else in their places: an answer given before the device
+# is done would be looked at too early.
+_cuda_synchronize = getattr(torch._C, "_cuda_synchronize", None)  # not there without CUDA
 _SMALL = 1 << 20
 _SLEEP_CYCLES = 100_000_000  # some 60 ms of a GPU
 
@@ -60,7 +63,7 @@ def side_stream(module: torch.nn.Module, tensors: list[torch.Tensor], device: st
     xs = [torch.zeros_like(t, device=device) for t in tensors]
     real = [t.to(device) for t in tensors]
     module(*xs)
-    torch.cuda.synchronize()
+    _synchronize()
     stream = torch.cuda.Stream()
     with torch.no_grad(), torch.cuda.stream(stream):
         torch.cuda._sleep(_SLEEP_CYCLES)
@@ -69,7 +72,7 @@ def side_stream(module: torch.nn.Module, tensors: list[torch.Tensor], device: st
         kept = module(*xs).clone()
         stream.synchronize()
         host = kept.cpu()
-    torch.cuda.synchronize()
+    _synchronize()
     return {}, [host]
 
 
@@ -78,25 +81,25 @@ def waits(module: torch.nn.Module, tensors: list[torch.Tensor], device: str) -> 
     xs = [t.to(device) for t in tensors]
     with torch.no_grad():
         module(*xs)
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
+        _synchronize()
+        begin = _perf_counter()
         torch.cuda._sleep(_SLEEP_CYCLES)
         module(*xs)
-        called = time.perf_counter() - begin
-        torch.cuda.synchronize()
-    return {"call_s": called, "all_s": time.perf_counter() - begin}, []
+        called = _perf_counter() - begin
+        _synchronize()
+    return {"call_s": called, "all_s": _perf_counter() - begin}, []
 
 
 def memory(module: torch.nn.Module, tensors: list[torch.Tensor], device: str) -> Message:
     """Most bytes that torch's allocator held above what was there before, forward and backward."""
     xs = [t.to(device).requires_grad_(t.is_floating_point()) for t in tensors]
-    torch.cuda.synchronize()
+    _synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     output = module(*xs)
     if output.requires_grad:
         output.backward(torch.ones_like(output))
-    torch.cuda.synchronize()
+    _synchronize()
     return {"peak_bytes": torch.cuda.max_memory_allocated() - before}, []
 
 
@@ -106,7 +109,7 @@ def compiled(module: torch.nn.Module, tensors: list[torch.Tensor], device: str) 
         explained = torch._dynamo.explain(module)(*xs)
         torch._dynamo.reset()
         output = torch.compile(module)(*xs)
-    torch.cuda.synchronize()
+    _synchronize()
     return {"graph_breaks": explained.graph_break_count}, [output]
 
 
@@ -117,14 +120,14 @@ def graphed(module: torch.nn.Module, tensors: list[torch.Tensor], device: str) -
     with torch.no_grad():
         with torch.cuda.stream(stream):
             module(*xs)
-        torch.cuda.synchronize()
+        _synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             output = module(*xs)
     for x, value in zip(xs, tensors, strict=True):
         x.copy_(value)
     graph.replay()
-    torch.cuda.synchronize()
+    _synchronize()
     return {}, [output]
 
 
@@ -232,6 +235,11 @@ def _in_memory(places: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return sum(index * step for index, step in zip(torch.unravel_index(places, like.shape), like.stride(), strict=True))
 
 
+def _synchronize() -> None:
+    """Until the current CUDA device is idle."""
+    _cuda_synchronize()
+
+
 def _facts(output: Any) -> dict[str, Any]:
     if not isinstance(output, torch.Tensor):
         return {"type": type(output).__name__}
@@ -242,5 +250,5 @@ def _facts(output: Any) -> dict[str, Any]:
 def _wait(device: str) -> None:
     """Until the device is idle. A refused launch that nobody looked at is raised here, by the next launch's check."""
     if device != "cpu":
-        torch.cuda.synchronize()
+        _synchronize()
         torch.zeros(1, device=device).add_(1)
