@@ -3,6 +3,17 @@
 #pragma once
 #include "common/split_mma_stage.cuh"
 
+// A block of THREADS threads meets, each warp from where it stands in the code: bar.sync counts warps. __syncthreads()
+// asks that all of them stand at the same place; two kinds of warps that each have their own loop do not.
+template <int THREADS>
+__device__ __forceinline__ void meet_from_anywhere() {
+#ifdef __CUDACPU__
+  __syncthreads();
+#else
+  asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+#endif
+}
+
 // The value, but not known to be what it was before: the compiler does not keep what it computes from it.
 __device__ __forceinline__ int not_kept(int value) {
 #ifndef __CUDACPU__

@@ -86,17 +86,6 @@ __device__ __forceinline__ void cp_async(void* shared, const void* global, int v
 #endif
 }
 
-// A block of THREADS threads meets, each warp from where it stands in the code: bar.sync counts warps. __syncthreads()
-// asks that all of them stand at the same place; two kinds of warps that each have their own loop do not.
-template <int THREADS>
-__device__ __forceinline__ void meet_from_anywhere() {
-#ifdef __CUDACPU__
-  __syncthreads();
-#else
-  asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
-#endif
-}
-
 // Closes a group: the copies of this thread since the last commit.
 __device__ __forceinline__ void cp_async_commit() {
 #ifdef __CUDACPU__

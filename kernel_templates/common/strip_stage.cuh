@@ -1,18 +1,10 @@
 // The warps of strip_wgmma that bring tiles into shared memory: rows of a tensor are copied as they are, and from there
 // written once more as strips (common/strip_plan.cuh), rounded to TF32 on the way.
 #pragma once
+#include "common/computed_anew.cuh"
 #include "common/ptx.cuh"
 #include "common/mbarrier.cuh"
 #include "common/rolling_plan.cuh"
-
-// The same number, but what is computed from it is not carried along from one turn of a loop to the next: these warps
-// have few registers.
-__device__ __forceinline__ int computed_anew(int value) {
-#ifndef __CUDACPU__
-  asm volatile("" : "+r"(value));
-#endif
-  return value;
-}
 
 // What a warp stages at a time: eight channels, 64 positions and a halo of them: a tile of 8 strips of 8, or 4 of the 8
 // strips of 16.

@@ -95,6 +95,17 @@ def test_a_session_becomes_a_table_in_the_order_of_the_suite(session):
     assert "Geometric mean of 3 of 4 cells" in said and "promised 2.80×" not in said  # not the whole table
 
 
+def test_a_cell_of_two_sessions_takes_both_times_from_one(session, tmp_path: Path):
+    """The other session's PyTorch was faster: a comparison across sessions would say 1.5."""
+    other = recorded(tmp_path / "other", [*pytorch("kb74", "forward", 0.75, 3.0),
+                                          trial("kb74", "forward", "mma", 0.6, "tf32")],
+                     layers=("kb74",), directions=("forward",))
+    for sessions in ([session, other], [other, session]):
+        first = cells_of(sessions)[0]
+        assert (first.ms, first.baseline_ms) == (0.5, 2.0) and len(first.candidates) == 2
+        assert len(cells_of(sessions)) == 4
+
+
 def test_readme_and_docs_carry_the_same_cells(session):
     cells = cells_of([session])
     short, long = (make(cells, sessions=["recorded-h200"]) for make in (markdown.short, markdown.long))

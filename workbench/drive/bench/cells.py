@@ -101,17 +101,26 @@ def wanted_of(sessions: Iterable[Session]) -> list[Wanted]:
 
 
 def cells_of(sessions: Sequence[Session]) -> list[Cell]:
-    """The table of some sessions, taken together. Trials of a GPU hide emulated ones of the same cell."""
+    """The table of some sessions. A cell comes from the one that has its fastest right candidate, PyTorch's time as well:
+    times of two sessions are not compared. Trials of a GPU hide emulated ones of the same cell."""
     wanted = wanted_of(sessions)
-    trials: dict[str, list[Trial]] = {}
-    notes: dict[tuple[str, str, str], str] = {}
-    for session in sessions:
-        for trial in session.trials():
-            trials.setdefault(str(trial.workload.get("preset")), []).append(trial)
-        notes |= {(e["preset"], e["direction"], e["precision"]): e["text"] for e in session.events()
-                  if e.get("event") == NOTE}
-    return [cell(name, trials.get(f"{name.preset}/{name.size}", ()),
-                 note=notes.get((name.preset, name.direction, name.precision), "")) for name in wanted]
+    trials = [_by_layer(session) for session in sessions]
+    notes = {(e["preset"], e["direction"], e["precision"]): e["text"] for session in sessions
+             for e in session.events() if e.get("event") == NOTE}
+    found = []
+    for name in wanted:
+        note = notes.get((name.preset, name.direction, name.precision), "")
+        made = [cell(name, here.get(f"{name.preset}/{name.size}", ()), note=note) for here in trials]
+        best = min(made, key=lambda c: (c.ms is None, c.emulated, c.ms or 0.0, not c.candidates))
+        found.append(replace(best, candidates=tuple(t for c in made for t in c.candidates)))
+    return found
+
+
+def _by_layer(session: Session) -> dict[str, list[Trial]]:
+    found: dict[str, list[Trial]] = {}
+    for trial in session.trials():
+        found.setdefault(str(trial.workload.get("preset")), []).append(trial)
+    return found
 
 
 def cell(name: Wanted, trials: Iterable[Trial], *, note: str = "") -> Cell:
