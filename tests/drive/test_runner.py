@@ -236,6 +236,11 @@ def test_a_device_that_is_not_there_is_a_bad_request(runner: Runner, tmp_path: P
         runner.start(RunRequest(WORKLOAD, (good(),), device="cuda:7"), Session.create(tmp_path, "none"))
 
 
+def test_a_device_that_torch_does_not_see_is_a_bad_request(runner: Runner) -> None:
+    with pytest.raises(BadRequest, match="^cuda:9 is not there: torch .* choose cpu"):
+        runner.device("cuda:9")
+
+
 @pytest.mark.parametrize(("hidden", "words"), [("CXX", "No C++ compiler"), ("PATH", "")])
 def test_no_compiler_is_a_status_not_a_crash(hidden: str, words: str, tmp_path: Path) -> None:
     environment = {**os.environ, "KERNEL_WORKBENCH_SESSIONS": str(tmp_path), "PYTHONPATH": str(ROOT),
