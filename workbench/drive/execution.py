@@ -68,7 +68,7 @@ class Execution:
         self.session.event("run_started", run_id=run.run_id, device=self.name, workload=self.request.workload.to_json(),
                            rows=[{"label": r.label, "config": r.config} for r in run.rows])
         run.device = self.device = self.workers.device(self.name)
-        lock = DeviceLock(str(self.device["key"]))
+        lock = DeviceLock(self.name)
         if not lock.acquire(cancelled=run.cancelled, waiting=self._waiting):
             return "stopped", "stopped while it waited for the device"
         try:
