@@ -236,6 +236,28 @@ def test_a_device_that_is_not_there_is_a_bad_request(runner: Runner, tmp_path: P
         runner.start(RunRequest(WORKLOAD, (good(),), device="cuda:7"), Session.create(tmp_path, "none"))
 
 
+def test_a_session_that_cannot_be_written_ends_the_run_with_its_sentence(runner: Runner, tmp_path: Path) -> None:
+    """And what was not judged says why: nobody stopped it."""
+    session = Session.create(tmp_path, "blocked")
+    (session.path / "trials.jsonl").mkdir()
+    run = runner.run(RunRequest(WORKLOAD, (good(), good(BLOCK=64)), device="cpu", baselines=False, effort="quick", time=False),
+                     session)
+    assert run.state == "failed" and run.message.startswith(f"{session.path} cannot be written: Is a directory.")
+    assert {row.text for row in run.rows} == {f"Not judged: {run.message}"}
+    assert all(row.status is Status.CANCELLED for row in run.rows)
+    shutil.rmtree(session.path)
+    (tmp_path / "blocked").write_text("not even its folder")
+    run = runner.run(RunRequest(WORKLOAD, (good(),), device="cpu", baselines=False, effort="quick"), session)
+    assert run.state == "failed" and run.message.startswith(f"{session.path} cannot be written: Not a directory.")
+
+
+def test_any_other_unwritable_place_ends_the_run_with_a_sentence(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", "/proc/nope")
+    run, _ = judge(good())
+    assert (run.state, run.message) == ("failed", "/proc/nope cannot be used: No such file or directory.")
+    assert run.rows[0].text == f"Not judged: {run.message}"
+
+
 def test_a_device_that_torch_does_not_see_is_a_bad_request(runner: Runner) -> None:
     with pytest.raises(BadRequest, match="^cuda:9 is not there: torch .* choose cpu"):
         runner.device("cuda:9")

@@ -49,16 +49,19 @@ class Execution:
             state, message = self._steps()
         except (BadRequest, SessionFull, WorkerDied, WorkerFailed, WorkerTimeout) as error:
             message = str(error)
+        except OSError as error:  # scratch, cache or locks: as unwritable as a session may be
+            place = f"{error.filename} cannot be used: " if error.filename else ""
+            message = f"{place}{error.strerror or type(error).__name__}."
         except WorkerCancelled:
             state, message = "stopped", "stopped"
         finally:
             for row in run.rows:
                 if row.phase != "done":
                     row.phase, row.status = "done", Status.CANCELLED
-                    row.text = f"Stopped after {len(run.trials)} trials."
+                    row.text = f"Not judged: {message}" if state == "failed" else f"Stopped after {len(run.trials)} trials."
             run.finished_at = time.time()
             run.state, run.message = state, message
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(BadRequest, OSError):
                 self.session.event("run_" + ("finished" if state == "done" else state), run_id=run.run_id, message=message,
                                    trials=len(run.trials))
             run.finished.set()
@@ -246,7 +249,7 @@ class Execution:
 
     def _beat(self) -> None:
         while not self.run.finished.wait(_HEARTBEAT_S):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(BadRequest, OSError):
                 self.session.event("heartbeat", run_id=self.run.run_id, done=self.run.done_rows, of=len(self.run.rows),
                                    message=self.run.message)
 
