@@ -24,6 +24,7 @@ from workbench.drive.resume import missing
 from workbench.drive.run import Run, RunRequest
 from workbench.drive.runner import Runner
 from workbench.drive.session import Session
+from workbench.drive.worker_process import WorkerDied
 
 from ..require import require
 from .conftest import WORKLOAD, bad, good
@@ -158,6 +159,20 @@ def test_stop_stops_and_resume_runs_only_the_rest(runner: Runner, tmp_path: Path
     again = runner.run(RunRequest(WORKLOAD, (chosen[0], chosen[2]), device="cpu", baselines=False, effort="quick"), session,
                        resume=True)
     assert [t.config["BLOCK"] for t in again.trials] == [256]
+
+
+def test_a_stop_just_before_the_judging_is_no_death(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is killed between the phase that is shown and the call that would know of the stop."""
+    class Killed:
+        def call(self, *_: object, **__: object) -> dict:
+            runner.runs[-1].stop()
+            raise WorkerDied("signal 9 (SIGKILL)", "")
+
+    runner.device("cpu")
+    monkeypatch.setattr(runner.workers, "measure", lambda device, **more: Killed())
+    session = Session.create(tmp_path, "just")
+    run = runner.run(RunRequest(WORKLOAD, (good(),), device="cpu", baselines=False, effort="quick"), session)
+    assert (run.state, run.rows[0].status, session.trials()) == ("stopped", Status.CANCELLED, [])
 
 
 def test_a_killed_run_leaves_every_finished_trial(tmp_path: Path) -> None:

@@ -175,6 +175,8 @@ class Execution:
             result = self.workers.measure(self.name, sanitize=self.request.sanitize).call(
                 "judge", order, limit_s=limit_s, on_event=on_event)
         except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
+            if self.run.cancelled.is_set():  # killed by the stop, just before the call could know of it
+                raise WorkerCancelled("The worker was stopped.") from error
             result = outcome.failure(error, building=False)
         self._finish(row, rendered, build, result, order=order)
 
