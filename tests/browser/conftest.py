@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import socket
@@ -25,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def chromium() -> Iterator:
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     require(path, "no Chromium was found; install chromium to drive the page")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    require(importlib.util.find_spec("playwright"), "playwright is not installed")
+    from playwright import sync_api
     with sync_api.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from workbench.core.env import torch_info
+
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--layer", "ConvTranspose1d(3, 5, 3, stride=2)", "--input-size", "17", "--device", "cpu"]
 VERBS = ("doctor", "variants", "presets", "run", "show", "compare", "check", "bench", "export", "test", "pack", "cache")
@@ -146,6 +148,27 @@ def test_a_bad_request_is_one_sentence(words: list[str], sentence: str, tmp_path
     done = cli(*words, sessions=tmp_path)
     assert done.returncode == 2 and sentence in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_sessions_folder_that_cannot_be_made_is_one_sentence() -> None:
+    done = cli("run", *SMALL, "--variant", "naive_gather", "--session", "one", sessions=Path("/proc/nope"))
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("/proc/nope/one cannot be written: No such file or directory.")
+
+
+@pytest.mark.parametrize("words", [
+    ("run", "--preset", "kb74/small", "--device", "cuda:0"), ("test", "--variant", "naive_gather", "--device", "cuda"),
+    ("export", "--preset", "kb74", "--forward", "naive_gather", "--verify", "--device", "cuda:0")])
+def test_a_gpu_that_this_torch_cannot_use_is_one_sentence(words: tuple[str, ...], tmp_path: Path) -> None:
+    if torch_info().cuda:
+        pytest.skip(f"this PyTorch has CUDA {torch_info().cuda}")
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho '0, NVIDIA H200, GPU-aaaa1111, 9.0, 143771, 580.159.03'\n")
+    smi.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = cli(*words, sessions=tmp_path / "sessions", PATH=path, CUDA_VISIBLE_DEVICES="0")
+    assert done.returncode == 2 and "pip install --force-reinstall torch" in done.stderr, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and not (tmp_path / "sessions").exists()
 
 
 def test_headless_test_writes_junit_and_json(tmp_path: Path) -> None:

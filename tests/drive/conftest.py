@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -39,6 +40,17 @@ def judge(runner: Runner, tmp_path: Path) -> Callable[..., tuple[Run, Session]]:
         done = runner.run(RunRequest(workload, candidates, **options), session)
         return done, session
     return run
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A driver that lists one H200: nothing more of it is there."""
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text("#!/bin/sh\necho '0, NVIDIA H200, GPU-aaaa1111, 9.0, 143771, 580.159.03'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{smi.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 def good(**config: int) -> Candidate:

@@ -24,6 +24,7 @@ from workbench.drive.resume import missing
 from workbench.drive.run import Run, RunRequest
 from workbench.drive.runner import Runner
 from workbench.drive.session import Session
+from workbench.drive.worker_process import WorkerDied
 
 from ..require import require
 from .conftest import WORKLOAD, bad, good
@@ -160,6 +161,20 @@ def test_stop_stops_and_resume_runs_only_the_rest(runner: Runner, tmp_path: Path
     assert [t.config["BLOCK"] for t in again.trials] == [256]
 
 
+def test_a_stop_just_before_the_judging_is_no_death(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is killed between the phase that is shown and the call that would know of the stop."""
+    class Killed:
+        def call(self, *_: object, **__: object) -> dict:
+            runner.runs[-1].stop()
+            raise WorkerDied("signal 9 (SIGKILL)", "")
+
+    runner.device("cpu")
+    monkeypatch.setattr(runner.workers, "measure", lambda device, **more: Killed())
+    session = Session.create(tmp_path, "just")
+    run = runner.run(RunRequest(WORKLOAD, (good(),), device="cpu", baselines=False, effort="quick"), session)
+    assert (run.state, run.rows[0].status, session.trials()) == ("stopped", Status.CANCELLED, [])
+
+
 def test_a_killed_run_leaves_every_finished_trial(tmp_path: Path) -> None:
     """SIGKILL of the whole front end: finished trials are there, and --resume runs only what is missing."""
     words = [sys.executable, "-m", "workbench", "run", "--layer", "ConvTranspose1d(3, 5, 3, stride=2)", "--input-size", "40",
@@ -234,6 +249,33 @@ def test_a_header_that_is_no_toml_is_one_sentence(tmp_path: Path) -> None:
 def test_a_device_that_is_not_there_is_a_bad_request(runner: Runner, tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="'cuda:7' is not on this machine"):
         runner.start(RunRequest(WORKLOAD, (good(),), device="cuda:7"), Session.create(tmp_path, "none"))
+
+
+def test_a_session_that_cannot_be_written_ends_the_run_with_its_sentence(runner: Runner, tmp_path: Path) -> None:
+    """And what was not judged says why: nobody stopped it."""
+    session = Session.create(tmp_path, "blocked")
+    (session.path / "trials.jsonl").mkdir()
+    run = runner.run(RunRequest(WORKLOAD, (good(), good(BLOCK=64)), device="cpu", baselines=False, effort="quick", time=False),
+                     session)
+    assert run.state == "failed" and run.message.startswith(f"{session.path} cannot be written: Is a directory.")
+    assert {row.text for row in run.rows} == {f"Not judged: {run.message}"}
+    assert all(row.status is Status.CANCELLED for row in run.rows)
+    shutil.rmtree(session.path)
+    (tmp_path / "blocked").write_text("not even its folder")
+    run = runner.run(RunRequest(WORKLOAD, (good(),), device="cpu", baselines=False, effort="quick"), session)
+    assert run.state == "failed" and run.message.startswith(f"{session.path} cannot be written: Not a directory.")
+
+
+def test_any_other_unwritable_place_ends_the_run_with_a_sentence(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", "/proc/nope")
+    run, _ = judge(good())
+    assert (run.state, run.message) == ("failed", "/proc/nope cannot be used: No such file or directory.")
+    assert run.rows[0].text == f"Not judged: {run.message}"
+
+
+def test_a_device_that_torch_does_not_see_is_a_bad_request(runner: Runner) -> None:
+    with pytest.raises(BadRequest, match="^cuda:9 is not there: torch .* choose cpu"):
+        runner.device("cuda:9")
 
 
 @pytest.mark.parametrize(("hidden", "words"), [("CXX", "No C++ compiler"), ("PATH", "")])

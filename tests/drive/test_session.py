@@ -129,6 +129,25 @@ def test_a_zip_with_anything_else_is_refused(tmp_path: Path, entry: str) -> None
         unpack(tmp_path / "bad.zip", tmp_path / "there")
 
 
+def test_a_place_that_cannot_be_written_is_one_sentence_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="^/proc/nope/one cannot be written: No such file or directory. Use another folder"):
+        Session.create(Path("/proc/nope"), "one")
+    session = Session.create(tmp_path, "one")
+    (session.path / "trials.jsonl").mkdir()
+    with pytest.raises(BadRequest, match=f"^{session.path} cannot be written: Is a directory."):
+        session.append(a_trial())
+    other = Session.create(tmp_path, "two")
+    other.append(a_trial())
+    archive = other.pack(tmp_path / "two.zip")
+    for write in (lambda: session.pack(Path("/proc/nope.zip")), lambda: unpack(archive, Path("/proc/nope"))):
+        with pytest.raises(BadRequest, match="^/proc.* cannot be written: "):
+            write()
+
+
+def test_a_full_disk_is_a_sentence_without_its_number() -> None:
+    assert str(SessionFull(28, "The disk is full")) == "The disk is full."
+
+
 def test_bad_names_and_places_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="no plain file name"):
         Session.create(tmp_path, "../up")

@@ -75,6 +75,12 @@ def test_an_unknown_operation_is_our_defect_with_a_trace(worker: WorkerProcess) 
     assert worker.call("ping", {}, limit_s=20)["pid"]
 
 
+def test_a_bad_request_is_its_sentence_alone(worker: WorkerProcess) -> None:
+    with pytest.raises(WorkerFailed, match=r"^device 'tpu' is not known; choose cpu or cuda:0\.$") as failed:
+        worker.call("device", {"device": "tpu"}, limit_s=60)
+    assert failed.value.bad_request
+
+
 def test_workers_die_with_their_parent(tmp_path: Path) -> None:
     script = f"""
 import os, sys, threading

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from workbench.core.candidate import Candidate
 from workbench.core.layer import Workload
 from workbench.core.presets import PRESETS
 from workbench.core.variants import TEMPLATES, find
-from workbench.drive.export import Recipe, export_text
+from workbench.drive.export import Recipe, export_text, verify
+from workbench.drive.runner import Runner
 from workbench.drive.worker_process import WorkerProcess
+from workbench.faces.cli import main
 
 from .recipes import SMALL, THREE_D, TWO_D, candidate, naive, run, run_fresh
 
@@ -99,6 +102,25 @@ def test_a_broken_file_is_refused(what: str, folder: Path, worker: WorkerProcess
     result = run(worker, text, SMALL, folder)
     assert (result["status"], words in result["headline"]) == (status, True), result
     assert result["advice"]
+
+
+@pytest.mark.parametrize(("line", "status", "words"), [
+    ("os.kill(os.getpid(), 11)", "WORKER_DIED", "The process ended by signal 11 (SIGSEGV) while the kernel ran."),
+    ("time.sleep(600)", "RUN_TIMEOUT", "Still running after 6 s; the process was stopped.")])
+def test_a_file_that_kills_or_hangs_its_process_is_refused(line: str, status: str, words: str, folder: Path):
+    text = export_text(naive(SMALL, "forward", form="runtime")) + f"\nimport os, time\n{line}\n"
+    with Runner() as runner:
+        result = verify(partial(runner.call, limit_s=6), text, SMALL, device="cpu", scratch=folder)
+    assert (result["status"], result["headline"]) == (status, words) and result["advice"]
+
+
+def test_the_verb_says_so_in_one_sentence(monkeypatch, tmp_path: Path, capsys):
+    kills = export_text(naive(SMALL, "forward", form="runtime")) + "\nimport os\nos.kill(os.getpid(), 11)\n"
+    monkeypatch.setattr("workbench.faces.verbs.export.export_text", lambda *a, **more: kills)
+    out = tmp_path / "model_new.py"
+    assert main(["export", "--layer", str(SMALL.layer), "--input-size", "9", "--forward", "naive_gather", "--verify",
+                 "--device", "cpu", "--out", str(out)]) == 1
+    assert "WORKER_DIED: The process ended by signal 11" in capsys.readouterr().err and not out.exists()
 
 
 def test_a_name_that_the_original_does_not_have_is_refused(folder: Path, worker: WorkerProcess):

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ..core.layer import Workload
 from ..core.presets import parse_preset
 from ..core.trial import DEFAULT_ADVICE, Status
 from . import check_times
-from .device_lock import DeviceLock
+from .device_lock import held
 from .reference_text import reference_text
 from .worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 
@@ -137,12 +137,11 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
         on_text(str(event.get("text", "")))
 
     try:
-        with contextlib.nullcontext() if device_held else held(request.device, on_text, stopped or threading.Event()):
+        with contextlib.nullcontext() if device_held else held(request.device, on_text, stopped):
             result = worker.call("check", order, limit_s=request.limit_s, on_event=on_event)
     except WorkerFailed as error:
-        kind, _, sentence = str(error).partition(": ")
-        if kind == "BadRequest":
-            raise BadRequest(sentence) from error
+        if error.bad_request:
+            raise BadRequest(str(error)) from error
         raise
     except (WorkerDied, WorkerTimeout) as error:
         result = {"questions": [vars(Question("values", "Right values at the given size?", Answer.FAILED,
@@ -180,18 +179,3 @@ def _with_times(question: Question, times: dict[str, Any]) -> Question:
                        status=str(Status.IMPLAUSIBLE), advice=DEFAULT_ADVICE[Status.IMPLAUSIBLE])
     words = [f"{d} {numbers.time(t['median_ms'])}, {t['verdict']}: {check_times.sentence(d, t)}" for d, t in times.items()]
     return replace(question, seen=f"module_ms: {'; '.join(words)}.")
-
-
-@contextlib.contextmanager
-def held(name: str, on_text: Callable[[str], None], stopped: threading.Event) -> Iterator[None]:
-    """A GPU is held as for a run; the CPU need not be. Raises `RuntimeError` when `stopped` is set while it waits."""
-    if name == "cpu":
-        yield
-        return
-    lock = DeviceLock(name)
-    if not lock.acquire(cancelled=stopped, waiting=lambda holder: on_text(f"waits: {holder} uses {name}")):
-        raise RuntimeError("Stopped by you.")
-    try:
-        yield
-    finally:
-        lock.release()

@@ -5,26 +5,33 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import platform
 import re
 import shlex
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from ..core.env import gpus
 
 _POLL_S = 0.1
 
 
 class DeviceLock:
-    """`acquire` waits, telling for whom, until it holds the device, or `cancelled` says to give up."""
+    """`acquire` waits, telling for whom, until it holds the device, or `cancelled` says to give up.
 
-    def __init__(self, device_key: str) -> None:
+    `device`: "cpu" or "cuda:N" of this process. Two locks exclude each other in one process too, so none is taken twice.
+    """
+
+    def __init__(self, device: str) -> None:
         folder = Path(os.environ.get("KERNEL_WORKBENCH_LOCKS")
                       or Path(tempfile.gettempdir()) / f"kernel-workbench-{os.getuid()}")
         folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / (re.sub(r"[^A-Za-z0-9]+", "-", device_key).strip("-") + ".lock")
+        self.path = folder / (re.sub(r"[^A-Za-z0-9]+", "-", _key(device)).strip("-") + ".lock")
         self._fd: int | None = None
 
     def acquire(self, *, cancelled: threading.Event, waiting: Callable[[str], None]) -> bool:
@@ -62,3 +69,36 @@ class DeviceLock:
             return f"process {data['pid']} ({data['command'][:120]})"
         except (OSError, ValueError, KeyError):
             return "another process"
+
+
+@contextmanager
+def held(device: str, on_text: Callable[[str], None] = lambda text: None,
+         stopped: threading.Event | None = None) -> Iterator[None]:
+    """A GPU is held as for a run, by what needs no run; the CPU need not be. `on_text` hears for whom it waits.
+
+    Raises `RuntimeError` when `stopped` is set while it waits.
+    """
+    if device == "cpu":
+        yield
+        return
+    lock, waited = DeviceLock(device), []
+
+    def waiting(holder: str) -> None:
+        waited.append(holder)
+        on_text(f"waits: {device} is used by {holder}")
+
+    if not lock.acquire(cancelled=stopped or threading.Event(), waiting=waiting):
+        raise RuntimeError("Stopped by you.")
+    try:
+        if waited:
+            on_text(f"{device} is free now")
+        yield
+    finally:
+        lock.release()
+
+
+def _key(device: str) -> str:
+    """The same for whoever means this device: CUDA_VISIBLE_DEVICES may give one GPU several numbers, never two UUIDs."""
+    if device == "cpu":
+        return f"cpu-{platform.machine()}"
+    return next((gpu.uuid for gpu in gpus() if device == f"cuda:{gpu.index}"), device)

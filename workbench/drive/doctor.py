@@ -13,6 +13,8 @@ from ..core.ceilings import best_known, kept
 from ..core.confinement import Confinement, bwrap, bwrap_problem, landlock_problem, user_problem
 from ..core.env import find_toolchain, gpus, nvcc_problem, platform_problem, torch_info
 
+_FOR_A_GPU = ("torch", "torch for the GPU", "nvcc")
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -45,11 +47,19 @@ def examine() -> list[Finding]:
 
 def devices(findings: list[Finding] | None = None) -> list[str]:
     """Devices that work now, best first."""
-    found = {f.name: f for f in findings or examine()}
-    usable = []
-    if found.get("GPU") and found["GPU"].ok and found["nvcc"].ok and found.get("torch for the GPU", found["torch"]).ok:
-        usable = [f"cuda:{gpu.index}" for gpu in gpus()]
+    findings = findings or examine()
+    found = {f.name: f for f in findings}
+    usable = [f"cuda:{gpu.index}" for gpu in gpus()] if found["GPU"].ok and gpu_lacks(findings) is None else []
     return [*usable, "cpu"] if found["torch"].found and found["C++ compiler"].found else usable
+
+
+def gpu_lacks(findings: list[Finding] | None = None) -> Finding | None:
+    """What keeps kernels from running on a GPU that is there: torch, its CUDA, or a compiler; None when nothing does."""
+    if findings is None:  # only what is asked for: `examine` tries the sandbox too
+        torch = torch_info()
+        findings = [f for f in (_torch(torch), _torch_for_gpu(torch, True), _nvcc(find_toolchain(), torch, True)) if f]
+    found = {f.name: f for f in findings}
+    return next((f for name in _FOR_A_GPU if (f := found.get(name)) and not f.ok), None)
 
 
 def summary(findings: list[Finding]) -> str:

@@ -49,16 +49,19 @@ class Execution:
             state, message = self._steps()
         except (BadRequest, SessionFull, WorkerDied, WorkerFailed, WorkerTimeout) as error:
             message = str(error)
+        except OSError as error:  # scratch, cache or locks: as unwritable as a session may be
+            place = f"{error.filename} cannot be used: " if error.filename else ""
+            message = f"{place}{error.strerror or type(error).__name__}."
         except WorkerCancelled:
             state, message = "stopped", "stopped"
         finally:
             for row in run.rows:
                 if row.phase != "done":
                     row.phase, row.status = "done", Status.CANCELLED
-                    row.text = f"Stopped after {len(run.trials)} trials."
+                    row.text = f"Not judged: {message}" if state == "failed" else f"Stopped after {len(run.trials)} trials."
             run.finished_at = time.time()
             run.state, run.message = state, message
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(BadRequest, OSError):
                 self.session.event("run_" + ("finished" if state == "done" else state), run_id=run.run_id, message=message,
                                    trials=len(run.trials))
             run.finished.set()
@@ -68,7 +71,7 @@ class Execution:
         self.session.event("run_started", run_id=run.run_id, device=self.name, workload=self.request.workload.to_json(),
                            rows=[{"label": r.label, "config": r.config} for r in run.rows])
         run.device = self.device = self.workers.device(self.name)
-        lock = DeviceLock(str(self.device["key"]))
+        lock = DeviceLock(self.name)
         if not lock.acquire(cancelled=run.cancelled, waiting=self._waiting):
             return "stopped", "stopped while it waited for the device"
         try:
@@ -172,6 +175,8 @@ class Execution:
             result = self.workers.measure(self.name, sanitize=self.request.sanitize).call(
                 "judge", order, limit_s=limit_s, on_event=on_event)
         except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
+            if self.run.cancelled.is_set():  # killed by the stop, just before the call could know of it
+                raise WorkerCancelled("The worker was stopped.") from error
             result = outcome.failure(error, building=False)
         self._finish(row, rendered, build, result, order=order)
 
@@ -246,7 +251,7 @@ class Execution:
 
     def _beat(self) -> None:
         while not self.run.finished.wait(_HEARTBEAT_S):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(BadRequest, OSError):
                 self.session.event("heartbeat", run_id=self.run.run_id, done=self.run.done_rows, of=len(self.run.rows),
                                    message=self.run.message)
 

@@ -18,7 +18,9 @@ from ..core.errors import BadRequest
 from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, LAUNCHES, ConvTranspose, Workload
 from ..core.presets import Preset
 from ..core.template import ENTRY, Rendered, render
+from . import outcome
 from .recipe import Recipe, serves_any_layer
+from .worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 
 _FIXED = Path(__file__).with_name("model_new.py.txt")
 _INSTANCE = '#line 1 "instance of '
@@ -82,10 +84,16 @@ def verify(call: Callable[[str, dict[str, Any]], dict[str, Any]], text: str, wor
            scratch: Path, preset: Preset | None = None, class_name: str = "ModelNew") -> dict[str, Any]:
     """Run the exact text in a fresh worker, on the CPU with its build directed to the emulator.
 
-    `call(op, request)` reaches that worker. The result has status, headline, advice, errors and detail.
+    `call(op, request)` reaches that worker. The result has status, headline, advice, errors and detail; so has one
+    for a file that kills its process or hangs. Raises `BadRequest` when the request itself cannot be carried out.
     """
-    return call("verify_export", verify_request(text, workload, device=device, scratch=scratch, preset=preset,
-                                                class_name=class_name))
+    order = verify_request(text, workload, device=device, scratch=scratch, preset=preset, class_name=class_name)
+    try:
+        return call("verify_export", order)
+    except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
+        if isinstance(error, WorkerFailed) and error.bad_request:
+            raise BadRequest(str(error)) from error
+        return outcome.failure(error, building=False)
 
 
 def proof_workload(workload: Workload, device: str) -> Workload:

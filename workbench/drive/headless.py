@@ -19,6 +19,7 @@ from ..core.trial import Status
 from ..core.variants import Variant, discover
 from . import outcome
 from .choose import check_names
+from .device_lock import held
 from .devices import resolve_device
 from .run import RunRequest
 from .runner import Runner
@@ -52,11 +53,13 @@ class Case:
 
 def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", variants: Sequence[str] = (),
              directions: Iterable[str] = LAUNCHES, workloads: Sequence[Workload] = (), templates: Path | None = None,
-             on_case: Callable[[Case], None] = lambda case: None) -> list[Case]:
+             on_case: Callable[[Case], None] = lambda case: None,
+             on_text: Callable[[str], None] = lambda text: None) -> list[Case]:
     """Judge every chosen variant on every workload (default: the awkward layers of that effort), without timing.
 
     General variants are built once in run-time form, so the number of layers costs no builds. The effort `full` builds
     the constant form of each as well, and tries the variants that have no other form on every layer they serve.
+    A GPU is held while kernels run on it; `on_text` hears for whom it waits.
     """
     device = resolve_device(device)
     directions, there = tuple(directions), discover(templates)
@@ -88,12 +91,13 @@ def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", va
             report(candidate, workload, outcome.render_failed(error), 0.0)
     rendered = {r.candidate_id: r for _, _, r in ready}
     built = runner.build_all(list(rendered.values()), device)
-    for candidate, workload, item in ready:
-        start = time.monotonic()
-        build = built[item.candidate_id]
-        result = build if build["status"] != "OK" else runner.judge_once(
-            device, item, build["library"], RunRequest(workload, (), effort="quick", time=False))
-        report(candidate, workload, result, time.monotonic() - start)
+    with held(device, on_text):
+        for candidate, workload, item in ready:
+            start = time.monotonic()
+            build = built[item.candidate_id]
+            result = build if build["status"] != "OK" else runner.judge_once(
+                device, item, build["library"], RunRequest(workload, (), effort="quick", time=False))
+            report(candidate, workload, result, time.monotonic() - start)
     return cases
 
 

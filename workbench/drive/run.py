@@ -34,6 +34,7 @@ class RunRequest:
     sanitize: str = ""                   # "" | "address": emulated kernels under AddressSanitizer
     build_timeout_s: float = 300.0
     run_timeout_s: float = 60.0          # without a sign of life from the measuring process
+    built: Mapping[str, dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)  # id -> made before
 
     @property
     def options(self) -> list[str]:
@@ -44,7 +45,6 @@ class RunRequest:
         words += ["--sanitize", self.sanitize] if self.sanitize else []
         words += [] if self.build_timeout_s == 300.0 else ["--build-timeout", f"{self.build_timeout_s:g}"]
         return words + ([] if self.run_timeout_s == 60.0 else ["--run-timeout", f"{self.run_timeout_s:g}"])
-    built: Mapping[str, dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)  # id -> made before
 
 
 @dataclass

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import BadRequest
 from ..core.template import Rendered
+from .device_lock import held
 from .devices import resolve_device
 from .execution import Execution
 from .resume import missing
@@ -49,7 +51,7 @@ class Runner:
     def warm(self, device: str = "auto") -> None:
         """Import torch in a build and in a measure worker, in the background."""
         def work() -> None:
-            with contextlib.suppress(WorkerDied, WorkerTimeout, WorkerCancelled):
+            with contextlib.suppress(BadRequest, WorkerDied, WorkerTimeout, WorkerCancelled):
                 self.workers.pool.warm()
                 self.workers.device(resolve_device(device))
         threading.Thread(target=work, daemon=True).start()
@@ -95,13 +97,16 @@ class Runner:
         """What is known of "cpu" or "cuda:N" (name, arch, key, memory)."""
         return self.workers.device(name)
 
-    def call(self, op: str, request: dict[str, Any], *, limit_s: float = 300) -> dict[str, Any]:
-        """One operation in a fresh measure worker (export --verify)."""
-        return self.workers.fresh(op, request, limit_s=limit_s)
+    def call(self, op: str, request: dict[str, Any], *, limit_s: float = 300,
+             on_text: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+        """One operation in a fresh measure worker (export --verify), which holds the GPU of `request["device"]`."""
+        with held(request["device"], on_text):
+            return self.workers.fresh(op, request, limit_s=limit_s)
 
-    def measure_ceilings(self, device: str) -> None:
-        """Measure the rates of a GPU and keep them: from then on they are its floors' ceilings."""
-        self.workers.measure_ceilings(device)
+    def measure_ceilings(self, device: str, on_text: Callable[[str], None] = lambda text: None) -> None:
+        """Hold a GPU, measure its rates and keep them: from then on they are its floors' ceilings."""
+        with held(device, on_text):
+            self.workers.measure_ceilings(device)
 
     def build_all(self, items: list[Rendered], device: str) -> dict[str, dict[str, Any]]:
         """Build without a session. candidate_id -> build result."""

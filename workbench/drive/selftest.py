@@ -7,7 +7,6 @@ import difflib
 import json
 import shutil
 import tempfile
-import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,8 @@ from ..core.layer import FORWARD, ConvTranspose, Workload
 from ..core.trial import Status
 from ..core.variants import TEMPLATES, find
 from ..core.verdict import FASTER
-from .check import CheckRequest, check, held, workload_reference
+from .check import CheckRequest, check, workload_reference
+from .device_lock import held
 from .devices import resolve_device
 from .run import RunRequest
 from .runner import Runner
@@ -116,7 +116,7 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
         for name, group in _GROUPS.items():  # hangs come last: each costs its whole limit
             here = [a for a in wanted if a.kind in ("kernel", "control") and a.group == name]
             _run_kernels(one, session, device, here, group, root, report)
-        with held(device, lambda text: None, threading.Event()):
+        with held(device):
             modules = [a for a in wanted if a.kind == "module"]
             timed = [a for a in modules if a.expected[kind] == Status.OK]  # what is right attacks the clock
             with ThreadPoolExecutor(_AT_ONCE[kind]) as pool:

@@ -32,6 +32,9 @@ _MAX_PACKED_BYTES = 1 << 30
 class SessionFull(OSError):
     """The disk refused a write; what was recorded before stands."""
 
+    def __str__(self) -> str:
+        return f"{self.strerror}."
+
 
 class Session:
     """One session folder. Reading never fails because of a bad line: it is counted in `unreadable`."""
@@ -42,7 +45,8 @@ class Session:
 
     @classmethod
     def create(cls, root: Path | None = None, name: str | None = None) -> Session:
-        """Make the folder, or open it when it is there. Raises `BadRequest` for a name that is no file name."""
+        """Make the folder, or open it when it is there. Raises `BadRequest` for a name that is no file name, and for a
+        place where nothing can be written."""
         name = name or datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         if not _NAME.match(name):
             raise BadRequest(f"Session name {name!r} is no plain file name; use letters, digits, '.', '_' and '-'.",
@@ -218,13 +222,16 @@ def now() -> str:
 
 @contextmanager
 def _disk(place: Path) -> Iterator[None]:
+    """A refused write as one sentence: `SessionFull` for want of space, `BadRequest` for a place that cannot be written."""
     try:
         yield
     except OSError as error:
         if error.errno in (28, 122):  # no space, over quota
             raise SessionFull(error.errno, f"The disk under {place} is full; free some space and resume the run. "
                               f"Everything recorded so far is kept") from error
-        raise
+        why = error.strerror or type(error).__name__
+        raise BadRequest(f"{place} cannot be written: {why}. Use another folder; KERNEL_WORKBENCH_SESSIONS names that of "
+                         f"the sessions.", field="session") from error
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -14,7 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import BadRequest, RenderError
+
 Event = dict[str, Any]
+_BAD_REQUESTS = (BadRequest.__name__, RenderError.__name__)
 
 
 class WorkerDied(RuntimeError):
@@ -40,11 +43,15 @@ class WorkerCancelled(RuntimeError):
 
 
 class WorkerFailed(RuntimeError):
-    """The operation raised: a defect of ours, never of the candidate. Carries the child's traceback."""
+    """The operation raised: a defect of ours, never of the candidate. Carries the child's traceback.
 
-    def __init__(self, message: str, trace: str) -> None:
+    `bad_request`: what was asked cannot be done, and `str(error)` is the sentence for the user.
+    """
+
+    def __init__(self, message: str, trace: str, *, bad_request: bool = False) -> None:
         super().__init__(message)
         self.trace = trace
+        self.bad_request = bad_request
 
 
 class WorkerProcess:
@@ -149,7 +156,9 @@ class WorkerProcess:
                             limit_s, deadline = new_limit, time.monotonic() + new_limit
                     elif "error" in message:
                         error = message["error"]
-                        raise WorkerFailed(f"{error['type']}: {error['message']}", error["trace"])
+                        bad = error["type"] in _BAD_REQUESTS
+                        raise WorkerFailed(error["message"] if bad else f"{error['type']}: {error['message']}",
+                                           error["trace"], bad_request=bad)
                     else:
                         if message["result"].get("restart"):
                             self._end()

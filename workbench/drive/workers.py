@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import ceilings
+from ..core.errors import BadRequest
 from ..core.roofline import floor
 from ..core.template import Rendered, symbol
 from . import outcome
@@ -43,10 +44,18 @@ class Workers:
             worker.kill()
 
     def device(self, name: str) -> dict[str, Any]:
-        """What the measuring process says of "cpu" or "cuda:N" (name, arch, key, memory); asked once."""
+        """What the measuring process says of "cpu" or "cuda:N" (name, arch, key, memory); asked once.
+
+        Raises `BadRequest` for a device that torch does not see.
+        """
         with self._asking:  # a worker takes one call at a time: `warm` and a run that begins meanwhile both ask
             if name not in self._described:
-                self._described[name] = self.measure(name).call("device", {"device": name}, limit_s=120)
+                try:
+                    self._described[name] = self.measure(name).call("device", {"device": name}, limit_s=120)
+                except WorkerFailed as error:
+                    if error.bad_request:
+                        raise BadRequest(str(error), field="device") from error
+                    raise
             return self._described[name]
 
     def measure(self, device: str, *, sanitize: str = "") -> WorkerProcess:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..core.errors import BadRequest
+from ..drive.session import SessionFull
 
 VERBS = {
     "doctor": "what this machine has, what works now, and the command that would enable the rest",
@@ -39,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BadRequest as error:
         print(f"{error}", file=sys.stderr)
         return BAD_REQUEST
+    except SessionFull as error:
+        print(f"{error}", file=sys.stderr)
+        return NOTHING_RAN
     except KeyboardInterrupt:
         print("Stopped. Finished trials are kept.", file=sys.stderr)
         return INTERRUPTED

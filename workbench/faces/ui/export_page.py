@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from html import escape
@@ -19,7 +20,6 @@ from ...drive.export import export_text, verify
 from ...drive.recipe import Recipe, fastest
 from ...drive.recorded import judged_candidate
 from ...drive.runner import Runner
-from ...drive.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 from . import state, theme
 
 PYTORCH, APART = "PyTorch", "one launch each"
@@ -59,7 +59,7 @@ def draw() -> None:
     under_way = _proofs().get(_digest(text, device))
     if under_way is not None and not under_way.done():
         with strip.container():
-            _live_strip(under_way, file_name)
+            _live_strip(under_way, file_name, _said().get(_digest(text, device), ""))
         proof = None
     else:
         proof = under_way.result() if under_way else None
@@ -181,16 +181,18 @@ def _buttons(text: str, workload: Workload, preset: Preset | None, class_name: s
 
 
 @st.fragment(run_every=0.5)
-def _live_strip(proof: Future, file_name: str) -> None:
+def _live_strip(proof: Future, file_name: str, said: str) -> None:
     if proof.done():
         st.rerun()
     theme.html(theme.strip("RUNNING", f"A fresh process imports, builds and judges {file_name}",
-                           "Closing the browser does not stop the proof."))
+                           f"{said}{'. ' if said else ''}Closing the browser does not stop the proof."))
 
 
 def _begin_proof(text: str, workload: Workload, preset: Preset | None, class_name: str, device: str) -> None:
-    _proofs()[_digest(text, device)] = _prover().submit(_prove, state.runner(), text, workload, preset, class_name,
-                                                        device)
+    key = _digest(text, device)
+    _said().pop(key, None)
+    _proofs()[key] = _prover().submit(_prove, state.runner(), text, workload, preset, class_name, device,
+                                      partial(_said().__setitem__, key))
 
 
 @st.cache_resource(show_spinner=False)
@@ -200,22 +202,20 @@ def _proofs() -> dict[str, Future]:
 
 
 @st.cache_resource(show_spinner=False)
+def _said() -> dict[str, str]:
+    """The same key -> for whom its proof waits, where it has to."""
+    return {}
+
+
+@st.cache_resource(show_spinner=False)
 def _prover() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="proof")
 
 
-def _prove(runner: Runner, text: str, workload: Workload, preset: Preset | None, class_name: str, device: str) -> dict:
-    try:
-        return verify(partial(runner.call, limit_s=_PROOF_LIMIT_S), text, workload, device=device,
-                      scratch=runner.work_dir, preset=preset, class_name=class_name)
-    except WorkerTimeout as error:
-        return {"status": "RUN_TIMEOUT", "headline": str(error), "advice": "Use the small size to prove it."}
-    except WorkerDied as error:
-        return {"status": "WORKER_DIED", "headline": str(error), "advice": "The next proof starts fresh.",
-                "detail": {"log": error.log[-2000:]}}
-    except WorkerFailed as error:
-        return {"status": "FAILED", "headline": f"The proof itself failed: {error}", "advice": "",
-                "detail": {"log": error.trace}}
+def _prove(runner: Runner, text: str, workload: Workload, preset: Preset | None, class_name: str, device: str,
+           on_text: Callable[[str], None]) -> dict:
+    return verify(partial(runner.call, limit_s=_PROOF_LIMIT_S, on_text=on_text), text, workload, device=device,
+                  scratch=runner.work_dir, preset=preset, class_name=class_name)
 
 
 def _proof_table(proof: dict) -> str:
@@ -227,8 +227,8 @@ def _proof_table(proof: dict) -> str:
     rows += [(theme.badge("PASSED"), escape(str(what)), "") for what in detail.get("checked", ())]
     if detail.get("left_to_pytorch"):
         rows.append((theme.badge("NOTE"), "left to PyTorch", escape(", ".join(detail["left_to_pytorch"]))))
-    if detail.get("log"):
-        rows.append((theme.badge("NOTE"), "log", f"<pre>{escape(str(detail['log']))}</pre>"))
+    if detail.get("log_tail"):
+        rows.append((theme.badge("NOTE"), "log", f"<pre>{escape(str(detail['log_tail']))}</pre>"))
     return theme.heading("Proof, by a fresh process") + theme.table(("", "", ""), rows) if rows else ""
 
 

@@ -35,8 +35,9 @@ def draw() -> None:
     if device != state.CPU:
         theme.html(_ceilings(state.device_names()[device]))
         if st.button("Measure the ceilings", disabled=state.active_run() is not None, help="About 5 s; uses the GPU"):
+            waits = st.empty()
             with st.spinner("measuring"):
-                state.runner().measure_ceilings(device)
+                state.runner().measure_ceilings(device, waits.text)
             st.rerun()
     _selftest(device)
 

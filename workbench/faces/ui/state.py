@@ -41,8 +41,9 @@ def findings() -> list[doctor.Finding]:
 
 @st.cache_data(ttl=60, show_spinner=False)
 def device_names() -> dict[str, str]:
-    """Device -> how it is called on the page; GPUs first."""
-    return {**{f"cuda:{gpu.index}": gpu.name for gpu in gpus()}, CPU: "emulated"}
+    """Device -> how it is called on the page; GPUs first, and only those on which kernels run now."""
+    works = doctor.devices(findings())
+    return {**{name: gpu.name for gpu in gpus() if (name := f"cuda:{gpu.index}") in works}, CPU: "emulated"}
 
 
 def device_label(device: str) -> str:

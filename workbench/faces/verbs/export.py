@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from ...core.candidate import Candidate
@@ -61,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
         device = resolve_device(args.device)
         workload = proof_workload(workload, device)
         with Runner() as runner:
-            result = verify(runner.call, text, workload, device=device, scratch=runner.work_dir, preset=preset,
+            call = partial(runner.call, on_text=lambda text: print(text, file=sys.stderr, flush=True))
+            result = verify(call, text, workload, device=device, scratch=runner.work_dir, preset=preset,
                             class_name=args.class_name)
         print(f"{result['status']}: {result['headline']}", file=sys.stderr)
         if result["status"] != "OK":

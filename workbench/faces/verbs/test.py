@@ -36,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
 
     with Runner() as runner:
         cases = validate(runner, device=args.device, effort=args.effort, variants=args.variant,
-                         directions=directions_from(args), workloads=work, templates=args.templates, on_case=show)
+                         directions=directions_from(args), workloads=work, templates=args.templates, on_case=show,
+                         on_text=lambda text: print(text, file=sys.stderr, flush=True))
     if args.junit:
         args.junit.write_bytes(junit(cases))
     if args.json:
