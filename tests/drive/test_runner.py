@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from workbench.core.candidate import Candidate
-from workbench.core.errors import BadRequest, RenderError
+from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.trial import Status
 from workbench.core.variants import discover, find
@@ -222,13 +222,6 @@ def test_a_skipped_candidate_says_why(judge: Judge, tmp_path: Path) -> None:
     trial = session.trials()[0]
     assert trial.status is Status.SKIPPED
     assert trial.headline == "Not run: naive_gather needs layer.groups == 1; here layer.groups is 2."
-
-
-def test_a_header_that_is_no_toml_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "forward").mkdir()
-    (tmp_path / "forward" / "broken.cu").write_text('/* variant\nname = broken"\n*/\n')
-    with pytest.raises(RenderError, match="The header of broken.cu is not TOML"):
-        discover(tmp_path)
 
 
 def test_a_device_that_is_not_there_is_a_bad_request(runner: Runner, tmp_path: Path) -> None:

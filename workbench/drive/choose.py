@@ -9,7 +9,7 @@ from pathlib import Path
 from ..core.candidate import Candidate
 from ..core.errors import BadRequest
 from ..core.layer import LAUNCHES, Workload
-from ..core.variants import PRECISIONS_OF, Variant, discover
+from ..core.variants import PRECISIONS_OF, Variant, broken, discover, refuse_broken
 
 Settings = Mapping[str, Mapping[str, Sequence[int]]]  # variant name (or "*") -> tunable -> values to try
 
@@ -24,6 +24,7 @@ def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, vari
     settings = settings or {}
     wanted = list(variants)
     there = discover(templates)
+    refuse_broken([*wanted, *settings], directions, templates)
     check_names(there, wanted, list(directions), settings)
     if precision and precision not in PRECISIONS_OF[workload.dtype]:
         raise BadRequest(f"precision {precision!r} does not go with {workload.dtype}; choose "
@@ -39,8 +40,9 @@ def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, vari
             found.append(Candidate(variant, workload.layer, workload.dtype, config, precision, shape,
                                    tuple(compile_flags)))
     if not found:
+        left_out = "".join(f" {error}" for error in broken(templates).values())
         raise BadRequest(f"No variant computes {', '.join(directions)} in {precision or workload.dtype}; "
-                         f"'python -m workbench variants' lists them.", field="variant")
+                         f"'python -m workbench variants' lists them.{left_out}", field="variant")
     _check_used(settings, {c.variant for c in found})
     return found
 

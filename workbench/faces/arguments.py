@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from ..core.command import parse_layer
 from ..core.errors import BadRequest
 from ..core.layer import BACKWARD, DTYPES, LAUNCHES, MEMORY_FORMATS, Workload
 from ..core.presets import parse_preset
+from ..core.variants import broken
 from ..drive.session import Session, sessions_root
 
 
@@ -52,6 +54,13 @@ def add_candidates(parser: argparse.ArgumentParser) -> None:
 def directions_from(args: argparse.Namespace) -> tuple[str, ...]:
     """The chosen directions, each once; all by default."""
     return tuple(dict.fromkeys(args.direction or LAUNCHES))
+
+
+def say_broken(templates: Path | None) -> bool:
+    """One line on stderr for every template that is left out because it is broken; whether there is one."""
+    for error in broken(templates).values():
+        print(f"{error} It is left out.", file=sys.stderr)
+    return bool(broken(templates))
 
 
 def numbers(text: str, name: str) -> tuple[int, ...]:

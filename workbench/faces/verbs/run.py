@@ -21,7 +21,7 @@ from ...drive.devices import resolve_device
 from ...drive.run import EFFORTS, STRENGTHS, Run, RunRequest
 from ...drive.runner import Runner
 from ...drive.session import Session
-from ..arguments import add_candidates, add_workload, directions_from, workload_from
+from ..arguments import add_candidates, add_workload, directions_from, say_broken, workload_from
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
     chosen = () if args.baselines_only else _best(args, workload) if args.best else tuple(candidates(
         workload, directions=directions_from(args), variants=args.variant, settings=parse_settings(args.set),
         precision=args.precision, form=args.form, compile_flags=args.flag, templates=args.templates))
+    if not (args.baselines_only or args.best):
+        say_broken(args.templates)
     request = RunRequest(
         workload, chosen, device=resolve_device(args.device), directions=directions_from(args), baselines=not args.no_baselines,
         strength=args.baselines,
