@@ -153,7 +153,7 @@ def test_stop_stops_and_resume_runs_only_the_rest(runner: Runner, tmp_path: Path
     assert time.monotonic() - start < 3 and run.state == "stopped"
     assert run.rows[1].status is Status.CANCELLED and run.rows[2].status is Status.CANCELLED
     assert [t.config["BLOCK"] for t in session.trials()] == [128]
-    left = missing(request.candidates, session.trials(), request)
+    left = missing(request.candidates, session.trials(), request, runner.device("cpu"))
     assert [c.variant.name for c in left] == ["never_ends", "naive_gather"] and left[1].config["BLOCK"] == 256
     again = runner.run(RunRequest(WORKLOAD, (chosen[0], chosen[2]), device="cpu", baselines=False, effort="quick"), session,
                        resume=True)

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(tables.text_table(session.trials() if args.resume else done.trials))
         print(f"Session {session.path}")
-    judged = [t for t in done.trials if t.kind in ("candidate", "module")]
+    judged = [t for t in [*done.kept, *done.trials] if t.kind in ("candidate", "module")]
     if not done.trials and not args.resume:
         return 3
     return 0 if all(t.ok or t.status == "SKIPPED" for t in judged) else 1
