@@ -64,13 +64,15 @@ def parse_settings(words: Iterable[str]) -> dict[str, dict[str, list[int]]]:
     for word in words:
         name, sign, values = word.partition("=")
         variant, dot, tunable = name.rpartition(".")
-        try:
-            numbers = [int(v) for v in values.split(",")]
-        except ValueError:
-            numbers = []
-        if not sign or not numbers or not tunable:
-            raise BadRequest(f"The setting {word!r} cannot be read; write VARIANT.TUNABLE=VALUE[,VALUE].", field="set")
-        settings.setdefault(variant if dot else "*", {})[tunable] = numbers
+        example = "write VARIANT.TUNABLE=VALUE[,VALUE]"
+        if not sign or not values or not tunable:
+            raise BadRequest(f"The setting {word!r} cannot be read; {example}.", field="set")
+        numbers = settings.setdefault(variant if dot else "*", {})[tunable] = []
+        for value in values.split(","):
+            try:
+                numbers.append(int(value))
+            except ValueError as error:
+                raise BadRequest(f"In the setting {word!r} {value!r} is no whole number; {example}.", field="set") from error
     return settings
 
 

@@ -11,7 +11,7 @@ from ..core.errors import BadRequest
 from ..core.layer import BACKWARD, DTYPES, LAUNCHES, MEMORY_FORMATS, Workload
 from ..core.presets import parse_preset
 from ..core.variants import broken
-from ..drive.session import Session, sessions_root
+from ..drive.session import Session, list_sessions, sessions_root
 
 
 def add_workload(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -79,7 +79,11 @@ def check_folder(file: Path | None) -> None:
         raise BadRequest(f"{file} cannot be written: it is a folder; name a file.")
 
 
-def session_from(text: str) -> Session:
-    """A session by name (below the sessions folder) or by path. Raises `BadRequest`."""
+def session_from(text: str | Path) -> Session:
+    """A session by name (below the sessions folder) or by path. Raises `BadRequest`, naming the ones there are."""
     path = Path(text)
-    return Session.open(path if path.is_dir() else sessions_root() / text)
+    place = path if path.is_dir() else sessions_root() / path
+    if not place.is_dir():
+        names = ", ".join(sorted(p.name for p in list_sessions())) or "none; 'python -m workbench run' makes one"
+        raise BadRequest(f"{str(text)!r} is no session: below {sessions_root()} there are {names}.", field="session")
+    return Session.open(place)

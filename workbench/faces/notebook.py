@@ -22,8 +22,8 @@ from ..drive.devices import resolve_device
 from ..drive.doctor import Finding, examine
 from ..drive.run import Run, RunRequest
 from ..drive.runner import Runner
-from ..drive.session import Session, sessions_root
-from .arguments import say_broken
+from ..drive.session import Session
+from .arguments import say_broken, session_from
 
 if TYPE_CHECKING:
     import pandas
@@ -56,6 +56,8 @@ def presets() -> dict[str, Preset]:
 
 
 def variants() -> list[Variant]:
+    """The kernel templates there are; one that is broken is left out and said on stderr."""
+    say_broken(None)
     return discover()
 
 
@@ -94,8 +96,7 @@ def run(work: ConvTranspose | Workload | str, *, batch: int = 1, input_size: int
 
 def open_session(name: str | Path) -> Result:
     """A recorded session, by name or path. Raises `BadRequest`."""
-    path = Path(name)
-    return Result(Session.open(path if path.is_dir() else sessions_root() / str(name)), None)
+    return Result(session_from(name), None)
 
 
 @dataclass(frozen=True)

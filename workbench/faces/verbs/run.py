@@ -55,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
     """0 all right, 1 something judged and not right, 3 nothing could run."""
     if args.resume and not args.session:
         raise BadRequest("--resume needs --session, the session to go on with.", field="session")
+    if args.no_baselines and args.baselines_only:
+        raise BadRequest("--no-baselines and --baselines-only leave nothing to measure; give one of them.", field="baselines")
     for name, seconds in (("build", args.build_timeout), ("run", args.run_timeout)):
         if not seconds > 0:
             raise BadRequest(f"--{name}-timeout is {seconds:g}; give seconds above 0.", field=f"{name}_timeout")
