@@ -139,7 +139,12 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(sessions: Path, tmp_path: Path
     (["export", "--preset", "kb74", "--forward", "naive_gather", "--out", "nowhere/m.py"], "there is no folder"),
     (["export", "--preset", "kb74", "--forward", "naive_gather", "--set", "naive.BLOCK=64"], "There is no variant 'naive'"),
     (["show", "--trial", "ab12"], "--trial needs the session"),
-    (["show", "nowhere"], "is no session"),
+    (["show", "nowhere"], "'nowhere' is no session: below"),
+    (["run", "--preset", "kb74/small", "--set", "naive_gather.BLOCK=64,x"], "'x' is no whole number; write VARIANT.TUNABLE="),
+    (["run", "--preset", "kb74/small", "--no-baselines", "--baselines-only"], "leave nothing to measure; give one of them"),
+    (["check", "/nonexist.py", "--preset", "kb74"], "/nonexist.py is not there; name a file that is."),
+    (["check", "/", "--preset", "kb74"], "/ is a folder; name a file."),
+    (["pack", "--open", "nonexist.zip"], "nonexist.zip is not there; name a zip"),
     (["compare", "nowhere", "nowhere"], "is no session"),
     (["pack"], "Give the session to pack"),
     (["export"], "Give --preset, --layer or --session"),
@@ -169,6 +174,15 @@ def test_a_gpu_that_this_torch_cannot_use_is_one_sentence(words: tuple[str, ...]
     done = cli(*words, sessions=tmp_path / "sessions", PATH=path, CUDA_VISIBLE_DEVICES="0")
     assert done.returncode == 2 and "pip install --force-reinstall torch" in done.stderr, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and not (tmp_path / "sessions").exists()
+
+
+def test_a_session_that_is_not_there_names_the_ones_there_are(tmp_path: Path) -> None:
+    for name in ("two", "one"):
+        (tmp_path / name / "blobs").mkdir(parents=True)
+    for words in (["show", "nope"], ["pack", "nope"]):
+        done = cli(*words, sessions=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr == f"'nope' is no session: below {tmp_path} there are one, two.\n"
 
 
 def test_headless_test_writes_junit_and_json(tmp_path: Path) -> None:

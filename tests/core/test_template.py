@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from workbench.core.candidate import Candidate
-from workbench.core.errors import RenderError
+from workbench.core.errors import BadRequest, RenderError
 from workbench.core.presets import preset
 from workbench.core.template import candidate_id, render, render_batch, symbol
-from workbench.core.variants import TEMPLATES, Variant, discover, parse
+from workbench.core.variants import TEMPLATES, Variant, broken, discover, find, parse, refuse_broken
 
 LAYER = preset("kb74").layer
 # A template of its own, so that the shipped ones may change. It computes nothing: here it is only rendered.
@@ -214,5 +214,33 @@ def test_a_ring_of_includes_ends(root: Path) -> None:
 def test_a_file_in_the_folder_of_another_direction_is_refused(tmp_path: Path) -> None:
     (tmp_path / "grad_input").mkdir()
     (tmp_path / "grad_input" / "naive_gather.cu").write_text((TEMPLATES / "forward" / "naive_gather.cu").read_text())
+    assert discover(tmp_path) == []
     with pytest.raises(RenderError, match="naive_gather.cu lies in grad_input/ but computes forward"):
-        discover(tmp_path)
+        find("naive_gather", "grad_input", root=tmp_path)
+
+
+@pytest.mark.parametrize(("header", "sentence"), [
+    ('/* variant\nname = "mine"\nidea = broken"\n*/\n', "The header of mine.cu is not TOML: Invalid value (at line 3"),
+    ('\n\n/* variant\nname = mine"\n*/\n', "is not TOML: Invalid value (at line 4, column 8)."),
+    ("/* variant\nname = 7\n*/\n", "key name is missing or not a str"),
+    ('/* variant\nname = "mine"\ncomputes = [["forward"]]\nidea = ""\nprecision = ["ieee"]\n*/', "give a list of words"),
+    ('/* variant\nname = "mine"\ncomputes = ["forward"]\nidea = ""\nprecision = ["ieee"]\ntune = 3\n*/', "[tune]"),
+    ('/* variant\nname = "mine"\ncomputes = ["forward"]\nidea = ""\nprecision = ["ieee"]\nmin_sm = "a"\n*/', "min_sm is 'a'"),
+    ("int main() {}", "does not begin with a comment"),
+    (b"/* variant \xff */", "cannot be read as UTF-8"),
+])
+def test_a_broken_header_costs_its_own_variant_alone(header: str | bytes, sentence: str, root: Path) -> None:
+    before = [v.key for v in discover(root)]
+    (root / "forward" / "mine.cu").write_bytes(header if isinstance(header, bytes) else header.encode())
+    assert [v.key for v in discover(root)] == before
+    assert list(broken(root)) == ["forward/mine"] and sentence in str(broken(root)["forward/mine"])
+    with pytest.raises(RenderError, match=re.escape(sentence)):
+        find("mine", "forward", root=root)
+    refuse_broken(["mine"], ["grad_input"], root)
+    with pytest.raises(RenderError, match=re.escape(sentence)):
+        refuse_broken(["forward/mine"], ["forward"], root)
+
+
+def test_a_folder_of_templates_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="The folder of templates .*nowhere does not exist"):
+        discover(tmp_path / "nowhere")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from streamlit.testing.v1 import AppTest
 from tests.ticked import ticked
 from workbench.core import facts, numbers
 from workbench.core.presets import preset
+from workbench.core.variants import TEMPLATES
 
 APP = Path(__file__).resolve().parents[2] / "app.py"
 
@@ -154,3 +156,12 @@ def test_plain_python_says_how_to_start():
                           check=False)
     assert done.returncode == 0
     assert "streamlit run app.py" in done.stdout
+
+
+def test_a_broken_template_is_a_line_above_the_others(page, tmp_path, monkeypatch):
+    root = shutil.copytree(TEMPLATES, tmp_path / "templates")
+    (root / "forward" / "broken.cu").write_text('/* variant\nname = broken"\n*/\n')
+    monkeypatch.setenv("KERNEL_WORKBENCH_TEMPLATES", str(root))
+    opened(page)
+    assert "The header of broken.cu is not TOML: Invalid value (at line 2, column 8). It is left out." in said(page)
+    assert run_button(page).label == f"Run {len(ticked())}"

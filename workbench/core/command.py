@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .candidate import Candidate
@@ -28,19 +28,30 @@ def parse_layer(text: str) -> ConvTranspose:
         call = ast.parse(f"f{found[2]}", mode="eval").body
         if not isinstance(call, ast.Call):
             raise ValueError("not a call")
-        values = dict(zip(_POSITIONAL, map(ast.literal_eval, call.args), strict=False))
+        values = [ast.literal_eval(arg) for arg in call.args]
         given: dict[str, Any] = {k.arg or "**": ast.literal_eval(k.value) for k in call.keywords}
     except (SyntaxError, ValueError) as error:
         raise BadRequest(f"The layer {text!r} cannot be read; {example}.", field="layer") from error
-    unknown = [k for k in given if k not in _POSITIONAL]
-    if len(call.args) > len(_POSITIONAL) or unknown or set(values) & set(given):
-        what = f"has no parameter {unknown[0]}" if unknown else "is given too many values"
-        raise BadRequest(f"ConvTranspose{found[1]}d {what}; it takes {', '.join(_POSITIONAL)}.", field="layer")
-    values |= given
-    missing = [name for name in _POSITIONAL[:3] if name not in values]
-    if missing:
-        raise BadRequest(f"The layer {text!r} lacks {', '.join(missing)}; {example}.", field="layer")
-    return ConvTranspose(int(found[1]), **values)
+    return layer_of(int(found[1]), values, given)
+
+
+def layer_of(dims: int, values: Sequence[Any], named: Mapping[str, Any]) -> ConvTranspose:
+    """The layer from the arguments of a call of PyTorch's nn.ConvTranspose{dims}d. Raises `BadRequest`."""
+    def refuse(what: str) -> BadRequest:
+        return BadRequest(f"ConvTranspose{dims}d {what}; it takes {', '.join(_POSITIONAL)}.", field="layer")
+
+    unknown = [name for name in named if name not in _POSITIONAL]
+    if unknown:
+        raise refuse(f"has no parameter {unknown[0]}")
+    if len(values) > len(_POSITIONAL):
+        raise refuse(f"is given too many values, {len(values)}, from {values[len(_POSITIONAL)]!r} on")
+    placed = dict(zip(_POSITIONAL, values, strict=False))
+    if twice := [name for name in named if name in placed]:
+        raise refuse(f"is given {twice[0]} twice, {placed[twice[0]]!r} and {named[twice[0]]!r}")
+    whole = {**placed, **named}
+    if missing := [name for name in _POSITIONAL[:3] if name not in whole]:
+        raise refuse(f"lacks {', '.join(missing)}")
+    return ConvTranspose(dims, **whole)
 
 
 def workload_arguments(workload: Workload) -> list[str]:

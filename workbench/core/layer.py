@@ -58,6 +58,8 @@ class ConvTranspose:
             if op >= max(s, d):
                 raise BadRequest(f"output_padding {op} must be smaller than stride {s} or dilation {d}.",
                                  field="output_padding")
+        if not isinstance(self.bias, int) or self.bias not in (0, 1):
+            raise BadRequest(f"bias is {self.bias!r}; choose True or False.", field="bias")
         object.__setattr__(self, "bias", bool(self.bias))
 
     def output_size(self, input_size: Sequence[int]) -> tuple[int, ...]:

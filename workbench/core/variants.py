@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -84,7 +84,9 @@ def parse(text: str, path: Path) -> Variant:
     try:
         head = tomllib.loads(found["toml"])
     except tomllib.TOMLDecodeError as error:
-        raise RenderError(f"The header of {path.name} is not TOML: {error}.",
+        above = text.count("\n", 0, found.start("toml"))  # the TOML's line 1 is not the file's
+        said = re.sub(r"(?<=line )\d+", lambda line: str(int(line[0]) + above), str(error))
+        raise RenderError(f"The header of {path.name} is not TOML: {said}.",
                           advice="Correct the line of the header named above.") from error
     return _checked(head, text, path)
 
@@ -92,28 +94,48 @@ def parse(text: str, path: Path) -> Variant:
 def discover(root: Path | None = None) -> list[Variant]:
     """All variants below `root` (default: the shipped templates), each after the one it is to be read after.
 
-    Raises `RenderError` for a broken header or a file in the folder of another direction.
+    A template that cannot be read as one is left out; `broken` says why. Raises `BadRequest` for a folder that is not
+    there.
     """
-    return list(_discover(_root(root), _stamp(_root(root))))
+    return list(_discover(_root(root), _stamp(_root(root)))[0])
+
+
+def broken(root: Path | None = None) -> dict[str, RenderError]:
+    """Key (forward/mine) -> what is wrong with that template: its header, or the folder it lies in."""
+    return dict(_discover(_root(root), _stamp(_root(root)))[1])
+
+
+def refuse_broken(names: Iterable[str], directions: Iterable[str], root: Path | None = None) -> None:
+    """Raises the `RenderError` of a broken template that is asked for by its name or key in one of the directions."""
+    names, directions = set(names), set(directions)
+    for key, error in broken(root).items():
+        direction, _, name = key.partition("/")
+        if direction in directions and names & {key, name}:
+            raise error
 
 
 def find(name: str, direction: str, *, root: Path | None = None) -> Variant:
-    """The variant of that name and direction; `BadRequest` names the ones there are."""
+    """The variant of that name and direction; `BadRequest` says what is wrong with it, or names the ones there are."""
     there = [v for v in discover(root) if v.direction == direction]
     for variant in there:
         if variant.name == name:
             return variant
+    refuse_broken([name], [direction], root)
     raise BadRequest(f"There is no variant {name!r} for {direction}; there are "
                      f"{', '.join(v.name for v in there) or 'none'}.", field="variant")
 
 
 def _root(root: Path | None) -> Path:
-    return root or Path(os.environ.get("KERNEL_WORKBENCH_TEMPLATES") or TEMPLATES)
+    root = root or Path(os.environ.get("KERNEL_WORKBENCH_TEMPLATES") or TEMPLATES)
+    if not root.is_dir():
+        raise BadRequest(f"The folder of templates {root} does not exist; name a folder with {', '.join(DIRECTIONS)} in "
+                         f"it.", field="templates")
+    return root
 
 
 def _files(root: Path) -> Iterator[Path]:
     for direction in LAUNCHES:
-        yield from sorted((root / direction).glob("*.cu"))
+        yield from sorted(path for path in (root / direction).glob("*.cu") if path.is_file())
 
 
 def _stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
@@ -121,15 +143,26 @@ def _stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 @lru_cache(maxsize=8)
-def _discover(root: Path, _stamp: object) -> tuple[Variant, ...]:
-    found: dict[str, Variant] = {}
+def _discover(root: Path, _stamp: object) -> tuple[tuple[Variant, ...], tuple[tuple[str, RenderError], ...]]:
+    found: list[Variant] = []
+    wrong: list[tuple[str, RenderError]] = []
     for path in _files(root):
+        try:
+            found.append(_read(path))
+        except RenderError as error:  # costs this template alone
+            wrong.append((f"{path.parent.name}/{path.stem}", error))
+    return tuple(_in_reading_order(found)), tuple(wrong)
+
+
+def _read(path: Path) -> Variant:
+    try:
         variant = parse(path.read_text(encoding="utf-8"), path)
-        if path.parent.name != variant.direction:
-            raise RenderError(f"{path.name} lies in {path.parent.name}/ but computes {', '.join(variant.computes)}.",
-                              advice=f"Move it to {variant.direction}/.")
-        found[variant.key] = variant
-    return tuple(_in_reading_order(list(found.values())))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RenderError(f"{path.name} cannot be read as UTF-8 text.", advice="Save it as UTF-8.") from error
+    if path.parent.name != variant.direction:
+        raise RenderError(f"{path.name} lies in {path.parent.name}/ but computes {', '.join(variant.computes)}.",
+                          advice=f"Move it to {variant.direction}/.")
+    return variant
 
 
 def _in_reading_order(variants: list[Variant]) -> list[Variant]:
@@ -152,6 +185,12 @@ def _checked(head: dict[str, Any], text: str, path: Path) -> Variant:
     need(not unknown, f"key {', '.join(sorted(unknown))} is not known; known are {', '.join(sorted(_KEYS))}")
     for key, kind in (("name", str), ("computes", list), ("idea", str), ("precision", list)):
         need(isinstance(head.get(key), kind), f"key {key} is missing or not a {kind.__name__}")
+    for key in ("computes", "precision", "layer", "needs"):
+        value = head.get(key, [])
+        need(isinstance(value, list) and all(isinstance(v, str) for v in value), f"{key} is {value!r}; give a list of words")
+    for key in ("tune", "derived"):
+        need(isinstance(head.get(key, {}), dict), f"{key} is {head.get(key)!r}; write it as a table [{key}]")
+    need(isinstance(head.get("min_sm", 80), int), f"min_sm is {head.get('min_sm')!r}; give a whole number such as 80")
     need(head["name"] == path.stem, f"name is {head['name']!r} but the file is {path.name}; make them equal")
     need(bool(head["computes"]) and set(head["computes"]) <= set(DIRECTIONS),
          f"computes is {head['computes']}; choose from {', '.join(DIRECTIONS)}")

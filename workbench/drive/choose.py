@@ -5,25 +5,28 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..core.candidate import Candidate
 from ..core.errors import BadRequest
 from ..core.layer import LAUNCHES, Workload
-from ..core.variants import PRECISIONS_OF, Variant, discover
+from ..core.variants import PRECISIONS_OF, Variant, broken, discover, refuse_broken
 
 Settings = Mapping[str, Mapping[str, Sequence[int]]]  # variant name (or "*") -> tunable -> values to try
 
 
 def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, variants: Iterable[str] = (),
-               settings: Settings | None = None, precision: str = "", form: str = "constant",
+               settings: Mapping[str, Any] | None = None, precision: str = "", form: str = "constant",
                compile_flags: Sequence[str] = (), templates: Path | None = None) -> list[Candidate]:
     """Every chosen variant in every chosen direction, once for each combination of the values in `settings`.
 
-    Without `variants`: all that offer the dtype and precision. Raises `BadRequest` for a name nobody knows.
+    Without `variants`: all that offer the dtype and precision. A single name or value may stand for a list of it.
+    Raises `BadRequest` for a name nobody knows.
     """
-    settings = settings or {}
-    wanted = list(variants)
+    settings = _checked(settings or {})
+    wanted, directions = list(names_of(variants, "variants")), names_of(directions, "directions")
     there = discover(templates)
+    refuse_broken([*wanted, *settings], directions, templates)
     check_names(there, wanted, list(directions), settings)
     if precision and precision not in PRECISIONS_OF[workload.dtype]:
         raise BadRequest(f"precision {precision!r} does not go with {workload.dtype}; choose "
@@ -37,12 +40,22 @@ def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, vari
         shape = form if form in variant.forms else variant.forms[0]
         for config in _configs(variant, settings):
             found.append(Candidate(variant, workload.layer, workload.dtype, config, precision, shape,
-                                   tuple(compile_flags)))
+                                   names_of(compile_flags, "compile_flags")))
     if not found:
+        left_out = "".join(f" {error}" for error in broken(templates).values())
         raise BadRequest(f"No variant computes {', '.join(directions)} in {precision or workload.dtype}; "
-                         f"'python -m workbench variants' lists them.", field="variant")
+                         f"'python -m workbench variants' lists them.{left_out}", field="variant")
     _check_used(settings, {c.variant for c in found})
     return found
+
+
+def names_of(given: object, what: str) -> tuple[str, ...]:
+    """One name, or several, as a tuple; "forward" is not seven letters. Raises `BadRequest`."""
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+    for name in names:
+        if not isinstance(name, str):
+            raise BadRequest(f"{what} is {given!r}; give a name or a list of names.", field=what)
+    return names
 
 
 def parse_settings(words: Iterable[str]) -> dict[str, dict[str, list[int]]]:
@@ -51,13 +64,15 @@ def parse_settings(words: Iterable[str]) -> dict[str, dict[str, list[int]]]:
     for word in words:
         name, sign, values = word.partition("=")
         variant, dot, tunable = name.rpartition(".")
-        try:
-            numbers = [int(v) for v in values.split(",")]
-        except ValueError:
-            numbers = []
-        if not sign or not numbers or not tunable:
-            raise BadRequest(f"The setting {word!r} cannot be read; write VARIANT.TUNABLE=VALUE[,VALUE].", field="set")
-        settings.setdefault(variant if dot else "*", {})[tunable] = numbers
+        example = "write VARIANT.TUNABLE=VALUE[,VALUE]"
+        if not sign or not values or not tunable:
+            raise BadRequest(f"The setting {word!r} cannot be read; {example}.", field="set")
+        numbers = settings.setdefault(variant if dot else "*", {})[tunable] = []
+        for value in values.split(","):
+            try:
+                numbers.append(int(value))
+            except ValueError as error:
+                raise BadRequest(f"In the setting {word!r} {value!r} is no whole number; {example}.", field="set") from error
     return settings
 
 
@@ -83,6 +98,23 @@ def check_names(there: list[Variant], wanted: Sequence[str], directions: Iterabl
     for tunable in settings.get("*", {}):
         if tunable not in tunables:
             raise BadRequest(f"No variant has a tunable {tunable}; there are {', '.join(sorted(tunables))}.", field="set")
+
+
+def _checked(settings: object) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Settings as a program gave them, in lists of whole numbers."""
+    example = "write {'naive_gather': {'BLOCK': [64, 128]}}"
+    checked: dict[str, dict[str, tuple[int, ...]]] = {}
+    if not isinstance(settings, Mapping):
+        raise BadRequest(f"settings is {settings!r}; {example}.", field="set")
+    for variant, tunables in settings.items():
+        if not isinstance(tunables, Mapping):
+            raise BadRequest(f"settings[{variant!r}] is {tunables!r}; {example}.", field="set")
+        for name, given in tunables.items():
+            values = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+            if not values or not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
+                raise BadRequest(f"settings[{variant!r}][{name!r}] is {given!r}; give whole numbers: {example}.", field="set")
+            checked.setdefault(variant, {})[name] = values
+    return checked
 
 
 def _chosen(variant: Variant, wanted: list[str], directions: Iterable[str]) -> bool:

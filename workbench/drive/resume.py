@@ -5,33 +5,64 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..core.candidate import Candidate
+from ..core.candidate import EMULATED_SM, Candidate, why_not
 from ..core.errors import RenderError
 from ..core.template import render
 from ..core.trial import Status, Trial
-from .devices import resolve_device
 from .run import RunRequest
 
+# Says nothing for good about the candidate: what stood in its way was the machine, a limit or a person.
+NO_VERDICT = frozenset({Status.CANCELLED, Status.NO_COMPILER, Status.BUILD_TIMEOUT, Status.WORKER_DIED,
+                        Status.OUT_OF_MEMORY})
 
-def missing(candidates: Iterable[Candidate], trials: list[Trial], request: RunRequest) -> list[Candidate]:
-    """Candidates without a finished trial of the same work on the same kind of device. CANCELLED is not finished."""
-    kind = "cpu" if resolve_device(request.device) == "cpu" else "cuda"
-    done = {(t.candidate_id or (t.name, t.direction, str(sorted(t.config.items())))) for t in trials
-            if t.kind == "candidate" and t.status is not Status.CANCELLED and t.device.get("kind") == kind
-            and t.workload == request.workload.to_json()}
-    left = []
-    for candidate in candidates:
-        try:
-            key: object = render(candidate).candidate_id
-        except RenderError:
-            key = None
-        if key not in done and (candidate.variant.name, candidate.direction,
-                                str(sorted(candidate.config.items()))) not in done:
-            left.append(candidate)
-    return left
+
+def answered(candidates: Iterable[Candidate], trials: list[Trial], request: RunRequest, device: dict[str, Any]
+             ) -> list[Trial | None]:
+    """For each candidate the last trial that finished it, or None: the same workload, judged in the same way, on a
+    device of the same name. `device` is what the measuring process says of the request's."""
+    finished = {_key_of_trial(t): t for t in trials if _answers(t, request, device)}
+    return [finished.get(_key(candidate, device)) for candidate in candidates]
+
+
+def missing(candidates: Iterable[Candidate], trials: list[Trial], request: RunRequest, device: dict[str, Any]
+            ) -> list[Candidate]:
+    """Candidates that no trial has finished; see `answered`."""
+    candidates = list(candidates)
+    return [c for c, trial in zip(candidates, answered(candidates, trials, request, device), strict=True) if trial is None]
 
 
 def measured_directions(trials: list[Trial], request: RunRequest, device: dict[str, Any]) -> set[str]:
     """Directions whose PyTorch baselines were measured: the same workload, on that very device."""
     return {t.direction for t in trials if t.kind == "baseline" and t.ok
             and t.workload == request.workload.to_json() and t.device.get("key") == device["key"]}
+
+
+def _answers(trial: Trial, request: RunRequest, device: dict[str, Any]) -> bool:
+    if trial.kind != "candidate" or trial.status in NO_VERDICT or trial.workload != request.workload.to_json():
+        return False
+    if (trial.device.get("kind"), trial.device.get("key")) != (device["kind"], device["key"]):
+        return False
+    if request.sanitize and f"--sanitize {request.sanitize}" not in trial.command:
+        return False  # right without AddressSanitizer is not right with it
+    if not (trial.ok and request.time):
+        return True
+    if trial.kernel_ms is None:
+        return False  # only checked
+    return device["kind"] == "cpu" or trial.kernel_ms.cold_l2 == request.cold_l2
+
+
+def _key(candidate: Candidate, device: dict[str, Any]) -> object:
+    """What makes a candidate the same one: its source's id; where it has none, its parts and why it has none."""
+    try:
+        reason = why_not(candidate, sm=int(device.get("sm") or EMULATED_SM))
+        if reason is None:
+            return render(candidate).candidate_id
+    except RenderError as error:
+        reason = str(error)
+    return (candidate.variant.name, candidate.direction, candidate.precision, candidate.form, candidate.compile_flags,
+            tuple(sorted(candidate.config.items())), reason)
+
+
+def _key_of_trial(trial: Trial) -> object:
+    return trial.candidate_id or (trial.name, trial.direction, trial.precision, trial.form, trial.compile_flags,
+                                  tuple(sorted(trial.config.items())), trial.headline)

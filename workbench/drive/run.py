@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.candidate import Candidate
+from ..core.errors import BadRequest
 from ..core.layer import Workload
 from ..core.trial import Status, Trial
 
@@ -35,6 +36,11 @@ class RunRequest:
     build_timeout_s: float = 300.0
     run_timeout_s: float = 60.0          # without a sign of life from the measuring process
     built: Mapping[str, dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)  # id -> made before
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("effort", self.effort, EFFORTS), ("strength", self.strength, STRENGTHS)):
+            if value not in known:
+                raise BadRequest(f"{name} {value!r} is not known; choose {', '.join(known)}.", field=name)
 
     @property
     def options(self) -> list[str]:
@@ -91,6 +97,7 @@ class Run:
     state: str = "waiting"
     message: str = "starting"
     trials: list[Trial] = field(default_factory=list)
+    kept: list[Trial] = field(default_factory=list)    # of a resumed run: what the session had finished before
     started_at: float = field(default_factory=time.time)
     finished_at: float | None = None
     device: dict[str, object] = field(default_factory=dict)

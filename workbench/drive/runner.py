@@ -9,15 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..core.candidate import Candidate
 from ..core.errors import BadRequest
 from ..core.template import Rendered
+from ..core.trial import Trial
 from .device_lock import held
 from .devices import resolve_device
 from .execution import Execution
-from .resume import missing
+from .resume import answered
 from .run import Row, Run, RunRequest
 from .session import Session
-from .worker_process import WorkerCancelled, WorkerDied, WorkerTimeout
+from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerTimeout
 from .workers import Workers
 
 
@@ -60,9 +62,10 @@ class Runner:
         """Begin in a thread and return at once. With `resume`, candidates the session has finished are left out."""
         device = resolve_device(request.device)
         candidates = list(request.candidates)
-        if resume:
-            candidates = missing(candidates, session.trials(), request)
-        run = Run(secrets.token_hex(4), request, session.path, [Row(c) for c in candidates])
+        had = self._answered(candidates, request, session, device) if resume else [None] * len(candidates)
+        run = Run(secrets.token_hex(4), request, session.path,
+                  [Row(c) for c, trial in zip(candidates, had, strict=True) if trial is None],
+                  kept=[trial for trial in had if trial is not None])
         self.runs.append(run)
         execution = Execution(run, session, self.workers, device, resume=resume)
 
@@ -115,6 +118,16 @@ class Runner:
     def judge_once(self, device: str, item: Rendered, library: str, request: RunRequest) -> dict[str, Any]:
         """One judgement without a session; a crash or a hang is a result with its status."""
         return self.workers.judge_once(device, item, library, request)
+
+    def _answered(self, candidates: list[Candidate], request: RunRequest, session: Session, device: str
+              ) -> list[Trial | None]:
+        trials = session.trials()
+        if not trials:
+            return [None] * len(candidates)
+        try:
+            return answered(candidates, trials, request, self.workers.device(device))
+        except (WorkerDied, WorkerFailed, WorkerTimeout, WorkerCancelled):
+            return [None] * len(candidates)  # the run meets the same and says it
 
     def _end(self, run: Run) -> None:
         run.stop()

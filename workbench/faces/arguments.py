@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from ..core.command import parse_layer
 from ..core.errors import BadRequest
 from ..core.layer import BACKWARD, DTYPES, LAUNCHES, MEMORY_FORMATS, Workload
 from ..core.presets import parse_preset
-from ..drive.session import Session, sessions_root
+from ..core.variants import broken
+from ..drive.session import Session, list_sessions, sessions_root
 
 
 def add_workload(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -54,6 +56,13 @@ def directions_from(args: argparse.Namespace) -> tuple[str, ...]:
     return tuple(dict.fromkeys(args.direction or LAUNCHES))
 
 
+def say_broken(templates: Path | None) -> bool:
+    """One line on stderr for every template that is left out because it is broken; whether there is one."""
+    for error in broken(templates).values():
+        print(f"{error} It is left out.", file=sys.stderr)
+    return bool(broken(templates))
+
+
 def numbers(text: str, name: str) -> tuple[int, ...]:
     """"32, 48" -> (32, 48). Raises `BadRequest`."""
     try:
@@ -70,7 +79,11 @@ def check_folder(file: Path | None) -> None:
         raise BadRequest(f"{file} cannot be written: it is a folder; name a file.")
 
 
-def session_from(text: str) -> Session:
-    """A session by name (below the sessions folder) or by path. Raises `BadRequest`."""
+def session_from(text: str | Path) -> Session:
+    """A session by name (below the sessions folder) or by path. Raises `BadRequest`, naming the ones there are."""
     path = Path(text)
-    return Session.open(path if path.is_dir() else sessions_root() / text)
+    place = path if path.is_dir() else sessions_root() / path
+    if not place.is_dir():
+        names = ", ".join(sorted(p.name for p in list_sessions())) or "none; 'python -m workbench run' makes one"
+        raise BadRequest(f"{str(text)!r} is no session: below {sessions_root()} there are {names}.", field="session")
+    return Session.open(place)

@@ -11,16 +11,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.command import layer_of
+from ..core.errors import BadRequest
 from ..core.layer import LAUNCHES, ConvTranspose, Workload
 from ..core.presets import PRESETS, Preset, parse_preset
 from ..core.variants import Variant, discover
 from ..drive import report, tables
-from ..drive.choose import Settings, candidates
+from ..drive.choose import Settings, candidates, names_of
 from ..drive.devices import resolve_device
 from ..drive.doctor import Finding, examine
 from ..drive.run import Run, RunRequest
 from ..drive.runner import Runner
-from ..drive.session import Session, sessions_root
+from ..drive.session import Session
+from .arguments import say_broken, session_from
 
 if TYPE_CHECKING:
     import pandas
@@ -29,17 +32,17 @@ if TYPE_CHECKING:
 
 def ConvTranspose1d(*args: Any, **kwargs: Any) -> ConvTranspose:  # noqa: N802  PyTorch's name
     """A 1-D layer; parameters as `torch.nn.ConvTranspose1d`."""
-    return _layer(1, args, kwargs)
+    return layer_of(1, args, kwargs)
 
 
 def ConvTranspose2d(*args: Any, **kwargs: Any) -> ConvTranspose:  # noqa: N802
     """A 2-D layer; parameters as `torch.nn.ConvTranspose2d`."""
-    return _layer(2, args, kwargs)
+    return layer_of(2, args, kwargs)
 
 
 def ConvTranspose3d(*args: Any, **kwargs: Any) -> ConvTranspose:  # noqa: N802
     """A 3-D layer; parameters as `torch.nn.ConvTranspose3d`."""
-    return _layer(3, args, kwargs)
+    return layer_of(3, args, kwargs)
 
 
 def preset(name: str, dtype: str = "float32") -> Workload:
@@ -53,6 +56,8 @@ def presets() -> dict[str, Preset]:
 
 
 def variants() -> list[Variant]:
+    """The kernel templates there are; one that is broken is left out and said on stderr."""
+    say_broken(None)
     return discover()
 
 
@@ -61,8 +66,8 @@ def doctor() -> list[Finding]:
     return examine()
 
 
-def run(work: ConvTranspose | Workload | str, *, batch: int = 1, input_size: int | Sequence[int] = 0,
-        dtype: str = "float32", directions: Iterable[str] = LAUNCHES, variants: Iterable[str] = (),
+def run(work: ConvTranspose | Workload | str, *, batch: int = 1, input_size: int | Sequence[int] | None = None,
+        dtype: str = "float32", directions: str | Iterable[str] = LAUNCHES, variants: str | Iterable[str] = (),
         settings: Settings | None = None, precision: str = "", form: str = "constant",
         compile_flags: Sequence[str] = (), device: str = "auto", effort: str = "normal", session: str | None = None,
         baselines: bool = True, modules: bool = False, progress: bool = True) -> Result:
@@ -74,11 +79,15 @@ def run(work: ConvTranspose | Workload | str, *, batch: int = 1, input_size: int
     if isinstance(work, str):
         work = preset(work, dtype)
     elif isinstance(work, ConvTranspose):
-        size = (input_size,) * work.dims if isinstance(input_size, int) else tuple(input_size)
-        work = Workload(work, batch, size, dtype)
+        work = Workload(work, batch, _size(input_size, work.dims), dtype)
+    elif not isinstance(work, Workload):
+        raise BadRequest(f"work is {work!r}; give a layer such as ConvTranspose1d(32, 64, 5), a Workload, or the name of "
+                         f"a preset.", field="layer")
+    directions = names_of(directions, "directions")
     chosen = candidates(work, directions=directions, variants=variants, settings=settings, precision=precision,
                         form=form, compile_flags=compile_flags)
-    request = RunRequest(work, tuple(chosen), device=resolve_device(device), directions=tuple(directions),
+    say_broken(None)
+    request = RunRequest(work, tuple(chosen), device=resolve_device(device), directions=directions,
                          baselines=baselines, modules=modules, effort=effort)
     folder = Session.create(name=session)
     done = _runner().run(request, folder, on_change=_Display() if progress else None)
@@ -87,8 +96,7 @@ def run(work: ConvTranspose | Workload | str, *, batch: int = 1, input_size: int
 
 def open_session(name: str | Path) -> Result:
     """A recorded session, by name or path. Raises `BadRequest`."""
-    path = Path(name)
-    return Result(Session.open(path if path.is_dir() else sessions_root() / str(name)), None)
+    return Result(session_from(name), None)
 
 
 @dataclass(frozen=True)
@@ -126,13 +134,20 @@ class Result:
         Path(path).write_text(export_text(recipe, constructor=chosen, class_name=class_name))
         return Path(path)
 
+    @property
+    def message(self) -> str:
+        """How a run ended that did not come to its end; empty when it did."""
+        return f"The run {self.run.state}: {self.run.message}" if self.run and self.run.state in ("failed", "stopped") else ""
+
     def _repr_html_(self) -> str:
         found = report.headline(self.trials)
         said = f"<p><b>{html.escape(found.sentence)}</b><br>{html.escape(found.evidence)}</p>" if found else ""
+        if self.message:
+            said = f"<p><b>{html.escape(self.message)}</b></p>{said}"
         return said + str(self.frame.to_html(max_rows=60))
 
     def __repr__(self) -> str:
-        return tables.text_table(self.trials)
+        return "\n".join(filter(None, (self.message, tables.text_table(self.trials))))
 
 
 def export(result: Result, path: str | Path, **options: Any) -> Path:
@@ -169,7 +184,11 @@ class _Display:
             print(text, file=sys.stderr, flush=True)
 
 
-def _layer(dims: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ConvTranspose:
-    names = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups", "bias",
-             "dilation")
-    return ConvTranspose(dims, **dict(zip(names, args, strict=False)), **kwargs)
+def _size(given: object, dims: int) -> tuple[int, ...]:
+    example = f"give the spatial size of the input, a whole number{f' or {dims} of them' if dims > 1 else ''}: input_size=64"
+    if given is None:
+        raise BadRequest(f"input_size is not given; {example}.", field="input_size")
+    size = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,) * dims
+    if not all(isinstance(v, int) and not isinstance(v, bool) for v in size):
+        raise BadRequest(f"input_size is {given!r}; {example}.", field="input_size")
+    return size

@@ -63,7 +63,7 @@ class Bench:
         units: list[list[Rendered]] = []
         wanted: dict[int, set[str]] = {}
         for job in jobs:
-            missed = self._missing(job)
+            missed = self._missing(job, known)
             if missed:
                 left.append(missed)
                 wanted[id(missed)] = {r.candidate_id for r in _rendered(missed)}
@@ -106,13 +106,12 @@ class Bench:
             self._judged += trial.kind == "candidate"
             self.on_line(f"  {trial.status:<10} {line_of(trial)}")
 
-    def _missing(self, job: Job) -> Job | None:
+    def _missing(self, job: Job, device: dict[str, Any]) -> Job | None:
         """The job without what the session has; None when nothing is left, PyTorch's times included."""
         trials = self.session.trials()
         request = RunRequest(job.workload, job.candidates, device=self.device)
-        left = missing(job.candidates, trials, request)
-        kind = "cpu" if self.device == "cpu" else "cuda"
-        have = {t.direction for t in trials if t.kind == "baseline" and t.device.get("kind") == kind
+        left = missing(job.candidates, trials, request, device)
+        have = {t.direction for t in trials if t.kind == "baseline" and t.device.get("key") == device["key"]
                 and t.workload == job.workload.to_json()}
         return Job(job.workload, tuple(left)) if left or set(self.plan.directions) - have else None
 

@@ -14,7 +14,7 @@ from ...core.expressions import names_in
 from ...core.layer import DIRECTIONS, LAUNCHES, Workload
 from ...core.presets import PRESETS, SIZES, preset
 from ...core.space import SearchSpace
-from ...core.variants import Variant, discover
+from ...core.variants import Variant, discover, refuse_broken
 
 SUITES = {"kernelbench": tuple(PRESETS)}
 # Class -> what a variant computes in for it: the first group it offers anything of. In `ieee`, all of the group.
@@ -71,6 +71,7 @@ class BenchPlan:
             raise BadRequest(f"{self.known} is not there; --known names a file that --write-best has written.", field="known")
         object.__setattr__(self, "layers", tuple(dict.fromkeys(preset(name).name for name in self.layers)))
         there = discover(self.templates)
+        refuse_broken(self.variants, self.directions, self.templates)
         for name in (*self.variants, *self.without):
             if name not in {v.name for v in there} | {v.key for v in there}:
                 raise BadRequest(f"There is no variant {name!r}; there are "

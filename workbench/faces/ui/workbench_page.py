@@ -13,7 +13,7 @@ from ...core.errors import BadRequest
 from ...core.layer import LAUNCHES, Workload
 from ...core.presets import PRESETS
 from ...core.trial import Trial
-from ...core.variants import Variant, discover
+from ...core.variants import Variant, broken, discover
 from ...drive import doctor, plots, report
 from ...drive.run import Run, RunRequest
 from ...drive.session import Session, list_sessions, unpack
@@ -117,6 +117,8 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
     with st.container(horizontal=True, vertical_alignment="center"):
         direction = variant_rows.direction_switch()
         button = st.empty()
+    for error in broken().values():
+        theme.html(f'<div class="foot">{escape(str(error))} It is left out.</div>')
     variant_rows.variant_rows(variants, direction, choice)
     best_box.best_box(variants, choice)
     if run is not None:

@@ -31,7 +31,7 @@ from ...drive.devices import resolve_device
 from ...drive.run import EFFORTS, STRENGTHS
 from ...drive.runner import Runner
 from ...drive.session import Session, list_sessions, sessions_root
-from ..arguments import check_folder, session_from
+from ..arguments import check_folder, say_broken, session_from
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +98,7 @@ def _run(args: argparse.Namespace) -> int:
                      **_configs(args.configs), known=args.known, seed=args.seed, variants=tuple(args.variant),
                      without=tuple(args.without), effort=args.effort, strength=args.baselines,
                      templates=args.templates)
+    say_broken(args.templates)
     device = resolve_device(args.device)
     if device == "cpu" and args.size != "small":
         raise BadRequest(f"The emulator would take days over the {args.size} size; give --size small.", field="size")

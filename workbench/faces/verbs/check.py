@@ -94,5 +94,11 @@ def _words(args: argparse.Namespace, device: str) -> list[str]:
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequest(f"{path} cannot be read: {error}.") from error
+    except FileNotFoundError as error:
+        raise BadRequest(f"{path} is not there; name a file that is.") from error
+    except IsADirectoryError as error:
+        raise BadRequest(f"{path} is a folder; name a file.") from error
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"{path} is no UTF-8 text; name a Python file.") from error
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read: {error.strerror}.") from error

@@ -21,7 +21,7 @@ from ...drive.devices import resolve_device
 from ...drive.run import EFFORTS, STRENGTHS, Run, RunRequest
 from ...drive.runner import Runner
 from ...drive.session import Session
-from ..arguments import add_candidates, add_workload, directions_from, workload_from
+from ..arguments import add_candidates, add_workload, directions_from, say_broken, workload_from
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
     """0 all right, 1 something judged and not right, 3 nothing could run."""
     if args.resume and not args.session:
         raise BadRequest("--resume needs --session, the session to go on with.", field="session")
+    if args.no_baselines and args.baselines_only:
+        raise BadRequest("--no-baselines and --baselines-only leave nothing to measure; give one of them.", field="baselines")
     for name, seconds in (("build", args.build_timeout), ("run", args.run_timeout)):
         if not seconds > 0:
             raise BadRequest(f"--{name}-timeout is {seconds:g}; give seconds above 0.", field=f"{name}_timeout")
@@ -62,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     chosen = () if args.baselines_only else _best(args, workload) if args.best else tuple(candidates(
         workload, directions=directions_from(args), variants=args.variant, settings=parse_settings(args.set),
         precision=args.precision, form=args.form, compile_flags=args.flag, templates=args.templates))
+    if not (args.baselines_only or args.best):
+        say_broken(args.templates)
     request = RunRequest(
         workload, chosen, device=resolve_device(args.device), directions=directions_from(args), baselines=not args.no_baselines,
         strength=args.baselines,
@@ -80,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(tables.text_table(session.trials() if args.resume else done.trials))
         print(f"Session {session.path}")
-    judged = [t for t in done.trials if t.kind in ("candidate", "module")]
+    judged = [t for t in [*done.kept, *done.trials] if t.kind in ("candidate", "module")]
     if not done.trials and not args.resume:
         return 3
     return 0 if all(t.ok or t.status == "SKIPPED" for t in judged) else 1

@@ -11,10 +11,11 @@ import json
 import sys
 from pathlib import Path
 
+from ...core.variants import refuse_broken
 from ...drive.headless import Case, junit, to_json, validate
 from ...drive.run import EFFORTS
 from ...drive.runner import Runner
-from ..arguments import add_candidates, add_workload, check_folder, directions_from, workload_from
+from ..arguments import add_candidates, add_workload, check_folder, directions_from, say_broken, workload_from
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +30,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     check_folder(args.junit)
     check_folder(args.json)
+    refuse_broken(args.variant, directions_from(args), args.templates)
+    left_out = say_broken(args.templates) and not args.variant  # all were asked for, and one could not be validated
     work = [workload_from(args)] if args.preset or args.layer else []
 
     def show(case: Case) -> None:
@@ -47,4 +50,4 @@ def run(args: argparse.Namespace) -> int:
         print("Nothing ran: no chosen variant applies to the chosen layers.", file=sys.stderr)
         return 3
     print(f"{len(cases) - bad} of {len(cases)} cases hold.")
-    return 1 if bad else 0
+    return 1 if bad or left_out else 0

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from ...core.variants import discover
+from ..arguments import say_broken
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -15,13 +16,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """0 all can be read; 1 one is broken: the others are listed all the same."""
     there = discover(args.templates)
     if args.json:
         print(json.dumps([{"name": v.name, "direction": v.direction, "computes": v.computes, "after": v.after,
                            "idea": v.idea, "precision": v.precision, "layer": v.forms, "needs": v.needs,
                            "tune": {t.name: {"values": t.values, "default": t.default, "help": t.help} for t in v.tune}}
                           for v in there], indent=2))
-        return 0
+        return int(say_broken(args.templates))
     direction = ""
     for variant in there:
         if variant.direction != direction:
@@ -31,4 +33,4 @@ def run(args: argparse.Namespace) -> int:
         for t in variant.tune:
             values = " ".join(f"[{v}]" if v == t.default else str(v) for v in t.values)
             print(f"      {t.name} = {values}{'   ' + t.help if t.help else ''}")
-    return 0
+    return int(say_broken(args.templates))

@@ -1,0 +1,60 @@
+"""A template with a wrong header, as a person meets it on the command line: it costs itself, and is always said."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from workbench.core.variants import TEMPLATES
+
+from .test_cli import SMALL, cli
+
+SENTENCE = "The header of broken.cu is not TOML: Invalid value (at line 2, column 8)."
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("one_is_broken") / "templates"
+    (root / "forward").mkdir(parents=True)
+    shutil.copytree(TEMPLATES / "common", root / "common")
+    shutil.copy(TEMPLATES / "forward" / "naive_gather.cu", root / "forward")
+    (root / "forward" / "broken.cu").write_text('/* variant\nname = broken"\n*/\n')
+    return root
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_variants_lists_the_others_and_says_which_is_broken(templates: Path, more: list[str]) -> None:
+    done = cli("variants", "--templates", str(templates), *more)
+    assert done.returncode == 1 and "naive_gather" in done.stdout
+    assert done.stderr == f"{SENTENCE} It is left out.\n"
+
+
+def test_run_goes_on_without_it(templates: Path, tmp_path: Path) -> None:
+    words = ["run", *SMALL, "--templates", str(templates), "--effort", "quick", "--no-baselines"]
+    done = cli(*words, sessions=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"{SENTENCE} It is left out.\n" in done.stderr and "naive_gather" in done.stdout
+
+
+@pytest.mark.parametrize("verb", ["run", "test", "bench"])
+def test_naming_it_is_refused_with_its_sentence(verb: str, templates: Path, tmp_path: Path) -> None:
+    small = [] if verb == "bench" else SMALL
+    done = cli(verb, *small, "--templates", str(templates), "--variant", "broken", sessions=tmp_path)
+    assert done.returncode == 2 and done.stderr == SENTENCE + "\n"
+
+
+def test_a_validation_of_everything_does_not_pass_without_it(templates: Path) -> None:
+    words = ["test", *SMALL, "--templates", str(templates), "--effort", "quick"]
+    done = cli(*words)
+    assert done.returncode == 1 and SENTENCE in done.stderr and "1 of 1 cases hold" in done.stdout, done.stderr
+    assert cli(*words, "--variant", "naive_gather").returncode == 0
+
+
+@pytest.mark.parametrize("verb", ["run", "variants", "test", "bench"])
+def test_a_folder_that_is_not_there_is_said(verb: str, tmp_path: Path) -> None:
+    small = SMALL if verb in ("run", "test") else []
+    done = cli(verb, *small, "--templates", "/nonexist", sessions=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("The folder of templates /nonexist does not exist;") and done.stderr.count("\n") == 1

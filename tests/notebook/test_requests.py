@@ -1,0 +1,91 @@
+"""What a person gets wrong in a cell: one sentence that names the value and what to do."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import workbench as wb
+from workbench.core.variants import TEMPLATES
+
+LAYER = wb.ConvTranspose1d(3, 5, 3, stride=2)
+
+
+@pytest.fixture(autouse=True)
+def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("args", "named", "sentence"), [
+    ((3, 5, 3, 1, 0, 0, 1, True, 1, "zeros"), {}, "too many values, 10, from 'zeros' on; it takes in_channels,"),
+    ((3, 5, 3), {"padding_mode": "zeros"}, "has no parameter padding_mode; it takes in_channels,"),
+    ((3, 5), {}, "lacks kernel_size; it takes"),
+    ((3, 5, 3), {"kernel_size": 4}, "is given kernel_size twice, 3 and 4"),
+    ((3, 5, "3"), {}, "kernel_size is '3'; give a whole number"),
+    (("3", 5, 3), {}, "in_channels is '3'; give a whole number"),
+    ((3, 5, None), {}, "kernel_size is None; give a whole number"),
+    ((3, 5, 3), {"bias": "no"}, "bias is 'no'; choose True or False"),
+    ((3, 5, 3), {"bias": 2}, "bias is 2; choose True or False"),
+])
+def test_a_layer_that_pytorch_would_refuse(args: tuple, named: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(wb.BadRequest) as error:
+        wb.ConvTranspose2d(*args, **named)
+    assert sentence in str(error.value)
+
+
+def test_bias_as_pytorch_takes_it() -> None:
+    assert wb.ConvTranspose1d(3, 5, 3, bias=0) == wb.ConvTranspose1d(3, 5, 3, bias=False)
+
+
+@pytest.mark.parametrize(("more", "sentence"), [
+    ({"input_size": None}, "input_size is not given; give the spatial size of the input, a whole number: input_size=64"),
+    ({"input_size": 20.5}, "input_size is 20.5; give"),
+    ({"input_size": "20"}, "input_size is '20'; give"),
+    ({"effort": "quik"}, "effort 'quik' is not known; choose quick, normal, full"),
+    ({"settings": {"naive_gather": {"BLOCK": "64"}}}, "settings['naive_gather']['BLOCK'] is '64'; give whole numbers"),
+    ({"settings": {"naive_gather": {"BLOCK": []}}}, "settings['naive_gather']['BLOCK'] is []; give whole numbers"),
+    ({"settings": {"BLOCK": [64]}}, "settings['BLOCK'] is [64]; write {'naive_gather'"),
+    ({"settings": [64]}, "settings is [64]; write"),
+    ({"directions": "forwards"}, "direction 'forwards' is not known; choose forward"),
+    ({"directions": 3}, "directions is 3; give a name or a list of names"),
+    ({"variants": "naive"}, "There is no variant 'naive'; there are"),
+    ({"variants": [None]}, "variants is [None]; give a name"),
+])
+def test_a_run_that_cannot_be(more: dict[str, Any], sentence: str, sessions: Path) -> None:
+    with pytest.raises(wb.BadRequest) as error:
+        wb.run(LAYER, **{"input_size": 20, "device": "cpu", "progress": False, **more})
+    assert sentence in str(error.value)
+    assert not list(sessions.iterdir())  # nothing was begun
+
+
+def test_something_that_is_no_layer() -> None:
+    with pytest.raises(wb.BadRequest, match="work is 3; give a layer"):
+        wb.run(3)
+
+
+def test_one_name_and_one_value_stand_for_a_list() -> None:
+    result = wb.run(LAYER, input_size=20, device="cpu", progress=False, effort="quick", baselines=False,
+                    directions="forward", variants="naive_gather", settings={"naive_gather": {"BLOCK": 64}})
+    assert [(t.name, t.direction, t.config["BLOCK"]) for t in result.trials] == [("naive_gather", "forward", 64)]
+    assert result.message == "" and result.trials[0].ok
+
+
+def test_a_result_says_why_its_run_failed() -> None:
+    result = wb.run(LAYER, input_size=20, device="cpu", progress=False, effort="quick", baselines=False,
+                    directions="forward", variants="naive_gather")
+    result.run.state, result.run.message = "failed", "the device <gone>"
+    assert repr(result).startswith("The run failed: the device <gone>\n")
+    assert "The run failed: the device &lt;gone&gt;" in result._repr_html_()
+
+
+def test_a_broken_template_is_said_and_the_rest_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    root = shutil.copytree(TEMPLATES, tmp_path / "templates")
+    (root / "forward" / "broken.cu").write_text("int main() {}")
+    monkeypatch.setenv("KERNEL_WORKBENCH_TEMPLATES", str(root))
+    result = wb.run(LAYER, input_size=20, device="cpu", progress=False, effort="quick", baselines=False,
+                    directions="forward", variants="naive_gather")
+    assert result.trials[0].ok and "broken.cu does not begin with a comment" in capsys.readouterr().err
