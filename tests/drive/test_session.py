@@ -157,3 +157,11 @@ def test_bad_names_and_places_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="is no zip"):
         unpack(tmp_path / "text.zip", tmp_path)
     assert issubclass(SessionFull, OSError)
+
+
+def test_sessions_come_newest_first_and_recorded_ones_behind_them_by_size(tmp_path: Path) -> None:
+    for age, (name, size) in enumerate((("mine", 1), ("older", 9), ("recorded-few", 10), ("recorded-many", 99))):
+        session = Session.create(tmp_path, name)
+        (session.path / "trials.jsonl").write_text("\n" * size)
+        os.utime(session.path, (1e9 - age, 1e9 - age))
+    assert [p.name for p in list_sessions(tmp_path)] == ["mine", "older", "recorded-many", "recorded-few"]

@@ -210,10 +210,17 @@ def sessions_root() -> Path:
 
 
 def list_sessions(root: Path | None = None) -> list[Path]:
-    """Session folders, newest first, recorded ones last."""
+    """Session folders, newest first; recorded ones last, the largest first: a checkout gives them times of its own."""
     root = root or sessions_root()
     found = [p for p in root.glob("*") if (p / TRIALS).is_file() or (p / BLOBS).is_dir()] if root.is_dir() else []
-    return sorted(found, key=lambda p: (p.name.startswith("recorded-"), -p.stat().st_mtime))
+
+    def place(path: Path) -> tuple[bool, float]:
+        if not path.name.startswith("recorded-"):
+            return False, -path.stat().st_mtime
+        trials = path / TRIALS
+        return True, -trials.stat().st_size if trials.is_file() else 0
+
+    return sorted(found, key=place)
 
 
 def now() -> str:
