@@ -87,8 +87,8 @@ def _selftest(device: str) -> None:
         when, found = known
         missed = [r for r in found if not r.caught]
         theme.html(theme.strip("FAILED" if missed else "PASSED", selftest.summary(found),
-                               f"Run {time.strftime('%Y-%m-%d %H:%M', time.localtime(when))} on {device}. Modules: "
-                               f"{selftest.confinement(found) or 'none ran'}."))
+                               f"Run {time.strftime('%Y-%m-%d %H:%M', time.localtime(when))} on {device}. "
+                               f"{_sentences(selftest.confinement(found))}"))
         theme.html(theme.table(("", "attack", "what it tries", "what happened"), [
             (theme.badge("CAUGHT" if r.caught else "FAILED") if r.kind != "control"
              else theme.badge("NOTE"), f"<span class='mono nw'>{escape(r.name)}</span>",
@@ -104,3 +104,8 @@ def _selftest(device: str) -> None:
 @st.cache_data(ttl=300, show_spinner=False)
 def _environment() -> dict:
     return environment()
+
+
+def _sentences(lines: str) -> str:
+    """Each line as a sentence of running text; "" of an older self-test that did not say it."""
+    return " ".join(f"{line[:1].upper()}{line[1:]}." for line in lines.splitlines())
