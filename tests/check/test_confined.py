@@ -90,9 +90,9 @@ def test_the_judge_and_the_reference_are_out_of_reach(hold, checked, ways: str) 
     assert failed(report) == {}, report.question("builds")
 
 
-@pytest.mark.parametrize("ways", ["landlock", "user", "landlock user"])
-def test_load_inline_builds_and_the_calls_are_timed(hold, checked, ways: str) -> None:
-    hold(ways)
+def test_load_inline_builds_and_the_calls_are_timed(hold, checked) -> None:
+    """Held in both ways at once: what is possible then is possible in each. A build with torch's headers takes a minute."""
+    hold("landlock user")
     report = checked(models.BUILDS, time=True, effort="quick", call_s=60.0)
     assert failed(report) == {}, [q for q in report.questions if q.answer is Answer.FAILED]
     assert {"forward", "backward"} <= set(report.times), report.question("times")
