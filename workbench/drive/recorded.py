@@ -33,6 +33,17 @@ def judged_candidate(trial: Trial, *, templates: Path | None = None) -> Candidat
     return candidate
 
 
+def source_of(trial: Trial, session: Session) -> str:
+    """The translation unit that was compiled. A session that ships may have left it behind: then today's template makes
+    it again, if it still makes the very same. Raises `BadRequest`."""
+    try:
+        return session.blob(trial.blobs["source"]).decode("utf-8", "replace")
+    except BadRequest:
+        if trial.kind != "candidate":
+            raise
+        return render(judged_candidate(trial)).source
+
+
 def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None, *,
                        templates: Path | None = None) -> Recipe:
     """The fastest right candidate of each direction (the last right one, where none was timed), for `workload` or for

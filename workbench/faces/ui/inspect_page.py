@@ -15,7 +15,7 @@ from ...core.layer import Workload
 from ...core.occupancy import REGISTERS_PER_THREAD_MAX, candidate_occupancy
 from ...core.trial import Errors, Trial
 from ...drive import plots, report
-from ...drive.recorded import candidate_of
+from ...drive.recorded import candidate_of, source_of
 from ...drive.session import Session
 from . import state, theme
 
@@ -134,7 +134,7 @@ def _text(trial: Trial, session: Session) -> None:
         theme.html(f'<span class="foot">This trial has no {view.lower()}: {escape(trial.headline)}</span>')
         return
     try:
-        text = session.blob(trial.blobs[blob]).decode("utf-8", "replace")
+        text = source_of(trial, session) if blob == "source" else session.blob(trial.blobs[blob]).decode("utf-8", "replace")
     except BadRequest as error:
         theme.html(f'<div class="wrong">{escape(str(error))}</div>')
         return

@@ -1,0 +1,22 @@
+"""The source of a recorded trial: from the session, or made again where it did not ship and would be the very same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from workbench.core.errors import BadRequest
+from workbench.drive.recorded import candidate_of, source_of
+from workbench.drive.session import Session
+
+SESSION = Session(Path(__file__).resolve().parents[2] / "sessions" / "recorded-h200-bench")
+
+
+def test_a_source_that_did_not_ship_is_made_again_only_where_it_is_the_same() -> None:
+    there = [t for t in SESSION.trials() if t.kind == "candidate" and t.name == "register_blocked"]
+    lost = next(t for t in there if not (SESSION.path / "blobs" / t.blobs["source"]).is_file())
+    assert candidate_of(lost).variant.name in source_of(lost, SESSION)
+    with pytest.raises(BadRequest, match=f"has changed since trial {lost.trial_id} was judged; run it again"):
+        source_of(replace(lost, candidate_id="0" * 16), SESSION)
