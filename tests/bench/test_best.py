@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from tests.ticked import ticked
 from workbench.core.best_known import PREDICTED, BestKnown, best_config, load, save
 from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
@@ -17,7 +19,7 @@ from workbench.core.presets import preset
 from workbench.core.trial import Status
 from workbench.core.variants import TEMPLATES
 from workbench.drive.bench.best import derive, write_best
-from workbench.drive.best_recipe import best_recipe, origin
+from workbench.drive.best_recipe import best_known, best_recipe, origin
 from workbench.drive.session import Session
 from workbench.faces import cli
 
@@ -44,11 +46,10 @@ def bench_of_kb74(root: Path) -> Session:
 
 
 @pytest.fixture
-def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The shipped data file replaced by one made from the bench above."""
+def known(tmp_path: Path) -> Path:
+    """A data file made from the bench above."""
     file = tmp_path / "best.json"
     write_best([bench_of_kb74(tmp_path)], file)
-    monkeypatch.setattr("workbench.core.best_known.FILE", file)
     return file
 
 
@@ -90,28 +91,31 @@ def test_a_config_that_spills_on_sm_80_is_not_predicted_for_it(tmp_path):
 
 
 def test_what_is_asked_for_decides(known):
-    entry = best_config("forward", WORK, "tf32", "sm_90")
+    def best(direction: str, workload: Workload, precision: str, arch: str, **more) -> BestKnown | None:
+        return best_config(direction, workload, precision, arch, file=known, **more)
+
+    entry = best("forward", WORK, "tf32", "sm_90")
     assert entry.variant == "shared_weight_tiling" and entry.candidate(WORK).config["BLOCK"] == 128
-    assert best_config("forward", WORK, "tf32", "sm_90", variant="warp_per_output").variant == "warp_per_output"
-    assert best_config("forward", WORK, "tf32", "sm_90", exact=True) is None       # nothing here computes in tf32
-    assert best_config("forward", WORK, "ieee", "sm_90", exact=True).variant == "shared_weight_tiling"
+    assert best("forward", WORK, "tf32", "sm_90", variant="warp_per_output").variant == "warp_per_output"
+    assert best("forward", WORK, "tf32", "sm_90", exact=True) is None       # nothing here computes in tf32
+    assert best("forward", WORK, "ieee", "sm_90", exact=True).variant == "shared_weight_tiling"
     small = preset("kb74").workload("small")
-    assert best_config("forward", small, "tf32", "sm_90") == entry                 # tensors do not matter
+    assert best("forward", small, "tf32", "sm_90") == entry                 # tensors do not matter
     with_bias = replace(small, layer=replace(WORK.layer, bias=True))
-    assert best_config("forward", with_bias, "tf32", "sm_90") == entry
+    assert best("forward", with_bias, "tf32", "sm_90") == entry
     other = replace(small, layer=replace(WORK.layer, dilation=(2,)))
-    assert best_config("forward", other, "tf32", "sm_90") is None
-    assert best_config("forward", WORK, "tf32", "sm_80").predicted
-    assert best_config("forward", WORK, "tf32", "sm_100").arch == "sm_90"
+    assert best("forward", other, "tf32", "sm_90") is None
+    assert best("forward", WORK, "tf32", "sm_80").predicted
+    assert best("forward", WORK, "tf32", "sm_100").arch == "sm_90"
     with pytest.raises(BadRequest, match="not for fp16"):
-        best_config("forward", WORK, "fp16", "sm_90")
+        best("forward", WORK, "fp16", "sm_90")
 
 
 def test_an_entry_whose_template_changed_gives_way_to_the_next(known):
     entries = load(known)
     broken = [replace(e, config={"GONE": 1}) if e.variant == "shared_weight_tiling" else e for e in entries]
     save(broken, known)
-    assert best_config("forward", WORK, "tf32", "sm_90").variant == "warp_per_output"
+    assert best_config("forward", WORK, "tf32", "sm_90", file=known).variant == "warp_per_output"
 
 
 def test_writing_again_keeps_what_the_sessions_say_nothing_about(known, tmp_path):
@@ -134,39 +138,52 @@ def test_a_session_without_gpu_times_is_refused(tmp_path):
 
 
 def test_the_recipe_takes_the_class_that_pytorch_computes_in(known):
-    recipe, entries = best_recipe(WORK, "sm_90")
+    recipe, entries = best_recipe(WORK, "sm_90", file=known)
     assert recipe.precision == dict.fromkeys(DIRECTIONS, "ieee") and len(entries) == 3
     fast = [replace(e, variant="mma", precision="tf32", ms=0.1) for e in load(known) if e.precision_class == "tf32"]
     exact = [e for e in load(known) if e.precision_class == "ieee"]
     save([*(replace(e, pytorch_precision="ieee") for e in fast), *exact], known)
     with pytest.raises(BadRequest, match="No best known config"):                   # there is no template mma
-        best_recipe(WORK, "sm_90")
+        best_recipe(WORK, "sm_90", file=known)
     with pytest.raises(BadRequest, match="bench --layers kb81"):
-        best_recipe(preset("kb81").workload(), "sm_90")
+        best_recipe(preset("kb81").workload(), "sm_90", file=known)
     free = Workload(ConvTranspose(1, 4, 4, 3), 1, (8,))
     with pytest.raises(BadRequest, match="choose variants instead"):
-        best_recipe(free, "sm_90")
+        best_recipe(free, "sm_90", file=known)
 
 
-def test_export_best_writes_the_file_and_says_where_it_comes_from(known, tmp_path, capsys):
+def test_a_prediction_says_so_where_it_comes_from(known):
+    _, entries = best_recipe(WORK, "sm_80", file=known)
+    assert [e.direction for e in entries] == list(DIRECTIONS)
+    assert all(PREDICTED in origin(e) and "session recorded-h200" in origin(e) for e in entries)
+
+
+# From here on with the file that ships: what a user of the command line and of the page gets.
+
+def shipped(workload: Workload = WORK, arch: str = "sm_90") -> dict[str, BestKnown]:
+    return best_known(workload, arch)
+
+
+def test_export_best_writes_the_file_and_says_where_it_comes_from(tmp_path, capsys):
     out = tmp_path / "model_new.py"
     assert cli.main(["export", "--preset", "kb74", "--best", "--arch", "sm_80", "--out", str(out)]) == 0
-    said = capsys.readouterr().err
-    assert [line.split(":")[0] for line in said.splitlines()] == list(DIRECTIONS)
-    assert all(PREDICTED in line and "session recorded-h200" in line for line in said.splitlines())
-    assert "forward      shared_weight_tiling BLOCK=128" in out.read_text()
-    assert cli.main(["export", "--preset", "kb81", "--best"]) == 2
-    assert capsys.readouterr().err.startswith("No best known config for ConvTranspose2d(32, 64, 3, stride=5")
+    assert capsys.readouterr().err.splitlines() == [origin(e) for e in shipped(arch="sm_80").values()]
+    for direction, entry in shipped(arch="sm_80").items():
+        config = " ".join(f"{k}={v}" for k, v in entry.candidate(WORK).config.items())
+        assert f"{direction:<12} {entry.variant} {config}" in out.read_text()
+    assert cli.main(["export", "--layer", "ConvTranspose1d(3, 5, 3)", "--input-size", "9", "--best"]) == 2
+    assert capsys.readouterr().err.startswith("No best known config for ConvTranspose1d(3, 5, 3)")
     assert cli.main(["export", "--preset", "kb74", "--best", "--forward", "naive_gather"]) == 2
     assert "leave out" in capsys.readouterr().err
 
 
-def test_run_best_judges_just_those(known, tmp_path, monkeypatch, capsys):
+def test_run_best_judges_just_those(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "runs"))
     assert cli.main(["run", "--preset", "kb74/small", "--best", "--device", "cpu", "--direction", "grad_input",
                      "--effort", "quick", "--no-baselines", "--no-time", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(t["name"], t["config"]["BLOCK"], t["status"]) for t in lines] == [("shared_weight_tiling", 128, "OK")]
+    best = shipped()["grad_input"].candidate(WORK)
+    assert [(t["name"], t["config"], t["status"]) for t in lines] == [(best.variant.name, best.config, "OK")]
     assert cli.main(["run", "--preset", "kb74/small", "--best", "--variant", "naive_gather"]) == 2
 
 
@@ -178,21 +195,27 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AppTest:
     return page
 
 
-def test_the_page_ticks_the_best_known_and_says_where_it_comes_from(known, tmp_path, monkeypatch):
-    save([replace(e, config={"BLOCK": 256}) if e.ms == 0.8 else e for e in load(known)], known)
-    page = opened(monkeypatch, tmp_path)
-    assert "measured on NVIDIA H200, session recorded-h200" in "".join(e.body for e in page.get("html"))
+def test_the_page_ticks_the_best_known_and_says_where_it_comes_from(tmp_path, monkeypatch):
+    page, best = opened(monkeypatch, tmp_path), shipped()
+    page.selectbox(key="precision").select("tf32").run()
+    said = "".join(e.body for e in page.get("html"))
+    assert all(escape(origin(e)) in said for e in best.values())
     page.button(key="best known").click().run()
     assert not page.exception
-    assert next(b for b in page.button if b.label.startswith("Run")).label == "Run 3"
-    assert page.checkbox(key="tick forward shared_weight_tiling").value
-    assert not page.checkbox(key="tick forward naive_gather").value
-    assert page.selectbox(key="value forward shared_weight_tiling BLOCK").value == 256
-    page.segmented_control(key="direction").select("grad_input").run()
-    assert page.selectbox(key="value grad_input shared_weight_tiling BLOCK").value == 256
+    others = [v for d, v in ticked("tf32") if d not in best]  # a direction that nobody measured is left as it is
+    assert next(b for b in page.button if b.label.startswith("Run")).label == f"Run {len(best) + len(others)}"
+    for direction, entry in best.items():
+        page.segmented_control(key="direction").select(direction).run()
+        assert page.checkbox(key=f"tick {direction} {entry.variant}").value
+        assert not page.checkbox(key=f"tick {direction} naive_gather").value
+        for name, value in entry.candidate(WORK).config.items():
+            assert page.selectbox(key=f"value {direction} {entry.variant} {name}").value == value
 
 
 def test_the_page_says_when_nothing_is_known(tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.core.best_known.FILE", tmp_path / "none.json")
-    button = opened(monkeypatch, tmp_path).button(key="best known")
+    page = opened(monkeypatch, tmp_path)
+    page.selectbox(key="precision").select("tf32").run()
+    assert not page.button(key="best known").disabled
+    page.text_input(key="dilation").set_value("4").run()
+    button = page.button(key="best known")
     assert button.disabled and button.help.startswith("No best known config for ConvTranspose1d(32, 64, 5")

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from workbench.core.answers import Answer
+from workbench.drive.check import Check, CheckRequest
 
 from . import models
 from .conftest import failed
@@ -41,6 +42,16 @@ def test_what_leaves_its_group_is_ended_and_told(checked) -> None:
     time.sleep(0.3)
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert "check.host" not in [line for line in left.splitlines() if f"--parent {os.getpid()}" in line]
+
+
+@pytest.mark.parametrize("after_s", [0.0, 5.0])
+def test_a_stop_ends_the_check_also_before_its_judge_has_started(after_s: float) -> None:
+    check = Check(CheckRequest(models.HANGS, models.REFERENCE, "cpu", time=False, nvcc=False)).start()
+    time.sleep(after_s)
+    check.stop()
+    start = time.monotonic()
+    assert check.wait(20) and time.monotonic() - start < 3
+    assert check.report is None and check.problem == "Stopped by you."
 
 
 def test_words_in_the_judges_pipe_are_no_answer(checked) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -51,6 +52,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{smi.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def until(reached: Callable[[], bool], limit_s: float = 60) -> None:
+    """Wait until something is so; it must come to be so within the limit."""
+    end = time.monotonic() + limit_s
+    while not reached():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
 
 
 def good(**config: int) -> Candidate:

@@ -1,34 +1,67 @@
-"""Whoever uses a GPU holds it: a run, a check, `test`, the proof of an export and the measuring of ceilings."""
+"""Whoever uses a GPU holds it: a run, a check, the proof of an export and the measuring of ceilings wait for a process that
+really holds the lock. There is a driver that lists a GPU and nothing behind it, so what comes after the waiting fails."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from workbench.core import env
-from workbench.drive import devices, headless
-from workbench.drive.check import CheckRequest, check
+from workbench.drive.check import Check, CheckRequest, check
 from workbench.drive.device_lock import DeviceLock, held
 from workbench.drive.run import RunRequest
 from workbench.drive.runner import Runner
 from workbench.drive.session import Session
-from workbench.drive.workers import Workers
+from workbench.drive.worker_process import WorkerFailed
 
-from .conftest import WORKLOAD, good
+from .conftest import WORKLOAD, good, until
 
-H200 = {"kind": "cuda", "index": 0, "name": "NVIDIA H200", "arch": "sm_90", "sm": 90, "key": "nvidia_h200"}
+ROOT = Path(__file__).resolve().parents[2]
+TWO_CARDS = "0, NVIDIA H200, GPU-aaaa1111, 9.0, 143771, 580\n1, NVIDIA H200, GPU-bbbb2222, 9.0, 143771, 580"
+_HOLDS = """
+import sys
+from workbench.drive.device_lock import held
+with held(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+_HOLDS_THE_CPU = _HOLDS.replace("held\nwith held(sys.argv[1]):", """DeviceLock
+import threading
+lock = DeviceLock("cpu")
+if lock.acquire(cancelled=threading.Event(), waiting=print):""")
+USES: dict[str, Callable[[Runner, Callable[[str], None]], object]] = {
+    "a proof": lambda runner, say: runner.call("verify_export", {"device": "cuda:0"}, on_text=say),
+    "the measuring of ceilings": lambda runner, say: runner.measure_ceilings("cuda:0", say),
+    "a check": lambda runner, say: check(CheckRequest("x = 1", "x = 1", "cuda:0"), on_text=say)}
 
 
 @pytest.fixture(autouse=True)
-def fake(gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A GPU that everybody believes in, and a folder of its own for the locks."""
+def locks(gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder of its own for the locks."""
     monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path / "locks"))
-    monkeypatch.setattr(devices, "gpu_lacks", lambda: None)
-    monkeypatch.setattr(Workers, "device", lambda self, name: H200)
+
+
+@contextmanager
+def held_elsewhere(script: str = _HOLDS) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the device until its input ends."""
+    process = subprocess.Popen([sys.executable, "-c", script, "cuda:0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert process.stdout.readline() == "held\n"
+    try:
+        yield process
+    finally:
+        process.stdin.close()
+        process.wait(20)
+        process.stdout.close()
 
 
 def is_free(device: str = "cuda:0") -> bool:
@@ -40,61 +73,92 @@ def is_free(device: str = "cuda:0") -> bool:
     return got
 
 
-def test_a_run_and_a_check_wait_for_the_same_gpu(tmp_path: Path) -> None:
-    stopped, said = threading.Event(), []
-
-    def on_text(text: str) -> None:
-        said.append(text)
-        stopped.set()
-
-    with Runner(build_workers=1) as runner, held("cuda:0"):
-        run = runner.start(RunRequest(WORKLOAD, (good(),), device="cuda:0", baselines=False), Session.create(tmp_path, "s"))
-        end = time.monotonic() + 20
-        while time.monotonic() < end and not run.message.startswith("waits: cuda:0 is used by process"):
-            time.sleep(0.02)
-        assert run.state == "waiting", run.message
-        runner.stop(run)
-        assert run.message == "stopped while it waited for the device"
-        with pytest.raises(RuntimeError, match="Stopped by you"):
-            check(CheckRequest("x = 1", "x = 1", "cuda:0"), on_text=on_text, stopped=stopped)
-        assert said[0].startswith("waits: cuda:0 is used by process")
+@pytest.mark.parametrize("use", USES)
+def test_it_waits_says_for_whom_and_holds_the_gpu_while_it_works(use: str) -> None:
+    said: list[str] = []
+    with Runner(build_workers=1) as runner, ThreadPoolExecutor(1) as pool, held_elsewhere() as other:
+        working: Future[object] = pool.submit(USES[use], runner, said.append)
+        until(lambda: bool(said))
+        assert said[0].startswith(f"waits: cuda:0 is used by process {other.pid} (-c cuda:0)")
+        assert not working.done()
+        other.stdin.close()
+        until(lambda: DeviceLock("cuda:0").holder().startswith(f"process {os.getpid()} ") or working.done())
+        assert not working.done() and not is_free()
+        assert working.exception(60) is not None, "there is no GPU"
+        assert said[1] == "cuda:0 is free now"
     assert is_free()
 
 
-def test_the_gpu_is_held_under_any_of_its_numbers() -> None:
-    cards = "0, NVIDIA H200, GPU-aaaa1111, 9.0, 143771, 580\n1, NVIDIA H200, GPU-bbbb2222, 9.0, 143771, 580\n"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("workbench.drive.device_lock.gpus", lambda: env.parse_gpus(cards))
-        second, first = DeviceLock("cuda:1").path, DeviceLock("cuda:0").path
-        patch.setattr("workbench.drive.device_lock.gpus", lambda: env._visible(env.parse_gpus(cards), "1"))
-        assert DeviceLock("cuda:0").path == second != first
+def test_a_run_waits_for_a_process_and_goes_on_when_that_is_killed(tmp_path: Path) -> None:
+    session = Session.create(tmp_path, "s")
+    with Runner(build_workers=1) as runner, held_elsewhere(_HOLDS_THE_CPU) as other:
+        run = runner.start(RunRequest(WORKLOAD, (good(),), device="cpu", baselines=False, effort="quick"), session)
+        until(lambda: run.message.startswith("waits"))
+        assert run.state == "waiting" and run.message.startswith(f"waits: cpu is used by process {other.pid} (-c")
+        assert [e["holder"].split(" (")[0] for e in session.events() if e["event"] == "waiting"] == [f"process {other.pid}"]
+        other.kill()
+        assert run.wait(60) and run.state == "done" and session.trials()[0].ok
+    assert is_free("cpu")
 
 
-def test_what_needs_no_run_holds_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    free: list[bool] = []
-
-    def look(*_: Any, **__: Any) -> dict[str, Any]:
-        free.append(is_free())
-        return {"status": "OK", "headline": "right"}
-
-    for name in ("fresh", "measure_ceilings", "judge_once"):
-        monkeypatch.setattr(Workers, name, look)
-    monkeypatch.setattr(Workers, "build_all", lambda self, items, device: {
-        r.candidate_id: {"status": "OK", "library": ""} for r in items})
-    with Runner(build_workers=1) as runner:
-        runner.call("verify_export", {"device": "cuda:0"})
-        runner.measure_ceilings("cuda:0")
-        headless.validate(runner, device="cuda:0", variants=["forward/naive_gather"], workloads=[WORKLOAD])
-        assert free == [False, False, False] and is_free()
-        runner.call("verify_export", {"device": "cpu"})
-        assert free[-1], "the CPU is not held"
+def test_a_stop_ends_the_waiting(tmp_path: Path) -> None:
+    with Runner(build_workers=1) as runner, held_elsewhere(_HOLDS_THE_CPU):
+        run = runner.start(RunRequest(WORKLOAD, (good(),), device="cpu", baselines=False), Session.create(tmp_path, "s"))
+        until(lambda: run.state == "waiting" and run.message.startswith("waits"))
+        runner.stop(run)
+        assert (run.state, run.message) == ("stopped", "stopped while it waited for the device")
+    with held_elsewhere():
+        checking = Check(CheckRequest("x = 1", "x = 1", "cuda:0")).start()
+        until(lambda: checking.text.startswith("waits: cuda:0 is used by process"))
+        checking.stop()
+        assert checking.wait(10) and checking.problem == "Stopped by you."
+        assert not is_free()
 
 
-def test_it_tells_for_whom_it_waits_and_when_that_is_over() -> None:
+def test_what_runs_on_the_cpu_without_a_run_does_not_hold_it() -> None:
+    said: list[str] = []
+    with Runner(build_workers=1) as runner, held_elsewhere(_HOLDS_THE_CPU):
+        with pytest.raises(WorkerFailed):  # nothing to prove was sent along
+            runner.call("verify_export", {"device": "cpu"}, on_text=said.append)
+    assert said == []
+
+
+def test_the_gpu_is_held_under_any_of_its_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "nvidia-smi").write_text(f"#!/bin/sh\necho '{TWO_CARDS}'\n")
+    second, first = DeviceLock("cuda:1").path, DeviceLock("cuda:0").path
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert DeviceLock("cuda:0").path == second != first
+
+
+def test_two_in_one_process_wait_for_each_other_too() -> None:
     said: list[str] = []
     other = DeviceLock("cuda:0")
     assert other.acquire(cancelled=threading.Event(), waiting=lambda holder: None)
     threading.Timer(0.3, other.release).start()
     with held("cuda:0", said.append):
         assert not is_free()
-    assert len(said) == 2 and said[0].startswith("waits: cuda:0 is used by process") and said[1] == "cuda:0 is free now"
+    assert len(said) == 2 and said[0].startswith(f"waits: cuda:0 is used by process {os.getpid()}")
+    assert said[1] == "cuda:0 is free now"
+
+
+def test_a_holder_that_just_lets_go_is_not_called_another_process() -> None:
+    """Its name goes a moment before its lock does. Who never gives a name is called so."""
+    said: list[str] = []
+    other = DeviceLock("cuda:0")
+    assert other.acquire(cancelled=threading.Event(), waiting=lambda holder: None)
+
+    def lets_go_slowly() -> None:
+        other.path.write_text("")
+        time.sleep(0.09)
+        other.release()
+
+    threading.Timer(0.25, lets_go_slowly).start()
+    with held("cuda:0", said.append):
+        pass
+    assert [text.split(" (")[0] for text in said] == [f"waits: cuda:0 is used by process {os.getpid()}", "cuda:0 is free now"]
+    with other.path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        threading.Timer(0.5, file.close).start()
+        with held("cuda:0", said.append):
+            pass
+    assert said[2:] == ["waits: cuda:0 is used by another process", "cuda:0 is free now"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -10,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,14 +22,14 @@ from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.trial import Status
 from workbench.core.variants import discover, find
+from workbench.drive.device_lock import DeviceLock
 from workbench.drive.resume import missing
 from workbench.drive.run import Run, RunRequest
 from workbench.drive.runner import Runner
 from workbench.drive.session import Session
-from workbench.drive.worker_process import WorkerDied
 
 from ..require import require
-from .conftest import WORKLOAD, bad, good
+from .conftest import WORKLOAD, bad, good, until
 
 Judge = Callable[..., tuple[Run, Session]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,18 +163,81 @@ def test_stop_stops_and_resume_runs_only_the_rest(runner: Runner, tmp_path: Path
     assert [t.config["BLOCK"] for t in again.trials] == [256]
 
 
-def test_a_stop_just_before_the_judging_is_no_death(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process is killed between the phase that is shown and the call that would know of the stop."""
-    class Killed:
-        def call(self, *_: object, **__: object) -> dict:
-            runner.runs[-1].stop()
-            raise WorkerDied("signal 9 (SIGKILL)", "")
+@contextmanager
+def events_held(session: Session) -> Iterator[None]:
+    """Somebody else holds the session's file of events: a run stands where it tells its next phase."""
+    with (session.path / "events.jsonl").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
-    runner.device("cpu")
-    monkeypatch.setattr(runner.workers, "measure", lambda device, **more: Killed())
+
+def stopped_within_3_s(run: Run) -> bool:
+    start = time.monotonic()
+    return run.wait(10) and time.monotonic() - start < 3
+
+
+def test_a_stop_just_before_the_compiler_is_asked_is_a_stop(runner: Runner, tmp_path: Path, broken: Path) -> None:
+    session, device = Session.create(tmp_path, "just"), DeviceLock("cpu")
+    assert device.acquire(cancelled=threading.Event(), waiting=print)
+    try:
+        run = runner.start(RunRequest(WORKLOAD, (bad(broken, "builds_for_minutes"),), device="cpu", baselines=False), session)
+        until(lambda: run.message.startswith("waits"))
+        with events_held(session):
+            device.release()
+            until(lambda: run.message.startswith("building"))
+            time.sleep(0.3)
+            assert run.rows[0].phase == "queued"
+            run.stop()
+        assert stopped_within_3_s(run) and (run.state, session.trials()) == ("stopped", [])
+    finally:
+        device.release()
+        runner.stop(run)
+
+
+def test_a_stop_just_before_the_judge_is_asked_is_a_stop(runner: Runner, tmp_path: Path, broken: Path) -> None:
     session = Session.create(tmp_path, "just")
-    run = runner.run(RunRequest(WORKLOAD, (good(),), device="cpu", baselines=False, effort="quick"), session)
-    assert (run.state, run.rows[0].status, session.trials()) == ("stopped", Status.CANCELLED, [])
+    fresh = bad(broken, "never_ends", compile_flags=("-O1", f"-DKW_FRESH={time.time_ns()}"))
+    run = runner.start(RunRequest(WORKLOAD, (fresh,), device="cpu", baselines=False, run_timeout_s=60), session)
+    try:
+        until(lambda: run.rows[0].phase == "building")
+        with events_held(session):
+            until(lambda: run.rows[0].text.startswith("built in"))
+            time.sleep(0.3)
+            assert run.rows[0].phase == "building"
+            run.stop()
+        assert stopped_within_3_s(run) and (run.state, session.trials()) == ("stopped", [])
+    finally:
+        runner.stop(run)
+
+
+def test_a_stop_ends_the_judging_of_the_modules_too(runner: Runner, tmp_path: Path) -> None:
+    """They are judged in a process of their own."""
+    session = Session.create(tmp_path, "modules")
+    run = runner.start(RunRequest(WORKLOAD, (good(),), device="cpu", baselines=False, effort="quick", modules=True), session)
+    until(lambda: run.message.startswith("judging ModelNew"))
+    run.stop()
+    assert stopped_within_3_s(run) and run.state == "stopped"
+    assert [t.kind for t in session.trials()] == ["candidate"] and session.trials()[0].ok
+
+
+def test_a_stop_of_a_run_that_waits_leaves_the_one_before_it_alone(runner: Runner, tmp_path: Path, broken: Path) -> None:
+    """And a run that is stopped as soon as it is asked for judges nothing, whatever would have been started for it."""
+    def asked(name: str, *candidates: Candidate) -> Run:
+        return runner.start(RunRequest(WORKLOAD, candidates, device="cpu", baselines=False, effort="quick", run_timeout_s=60),
+                            Session.create(tmp_path, name))
+
+    first = asked("first", bad(broken, "never_ends"))
+    until(lambda: first.rows[0].phase == "checking")
+    second = asked("second", good())
+    second.stop()
+    assert stopped_within_3_s(second) and (second.state, second.trials) == ("stopped", [])
+    time.sleep(0.5)
+    assert first.state == "running" and first.rows[0].phase == "checking"
+    first.stop()
+    assert stopped_within_3_s(first) and (first.state, first.rows[0].status) == ("stopped", Status.CANCELLED)
+    third = asked("third", bad(broken, "never_ends"))
+    third.stop()
+    assert stopped_within_3_s(third) and (third.state, third.trials) == ("stopped", [])
 
 
 def test_a_killed_run_leaves_every_finished_trial(tmp_path: Path) -> None:

@@ -59,13 +59,22 @@ def test_a_deadline_kills_it(worker: WorkerProcess) -> None:
     assert worker.call("ping", {}, limit_s=20)["pid"] != pid
 
 
-def test_kill_from_another_thread_cancels_the_call(worker: WorkerProcess) -> None:
-    pid = worker.call("ping", {}, limit_s=20)["pid"]
-    threading.Timer(0.2, worker.kill).start()
+def test_a_stop_from_another_thread_ends_the_call(worker: WorkerProcess) -> None:
+    pid, stop = worker.call("ping", {}, limit_s=20)["pid"], threading.Event()
+    threading.Timer(0.2, stop.set).start()
     start = time.monotonic()
     with pytest.raises(WorkerCancelled):
-        worker.call("warm", SLOW, limit_s=60)
+        worker.call("warm", SLOW, limit_s=60, stop=stop)
     assert time.monotonic() - start < 2 and gone(pid)
+    assert worker.call("ping", {}, limit_s=20, stop=threading.Event())["pid"] != pid
+
+
+def test_a_stop_before_the_start_is_not_forgotten_by_it(worker: WorkerProcess) -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(WorkerCancelled):
+        worker.call("ping", {}, limit_s=20, stop=stop)
+    assert worker.starts == 0
 
 
 def test_an_unknown_operation_is_our_defect_with_a_trace(worker: WorkerProcess) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from ..core import numbers
 from ..core.best_known import BestKnown, best_config
@@ -23,14 +24,14 @@ def arch_of(device: str = "auto") -> str:
     return f"sm_{card.sm}" if card else DEFAULT_ARCH
 
 
-def best_known(workload: Workload, arch: str, *, precision: str = "", directions: Iterable[str] = LAUNCHES
-               ) -> dict[str, BestKnown]:
-    """Direction -> its entry; directions without one are absent.
+def best_known(workload: Workload, arch: str, *, precision: str = "", directions: Iterable[str] = LAUNCHES,
+               file: Path | None = None) -> dict[str, BestKnown]:
+    """Direction -> its entry of `file` (default: the shipped one); directions without one are absent.
 
     Without `precision` each direction is taken in the class that PyTorch's default really computes it in, so that the
     result is no less exact than what it replaces. Raises `BadRequest` when there is no entry at all.
     """
-    found = {d: e for d in directions if (e := _of_direction(d, workload, precision, arch))}
+    found = {d: e for d in directions if (e := _of_direction(d, workload, precision, arch, file))}
     if not found:
         raise BadRequest(nothing_known(workload, arch, precision), field="best")
     return found
@@ -44,9 +45,10 @@ def nothing_known(workload: Workload, arch: str, precision: str) -> str:
     return f"No best known config for {workload.layer} in {workload.dtype}{in_class} on {arch}; {how}."
 
 
-def best_recipe(workload: Workload, arch: str, *, precision: str = "") -> tuple[Recipe, list[BestKnown]]:
+def best_recipe(workload: Workload, arch: str, *, precision: str = "", file: Path | None = None
+                ) -> tuple[Recipe, list[BestKnown]]:
     """The recipe and the entries it is made of. Both gradients come from one launch where that is known as faster."""
-    entries = best_known(workload, arch, precision=precision)
+    entries = best_known(workload, arch, precision=precision, file=file)
     used = [entries[d] for d in fastest({d: e.ms for d, e in entries.items()})]
     return Recipe(workload, **{e.direction: e.candidate(workload) for e in used}), used
 
@@ -60,10 +62,10 @@ def origin(entry: BestKnown) -> str:
             + where + (f"; for {entry.arch} {entry.note}" if entry.note else "") + ".")
 
 
-def _of_direction(direction: str, workload: Workload, precision: str, arch: str) -> BestKnown | None:
+def _of_direction(direction: str, workload: Workload, precision: str, arch: str, file: Path | None) -> BestKnown | None:
     if precision:
-        return best_config(direction, workload, precision, arch)
-    found = best_config(direction, workload, "tf32", arch)
+        return best_config(direction, workload, precision, arch, file=file)
+    found = best_config(direction, workload, "tf32", arch, file=file)
     if found and found.pytorch_precision == "ieee" and found.precision == "tf32":
-        return best_config(direction, workload, "ieee", arch)
+        return best_config(direction, workload, "ieee", arch, file=file)
     return found

@@ -29,7 +29,7 @@ class BuildOrder:
 
 
 class BuildPool:
-    """Warm build workers. `build` may be called from one thread at a time; `stop` from any."""
+    """Warm build workers. `build` may be called from one thread at a time."""
 
     def __init__(self, work_dir: Path, *, size: int | None = None) -> None:
         self.size = size or max(1, min(8, os.cpu_count() or 1))
@@ -45,7 +45,8 @@ class BuildPool:
     def build(self, units: Sequence[Sequence[Rendered]], order: BuildOrder, *, log_of: Callable[[Rendered], Path],
               on_start: Callable[[Rendered], None], on_done: Callable[[Rendered, dict[str, Any]], None],
               cancelled: threading.Event, with_resources: bool = True) -> None:
-        """Build every unit in parallel; `on_done` gets each candidate's own result, from a pool thread."""
+        """Build every unit in parallel; `on_done` gets each candidate's own result, from a pool thread. When `cancelled` is
+        set the compilers under way are killed."""
         def one(unit: Sequence[Rendered]) -> None:
             if cancelled.is_set():
                 return
@@ -57,7 +58,7 @@ class BuildPool:
                     on_done(item, results[item.candidate_id])
 
         def facts(item: Rendered) -> dict[str, Any]:
-            return {} if cancelled.is_set() else self._resources(item, order)
+            return self._resources(item, order, cancelled)
 
         self.resources: dict[str, dict[str, Any]] = {}
         with ThreadPoolExecutor(self.size) as pool:
@@ -66,11 +67,6 @@ class BuildPool:
             for future in built:
                 future.result()
             self.resources = {key: future.result() for key, future in known.items()}
-
-    def stop(self) -> None:
-        """Kill what builds now; the workers start again at the next build."""
-        for worker in self._workers:
-            worker.kill()
 
     def close(self) -> None:
         for worker in self._workers:
@@ -84,7 +80,7 @@ class BuildPool:
                    "flags": list(unit[0].candidate.compile_flags),
                    "sanitize": order.sanitize, "cache": str(cache_dir()), "log": str(log), "key": None}
         try:
-            result = self._call("build", request, limit_s=order.timeout_s)
+            result = self._call("build", request, limit_s=order.timeout_s, stop=cancelled)
         except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
             result = failure(error, building=True)
         except WorkerCancelled:
@@ -92,23 +88,24 @@ class BuildPool:
         by_symbol = result.get("members") or {}
         return {r.candidate_id: by_symbol.get(symbol(r), result) for r in unit}
 
-    def _resources(self, item: Rendered, order: BuildOrder) -> dict[str, Any]:
+    def _resources(self, item: Rendered, order: BuildOrder, cancelled: threading.Event) -> dict[str, Any]:
         archs = sorted({*RESOURCE_ARCHS, *([order.arch] if order.arch.startswith("sm_") else [])})
         flags = list(item.candidate.compile_flags) if order.device_kind == "cuda" else []
         try:
             answer = self._call("resources", {"source": render_batch([item]), "archs": archs, "flags": flags,
-                                              "cache": str(cache_dir())}, limit_s=order.timeout_s)
+                                              "cache": str(cache_dir())}, limit_s=order.timeout_s, stop=cancelled)
         except (WorkerDied, WorkerFailed, WorkerTimeout, WorkerCancelled):
             return {}
         return answer.get("resources", {})
 
-    def _call(self, op: str, request: dict[str, Any], *, limit_s: float) -> dict[str, Any]:
+    def _call(self, op: str, request: dict[str, Any], *, limit_s: float, stop: threading.Event | None = None
+              ) -> dict[str, Any]:
         with self._lock:
             while not self._free:
                 self._lock.wait()
             worker = self._free.pop()
         try:
-            return worker.call(op, request, limit_s=limit_s)
+            return worker.call(op, request, limit_s=limit_s, stop=stop)
         finally:
             with self._lock:
                 self._free.append(worker)

@@ -80,7 +80,6 @@ class Check:
         self.text = "starting"
         self.report: CheckReport | None = None
         self.problem = ""
-        self._worker: WorkerProcess | None = None
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -100,12 +99,10 @@ class Check:
     def stop(self) -> None:
         """End all its processes now."""
         self._stopped.set()
-        if self._worker is not None:
-            self._worker.kill()
 
     def _guarded(self) -> None:
         try:
-            self.report = check(self.request, on_text=self._said, started=self._started, stopped=self._stopped)
+            self.report = check(self.request, on_text=self._said, stopped=self._stopped)
         except (BadRequest, WorkerFailed) as error:
             self.problem = str(error)
         except RuntimeError as error:
@@ -114,12 +111,8 @@ class Check:
     def _said(self, text: str) -> None:
         self.text = text
 
-    def _started(self, worker: WorkerProcess) -> None:
-        self._worker = worker
-
 
 def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text: None,
-          started: Callable[[WorkerProcess], None] = lambda worker: None,
           stopped: threading.Event | None = None, device_held: bool = False) -> CheckReport:
     """Judge the file and wait for the report. `device_held`: the caller holds the device's lock itself.
 
@@ -127,7 +120,6 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
     """
     folder = Path(tempfile.mkdtemp(prefix="kernel-workbench-"))
     worker = WorkerProcess("measure", log_path=folder / "judge.log")
-    started(worker)
     order = {"text": request.text, "class_name": request.class_name, "reference": request.reference,
              "device": request.device, "seed": request.seed, "memory_bytes": int(request.memory_gib * 2**30),
              "call_s": request.call_s, "build_s": request.build_s, "time": request.time, "nvcc": request.nvcc,
@@ -138,7 +130,7 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
 
     try:
         with contextlib.nullcontext() if device_held else held(request.device, on_text, stopped):
-            result = worker.call("check", order, limit_s=request.limit_s, on_event=on_event)
+            result = worker.call("check", order, limit_s=request.limit_s, on_event=on_event, stop=stopped)
     except WorkerFailed as error:
         if error.bad_request:
             raise BadRequest(str(error)) from error

@@ -19,6 +19,7 @@ from pathlib import Path
 from ..core.env import gpus
 
 _POLL_S = 0.1
+_UNNAMED = "another process"
 
 
 class DeviceLock:
@@ -37,16 +38,17 @@ class DeviceLock:
     def acquire(self, *, cancelled: threading.Event, waiting: Callable[[str], None]) -> bool:
         """True when the device is ours, False when `cancelled` was set first."""
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        said = ""
+        said = seen = ""
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 holder = self.holder()
-                if holder != said:
+                if holder != said and (holder != _UNNAMED or seen == _UNNAMED):  # it is about to write or has removed its name
                     waiting(holder)
                     said = holder
+                seen = holder
             if cancelled.wait(_POLL_S):
                 os.close(fd)
                 return False
@@ -63,12 +65,12 @@ class DeviceLock:
             self._fd = None
 
     def holder(self) -> str:
-        """"process 4711 (python -m workbench run ...), for 12 s"."""
+        """"process 4711 (python -m workbench run ...)"."""
         try:
             data = json.loads(self.path.read_text())
             return f"process {data['pid']} ({data['command'][:120]})"
         except (OSError, ValueError, KeyError):
-            return "another process"
+            return _UNNAMED
 
 
 @contextmanager

@@ -70,7 +70,9 @@ class Execution:
         run = self.run
         self.session.event("run_started", run_id=run.run_id, device=self.name, workload=self.request.workload.to_json(),
                            rows=[{"label": r.label, "config": r.config} for r in run.rows])
-        run.device = self.device = self.workers.device(self.name)
+        if run.cancelled.is_set():
+            return "stopped", "stopped before it began"
+        run.device = self.device = self.workers.device(self.name, stop=run.cancelled)
         lock = DeviceLock(self.name)
         if not lock.acquire(cancelled=run.cancelled, waiting=self._waiting):
             return "stopped", "stopped while it waited for the device"
@@ -173,10 +175,8 @@ class Execution:
 
         try:
             result = self.workers.measure(self.name, sanitize=self.request.sanitize).call(
-                "judge", order, limit_s=limit_s, on_event=on_event)
+                "judge", order, limit_s=limit_s, on_event=on_event, stop=self.run.cancelled)
         except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
-            if self.run.cancelled.is_set():  # killed by the stop, just before the call could know of it
-                raise WorkerCancelled("The worker was stopped.") from error
             result = outcome.failure(error, building=False)
         self._finish(row, rendered, build, result, order=order)
 
@@ -185,7 +185,7 @@ class Execution:
         if not self.request.time or self.device["kind"] == "cpu" or ceilings.kept(str(self.device["name"])):
             return
         self.run.message = f"measuring what {self.device['name']} can do, once"
-        self.workers.measure_ceilings(self.name)
+        self.workers.measure_ceilings(self.name, stop=self.run.cancelled)
 
     def _measure_baselines(self) -> None:
         run, request = self.run, self.request
@@ -205,7 +205,7 @@ class Execution:
                      "effort": request.effort, "cold_l2": request.cold_l2, "scratch": str(self.workers.scratch),
                      "strength": request.strength}
             try:
-                answer = self.workers.measure(self.name).call("baseline", order, limit_s=limit_s,
+                answer = self.workers.measure(self.name).call("baseline", order, limit_s=limit_s, stop=run.cancelled,
                                                               on_event=lambda event: limit_s)
             except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
                 answer = {"baselines": [{"name": "eager", "direction": direction, "precision": "",
@@ -214,7 +214,7 @@ class Execution:
                 self._record(outcome.baseline_trial(self.session, run, self.device, measured))
 
     def _fresh(self, op: str, request: dict[str, Any], *, limit_s: float = _MODULE_S) -> dict[str, Any]:
-        return self.workers.fresh(op, request, limit_s=limit_s)
+        return self.workers.fresh(op, request, limit_s=limit_s, stop=self.run.cancelled)
 
     # -- records ------------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class Execution:
                 self._phase(row, "timing", "in turns with the best PyTorch")
                 limit_s = self.request.run_timeout_s
                 return self.workers.measure(self.name).call("compare", contestants, limit_s=limit_s,
-                                                            on_event=lambda event: limit_s)
+                                                            on_event=lambda event: limit_s, stop=self.run.cancelled)
             trial = against_best(compare, self.session, order, trial, self.run.trials)
         self._record(trial)
         row.status, row.trial_id, row.text, row.phase = trial.status, trial.trial_id, trial.headline, "done"

@@ -20,7 +20,7 @@ from .resume import answered
 from .run import Row, Run, RunRequest
 from .session import Session
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerTimeout
-from .workers import Workers
+from .workers import Workers, taken
 
 
 class Runner:
@@ -45,7 +45,7 @@ class Runner:
     def close(self) -> None:
         """Stop what runs, end all workers, remove scratch files."""
         for run in self.runs:
-            self._end(run)
+            run.stop()
         for run in self.runs:
             run.wait(10)
         self.workers.close()
@@ -70,8 +70,13 @@ class Runner:
         execution = Execution(run, session, self.workers, device, resume=resume)
 
         def in_turn() -> None:
-            with self._one_at_a_time:
+            if not taken(self._one_at_a_time, run.cancelled):
+                execution.go()  # only to say that it was stopped before it began
+                return
+            try:
                 execution.go()
+            finally:
+                self._one_at_a_time.release()
 
         threading.Thread(target=in_turn, daemon=True, name=f"run-{run.run_id}").start()
         return run
@@ -93,7 +98,7 @@ class Runner:
 
     def stop(self, run: Run) -> None:
         """Stop a run now: its compilers and kernels are killed; finished trials stay; the rest is CANCELLED."""
-        self._end(run)
+        run.stop()
         run.wait(15)
 
     def device(self, name: str) -> dict[str, Any]:
@@ -128,8 +133,3 @@ class Runner:
             return answered(candidates, trials, request, self.workers.device(device))
         except (WorkerDied, WorkerFailed, WorkerTimeout, WorkerCancelled):
             return [None] * len(candidates)  # the run meets the same and says it
-
-    def _end(self, run: Run) -> None:
-        run.stop()
-        if run.active:
-            self.workers.kill()

@@ -39,7 +39,7 @@ class WorkerTimeout(RuntimeError):
 
 
 class WorkerCancelled(RuntimeError):
-    """`kill` was called from another thread."""
+    """The event `stop` of the call was set; the process was killed with all it had started."""
 
 
 class WorkerFailed(RuntimeError):
@@ -55,7 +55,7 @@ class WorkerFailed(RuntimeError):
 
 
 class WorkerProcess:
-    """Start lazily, call, restart after a death. One call at a time; `kill` may come from any thread."""
+    """Start lazily, call, restart after a death. One call at a time."""
 
     def __init__(self, kind: str, *, log_path: Path, environment: dict[str, str] | None = None) -> None:
         self.kind = kind
@@ -63,8 +63,6 @@ class WorkerProcess:
         self.starts = 0
         self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
-        self._cancelled = threading.Event()
-        self._state = threading.Lock()
         self._number = 0
 
     @property
@@ -72,30 +70,27 @@ class WorkerProcess:
         return self._process is not None and self._process.poll() is None
 
     def call(self, op: str, request: dict[str, Any], *, limit_s: float,
-             on_event: Callable[[Event], float | None] = lambda event: None) -> dict[str, Any]:
+             on_event: Callable[[Event], float | None] = lambda event: None,
+             stop: threading.Event | None = None) -> dict[str, Any]:
         """Run one operation. `on_event` may return new seconds for the deadline from then on.
 
+        `stop` belongs to whoever asks and stays set, so that a stop before the call counts as one during it.
         Raises WorkerDied, WorkerTimeout, WorkerCancelled or WorkerFailed.
         """
-        self._cancelled.clear()
+        if stop is not None and stop.is_set():
+            raise WorkerCancelled("The worker was stopped.")
         if not self.alive:
             self._start()
         self._number += 1
         message = json.dumps({"id": self._number, "op": op, **request}).encode() + b"\n"
         try:
             self._write(message)
-            return self._answer(limit_s, on_event)
+            return self._answer(limit_s, on_event, stop)
         except BrokenPipeError:
             raise self._death() from None
 
-    def kill(self) -> None:
-        """End the process and all it started, now. A call in flight raises WorkerCancelled."""
-        self._cancelled.set()
-        with self._state:
-            self._kill_group()
-
     def close(self) -> None:
-        """As `kill`, for good; only when no call is in flight."""
+        """End the process and all it started; only when no call is in flight."""
         self._end()
 
     def log_tail(self, size: int = 32_000) -> str:
@@ -111,7 +106,7 @@ class WorkerProcess:
         request_read, request_write = os.pipe()
         reply_read, reply_write = os.pipe()
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("wb") as log, self._state:
+        with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "workbench.measure.worker", self.kind, str(request_read), str(reply_write)],
                 pass_fds=(request_read, reply_write), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -126,13 +121,15 @@ class WorkerProcess:
         while view:
             view = view[os.write(self._write_fd, view):]
 
-    def _answer(self, limit_s: float, on_event: Callable[[Event], float | None]) -> dict[str, Any]:
+    def _answer(self, limit_s: float, on_event: Callable[[Event], float | None], stop: threading.Event | None
+                ) -> dict[str, Any]:
         deadline = time.monotonic() + limit_s
         buffer = b""
         with selectors.DefaultSelector() as selector:
             selector.register(self._read_fd, selectors.EVENT_READ)
             while True:
-                if self._cancelled.is_set():
+                if stop is not None and stop.is_set():
+                    self._end()
                     raise WorkerCancelled("The worker was stopped.")
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -165,8 +162,6 @@ class WorkerProcess:
                         return message["result"]
 
     def _death(self) -> Exception:
-        if self._cancelled.is_set():
-            return WorkerCancelled("The worker was stopped.")
         code = self._process.wait() if self._process else -signal.SIGKILL
         log = self.log_tail()
         self._end()
@@ -175,21 +170,16 @@ class WorkerProcess:
         return WorkerDied(f"exit code {code}", log)
 
     def _end(self) -> None:
-        with self._state:
-            if self._process is None:
-                return
-            self._kill_group()
-            self._process.wait()
-            self._process = None
-            os.close(self._write_fd)
-            os.close(self._read_fd)
-
-    def _kill_group(self) -> None:
-        if self._process is not None:
-            try:
-                os.killpg(self._process.pid, signal.SIGKILL)  # nvcc, cicc and ptxas too
-            except ProcessLookupError:
-                self._process.kill()
+        if self._process is None:
+            return
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)  # nvcc, cicc and ptxas too
+        except ProcessLookupError:
+            self._process.kill()
+        self._process.wait()
+        self._process = None
+        os.close(self._write_fd)
+        os.close(self._read_fd)
 
 
 def _child_environment(extra: dict[str, str]) -> dict[str, str]:

@@ -17,7 +17,9 @@ from . import outcome
 from .builds import BuildOrder, BuildPool
 from .run import RunRequest
 from .sanitizer import sanitizer_environment
-from .worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
+from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
+
+_POLL_S = 0.1
 
 
 class Workers:
@@ -37,26 +39,23 @@ class Workers:
             worker.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
-    def kill(self) -> None:
-        """End compilers and kernels now; the next use starts fresh processes."""
-        self.pool.stop()
-        for worker in self._measure.values():
-            worker.kill()
-
-    def device(self, name: str) -> dict[str, Any]:
+    def device(self, name: str, *, stop: threading.Event | None = None) -> dict[str, Any]:
         """What the measuring process says of "cpu" or "cuda:N" (name, arch, key, memory); asked once.
 
-        Raises `BadRequest` for a device that torch does not see.
+        Raises `BadRequest` for a device that torch does not see, `WorkerCancelled` when `stop` is set first.
         """
-        with self._asking:  # a worker takes one call at a time: `warm` and a run that begins meanwhile both ask
+        if not taken(self._asking, stop):  # a worker takes one call at a time: `warm` and a run that begins both ask
+            raise WorkerCancelled("The worker was stopped.")
+        try:
             if name not in self._described:
-                try:
-                    self._described[name] = self.measure(name).call("device", {"device": name}, limit_s=120)
-                except WorkerFailed as error:
-                    if error.bad_request:
-                        raise BadRequest(str(error), field="device") from error
-                    raise
+                self._described[name] = self.measure(name).call("device", {"device": name}, limit_s=120, stop=stop)
             return self._described[name]
+        except WorkerFailed as error:
+            if error.bad_request:
+                raise BadRequest(str(error), field="device") from error
+            raise
+        finally:
+            self._asking.release()
 
     def measure(self, device: str, *, sanitize: str = "") -> WorkerProcess:
         """The one measuring process of a device; kernels built with AddressSanitizer get one with its runtime."""
@@ -67,17 +66,18 @@ class Workers:
                 environment=sanitizer_environment() if sanitize else {})
         return self._measure[key]
 
-    def fresh(self, op: str, request: dict[str, Any], *, limit_s: float) -> dict[str, Any]:
+    def fresh(self, op: str, request: dict[str, Any], *, limit_s: float, stop: threading.Event | None = None
+              ) -> dict[str, Any]:
         """One operation in a measuring process of its own: nothing is shared with earlier kernels."""
         worker = WorkerProcess("measure", log_path=self.scratch / f"fresh-{secrets.token_hex(4)}.log")
         try:
-            return worker.call(op, request, limit_s=limit_s, on_event=lambda event: limit_s)
+            return worker.call(op, request, limit_s=limit_s, on_event=lambda event: limit_s, stop=stop)
         finally:
             worker.close()
 
-    def measure_ceilings(self, device: str) -> None:
+    def measure_ceilings(self, device: str, *, stop: threading.Event | None = None) -> None:
         """Measure the rates of a GPU and keep them: from then on they are its floors' ceilings."""
-        ceilings.keep(self.measure(device).call("ceilings", {"device": device}, limit_s=120))
+        ceilings.keep(self.measure(device).call("ceilings", {"device": device}, limit_s=120, stop=stop))
 
     def build_all(self, items: list[Rendered], device: str) -> dict[str, dict[str, Any]]:
         """Build in few shared translation units, without a session. candidate_id -> build result."""
@@ -110,6 +110,14 @@ class Workers:
                 "time": request.time, "cold_l2": request.cold_l2, "scratch": str(self.scratch),
                 "limit_s": request.run_timeout_s, "floor_ms": limit.ms if limit else None,
                 "sanitize": bool(request.sanitize)}
+
+
+def taken(lock: threading.Lock, stop: threading.Event | None) -> bool:
+    """Wait for a lock; False when `stop` was set first."""
+    while not lock.acquire(timeout=_POLL_S):
+        if stop is not None and stop.is_set():
+            return False
+    return True
 
 
 def units(items: list[Rendered], workers: int) -> list[list[Rendered]]:

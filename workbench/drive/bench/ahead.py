@@ -53,9 +53,7 @@ class BuildAhead:
     def close(self) -> None:
         """Kill the compilers under way; what is in the cache stays."""
         self._cancelled.set()
-        while self._thread.is_alive():  # a unit that begins just now must be killed as well
-            self._pool.stop()
-            self._thread.join(0.2)
+        self._thread.join()
         self._pool.close()
 
     def _build(self, units: Sequence[Sequence[Rendered]], order: BuildOrder) -> None:

@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
                 print(f"\r\033[K{said} ...", end="", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         check.stop()
+        check.wait(10)  # for its processes to be gone
         raise
     if said:
         print("\r\033[K", end="", file=sys.stderr)
