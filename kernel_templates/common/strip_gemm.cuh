@@ -78,7 +78,7 @@ __device__ __forceinline__ void copy_strip(const StripArgumentsOf<C>& a, const S
       a.in + ((tile.n * C::GROUPS + group) * C::K + channel0) * volume + tile.in_d(at.tap) * plane;
   stage += team * EACH * C::PITCH;
   const int in_pitch = a.pitch * C::W::IN_STEP;
-  const int used = C::SPAN + C::ROWS_APART * in_pitch;
+  const int used = C::SPAN + C::ROWS_APART * in_pitch - (C::OVERLAP > 0 ? (C::WARPS_N - 1) * a.overlap * C::W::IN_STEP : 0);
   const int first = tile.block * a.columns * C::W::IN_STEP + C::W::BASE - C::LEAD;
   const int along0 = tile.column * C::W::IN_STEP;
 #pragma unroll 1
