@@ -8,19 +8,7 @@
 #include "common/ptx.cuh"
 #include "common/strip_halves.cuh"
 #include "common/strip_walk.cuh"
-
-// Nearest TF32, ties away. The tensor core drops the low 13 bits itself. Written as an addition of a chosen constant:
-// the compiler then keeps fragment pairs in neighbouring registers; a predicated addition costs two moves a product.
-__device__ __forceinline__ float nearest_tf32(float v) {
-  return __uint_as_float(__float_as_uint(v) + (fabsf(v) < __uint_as_float(0x7F800000u) ? 0x1000u : 0u));
-}
-__device__ __forceinline__ float high_tf32(float v) {
-  return __uint_as_float(__float_as_uint(nearest_tf32(v)) & 0xFFFFE000u);
-}
-// What that leaves over, exact in float; the tensor core drops all below 2^-21 of v.
-__device__ __forceinline__ float low_tf32(float v, float high) {
-  return fabsf(v) < __uint_as_float(0x7F800000u) ? v - high : 0.0f;
-}
+#include "common/tf32_parts.cuh"
 
 // weight[ci][co within its group][tap] -> fragments of A, rounded once. One thread: four values of one lane.
 template <class C>

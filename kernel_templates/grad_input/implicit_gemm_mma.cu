@@ -20,7 +20,7 @@ MAX_PITCH   = {values = [72, 136, 264], default = 136, help = "longest row of a 
 UNROLL      = {values = [0, 1], default = 1, help = "1: a short loop over taps along H is unrolled"}
 PAD         = {values = [0, 1], default = 1, help = "1: 16-bit rows of odd length are first copied to aligned ones"}
 BLOCKS      = {values = [0, 1, 2, 3, 4], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
-SECTORS     = {values = [0, 1], default = 1, help = "1: warps overlap, so that one alone writes each 32-byte sector"}
+SECTORS     = {values = [0, 1], default = 0, help = "1: warps overlap, so that one alone writes each 32-byte sector"}
 ROLL        = {values = [0, 1], default = 0, help = "1: results leave in a loop, which takes fewer registers"}
 
 [derived]
