@@ -109,7 +109,8 @@ StripArgumentsOf<C> strip_arguments(const Sizes& sizes, const typename C::Scalar
   constexpr int WIDEST = C::ROWS_APART > 0 ? C::MAX_PITCH : ceil_div(16384 + HALO, 4 * C::W::IN_STEP) * 4 + HALO + 4;
   static_assert((WIDEST - HALO) / C::PIECE > 0, "MAX_PITCH must be longer than the kernel along W");
   // Where all rows of the result begin with a sector, tiles can too, and need not overlap.
-  const bool begin_sectors = a.out_w % C::SECTOR == 0 && C::W::CUT == 0 && reinterpret_cast<size_t>(out) % 32 == 0;
+  const bool begin_sectors = a.out_w % C::SECTOR == 0 && C::W::CUT == 0 &&
+                             reinterpret_cast<size_t>(out) % (C::SECTOR * sizeof(*out)) == 0;
   const bool room = WIDEST / C::SECTOR * C::SECTOR - HALO >= C::SECTOR;
   const int unit = C::OVERLAP > 0 && begin_sectors && room ? C::SECTOR : C::PIECE;
   const int most = (WIDEST / unit * unit - HALO) / unit * unit;

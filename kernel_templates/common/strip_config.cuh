@@ -140,9 +140,10 @@ struct StripConfig {
   static constexpr int WARP_COLUMNS = 8 * STRIP, COLUMNS = WARPS_N * WARP_COLUMNS;
 
   // A sector of 32 bytes that two warps write in part costs what several whole ones do: neighbouring warps overlap by so
-  // many positions that one of the two has all of it (strip_store.cuh).
-  static constexpr int SECTOR = 32 / int(sizeof(Scalar));
-  static constexpr int OVERLAP = Tune::SECTORS ? round_up(ceil_div(SECTOR - 1, W::OUT_STEP), PIECE) : 0;
+  // many positions that one of the two has all of it (strip_store.cuh), or all of a line of 128 bytes.
+  static constexpr int OWNED = Tune::OWNED / int(sizeof(Scalar)) < 32 ? Tune::OWNED / int(sizeof(Scalar)) : 32;
+  static constexpr int SECTOR = OWNED > 0 ? OWNED : 32 / int(sizeof(Scalar));  // values
+  static constexpr int OVERLAP = OWNED > 0 ? round_up(ceil_div(SECTOR - 1, W::OUT_STEP), PIECE) : 0;
   static_assert(OVERLAP < WARP_COLUMNS, "a warp has positions of its own");
 
   // Input in shared memory: [row plane][channel][position].

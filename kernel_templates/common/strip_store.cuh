@@ -117,7 +117,8 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
       const int w0 = tile.block * a.columns * C::W::OUT_STEP - C::W::CUT;
       const unsigned mask = owned_alignments<C::SECTOR>(w, alone ? w - C::SECTOR : w0 + first * C::W::OUT_STEP,
                                                         a.overlap == 0 ? w + 1 : w0 + end * C::W::OUT_STEP);
-      const unsigned turned = (mask | mask << C::SECTOR) >> unsigned(place[i]) % C::SECTOR & ((1u << C::SECTOR) - 1);
+      const unsigned long long twice = mask | static_cast<unsigned long long>(mask) << C::SECTOR;
+      const unsigned turned = unsigned(twice >> unsigned(place[i]) % C::SECTOR) & ~0u >> (32 - C::SECTOR);
       owned[i / A_WORD] |= (inside ? turned : 0u) << i % A_WORD * C::SECTOR;
     }
   }
