@@ -53,7 +53,7 @@ struct DisjointPlan {
   // Weights: [cell][depth tap][row tap][slab][tap along W][high, low][lane][4].
   static constexpr long long WEIGHTS = 1LL * TAPS * SLABS * PARTS * 128;  // floats of a cell
   static constexpr bool RESIDENT = WEIGHTS <= 12288;                      // in shared memory; else from L1
-  static constexpr long long SHARED_BYTES = 4 * ((RESIDENT ? WEIGHTS : 0) + 2LL * IMAGE);
+  static constexpr long long SHARED_BYTES = 4 * ((RESIDENT ? WEIGHTS : 0) + 1LL * Tune::IMAGES * IMAGE);
 };
 
 // thread -> data: four values of one lane, rounded once. Nobody synchronises.

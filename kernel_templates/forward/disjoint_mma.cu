@@ -16,6 +16,7 @@ needs     = [
 [tune]
 WARPS  = {values = [0, 1, 2, 4, 8], default = 0, help = "warps of a block, 16 input positions each (0: chosen)"}
 BLOCKS = {values = [1, 2, 3, 4], default = 2, help = "blocks a multiprocessor should hold"}
+IMAGES = {values = [1, 2], default = 2, help = "images of result rows; with two, one is filled while the other leaves"}
 
 [derived]
 image      = "256 * layer.stride_w"
@@ -24,7 +25,7 @@ taps       = "layer.kernel_d * layer.kernel_h * layer.kernel_w"
 slabs      = "ceil_div(layer.in_channels // layer.groups, 8)"
 held       = "min(slabs, 4 if precision == 'tf32x3' else 8)"
 weights    = "taps * ceil_div(slabs, held) * held * (256 if precision == 'tf32x3' else 128)"
-smem_bytes = "4 * ((weights if weights <= 12288 else 0) + 2 * 16 * (warps * 16 * layer.stride_w + 36))"
+smem_bytes = "4 * ((weights if weights <= 12288 else 0) + IMAGES * 16 * (warps * 16 * layer.stride_w + 36))"
 */
 #include "common/const_loop.cuh"
 #include "common/disjoint_plan.cuh"
@@ -66,7 +67,7 @@ __device__ __forceinline__ void store_run(float* out, int from, int end, int lan
 // that no tap meets are stored straight from registers.
 //
 // thread -> data: a warp has 16 input positions and 16 channels; then each warp stores some channels' rows. The barrier:
-// an image is whole before it is stored. There are two, so that the next one is filled while this one leaves.
+// an image is whole before it is stored. With two, the next one is filled while this one leaves.
 template <class Layer, class Tune, int VECTOR>
 __global__ void __launch_bounds__(DisjointPlan<Layer, Tune>::THREADS, Tune::BLOCKS)
     disjoint_mma(DisjointArguments a) {
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(DisjointPlan<Layer, Tune>::THREADS, Tune::BLOC
   if constexpr (P::RESIDENT)
     for (int i = threadIdx.x * 4; i < int(P::WEIGHTS); i += P::THREADS * 4)
       *reinterpret_cast<float4*>(disjoint_shared + i) = __ldg(reinterpret_cast<const float4*>(packed + i));
-  for (int i = threadIdx.x; i < 2 * P::IMAGE; i += P::THREADS) images[i] = bias_of(i / P::PITCH % 16);
+  for (int i = threadIdx.x; i < Tune::IMAGES * P::IMAGE; i += P::THREADS) images[i] = bias_of(i / P::PITCH % 16);
   const float bias[2] = {bias_of(g), bias_of(g + 8)};
   __syncthreads();
 
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(DisjointPlan<Layer, Tune>::THREADS, Tune::BLOC
                        kh < Layer::kernel_h && d < sizes.in_d && h < sizes.in_h;
       float* const image = images + turn * P::IMAGE;
       if (met) {
-        turn ^= 1;
+        if (Tune::IMAGES == 2) turn ^= 1;
         const float* const weights = (P::RESIDENT ? disjoint_shared : packed) +
                                      (kd * Layer::kernel_h + kh) * (P::SLABS * KW * P::PARTS * 128);
         const_loop<0, ceil_div(KW, P::TAPS_AT_ONCE)>([&](auto part) {
@@ -204,6 +205,7 @@ __global__ void __launch_bounds__(DisjointPlan<Layer, Tune>::THREADS, Tune::BLOC
                   for (int e = 0; e < 4; ++e) sum[i][piece][e] += few[i][piece][e];
             }
           }
+          if (Tune::IMAGES == 1 && FIRST == 0) __syncthreads();  // the row before has left
 #pragma unroll
           for (int i = 0; i < TAPS; ++i)
 #pragma unroll
