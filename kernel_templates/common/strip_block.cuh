@@ -47,7 +47,7 @@ __device__ __forceinline__ void strip_block(const StripArgumentsOf<C>& a, float*
         __syncthreads();
         fill();
         const Scalar* x = inputs + stage * C::INPUT_STAGE;
-        x += (warp_n * C::WARP_COLUMNS + lane / 4 * C::STRIP) * C::W::IN_STEP;
+        x += (warp_n * strip_warp_step<C>(a) + lane / 4 * C::STRIP) * C::W::IN_STEP;
         const int slab0 = depth_tap * C::SLABS + chunk * (C::CHANNELS / C::SLAB);
         const float* from = C::WEIGHTS == StripWeights::direct     ? packed + 1LL * slab0 * C::WEIGHT_SLAB
                             : C::WEIGHTS == StripWeights::resident ? weights + slab0 * C::WEIGHT_SLAB
@@ -107,13 +107,20 @@ StripArgumentsOf<C> strip_arguments(const Sizes& sizes, const typename C::Scalar
   // Of a row of `pitch` positions these are no results: they only hold what the last ones reach.
   constexpr int HALO = ceil_div(C::W::REACH + C::LEAD, C::W::IN_STEP);
   constexpr int WIDEST = C::ROWS_APART > 0 ? C::MAX_PITCH : ceil_div(16384 + HALO, 4 * C::W::IN_STEP) * 4 + HALO + 4;
-  constexpr int MOST = (WIDEST - HALO) / C::PIECE * C::PIECE;
-  static_assert(MOST > 0, "MAX_PITCH must be longer than the kernel along W");
-  a.column_blocks = ceil_div(steps, MOST);
-  a.columns = round_up(ceil_div(steps, a.column_blocks), C::PIECE);
+  static_assert((WIDEST - HALO) / C::PIECE > 0, "MAX_PITCH must be longer than the kernel along W");
+  // Where all rows of the result begin with a sector, tiles can too, and need not overlap.
+  const bool begin_sectors = a.out_w % C::SECTOR == 0 && C::W::CUT == 0 &&
+                             reinterpret_cast<size_t>(out) % (C::SECTOR * sizeof(*out)) == 0;
+  const bool room = WIDEST / C::SECTOR * C::SECTOR - HALO >= C::SECTOR;
+  const int unit = C::OVERLAP > 0 && begin_sectors && room ? C::SECTOR : C::PIECE;
+  const int most = (WIDEST / unit * unit - HALO) / unit * unit;
+  a.overlap = unit == C::SECTOR ? 0 : C::OVERLAP;
+  a.column_blocks = ceil_div(steps, most);
+  a.columns = round_up(ceil_div(steps, a.column_blocks), unit);
   a.column_blocks = ceil_div(steps, a.columns);
-  a.pitch = round_up(a.columns + HALO, C::PIECE);
-  a.tiles = int(ceil_div(1LL * (a.rows - 1) * a.pitch + a.columns, 1LL * C::COLUMNS));
+  a.pitch = round_up(a.columns + HALO, unit);
+  const int step = C::WARPS_N * (C::WARP_COLUMNS - a.overlap);
+  a.tiles = int(ceil_div(1LL * (a.rows - 1) * a.pitch + a.columns, 1LL * step));
   a.by_pitch = unsigned((1ULL << 32) / a.pitch + 1);
   a.by_in_pitch = unsigned((1ULL << 32) / (a.pitch * C::W::IN_STEP) + 1);
   a.items = sizes.batch * a.depth * a.column_blocks * a.tiles;

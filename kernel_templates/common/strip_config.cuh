@@ -139,6 +139,13 @@ struct StripConfig {
   static constexpr int MT = WARPS_M * MA, TILE_M = 16 * MT, M_TILES = ceil_div(FRAGMENTS, MT);
   static constexpr int WARP_COLUMNS = 8 * STRIP, COLUMNS = WARPS_N * WARP_COLUMNS;
 
+  // A sector of 32 bytes that two warps write in part costs what several whole ones do: neighbouring warps overlap by so
+  // many positions that one of the two has all of it (strip_store.cuh), or all of a line of 128 bytes.
+  static constexpr int OWNED = Tune::OWNED / int(sizeof(Scalar)) < 32 ? Tune::OWNED / int(sizeof(Scalar)) : 32;
+  static constexpr int SECTOR = OWNED > 0 ? OWNED : 32 / int(sizeof(Scalar));  // values
+  static constexpr int OVERLAP = OWNED > 0 ? round_up(ceil_div(SECTOR - 1, W::OUT_STEP), PIECE) : 0;
+  static_assert(OVERLAP < WARP_COLUMNS, "a warp has positions of its own");
+
   // Input in shared memory: [row plane][channel][position].
   static constexpr int LEAD = (W::BASE % PIECE + PIECE) % PIECE;  // positions before the first, so that copies align
   static constexpr int READ = PIECE == 8 && STRIP * W::IN_STEP % 8 == 0 ? 8 : 4;  // that a lane loads at once

@@ -8,19 +8,7 @@
 #include "common/ptx.cuh"
 #include "common/strip_halves.cuh"
 #include "common/strip_walk.cuh"
-
-// Nearest TF32, ties away. The tensor core drops the low 13 bits itself. Written as an addition of a chosen constant:
-// the compiler then keeps fragment pairs in neighbouring registers; a predicated addition costs two moves a product.
-__device__ __forceinline__ float nearest_tf32(float v) {
-  return __uint_as_float(__float_as_uint(v) + (fabsf(v) < __uint_as_float(0x7F800000u) ? 0x1000u : 0u));
-}
-__device__ __forceinline__ float high_tf32(float v) {
-  return __uint_as_float(__float_as_uint(nearest_tf32(v)) & 0xFFFFE000u);
-}
-// What that leaves over, exact in float; the tensor core drops all below 2^-21 of v.
-__device__ __forceinline__ float low_tf32(float v, float high) {
-  return fabsf(v) < __uint_as_float(0x7F800000u) ? v - high : 0.0f;
-}
+#include "common/tf32_parts.cuh"
 
 // weight[ci][co within its group][tap] -> fragments of A, rounded once. One thread: four values of one lane.
 template <class C>
@@ -78,7 +66,7 @@ __device__ __forceinline__ void copy_strip(const StripArgumentsOf<C>& a, const S
       a.in + ((tile.n * C::GROUPS + group) * C::K + channel0) * volume + tile.in_d(at.tap) * plane;
   stage += team * EACH * C::PITCH;
   const int in_pitch = a.pitch * C::W::IN_STEP;
-  const int used = C::SPAN + C::ROWS_APART * in_pitch;
+  const int used = C::SPAN + C::ROWS_APART * in_pitch - (C::OVERLAP > 0 ? (C::WARPS_N - 1) * a.overlap * C::W::IN_STEP : 0);
   const int first = tile.block * a.columns * C::W::IN_STEP + C::W::BASE - C::LEAD;
   const int along0 = tile.column * C::W::IN_STEP;
 #pragma unroll 1

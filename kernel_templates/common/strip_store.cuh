@@ -59,6 +59,14 @@ __device__ __forceinline__ void store_strip(Half* out, const Pack<float, N>& v) 
   }
 }
 
+// For which alignments a warp stores the values at w of a row, when it has the sectors whose first value in the row lies
+// from `first` to before `end`: bit q is for a place q values behind the start of a sector.
+template <int SECTOR>
+__device__ __forceinline__ unsigned owned_alignments(int w, int first, int end) {
+  const int most = min(w - first, SECTOR - 1), least = min(max(w - end + 1, 0), SECTOR);
+  return least > most ? 0u : (2u << most) - (1u << least);
+}
+
 // VECTOR positions a lane at a time, a row after the other; neighbouring lanes write neighbours. The places in the
 // result are the same for all channels: each lane works its own out once.
 template <class C, int VECTOR>
@@ -75,7 +83,7 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
   constexpr int BATCH = FIT >= 8 ? 8 : FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1;  // turns whose loads come before their stores
   // By trial too: unrolled, these cost up to 90 registers and spill on sm_80; 16-bit values spill where they are
   // unrolled, but for the case that spills where they are not.
-  constexpr bool ROLLED = C::HALVES ? !(MANY_SUMS && C::OLD && C::TAPS == 15) : C::ROLL || C::OLD;
+  constexpr bool ROLLED = C::HALVES ? !(MANY_SUMS && C::OLD && C::TAPS == 15) : C::ROLL || C::OLD || C::IMAGE_WIDTH > 128;
   constexpr int TURNS_UNROLLED = ROLLED ? 1 : TURNS / BATCH;
   static_assert(TOGETHER <= 8 && TURNS % BATCH == 0, "rows of an image divide evenly");
   const long long plane = 1LL * a.out_h * a.out_w, volume = plane * a.out_d;
@@ -86,10 +94,15 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
   typename C::Scalar* to =
       a.out + (tile.n * (C::GROUPS * C::M) + first) * volume + tile.out_d() * plane + 1LL * row0 * a.out_w;
   int place[ROUNDS];
+  // A bit for each place and number of values that the channel's first row begins behind the start of a sector: is it
+  // stored?
+  constexpr int A_WORD = 32 / C::SECTOR;  // places
+  [[maybe_unused]] unsigned owned[ceil_div(ROUNDS, A_WORD)] = {};
+  const int begin = tile.column + warp_n * strip_warp_step<C>(a);
 #pragma unroll
   for (int i = 0; i < ROUNDS; ++i) {
     const int at = (piece + LANES * i) * VECTOR;
-    const int along = tile.column + warp_n * C::WARP_COLUMNS + at / C::W::OUT_STEP;
+    const int along = begin + at / C::W::OUT_STEP;
     const int rows_on = divided(along, a.by_pitch);
     const int column = along - rows_on * a.pitch;
     const int w = (tile.block * a.columns + column) * C::W::OUT_STEP + at % C::W::OUT_STEP - C::W::CUT;
@@ -97,6 +110,17 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
     const bool inside = at < C::IMAGE_WIDTH && column < a.columns && unsigned(w) < unsigned(a.out_w) &&
                         unsigned(h) < unsigned(a.out_h);
     place[i] = inside ? rows_on * C::H::OUT_STEP * a.out_w + w : -1;
+    if constexpr (C::OVERLAP > 0) {
+      // The row's first column in this block begins no overlap.
+      const int first = begin - rows_on * a.pitch, end = first + strip_warp_step<C>(a);
+      const bool alone = first <= 0 || a.overlap == 0;
+      const int w0 = tile.block * a.columns * C::W::OUT_STEP - C::W::CUT;
+      const unsigned mask = owned_alignments<C::SECTOR>(w, alone ? w - C::SECTOR : w0 + first * C::W::OUT_STEP,
+                                                        a.overlap == 0 ? w + 1 : w0 + end * C::W::OUT_STEP);
+      const unsigned long long twice = mask | static_cast<unsigned long long>(mask) << C::SECTOR;
+      const unsigned turned = unsigned(twice >> unsigned(place[i]) % C::SECTOR) & ~0u >> (32 - C::SECTOR);
+      owned[i / A_WORD] |= (inside ? turned : 0u) << i % A_WORD * C::SECTOR;
+    }
   }
 #pragma unroll
   for (int m = 0; m < C::MA; ++m)
@@ -134,8 +158,11 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
               for (int e = 0; e < VECTOR; ++e) v[turn][i].value[e] += bias;
           }
 #pragma unroll
-          for (int i = 0; i < ROUNDS; ++i)
-            if (place[i] >= 0) store_strip(out + place[i], v[turn][i]);
+          for (int i = 0; i < ROUNDS; ++i) {
+            const unsigned behind = reinterpret_cast<size_t>(out) / sizeof(*out) % C::SECTOR;
+            const bool stored = C::OVERLAP > 0 ? owned[i / A_WORD] >> behind >> i % A_WORD * C::SECTOR & 1 : place[i] >= 0;
+            if (stored) store_strip(out + place[i], v[turn][i]);
+          }
           out += TOGETHER * volume;
         }
       }

@@ -14,11 +14,18 @@ struct StripArguments {
   int columns, column_blocks;      // steps along W, in so many blocks
   int pitch, tiles;                // positions from row to row; tiles of a column block
   unsigned by_pitch, by_in_pitch;  // 2^32 / pitch, and of the same row in the input, rounded up
+  int overlap;                     // positions of a warp that the next one has too
   int in_vector, out_vector;       // values that a copy or store may take together
 };
 
 template <class C>
 using StripArgumentsOf = StripArguments<typename C::Scalar>;
+
+// Positions from warp to warp.
+template <class C>
+__device__ __forceinline__ int strip_warp_step(const StripArgumentsOf<C>& a) {
+  return C::WARP_COLUMNS - (C::OVERLAP > 0 ? a.overlap : 0);
+}
 
 // n / divisor for n * divisor < 2^32, `by` as above.
 __device__ __forceinline__ int divided(int n, unsigned by) { return int(__umulhi(unsigned(n), by)); }
@@ -72,7 +79,7 @@ struct StripTile {
            last_row * C::H::OUT_STEP + residue_h() - C::H::CUT >= 0;
   }
   __device__ __forceinline__ void place(const StripArgumentsOf<C>& a) {
-    const int position = int(item % a.tiles) * C::COLUMNS;
+    const int position = int(item % a.tiles) * (C::WARPS_N * strip_warp_step<C>(a));
     const long long rest = item / a.tiles;
     row = position / a.pitch;
     column = position % a.pitch;

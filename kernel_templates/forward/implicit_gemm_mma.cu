@@ -5,7 +5,7 @@ after     = "shared_weight_tiling"
 idea      = "Tensor-core products (TF32, 16-bit) over strips of positions: an output residue is a stride-1 problem."
 precision = ["tf32", "tf32x3", "fp16", "bf16"]
 layer     = ["constant"]
-needs     = ["layer.groups == 1 or min(m, k) >= 8", "wide >= piece", "PAD == 1 or element_bytes == 2",
+needs     = ["layer.groups == 1 or min(m, k) >= 8", "wide >= piece", "PAD == 1 or element_bytes == 2", "overlap < 8 * strip",
              "reach_w <= 2048", "max(reach_h, reach_d) < 1000000"]
 
 [tune]
@@ -20,6 +20,7 @@ MAX_PITCH   = {values = [72, 136, 264], default = 136, help = "longest row of a 
 UNROLL      = {values = [0, 1], default = 1, help = "1: a short loop over taps along H is unrolled"}
 PAD         = {values = [0, 1], default = 1, help = "1: 16-bit rows of odd length are first copied to aligned ones"}
 BLOCKS      = {values = [0, 1, 2, 3, 4], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
+OWNED       = {values = [0, 32, 128], default = 0, help = "warps overlap, so that so many aligned bytes have one writer"}
 ROLL        = {values = [0, 1], default = 0, help = "1: results leave in a loop, which takes fewer registers"}
 
 [derived]
@@ -41,6 +42,8 @@ out_step    = "layer.stride_w"
 reach_w     = "(layer.kernel_w - 1) * layer.dilation_w // layer.stride_w"
 reach_h     = "(layer.kernel_h - 1) * layer.dilation_h // layer.stride_h"
 reach_d     = "(layer.kernel_d - 1) * layer.dilation_d // layer.stride_d"
+owned       = "min(32, OWNED // element_bytes)"
+overlap     = "ceil_div(ceil_div(owned - 1, out_step), piece) * piece if owned > 0 else 0"
 lead        = "(layer.padding_w // layer.stride_w - reach_w) % piece"
 shared_rows = "1 == 1 and reach_h <= 6"
 few_taps    = "shared_rows and (layer.kernel_h == 1 or layer.stride_h > 1)"
