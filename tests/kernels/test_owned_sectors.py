@@ -40,9 +40,10 @@ DISJOINT = [
     ((3, 2, 45), 9, 17, {"kernel": (2, 1, 2), "stride": (2, 1, 3), "dilation": (1, 1, 2), "padding": (1, 0, 1)}),
 ]
 # variant, config, layers, directions, dtypes
-RULES = {"strips": ("implicit_gemm_mma", {"OWNED": 32}, STRIPS, ("forward", "grad_input"), ("float32", "float16")),
+RULES = {"strips": ("implicit_gemm_mma", {"OWNED": 32}, STRIPS, ("forward", "grad_input"), ("float32",)),
+         "half strips": ("implicit_gemm_mma", {"OWNED": 32}, STRIPS[::4], ("forward",), ("float16",)),
          "disjoint": ("disjoint_mma", {"WARPS": 1}, DISJOINT, ("forward",), ("float32",)),
-         "two images": ("disjoint_mma", {"WARPS": 1, "IMAGES": 2}, DISJOINT, ("forward",), ("float32",))}
+         "two images": ("disjoint_mma", {"WARPS": 1, "IMAGES": 2}, DISJOINT[1::2], ("forward",), ("float32",))}
 
 
 def workload(size: tuple[int, ...], cin: int, cout: int, given: dict, dtype: str) -> Workload:
@@ -118,7 +119,7 @@ def shared_sectors(rule: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *ch
     return counts
 
 
-@pytest.mark.parametrize("rule", ["strips", "disjoint"])
+@pytest.mark.parametrize("rule", ["strips", "half strips", "disjoint"])
 def test_no_sector_is_stored_by_two(rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = shared_sectors(rule, tmp_path, monkeypatch)
     for count, (one, work) in zip(counts, candidates(rule), strict=True):
