@@ -42,14 +42,14 @@ smem_bytes   = "1024 * SHARED_KB + 16"
 */
 #include "common/fused_multiply.cuh"
 #include "common/fused_stage.cuh"
-#include "common/grad_bias.cuh"
 #include "common/split_mma_reduce.cuh"
+#include "common/tile_place.cuh"
+#include "common/weight_launch.cuh"
 
-// What is copied next: tap row `row` of the tile of the input that begins at (n, d, h, w). Tiles are counted along h,
-// then w, d, n: neighbouring rows of the input meet the same rows of gy, which are then still in L2.
-struct FusedPlace {
-  long long n;
-  int d, h, w, row;
+// A step: tap row `row` of a tile of the input.
+struct FusedPlace : TilePlace {
+  using TilePlace::TilePlace;
+  int row = 0;
 };
 
 // Against split_mma (grad_weight): all tap rows and channels of a group belong to one block, so each element of gy that
@@ -88,23 +88,12 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
   const long long begin = tiles * share / shares, end = tiles * (share + 1) / shares;
   const long long in_plane = 1LL * sizes.in_d * sizes.in_h * sizes.in_w;
   const long long out_plane = 1LL * sizes.out_d * sizes.out_h * sizes.out_w;
-  const int row_tiles = ceil_div(sizes.in_w, TILE);
   const auto advance = [&](FusedPlace& at) {
     if (++at.row < ROWS) return;
     at.row = 0;
-    if (++at.h < sizes.in_h) return;
-    at.h = 0;
-    if ((at.w += TILE) < sizes.in_w) return;
-    at.w = 0;
-    if (++at.d < sizes.in_d) return;
-    at.d = 0;
-    ++at.n;
+    at.next(sizes, TILE);
   };
-  FusedPlace here;  // the step being multiplied
-  {
-    const long long column = begin / sizes.in_h, slice = column / row_tiles;
-    here = {slice / sizes.in_d, int(slice % sizes.in_d), int(begin % sizes.in_h), int(column % row_tiles) * TILE, 0};
-  }
+  FusedPlace here(begin, sizes, TILE);  // the step being multiplied
 
   const auto copy_step = [&](const FusedPlace& at, int stage, int x_slot) {
     if (at.row == 0) {
@@ -271,23 +260,15 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
 }
 
 template <class Layer, class Tune>
-long long fused_tiles(const Sizes& sizes) {
-  return sizes.batch * sizes.in_d * sizes.in_h * ceil_div(sizes.in_w, FusedPlan<Layer, Tune>::TILE);
-}
-
-template <class Layer, class Tune>
 int fused_shares(const Sizes& sizes) {
   const long long blocks = Tune::BLOCKS ? Tune::BLOCKS : 132 * FusedPlan<Layer, Tune>::RESIDENT;
-  const long long wanted = blocks / Layer::groups, most = fused_tiles<Layer, Tune>(sizes);
-  return int(wanted < 1 || most < 1 ? 1 : wanted < most ? wanted : most);
+  return share_count(blocks / Layer::groups, input_tiles(sizes, FusedPlan<Layer, Tune>::TILE));
 }
 
 template <class Layer, class Tune>
 long long backward_workspace(Layer layer, Sizes sizes) {
   using Plan = FusedPlan<Layer, Tune>;
-  const long long bytes = 16LL * fused_shares<Layer, Tune>(sizes) * Plan::PS * Plan::SLOT;
-  const long long bias = grad_bias_workspace(layer, sizes);
-  return bytes > bias ? bytes : bias;
+  return or_grad_bias(16LL * fused_shares<Layer, Tune>(sizes) * Plan::PS * Plan::SLOT, layer, sizes);
 }
 
 template <class Layer, class Tune>
@@ -304,7 +285,7 @@ cudaError_t backward(Layer layer, Sizes sizes, const typename Layer::scalar* inp
   const int shares = fused_shares<Layer, Tune>(sizes);
   float4* const partials = static_cast<float4*>(workspace);
   kernel<<<unsigned(shares) * Layer::groups, Plan::THREADS, Plan::SHARED_BYTES, stream>>>(
-      sizes, fused_tiles<Layer, Tune>(sizes), shares, copy_width(input, sizes.in_w),
+      sizes, input_tiles(sizes, Plan::TILE), shares, copy_width(input, sizes.in_w),
       copy_width(grad_output, sizes.out_w), copy_width(grad_input_out, sizes.in_w), input, weight, grad_output,
       grad_input_out, partials);
   if (const cudaError_t error = cudaGetLastError()) return error;

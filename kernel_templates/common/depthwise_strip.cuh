@@ -1,4 +1,4 @@
-// What a block of depthwise does, forward and grad_input, and the launch.
+// The kernel of depthwise, forward and grad_input, and its launch.
 #pragma once
 #include "common/depthwise_plan.cuh"
 #include "common/flat_grid.cuh"
@@ -15,15 +15,22 @@ struct DepthwiseArguments {
   unsigned by_pieces;  // of a staged row
 };
 
+// Against register_blocked: there is nothing to sum but taps, so bytes rule. A block stages the rows of one source
+// plane that a tile of steps meets, for all tap rows at once and without a pipeline (several blocks share a
+// multiprocessor). Small planes share a block.
+//
+// thread -> data: strips of 4 neighbouring steps, TILE / THREADS of them. The barriers: sources have arrived before
+// anyone reads them; an image of the results is whole before its rows leave, with neighbouring lanes side by side.
 template <class P>
-__device__ __forceinline__ void depthwise_block(const DepthwiseArguments<typename P::Scalar>& a,
-                                                typename P::Sum* shared) {
+__global__ void __launch_bounds__(P::THREADS, 512 / P::THREADS) depthwise(DepthwiseArguments<typename P::Scalar> a) {
   using Scalar = typename P::Scalar;
   using Sum = typename P::Sum;
   using Row = typename P::Row;
   using D = typename P::D;
   using H = typename P::H;
   using W = typename P::W;
+  extern __shared__ float4 depthwise_shared[];
+  Sum* const shared = reinterpret_cast<Sum*>(depthwise_shared);
   constexpr int THREADS = P::THREADS, TAPS = W::TAPS, EACH = 4 * W::OUT_STEP;
   const DepthwiseTile& t = a.tile;
 
@@ -163,10 +170,10 @@ __device__ __forceinline__ void depthwise_block(const DepthwiseArguments<typenam
   }
 }
 
-template <class P, class Kernel>
-cudaError_t launch_depthwise(Kernel kernel, const Sizes& sizes, const typename P::Scalar* in,
-                             const typename P::Scalar* weight, const typename P::Scalar* bias,
-                             typename P::Scalar* out, cudaStream_t stream) {
+// `bias` is not read by grad_input, nor where the layer has none.
+template <class P>
+cudaError_t launch_depthwise(const Sizes& sizes, const typename P::Scalar* in, const typename P::Scalar* weight,
+                             const typename P::Scalar* bias, typename P::Scalar* out, cudaStream_t stream) {
   if (sizes.in_w > 1 << 29 || sizes.out_w > 1 << 29) return cudaErrorInvalidValue;  // columns are counted in int
   DepthwiseArguments<typename P::Scalar> a;
   a.in = in, a.weight = weight, a.bias = bias, a.out = out, a.planes = sizes.batch * P::CHANNELS;
@@ -178,6 +185,7 @@ cudaError_t launch_depthwise(Kernel kernel, const Sizes& sizes, const typename P
   a.by_pieces = fma_divisor(P::Row::width(a.tile.strips) / a.vector);
   const int elements = P::IMAGES * P::IMAGE + a.tile.planes * P::WEIGHTS + a.tile.elements;
   const int bytes = elements * int(sizeof(typename P::Sum));
+  const auto kernel = depthwise<P>;
   if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes))
     return error;
   const long long blocks = 1LL * a.tile.strip_tiles * a.tile.row_tiles * a.out_d * ceil_div(a.planes, a.tile.planes);

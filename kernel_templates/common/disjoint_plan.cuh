@@ -52,25 +52,27 @@ struct DisjointPlan {
 
   // Weights: [cell][depth tap][row tap][slab][tap along W][high, low][lane][4].
   static constexpr long long WEIGHTS = 1LL * TAPS * SLABS * PARTS * 128;  // floats of a cell
-  static constexpr bool RESIDENT = WEIGHTS <= 12288;                      // in shared memory; else from L1
+  static_assert(WEIGHTS < 1LL << 31, "counted in 32 bits");
+  // In shared memory, where each block packs them itself; else packed by a launch of its own, and read from L1.
+  static constexpr bool RESIDENT = WEIGHTS <= 12288;
   static constexpr long long SHARED_BYTES = 4 * ((RESIDENT ? WEIGHTS : 0) + 1LL * Tune::IMAGES * IMAGE);
 };
 
-// thread -> data: four values of one lane, rounded once. Nobody synchronises.
+// Values first, first + step, ... of a cell's weights, counted in lanes of fragments, rounded once.
 template <class P, class Layer>
-__global__ void __launch_bounds__(256) pack_disjoint(const float* __restrict__ weight, float* __restrict__ packed) {
-  constexpr int KW = Layer::kernel_w, ROWS = Layer::kernel_d * Layer::kernel_h;
-  constexpr long long LANES = 1LL * P::CELLS * ROWS * P::SLABS * KW * 32;
-  for (long long i = 1LL * blockIdx.x * blockDim.x + threadIdx.x; i < LANES; i += 1LL * gridDim.x * blockDim.x) {
-    const int lane = int(i % 32), g = lane / 4, t = lane % 4, kw = int(i / 32 % KW);
-    const int slab = int(i / (32 * KW) % P::SLABS), row = int(i / (32LL * KW * P::SLABS) % ROWS);
-    const int cell = int(i / (32LL * KW * P::SLABS * ROWS)), group = cell / P::M_TILES;
+__device__ __forceinline__ void pack_cell(const float* __restrict__ weight, float* packed, int cell, int first, int step) {
+  constexpr int KW = Layer::kernel_w, LANES = int(P::WEIGHTS / (4 * P::PARTS));
+  const int group = cell / P::M_TILES;
+#pragma unroll 4
+  for (int i = first; i < LANES; i += step) {
+    const int lane = i % 32, g = lane / 4, t = lane % 4, kw = i / 32 % KW;
+    const int slab = i / (32 * KW) % P::SLABS, row = i / (32 * KW * P::SLABS);
     float high[4], low[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int m = cell % P::M_TILES * 16 + g + e % 2 * 8, k = slab * 8 + t + e / 2 * 4;
       const bool exists = m < P::M && k < P::K;
-      const float v = exists ? weight[((1LL * group * P::K + k) * P::M + m) * P::TAPS + row * KW + kw] : 0.0f;
+      const float v = exists ? __ldg(weight + ((1LL * group * P::K + k) * P::M + m) * P::TAPS + row * KW + kw) : 0.0f;
       high[e] = high_tf32(v);
       low[e] = nearest_tf32(low_tf32(v, high[e]));
     }
@@ -78,4 +80,11 @@ __global__ void __launch_bounds__(256) pack_disjoint(const float* __restrict__ w
     *reinterpret_cast<float4*>(to) = make_float4(high[0], high[1], high[2], high[3]);
     if constexpr (P::THREE) *reinterpret_cast<float4*>(to + 128) = make_float4(low[0], low[1], low[2], low[3]);
   }
+}
+
+// thread -> data: four values of one lane; blockIdx.y is the cell. Nobody synchronises.
+template <class P, class Layer>
+__global__ void __launch_bounds__(64) pack_disjoint(const float* __restrict__ weight, float* __restrict__ packed) {
+  for (int cell = blockIdx.y; cell < P::CELLS; cell += gridDim.y)
+    pack_cell<P, Layer>(weight, packed + cell * P::WEIGHTS, cell, blockIdx.x * 64 + threadIdx.x, gridDim.x * 64);
 }

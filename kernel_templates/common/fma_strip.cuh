@@ -1,4 +1,4 @@
-// The fp32 engine of register_blocked, forward and grad_input: what a block does, and the launch.
+// The kernels of register_blocked, forward and grad_input, and their launch.
 #pragma once
 #include "common/flat_grid.cuh"
 #include "common/fma_copy.cuh"
@@ -21,8 +21,8 @@ struct FmaArguments {
 // packed[group][channel tile][tap row][chunk][channel of the chunk][tap][channel of the tile], 0 for what does not
 // exist.
 template <class P>
-__device__ __forceinline__ void fma_pack(const typename P::Scalar* __restrict__ weight,
-                                         typename P::Sum* __restrict__ packed) {
+__global__ void __launch_bounds__(256) pack_for_fma(const typename P::Scalar* __restrict__ weight,
+                                                    typename P::Sum* __restrict__ packed) {
   for (long long e = 1LL * blockIdx.x * blockDim.x + threadIdx.x; e < P::PACKED; e += 1LL * gridDim.x * blockDim.x) {
     const int inner = int(e % P::WEIGHTS);
     long long rest = e / P::WEIGHTS;
@@ -78,12 +78,24 @@ struct FmaBlockPlace {
   }
 };
 
+// Against shared_weight_tiling:
+// - The source too comes through shared memory, by cp.async some steps ahead of its use; a thread loads a window of it
+//   into registers, 16 bytes at a time, and all taps of a kernel row are shifts within that window.
+// - Weights are turned once, by pack_for_fma, so that a warp gets those of all its channels with a load or two.
+// - Rows leave as whole pieces, neighbouring lanes side by side.
+//
+// thread -> data: warp (channels, positions); a lane has STRIPS runs of 4 steps and MC channels (fma_plan.cuh). A block
+// has a few rows of steps of one plane; it walks over the tap rows (kd, kh) that meet them.
+// The barrier of a step: its copies have arrived for all, and everyone has left the stage that the next copies
+// overwrite.
 template <class P>
-__device__ __forceinline__ void fma_strip_block(const FmaArguments<typename P::Scalar, typename P::Sum>& a,
-                                                typename P::Sum* shared) {
+__global__ void __launch_bounds__(P::THREADS, P::BLOCKS) register_blocked(
+    FmaArguments<typename P::Scalar, typename P::Sum> a) {
   using Scalar = typename P::Scalar;
   using Sum = typename P::Sum;
   using Row = typename P::Row;
+  extern __shared__ float4 register_blocked_shared[];
+  Sum* const shared = reinterpret_cast<Sum*>(register_blocked_shared);
   constexpr int MC = P::MC, STRIPS = P::STRIPS, STAGES = P::STAGES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = warp % P::WARPS_M, warp_n = warp / P::WARPS_M;
@@ -228,10 +240,11 @@ long long fma_strip_workspace() {
   return P::PACKED * (long long)(sizeof(typename P::Sum));
 }
 
-template <class P, class Pack, class Kernel>
-cudaError_t launch_fma_strip(Pack pack, Kernel kernel, const Sizes& sizes, const typename P::Scalar* in,
-                             const typename P::Scalar* weight, const typename P::Scalar* bias,
-                             typename P::Scalar* out, void* workspace, cudaStream_t stream) {
+// `bias` is not read by grad_input, nor where the layer has none.
+template <class P>
+cudaError_t launch_fma_strip(const Sizes& sizes, const typename P::Scalar* in, const typename P::Scalar* weight,
+                             const typename P::Scalar* bias, typename P::Scalar* out, void* workspace,
+                             cudaStream_t stream) {
   if (sizes.in_w > 1 << 29 || sizes.out_w > 1 << 29) return cudaErrorInvalidValue;  // columns are counted in int
   FmaArguments<typename P::Scalar, typename P::Sum> a;
   a.in = in, a.bias = bias, a.out = out, a.batch = sizes.batch;
@@ -243,9 +256,10 @@ cudaError_t launch_fma_strip(Pack pack, Kernel kernel, const Sizes& sizes, const
   a.vector = P::Row::PLANAR ? 1 : fma_copy_width<typename P::Scalar>(in, a.in_w);
   a.by_pieces = fma_divisor(P::Row::width(a.tile.strips) / a.vector);
 
-  pack<<<unsigned(P::PACKED < 256 * 1024 ? ceil_div(P::PACKED, 256) : 1024), 256, 0, stream>>>(
+  pack_for_fma<P><<<unsigned(P::PACKED < 256 * 1024 ? ceil_div(P::PACKED, 256) : 1024), 256, 0, stream>>>(
       weight, static_cast<typename P::Sum*>(workspace));
   if (const cudaError_t error = cudaGetLastError()) return error;
+  const auto kernel = register_blocked<P>;
   if (const cudaError_t error =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::SHARED_BYTES))
     return error;

@@ -1,6 +1,7 @@
 // Rows on their way into shared memory as in split_mma_stage.cuh, for a kernel whose registers are full of sums: where
 // a thread reads and writes is worked out at each call instead of being kept from call to call.
 #pragma once
+#include "common/computed_anew.cuh"
 #include "common/mbarrier.cuh"
 #include "common/split_mma_stage.cuh"
 
@@ -10,14 +11,6 @@
 __device__ __forceinline__ void meet_from_anywhere(unsigned barrier, int turn) {
   mbarrier_arrive(barrier);
   mbarrier_wait(barrier, turn);
-}
-
-// The value, but not known to be what it was before: the compiler does not keep what it computes from it.
-__device__ __forceinline__ int not_kept(int value) {
-#ifndef __CUDACPU__
-  asm volatile("" : "+r"(value));
-#endif
-  return value;
 }
 
 // To the nearest TF32, ties away from zero, as round_to_tf32() does; but the lower 13 bits, which mma ignores, are left
@@ -35,7 +28,7 @@ struct OwnVectors {
 
   template <class Body>
   __device__ __forceinline__ static void each(const Body& body) {
-    const int thread = not_kept(threadIdx.x);
+    const int thread = computed_anew(threadIdx.x);
     if constexpr (COLUMN) {
       const int row = thread / VECTORS, column = thread % VECTORS;
 #pragma unroll

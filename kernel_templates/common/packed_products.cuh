@@ -1,5 +1,5 @@
-// The products of a packed layer (packed_layer.cuh): one warp keeps a ring of stages filled by bulk copies, one or two
-// warpgroups multiply out of it with wgmma and store their sums.
+// The kernel of wgmma_packed, forward and grad_input, and its launch: one warp keeps a ring of stages filled by bulk
+// copies, the warpgroups of a block multiply out of it with wgmma and store their sums.
 #pragma once
 #include "common/packed_layer.cuh"
 #include "common/packed_tiles.cuh"
@@ -194,14 +194,22 @@ __device__ __forceinline__ void store_sums(const PackedGeometry& g, const Packed
   }
 }
 
-// Shared memory: resident weights, ring, staging of the warps, barriers.
+// Against naive_gather:
+// - Tensor cores multiply 64 x N tiles of channels and positions straight out of shared memory. They want the summed
+//   index contiguous, 16 bytes of channels to a position: pack_source turns the source so once, rounds it to TF32 on
+//   the way and writes the zeros around it. A tap is then a shift of a descriptor's start address by whole positions.
+// - A warp fills a ring of patches with bulk copies; the other warps issue nothing but wgmma until their sums are done.
+// - A patch with its halo is staged once for a chunk of channels and serves all taps of H and W; taps of D restage it.
+//
+// warpgroup -> data: RUNS runs of RUN positions, for one tile of channels; block: CONSUMERS warpgroups, neighbouring
+// runs. Tiles go to blocks in turn; a block keeps its channel tile and group.
 // The consumers wait for a full stage, multiply, and give back the stage before when its products are done; the
-// producing warp waits for empty stages. Tiles go to blocks in turn; a block keeps its channel tile and group.
+// producing warp waits for empty stages. Shared memory: resident weights, ring, staging of the warps, barriers.
+// Bytes: the source is read once, written once packed and read about once more; the result is written once.
 template <class Plan>
-__device__ __forceinline__ void packed_products(const PackedGeometry& g, const PackAhead<Plan>& ahead, const char* source,
-                                                const char* weights,
-                                                const typename Plan::Scalar* __restrict__ bias,
-                                                typename Plan::Scalar* __restrict__ result) {
+__global__ void __launch_bounds__(Plan::THREADS, Plan::BLOCKS) wgmma_packed(
+    PackedGeometry g, PackAhead<Plan> ahead, const char* __restrict__ source, const char* __restrict__ weights,
+    const typename Plan::Scalar* __restrict__ bias, typename Plan::Scalar* __restrict__ result) {
   extern __shared__ __align__(1024) unsigned char packed_memory[];
   const unsigned base = shared_address(packed_memory);
   const unsigned ring = base + (g.resident ? Plan::WEIGHT_BYTES : 0);
@@ -293,11 +301,13 @@ __device__ __forceinline__ void packed_products(const PackedGeometry& g, const P
   }
 }
 
-// Packs both operands into the workspace and multiplies, slice by slice; `kernel` calls packed_products<Plan>.
-template <class Plan, class Scalar>
-cudaError_t packed_launch(void (*kernel)(PackedGeometry, PackAhead<Plan>, const char*, const char*, const Scalar*, Scalar*),
-                          const Sizes& sizes, const Scalar* source, const Scalar* weight, const Scalar* bias,
-                          Scalar* result, void* workspace, cudaStream_t stream) {
+// Packs both operands into the workspace and multiplies, slice by slice. `bias` is not read by grad_input, nor where
+// the layer has none.
+template <class Plan>
+cudaError_t packed_launch(const Sizes& sizes, const typename Plan::Scalar* source, const typename Plan::Scalar* weight,
+                          const typename Plan::Scalar* bias, typename Plan::Scalar* result, void* workspace,
+                          cudaStream_t stream) {
+  using Scalar = typename Plan::Scalar;
   using Unit = Pack<Scalar, Plan::PER_UNIT>;
   const long long slice = packed_slice<Plan>(sizes);
   PackedGeometry g = packed_geometry_of<Plan>(sizes, slice);
@@ -324,6 +334,7 @@ cudaError_t packed_launch(void (*kernel)(PackedGeometry, PackAhead<Plan>, const 
   constexpr int VARIETIES = Plan::GROUPS * Plan::CHANNEL_TILES;
   const long long most = larger(multiprocessors * Plan::BLOCKS / VARIETIES, 1) * 1LL * VARIETIES;
   const int bytes = (g.resident ? Plan::WEIGHT_BYTES : 0) + g.stages * g.stage_bytes + Plan::FIXED_BYTES;
+  const auto kernel = wgmma_packed<Plan>;
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   int buffer = 0;
   for (long long n = 0; n < sizes.batch && error == cudaSuccess; n += slice, buffer ^= 1) {

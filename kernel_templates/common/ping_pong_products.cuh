@@ -1,5 +1,6 @@
-// Two warpgroups load the source, round it once and stage it for tensor cores; two others multiply, each its own tile
-// out of its own ring: while one stores its sums, the other multiplies.
+// The kernel of wgmma_ping_pong, forward and grad_input, and its launch: two warpgroups load the source, round it once
+// and stage it for tensor cores; two others multiply, each its own tile out of its own ring: while one stores its sums,
+// the other multiplies.
 #pragma once
 #include "common/ping_pong_layer.cuh"
 #include "common/wgmma.cuh"
@@ -172,11 +173,21 @@ __device__ __forceinline__ void ping_pong_store(const PingPongGeometry& g, const
   }
 }
 
-// Shared memory: all weights of the block's channel tile, the rings of both consumers, staging of their warps, barriers.
+// Against wgmma_packed:
+// - The source goes from global memory through registers of the producers, which round it once, into the layout that
+//   tensor cores read: nothing is written and read again. Worth it where one load serves few taps, that is along W
+//   only.
+// - All weights of a channel tile stay in shared memory.
+// - Each consumer has a ring of its own and takes every second tile: one stores while the other multiplies.
+//
+// consumer -> data: 128 channels of 128 positions or 64 of 256, less the halo. `paired`: pairs of source positions are
+// aligned. A producer waits for an empty stage of the ring, a consumer for a full one. Shared memory: all weights of
+// the block's channel tile, the rings of both consumers, staging of their warps, barriers.
+// Bytes: source once for each channel tile, result once, in whole rows of sectors.
 template <class Plan, bool paired>
-__device__ __forceinline__ void ping_pong_products(const PingPongGeometry& g, const float* __restrict__ source,
-                                                   const char* weights, const float* __restrict__ bias,
-                                                   float* __restrict__ result) {
+__global__ void __launch_bounds__(Plan::THREADS, 1) wgmma_ping_pong(
+    PingPongGeometry g, const float* __restrict__ source, const char* __restrict__ weights,
+    const float* __restrict__ bias, float* __restrict__ result) {
   constexpr int R = Plan::RING;
   extern __shared__ __align__(1024) unsigned char ping_pong_memory[];
   const unsigned base = shared_address(ping_pong_memory), ring = base + Plan::WEIGHT_BYTES;
@@ -247,12 +258,15 @@ __device__ __forceinline__ void ping_pong_products(const PingPongGeometry& g, co
   }
 }
 
-// Packs the weights into the workspace, then computes; both kernels call ping_pong_products, `paired_kernel` for a
-// source whose pairs of positions are aligned.
+// The packed weights.
 template <class Plan>
-cudaError_t ping_pong_launch(void (*paired_kernel)(PingPongGeometry, const float*, const char*, const float*, float*),
-                             void (*single_kernel)(PingPongGeometry, const float*, const char*, const float*, float*),
-                             const Sizes& sizes, const float* source, const float* weight, const float* bias,
+long long ping_pong_workspace() {
+  return 1LL * Plan::GROUPS * Plan::CHANNEL_TILES * Plan::WEIGHT_BYTES;
+}
+
+// Packs the weights into the workspace, then computes. `bias` is not read by grad_input, nor where the layer has none.
+template <class Plan>
+cudaError_t ping_pong_launch(const Sizes& sizes, const float* source, const float* weight, const float* bias,
                              float* result, void* workspace, cudaStream_t stream) {
   PingPongGeometry g = ping_pong_geometry<Plan>(sizes);
   constexpr int VARIETIES = Plan::GROUPS * Plan::CHANNEL_TILES, WEIGHTS = VARIETIES * (Plan::WEIGHT_BYTES / 4);
@@ -270,7 +284,7 @@ cudaError_t ping_pong_launch(void (*paired_kernel)(PingPongGeometry, const float
   g.step_n = step / g.tiles_per_row / g.rows;
   if (reinterpret_cast<size_t>(result) % 8 != 0) g.paired_results = 0;
   const bool paired = g.source_w % 2 == 0 && reinterpret_cast<size_t>(source) % 8 == 0;
-  const auto kernel = paired ? paired_kernel : single_kernel;
+  const auto kernel = paired ? wgmma_ping_pong<Plan, true> : wgmma_ping_pong<Plan, false>;
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::BYTES);
   if (error != cudaSuccess) return error;
   kernel<<<unsigned(blocks), Plan::THREADS, Plan::BYTES, stream>>>(g, source, static_cast<const char*>(workspace), bias,

@@ -3,6 +3,7 @@
 #include "common/problem.cuh"
 #include "common/ptx.cuh"
 #include "common/scalar.cuh"
+#include "common/tile_place.cuh"
 
 // Where a block's rows come from: `channels` of them, `plane` elements apart; column c is element first + c * step of a
 // row of `length`, or 0 beside it. channels = 0: all zeros.
@@ -12,6 +13,34 @@ struct RowSource {
   long long plane;
   int channels, first, length;
 };
+
+// Channels from m0 of a group of the input, at a tile. `in_plane`: elements of a channel; likewise `out_plane`.
+template <class Layer, class Plan, class Scalar>
+__device__ __forceinline__ RowSource<Scalar> input_row(const Scalar* input, const TilePlace& at, const Sizes& sizes,
+                                                       long long in_plane, int group, int m0) {
+  RowSource<Scalar> x;
+  x.row = input + (at.n * Layer::in_channels + group * Plan::CI + m0) * in_plane +
+          (1LL * at.d * sizes.in_h + at.h) * sizes.in_w;
+  x.plane = in_plane, x.channels = Plan::CI - m0, x.first = at.w, x.length = sizes.in_w;
+  return x;
+}
+
+// Channels from n0 of a group of gy, of the row that a tile's row meets with tap row `tap_row`; none if there is no
+// such row, or the tap row does not exist. `first` is left open: it depends on the taps.
+template <class Layer, class Plan, class Scalar>
+__device__ __forceinline__ RowSource<Scalar> gy_row(const Scalar* grad_output, const TilePlace& at, const Sizes& sizes,
+                                                    long long out_plane, int group, int n0, int tap_row) {
+  const int kd = tap_row / Layer::kernel_h, kh = tap_row % Layer::kernel_h;
+  const long long od = 1LL * at.d * Layer::stride_d + 1LL * kd * Layer::dilation_d - Layer::padding_d;
+  const long long oh = 1LL * at.h * Layer::stride_h + 1LL * kh * Layer::dilation_h - Layer::padding_h;
+  const bool there = tap_row < Plan::ROWS && od >= 0 && od < sizes.out_d && oh >= 0 && oh < sizes.out_h;
+  RowSource<Scalar> gy;
+  gy.row = grad_output;
+  if (there)
+    gy.row += (at.n * Layer::out_channels + group * Plan::CO + n0) * out_plane + (od * sizes.out_h + oh) * sizes.out_w;
+  gy.plane = out_plane, gy.channels = there ? Plan::CO - n0 : 0, gy.length = sizes.out_w;
+  return gy;
+}
 
 // The widest copy that meets only whole vectors of a row, in elements: 16, 8 or 4 bytes, or one element. Values that
 // become float on the way are copied one by one.

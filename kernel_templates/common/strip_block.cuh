@@ -1,16 +1,35 @@
-// A whole block of a strip GEMM, and its launch.
+// The kernels of implicit_gemm_mma, forward and grad_input, and their launch.
 #pragma once
 #include "common/strip_store.cuh"
 
-// Persistent: a block keeps its channel tile and walks over tiles of positions. Copies run STAGES - 1 steps ahead,
-// across tiles too, so that they go on while results are stored.
+template <class C>
+__global__ void __launch_bounds__(256) pack_fragments(const typename C::Scalar* __restrict__ weight,
+                                                      float* __restrict__ packed) {
+  if constexpr (C::HALVES) {
+    pack_half_weights<C>(weight, packed);
+  } else {
+    pack_strip_weights<C>(weight, packed);
+  }
+}
+
+// Against shared_weight_tiling:
+// - The sums are matrix products on tensor cores (TF32; tf32x3 adds the products with the rounding errors; fp16 and
+//   bf16 take pairs of channels and stay 16 bits wide in shared memory, strip_halves.cuh): channels of the result x
+//   positions, over channels of the source and taps.
+// - The source comes by cp.async, STAGES - 1 steps ahead, and serves every tap along W from shared memory. Copies go on
+//   across tiles, while results are stored.
+// - Weights are rounded and turned into fragment order once, by pack_fragments.
+//
+// thread -> data: a warp has FRAGMENTS_M x 16 channels and 8 x STRIP positions; a lane sums STRIP neighbours.
+// Blocks are persistent: cell (group, channel tile) = block % cells, tiles of positions in turn.
 // All threads meet once a step: after it the step's copies are there, and the buffer of the step before is free.
 template <class C>
-__device__ __forceinline__ void strip_block(const StripArgumentsOf<C>& a, float* shared) {
+__global__ void __launch_bounds__(C::THREADS, C::BLOCKS) implicit_gemm_mma(StripArgumentsOf<C> a) {
+  extern __shared__ __align__(16) float implicit_gemm_shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = warp % C::WARPS_M, warp_n = warp / C::WARPS_M;
   const int cell = blockIdx.x % C::CELLS;
-  float* const weights = shared;
+  float* const weights = implicit_gemm_shared;
   using Scalar = typename C::Scalar;
   Scalar* const inputs = reinterpret_cast<Scalar*>(weights + C::WEIGHT_FLOATS);
   float* const image = reinterpret_cast<float*>(inputs + C::STAGES * C::INPUT_STAGE) + warp * 8 * C::IMAGE_PITCH;
@@ -144,11 +163,13 @@ long long strip_workspace(const Sizes& sizes) {
   return 4 * C::CELLS * C::WEIGHT_TILE + 2LL * strip_rows_to_pad<C>(sizes) * round_up(width, 8);
 }
 
-template <class C, class Pack, class Kernel>
-cudaError_t launch_strips(Pack pack, Kernel kernel, const Sizes& sizes, const typename C::Scalar* in,
-                          const typename C::Scalar* weight, const typename C::Scalar* bias, typename C::Scalar* out,
-                          void* workspace, cudaStream_t stream) {
+// `bias` is not read by grad_input, nor where the layer has none.
+template <class C>
+cudaError_t launch_strips(const Sizes& sizes, const typename C::Scalar* in, const typename C::Scalar* weight,
+                          const typename C::Scalar* bias, typename C::Scalar* out, void* workspace,
+                          cudaStream_t stream) {
   if (sizes.batch == 0) return cudaSuccess;
+  const auto kernel = implicit_gemm_mma<C>;
   float* packed = static_cast<float*>(workspace);
   StripArgumentsOf<C> a = strip_arguments<C>(sizes, in, packed, bias, out);
   int device = 0, processors = 0, blocks = 0;
@@ -160,8 +181,8 @@ cudaError_t launch_strips(Pack pack, Kernel kernel, const Sizes& sizes, const ty
     error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, C::THREADS, size_t(C::SHARED_BYTES));
   if (error != cudaSuccess) return error;
   constexpr long long THREADS_TO_PACK = C::CELLS * C::WEIGHT_TILE / (4 * C::PLANES_OF_A);
-  pack<<<unsigned(ceil_div(THREADS_TO_PACK, 256LL) < 1024 ? ceil_div(THREADS_TO_PACK, 256LL) : 1024), 256, 0, stream>>>(
-      weight, packed);
+  constexpr long long PACKERS = ceil_div(THREADS_TO_PACK, 256LL);
+  pack_fragments<C><<<unsigned(PACKERS < 1024 ? PACKERS : 1024), 256, 0, stream>>>(weight, packed);
   error = cudaGetLastError();
   if (error != cudaSuccess) return error;
   if constexpr (C::PAD) {

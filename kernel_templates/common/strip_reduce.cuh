@@ -1,52 +1,23 @@
 // The second stage of packed_wgmma: partial sums, in the order in which warpgroups hold them, become weights.
 #pragma once
-#include "common/scalar.cuh"
+#include "common/slot_sums.cuh"
 #include "common/strip_plan.cuh"
 
-// thread -> data: lane = one float4 (2 rows of U x 2 columns), the 8 warps of a block share the slots; row 0 adds up
-// what the others left, always in the same order.
+// thread -> data: see SlotSums; a float4 is 2 rows of U x 2 columns.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(256) strip_reduce(const float4* __restrict__ partials, long long slots,
                                                     typename Layer::scalar* __restrict__ grad_weight) {
   using Plan = StripPlan<Layer, Tune>;
-  __shared__ float4 left[8][32];
-  const int lane = threadIdx.x % 32, row = threadIdx.x / 32;
-  const float4* from = partials + 32LL * blockIdx.x + lane;
-  float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll 4
-  for (long long slot = row; slot < slots; slot += 8) {
-    const float4 v = from[slot * Plan::SLOT];
-    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-  }
-  left[row][lane] = sum;
-  __syncthreads();
-  if (row != 0) return;
-  for (int other = 1; other < 8; ++other) {
-    const float4 v = left[other][lane];
-    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-  }
+  SlotSums sums;
+  sums.add_slots(partials + 32LL * blockIdx.x + sums.lane, slots, Plan::SLOT);
+  if (!sums.add_rows()) return;
   // blockIdx.x counts warps' fragments: (tile, warpgroup, slab, eight columns, warp), the last running fastest.
-  int rest = blockIdx.x;
-  const auto digit = [&rest](int base) {
-    const int value = rest % base;
-    rest /= base;
-    return value;
-  };
+  Digits digit{int(blockIdx.x)};
   const int warp = digit(4), eight = digit(Plan::N / 8), own_slab = digit(Plan::SLABS);
   const int u_tile = digit(Plan::U_TILES), warpgroup = digit(Plan::WARPGROUPS);
   const int slab = (digit(Plan::R_TILES) * Plan::WARPGROUPS + warpgroup) * Plan::SLABS + own_slab;
-  const int u_part = digit(Plan::M_TILES) * Plan::U_TILES + u_tile, group = rest;
+  const int u_part = digit(Plan::M_TILES) * Plan::U_TILES + u_tile, group = digit.rest;
   if (slab >= Plan::ALL_SLABS) return;
-  const int tap_row = slab / Plan::V_PARTS, v_part = slab % Plan::V_PARTS;
-  const float value[4] = {sum.x, sum.y, sum.z, sum.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int in_tile = warp * 16 + lane / 4 + i / 2 * 8, u = u_part * 64 + in_tile;
-    const int column = eight * 8 + lane % 4 * 2 + i % 2, k = Plan::tap_of_shift(column / Plan::V_CHANNELS);
-    const int v = v_part * Plan::V_CHANNELS + column % Plan::V_CHANNELS;
-    const int ci = Plan::U_IS_GY ? v : u, co = Plan::U_IS_GY ? u : v;
-    if (ci < Plan::CI && co < Plan::CO)
-      grad_weight[((1LL * group * Plan::CI + ci) * Plan::CO + co) * Plan::ROWS * Layer::kernel_w +
-                  1LL * tap_row * Layer::kernel_w + k] = narrow<typename Layer::scalar>(value[i]);
-  }
+  store_strip_weights<Layer, Plan>(grad_weight, sums, warp, eight, group, u_part, slab % Plan::V_PARTS,
+                                   slab / Plan::V_PARTS);
 }

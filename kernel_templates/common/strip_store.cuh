@@ -119,7 +119,8 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
                                                         a.overlap == 0 ? w + 1 : w0 + end * C::W::OUT_STEP);
       const unsigned long long twice = mask | static_cast<unsigned long long>(mask) << C::SECTOR;
       const unsigned turned = unsigned(twice >> unsigned(place[i]) % C::SECTOR) & ~0u >> (32 - C::SECTOR);
-      owned[i / A_WORD] |= (inside ? turned : 0u) << i % A_WORD * C::SECTOR;
+      // end <= 0: the row begins in the overlap, so all of it is the next warp's.
+      owned[i / A_WORD] |= (inside && end > 0 ? turned : 0u) << i % A_WORD * C::SECTOR;
     }
   }
 #pragma unroll

@@ -30,29 +30,15 @@ smem_bytes = "1024 * STAGE_KB + max(4, element_bytes) * 2 * image"
 */
 #include "common/depthwise_strip.cuh"
 
-// Against register_blocked: there is nothing to sum but taps, so bytes rule. A block stages the rows of one input
-// plane that a tile of steps meets, for all tap rows at once and without a pipeline (several blocks share a
-// multiprocessor), and computes every residue of H and W of the tile for each of the group's output channels. Small
-// planes share a block.
-//
-// thread -> data: strips of 4 neighbouring steps, TILE / THREADS of them. The barriers: sources have arrived before
-// anyone reads them; an image of the results is whole before its rows leave, with neighbouring lanes side by side.
-template <class P>
-__global__ void __launch_bounds__(P::THREADS, 512 / P::THREADS) depthwise(
-    DepthwiseArguments<typename P::Scalar> arguments) {
-  extern __shared__ float4 depthwise_shared[];
-  depthwise_block<P>(arguments, reinterpret_cast<typename P::Sum*>(depthwise_shared));
-}
-
+// The kernel is in depthwise_strip.cuh. A block computes every residue of H and W of its tile, for each of the group's
+// output channels.
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes) {
   return 0;
 }
 
 template <class Layer, class Tune>
-cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input,
-                    const typename Layer::scalar* weight, const typename Layer::scalar* bias,
-                    typename Layer::scalar* output, void*, cudaStream_t stream) {
-  using P = DepthwisePlan<true, Layer, Tune>;
-  return launch_depthwise<P>(depthwise<P>, sizes, input, weight, Layer::has_bias ? bias : nullptr, output, stream);
+cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
+                    const typename Layer::scalar* bias, typename Layer::scalar* output, void*, cudaStream_t stream) {
+  return launch_depthwise<DepthwisePlan<true, Layer, Tune>>(sizes, input, weight, bias, output, stream);
 }

@@ -16,7 +16,7 @@ needs     = [
 [tune]
 WARPS  = {values = [0, 1, 2, 4, 8], default = 0, help = "warps of a block, 16 input positions each (0: chosen)"}
 BLOCKS = {values = [1, 2, 3, 4], default = 2, help = "blocks a multiprocessor should hold"}
-IMAGES = {values = [1, 2], default = 2, help = "images of result rows; with two, one is filled while the other leaves"}
+IMAGES = {values = [1, 2], default = 1, help = "images of result rows; with two, one is filled while the other leaves"}
 
 [derived]
 image      = "256 * layer.stride_w"
@@ -35,7 +35,8 @@ smem_bytes = "4 * ((weights if weights <= 12288 else 0) + IMAGES * 16 * (warps *
 // The run-time half of a launch. An item is one batch element, one input plane and row, one chunk of the row.
 struct DisjointArguments {
   const float* input;
-  const float* packed;
+  const float* weight;
+  const float* packed;  // what a block does not pack itself
   const float* bias;
   float* output;
   Sizes sizes;
@@ -85,9 +86,7 @@ __global__ void __launch_bounds__(DisjointPlan<Layer, Tune>::THREADS, Tune::BLOC
     return Layer::has_bias && m0 + m < P::M ? __ldg(a.bias + group * P::M + m0 + m) : 0.0f;
   };
 
-  if constexpr (P::RESIDENT)
-    for (int i = threadIdx.x * 4; i < int(P::WEIGHTS); i += P::THREADS * 4)
-      *reinterpret_cast<float4*>(disjoint_shared + i) = __ldg(reinterpret_cast<const float4*>(packed + i));
+  if constexpr (P::RESIDENT) pack_cell<P, Layer>(a.weight, disjoint_shared, cell, threadIdx.x, P::THREADS);
   for (int i = threadIdx.x; i < Tune::IMAGES * P::IMAGE; i += P::THREADS) images[i] = bias_of(i / P::PITCH % 16);
   const float bias[2] = {bias_of(g), bias_of(g + 8)};
   __syncthreads();
@@ -246,7 +245,7 @@ __global__ void __launch_bounds__(DisjointPlan<Layer, Tune>::THREADS, Tune::BLOC
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes) {
   using P = DisjointPlan<Layer, Tune>;
-  return 4 * P::CELLS * P::WEIGHTS;
+  return P::RESIDENT ? 0 : 4 * P::CELLS * P::WEIGHTS;
 }
 
 template <class Layer, class Tune, int VECTOR>
@@ -275,7 +274,7 @@ cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, con
                     cudaStream_t stream) {
   using P = DisjointPlan<Layer, Tune>;
   if (sizes.batch == 0) return cudaSuccess;
-  DisjointArguments a = {input, static_cast<float*>(workspace), bias, output, sizes, 0, 0, 0, 0, 0};
+  DisjointArguments a = {input, weight, static_cast<float*>(workspace), bias, output, sizes, 0, 0, 0, 0, 0};
   const auto owners = [](int out, int padding, int stride) { return (out + padding % stride - 1) / stride + 1; };
   a.planes = owners(sizes.out_d, Layer::padding_d, Layer::stride_d);
   a.rows = owners(sizes.out_h, Layer::padding_h, Layer::stride_h);
@@ -283,10 +282,12 @@ cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, con
   a.step = positions <= P::POSITIONS ? P::POSITIONS : P::POSITIONS - P::OVERLAP;
   a.chunks = ceil_div(positions, a.step);
   a.items = sizes.batch * a.planes * a.rows * a.chunks;
-  constexpr long long LANES = P::CELLS * P::WEIGHTS / (4 * P::PARTS);
-  pack_disjoint<P, Layer><<<unsigned(ceil_div(LANES, 256LL) < 1024 ? ceil_div(LANES, 256LL) : 1024), 256, 0, stream>>>(
-      weight, static_cast<float*>(workspace));
-  if (const cudaError_t error = cudaGetLastError()) return error;
+  if constexpr (!P::RESIDENT) {
+    constexpr unsigned BLOCKS = unsigned(ceil_div(P::WEIGHTS / (4 * P::PARTS), 64LL));
+    const dim3 grid(BLOCKS < 1024 ? BLOCKS : 1024, P::CELLS < 1024 ? P::CELLS : 1024);
+    pack_disjoint<P, Layer><<<grid, 64, 0, stream>>>(weight, static_cast<float*>(workspace));
+    if (const cudaError_t error = cudaGetLastError()) return error;
+  }
   const size_t alike = reinterpret_cast<size_t>(output) / 4 | size_t(sizes.out_w);
   return alike % 4 == 0   ? launch_disjoint<Layer, Tune, 4>(a, stream)
          : alike % 2 == 0 ? launch_disjoint<Layer, Tune, 2>(a, stream)

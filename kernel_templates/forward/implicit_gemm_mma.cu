@@ -68,36 +68,12 @@ smem_bytes    = "4 * (weight_floats + STAGES * input_floats + image_floats)"
 */
 #include "common/strip_block.cuh"
 
-template <class C>
-__global__ void __launch_bounds__(256) pack_weights(const typename C::Scalar* __restrict__ weight,
-                                                    float* __restrict__ packed) {
-  if constexpr (C::HALVES) {
-    pack_half_weights<C>(weight, packed);
-  } else {
-    pack_strip_weights<C>(weight, packed);
-  }
-}
-
-// Against shared_weight_tiling:
-// - The sums are matrix products on tensor cores (TF32; tf32x3 adds the products with the rounding errors; fp16 and
-//   bf16 take pairs of channels and stay 16 bits wide in shared memory, strip_halves.cuh): channels of
-//   the output x positions, over channels of the input and taps.
-// - Phase decomposition: with a stride, output residue r is a stride-1 convolution over the taps that meet r. A block
-//   sums all residues along W at once, each from the same inputs, and lays them side by side in shared memory between
-//   the zeros of the others: rows leave whole, once. Along D and H it does the residues one after the other.
-// - Inputs come by cp.async, some steps ahead, and serve every tap from shared memory; weights are rounded and turned
-//   into fragment order once, by pack_weights.
-//
-// thread -> data: a warp has FRAGMENTS_M x 16 channels and 8 x STRIP positions; a lane sums STRIP neighbours.
-// Blocks are persistent: cell (group, channel tile) = block % cells, tiles of positions in turn. For the barriers see
-// strip_block.cuh. Bytes: an input crosses to the SM once per channel tile and depth tap, an output once; weights stay
-// in shared memory or L1.
-template <class C>
-__global__ void __launch_bounds__(C::THREADS, C::BLOCKS) implicit_gemm_mma(StripArgumentsOf<C> arguments) {
-  extern __shared__ __align__(16) float shared[];
-  strip_block<C>(arguments, shared);
-}
-
+// The kernel is in strip_block.cuh. Phase decomposition: with a stride, output residue r is a stride-1 convolution over
+// the taps that meet r. A block sums all residues along W at once, each from the same inputs, and lays them side by
+// side in shared memory between the zeros of the others: rows leave whole, once. Along D and H it does the residues one
+// after the other.
+// Bytes: an input crosses to the SM once per channel tile and depth tap, an output once; weights stay in shared memory
+// or L1.
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes sizes) {
   return strip_workspace<StripConfig<true, Layer, Tune>>(sizes);
@@ -107,7 +83,5 @@ template <class Layer, class Tune>
 cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
                     const typename Layer::scalar* bias, typename Layer::scalar* output, void* workspace,
                     cudaStream_t stream) {
-  using C = StripConfig<true, Layer, Tune>;
-  return launch_strips<C>(pack_weights<C>, implicit_gemm_mma<C>, sizes, input, weight,
-                          Layer::has_bias ? bias : nullptr, output, workspace, stream);
+  return launch_strips<StripConfig<true, Layer, Tune>>(sizes, input, weight, bias, output, workspace, stream);
 }

@@ -38,43 +38,18 @@ smem_bytes = "max(1024 * STAGE_KB, 4 * STAGES * least, 4 * image) + 8 * tile"
 */
 #include "common/fma_strip.cuh"
 
-template <class P>
-__global__ void __launch_bounds__(256) pack_weights(const typename P::Scalar* __restrict__ weight,
-                                                    typename P::Sum* __restrict__ packed) {
-  fma_pack<P>(weight, packed);
-}
-
-// Against shared_weight_tiling:
-// - Input too comes through shared memory, by cp.async some steps ahead of its use; a thread loads a window of it
-//   into
-//   registers, 16 bytes at a time, and all taps of a kernel row are shifts within that window.
-// - Phase decomposition: output residue r along W is a stride-1 problem over the taps that meet r. A thread holds the
-//   sums of all residues of its 4 steps, for several channels; each tap multiplies only what it meets.
-// - Weights are turned once, by pack_weights, so that a warp gets those of all its channels with a load or two.
-// - Rows leave as whole pieces, zeros (or the bias) of residues without taps among them, neighbouring lanes side by
-//   side.
-//
-// thread -> data: warp (channels, positions); a lane has STRIPS runs of 4 steps and MC channels (fma_plan.cuh). A
-// block has one plane, one residue of H, a few rows of steps; it walks over the tap rows (kd, kh) that meet them.
-// The barrier of a step: its copies have arrived for all, and everyone has left the stage that the next copies
-// overwrite.
-template <class P>
-__global__ void __launch_bounds__(P::THREADS, P::BLOCKS) register_blocked(
-    FmaArguments<typename P::Scalar, typename P::Sum> arguments) {
-  extern __shared__ float4 register_blocked_shared[];
-  fma_strip_block<P>(arguments, reinterpret_cast<typename P::Sum*>(register_blocked_shared));
-}
-
+// The kernel is in fma_strip.cuh. Phase decomposition: output residue r along W is a stride-1 problem over the taps
+// that meet r. A thread holds the sums of all residues of its 4 steps, for several channels; each tap multiplies only
+// what it meets. Rows leave as whole pieces, zeros (or the bias) of residues without taps among them. A block has one
+// residue of H.
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes) {
   return fma_strip_workspace<FmaPlan<true, Layer, Tune>>();
 }
 
 template <class Layer, class Tune>
-cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input,
-                    const typename Layer::scalar* weight, const typename Layer::scalar* bias,
-                    typename Layer::scalar* output, void* workspace, cudaStream_t stream) {
-  using P = FmaPlan<true, Layer, Tune>;
-  return launch_fma_strip<P>(pack_weights<P>, register_blocked<P>, sizes, input, weight,
-                             Layer::has_bias ? bias : nullptr, output, workspace, stream);
+cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
+                    const typename Layer::scalar* bias, typename Layer::scalar* output, void* workspace,
+                    cudaStream_t stream) {
+  return launch_fma_strip<FmaPlan<true, Layer, Tune>>(sizes, input, weight, bias, output, workspace, stream);
 }

@@ -44,23 +44,7 @@ weight_elements = "parts * layer.groups * ceil_div(channels, tile) * tile * laye
 */
 #include "common/packed_products.cuh"
 
-// Against naive_gather:
-// - Tensor cores multiply 64 x N tiles of channels and positions straight out of shared memory. They want the summed
-//   index contiguous, 16 bytes of channels to a position: pack_source turns the input so once, rounds it to TF32 on
-//   the way and writes the zeros around it. A tap is then a shift of a descriptor's start address by whole positions.
-// - A warp fills a ring of patches with bulk copies; the other warps issue nothing but wgmma until their sums are done.
-// - A patch with its halo is staged once for a chunk of channels and serves all taps of H and W; taps of D restage it.
-//
-// warpgroup -> data: RUNS runs of RUN positions, for one tile of channels; block: CONSUMERS warpgroups, neighbouring
-// runs. Who waits for whom: packed_products.cuh.
-// Bytes: the input is read once, written once packed and read about once more; the result is written once.
-template <class Plan>
-__global__ void __launch_bounds__(Plan::THREADS, Plan::BLOCKS) wgmma_packed(
-    PackedGeometry geometry, PackAhead<Plan> ahead, const char* __restrict__ source, const char* __restrict__ weights,
-    const typename Plan::Scalar* __restrict__ bias, typename Plan::Scalar* __restrict__ result) {
-  packed_products<Plan>(geometry, ahead, source, weights, bias, result);
-}
-
+// The kernel is in packed_products.cuh; what it packs is the input.
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes sizes) {
   return packed_workspace<PackedPlan<Layer, Tune, true>>(sizes);
@@ -70,6 +54,5 @@ template <class Layer, class Tune>
 cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
                     const typename Layer::scalar* bias, typename Layer::scalar* output, void* workspace,
                     cudaStream_t stream) {
-  using Plan = PackedPlan<Layer, Tune, true>;
-  return packed_launch<Plan>(&wgmma_packed<Plan>, sizes, input, weight, bias, output, workspace, stream);
+  return packed_launch<PackedPlan<Layer, Tune, true>>(sizes, input, weight, bias, output, workspace, stream);
 }

@@ -31,32 +31,15 @@ smem_bytes   = "other_bytes + 2 * stages * stage_bytes"
 */
 #include "common/ping_pong_products.cuh"
 
-// Against wgmma_packed:
-// - The input goes from global memory through registers of the producers, which round it once, into the layout that
-//   tensor cores read: nothing is written and read again. Worth it where one load serves few taps, that is along W only.
-// - All weights of a channel tile stay in shared memory.
-// - Each consumer has a ring of its own and takes every second tile: one stores while the other multiplies.
-//
-// consumer -> data: 128 channels of 128 positions or 64 of 256, less the halo. Who waits for whom:
-// ping_pong_products.cuh. Bytes: input once for each channel tile, result once, in whole rows of sectors.
-template <class Plan, bool paired>
-__global__ void __launch_bounds__(Plan::THREADS, 1) wgmma_ping_pong(
-    PingPongGeometry geometry, const float* __restrict__ source, const char* __restrict__ weights,
-    const float* __restrict__ bias, float* __restrict__ result) {
-  ping_pong_products<Plan, paired>(geometry, source, weights, bias, result);
-}
-
+// The kernel is in ping_pong_products.cuh; what it stages is the input.
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes) {
-  using Plan = PingPongPlan<Layer, Tune, true>;
-  return 1LL * Plan::GROUPS * Plan::CHANNEL_TILES * Plan::WEIGHT_BYTES;
+  return ping_pong_workspace<PingPongPlan<Layer, Tune, true>>();
 }
 
 template <class Layer, class Tune>
 cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
                     const typename Layer::scalar* bias, typename Layer::scalar* output, void* workspace,
                     cudaStream_t stream) {
-  using Plan = PingPongPlan<Layer, Tune, true>;
-  return ping_pong_launch<Plan>(&wgmma_ping_pong<Plan, true>, &wgmma_ping_pong<Plan, false>, sizes, input, weight, bias,
-                                output, workspace, stream);
+  return ping_pong_launch<PingPongPlan<Layer, Tune, true>>(sizes, input, weight, bias, output, workspace, stream);
 }

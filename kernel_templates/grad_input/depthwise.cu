@@ -30,18 +30,8 @@ smem_bytes = "1024 * STAGE_KB + max(4, element_bytes) * 2 * image"
 */
 #include "common/depthwise_strip.cuh"
 
-// Forward's variant of this name with the roles of the tensors exchanged: a block stages the gradients that a tile of
-// inputs meets as they lie, whatever the stride, one output channel of the group after the other.
-//
-// thread -> data: strips of 4 neighbouring steps, TILE / THREADS of them. The barriers: sources have arrived before
-// anyone reads them; an image of the results is whole before its rows leave, with neighbouring lanes side by side.
-template <class P>
-__global__ void __launch_bounds__(P::THREADS, 512 / P::THREADS) depthwise(
-    DepthwiseArguments<typename P::Scalar> arguments) {
-  extern __shared__ float4 depthwise_shared[];
-  depthwise_block<P>(arguments, reinterpret_cast<typename P::Sum*>(depthwise_shared));
-}
-
+// The kernel is in depthwise_strip.cuh. A block stages the gradients that a tile of inputs meets as they lie, whatever
+// the stride, one output channel of the group after the other.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes) {
   return 0;
@@ -51,6 +41,6 @@ template <class Layer, class Tune>
 cudaError_t grad_input(Layer, Sizes sizes, const typename Layer::scalar* grad_output,
                        const typename Layer::scalar* weight, typename Layer::scalar* grad_input_out, void*,
                        cudaStream_t stream) {
-  using P = DepthwisePlan<false, Layer, Tune>;
-  return launch_depthwise<P>(depthwise<P>, sizes, grad_output, weight, nullptr, grad_input_out, stream);
+  return launch_depthwise<DepthwisePlan<false, Layer, Tune>>(sizes, grad_output, weight, nullptr, grad_input_out,
+                                                             stream);
 }

@@ -68,35 +68,11 @@ smem_bytes    = "4 * (weight_floats + STAGES * input_floats + image_floats)"
 */
 #include "common/strip_block.cuh"
 
-template <class C>
-__global__ void __launch_bounds__(256) pack_weights(const typename C::Scalar* __restrict__ weight,
-                                                    float* __restrict__ packed) {
-  if constexpr (C::HALVES) {
-    pack_half_weights<C>(weight, packed);
-  } else {
-    pack_strip_weights<C>(weight, packed);
-  }
-}
-
-// Against shared_weight_tiling:
-// - The sums are matrix products on tensor cores (TF32; tf32x3 adds the products with the rounding errors; fp16 and
-//   bf16 take pairs of channels and stay 16 bits wide in shared memory, strip_halves.cuh): channels of
-//   the input x positions, over channels of the output and taps.
-// - grad_output comes by cp.async, some steps ahead, row by row and whole, and serves every tap along W from shared
-//   memory; with a stride the lanes pick their elements there, where that costs nothing. Taps along H share the rows
-//   too when the stride there is 1; else each stages the rows that it meets.
-// - Weights are rounded and turned into fragment order once, by pack_weights.
-//
-// thread -> data: a warp has FRAGMENTS_M x 16 channels and 8 x STRIP positions; a lane sums STRIP neighbours.
-// Blocks are persistent: cell (group, channel tile) = block % cells, tiles of positions in turn. For the barriers see
-// strip_block.cuh. Bytes: grad_output crosses to the SM once per channel tile and tap along D (and H, with a stride
-// there); weights stay in shared memory or L1.
-template <class C>
-__global__ void __launch_bounds__(C::THREADS, C::BLOCKS) implicit_gemm_mma(StripArgumentsOf<C> arguments) {
-  extern __shared__ __align__(16) float shared[];
-  strip_block<C>(arguments, shared);
-}
-
+// The kernel is in strip_block.cuh. grad_output is staged row by row and whole; with a stride the lanes pick their
+// elements there, where that costs nothing. Taps along H share the rows too when the stride there is 1; else each
+// stages the rows that it meets.
+// Bytes: grad_output crosses to the SM once per channel tile and tap along D (and H, with a stride there); weights stay
+// in shared memory or L1.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes sizes) {
   return strip_workspace<StripConfig<false, Layer, Tune>>(sizes);
@@ -106,7 +82,6 @@ template <class Layer, class Tune>
 cudaError_t grad_input(Layer, Sizes sizes, const typename Layer::scalar* grad_output,
                        const typename Layer::scalar* weight, typename Layer::scalar* grad_input_out, void* workspace,
                        cudaStream_t stream) {
-  using C = StripConfig<false, Layer, Tune>;
-  return launch_strips<C>(pack_weights<C>, implicit_gemm_mma<C>, sizes, grad_output, weight, nullptr,
-                          grad_input_out, workspace, stream);
+  return launch_strips<StripConfig<false, Layer, Tune>>(sizes, grad_output, weight, nullptr, grad_input_out, workspace,
+                                                        stream);
 }

@@ -39,28 +39,9 @@ smem_bytes = "max(1024 * STAGE_KB, 4 * STAGES * least, 4 * image) + 8 * tile"
 */
 #include "common/fma_strip.cuh"
 
-template <class P>
-__global__ void __launch_bounds__(256) pack_weights(const typename P::Scalar* __restrict__ weight,
-                                                    typename P::Sum* __restrict__ packed) {
-  fma_pack<P>(weight, packed);
-}
-
-// Forward's variant of this name with the roles of the channels exchanged. The other difference: with a stride, every
-// tap meets every input position, but in grad_output the positions of neighbouring steps lie a stride apart. Either
-// it is staged as planes, one for each residue along W that a tap meets, and within a plane every layer has stride 1;
-// or as it lies, in wide copies, and a thread's window is longer.
-//
-// thread -> data: warp (channels, positions); a lane has STRIPS runs of 4 inputs and MC channels (fma_plan.cuh). A
-// block has a few rows of one plane and walks over the tap rows (kd, kh) that meet them.
-// The barrier of a step: its copies have arrived for all, and everyone has left the stage that the next copies
-// overwrite.
-template <class P>
-__global__ void __launch_bounds__(P::THREADS, P::BLOCKS) register_blocked(
-    FmaArguments<typename P::Scalar, typename P::Sum> arguments) {
-  extern __shared__ float4 register_blocked_shared[];
-  fma_strip_block<P>(arguments, reinterpret_cast<typename P::Sum*>(register_blocked_shared));
-}
-
+// The kernel is in fma_strip.cuh. With a stride, every tap meets every input position, but in grad_output the positions
+// of neighbouring steps lie a stride apart. Either it is staged as planes, one for each residue along W that a tap
+// meets, and within a plane every layer has stride 1; or as it lies, in wide copies, and a thread's window is longer.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes) {
   return fma_strip_workspace<FmaPlan<false, Layer, Tune, Tune::PLANES>>();
@@ -70,7 +51,6 @@ template <class Layer, class Tune>
 cudaError_t grad_input(Layer, Sizes sizes, const typename Layer::scalar* grad_output,
                        const typename Layer::scalar* weight, typename Layer::scalar* grad_input_out, void* workspace,
                        cudaStream_t stream) {
-  using P = FmaPlan<false, Layer, Tune, Tune::PLANES>;
-  return launch_fma_strip<P>(pack_weights<P>, register_blocked<P>, sizes, grad_output, weight, nullptr, grad_input_out,
-                             workspace, stream);
+  return launch_fma_strip<FmaPlan<false, Layer, Tune, Tune::PLANES>>(sizes, grad_output, weight, nullptr,
+                                                                     grad_input_out, workspace, stream);
 }

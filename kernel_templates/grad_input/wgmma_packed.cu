@@ -44,32 +44,16 @@ weight_elements = "parts * layer.groups * ceil_div(channels, tile) * tile * laye
 */
 #include "common/packed_products.cuh"
 
-// Against naive_gather:
-// - Tensor cores multiply 64 x N tiles of channels and positions straight out of shared memory. They want the summed
-//   index contiguous, 16 bytes of channels to a position: pack_source turns the grad so once, rounds it to TF32 on
-//   the way and writes the zeros around it. A tap is then a shift of a descriptor's start address by whole positions.
-// - A warp fills a ring of patches with bulk copies; the other warps issue nothing but wgmma until their sums are done.
-// - A patch with its halo is staged once for a chunk of channels and serves all taps of H and W; taps of D restage it.
-//
-// warpgroup -> data: RUNS runs of RUN positions, for one tile of channels; block: CONSUMERS warpgroups, neighbouring
-// runs. Who waits for whom: packed_products.cuh.
-// Bytes: the grad is read once, written once packed and read about once more; the result is written once.
-template <class Plan>
-__global__ void __launch_bounds__(Plan::THREADS, Plan::BLOCKS) wgmma_packed(
-    PackedGeometry geometry, PackAhead<Plan> ahead, const char* __restrict__ source, const char* __restrict__ weights,
-    const typename Plan::Scalar* __restrict__ bias, typename Plan::Scalar* __restrict__ result) {
-  packed_products<Plan>(geometry, ahead, source, weights, bias, result);
-}
-
+// The kernel is in packed_products.cuh; what it packs is the gradient.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes sizes) {
   return packed_workspace<PackedPlan<Layer, Tune, false>>(sizes);
 }
 
 template <class Layer, class Tune>
-cudaError_t grad_input(Layer, Sizes sizes, const typename Layer::scalar* grad_output, const typename Layer::scalar* weight,
-                    typename Layer::scalar* grad_input_out, void* workspace,
-                    cudaStream_t stream) {
-  using Plan = PackedPlan<Layer, Tune, false>;
-  return packed_launch<Plan>(&wgmma_packed<Plan>, sizes, grad_output, weight, static_cast<const typename Layer::scalar*>(nullptr), grad_input_out, workspace, stream);
+cudaError_t grad_input(Layer, Sizes sizes, const typename Layer::scalar* grad_output,
+                       const typename Layer::scalar* weight, typename Layer::scalar* grad_input_out, void* workspace,
+                       cudaStream_t stream) {
+  return packed_launch<PackedPlan<Layer, Tune, false>>(sizes, grad_output, weight, nullptr, grad_input_out, workspace,
+                                                       stream);
 }

@@ -31,32 +31,16 @@ smem_bytes   = "other_bytes + 2 * stages * stage_bytes"
 */
 #include "common/ping_pong_products.cuh"
 
-// Against wgmma_packed:
-// - The gradient goes from global memory through registers of the producers, which round it once, into the layout that
-//   tensor cores read: nothing is written and read again. Worth it where one load serves few taps, that is along W only.
-// - All weights of a channel tile stay in shared memory.
-// - Each consumer has a ring of its own and takes every second tile: one stores while the other multiplies.
-//
-// consumer -> data: 128 channels of 128 positions or 64 of 256, less the halo. Who waits for whom:
-// ping_pong_products.cuh. Bytes: gradient once for each channel tile, result once, in whole rows of sectors.
-template <class Plan, bool paired>
-__global__ void __launch_bounds__(Plan::THREADS, 1) wgmma_ping_pong(
-    PingPongGeometry geometry, const float* __restrict__ source, const char* __restrict__ weights,
-    const float* __restrict__ bias, float* __restrict__ result) {
-  ping_pong_products<Plan, paired>(geometry, source, weights, bias, result);
-}
-
+// The kernel is in ping_pong_products.cuh; what it stages is the gradient.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes) {
-  using Plan = PingPongPlan<Layer, Tune, false>;
-  return 1LL * Plan::GROUPS * Plan::CHANNEL_TILES * Plan::WEIGHT_BYTES;
+  return ping_pong_workspace<PingPongPlan<Layer, Tune, false>>();
 }
 
 template <class Layer, class Tune>
-cudaError_t grad_input(Layer, Sizes sizes, const typename Layer::scalar* grad_output, const typename Layer::scalar* weight,
-                    typename Layer::scalar* grad_input_out, void* workspace,
-                    cudaStream_t stream) {
-  using Plan = PingPongPlan<Layer, Tune, false>;
-  return ping_pong_launch<Plan>(&wgmma_ping_pong<Plan, true>, &wgmma_ping_pong<Plan, false>, sizes, grad_output, weight, nullptr,
-                                grad_input_out, workspace, stream);
+cudaError_t grad_input(Layer, Sizes sizes, const typename Layer::scalar* grad_output,
+                       const typename Layer::scalar* weight, typename Layer::scalar* grad_input_out, void* workspace,
+                       cudaStream_t stream) {
+  return ping_pong_launch<PingPongPlan<Layer, Tune, false>>(sizes, grad_output, weight, nullptr, grad_input_out,
+                                                            workspace, stream);
 }

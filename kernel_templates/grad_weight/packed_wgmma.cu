@@ -50,10 +50,10 @@ v_chunks = "slabs * ceil_div(block_slabs, slabs)"
 stage_bytes = "32 * planes * (u_tiles * STRIP * min(64, 8 * ceil_div(cu, 8)) + v_chunks * (STRIP + halo) * v_channels)"
 smem_bytes = "232448"
 */
-#include "common/grad_bias.cuh"
 #include "common/strip_pack.cuh"
 #include "common/strip_products.cuh"
 #include "common/strip_reduce.cuh"
+#include "common/weight_launch.cuh"
 
 // Asks for all that a stage holds of a tile; `full` counts the bytes. One thread calls it.
 template <class Layer, class Tune>
@@ -162,8 +162,7 @@ struct PackedWgmma {
   long long tiles;
   int shares;
   explicit PackedWgmma(const Sizes& sizes) : packed(sizes), tiles(packed.u_rows * packed.row_tiles) {
-    const long long wanted = Tune::BLOCKS / Plan::TILES;
-    shares = int(wanted < 1 || tiles < 1 ? 1 : wanted < tiles ? wanted : tiles);
+    shares = share_count(Tune::BLOCKS / Plan::TILES, tiles);
   }
   long long partial_bytes() const { return 16LL * shares * Plan::SLOT; }
 };
@@ -171,9 +170,7 @@ struct PackedWgmma {
 template <class Layer, class Tune>
 long long grad_weight_workspace(Layer layer, Sizes sizes) {
   const PackedWgmma<Layer, Tune> plan(sizes);
-  const long long bytes = plan.packed.u_bytes + plan.packed.v_bytes + plan.partial_bytes();
-  const long long bias = grad_bias_workspace(layer, sizes);
-  return bytes > bias ? bytes : bias;
+  return or_grad_bias(plan.packed.u_bytes + plan.packed.v_bytes + plan.partial_bytes(), layer, sizes);
 }
 
 template <class Layer, class Tune>

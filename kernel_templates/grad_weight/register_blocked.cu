@@ -23,8 +23,8 @@ smem_bytes = "1024 * SHARED_KB + 16"
 */
 #include "common/fma_weight_reduce.cuh"
 #include "common/fma_weight_stage.cuh"
-#include "common/grad_bias.cuh"
 #include "common/pack.cuh"
+#include "common/weight_launch.cuh"
 
 // Against shared_weight_tiling: gy is not staged once for each tap. A tile is TILE neighbouring positions of one row
 // of the input; for each of its tap rows (kd, kh) the block stages the row of gy that it meets, de-interleaved by the
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(FmaWeightPlan<Layer, Tune, FIRST>::THREADS,
   const int x_own = (wm * LX * A + lx) * Plan::X_PITCH;
   const int gy_own = Plan::M * Plan::X_PITCH + ((tr * Plan::WN + wn) * LY * B + ly) * Plan::GY_PITCH;
 
-  FmaWeightPlace next(begin, sizes, Plan::TILE);
+  TilePlace next(begin, sizes, Plan::TILE);
   int* const strips_of = reinterpret_cast<int*>(shared + STAGES * Plan::STAGE);  // that a stage's tile really has
   const auto copy_next = [&](int stage) {
     if (threadIdx.x == 0) strips_of[stage] = ceil_div(min(Plan::TILE, sizes.in_w - next.w), 4);
@@ -148,28 +148,17 @@ __global__ void __launch_bounds__(FmaWeightPlan<Layer, Tune, FIRST>::THREADS,
 template <class Layer, class Tune, int FIRST>
 struct RegisterBlockedLaunch {
   using Plan = FmaWeightPlan<Layer, Tune, FIRST>;
-  static constexpr int NEXT = Plan::Group::END;
   using Scalar = typename Layer::scalar;
 
-  static long long tiles(const Sizes& sizes) {
-    return sizes.batch * sizes.in_d * sizes.in_h * ceil_div(sizes.in_w, Plan::TILE);
-  }
+  static long long tiles(const Sizes& sizes) { return input_tiles(sizes, Plan::TILE); }
   // At least so many that no sum has more than TERMS_PER_SUM terms.
   static int shares(const Sizes& sizes) {
     const long long most = tiles(sizes), needed = ceil_div(most * Plan::TILE / (Plan::LP * Plan::WP), TERMS_PER_SUM);
     long long wanted = Tune::SHARES / Plan::TILES;
     if (wanted < needed) wanted = needed;
-    return int(wanted < 1 || most < 1 ? 1 : wanted < most ? wanted : most);
+    return share_count(wanted, most);
   }
-  static long long workspace(const Sizes& sizes) {
-    const long long own = 4LL * shares(sizes) * Plan::WP * Plan::RESULTS;
-    if constexpr (NEXT < Layer::kernel_w) {
-      const long long others = RegisterBlockedLaunch<Layer, Tune, NEXT>::workspace(sizes);
-      return own > others ? own : others;
-    }
-    return own;
-  }
-  // One group of taps after the other, each through the same workspace.
+  static long long workspace(const Sizes& sizes) { return 4LL * shares(sizes) * Plan::WP * Plan::RESULTS; }
   static cudaError_t run(const Sizes& sizes, const Scalar* input, const Scalar* grad_output, Scalar* grad_weight,
                          void* workspace, cudaStream_t stream) {
     const auto kernel = register_blocked<Layer, Tune, FIRST>;
@@ -184,27 +173,19 @@ struct RegisterBlockedLaunch {
     if (const cudaError_t error = cudaGetLastError()) return error;
     fma_add_slots<Layer, Plan, FIRST><<<unsigned(ceil_div(Plan::RESULTS, 32)), 256, 0, stream>>>(
         partials, 1LL * parts * Plan::WP, grad_weight);
-    if (const cudaError_t error = cudaGetLastError()) return error;
-    if constexpr (NEXT < Layer::kernel_w)
-      return RegisterBlockedLaunch<Layer, Tune, NEXT>::run(sizes, input, grad_output, grad_weight, workspace, stream);
-    return cudaSuccess;
+    return cudaGetLastError();
   }
 };
 
 template <class Layer, class Tune>
 long long grad_weight_workspace(Layer layer, Sizes sizes) {
-  const long long bytes = RegisterBlockedLaunch<Layer, Tune, 0>::workspace(sizes);
-  const long long bias = grad_bias_workspace(layer, sizes);
-  return bytes > bias ? bytes : bias;
+  return or_grad_bias(TapGroupsInTurn<RegisterBlockedLaunch, Layer, Tune>::workspace(sizes), layer, sizes);
 }
 
 template <class Layer, class Tune>
 cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* input,
                         const typename Layer::scalar* grad_output, typename Layer::scalar* grad_weight_out,
                         typename Layer::scalar* grad_bias, void* workspace, cudaStream_t stream) {
-  if (sizes.in_w > 1 << 29 || sizes.out_w > 1 << 29) return cudaErrorInvalidValue;  // columns are counted in int
-  if (const cudaError_t error =
-          RegisterBlockedLaunch<Layer, Tune, 0>::run(sizes, input, grad_output, grad_weight_out, workspace, stream))
-    return error;
-  return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
+  return launch_tap_groups<RegisterBlockedLaunch, Layer, Tune>(layer, sizes, input, grad_output, grad_weight_out,
+                                                               grad_bias, workspace, stream);
 }

@@ -22,17 +22,11 @@ BLOCKS    = {values = [132, 264, 396, 528], default = 264, help = "about so many
 [derived]
 smem_bytes = "1024 * SHARED_KB"
 */
-#include "common/grad_bias.cuh"
 #include "common/split_mma_multiply.cuh"
 #include "common/split_mma_reduce.cuh"
 #include "common/split_mma_stage.cuh"
-
-// A place in the input where a tile begins; tiles are counted along h, then w, d, n: neighbouring rows of the input
-// meet the same rows of gy, which are then still in L2.
-struct TilePlace {
-  long long n;
-  int d, h, w;
-};
+#include "common/tile_place.cuh"
+#include "common/weight_launch.cuh"
 
 // Against shared_weight_tiling: tensor cores multiply, and nothing is staged once per tap. A tile is TILE neighbouring
 // positions of one row of the input; for each of its tap rows (kd, kh) the block stages the row of gy that it meets,
@@ -68,33 +62,15 @@ __global__ void __launch_bounds__(SplitMmaPlan<Layer, Tune, FIRST>::THREADS) spl
 
   const long long in_plane = 1LL * sizes.in_d * sizes.in_h * sizes.in_w;
   const long long out_plane = 1LL * sizes.out_d * sizes.out_h * sizes.out_w;
-  const int row_tiles = ceil_div(sizes.in_w, TILE);
-  TilePlace next;  // the next tile to be copied
-  {
-    const long long column = begin / sizes.in_h, slice = column / row_tiles;
-    next = {slice / sizes.in_d, int(slice % sizes.in_d), int(begin % sizes.in_h), int(column % row_tiles) * TILE};
-  }
-
+  TilePlace next(begin, sizes, TILE);  // the next tile to be copied
   const auto copy_next = [&](int stage) {
     Scalar* to = shared + stage * STAGE;
-    RowSource<Scalar> x;
-    x.row = input + (next.n * Layer::in_channels + group * Plan::CI + m0) * in_plane +
-            (1LL * next.d * sizes.in_h + next.h) * sizes.in_w;
-    x.plane = in_plane, x.channels = Plan::CI - m0, x.first = next.w, x.length = sizes.in_w;
+    const auto x = input_row<Layer, Plan>(input, next, sizes, in_plane, group, m0);
     copy_rows<THREADS, Plan::M, TILE, X_PITCH, 1>(to, x, x_width);
     to += Plan::M * X_PITCH;
 #pragma unroll 1
     for (int r = 0; r < TR; ++r, to += Plan::N * GY_PITCH) {
-      const int kd = (tap_row0 + r) / Layer::kernel_h, kh = (tap_row0 + r) % Layer::kernel_h;
-      const long long od = 1LL * next.d * Layer::stride_d + 1LL * kd * Layer::dilation_d - Layer::padding_d;
-      const long long oh = 1LL * next.h * Layer::stride_h + 1LL * kh * Layer::dilation_h - Layer::padding_h;
-      const bool there = tap_row0 + r < Plan::ROWS && od >= 0 && od < sizes.out_d && oh >= 0 && oh < sizes.out_h;
-      RowSource<Scalar> gy;
-      gy.row = grad_output;
-      if (there)
-        gy.row += (next.n * Layer::out_channels + group * Plan::CO + n0) * out_plane +
-                  (od * sizes.out_h + oh) * sizes.out_w;
-      gy.plane = out_plane, gy.channels = there ? Plan::CO - n0 : 0, gy.length = sizes.out_w;
+      auto gy = gy_row<Layer, Plan>(grad_output, next, sizes, out_plane, group, n0, tap_row0 + r);
       const_loop<0, Group::PLANES>([&](auto plane) {
         constexpr int P = decltype(plane)::value;
         gy.first = (next.w + Group::low(P)) * Layer::stride_w + Group::residue(P);
@@ -105,13 +81,7 @@ __global__ void __launch_bounds__(SplitMmaPlan<Layer, Tune, FIRST>::THREADS) spl
           copy_rows<THREADS, Plan::N, Group::halo(P), GY_PITCH, Layer::stride_w>(at + TILE, gy, gy_width);
       });
     }
-    if (++next.h < sizes.in_h) return;
-    next.h = 0;
-    if ((next.w += TILE) < sizes.in_w) return;
-    next.w = 0;
-    if (++next.d < sizes.in_d) return;
-    next.d = 0;
-    ++next.n;
+    next.next(sizes, TILE);
   };
   const auto round_stage = [&](int stage) {
     if constexpr (ROUNDS) {
@@ -209,25 +179,11 @@ __global__ void __launch_bounds__(SplitMmaPlan<Layer, Tune, FIRST>::THREADS) spl
 template <class Layer, class Tune, int FIRST>
 struct SplitMmaLaunch {
   using Plan = SplitMmaPlan<Layer, Tune, FIRST>;
-  static constexpr int NEXT = Plan::Group::END;
   using Scalar = typename Layer::scalar;
 
-  static long long tiles(const Sizes& sizes) {
-    return sizes.batch * sizes.in_d * sizes.in_h * ceil_div(sizes.in_w, Plan::TILE);
-  }
-  static int shares(const Sizes& sizes) {
-    const long long wanted = Tune::BLOCKS / Plan::TILES, most = tiles(sizes);
-    return int(wanted < 1 || most < 1 ? 1 : wanted < most ? wanted : most);
-  }
-  static long long workspace(const Sizes& sizes) {
-    const long long own = 16LL * shares(sizes) * Plan::PS * Plan::SLOT;
-    if constexpr (NEXT < Layer::kernel_w) {
-      const long long others = SplitMmaLaunch<Layer, Tune, NEXT>::workspace(sizes);
-      return own > others ? own : others;
-    }
-    return own;
-  }
-  // One group of taps after the other, each through the same workspace.
+  static long long tiles(const Sizes& sizes) { return input_tiles(sizes, Plan::TILE); }
+  static int shares(const Sizes& sizes) { return share_count(Tune::BLOCKS / Plan::TILES, tiles(sizes)); }
+  static long long workspace(const Sizes& sizes) { return 16LL * shares(sizes) * Plan::PS * Plan::SLOT; }
   static cudaError_t run(const Sizes& sizes, const Scalar* input, const Scalar* grad_output, Scalar* grad_weight,
                          void* workspace, cudaStream_t stream) {
     const auto kernel = split_mma<Layer, Tune, FIRST>;
@@ -242,26 +198,19 @@ struct SplitMmaLaunch {
     if (const cudaError_t error = cudaGetLastError()) return error;
     split_mma_reduce<Layer, Plan, FIRST><<<unsigned(Plan::SLOT / 32), 256, 0, stream>>>(
         partials, 1LL * parts * Plan::PS, grad_weight);
-    if (const cudaError_t error = cudaGetLastError()) return error;
-    if constexpr (NEXT < Layer::kernel_w)
-      return SplitMmaLaunch<Layer, Tune, NEXT>::run(sizes, input, grad_output, grad_weight, workspace, stream);
-    return cudaSuccess;
+    return cudaGetLastError();
   }
 };
 
 template <class Layer, class Tune>
 long long grad_weight_workspace(Layer layer, Sizes sizes) {
-  const long long bytes = SplitMmaLaunch<Layer, Tune, 0>::workspace(sizes), bias = grad_bias_workspace(layer, sizes);
-  return bytes > bias ? bytes : bias;
+  return or_grad_bias(TapGroupsInTurn<SplitMmaLaunch, Layer, Tune>::workspace(sizes), layer, sizes);
 }
 
 template <class Layer, class Tune>
 cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* input,
                         const typename Layer::scalar* grad_output, typename Layer::scalar* grad_weight_out,
                         typename Layer::scalar* grad_bias, void* workspace, cudaStream_t stream) {
-  if (sizes.in_w > 1 << 29 || sizes.out_w > 1 << 29) return cudaErrorInvalidValue;  // columns are counted in int
-  if (const cudaError_t error =
-          SplitMmaLaunch<Layer, Tune, 0>::run(sizes, input, grad_output, grad_weight_out, workspace, stream))
-    return error;
-  return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
+  return launch_tap_groups<SplitMmaLaunch, Layer, Tune>(layer, sizes, input, grad_output, grad_weight_out, grad_bias,
+                                                        workspace, stream);
 }

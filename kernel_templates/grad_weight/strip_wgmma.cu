@@ -94,10 +94,10 @@ own_registers = "max(entry, sums)"
 copy_registers = "(entry * (4 * consumers + copy_warps) - 4 * consumers * own_registers) // copy_warps // 8 * 8"
 smem_bytes = "232448"
 */
-#include "common/grad_bias.cuh"
 #include "common/rolling_products.cuh"
 #include "common/rolling_reduce.cuh"
 #include "common/strip_stage.cuh"
+#include "common/weight_launch.cuh"
 
 template <class Layer, class Tune>
 struct StripWgmmaShape {
@@ -190,16 +190,13 @@ struct StripWgmma {
       : row_tiles(ceil_div(Plan::U_IS_GY ? s.out_w : s.in_w, Plan::TILE)),
         tiles(s.batch * (Plan::U_IS_GY ? s.out_d : s.in_d) * ceil_div(Plan::U_IS_GY ? s.out_h : s.in_h, Plan::PAIR) *
               row_tiles) {
-    const long long wanted = Tune::BLOCKS / Plan::TILES;
-    shares = int(wanted < 1 || tiles < 1 ? 1 : wanted < tiles ? wanted : tiles);
+    shares = share_count(Tune::BLOCKS / Plan::TILES, tiles);
   }
 };
 
 template <class Layer, class Tune>
 long long grad_weight_workspace(Layer layer, Sizes sizes) {
-  const long long bytes = 16LL * StripWgmma<Layer, Tune>(sizes).shares * RollingPlan<Layer, Tune>::SLOT;
-  const long long bias = grad_bias_workspace(layer, sizes);
-  return bytes > bias ? bytes : bias;
+  return or_grad_bias(16LL * StripWgmma<Layer, Tune>(sizes).shares * RollingPlan<Layer, Tune>::SLOT, layer, sizes);
 }
 
 template <class Layer, class Tune>

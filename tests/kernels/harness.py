@@ -75,10 +75,11 @@ def build_emulated(candidates: Sequence[Candidate], folder: Path, *, flags: Sequ
 
 
 def run(library: Library, one: Candidate, workload: Workload, *, order: int | str = 1, values: str = "integers",
-        want_grad_bias: bool = True) -> Outcome:
+        want_grad_bias: bool = True, result_shift: int = 0) -> Outcome:
     """One launch, threads in that order; results poisoned and guarded; compared with the float64 truth.
 
     `values`: "integers" (sums are exact: the result is the truth rounded once, bit for bit) or "floats".
+    `result_shift`: bytes by which results begin behind a multiple of 64.
     """
     inputs, truth, magnitude = tensors(replace(workload, memory_format="contiguous"), values)
     names = ARGUMENTS[one.direction]
@@ -93,7 +94,8 @@ def run(library: Library, one: Candidate, workload: Workload, *, order: int | st
     if not (workload.layer.bias and want_grad_bias):
         skipped.add("grad_bias")
     dtype = getattr(torch, workload.dtype)
-    guarded = {n: _Guarded(truth[n].numel() * dtype.itemsize) for n in names if n in _RESULTS and n not in skipped}
+    guarded = {n: _Guarded(truth[n].numel() * dtype.itemsize, result_shift)
+               for n in names if n in _RESULTS and n not in skipped}
     workspace = _Guarded(workspace_bytes)
     given = {n: inputs[n].clone() for n in names if n not in _RESULTS and n not in skipped}
 
@@ -158,23 +160,23 @@ def _truth(layer: ConvTranspose, inputs: dict[str, torch.Tensor]) -> dict[str, t
 class _Guarded:
     """`size` poisoned bytes between two guard zones of another NaN."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, shift: int = 0) -> None:
+        self.size, self.front = size, _GUARD + shift
         # A signalling NaN in float32: what a kernel makes of poison and writes there is a quiet one, and shows.
-        self._zone = torch.tensor([0x7FA5C0DE], dtype=torch.int32).repeat(_GUARD // 4).view(torch.uint8)
-        self.bytes = torch.full((size + 2 * _GUARD,), _POISON, dtype=torch.uint8)
-        self.bytes[:_GUARD] = self._zone
-        self.bytes[_GUARD + size:] = self._zone
-        self.address = self.bytes.data_ptr() + _GUARD
+        self._zone = torch.tensor([0x7FA5C0DE], dtype=torch.int32).repeat(self.front // 4).view(torch.uint8)
+        self.bytes = torch.full((size + 2 * self.front,), _POISON, dtype=torch.uint8)
+        self.bytes[:self.front] = self._zone
+        self.bytes[self.front + size:] = self._zone
+        self.address = self.bytes.data_ptr() + self.front
 
     def guards_whole(self) -> bool:
-        return bool((self.bytes[:_GUARD] == self._zone).all() and (self.bytes[_GUARD + self.size:] == self._zone).all())
+        return bool((self.bytes[:self.front] == self._zone).all() and (self.bytes[self.front + self.size:] == self._zone).all())
 
     def elements(self, dtype: torch.dtype) -> torch.Tensor:
-        return self.bytes[_GUARD:_GUARD + self.size].view(dtype)
+        return self.bytes[self.front:self.front + self.size].view(dtype)
 
     def unwritten(self, itemsize: int) -> torch.Tensor:
-        return (self.bytes[_GUARD:_GUARD + self.size].view(-1, itemsize) == _POISON).all(1)
+        return (self.bytes[self.front:self.front + self.size].view(-1, itemsize) == _POISON).all(1)
 
 
 def _compare(name: str, zone: _Guarded, truth: torch.Tensor, magnitude: torch.Tensor, dtype_name: str,
