@@ -15,22 +15,15 @@ struct DepthwiseArguments {
   unsigned by_pieces;  // of a staged row
 };
 
-// Against register_blocked: there is nothing to sum but taps, so bytes rule. A block stages the rows of one source
-// plane that a tile of steps meets, for all tap rows at once and without a pipeline (several blocks share a
-// multiprocessor). Small planes share a block.
-//
-// thread -> data: strips of 4 neighbouring steps, TILE / THREADS of them. The barriers: sources have arrived before
-// anyone reads them; an image of the results is whole before its rows leave, with neighbouring lanes side by side.
 template <class P>
-__global__ void __launch_bounds__(P::THREADS, 512 / P::THREADS) depthwise(DepthwiseArguments<typename P::Scalar> a) {
+__device__ __forceinline__ void depthwise_block(const DepthwiseArguments<typename P::Scalar>& a,
+                                                typename P::Sum* shared) {
   using Scalar = typename P::Scalar;
   using Sum = typename P::Sum;
   using Row = typename P::Row;
   using D = typename P::D;
   using H = typename P::H;
   using W = typename P::W;
-  extern __shared__ float4 depthwise_shared[];
-  Sum* const shared = reinterpret_cast<Sum*>(depthwise_shared);
   constexpr int THREADS = P::THREADS, TAPS = W::TAPS, EACH = 4 * W::OUT_STEP;
   const DepthwiseTile& t = a.tile;
 
@@ -168,6 +161,19 @@ __global__ void __launch_bounds__(P::THREADS, 512 / P::THREADS) depthwise(Depthw
         }
       }
   }
+}
+
+// Against register_blocked: there is nothing to sum but taps, so bytes rule. A block stages the rows of one source
+// plane that a tile of steps meets, for all tap rows at once and without a pipeline (several blocks share a
+// multiprocessor). Small planes share a block.
+//
+// thread -> data: strips of 4 neighbouring steps, TILE / THREADS of them. The barriers: sources have arrived before
+// anyone reads them; an image of the results is whole before its rows leave, with neighbouring lanes side by side.
+template <class P>
+__global__ void __launch_bounds__(P::THREADS, 512 / P::THREADS) depthwise(
+    DepthwiseArguments<typename P::Scalar> arguments) {
+  extern __shared__ float4 depthwise_shared[];
+  depthwise_block<P>(arguments, reinterpret_cast<typename P::Sum*>(depthwise_shared));
 }
 
 // `bias` is not read by grad_input, nor where the layer has none.

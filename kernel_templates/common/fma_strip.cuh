@@ -78,24 +78,12 @@ struct FmaBlockPlace {
   }
 };
 
-// Against shared_weight_tiling:
-// - The source too comes through shared memory, by cp.async some steps ahead of its use; a thread loads a window of it
-//   into registers, 16 bytes at a time, and all taps of a kernel row are shifts within that window.
-// - Weights are turned once, by pack_for_fma, so that a warp gets those of all its channels with a load or two.
-// - Rows leave as whole pieces, neighbouring lanes side by side.
-//
-// thread -> data: warp (channels, positions); a lane has STRIPS runs of 4 steps and MC channels (fma_plan.cuh). A block
-// has a few rows of steps of one plane; it walks over the tap rows (kd, kh) that meet them.
-// The barrier of a step: its copies have arrived for all, and everyone has left the stage that the next copies
-// overwrite.
 template <class P>
-__global__ void __launch_bounds__(P::THREADS, P::BLOCKS) register_blocked(
-    FmaArguments<typename P::Scalar, typename P::Sum> a) {
+__device__ __forceinline__ void fma_strip_block(const FmaArguments<typename P::Scalar, typename P::Sum>& a,
+                                                typename P::Sum* shared) {
   using Scalar = typename P::Scalar;
   using Sum = typename P::Sum;
   using Row = typename P::Row;
-  extern __shared__ float4 register_blocked_shared[];
-  Sum* const shared = reinterpret_cast<Sum*>(register_blocked_shared);
   constexpr int MC = P::MC, STRIPS = P::STRIPS, STAGES = P::STAGES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = warp % P::WARPS_M, warp_n = warp / P::WARPS_M;
@@ -233,6 +221,23 @@ __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) register_blocked(
                                           out_volume, a.out_w, left - M0, bias, lane, steps > 0);
     });
   });
+}
+
+// Against shared_weight_tiling:
+// - The source too comes through shared memory, by cp.async some steps ahead of its use; a thread loads a window of it
+//   into registers, 16 bytes at a time, and all taps of a kernel row are shifts within that window.
+// - Weights are turned once, by pack_for_fma, so that a warp gets those of all its channels with a load or two.
+// - Rows leave as whole pieces, neighbouring lanes side by side.
+//
+// thread -> data: warp (channels, positions); a lane has STRIPS runs of 4 steps and MC channels (fma_plan.cuh). A block
+// has a few rows of steps of one plane; it walks over the tap rows (kd, kh) that meet them.
+// The barrier of a step: its copies have arrived for all, and everyone has left the stage that the next copies
+// overwrite.
+template <class P>
+__global__ void __launch_bounds__(P::THREADS, P::BLOCKS) register_blocked(
+    FmaArguments<typename P::Scalar, typename P::Sum> arguments) {
+  extern __shared__ float4 register_blocked_shared[];
+  fma_strip_block<P>(arguments, reinterpret_cast<typename P::Sum*>(register_blocked_shared));
 }
 
 template <class P>

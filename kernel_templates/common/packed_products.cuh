@@ -194,22 +194,14 @@ __device__ __forceinline__ void store_sums(const PackedGeometry& g, const Packed
   }
 }
 
-// Against naive_gather:
-// - Tensor cores multiply 64 x N tiles of channels and positions straight out of shared memory. They want the summed
-//   index contiguous, 16 bytes of channels to a position: pack_source turns the source so once, rounds it to TF32 on
-//   the way and writes the zeros around it. A tap is then a shift of a descriptor's start address by whole positions.
-// - A warp fills a ring of patches with bulk copies; the other warps issue nothing but wgmma until their sums are done.
-// - A patch with its halo is staged once for a chunk of channels and serves all taps of H and W; taps of D restage it.
-//
-// warpgroup -> data: RUNS runs of RUN positions, for one tile of channels; block: CONSUMERS warpgroups, neighbouring
-// runs. Tiles go to blocks in turn; a block keeps its channel tile and group.
+// Shared memory: resident weights, ring, staging of the warps, barriers.
 // The consumers wait for a full stage, multiply, and give back the stage before when its products are done; the
-// producing warp waits for empty stages. Shared memory: resident weights, ring, staging of the warps, barriers.
-// Bytes: the source is read once, written once packed and read about once more; the result is written once.
+// producing warp waits for empty stages. Tiles go to blocks in turn; a block keeps its channel tile and group.
 template <class Plan>
-__global__ void __launch_bounds__(Plan::THREADS, Plan::BLOCKS) wgmma_packed(
-    PackedGeometry g, PackAhead<Plan> ahead, const char* __restrict__ source, const char* __restrict__ weights,
-    const typename Plan::Scalar* __restrict__ bias, typename Plan::Scalar* __restrict__ result) {
+__device__ __forceinline__ void packed_products(const PackedGeometry& g, const PackAhead<Plan>& ahead, const char* source,
+                                                const char* weights,
+                                                const typename Plan::Scalar* __restrict__ bias,
+                                                typename Plan::Scalar* __restrict__ result) {
   extern __shared__ __align__(1024) unsigned char packed_memory[];
   const unsigned base = shared_address(packed_memory);
   const unsigned ring = base + (g.resident ? Plan::WEIGHT_BYTES : 0);
@@ -299,6 +291,23 @@ __global__ void __launch_bounds__(Plan::THREADS, Plan::BLOCKS) wgmma_packed(
       }
     }
   }
+}
+
+// Against naive_gather:
+// - Tensor cores multiply 64 x N tiles of channels and positions straight out of shared memory. They want the summed
+//   index contiguous, 16 bytes of channels to a position: pack_source turns the source so once, rounds it to TF32 on
+//   the way and writes the zeros around it. A tap is then a shift of a descriptor's start address by whole positions.
+// - A warp fills a ring of patches with bulk copies; the other warps issue nothing but wgmma until their sums are done.
+// - A patch with its halo is staged once for a chunk of channels and serves all taps of H and W; taps of D restage it.
+//
+// warpgroup -> data: RUNS runs of RUN positions, for one tile of channels; block: CONSUMERS warpgroups, neighbouring
+// runs. Who waits for whom: packed_products().
+// Bytes: the source is read once, written once packed and read about once more; the result is written once.
+template <class Plan>
+__global__ void __launch_bounds__(Plan::THREADS, Plan::BLOCKS) wgmma_packed(
+    PackedGeometry geometry, PackAhead<Plan> ahead, const char* __restrict__ source, const char* __restrict__ weights,
+    const typename Plan::Scalar* __restrict__ bias, typename Plan::Scalar* __restrict__ result) {
+  packed_products<Plan>(geometry, ahead, source, weights, bias, result);
 }
 
 // Packs both operands into the workspace and multiplies, slice by slice. `bias` is not read by grad_input, nor where

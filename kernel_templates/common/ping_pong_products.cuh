@@ -173,21 +173,11 @@ __device__ __forceinline__ void ping_pong_store(const PingPongGeometry& g, const
   }
 }
 
-// Against wgmma_packed:
-// - The source goes from global memory through registers of the producers, which round it once, into the layout that
-//   tensor cores read: nothing is written and read again. Worth it where one load serves few taps, that is along W
-//   only.
-// - All weights of a channel tile stay in shared memory.
-// - Each consumer has a ring of its own and takes every second tile: one stores while the other multiplies.
-//
-// consumer -> data: 128 channels of 128 positions or 64 of 256, less the halo. `paired`: pairs of source positions are
-// aligned. A producer waits for an empty stage of the ring, a consumer for a full one. Shared memory: all weights of
-// the block's channel tile, the rings of both consumers, staging of their warps, barriers.
-// Bytes: source once for each channel tile, result once, in whole rows of sectors.
+// Shared memory: all weights of the block's channel tile, the rings of both consumers, staging of their warps, barriers.
 template <class Plan, bool paired>
-__global__ void __launch_bounds__(Plan::THREADS, 1) wgmma_ping_pong(
-    PingPongGeometry g, const float* __restrict__ source, const char* __restrict__ weights,
-    const float* __restrict__ bias, float* __restrict__ result) {
+__device__ __forceinline__ void ping_pong_products(const PingPongGeometry& g, const float* __restrict__ source,
+                                                   const char* weights, const float* __restrict__ bias,
+                                                   float* __restrict__ result) {
   constexpr int R = Plan::RING;
   extern __shared__ __align__(1024) unsigned char ping_pong_memory[];
   const unsigned base = shared_address(ping_pong_memory), ring = base + Plan::WEIGHT_BYTES;
@@ -256,6 +246,22 @@ __global__ void __launch_bounds__(Plan::THREADS, 1) wgmma_ping_pong(
       t.advance(g), t.advance(g);
     }
   }
+}
+
+// Against wgmma_packed:
+// - The source goes from global memory through registers of the producers, which round it once, into the layout that
+//   tensor cores read: nothing is written and read again. Worth it where one load serves few taps: along W only.
+// - All weights of a channel tile stay in shared memory.
+// - Each consumer has a ring of its own and takes every second tile: one stores while the other multiplies.
+//
+// consumer -> data: 128 channels of 128 positions or 64 of 256, less the halo. A producer waits for an empty stage of
+// the ring, a consumer for a full one. `paired`: pairs of source positions are aligned.
+// Bytes: source once for each channel tile, result once, in whole rows of sectors.
+template <class Plan, bool paired>
+__global__ void __launch_bounds__(Plan::THREADS, 1) wgmma_ping_pong(
+    PingPongGeometry geometry, const float* __restrict__ source, const char* __restrict__ weights,
+    const float* __restrict__ bias, float* __restrict__ result) {
+  ping_pong_products<Plan, paired>(geometry, source, weights, bias, result);
 }
 
 // The packed weights.

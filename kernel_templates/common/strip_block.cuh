@@ -12,24 +12,15 @@ __global__ void __launch_bounds__(256) pack_fragments(const typename C::Scalar* 
   }
 }
 
-// Against shared_weight_tiling:
-// - The sums are matrix products on tensor cores (TF32; tf32x3 adds the products with the rounding errors; fp16 and
-//   bf16 take pairs of channels and stay 16 bits wide in shared memory, strip_halves.cuh): channels of the result x
-//   positions, over channels of the source and taps.
-// - The source comes by cp.async, STAGES - 1 steps ahead, and serves every tap along W from shared memory. Copies go on
-//   across tiles, while results are stored.
-// - Weights are rounded and turned into fragment order once, by pack_fragments.
-//
-// thread -> data: a warp has FRAGMENTS_M x 16 channels and 8 x STRIP positions; a lane sums STRIP neighbours.
-// Blocks are persistent: cell (group, channel tile) = block % cells, tiles of positions in turn.
+// Persistent: a block keeps its channel tile and walks over tiles of positions. Copies run STAGES - 1 steps ahead,
+// across tiles too, so that they go on while results are stored.
 // All threads meet once a step: after it the step's copies are there, and the buffer of the step before is free.
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, C::BLOCKS) implicit_gemm_mma(StripArgumentsOf<C> a) {
-  extern __shared__ __align__(16) float implicit_gemm_shared[];
+__device__ __forceinline__ void strip_block(const StripArgumentsOf<C>& a, float* shared) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = warp % C::WARPS_M, warp_n = warp / C::WARPS_M;
   const int cell = blockIdx.x % C::CELLS;
-  float* const weights = implicit_gemm_shared;
+  float* const weights = shared;
   using Scalar = typename C::Scalar;
   Scalar* const inputs = reinterpret_cast<Scalar*>(weights + C::WEIGHT_FLOATS);
   float* const image = reinterpret_cast<float*>(inputs + C::STAGES * C::INPUT_STAGE) + warp * 8 * C::IMAGE_PITCH;
@@ -102,6 +93,22 @@ __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) implicit_gemm_mma(Strip
     }
   }
   cp_async_wait<0>();
+}
+
+// Against shared_weight_tiling:
+// - The sums are matrix products on tensor cores (TF32; tf32x3 adds the products with the rounding errors; fp16 and
+//   bf16 take pairs of channels and stay 16 bits wide in shared memory, strip_halves.cuh): channels of the result x
+//   positions, over channels of the source and taps.
+// - The source comes by cp.async, some steps ahead, and serves every tap along W from shared memory.
+// - Weights are rounded and turned into fragment order once, by pack_fragments.
+//
+// thread -> data: a warp has FRAGMENTS_M x 16 channels and 8 x STRIP positions; a lane sums STRIP neighbours.
+// Blocks are persistent: cell (group, channel tile) = block % cells, tiles of positions in turn. For the barriers see
+// strip_block().
+template <class C>
+__global__ void __launch_bounds__(C::THREADS, C::BLOCKS) implicit_gemm_mma(StripArgumentsOf<C> arguments) {
+  extern __shared__ __align__(16) float implicit_gemm_shared[];
+  strip_block<C>(arguments, implicit_gemm_shared);
 }
 
 // The most of 8, 4, 2, 1 values, at most `most`, that divide both the row length and the address.
