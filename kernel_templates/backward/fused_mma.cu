@@ -38,7 +38,7 @@ room    = "max(most - one + 1, 0)"
 halo    = "4 * ceil_div((layer.kernel_w - 1) * layer.dilation_w // layer.stride_w + 4, 4)"
 pitch   = "min(layer.kernel_w, layer.stride_w) * (32 + halo) + 4"
 least_floats = "128 * taps * n * m + 36 * 64 * ceil_div(m, 2) + 16 * n * pitch"
-smem_bytes   = "1024 * SHARED_KB"
+smem_bytes   = "1024 * SHARED_KB + 16"
 */
 #include "common/fused_multiply.cuh"
 #include "common/fused_stage.cuh"
@@ -77,6 +77,12 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
   extern __shared__ float4 fused_mma_shared[];
   float* const x_ring = reinterpret_cast<float*>(fused_mma_shared) + Plan::WEIGHTS;
   float* const gy_ring = x_ring + Plan::X_SLOTS * Plan::X_SLOT;
+  const unsigned barrier = shared_address(fused_mma_shared) + Plan::BARRIER;
+  if (threadIdx.x == 0) {
+    mbarrier_init(barrier, THREADS);
+    mbarrier_init_done();
+  }
+  __syncthreads();
 
   const int group = blockIdx.x % Layer::groups, share = blockIdx.x / Layer::groups;
   const long long begin = tiles * share / shares, end = tiles * (share + 1) / shares;
@@ -162,7 +168,7 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
     if (steps > 0) round_step(0, 0, 0);
 #pragma unroll 1
     for (long long step = 0; step < steps; ++step) {
-      meet_from_anywhere<THREADS>();
+      meet_from_anywhere(barrier, int(step % 2));
       const auto copy_ahead = [&] {
         if (step + STAGES - 1 < steps) copy_next(stage == 0 ? STAGES - 1 : stage - 1);
         cp_async_commit();

@@ -77,7 +77,7 @@ struct FusedPlan {
   static constexpr bool STAGGERED = Tune::STAGGER && STAGES >= 3;
   static constexpr int X_PITCH = TILE + 4, GY_PITCH = gy_pitch(TILE);
   static constexpr int X_SLOT = M * X_PITCH, STAGE = N * GY_PITCH;
-  static constexpr int SHARED_BYTES = int(4 * floats(TILE, STAGES));
+  static constexpr int BARRIER = int(4 * floats(TILE, STAGES)), SHARED_BYTES = BARRIER + 16;  // behind all else
   static_assert(fits(TILE, STAGES), "one tile of this layer does not fit into SHARED_KB");
 
   // Warps left over share the positions of a tile.

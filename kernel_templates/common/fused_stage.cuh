@@ -1,17 +1,15 @@
 // Rows on their way into shared memory as in split_mma_stage.cuh, for a kernel whose registers are full of sums: where
 // a thread reads and writes is worked out at each call instead of being kept from call to call.
 #pragma once
+#include "common/mbarrier.cuh"
 #include "common/split_mma_stage.cuh"
 
-// A block of THREADS threads meets, each warp from where it stands in the code: bar.sync counts warps. __syncthreads()
-// asks that all of them stand at the same place; two kinds of warps that each have their own loop do not.
-template <int THREADS>
-__device__ __forceinline__ void meet_from_anywhere() {
-#ifdef __CUDACPU__
-  __syncthreads();
-#else
-  asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
-#endif
+// All threads of a block meet, each from where it stands in the code: __syncthreads() asks that all of them stand at the
+// same place, and two kinds of warps that each have their own loop do not. `barrier` counts them all; `turn` is 0 at its
+// first use, 1 at the second, 0 at the third. What a thread wrote before, and copies that it waited for, the others see.
+__device__ __forceinline__ void meet_from_anywhere(unsigned barrier, int turn) {
+  mbarrier_arrive(barrier);
+  mbarrier_wait(barrier, turn);
 }
 
 // The value, but not known to be what it was before: the compiler does not keep what it computes from it.

@@ -1,4 +1,5 @@
-// Barriers in shared memory that count arrivals and bytes (mbarrier, sm_90), and the bulk copies that report to them.
+// Barriers in shared memory that count arrivals (mbarrier, sm_80) and bytes (sm_90), and the bulk copies that report to
+// them.
 // Under `__CUDACPU__` the emulator's version of each stands beside the PTX.
 #pragma once
 
@@ -118,7 +119,7 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
   }
   --state.pending;
   ptx_emulation::end_phase_if_complete(state);
-#elif __CUDA_ARCH__ >= 900
+#elif __CUDA_ARCH__ >= 800
   asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
 #endif
 }
@@ -148,15 +149,20 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity) {
     }
     cuda_on_cpu::current->let_others_run();
   }
-#elif __CUDA_ARCH__ >= 900
+#elif __CUDA_ARCH__ >= 800
   unsigned ended = 0;
   // A wait in vain ends the launch instead of holding the GPU.
   for (int polls = 0; ended == 0; ++polls) {
-    asm volatile(
-        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-        : "=r"(ended)
-        : "r"(barrier), "r"(parity)
-        : "memory");
+#if __CUDA_ARCH__ >= 900
+#define KW_WAIT "mbarrier.try_wait"  // sleeps a while before it says no
+#else
+#define KW_WAIT "mbarrier.test_wait"
+#endif
+    asm volatile("{\n.reg .pred p;\n" KW_WAIT ".parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(ended)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+#undef KW_WAIT
     if (polls > 8000000) __trap();
   }
 #endif

@@ -42,7 +42,7 @@ def test_both_gradients(precision: str, tmp_path: Path) -> None:
 SLIPS = {  # what is taken out, what is put there, the result that shows it ("": any)
     "a tap row lost": ("if (at.row + 1 < ROWS) return;", "", "grad_input"),
     "sums not added at the end": ("if (since > 0 || first) promote();", "", "grad_weight"),
-    "no barrier": ("      meet_from_anywhere<THREADS>();\n", "", ""),
+    "no barrier": ("      meet_from_anywhere(barrier, int(step % 2));\n", "", ""),
     "copies not waited for": ("        cp_async_wait<STAGES - 2>();\n        round_next();",
                               "        round_next();", ""),
     "rows of gy mixed up": ("const int kd = at.row / Layer::kernel_h, kh = at.row % Layer::kernel_h;",
