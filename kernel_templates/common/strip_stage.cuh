@@ -93,10 +93,10 @@ struct StripPlaces {
 };
 
 // A lane has row lane % 8, positions 4 q .. 4 q + 3 of the strips 4 h .. 4 h + 3; of strips of 16 a unit has one h, and
-// `to` is that one's. `to`: block 0 of the eight rows.
-template <class Plan, int HALO, int PITCH, int BLOCK>
+// `to` is that one's. `to`: block 0 of the eight rows. unrounded(strip, h) is shown what the lane has.
+template <class Plan, int HALO, int PITCH, int BLOCK, class Unrounded>
 __device__ __forceinline__ void store_unit(char* to, const float* rows, int lane, const StripPlaces<Plan>& places,
-                                           float one) {
+                                           float one, const Unrounded& unrounded) {
   constexpr int S = Plan::STRIP;
   const int r = lane % 8, q = lane / 8 % (S / 4), h = lane / (2 * S);
   const float* from = rows + r * PITCH + 4 * S * h + 4 * q;
@@ -106,6 +106,7 @@ __device__ __forceinline__ void store_unit(char* to, const float* rows, int lane
   for (int s = 0; s < 4; ++s) strip[s] = *reinterpret_cast<const float4*>(from + S * s);
   strip[4] = make_float4(0.f, 0.f, 0.f, 0.f);
   if (4 * q < HALO) strip[4] = *reinterpret_cast<const float4*>(from + 4 * S);
+  unrounded(strip, h);
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
     float value[5];
@@ -210,12 +211,12 @@ __device__ __forceinline__ int place_of_unit(const StripUnit& unit) {
 
 // One warp's part of all steps of a share. `raw`: its own ring of Units::PER_WARP units, copied one step ahead; `stages`:
 // U's stages, then V's ring. A lane reads what other lanes copied, so the warp meets between the wait and the reading,
-// and again before the next copy overwrites what was read.
-template <class Layer, class Tune, class Plan, int U_WIDTH, int V_WIDTH>
+// and again before the next copy overwrites what was read. `bias`: common/strip_bias.cuh.
+template <class Layer, class Tune, class Plan, int U_WIDTH, int V_WIDTH, class Bias>
 __device__ __forceinline__ void stage_strips_by(char* stages, unsigned barriers, float* raw, int warp,
                                                 RollingWalk<Plan> next, int row_tiles,
                                                 const Sizes& sizes, const BlockOperands& block, const float* u,
-                                                const float* v, float one) {
+                                                const float* v, float one, Bias& bias) {
   using Units = StripUnits<Layer, Tune>;
   // As many units are spelled out: then constants decide what each of them is.
   constexpr int SPELLED = Units::PER_WARP <= 8 ? Units::PER_WARP : 1, WARPS = Units::WARPS;
@@ -248,6 +249,7 @@ __device__ __forceinline__ void stage_strips_by(char* stages, unsigned barriers,
 #pragma unroll 1
   while (next.left > 0) {
     const bool with_u = !next.warms();
+    const auto step = bias.step(next, sizes, row_tiles);
     next.next(row_tiles);
     mbarrier_wait(barriers + 8 * (Plan::STAGES + stage), parity);
 #pragma unroll SPELLED
@@ -257,15 +259,17 @@ __device__ __forceinline__ void stage_strips_by(char* stages, unsigned barriers,
       __syncwarp();
       const float* from = raw + i * Units::FLOATS;
       if (is_of_u(i, unit)) {
+        const StripUnit of = unit_of<Layer, Tune, true>(i, own);
         if (with_u)
           store_unit<Plan, 0, Units::PITCH, Plan::U_BLOCK>(
-              stages + stage * Plan::U_STAGE + place_of_unit<Plan, true>(unit_of<Layer, Tune, true>(i, own)),
-              from, lane, places, one);
+              stages + stage * Plan::U_STAGE + place_of_unit<Plan, true>(of), from, lane, places, one,
+              [&](const float4(&strip)[5], int h) { bias.template add<true>(i, of, step, block, strip, h); });
       } else if (Units::ALL % WARPS == 0 || unit < Units::ALL) {
+        const StripUnit of = unit_of<Layer, Tune, false>(i, own);
         store_unit<Plan, Units::HALO, Units::PITCH, Plan::V_BLOCK>(
-            stages + Plan::STAGES * Plan::U_STAGE + v_row * Plan::V_ROW +
-                place_of_unit<Plan, false>(unit_of<Layer, Tune, false>(i, own)),
-            from, lane, places, one);
+            stages + Plan::STAGES * Plan::U_STAGE + v_row * Plan::V_ROW + place_of_unit<Plan, false>(of), from, lane,
+            places, one,
+            [&](const float4(&strip)[5], int h) { bias.template add<false>(i, of, step, block, strip, h); });
       }
       __syncwarp();
       copy(i);

@@ -96,6 +96,7 @@ smem_bytes = "232448"
 */
 #include "common/rolling_products.cuh"
 #include "common/rolling_reduce.cuh"
+#include "common/strip_bias.cuh"
 #include "common/strip_stage.cuh"
 #include "common/weight_launch.cuh"
 
@@ -105,7 +106,8 @@ struct StripWgmmaShape {
   using Plan = RollingPlan<Layer, Tune, Units::BYTES>;
   using Registers = RollingRegisters<Plan, Units::WARPS>;
   static constexpr int THREADS = Registers::THREADS;
-  static constexpr int SHARED_BYTES = Plan::SHARED_BYTES + Units::BYTES;
+  using Bias = StripBias<Layer, Tune>;
+  static constexpr int SHARED_BYTES = Plan::SHARED_BYTES + Units::BYTES + Bias::BYTES;
   static_assert(Registers::SUFFICE, "the warps that copy need 56 registers");
   static_assert(Plan::STAGES >= 2, "two stages of this config do not fit into shared memory");
 };
@@ -117,11 +119,12 @@ struct StripWgmmaShape {
 //
 // thread -> data: warpgroup (w, u) owns 64 channels of U and SLABS slabs of N columns; a warp behind them stages eight
 // channels at a time.
+// Warps that stage gy also add up grad_bias, if asked (common/strip_bias.cuh).
 // `full` of a stage says that all copying warps have stored their part, `empty` that all products of it are done.
 template <class Layer, class Tune, int U_WIDTH, int V_WIDTH>
 __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) strip_wgmma(
     Sizes sizes, long long tiles, int shares, int row_tiles, const float* __restrict__ u, const float* __restrict__ v,
-    float one, float4* partials) {
+    float one, float4* partials, float* bias_partials) {
   using Shape = StripWgmmaShape<Layer, Tune>;
   using Plan = typename Shape::Plan;
   using Registers = typename Shape::Registers;
@@ -167,9 +170,11 @@ __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) stri
   } else {
     if constexpr (Registers::TRADES) give_registers<Registers::LEFT>();
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0) - 4 * Plan::CONSUMERS;
+    typename Shape::Bias bias(reinterpret_cast<float*>(raw + Units::BYTES + 16 * STAGES), warp, block, bias_partials);
     stage_strips_by<Layer, Tune, Plan, U_WIDTH, V_WIDTH>(
         strip_shared, barriers, reinterpret_cast<float*>(raw) + warp * Units::PER_WARP * Units::FLOATS, warp,
-        RollingWalk<Plan>(sizes, begin, end, row_tiles), row_tiles, sizes, block, u, v, one);
+        RollingWalk<Plan>(sizes, begin, end, row_tiles), row_tiles, sizes, block, u, v, one, bias);
+    bias.store(warp, block, share, bias_partials);
   }
 }
 
@@ -196,7 +201,9 @@ struct StripWgmma {
 
 template <class Layer, class Tune>
 long long grad_weight_workspace(Layer layer, Sizes sizes) {
-  return or_grad_bias(16LL * StripWgmma<Layer, Tune>(sizes).shares * RollingPlan<Layer, Tune>::SLOT, layer, sizes);
+  const int shares = StripWgmma<Layer, Tune>(sizes).shares;
+  const long long slots = 16LL * shares * RollingPlan<Layer, Tune>::SLOT;
+  return or_grad_bias(slots + StripBias<Layer, Tune>::partial_bytes(shares), layer, sizes);
 }
 
 template <class Layer, class Tune>
@@ -207,7 +214,10 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
   using Plan = typename Shape::Plan;
   if (sizes.in_w > 1 << 29 || sizes.out_w > 1 << 29) return cudaErrorInvalidValue;  // columns are counted in int
   const StripWgmma<Layer, Tune> plan(sizes);
+  using Bias = typename Shape::Bias;
   float4* const partials = static_cast<float4*>(workspace);
+  float* const bias_partials = reinterpret_cast<float*>(partials + plan.shares * Plan::SLOT);
+  const bool with_bias = grad_bias && Bias::serves(sizes, plan.tiles, plan.shares, plan.row_tiles);
   const float* const u = Plan::U_IS_GY ? grad_output : input;
   const float* const v = Plan::U_IS_GY ? input : grad_output;
   // Elements that are copied at once: of V half as many as of U are frequent, a padded row is.
@@ -222,9 +232,13 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::SHARED_BYTES))
     return error;
   kernel<<<plan.shares * Plan::TILES, Shape::THREADS, Shape::SHARED_BYTES, stream>>>(
-      sizes, plan.tiles, plan.shares, plan.row_tiles, u, v, 1.f, partials);
+      sizes, plan.tiles, plan.shares, plan.row_tiles, u, v, 1.f, partials,
+      with_bias ? bias_partials : nullptr);
   if (const cudaError_t error = cudaGetLastError()) return error;
   rolling_reduce<Layer, Tune><<<unsigned(Plan::SLOT / 32), 256, 0, stream>>>(partials, plan.shares, grad_weight_out);
   if (const cudaError_t error = cudaGetLastError()) return error;
+  if (with_bias)
+    return add_partials<float, float>(bias_partials, Layer::out_channels, 1LL * plan.shares * Bias::ROWS, grad_bias,
+                                      stream);
   return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
 }
