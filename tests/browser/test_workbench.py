@@ -53,6 +53,7 @@ def test_run_inspect_export_download(page, tmp_path):
     page.locator('[data-testid="stDataFrame"]').wait_for()
     page.locator(".js-plotly-plot").first.wait_for()
     assert page.locator(".js-plotly-plot .bars .point").count() >= 3
+    assert page.locator(".js-plotly-plot").first.bounding_box()["y"] < 760, "the times begin below the first screen"
     with page.expect_download() as saved:
         page.get_by_role("button", name="Save", exact=True).click()
     saved.value.save_as(tmp_path / "session.zip")
