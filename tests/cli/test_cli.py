@@ -196,6 +196,20 @@ def test_headless_test_writes_junit_and_json(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "c.json").read_text())) == 3
 
 
+def test_effort_full_takes_every_precision_of_a_variant(tmp_path: Path) -> None:
+    words = ("test", "--layer", "ConvTranspose1d(16, 16, 3, bias=False)", "--input-size", "40", "--device", "cpu", "--variant",
+             "grad_weight/split_mma", "--variant", "grad_weight/naive_gather")
+    found = {}
+    for effort in ("normal", "full"):
+        done = cli(*words, "--effort", effort, "--json", str(tmp_path / "c.json"))
+        assert done.returncode == 0, done.stdout + done.stderr
+        found[effort] = sorted((c["variant"].split("/")[1], c["form"], c["precision"])
+                               for c in json.loads((tmp_path / "c.json").read_text()))
+    assert found["normal"] == [("naive_gather", "runtime", "ieee"), ("split_mma", "constant", "tf32")]
+    assert found["full"] == [("naive_gather", "constant", "ieee"), ("naive_gather", "runtime", "ieee"),
+                             ("split_mma", "constant", "tf32"), ("split_mma", "constant", "tf32x3")]
+
+
 def test_headless_test_fails_when_nothing_ran(tmp_path: Path) -> None:
     (tmp_path / "forward").mkdir()
     done = cli("test", "--templates", str(tmp_path), "--device", "cpu")

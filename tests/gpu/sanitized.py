@@ -21,7 +21,8 @@ def main(jobs: Path) -> None:
                   "y": workload.output_shape}
         alias = {"input": "x", "weight": "w", "bias": "bias", "output": "y", "grad_output": "y", "grad_input": "x",
                  "grad_weight": "w", "grad_bias": "bias"}
-        tensors = {name: torch.ones(shapes[alias[name]], device="cuda") for name in ARGUMENTS[job["direction"]]
+        dtype = getattr(torch, workload.dtype)
+        tensors = {name: torch.ones(shapes[alias[name]], dtype=dtype, device="cuda") for name in ARGUMENTS[job["direction"]]
                    if "bias" not in name or workload.layer.bias}
         size = launch.workspace_bytes(problem)
         workspace = torch.empty(size, dtype=torch.uint8, device="cuda") if size else None

@@ -1,4 +1,4 @@
-"""compute-sanitizer over small shapes: clean for every variant, and it names the line of a seeded read."""
+"""compute-sanitizer over small shapes: clean for every variant in every precision, and it names the line of a seeded read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,15 @@ from tests.require import require
 from workbench.core.awkward import FEW
 from workbench.core.candidate import Candidate, why_not
 from workbench.core.env import find_toolchain
+from workbench.core.layer import Workload
 from workbench.core.template import Rendered, render, symbol
-from workbench.core.variants import discover
+from workbench.core.variants import Variant, discover
 from workbench.drive.runner import Runner
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = [replace(w, dtype="float32") for w in FEW[:8]]
+SMALL = FEW[:8]
+FEWEST = 1  # shape of a precision that a variant does not name first: the sanitizers are slow
+DTYPE_OF = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 # Code that no default config reaches.
 MORE = {"implicit_gemm_mma": ({"ROLL": 1},), "strip_wgmma": ({"U": 1}, {"ROLL": 0})}
 
@@ -52,14 +54,35 @@ def jobs_of(runner: Runner, work: list[tuple[Rendered, object]]) -> list[dict]:
              "workload": w.to_json()} for r, w in work]
 
 
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])
-def test_every_variant_is_clean(tool: str, runner: Runner, tmp_path: Path) -> None:
+def served(variant: Variant, precision: str, config: dict[str, int]) -> list[tuple[Rendered, Workload]]:
+    """The small shapes that the variant serves so, rendered in the form it names last."""
+    dtype, found = DTYPE_OF.get(precision, "float32"), []
+    for shape in SMALL:
+        candidate = Candidate(variant, shape.layer, dtype, dict(config), precision, variant.forms[-1])
+        if why_not(candidate, sm=90) is None:
+            found.append((render(candidate), replace(shape, dtype=dtype)))
+    return found
+
+
+def all_work() -> list[tuple[Rendered, Workload]]:
+    """Every variant: all small shapes in its first precision, a few in each other one, and what no default config reaches."""
     work = []
     for variant in discover():
-        for workload, config in product(SMALL, ({}, *MORE.get(variant.name, ()))):
-            candidate = Candidate(variant, workload.layer, "float32", dict(config), form=variant.forms[-1])
-            if candidate.precision and why_not(candidate, sm=90) is None:
-                work.append((render(candidate), workload))
+        for number, precision in enumerate(variant.precision):
+            work += served(variant, precision, {})[:FEWEST if number else None]
+        for config in MORE.get(variant.name, ()):
+            work += served(variant, variant.precision[0], config)
+    return work
+
+
+def test_no_precision_of_any_variant_is_left_out() -> None:
+    there = {(r.candidate.variant.key, r.candidate.precision) for r, _ in all_work()}
+    assert there == {(v.key, precision) for v in discover() for precision in v.precision}
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])
+def test_every_variant_is_clean(tool: str, runner: Runner, tmp_path: Path) -> None:
+    work = all_work()
     done = sanitize(tool, jobs_of(runner, work), tmp_path)
     assert done.returncode == 0 and f"LAUNCHED {len(work)}" in done.stdout, done.stdout[-3000:] + done.stderr[-1000:]
     assert "0 errors" in done.stdout or "0 hazards" in done.stdout or "ERROR SUMMARY: 0" in done.stdout, done.stdout[-500:]

@@ -31,6 +31,8 @@ def test_every_variant_on_awkward_layers_in_all_dtypes_and_forms(runner: Runner)
     bad = [c.line for c in cases if not c.ok]
     print(f"{len(cases) - len(bad)} of {len(cases)} cases hold")
     assert len(cases) > 1000 and not bad, "\n".join(bad[:40])
+    named = {(v.key, precision) for v in discover() for precision in v.precision}
+    assert {(c.variant, c.precision) for c in cases} == named
 
 
 @pytest.mark.parametrize("direction", LAUNCHES)

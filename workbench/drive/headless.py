@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from ..core.awkward import awkward_workloads
+from ..core.awkward import FEW, awkward_workloads
 from ..core.candidate import EMULATED_SM, Candidate, why_not
 from ..core.errors import RenderError
 from ..core.layer import LAUNCHES, Workload
 from ..core.template import Rendered, render
 from ..core.trial import Status
-from ..core.variants import Variant, discover
+from ..core.variants import PRECISIONS_OF, Variant, discover
 from . import outcome
 from .choose import check_names
 from .device_lock import held
@@ -37,6 +37,7 @@ class Case:
     form: str
     workload: str
     dtype: str
+    precision: str
     status: str
     headline: str
     seconds: float
@@ -48,7 +49,7 @@ class Case:
     @property
     def line(self) -> str:
         tail = "" if self.ok else f"  {self.headline}"
-        return f"{self.status:<16} {self.variant:<34} {self.form:<8} {self.dtype:<8} {self.workload}{tail}"
+        return f"{self.status:<16} {self.variant:<34} {self.form:<8} {self.dtype:<8} {self.precision:<6} {self.workload}{tail}"
 
 
 def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", variants: Sequence[str] = (),
@@ -58,7 +59,8 @@ def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", va
     """Judge every chosen variant on every workload (default: the awkward layers of that effort), without timing.
 
     General variants are built once in run-time form, so the number of layers costs no builds. The effort `full` builds
-    the constant form of each as well, and tries the variants that have no other form on every layer they serve.
+    the constant form of each as well, tries the variants that have no other form on every layer they serve, and takes
+    every precision: the one a variant names first on all layers, any other (tf32x3) on chosen ones and a few.
     A GPU is held while kernels run on it; `on_text` hears for whom it waits.
     """
     device = resolve_device(device)
@@ -67,12 +69,13 @@ def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", va
     chosen = [v for v in there if v.direction in directions
               and (not variants or v.name in variants or v.key in variants)]
     work = list(workloads) or [w for dtype in DTYPES_OF[effort] for w in awkward_workloads(effort, dtype)]
-    plan = [(c, w) for v in chosen for w in work for c in _candidates(v, w, effort)]
+    few = list(workloads) or FEW
+    plan = [(c, w) for v in chosen for w in work for c in _candidates(v, w, full=effort == "full", every_precision=w in few)]
     cases: list[Case] = []
 
     def report(candidate: Candidate, workload: Workload, result: dict[str, Any], seconds: float) -> None:
         case = Case(candidate.variant.key, candidate.form, f"{workload.layer} x {list(workload.input_shape)}",
-                    workload.dtype, str(result["status"]), result["headline"], round(seconds, 3))
+                    workload.dtype, candidate.precision, str(result["status"]), result["headline"], round(seconds, 3))
         cases.append(case)
         on_case(case)
 
@@ -107,8 +110,9 @@ def junit(cases: Sequence[Case]) -> bytes:
     suite = ElementTree.Element("testsuite", name="kernel-workbench", tests=str(len(cases)), failures=str(len(bad)),
                                 time=f"{sum(c.seconds for c in cases):.3f}")
     for case in cases:
-        element = ElementTree.SubElement(suite, "testcase", classname=f"{case.variant}.{case.form}.{case.dtype}",
-                                         name=case.workload, time=f"{case.seconds:.3f}")
+        names = (case.variant, case.form, case.dtype, case.precision)
+        element = ElementTree.SubElement(suite, "testcase", classname=".".join(names), name=case.workload,
+                                         time=f"{case.seconds:.3f}")
         if not case.ok:
             ElementTree.SubElement(element, "failure", message=f"{case.status}: {case.headline}")
     return ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
@@ -131,7 +135,8 @@ def _few_layers_of_fast_variants(plan: Sequence[tuple[Candidate, Workload]], mos
     return kept
 
 
-def _candidates(variant: Variant, workload: Workload, effort: str) -> list[Candidate]:
-    forms = variant.forms if effort == "full" else variant.forms[-1:]  # the last named: run-time where there is one
-    made = [Candidate(variant, workload.layer, workload.dtype, {}, form=form) for form in forms]
-    return [c for c in made if c.precision]
+def _candidates(variant: Variant, workload: Workload, *, full: bool, every_precision: bool) -> list[Candidate]:
+    forms = variant.forms if full else variant.forms[-1:]  # the last named: run-time where there is one
+    offered = [p for p in variant.precision if p in PRECISIONS_OF[workload.dtype]]
+    chosen = offered if full and every_precision else offered[:1]
+    return [Candidate(variant, workload.layer, workload.dtype, {}, precision, form) for precision in chosen for form in forms]

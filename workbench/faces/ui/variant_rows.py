@@ -15,11 +15,12 @@ from ...core.candidate import EMULATED_SM, Candidate, why_not
 from ...core.env import Gpu, gpus
 from ...core.layer import FORWARD, LAUNCHES, ConvTranspose, Workload
 from ...core.variants import PRECISIONS_OF, Tunable, Variant
-from . import state
+from . import state, theme
 from .layer_form import EACH_ITS_OWN, Choice
 
 MOST_CANDIDATES = 200
 MOST_TUNABLES = 6  # a row shows so many; a variant with more has the rest one click away
+LIST_HEIGHT_PX = 330  # about the picture beside it: a longer list scrolls in itself, so that times stand on the first screen
 
 
 def direction_switch() -> str:
@@ -29,9 +30,9 @@ def direction_switch() -> str:
 
 def variant_rows(variants: Sequence[Variant], direction: str, choice: Choice) -> None:
     """Rows of one direction; a variant that cannot run here is greyed and says why."""
-    several = st.session_state.get("several", False)
-    with st.container(key="variants"):
-        for variant in of_direction(variants, direction):
+    several, there = st.session_state.get("several", False), of_direction(variants, direction)
+    with st.container(key="variants", height=LIST_HEIGHT_PX, border=False):
+        for variant in there:
             reason = cannot(variant, choice)
             name_cell, *cells = st.columns([1.05, 0.74, 0.74], vertical_alignment="top", gap="small")
             key = _key(variant)
@@ -48,8 +49,11 @@ def variant_rows(variants: Sequence[Variant], direction: str, choice: Choice) ->
                     more = st.columns(4, gap="small")
                     for number, tunable in enumerate(rest):
                         _tunable(more[number % len(more)], key, tunable, several)
+    with st.container(horizontal=True, vertical_alignment="center"):
         st.toggle("Try several values of a tunable", key="several", persist_state="session",
                   help="Each tunable takes a list; every combination becomes a candidate.")
+        serve = sum(cannot(v, choice) is None for v in there)
+        theme.html(f'<span class="foot">{serve} of {len(there)} variants serve this layer; the list scrolls</span>')
 
 
 def chosen_candidates(variants: Sequence[Variant], workload: Workload, choice: Choice) -> list[Candidate]:
