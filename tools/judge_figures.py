@@ -109,7 +109,7 @@ def against_itself(orders: list[dict[str, Any]]) -> bool:
     from workbench.measure.judge import Request, open_stage
     kept = True
     print(f"\n{VARIANT} forward against itself, {TRIES} tries")
-    for number, order in list(zip(NUMBERS, orders, strict=True))[::2]:
+    for number, order in zip(NUMBERS, orders, strict=True):
         stages = [open_stage(Request.from_json(order)) for _ in range(2)]
         for stage in stages:
             stage.fill(NORMAL)

@@ -18,8 +18,10 @@ BAD_MODELS = Path(__file__).resolve().parents[1] / "bad_models"
 
 @pytest.fixture
 def checked() -> Callable[..., CheckReport]:
-    def run(text: str, *, like: str = "", **options) -> CheckReport:
-        reference, name = (REFERENCE, "problem.py") if not like else workload_reference(preset(like).workload("small"))
+    def run(text: str, *, like: str = "", reference: str = REFERENCE, **options) -> CheckReport:
+        name = "problem.py"
+        if like:
+            reference, name = workload_reference(preset(like).workload("small"))
         options = {"device": "cpu", "time": False, "nvcc": False, "memory_gib": 4.0, "call_s": 20.0} | options
         return check(CheckRequest(text, reference, reference_name=name, **options))
     return run

@@ -59,6 +59,28 @@ STALE = _RIGHT.replace("        return torch.relu(self.linear(x)) * self.scale",
                        "            self.kept[key] = torch.relu(self.linear(x)) * self.scale\n"
                        "        return self.kept[key]").replace("        self.scale = scale",
                                                                 "        self.scale = scale\n        self.kept = {}")
+KEEPS_ITS_SCALE = _RIGHT.replace("* self.scale", "* 1.5")
+ONLY_BATCH_4 = _RIGHT.replace("self.linear(x)", "self.linear(x.view(4, 8))")
+RETURNS_TWO = _RIGHT.replace("* self.scale", "* self.scale, x")
+# KernelBench #81 with its taps flipped and the sign of its padding wrong.
+TWO_MISTAKES = '''
+from torch import nn
+from torch.nn import functional as F
+
+
+class ModelNew(nn.Module):
+    def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, bias=False):
+        super().__init__()
+        self.conv_transpose2d = nn.ConvTranspose2d(in_channels, out_channels, kernel_size, stride, padding, bias=bias,
+                                                   dilation=dilation)
+
+    def forward(self, x):
+        c = self.conv_transpose2d
+        p = c.padding[0]
+        whole = F.conv_transpose2d(x, c.weight.flip(2, 3), c.bias, c.stride, 0, 0, 1, c.dilation)
+        height, width = whole.shape[2] - 2 * p, whole.shape[3] - 2 * p
+        return F.pad(whole, (p, p, p, p))[:, :, :height, :width]
+'''
 SECRET = _in_forward("open('/proc/self/environ').read(); print(sorted(os.environ)); "
                      "assert not [k for k in os.environ if 'SECRET' in k]", before="import os\n")
 NETWORK = _in_forward("socket.create_connection(('192.0.2.1', 80), timeout=2)", before="import socket\n")

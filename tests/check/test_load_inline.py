@@ -15,7 +15,8 @@ from workbench.drive.export import export_text
 from workbench.drive.recipe import Recipe
 from workbench.measure.check import native
 from workbench.measure.check.process import Raised
-from workbench.measure.check.verdict_text import build_question
+from workbench.measure.check.verdict_text import build_question, in_the_file
+from workbench.measure.compiler_log import FirstError, headline
 
 from ..require import require
 from .conftest import BAD_MODELS, failed
@@ -95,3 +96,8 @@ def test_a_line_of_nvcc_is_told_as_the_line_of_the_file() -> None:
                     '"weight" is undefined\n', "detail": {"calls": [{"cuda_sources": [source], "cpp_sources": []}]}})
     question = build_question(error, text, emulated=False)
     assert f"line {line}: identifier" in question.seen and question.advice == f"Open line {line}."
+    beside = in_the_file(FirstError("cuda_sources", in_cuda - 3, "m"), text, {"cuda_sources": [source]})  # without a GPU
+    assert beside == FirstError("the file", line, "m")
+    asked = FirstError("the file", 7, "'wieght' was not declared; did you mean 'weight'?")
+    assert headline("g++", asked) == f"g++ stopped at the file, line 7: {asked.message}"
+    assert headline("nvcc", FirstError(None, None, "out of registers.")) == "nvcc stopped: out of registers."

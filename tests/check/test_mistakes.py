@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -55,6 +57,15 @@ def test_swapped_channels_are_named() -> None:
 def test_two_mistakes_together_are_named(pair: tuple[str, str]) -> None:
     found = guess(LAYER, *_tensors(LAYER), _made(LAYER, *pair))
     assert found.found == f"{MISTAKES[pair[0]].name} and {MISTAKES[pair[1]].name}"
+
+
+def test_any_two_mistakes_are_told_by_themselves_or_by_what_comes_to_the_same() -> None:
+    keys = [key for key in MISTAKES if key not in ("groups", "first_group")]
+    same = [(a, b) for a, b in combinations(keys, 2) if torch.equal(_made(ONE_GROUP, a, b), _made(ONE_GROUP))]
+    assert same == [("padding_late", "output_padding")]  # here each undoes the other
+    for pair in combinations(keys, 2):
+        if pair not in same:
+            assert guess(ONE_GROUP, *_tensors(ONE_GROUP), _made(ONE_GROUP, *pair)) is not None, pair
 
 
 def test_a_mistake_in_one_dimension_is_named_with_it() -> None:

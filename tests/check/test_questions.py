@@ -6,10 +6,12 @@ import json
 
 import pytest
 
-from workbench.core.answers import Answer
+from workbench.core.answers import Answer, CheckReport, Question
 from workbench.core.errors import BadRequest
 from workbench.drive.check import CheckRequest
 from workbench.drive.check_text import report_text
+from workbench.measure.check.process import Raised
+from workbench.measure.check.verdict_text import build_question
 
 from . import models
 from .conftest import BAD_MODELS, failed
@@ -64,6 +66,49 @@ def test_right_only_for_stride_1_is_told_with_its_smallest_case(checked) -> None
     text = report_text(report)
     assert text.startswith(report.badge) and "Same output: no divisibility test" in text
     assert text.index("x FAILED") < text.index("+ PASSED")
+
+
+def test_two_mistakes_in_a_real_layer_are_both_named(checked) -> None:
+    """#81 is too much work for all pairs; with few channels it is not."""
+    report = checked(models.TWO_MISTAKES, like="kb81")
+    assert report.mistake["found"] == "padding with the wrong sign and taps flipped"
+    assert "padding with the wrong sign" in report.mistake["differs"] and "taps flipped" in report.mistake["differs"]
+    assert "\n".join(line for line in report_text(report).splitlines() if len(line) > 118) == ""
+
+
+def test_arguments_that_are_fractions_are_tried_too(checked) -> None:
+    reference = models.REFERENCE.replace("scale=1", "scale=1.5")
+    report = checked(models.KEEPS_ITS_SCALE.replace("scale=1)", "scale=1.5)"), reference=reference)
+    assert report.question("values").answer is Answer.PASSED
+    seen = report.question("other_arguments").seen
+    assert seen.startswith("No. Wrong for scale=1.75; scale=0.75. For scale=1.75: ") and "% of y is wrong" in seen
+
+
+@pytest.mark.parametrize(("name", "expected"), [
+    ("ONLY_BATCH_4", {"batch_one": ("No. The module raised RuntimeError in line", "Look at line"),
+                      "other_sizes": ("No. For batch 3: The module raised RuntimeError in line", "Look at line")}),
+    ("RETURNS_TWO", {"noncontiguous": ("No. For an input with strides: It returns a tuple, the reference a tensor.",
+                                       "Return the output tensor alone.")}),
+    ("RANDOM", {"values": ("No. 100 % of y is wrong; worst y[", "Compare with the reference at the worst index.")}),
+])
+def test_a_case_is_named_once_and_the_advice_is_for_any_module(checked, name: str, expected: dict) -> None:
+    report = checked(getattr(models, name))
+    for key, (seen, advice) in expected.items():
+        question = report.question(key)
+        assert question.seen.startswith(seen) and question.advice.startswith(advice), question
+
+
+def test_what_could_not_be_run_here_is_not_called_passed() -> None:
+    error = Raised({"type": "AssertionError", "message": "Torch not compiled with CUDA enabled"})
+    builds = build_question(error, "", emulated=True)
+    report = CheckReport("m.py", "r.py", "cpu", (builds, Question("values", "Right values?", Answer.SKIPPED, "Not asked.")))
+    assert report.badge == "NOT RUN" and not report.ran and not report.failed
+    assert report.evidence.startswith("Not answered: \u201cImports and builds?\u201d and 1 more. It asks for a GPU")
+
+
+def test_a_class_of_another_name_is_told_the_name_it_needs() -> None:
+    error = Raised({"type": "NameError", "message": "the file defines no class ModelNew; it has Modelnew"})
+    assert build_question(error, "", emulated=False).advice == "Name the module's class ModelNew."
 
 
 def test_a_reference_that_does_not_run_is_a_bad_request(checked) -> None:

@@ -15,7 +15,8 @@ from workbench.core.env import torch_info
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--layer", "ConvTranspose1d(3, 5, 3, stride=2)", "--input-size", "17", "--device", "cpu"]
-VERBS = ("doctor", "variants", "presets", "run", "show", "compare", "check", "bench", "export", "test", "pack", "cache")
+VERBS = ("doctor", "variants", "presets", "run", "show", "compare", "check", "bench", "selftest", "export", "test", "pack",
+         "cache")
 
 
 @pytest.fixture(scope="module")

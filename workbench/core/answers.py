@@ -72,10 +72,18 @@ class CheckReport:
         return [q for q in self.questions if q.answer in (Answer.FAILED, Answer.WARNED, Answer.PASSED)]
 
     @property
+    def ran(self) -> bool:
+        """Whether values were compared, so that nothing failed can mean that it passed."""
+        values = self.question("values")
+        return values is not None and values.answer in (Answer.PASSED, Answer.FAILED)
+
+    @property
     def badge(self) -> str:
-        """`3 OF 11 FAILED`, or `14 OF 14 PASSED`."""
+        """`3 OF 11 FAILED`, `14 OF 14 PASSED`, or `NOT RUN`."""
         if self.failed:
             return f"{len(self.failed)} OF {len(self.answered)} FAILED"
+        if not self.ran:
+            return "NOT RUN"
         good = sum(q.answer is Answer.PASSED for q in self.answered)
         return f"{good} OF {len(self.answered)} PASSED"
 
@@ -83,7 +91,7 @@ class CheckReport:
     def headline(self) -> str:
         """The strip's sentence: what is wrong, in words."""
         if not self.failed:
-            if self.question("values") and self.question("values").answer is Answer.PASSED:
+            if self.ran:
                 return f"{self.name} does what {self.reference} does, in all checks that ran"
             return f"{self.name} could not be run here; nothing that was looked at is wrong"
         keys = {q.key for q in self.failed}
@@ -104,7 +112,8 @@ class CheckReport:
             facts = [f"module_ms: {self.speed}."]
         if not facts:
             skipped = [q for q in self.questions if q.answer is Answer.SKIPPED]
-            facts = [f"Not answered: {len(skipped)} questions; {skipped[0].seen}"] if skipped else []
+            more = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""
+            facts = [f"Not answered: \u201c{skipped[0].question}\u201d{more}. {skipped[0].seen}"] if skipped else []
         return " ".join(facts[:2])
 
     def question(self, key: str) -> Question | None:

@@ -44,7 +44,8 @@ def _smallest(report: CheckReport) -> list[str]:
     short = {"output": "y"}.get(found["tensor"], found["tensor"])
     for v in values:
         mark = "  <- wrong" if v["wrong"] else ""
-        lines.append(f"  {numbers.index(short, v['index']):<16} expected {v['expected']:<12.6g} got {v['got']:<12.6g}{mark}")
+        row = f"  {numbers.index(short, v['index']):<16} expected {v['expected']:<12.6g} got {v['got']:<12.6g}{mark}"
+        lines.append(row.rstrip())
     return lines
 
 
@@ -55,7 +56,7 @@ def _mistake(report: CheckReport) -> list[str]:
     if not found["found"]:
         return ["", "Which mistake it looks like", "  None of the known ones gives this output."]
     return ["", "Which mistake it looks like", f"  Same output: {found['found']}.", f"  {found['advice']}",
-            *([f"  Differs: {', '.join(found['differs'])}."] if found["differs"] else [])]
+            *(_wrapped(f"Differs: {'; '.join(found['differs'])}.", "  ") if found["differs"] else [])]
 
 
 def kernelbench_rows(report: CheckReport) -> list[tuple[str, bool | None, str]]:
@@ -66,7 +67,7 @@ def kernelbench_rows(report: CheckReport) -> list[tuple[str, bool | None, str]]:
     values = "strict" in found
     not_run = "not asked: the file does not run here"
     text = found.get("text", [])
-    forward = f"forward only, {found['trials']} inputs" if values else not_run
+    forward = f"forward only, {found['trials']} input{'' if found['trials'] == 1 else 's'}" if values else not_run
     rule = "values" if not values else "1e-4" if found["tolerance"] < 1e-3 else "1e-2"
     return [(f"KernelBench, {rule}", found.get("strict"), forward),
             ("KernelBench, 1e-2 (older)", found.get("loose"), forward),

@@ -73,9 +73,10 @@ def source_names(source: str) -> set[str]:
 def headline(tool: str, error: FirstError) -> str:
     """One sentence: `g++ stopped at naive_gather.cu, line 88: 'smem_w' was not declared.`"""
     message = error.message.rstrip(".")
+    message += "" if message.endswith("?") else "."  # g++ ends some by asking what was meant
     if error.file is None:
-        return f"{tool} stopped: {message}."
-    return f"{tool} stopped at {PurePosixPath(error.file).name}, line {error.line}: {message}."
+        return f"{tool} stopped: {message}"
+    return f"{tool} stopped at {PurePosixPath(error.file).name}, line {error.line}: {message}"
 
 
 def disk_full(texts: Iterable[str]) -> bool:

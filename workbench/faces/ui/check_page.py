@@ -63,7 +63,8 @@ def draw() -> None:
         return
     report = check.report
     with strip:
-        theme.html(theme.strip("FAILED" if report.failed else "PASSED", report.headline, report.evidence,
+        theme.html(theme.strip("FAILED" if report.failed else "PASSED" if report.ran else "SKIPPED", report.headline,
+                               report.evidence,
                                badge_text=report.badge))
     grid = st.grid(2, min_column_width=470, gap="medium")
     with grid.container():

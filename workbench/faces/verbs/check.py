@@ -89,6 +89,9 @@ def _words(args: argparse.Namespace, device: str) -> list[str]:
         value = getattr(args, name)
         if value is not None:
             words += [f"--{name.replace('_', '-')}", str(value)]
+    for name, usual in (("dtype", "float32"), ("memory_format", "contiguous"), ("class_name", "ModelNew")):
+        if getattr(args, name) != usual:
+            words += [f"--{name.replace('_', '-')}", getattr(args, name)]
     return words
 
 

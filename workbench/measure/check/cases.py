@@ -137,6 +137,13 @@ def changed(given: Case, change: dict[str, Any]) -> Case | None:
     return small_case(case)
 
 
+def few_channels(given: Case) -> Case | None:
+    """The given layer with a few channels in each group, small; None where the constructor does not take them."""
+    groups = given.setting.layer.groups
+    ci, co = (2 * groups, 3 * groups) if groups > 1 else (5, 3)
+    return changed(given, {"in_channels": ci, "out_channels": co})
+
+
 def small_case(case: Case) -> Case:
     """Batch 2 and a few positions, more where the padding would crop all of them."""
     layer = case.setting.layer
@@ -194,13 +201,15 @@ def _generic_sizes(given: Case) -> Iterator[Case]:
 
 
 def _generic_arguments(given: Case, defaults: dict[str, Any]) -> Iterator[Case]:
-    """Whole numbers one up or one down, switches the other way; whatever the reference refuses is left out."""
+    """Whole numbers one up or one down, fractions clearly up or halved, switches the other way; whatever the reference
+    refuses is left out."""
     if given.setting.arguments:
         return
     there = dict(given.setting.keywords)
     everything = [*there.items(), *((k, v) for k, v in defaults.items() if k not in there)]
     for name, value in everything:
-        for other in ([not value] if isinstance(value, bool) else [value + 1, value - 1] if isinstance(value, int) else []):
+        for other in ([not value] if isinstance(value, bool) else [value + 1, value - 1] if isinstance(value, int)
+                      else [value + 0.25, value / 2] if isinstance(value, float) else []):
             keywords = tuple({**there, name: other}.items())
             yield replace(given, setting=replace(given.setting, keywords=keywords), name=f"{name}={other}")
 

@@ -21,6 +21,7 @@ from .trialrun import NotForReference, Outcome, Problem, TrialRun, _bits
 
 _SHRINK_S = 20.0
 _RUNS = 3
+_ONE_CASE = ("batch_one", "empty_batch")
 _ASKED = {
     "constructs": "Constructs with the same arguments?", "state_dict": "Takes the reference's state_dict?",
     "same_draw": "Draws the same parameters?", "kind": "Right shape, dtype, device?",
@@ -84,8 +85,8 @@ class Examination:
             return True
 
     def _layouts(self, small: Case, gradients: bool) -> None:
-        self._others("noncontiguous", [replace(small, layout="strided", name="every second element"),
-                                       *([replace(small, layout="channels_last", name="channels_last")]
+        self._others("noncontiguous", [replace(small, layout="strided", name="an input with strides"),
+                                       *([replace(small, layout="channels_last", name="an input in channels_last")]
                                          if small.shapes and len(small.shapes[0]) in (4, 5) else [])], gradients)
         self._others("batch_one", [cases.with_batch(small, 1, "batch 1")], gradients)
 
@@ -219,9 +220,12 @@ class Examination:
             name, problem, outcome = wrong[0]
             if self.first_wrong is None or (not self.first_wrong.got and outcome.got):
                 self.first_wrong = outcome
-            words = f"No. Wrong for {_listed([w[0] for w in wrong])}"
-            words += f"; right for {_listed(right)}." if right else "."
-            self._fail(key, replace(problem, seen=f"{words} For {name}: {problem.seen}"))
+            good = f"; right for {_listed(right)}." if right else "."
+            if len(wrong) > 1 or right:
+                seen = f"No. Wrong for {_listed([w[0] for w in wrong])}{good} For {name}: {problem.seen}"
+            else:  # the question names the one case, or nearly
+                seen = f"No. {problem.seen}" if key in _ONE_CASE else f"No. For {name}: {problem.seen}"
+            self._fail(key, replace(problem, seen=seen))
 
     # -- what it means ------------------------------------------------------------------------------------------
 
@@ -246,12 +250,10 @@ class Examination:
         self.found["smallest"] = shrink.described(shrink.shrink(self.trial, start, (about.about,), limit_s=_SHRINK_S))
 
     def _look_alike(self, wrong: Outcome) -> None:
-        layer = wrong.case.setting.layer
-        names, values = wrong.state
-        weight = next(v for n, v in zip(names, values, strict=True) if n.endswith("weight"))
-        bias = next((v for n, v in zip(names, values, strict=True) if n.endswith("bias")), None)
-        guess = mistakes.guess(layer, wrong.inputs[0], weight, bias, wrong.got["output"])
-        self.found["mistake"] = {"layer": str(layer), "found": guess.found if guess else "",
+        guess = _guess(wrong)
+        if guess is None and (few := self._few_channels()) is not None:
+            wrong, guess = few, _guess(few)  # so little work that all pairs of mistakes can be tried
+        self.found["mistake"] = {"layer": str(wrong.case.setting.layer), "found": guess.found if guess else "",
                                  "advice": guess.advice if guess else "", "tried": guess.tried if guess else 0,
                                  "differs": list(guess.differs) if guess else []}
         if guess is None:
@@ -259,6 +261,17 @@ class Examination:
         for place, q in enumerate(self.questions):
             if q.answer is Answer.FAILED and q.key in ("values", "other_sizes", "other_arguments"):
                 self.questions[place] = replace(q, advice=f"Same output as \u201c{guess.found}\u201d. {guess.advice}")
+
+    def _few_channels(self) -> Outcome | None:
+        """A wrong output of the given layer with few channels, where the constructor takes them."""
+        case = cases.few_channels(self.given)
+        if case is None or self.trial.candidate.given_up:
+            return None
+        try:
+            outcome = self.trial.run(case, gradients=False)
+        except NotForReference:
+            return None
+        return outcome if outcome.problem("values") and outcome.got else None
 
     def _kernelbench(self, given: Outcome) -> None:
         self.emit({"phase": "check", "text": "KernelBench's own verdict"})
@@ -316,6 +329,13 @@ class Examination:
 
     def _skip(self, keys: tuple[str, ...], seen: str) -> None:
         self.questions += [Question(key, _ASKED[key], Answer.SKIPPED, seen) for key in keys]
+
+
+def _guess(wrong: Outcome) -> mistakes.Guess | None:
+    names, values = wrong.state
+    weight = next(v for n, v in zip(names, values, strict=True) if n.endswith("weight"))
+    bias = next((v for n, v in zip(names, values, strict=True) if n.endswith("bias")), None)
+    return mistakes.guess(wrong.case.setting.layer, wrong.inputs[0], weight, bias, wrong.got["output"])
 
 
 def _said(error: Raised | Ended) -> str:

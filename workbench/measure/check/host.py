@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import math
 import os
 import sys
 import time
@@ -58,7 +59,8 @@ class Host:
         self.cls = self.namespace[name]
         signature = inspect.signature(self.cls.__init__)
         named = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
-        defaults = {p.name: p.default for p in signature.parameters.values() if isinstance(p.default, int)}
+        defaults = {p.name: p.default for p in signature.parameters.values()
+                    if isinstance(p.default, int | float) and math.isfinite(p.default)}
         return {"parameters": named, "defaults": defaults, "calls": self.loaded.calls,
                 "seconds": round(time.monotonic() - begin, 2), "own_export": self.loaded.own_export}, []
 

@@ -152,7 +152,8 @@ class _Check:
             return None
         result: dict[str, str] = {}
         thread = threading.Thread(target=lambda: result.update(native.nvcc(
-            calls, self.scratch / "nvcc", memory_bytes=self.request["memory_bytes"], limit_s=self.request["build_s"])))
+            calls, self.text, self.scratch / "nvcc", memory_bytes=self.request["memory_bytes"],
+            limit_s=self.request["build_s"])))
         thread.start()
         return thread, result
 

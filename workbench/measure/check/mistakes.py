@@ -17,7 +17,8 @@ import torch
 from ...core.layer import ConvTranspose
 
 _NEAR = 1e-3  # of the output's root mean square: far below any wrong term, above every round-off of float32 and TF32
-_MOST_WORK = 3e8
+_MOST_WORK = 3e9        # multiply-adds of all formulas that are tried, a few seconds
+_WORK_OF_PAIRS = 3e6    # of one formula: there are about a hundred pairs
 _ROWS = {1: ("positions",), 2: ("rows", "columns"), 3: ("planes", "rows", "columns")}
 
 
@@ -77,8 +78,8 @@ def guess(layer: ConvTranspose, x: torch.Tensor, weight: torch.Tensor, bias: tor
     limit = _NEAR * float(target.square().mean().sqrt())
     right = evaluate(wide, x3, w3, b, target.shape, ())
     tried, differs = 0, []
-    for mistakes in _combinations(layer, pairs=work < _MOST_WORK / 100):
-        if work * tried > _MOST_WORK * 10:
+    for mistakes in _combinations(layer, pairs=work < _WORK_OF_PAIRS):
+        if work * tried > _MOST_WORK:
             break
         tried += 1
         wrong = evaluate(wide, x3, w3, b, target.shape, mistakes)

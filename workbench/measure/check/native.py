@@ -14,6 +14,7 @@ from torch.utils import cpp_extension
 from ...core.env import find_toolchain
 from ..compiler_log import first_error, headline
 from . import confine
+from .verdict_text import in_the_file
 
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
 _ARCH = "sm_80"
@@ -50,8 +51,8 @@ def kernelbench_text(text: str) -> list[str]:
     return reasons
 
 
-def nvcc(calls: list[dict[str, Any]], scratch: Path, *, memory_bytes: int, limit_s: float) -> dict[str, str]:
-    """Compile every CUDA source as load_inline would, for one architecture, without linking."""
+def nvcc(calls: list[dict[str, Any]], text: str, scratch: Path, *, memory_bytes: int, limit_s: float) -> dict[str, str]:
+    """Compile every CUDA source as load_inline would, for one architecture, without linking. `text`: the file's."""
     tools = find_toolchain()
     if tools.nvcc is None:
         return {"answer": "none", "seen": "There is no nvcc here: nothing was compiled for a GPU.", "advice": ""}
@@ -80,8 +81,10 @@ def nvcc(calls: list[dict[str, Any]], scratch: Path, *, memory_bytes: int, limit
             if first is None or "torch/" in (first.file or ""):
                 last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:200]
                 return {"answer": "none", "seen": f"nvcc could not be asked: {last}", "advice": ""}
+            first = in_the_file(first, text, call)
+            where = "" if first.file == "the file" else f" of {first.file}"
             return {"answer": "failed", "seen": headline("nvcc", first),
-                    "advice": f"Open line {first.line} of {first.file}." if first.line else ""}
+                    "advice": f"Open line {first.line}{where}." if first.line else ""}
     return {"answer": "ok", "seen": f"nvcc compiles it for {_ARCH} in {time.monotonic() - begin:.0f} s; it was not linked.",
             "advice": ""}
 

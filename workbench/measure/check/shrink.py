@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -112,10 +111,6 @@ def _ladder(case: Case) -> list[torch.Tensor]:
     for n in shape:
         total *= n
     return [(torch.arange(total) % 7 + 1).reshape(shape).to(getattr(torch, case.dtypes[0]))]
-
-
-def as_small(case: Case) -> Case:
-    return replace(case, integers=True)
 
 
 def _place(flat: int, shape: tuple[int, ...]) -> list[int]:

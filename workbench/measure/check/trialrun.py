@@ -20,6 +20,9 @@ from .process import Ended, Raised
 State = tuple[list[str], list[torch.Tensor]]
 _HALF = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _GENERIC_SUM = 4096
+_ADVICE_FOR_ANY = {
+    Status.MISMATCH: "Compare with the reference at the worst index.", Status.WRONG_SHAPE: "Return the reference's shape.",
+    Status.NON_FINITE: "Look for a division by 0, an overflow, or memory read before it is written."}
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,7 @@ class TrialRun:
                            "Return the output tensor alone.")
         if tuple(facts["shape"]) != tuple(expected.shape):
             return Problem("kind", Status.WRONG_SHAPE, f"Output is {numbers.shape(facts['shape'])}, expected "
-                           f"{numbers.shape(expected.shape)}.", DEFAULT_ADVICE[Status.WRONG_SHAPE])
+                           f"{numbers.shape(expected.shape)}.", _advice(Status.WRONG_SHAPE, outcome.case))
         if facts["dtype"] != self.dtype and expected.is_floating_point():
             return Problem("kind", Status.WRONG_DTYPE, f"Output is {facts['dtype']}, expected {self.dtype}.",
                            DEFAULT_ADVICE[Status.WRONG_DTYPE])
@@ -188,8 +191,10 @@ class TrialRun:
         outcome.errors[name] = comparison.errors()
         if comparison.failed:
             found = findings.wrong_result(name, comparison, kind="", precision=precision)
-            outcome.problems.append(Problem(about, found.status, found.headline,
-                                            found.advice or DEFAULT_ADVICE[found.status]))
+            rounding = found.status is Status.MISMATCH and found.advice  # the one mismatch that it has advice for
+            advice = "Right but for its rounding: sum in a wider type." if rounding else \
+                found.advice or _advice(found.status, outcome.case)
+            outcome.problems.append(Problem(about, found.status, found.headline, advice))
 
     def _allowed(self, case: Case, name: str) -> tuple[str, float]:
         precision = _HALF.get(self.dtype) or ("ieee" if self.device == "cpu" or case.setting.layer is None else "tf32")
@@ -213,6 +218,11 @@ class TrialRun:
         prefix = f"{self.attribute}." if self.attribute else ""
         return {"input 0": "grad_input", f"{prefix}weight": "grad_weight", f"{prefix}bias": "grad_bias"}.get(
             name, f"gradient of {name}")
+
+
+def _advice(status: Status, case: Case) -> str:
+    """The step that a status asks for; of a module that is no transposed convolution less is known."""
+    return DEFAULT_ADVICE[status] if case.setting.layer else _ADVICE_FOR_ANY.get(status, DEFAULT_ADVICE[status])
 
 
 def new_seed() -> int:

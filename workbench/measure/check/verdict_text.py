@@ -6,6 +6,7 @@ import difflib
 import re
 import shutil
 import subprocess
+from typing import Any
 
 from ...core.answers import Answer, Question
 from ...core.trial import Status
@@ -16,6 +17,7 @@ _QUESTION = "Imports and builds?"
 _PUT_BEFORE = {"cuda.cu": 3, "main.cpp": 1}  # lines that load_inline writes above the sources
 _UNDEFINED = re.compile(r"undefined (?:symbol: |reference to [`'\"])(?P<name>[^'`\"\n]+)")
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
+_NO_CLASS = re.compile(r"the file defines no class (\w+);")
 _KNOWN = ("name", "cpp_sources", "cuda_sources", "functions", "extra_cflags", "extra_cuda_cflags", "extra_ldflags",
           "extra_include_paths", "build_directory", "verbose", "with_cuda", "is_python_module")
 
@@ -38,6 +40,8 @@ def build_question(error: Raised | Ended, text: str, *, emulated: bool) -> Quest
         return Question("builds", _QUESTION, Answer.SKIPPED, f"It asks for a GPU while it is imported: {error.sentence}.",
                         "Check the file on a machine with a GPU.", str(Status.SKIPPED), detail)
     advice = f"Open line {error.line}." if error.line else "Run the file alone: python model_new.py."
+    if missing := _NO_CLASS.search(error.message):
+        advice = f"Name the module's class {missing[1]}."
     return Question("builds", _QUESTION, Answer.FAILED, f"No. {error.sentence}.", advice, str(Status.BUILD_FAILED), detail)
 
 
@@ -61,7 +65,8 @@ def _wrong_source(error: Raised, text: str, detail: dict[str, str], *, emulated:
                         "with these arguments.", "Make declaration and definition agree, argument by argument.",
                         str(Status.BUILD_FAILED), {**detail, "log": log[-3000:]})
     tool = "g++ (for the CPU emulator)" if error.detail.get("build") == "emulator" else "The compiler"
-    first = _in_the_file(first_error(log, '#line 1 "cuda_sources"\n#line 1 "cpp_sources"\n'), text, error)
+    first = in_the_file(first_error(log, '#line 1 "cuda_sources"\n#line 1 "cpp_sources"\n'), text,
+                        (error.detail.get("calls") or [{}])[-1])
     if first is None:
         said = next((s.strip() for s in reversed(log.splitlines()) if "rror" in s), log.strip().splitlines()[0] if
                     log.strip() else "it said nothing")
@@ -72,12 +77,12 @@ def _wrong_source(error: Raised, text: str, detail: dict[str, str], *, emulated:
                     {**detail, "first_error": first.to_json(), "log": log[-3000:]})
 
 
-def _in_the_file(first: FirstError | None, text: str, error: Raised) -> FirstError | None:
-    """The place of an error inside a source string, as a line of the Python file that holds the string."""
+def in_the_file(first: FirstError | None, text: str, call: dict[str, Any]) -> FirstError | None:
+    """The place of an error inside a source string, as a line of the Python file that holds the string. `call`: the
+    sources of one load_inline."""
     if first is None or first.line is None or first.file not in ("cuda_sources", "cpp_sources", "cuda.cu", "main.cpp"):
         return first
     key = "cpp_sources" if first.file in ("cpp_sources", "main.cpp") else "cuda_sources"
-    call = (error.detail.get("calls") or [{}])[-1]
     start = text.find(call[key][0]) if len(call.get(key, ())) == 1 else -1
     line = first.line - _PUT_BEFORE.get(first.file, 0)
     if start < 0 or not 0 < line <= call[key][0].count("\n") + 1:

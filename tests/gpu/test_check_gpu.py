@@ -1,0 +1,62 @@
+"""What `check` can only ask on a GPU: streams, waiting, memory, graphs, torch.compile; and the ladder of times to its end."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.require import require
+from workbench.core.answers import Answer, CheckReport
+from workbench.core.presets import preset
+from workbench.drive.check import CheckRequest, check, workload_reference
+from workbench.drive.check_text import report_text
+
+LAST = "        return self.conv_transpose2d(x)"
+SIDE_STREAM = """        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            return self.conv_transpose2d(x)"""
+WAITS = """        y = self.conv_transpose2d(x)
+        torch.cuda.synchronize()
+        return y"""
+HOARDS = """        hoard = torch.empty(256 << 20, dtype=torch.uint8, device=x.device)
+        return self.conv_transpose2d(x)"""
+ASKS_THE_HOST = """        return self.conv_transpose2d(x) if x.sum().item() > -1e30 else x"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gpu() -> None:
+    require(torch.cuda.is_available(), "no CUDA GPU")
+
+
+def checked(forward: str = LAST, **options) -> CheckReport:
+    reference, name = workload_reference(preset("kb81").workload("small"))
+    assert LAST in reference
+    text = reference.replace("class Model(", "class ModelNew(").replace(LAST, forward)
+    report = check(CheckRequest(text, reference, "cuda:0", reference_name=name, **{"time": False, **options}))
+    print(report_text(report))
+    return report
+
+
+def test_a_right_module_passes_and_is_timed_against_the_whole_ladder() -> None:
+    report = checked(time=True)
+    assert not report.failed and report.badge.endswith("PASSED")
+    for key in ("stream", "waits", "memory", "times"):
+        assert report.question(key).answer is Answer.PASSED, report.question(key)
+    assert report.question("graph").seen == "Yes." and report.question("compile").seen == "Yes."
+    for direction in ("forward", "backward"):
+        times = report.times[direction]
+        ways = {b["name"] for b in times["baselines"]}
+        assert {"eager", "eager, TF32 on", "eager, TF32 off", "eager, cudnn.benchmark", "torch.compile",
+                "CUDA graph of the eager call", "channels_last, conversion counted"} <= ways, ways
+        assert times["against"] and times["verdict"] != "FASTER" and times["default_precision"] in ("ieee", "tf32")
+        assert times["checked"] >= 3 and all(b["kernels"] for b in times["baselines"] if b["name"] == "eager")
+
+
+@pytest.mark.parametrize(("forward", "key", "answer", "words"), [
+    (SIDE_STREAM, "stream", Answer.FAILED, "On a side stream it reads the input before it has arrived"),
+    (WAITS, "waits", Answer.WARNED, "Each call waits until the device is idle"),
+    (HOARDS, "memory", Answer.WARNED, "above its inputs, PyTorch"),
+    (ASKS_THE_HOST, "graph", Answer.NOTE, "No.")], ids=["side stream", "waits", "hoards", "asks the host"])
+def test_what_only_a_gpu_shows(forward: str, key: str, answer: Answer, words: str) -> None:
+    question = checked(forward).question(key)
+    assert question.answer is answer and words in question.seen, question
