@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 
@@ -95,15 +96,24 @@ def test_a_session_becomes_a_table_in_the_order_of_the_suite(session):
     assert "Geometric mean of 3 of 4 cells" in said and "promised 2.80×" not in said  # not the whole table
 
 
-def test_a_cell_of_two_sessions_takes_both_times_from_one(session, tmp_path: Path):
-    """The other session's PyTorch was faster: a comparison across sessions would say 1.5."""
-    other = recorded(tmp_path / "other", [*pytorch("kb74", "forward", 0.75, 3.0),
-                                          trial("kb74", "forward", "mma", 0.6, "tf32")],
-                     layers=("kb74",), directions=("forward",))
+def test_a_cell_of_two_sessions_takes_both_times_from_the_later_one(session, tmp_path: Path):
+    """Not the fastest of several days, and never one session's kernel against the other's PyTorch."""
+    later = [replace(t, at="2099-01-01T00:00:00Z") for t in (*pytorch("kb74", "forward", 0.75, 3.0),
+                                                            trial("kb74", "forward", "mma", 0.6, "tf32"))]
+    other = recorded(tmp_path / "other", later, layers=("kb74",), directions=("forward",))
     for sessions in ([session, other], [other, session]):
         first = cells_of(sessions)[0]
-        assert (first.ms, first.baseline_ms) == (0.5, 2.0) and len(first.candidates) == 2
+        assert (first.ms, first.baseline_ms) == (0.6, 0.75) and len(first.candidates) == 2
         assert len(cells_of(sessions)) == 4
+
+
+def test_a_session_without_the_cell_does_not_give_it(session, tmp_path: Path):
+    """A bench of the fp32 class times tf32x3 kernels too: they are no later answer to the class tf32."""
+    later = [replace(t, at="2099-01-01T00:00:00Z") for t in (*pytorch("kb74", "forward", 0.75, 3.0),
+                                                            trial("kb74", "forward", "mma", 0.9, "tf32x3"))]
+    other = recorded(tmp_path / "other", later, layers=("kb74",), directions=("forward",), precision="ieee")
+    first = cells_of([session, other])[0]
+    assert (first.name.precision, first.ms, first.baseline_ms) == ("tf32", 0.5, 2.0)
 
 
 def test_readme_and_docs_carry_the_same_cells(session):

@@ -101,17 +101,17 @@ def wanted_of(sessions: Iterable[Session]) -> list[Wanted]:
 
 
 def cells_of(sessions: Sequence[Session]) -> list[Cell]:
-    """The table of some sessions. A cell comes from the one that has its fastest right candidate, PyTorch's time as well:
-    times of two sessions are not compared. Trials of a GPU hide emulated ones of the same cell."""
-    wanted = wanted_of(sessions)
-    trials = [_by_layer(session) for session in sessions]
+    """The table of some sessions. A cell comes from the latest one whose bench was about it and found a right candidate,
+    PyTorch's time as well: times of two sessions are not compared, and the best of several days is nobody's time. Trials
+    of a GPU hide emulated ones of the same cell."""
+    trials = [(_by_layer(session), set(wanted_of([session]))) for session in sessions]
     notes = {(e["preset"], e["direction"], e["precision"]): e["text"] for session in sessions
              for e in session.events() if e.get("event") == NOTE}
     found = []
-    for name in wanted:
+    for name in wanted_of(sessions):
         note = notes.get((name.preset, name.direction, name.precision), "")
-        made = [cell(name, here.get(f"{name.preset}/{name.size}", ()), note=note) for here in trials]
-        best = min(made, key=lambda c: (c.ms is None, c.emulated, c.ms or 0.0, not c.candidates))
+        made = [cell(name, here.get(f"{name.preset}/{name.size}", ()), note=note) for here, wanted in trials if name in wanted]
+        best = max(made, key=lambda c: (c.ms is not None, not c.emulated, c.best.at if c.best else "", bool(c.candidates)))
         found.append(replace(best, candidates=tuple(t for c in made for t in c.candidates)))
     return found
 
