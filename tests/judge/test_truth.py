@@ -13,6 +13,7 @@ from workbench.measure import reference
 from workbench.measure.definition import define
 from workbench.measure.inputs import INTEGERS, NORMAL, fill, shapes
 from workbench.measure.reference import Truth, expected_blocks
+from workbench.measure.validate import Comparison, allowed_rel_l2
 
 TINY = [
     Workload(ConvTranspose(1, 2, 3, 3), 2, (4,)),
@@ -101,4 +102,35 @@ def test_large_truth_is_computed_again(tmp_path: Path, monkeypatch: pytest.Monke
     expected = _assembled(workload, tensors, "output")
     for index, values in truth.blocks("output", tensors):
         assert torch.equal(values, expected[index])
-    assert truth.rms["output"] == pytest.approx(float(expected.square().mean().sqrt()))
+    norm = max(float(expected.norm()), truth.least_norm["output"])
+    assert truth.rms["output"] == pytest.approx(norm / expected.numel() ** 0.5)
+
+
+def test_errors_of_few_sums_are_relative_to_what_such_sums_are_on_average(tmp_path: Path) -> None:
+    """Two channels whose sums of ten happen to cancel: a right fp32 sum is not wrong for that, and a wrong one still is."""
+    workload = Workload(ConvTranspose(3, 3, 2, (5, 3, 4), stride=(1, 2, 1), padding=(2, 1, 0)), 1, (2, 1, 2))
+    tensors = _tensors(workload)
+    gy = tensors["grad_output"]
+    gy[0, 0, 0, 0, 0] -= gy[0, 0].sum()
+    gy[0, 1, 1, 0, 4] -= gy[0, 1].sum() - 1e-3
+    truth = Truth(workload, GRAD_WEIGHT, NORMAL, device="cpu", scratch=tmp_path)
+    truth.prepare(tensors)
+    assert truth.least_norm["grad_bias"] == pytest.approx(float(gy.double().norm()))
+    terms = np.abs(define(workload, *(tensors[n].double().numpy() ** 2 for n in ("input", "weight")), None,
+                          gy.double().numpy() ** 2)["grad_weight"])
+    assert truth.least_norm["grad_weight"] == pytest.approx(float(np.sqrt(terms.sum())))
+
+    def judged(bias: torch.Tensor, least_norm: float) -> Comparison:
+        found = Comparison((2,), allowed=allowed_rel_l2("ieee", truth.reduction["grad_bias"]), rms=truth.rms["grad_bias"],
+                           least_norm=least_norm, exact=False)
+        for index, expected in truth.blocks("grad_bias", tensors):
+            found.add(index, bias[index], expected)
+        return found
+
+    right = torch.stack([sum(list(gy[0, c].flatten()), torch.zeros(())) for c in range(2)])  # one running float
+    assert judged(right, 0.0).failed and not judged(right, truth.least_norm["grad_bias"]).failed
+    assert judged(right + 1e-5, truth.least_norm["grad_bias"]).failed
+    many = Workload(ConvTranspose(1, 16, 32, 3), 1, (8,))
+    other = Truth(many, GRAD_WEIGHT, NORMAL, device="cpu", scratch=tmp_path)
+    other.prepare(_tensors(many))
+    assert other.least_norm["grad_weight"] == 0.0

@@ -153,7 +153,7 @@ def _errors(workload: Workload, direction: str, got: dict[str, torch.Tensor], tr
     for name in results(workload, direction):
         strict = allowed_rel_l2(offered[0], truth.reduction[name])
         comparison = Comparison(shapes(workload)[name], allowed=strict, rms=truth.rms[name], exact=False,
-                                poisoned=False)
+                                least_norm=truth.least_norm[name], poisoned=False)
         for index, expected in truth.blocks(name, plain):
             comparison.add(index, got[name][index].contiguous(), expected)
         errors[name] = comparison.errors()

@@ -147,6 +147,7 @@ def _compare(subject: Subject, case: Case, name: str, got: torch.Tensor, truth: 
     precision, by_kernel = subject.precision(_DIRECTION_OF[name], own=case.own)
     # PyTorch may choose an algorithm (Winograd) that is not exact for integers: its directions are not asked to be.
     comparison = Comparison(tuple(got.shape), exact=exact and by_kernel, rms=truth.rms[name], poisoned=False,
+                            least_norm=truth.least_norm[name],
                             allowed=allowed_rel_l2(precision, truth.reduction[name]))
     for index, expected in truth.blocks(name, tensors):
         comparison.add(index, got[index].contiguous(), expected)

@@ -24,6 +24,7 @@ from .inputs import reduction_length, results, shapes
 
 _KEPT_BYTES = {"cpu": 2 << 30, "cuda": 256 << 20}    # above: computed again instead of kept
 _BLOCK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 24}  # of the larger of a block's input and output
+_FEW = 256  # elements, up to which the norm of a result may be far from what its terms give on average
 Index = tuple[slice, ...]
 
 
@@ -37,6 +38,7 @@ class Truth:
         self._kind = kind
         self._scratch = scratch
         self.rms: dict[str, float] = {}  # root mean square of a result's non-zero elements
+        self.least_norm: dict[str, float] = {}  # of few elements: the norm of such sums on average; else 0
         self.reduction = {name: reduction_length(workload, name) for name in self._names}
 
     def prepare(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -44,9 +46,10 @@ class Truth:
         for name in self._names:
             path = self._path(name)
             if path.with_suffix(".json").is_file():  # the same workload was judged before
-                self.rms[name] = json.loads(path.with_suffix(".json").read_text())["rms"]
+                known = json.loads(path.with_suffix(".json").read_text())
+                self.rms[name], self.least_norm[name] = known["rms"], known["least_norm"]
                 continue
-            self.rms[name] = self._compute(name, path, tensors)
+            self.rms[name], self.least_norm[name] = self._compute(name, path, tensors)
 
     def blocks(self, name: str, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[Index, torch.Tensor]]:
         """(where, expected float64 values on the device) for all of result `name`."""
@@ -58,7 +61,7 @@ class Truth:
         for index in _plan(shape, 1, _BLOCK_ELEMENTS[_kind(self._device)], prod(shape[1:])):
             yield index, torch.from_numpy(np.array(stored[index])).to(self._device)
 
-    def _compute(self, name: str, path: Path, tensors: Mapping[str, torch.Tensor]) -> float:
+    def _compute(self, name: str, path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[float, float]:
         kept = np.empty(shapes(self._workload)[name]) if self._kept(name) else None
         squares, nonzero = 0.0, 0
         for index, values in expected_blocks(self._workload, name, tensors):
@@ -66,11 +69,18 @@ class Truth:
             nonzero += int(torch.count_nonzero(values))
             if kept is not None:
                 kept[index] = values.cpu().numpy()
-        rms = sqrt(squares / nonzero) if nonzero else 0.0
+        least_norm = self._norm_of_random_sums(name, tensors) if nonzero <= _FEW else 0.0
+        rms = max(sqrt(squares), least_norm) / sqrt(nonzero) if nonzero else 0.0
         if kept is not None:
             _write(path, kept.tobytes())
-            _write(path.with_suffix(".json"), json.dumps({"rms": rms}).encode())
-        return rms
+            _write(path.with_suffix(".json"), json.dumps({"rms": rms, "least_norm": least_norm}).encode())
+        return rms, least_norm
+
+    def _norm_of_random_sums(self, name: str, tensors: Mapping[str, torch.Tensor]) -> float:
+        """Root mean square, over all signs that the terms could have, of the norm of the result: the sums of squared
+        terms, which are the same result of squared tensors."""
+        squared = {key: _Squared(tensor) for key, tensor in tensors.items()}
+        return sqrt(sum(float(values.sum()) for _, values in expected_blocks(self._workload, name, squared)))
 
     def _kept(self, name: str) -> bool:
         return 8 * prod(shapes(self._workload)[name]) <= _KEPT_BYTES[_kind(self._device)]
@@ -81,8 +91,21 @@ class Truth:
         return self._scratch / f"truth-{hashlib.sha256(key.encode()).hexdigest()[:24]}.f64"
 
 
+class _Squared:
+    """A tensor whose blocks are read squared, in float64: no squared copy of all of it exists."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor, self.device, self.shape = tensor, tensor.device, tensor.shape
+
+    def __getitem__(self, index: Index) -> torch.Tensor:
+        return self._tensor[index].double().square()
+
+    def double(self) -> torch.Tensor:
+        return self._tensor.double().square()
+
+
 def expected_blocks(workload: Workload, name: str,
-                    tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[Index, torch.Tensor]]:
+                    tensors: Mapping[str, torch.Tensor | _Squared]) -> Iterator[tuple[Index, torch.Tensor]]:
     """Float64 values of result `name` in blocks of bounded size; gradients of parameters come as one block."""
     layer = workload.layer
     if name == "grad_weight":
@@ -139,7 +162,7 @@ def _gather(workload: Workload, gy: torch.Tensor, w: torch.Tensor, groups: int) 
     return total.reshape(n, ci, *workload.input_size)
 
 
-def _grad_weight(workload: Workload, x: torch.Tensor, gy: torch.Tensor) -> torch.Tensor:
+def _grad_weight(workload: Workload, x: torch.Tensor | _Squared, gy: torch.Tensor | _Squared) -> torch.Tensor:
     layer = workload.layer
     total = torch.zeros(layer.weight_shape, dtype=torch.float64, device=x.device)
     largest = max(prod(workload.output_shape[1:]), prod(workload.input_shape[1:]))

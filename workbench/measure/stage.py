@@ -180,6 +180,7 @@ class Stage:
         for name in self._results:
             tensor = self.tensors[name]
             comparison = Comparison(tuple(tensor.shape), exact=exact, rms=truth.rms[name],
+                                    least_norm=truth.least_norm[name],
                                     allowed=allowed_rel_l2(precision, truth.reduction[name]),
                                     poisoned="poison" in self.guards, nan_safe="nan" in self.guards)
             for index, expected in truth.blocks(name, self.tensors):
