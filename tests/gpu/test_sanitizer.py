@@ -19,13 +19,14 @@ from tests.require import require
 from workbench.core.awkward import FEW
 from workbench.core.candidate import Candidate, why_not
 from workbench.core.env import find_toolchain
-from workbench.core.layer import Workload
+from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.template import Rendered, render, symbol
 from workbench.core.variants import Variant, discover
 from workbench.drive.runner import Runner
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = FEW[:8]
+UPSAMPLING = Workload(ConvTranspose(2, 10, 18, 2, stride=2, bias=True), 2, (3, 150))  # one tap an output, two chunks a row
+SMALL = [*FEW[:8], UPSAMPLING]
 FEWEST = 1  # shape of a precision that a variant does not name first: the sanitizers are slow
 DTYPE_OF = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 # Code that no default config reaches.
