@@ -117,6 +117,37 @@ def test_a_reference_that_does_not_run_is_a_bad_request(checked) -> None:
         check(CheckRequest(models.RIGHT, "nonsense\n", "cpu"))
 
 
+@pytest.mark.parametrize(("change", "words"), [
+    (("* self.scale", "* self.scale, x"), "for which it runs in float64: it returns a tuple, not one tensor."),
+    (("return torch.relu", "assert x.dtype == torch.float32\n        return torch.relu"),
+     "for which it runs in float64: AssertionError in line"),
+    (("return [8]", "return [8, nn.ReLU()]"), "something other than numbers, strings, tuples and lists"),
+])
+def test_a_reference_that_gives_no_truth_is_a_bad_request(checked, change: tuple[str, str], words: str) -> None:
+    with pytest.raises(BadRequest, match=words):
+        checked(models.RIGHT, reference=models.REFERENCE.replace(*change))
+
+
+def test_whole_numbers_are_compared_exactly_and_have_no_gradient(checked) -> None:
+    def places(model: str) -> str:
+        return model.replace("return torch.relu(self.linear(x)) * self.scale", "return self.linear(x).argmax(1)")
+
+    reference = places(models.REFERENCE)
+    report = checked(places(models.RIGHT), reference=reference)
+    assert report.ran and failed(report) == {} and report.question("gradients").answer is Answer.SKIPPED
+    wrong = places(models.RIGHT).replace("argmax(1)", "argmin(1)")
+    assert failed(checked(wrong, reference=reference))["values"] == "MISMATCH"
+
+
+def test_a_random_reference_is_told_apart_from_a_random_file(checked) -> None:
+    def drawing(model: str) -> str:
+        return model.replace("* self.scale", "* (1 + 0.5 * torch.rand_like(self.linear(x)))")
+
+    report = checked(drawing(models.RIGHT), reference=drawing(models.REFERENCE))
+    assert report.question("same_bits").answer is Answer.WARNED
+    assert report.question("same_bits").seen.endswith("So do the reference's.")
+
+
 def test_an_empty_file_is_a_bad_request() -> None:
     with pytest.raises(BadRequest, match="The candidate is empty"):
         CheckRequest(" \n", models.REFERENCE, "cpu")

@@ -11,16 +11,18 @@ import torch
 
 from ...core import numbers
 from ...core.answers import Answer, Question
+from ...core.errors import BadRequest
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
 from . import cases, gpu_questions, kernelbench, mistakes, shrink, times
 from .cases import Case
 from .party import Party
 from .process import Ended, Raised
-from .trialrun import NotForReference, Outcome, Problem, TrialRun, _bits
+from .trialrun import NotForReference, Outcome, Problem, State, TrialRun, _bits
 
 _SHRINK_S = 20.0
 _RUNS = 3
+_ROUNDING = 1e-3   # runs that are less apart may have added in another order
 _ONE_CASE = ("batch_one", "empty_batch")
 _ASKED = {
     "constructs": "Constructs with the same arguments?", "state_dict": "Takes the reference's state_dict?",
@@ -49,7 +51,7 @@ class Examination:
             self._skip(("values", "gradients"), "Not asked: the module cannot be constructed.")
             return self.found
         self.emit({"phase": "check", "text": "the given size"})
-        given = self.trial.run(self.given)
+        given = self._at_the_given_size()
         exact = self.trial.run(replace(self.given, integers=True)) if self.given.setting.layer and not given.problems \
             else given
         self._given(exact if exact.problems else given)
@@ -77,6 +79,16 @@ class Examination:
         self._times()
         self._explain()
         return self.found
+
+    def _at_the_given_size(self) -> Outcome:
+        """Raises `BadRequest` for a reference that gives no truth there."""
+        try:
+            return self.trial.run(self.given)
+        except NotForReference as error:
+            why = str(error).rstrip(".")
+            raise BadRequest(f"The reference gives no truth, for which it runs in float64: {why}.") from error
+        except Ended as error:
+            raise BadRequest(f"The reference does not run: {error.headline}") from error
 
     def _small_is_right(self, small: Case, gradients: bool) -> bool:
         try:
@@ -166,29 +178,37 @@ class Examination:
 
     def _same_bits(self, outcome: Outcome) -> None:
         self.emit({"phase": "check", "text": "same bits each time"})
+        try:
+            others, apart = self._called_again(self.trial.candidate, outcome,
+                                               outcome.state if self.trial.loads_state else None)
+        except (Raised, Ended) as error:
+            self._fail("same_bits", Problem("call", Status.WORKER_DIED, f"No. When called again: {_said(error)}"))
+            return
+        if not others:
+            self._pass("same_bits", f"Yes, {_RUNS} runs.")
+            return
+        seen = f"No. {others} of {_RUNS - 1} further runs gave other bits, up to {numbers.error(apart)} apart."
+        wrong, advice = outcome.problem("values") is not None, DEFAULT_ADVICE[Status.NONDETERMINISTIC]
+        little = apart < _ROUNDING and not wrong
+        if not little and self._called_again(self.trial.reference, outcome, outcome.state)[1] >= _ROUNDING:
+            little, seen = True, f"{seen} So do the reference's."
+            advice = "Take a reference that draws nothing at random: else right and wrong cannot be told apart."
+        self.questions.append(Question("same_bits", _ASKED["same_bits"], Answer.WARNED if little else Answer.FAILED, seen,
+                                       advice, str(Status.NONDETERMINISTIC)))
+
+    def _called_again(self, party: Party, outcome: Outcome, state: State | None) -> tuple[int, float]:
+        """How many of some further runs gave other bits than the first of them, and how far apart they were."""
         first: torch.Tensor | None = None
         others, apart = 0, 0.0
         for _ in range(_RUNS):
-            try:
-                _, results = self.trial.candidate.call(
-                    self.trial.how(self.given), outcome.inputs, layout=self.given.layout, no_grad=True,
-                    state=outcome.state if self.trial.loads_state else None)
-            except (Raised, Ended) as error:
-                self._fail("same_bits", Problem("call", Status.WORKER_DIED, f"No. When called again: {_said(error)}"))
-                return
+            _, results = party.call(self.trial.how(self.given), outcome.inputs, layout=self.given.layout, no_grad=True,
+                                    state=state)
             first = results[0] if first is None else first
             if results[0].shape != first.shape or not torch.equal(_bits(results[0]), _bits(first)):
                 others += 1
                 if results[0].shape == first.shape:
                     apart = max(apart, float((results[0].double() - first.double()).abs().nan_to_num(1e308).max()))
-        if not others:
-            self._pass("same_bits", f"Yes, {_RUNS} runs.")
-            return
-        wrong = outcome.problem("values") is not None
-        self.questions.append(Question(
-            "same_bits", _ASKED["same_bits"], Answer.WARNED if apart < 1e-3 and not wrong else Answer.FAILED,
-            f"No. {others} of {_RUNS - 1} further runs gave other bits, up to {numbers.error(apart)} apart.",
-            DEFAULT_ADVICE[Status.NONDETERMINISTIC], str(Status.NONDETERMINISTIC)))
+        return others, apart
 
     def _others(self, key: str, tried: Iterable[Case], gradients: bool) -> None:
         """One question over several cases: right in all, or wrong in these."""

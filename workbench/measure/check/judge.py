@@ -118,6 +118,7 @@ class _Check:
         try:
             facts = dict(self.reference.load())
             answer, given = self.reference.process.ask("given", {"seed": self.seed % 2**31})
+            setting_of(facts["parameters"], answer["arguments"], answer["keywords"], None)  # raises before they are sent back
             made, _ = self.reference.process.ask("make", {"module": "first", "arguments": answer["arguments"],
                                                           "keywords": answer["keywords"], "seed": 1})
         except Raised as error:

@@ -34,6 +34,7 @@ def verdict(trial: TrialRun, given: Case) -> dict[str, Any]:
             return {**found, "strict": False, "loose": False, "why": "The shapes differ."}
         for key, tolerance in (("strict", strict_tolerance), ("loose", 1e-2)):
             a, b = theirs[0].to(trial.device), ours[0].to(trial.device)
+            a = a if a.is_floating_point() else a.double()
             if found[key] and not torch.allclose(a, b.to(a.dtype), atol=tolerance, rtol=tolerance):
                 found[key] = False
                 apart = float((a.double() - b.double()).abs().max())

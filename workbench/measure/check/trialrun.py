@@ -81,10 +81,9 @@ class TrialRun:
             facts, drawn = self.reference.make(self.how(case))
             state = outcome.state = (facts["names"], self._state(case, facts["names"], drawn))
             wide = (state[0], [v.double() if v.is_floating_point() else v for v in state[1]])
-            shape = self._output_shape(case, inputs, wide)
             names = [*(f"input {i}" for i, x in enumerate(inputs) if x.is_floating_point()), *facts["parameters"]]
             grad_output = None
-            if gradients:
+            if gradients and (shape := self._output_shape(case, inputs, wide)) is not None:
                 grad_output = fill(replace(case, shapes=(shape,), dtypes=(self.dtype,)), [], self.generator)[0]
             wide_facts, truth = self.reference.call(self.how(case, dtype="float64"), [_wide(x) for x in inputs],
                                                     state=wide, gradients=names,
@@ -100,14 +99,15 @@ class TrialRun:
         self._candidate(outcome, grad_output, names, own)
         return outcome
 
-    def _output_shape(self, case: Case, inputs: list[torch.Tensor], state: State) -> tuple[int, ...]:
-        """Known for a transposed convolution; of anything else the reference is asked."""
+    def _output_shape(self, case: Case, inputs: list[torch.Tensor], state: State) -> tuple[int, ...] | None:
+        """Known for a transposed convolution; of anything else the reference is asked. None: it gives whole numbers, which
+        have no gradient."""
         if case.workload is not None:
             return case.workload.output_shape
         facts, results = self.reference.call(self.how(case, dtype="float64"), [_wide(x) for x in inputs], state=state)
         if facts.get("type") != "Tensor":
-            raise NotForReference(f"it returns a {facts.get('type')}")
-        return tuple(results[0].shape)
+            raise NotForReference(f"it returns a {facts.get('type')}, not one tensor")
+        return tuple(results[0].shape) if results[0].is_floating_point() else None
 
     def _candidate(self, outcome: Outcome, grad_output: torch.Tensor | None, names: list[str],
                    own: dict[str, torch.Tensor]) -> None:
@@ -161,8 +161,9 @@ class TrialRun:
         if tuple(facts["shape"]) != tuple(expected.shape):
             return Problem("kind", Status.WRONG_SHAPE, f"Output is {numbers.shape(facts['shape'])}, expected "
                            f"{numbers.shape(expected.shape)}.", _advice(Status.WRONG_SHAPE, outcome.case))
-        if facts["dtype"] != self.dtype and expected.is_floating_point():
-            return Problem("kind", Status.WRONG_DTYPE, f"Output is {facts['dtype']}, expected {self.dtype}.",
+        wanted = self.dtype if expected.is_floating_point() else str(expected.dtype).removeprefix("torch.")
+        if facts["dtype"] != wanted:
+            return Problem("kind", Status.WRONG_DTYPE, f"Output is {facts['dtype']}, expected {wanted}.",
                            DEFAULT_ADVICE[Status.WRONG_DTYPE])
         if facts["device"].split(":")[0] != self.device.split(":")[0]:
             return Problem("kind", Status.WRONG_DEVICE, f"Output is on {facts['device']}, expected {self.device}.",
@@ -177,13 +178,14 @@ class TrialRun:
             return
         if not got.numel():
             return
-        got, expected = got.to(self.device), expected.to(self.device)
+        whole = not got.is_floating_point()
+        got, expected = (got.double() if whole else got).to(self.device), expected.to(self.device)
         rms = float(expected.square().mean().sqrt())
         precision, allowed = self._allowed(outcome.case, name)
         if name in own:
             distance = float((own[name].to(self.device).double() - expected).norm())
             allowed = max(allowed, 2 * distance / max(float(expected.norm()), 1e-300))
-        exact = outcome.case.integers and self.dtype in ("float32", "float64") and float(expected.abs().max()) < 2**23
+        exact = whole or outcome.case.integers and self.dtype in ("float32", "float64") and float(expected.abs().max()) < 2**23
         where = (slice(0, got.shape[0]),) if got.dim() else ()
         values = got.round() if exact else got  # a term too many or too few is at least 1 here
         comparison = Comparison(tuple(got.shape), allowed=allowed, rms=rms, exact=exact, poisoned=False)
