@@ -51,6 +51,17 @@ def test_killed_from_outside_it_says_so_and_starts_again(worker: WorkerProcess) 
     assert worker.call("ping", {}, limit_s=20)["pid"] != pid
 
 
+def test_what_is_asked_ahead_is_done_and_its_answer_passed_over(worker: WorkerProcess) -> None:
+    worker.ask_ahead("warm", {"modules": ["resources"]})
+    worker.ask_ahead("no_such_operation", {})  # told by nobody: the next call is answered by its own answer
+    assert worker.call("ping", {}, limit_s=60)["pid"] == worker.call("ping", {}, limit_s=60)["pid"]
+    assert worker.starts == 1
+    worker._process.kill()
+    worker._process.wait()
+    worker.ask_ahead("ping", {})
+    assert worker.call("ping", {}, limit_s=60)["pid"] and worker.starts == 2
+
+
 def test_a_deadline_kills_it(worker: WorkerProcess) -> None:
     pid = worker.call("ping", {}, limit_s=20)["pid"]
     with pytest.raises(WorkerTimeout, match="0.2 s"):

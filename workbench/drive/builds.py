@@ -42,6 +42,12 @@ class BuildPool:
         """Import torch in one worker, so that the first build does not wait for it."""
         self._call("warm", {"modules": ["build"]}, limit_s=120)
 
+    def warm_ahead(self) -> None:
+        """The same without waiting for it; nothing to do when a worker is up."""
+        with self._lock:
+            if self._free and not any(worker.alive for worker in self._workers):
+                self._free[-1].ask_ahead("warm", {"modules": ["build"]})
+
     def build(self, units: Sequence[Sequence[Rendered]], order: BuildOrder, *, log_of: Callable[[Rendered], Path],
               on_start: Callable[[Rendered], None], on_done: Callable[[Rendered, dict[str, Any]], None],
               cancelled: threading.Event, with_resources: bool = True) -> None:

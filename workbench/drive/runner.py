@@ -68,6 +68,8 @@ class Runner:
                   kept=[trial for trial in had if trial is not None])
         self.runs.append(run)
         execution = Execution(run, session, self.workers, device, resume=resume)
+        if run.rows:  # the compiler's process imports torch while the measuring one asks about the device
+            self.workers.pool.warm_ahead()
 
         def in_turn() -> None:
             if not taken(self._one_at_a_time, run.cancelled):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -79,15 +80,17 @@ class WorkerProcess:
         """
         if stop is not None and stop.is_set():
             raise WorkerCancelled("The worker was stopped.")
-        if not self.alive:
-            self._start()
-        self._number += 1
-        message = json.dumps({"id": self._number, "op": op, **request}).encode() + b"\n"
         try:
-            self._write(message)
+            self._ask(op, request)
             return self._answer(limit_s, on_event, stop)
         except BrokenPipeError:
             raise self._death() from None
+
+    def ask_ahead(self, op: str, request: dict[str, Any]) -> None:
+        """Have an operation done for what it leaves behind in the process; nobody waits for its answer. What goes wrong is
+        told by the next call."""
+        with contextlib.suppress(BrokenPipeError):
+            self._ask(op, request)
 
     def close(self) -> None:
         """End the process and all it started; only when no call is in flight."""
@@ -115,6 +118,12 @@ class WorkerProcess:
         os.close(request_read)
         os.close(reply_write)
         self.starts += 1
+
+    def _ask(self, op: str, request: dict[str, Any]) -> None:
+        if not self.alive:
+            self._start()
+        self._number += 1  # an answer to an earlier number is passed over
+        self._write(json.dumps({"id": self._number, "op": op, **request}).encode() + b"\n")
 
     def _write(self, message: bytes) -> None:
         view = memoryview(message)
