@@ -163,6 +163,12 @@ def test_stop_stops_and_resume_runs_only_the_rest(runner: Runner, tmp_path: Path
     assert [t.config["BLOCK"] for t in again.trials] == [256]
 
 
+@pytest.fixture
+def own_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nobody else on this machine, and no test beside this one, holds the CPU."""
+    monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path / "locks"))
+
+
 @contextmanager
 def events_held(session: Session) -> Iterator[None]:
     """Somebody else holds the session's file of events: a run stands where it tells its next phase."""
@@ -176,6 +182,7 @@ def stopped_within_3_s(run: Run) -> bool:
     return run.wait(10) and time.monotonic() - start < 3
 
 
+@pytest.mark.usefixtures("own_locks")
 def test_a_stop_just_before_the_compiler_is_asked_is_a_stop(runner: Runner, tmp_path: Path, broken: Path) -> None:
     session, device = Session.create(tmp_path, "just"), DeviceLock("cpu")
     assert device.acquire(cancelled=threading.Event(), waiting=print)
@@ -194,6 +201,7 @@ def test_a_stop_just_before_the_compiler_is_asked_is_a_stop(runner: Runner, tmp_
         runner.stop(run)
 
 
+@pytest.mark.usefixtures("own_locks")
 def test_a_stop_just_before_the_judge_is_asked_is_a_stop(runner: Runner, tmp_path: Path, broken: Path) -> None:
     session = Session.create(tmp_path, "just")
     fresh = bad(broken, "never_ends", compile_flags=("-O1", f"-DKW_FRESH={time.time_ns()}"))
@@ -210,6 +218,7 @@ def test_a_stop_just_before_the_judge_is_asked_is_a_stop(runner: Runner, tmp_pat
         runner.stop(run)
 
 
+@pytest.mark.usefixtures("own_locks")
 def test_a_stop_ends_the_judging_of_the_modules_too(runner: Runner, tmp_path: Path) -> None:
     """They are judged in a process of their own."""
     session = Session.create(tmp_path, "modules")
@@ -220,6 +229,7 @@ def test_a_stop_ends_the_judging_of_the_modules_too(runner: Runner, tmp_path: Pa
     assert [t.kind for t in session.trials()] == ["candidate"] and session.trials()[0].ok
 
 
+@pytest.mark.usefixtures("own_locks")
 def test_a_stop_of_a_run_that_waits_leaves_the_one_before_it_alone(runner: Runner, tmp_path: Path, broken: Path) -> None:
     """And a run that is stopped as soon as it is asked for judges nothing, whatever would have been started for it."""
     def asked(name: str, *candidates: Candidate) -> Run:
