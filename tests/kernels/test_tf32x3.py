@@ -16,10 +16,12 @@ from .cases import CASES, label
 from .harness import build_emulated, run
 
 THREE = [v for v in discover(TEMPLATES) if "tf32x3" in v.precision]
-# A row of more taps than one series holds; many chunks of channels; many positions; several rows of taps.
+# A row of more taps than one series holds; many chunks of channels; several rows of taps; many chunks where each output
+# meets one tap.
 LONG = [Workload(ConvTranspose(1, 5, 9, (35,), dilation=(2,)), 2, (70,)),
         Workload(ConvTranspose(1, 70, 12, (3,), padding=(1,), bias=True), 2, (300,)),
-        Workload(ConvTranspose(2, 20, 66, (3, 5), padding=(1, 1)), 1, (9, 33))]
+        Workload(ConvTranspose(2, 20, 66, (3, 5), padding=(1, 1)), 1, (9, 33)),
+        Workload(ConvTranspose(1, 70, 12, (2,), stride=(3,), bias=True), 2, (50,))]
 
 
 @pytest.mark.parametrize("variant", THREE, ids=lambda v: v.key)
