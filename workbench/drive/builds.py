@@ -38,12 +38,8 @@ class BuildPool:
         self._lock = threading.Condition()
         self._work_dir = work_dir
 
-    def warm(self) -> None:
-        """Import torch in one worker, so that the first build does not wait for it."""
-        self._call("warm", {"modules": ["build"]}, limit_s=120)
-
     def warm_ahead(self) -> None:
-        """The same without waiting for it; nothing to do when a worker is up."""
+        """Let one worker import torch, so that the first build does not wait for it; nothing to do when one is up."""
         with self._lock:
             if self._free and not any(worker.alive for worker in self._workers):
                 self._free[-1].ask_ahead("warm", {"modules": ["build"]})

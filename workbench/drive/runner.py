@@ -52,9 +52,10 @@ class Runner:
 
     def warm(self, device: str = "auto") -> None:
         """Import torch in a build and in a measure worker, in the background."""
+        self.workers.pool.warm_ahead()
+
         def work() -> None:
             with contextlib.suppress(BadRequest, WorkerDied, WorkerTimeout, WorkerCancelled):
-                self.workers.pool.warm()
                 self.workers.device(resolve_device(device))
         threading.Thread(target=work, daemon=True).start()
 
