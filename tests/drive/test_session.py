@@ -159,9 +159,9 @@ def test_bad_names_and_places_are_one_sentence(tmp_path: Path) -> None:
     assert issubclass(SessionFull, OSError)
 
 
-def test_sessions_come_newest_first_and_recorded_ones_behind_them_by_size(tmp_path: Path) -> None:
-    for age, (name, size) in enumerate((("mine", 1), ("older", 9), ("recorded-few", 10), ("recorded-many", 99))):
+def test_sessions_come_newest_first_and_recorded_ones_behind_them_by_their_trials(tmp_path: Path) -> None:
+    for age, (name, at) in enumerate((("mine", "01"), ("older", "02"), ("recorded-before", "03"), ("recorded-after", "04"))):
         session = Session.create(tmp_path, name)
-        (session.path / "trials.jsonl").write_text("\n" * size)
+        (session.path / "trials.jsonl").write_text(f'{{"at":"2026-01-{at}T00:00:00.000+00:00"}}\n')
         os.utime(session.path, (1e9 - age, 1e9 - age))
-    assert [p.name for p in list_sessions(tmp_path)] == ["mine", "older", "recorded-many", "recorded-few"]
+    assert [p.name for p in list_sessions(tmp_path)] == ["mine", "older", "recorded-after", "recorded-before"]

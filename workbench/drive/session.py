@@ -27,6 +27,7 @@ TRIALS, EVENTS, BLOBS = "trials.jsonl", "events.jsonl", "blobs"
 _SCHEMA_FAMILY = SCHEMA.rsplit("/", 1)[0] + "/"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _MAX_PACKED_BYTES = 1 << 30
+_MOST_LINE_BYTES = 4096
 
 
 class SessionFull(OSError):
@@ -105,7 +106,7 @@ class Session:
     def append(self, trial: Trial) -> None:
         """Add one finished trial. Raises `SessionFull` when the disk is full; nothing recorded before is lost."""
         line = json.dumps(trial.to_json(), ensure_ascii=False, separators=(",", ":"))
-        if len(line.encode()) >= 4096:
+        if len(line.encode()) >= _MOST_LINE_BYTES:
             line = json.dumps(_shortened(trial.to_json()), ensure_ascii=False, separators=(",", ":"))
         self._append(TRIALS, line)
 
@@ -210,17 +211,22 @@ def sessions_root() -> Path:
 
 
 def list_sessions(root: Path | None = None) -> list[Path]:
-    """Session folders, newest first; recorded ones last, the largest first: a checkout gives them times of its own."""
+    """Session folders, newest first; recorded ones last, by their newest trial: a checkout gives files times of its own."""
     root = root or sessions_root()
     found = [p for p in root.glob("*") if (p / TRIALS).is_file() or (p / BLOBS).is_dir()] if root.is_dir() else []
+    own = [p for p in found if not p.name.startswith("recorded-")]
+    recorded = [p for p in found if p.name.startswith("recorded-")]
+    return [*sorted(own, key=lambda p: -p.stat().st_mtime), *sorted(recorded, key=_newest_trial, reverse=True)]
 
-    def place(path: Path) -> tuple[bool, float]:
-        if not path.name.startswith("recorded-"):
-            return False, -path.stat().st_mtime
-        trials = path / TRIALS
-        return True, -trials.stat().st_size if trials.is_file() else 0
 
-    return sorted(found, key=place)
+def _newest_trial(path: Path) -> bytes:
+    """When the last trial was written, UTC; from the end of its file alone: the page asks at each turn."""
+    try:
+        with (path / TRIALS).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 2 * _MOST_LINE_BYTES))
+            return max(re.findall(rb'"at":"([^"]+)"', file.read()), default=b"")
+    except OSError:
+        return b""
 
 
 def now() -> str:
