@@ -1,58 +1,103 @@
-"""A GPU that is there and cannot be used: `auto` is then the cpu, and who names the GPU hears what to install."""
+"""A GPU that is there and cannot be used: `auto` is then the cpu, and who names the GPU hears what to install.
+
+Each case is a process that sees another machine: the driver lists a GPU, torch and nvcc are others or hidden.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from workbench.core.env import TorchInfo
+from tests.require import require
+from workbench.core.confinement import bwrap_problem
+from workbench.core.toolchain import find_toolchain
+
+ROOT = Path(__file__).resolve().parents[2]
+CUDA_TORCH = "__version__ = '2.13.0'\ncuda = '13.0'\n"
+CPU_TORCH = "__version__ = '2.13.0+cpu'\ncuda = None\n"
+NO_TORCH = ""
+_ASK = """
+import json
 from workbench.core.errors import BadRequest
-from workbench.core.toolchain import Toolchain
 from workbench.drive import doctor
 from workbench.drive.devices import resolve_device
-from workbench.faces.ui import state
-
-WITH_CUDA, CPU_BUILD = TorchInfo("2.13.0", "13.0"), TorchInfo("2.13.0+cpu", None)
-NVCC = Toolchain(cxx=Path("/usr/bin/g++"), nvcc=Path("/opt/cuda/bin/nvcc"), nvcc_version="13.0.88")
-NO_NVCC = Toolchain(cxx=Path("/usr/bin/g++"))
+try:
+    print(json.dumps({}))
+except BadRequest as error:
+    print(json.dumps({{"refused": str(error)}}))
+"""
 
 
 @pytest.fixture
-def machine(gpu: None, monkeypatch: pytest.MonkeyPatch):
-    """Set what this machine has beside its GPU."""
-    def has(torch: TorchInfo, tools: Toolchain) -> None:
-        monkeypatch.setattr(doctor, "torch_info", lambda: torch)
-        monkeypatch.setattr(doctor, "find_toolchain", lambda: tools)
-        state.findings.clear()
-        state.device_names.clear()
-    yield has
-    state.findings.clear()
-    state.device_names.clear()
+def machine(gpu: None, tmp_path: Path) -> Callable[..., Any]:
+    """Ask for an expression's value on a machine with that torch/version.py and that nvcc ("" for none)."""
+    def ask(expression: str, version: str, nvcc: str) -> Any:
+        torch = tmp_path / "packages/torch"
+        torch.mkdir(parents=True)
+        (torch / "__init__.py").touch()
+        (torch / "version.py").write_text(version)
+        variables = {**os.environ, "PYTHONPATH": f"{torch.parent}{os.pathsep}{ROOT}"}
+        if nvcc:
+            variables["CUDA_HOME"] = str(tmp_path / "cuda")
+            program = tmp_path / "cuda/bin/nvcc"
+            program.parent.mkdir(parents=True)
+            program.write_text(f'#!/bin/sh\necho "Cuda compilation tools, release {nvcc[:4]}, V{nvcc}"\n')
+            program.chmod(0o755)
+        done = subprocess.run([*([] if nvcc else hidden_nvcc()), sys.executable, "-c", _ASK.format(expression)], env=variables,
+                              capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+    return ask
 
 
-@pytest.mark.parametrize(("torch", "tools", "device"), [
-    (WITH_CUDA, NVCC, "cuda:0"), (CPU_BUILD, NVCC, "cpu"), (WITH_CUDA, NO_NVCC, "cpu"), (TorchInfo(), NVCC, "cpu"),
-    (WITH_CUDA, Toolchain(cxx=NVCC.cxx, nvcc=NVCC.nvcc, nvcc_version="12.4.131"), "cpu")])
-def test_the_default_is_what_the_doctor_says_works(torch: TorchInfo, tools: Toolchain, device: str, machine) -> None:
-    machine(torch, tools)
-    assert resolve_device("auto") == device
-    assert next(iter(state.device_names())) == device
-    assert doctor.devices() == ([] if not torch.version else list(dict.fromkeys([device, "cpu"])))
+def hidden_nvcc() -> list[str]:
+    """Before a command: it sees this machine without any nvcc."""
+    require(not bwrap_problem(), bwrap_problem())
+    words = ["bwrap", "--dev-bind", "/", "/"]
+    homes = {Path("/usr/local/cuda"), *Path(sys.prefix).glob("lib/python*/site-packages/nvidia")}
+    if found := find_toolchain().nvcc:
+        homes.add(found.parent)
+    for home in sorted({str(h.resolve()) for h in homes if h.exists()}):
+        words += ["--tmpfs", home]
+    if on_path := shutil.which("nvcc"):
+        words += ["--bind", os.devnull, str(Path(on_path).resolve())] if Path(on_path).is_file() else []
+    return words
+
+
+@pytest.mark.parametrize(("torch", "nvcc", "device"), [
+    (CUDA_TORCH, "13.0.88", "cuda:0"), (CPU_TORCH, "13.0.88", "cpu"), (CUDA_TORCH, "", "cpu"), (NO_TORCH, "13.0.88", "cpu"),
+    (CUDA_TORCH, "12.4.131", "cpu")])
+def test_the_default_is_what_the_doctor_says_works(torch: str, nvcc: str, device: str, machine) -> None:
+    chosen, works = machine('[resolve_device("auto"), doctor.devices()]', torch, nvcc)
+    assert chosen == device
+    assert works == ([] if not torch else list(dict.fromkeys([device, "cpu"])))
+
+
+@pytest.mark.parametrize(("torch", "first"), [(CUDA_TORCH, "cuda:0"), (CPU_TORCH, "cpu")])
+def test_the_page_offers_what_works_first(torch: str, first: str, machine) -> None:
+    assert machine('list(__import__("workbench.faces.ui.state").faces.ui.state.device_names())', torch, "13.0.88")[0] == first
 
 
 @pytest.mark.parametrize(("torch", "words"), [
-    (CPU_BUILD, "this torch is a CPU build: choose cpu, or install it with .* -m pip install --force-reinstall torch"),
-    (TorchInfo(), "nothing can be judged without it: choose cpu, or install it with .* -m pip install torch")])
-def test_a_gpu_that_torch_cannot_use_is_one_sentence(torch: TorchInfo, words: str, machine) -> None:
-    machine(torch, NVCC)
-    with pytest.raises(BadRequest, match=f"cuda:0 cannot be used, .*{words}"):
-        resolve_device("cuda")
+    (CPU_TORCH, ("this torch is a CPU build: choose cpu, or install it with ", " -m pip install --force-reinstall torch")),
+    (NO_TORCH, ("nothing can be judged without it: choose cpu, or install it with ", " -m pip install torch"))])
+def test_a_gpu_that_torch_cannot_use_is_one_sentence(torch: str, words: tuple[str, str], machine) -> None:
+    said = machine('resolve_device("cuda")', torch, "13.0.88")["refused"]
+    assert said.startswith("cuda:0 cannot be used, ") and all(w in said for w in words), said
 
 
 def test_without_nvcc_a_gpu_can_still_be_named(machine) -> None:
-    machine(WITH_CUDA, NO_NVCC)
-    assert resolve_device("cuda:0") == "cuda:0"
-    with pytest.raises(BadRequest, match=r"'cuda:1' is not on this machine; choose cuda:0, cpu\."):
-        resolve_device("cuda:1")
+    assert machine('resolve_device("cuda:0")', CUDA_TORCH, "") == "cuda:0"
 
+
+def test_a_gpu_that_is_not_there_cannot(machine) -> None:
+    assert machine('resolve_device("cuda:1")', CUDA_TORCH, "13.0.88") == {
+        "refused": "Device 'cuda:1' is not on this machine; choose cuda:0, cpu."}

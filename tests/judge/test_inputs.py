@@ -9,7 +9,7 @@ import torch
 
 from workbench.core.layer import DTYPES, ConvTranspose, Workload
 from workbench.measure import inputs
-from workbench.measure.inputs import INTEGERS, NORMAL, RECHECK, changed, fill, reduction_length, shapes
+from workbench.measure.inputs import BLOCK, INTEGERS, NORMAL, RECHECK, changed, fill, reduction_length, shapes
 
 WORKLOAD = Workload(ConvTranspose(2, 6, 4, 3, stride=2, groups=2), 3, (5, 7))
 HUGE = Workload(ConvTranspose(1, 1, 1, 1), 64, (1 << 24,))  # 2^30 terms in each element of grad_weight
@@ -39,14 +39,14 @@ def test_same_again_and_different_by_name_and_seed() -> None:
     assert not torch.equal(_made(square, "input", INTEGERS), _made(square, "grad_output", INTEGERS))
 
 
-def test_changes_are_counted_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "BLOCK", 100)  # several blocks
-    tensor = _made(WORKLOAD, "input", NORMAL)
-    assert changed(tensor, "input", WORKLOAD, NORMAL) == (0, None)
-    tensor.view(-1)[[333, 444]] = 0.0
-    assert changed(tensor, "input", WORKLOAD, NORMAL) == (2, 333)
-    tensor.view(-1)[150] = float("nan")
-    assert changed(tensor, "input", WORKLOAD, NORMAL) == (3, 150)
+def test_changes_are_counted_bit_by_bit() -> None:
+    two_blocks = Workload(ConvTranspose(1, 1, 1, 1), 1, (BLOCK + 500,), "float16")
+    tensor = _made(two_blocks, "input", NORMAL)
+    assert changed(tensor, "input", two_blocks, NORMAL) == (0, None)
+    tensor.view(-1)[[BLOCK + 333, BLOCK + 444]] = 0.0
+    assert changed(tensor, "input", two_blocks, NORMAL) == (2, BLOCK + 333)
+    tensor.view(-1)[BLOCK - 1] = float("nan")
+    assert changed(tensor, "input", two_blocks, NORMAL) == (3, BLOCK - 1)
 
 
 def test_reduction_lengths() -> None:

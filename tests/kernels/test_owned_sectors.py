@@ -13,7 +13,6 @@ from workbench.core.candidate import EMULATED_SM, Candidate, why_not
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.variants import TEMPLATES, find
 
-from . import harness
 from .cases import label
 from .harness import Library, build_emulated, run
 
@@ -97,22 +96,16 @@ def broken_copy(folder: Path, *changes: tuple[str, str, str]) -> Path:
     return root
 
 
-def shared_sectors(rule: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str, str]) -> list[int]:
+def shared_sectors(rule: str, folder: Path, *changes: tuple[str, str, str]) -> list[int]:
     """For each candidate how many sectors of a row were stored in parts by two."""
     root = broken_copy(folder, *WHO[RULES[rule][0]], *changes)
     library, made = build(rule, folder / "build", root)
-    stored: list[torch.Tensor] = []
-
-    def keep(_name: str, zone: harness._Guarded, truth: torch.Tensor, *_: object) -> harness.Outcome:
-        assert zone.address % 32 == 0
-        stored.append(zone.elements(torch.float16 if zone.size == 2 * truth.numel() else torch.float32).reshape(truth.shape))
-        return harness.Outcome("OK")
-
-    monkeypatch.setattr(harness, "_compare", keep)
     counts = []
     for one, work in made:
-        assert run(library, one, work).status == "OK"
-        result = stored.pop()
+        stored: dict[str, torch.Tensor] = {}
+        assert run(library, one, work, take=stored).status == "OK"
+        (result,) = stored.values()
+        assert result.data_ptr() % 32 == 0
         place, unit, row, flat = torch.arange(result.numel()), 32 // result.element_size(), result.shape[-1], result.reshape(-1)
         inside = (place[1:] % unit != 0) & (place[1:] // row == place[:-1] // row)
         counts.append(int(((flat[1:] != flat[:-1]) & inside).sum()))
@@ -120,8 +113,8 @@ def shared_sectors(rule: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *ch
 
 
 @pytest.mark.parametrize("rule", ["strips", "half strips", "disjoint"])
-def test_no_sector_is_stored_by_two(rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = shared_sectors(rule, tmp_path, monkeypatch)
+def test_no_sector_is_stored_by_two(rule: str, tmp_path: Path) -> None:
+    counts = shared_sectors(rule, tmp_path)
     for count, (one, work) in zip(counts, candidates(rule), strict=True):
         if rule == "strips" and work.input_size == (6, 150):
             continue  # a block of columns ends where it must
@@ -143,7 +136,6 @@ def test_a_broken_rule_is_caught(rule: str, file: str, old: str, new: str, tmp_p
     ("strips", "common/strip_block.cuh", "a.overlap = unit == C::SECTOR ? 0 : C::OVERLAP;", "a.overlap = 0;"),
     ("disjoint", "forward/disjoint_mma.cu", "from = chunk == 0 ? 0 : sector(origin)", "from = chunk == 0 ? 0 : origin"),
 ])
-def test_without_the_rule_sectors_are_shared(rule: str, file: str, old: str, new: str, tmp_path: Path,
-                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_rule_sectors_are_shared(rule: str, file: str, old: str, new: str, tmp_path: Path) -> None:
     """So the count above finds them."""
-    assert sum(count > 0 for count in shared_sectors(rule, tmp_path, monkeypatch, (file, old, new))) >= 3
+    assert sum(count > 0 for count in shared_sectors(rule, tmp_path, (file, old, new))) >= 3
