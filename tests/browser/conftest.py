@@ -35,7 +35,8 @@ def chromium() -> Iterator:
 
 
 @pytest.fixture
-def server(tmp_path) -> Iterator[str]:
+def serving(tmp_path) -> Iterator[tuple[str, subprocess.Popen]]:
+    """(address, process) of a server with an empty folder of sessions."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -45,7 +46,7 @@ def server(tmp_path) -> Iterator[str]:
         stderr=subprocess.STDOUT, env={**os.environ, "KERNEL_WORKBENCH_SESSIONS": str(tmp_path / "sessions")})
     try:
         _wait_for(f"http://127.0.0.1:{port}/_stcore/health", process)
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", process
     finally:
         process.terminate()
         process.wait(30)
@@ -53,13 +54,13 @@ def server(tmp_path) -> Iterator[str]:
 
 
 @pytest.fixture
-def page(chromium, server) -> Iterator:
+def page(chromium, serving) -> Iterator:
     context = chromium.new_context(viewport={"width": 1440, "height": 1300}, accept_downloads=True)
     context.set_default_timeout(60_000)
     page = context.new_page()
     page.foreign = []
     page.on("request", lambda request: page.foreign.append(request.url) if _foreign(request.url) else None)
-    page.goto(server)
+    page.goto(serving[0])
     page.get_by_role("button", name=f"Run {len(ticked())}").wait_for()
     page.locator('[data-test-script-state="notRunning"]').wait_for()  # a click while the page is drawn may be lost
     yield page

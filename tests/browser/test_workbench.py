@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shutil
+import signal
 import time
 import zipfile
 from statistics import median
@@ -116,7 +117,7 @@ def talking_compiler(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
 
 
-def test_a_line_of_the_compiler_is_on_the_page_within_2_s(talking_compiler, page):
+def test_a_line_of_the_compiler_is_on_the_page_within_2_s(talking_compiler, page, serving, tmp_path):
     forward_only(page)
     page.get_by_role("button", name="Run 3").click()
     page.get_by_text("Compiler log, as it is printed").click()
@@ -134,3 +135,8 @@ def test_a_line_of_the_compiler_is_on_the_page_within_2_s(talking_compiler, page
     assert len(delays_s) > 20
     assert sorted(delays_s)[len(delays_s) * 9 // 10] < 2  # one redrawing on a busy machine may take longer
     assert stop_button(page).count(), "the log was there only after the run"
+
+    serving[1].send_signal(signal.SIGINT)  # Ctrl-C waits for no compiler, and the run is recorded as stopped
+    serving[1].wait(8)
+    events = next((tmp_path / "sessions").glob("*/events.jsonl")).read_text()
+    assert '"run_stopped"' in events.splitlines()[-1]

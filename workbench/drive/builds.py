@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..core.env import cache_dir
 from ..core.template import Rendered, render_batch, symbol
+from .daemon_threads import DaemonThreads
 from .outcome import failure
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 
@@ -63,7 +63,7 @@ class BuildPool:
             return self._resources(item, order, cancelled)
 
         self.resources: dict[str, dict[str, Any]] = {}
-        with ThreadPoolExecutor(self.size) as pool:
+        with DaemonThreads(self.size) as pool:
             built = [pool.submit(one, unit) for unit in units]
             known = {item.candidate_id: pool.submit(facts, item) for unit in units for item in unit if with_resources}
             for future in built:

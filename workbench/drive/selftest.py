@@ -10,7 +10,6 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from ..core.trial import Status
 from ..core.variants import TEMPLATES, find
 from ..core.verdict import FASTER
 from .check import CheckRequest, check, workload_reference
+from .daemon_threads import DaemonThreads
 from .device_lock import held
 from .devices import resolve_device
 from .run import RunRequest
@@ -119,7 +119,7 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
         with held(device):
             modules = [a for a in wanted if a.kind == "module"]
             timed = [a for a in modules if a.expected[kind] == Status.OK]  # what is right attacks the clock
-            with ThreadPoolExecutor(_AT_ONCE[kind]) as pool:
+            with DaemonThreads(_AT_ONCE[kind]) as pool:
                 for result in pool.map(lambda a: _run_module(a, device, session), [a for a in modules if a not in timed]):
                     report(result)
             for attack in timed:  # nothing else runs beside it

@@ -31,9 +31,11 @@ class Workers:
         self._measure: dict[str, WorkerProcess] = {}
         self._described: dict[str, dict[str, Any]] = {}
         self._asking = threading.Lock()
+        self._closed = threading.Event()
 
     def close(self) -> None:
         """End all processes, remove scratch files."""
+        self._closed.set()
         self.pool.close()
         for worker in self._measure.values():
             worker.close()
@@ -71,7 +73,7 @@ class Workers:
         """One operation in a measuring process of its own: nothing is shared with earlier kernels."""
         worker = WorkerProcess("measure", log_path=self.scratch / f"fresh-{secrets.token_hex(4)}.log")
         try:
-            return worker.call(op, request, limit_s=limit_s, on_event=lambda event: limit_s, stop=stop)
+            return worker.call(op, request, limit_s=limit_s, on_event=lambda event: limit_s, stop=stop or self._closed)
         finally:
             worker.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from html import escape
 
@@ -16,6 +16,7 @@ from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHE
 from ...core.presets import PRESETS, Preset
 from ...core.trial import Trial
 from ...drive import report
+from ...drive.daemon_threads import DaemonThreads
 from ...drive.export import export_text, verify
 from ...drive.recipe import Recipe, fastest
 from ...drive.recorded import judged_candidate
@@ -208,8 +209,8 @@ def _said() -> dict[str, str]:
 
 
 @st.cache_resource(show_spinner=False)
-def _prover() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="proof")
+def _prover() -> DaemonThreads:
+    return DaemonThreads(1)
 
 
 def _prove(runner: Runner, text: str, workload: Workload, preset: Preset | None, class_name: str, device: str,

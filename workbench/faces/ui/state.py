@@ -5,6 +5,7 @@ The runner lives in the server, not in a browser's session: a reload or a closed
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable
 from functools import wraps
@@ -28,9 +29,12 @@ CPU = "cpu"
 
 @st.cache_resource(on_release=lambda runner: runner.close(), show_spinner=False)
 def runner() -> Runner:
-    """One runner for the server; its workers import torch in the background, this process never does."""
+    """One runner for the server, closed with it; its workers import torch in the background, this process never does."""
     made = Runner()
-    threading.Timer(_WARM_AFTER_S, made.warm).start()  # the page is drawn first
+    warm = threading.Timer(_WARM_AFTER_S, made.warm)  # the page is drawn first
+    warm.daemon = True
+    warm.start()
+    atexit.register(made.close)
     return made
 
 

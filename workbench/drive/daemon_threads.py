@@ -1,0 +1,42 @@
+"""An executor whose threads do not keep the process from ending. Python waits for those of `ThreadPoolExecutor`, so that
+Ctrl-C would take as long as the compiler under way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+
+class DaemonThreads(Executor):
+    """`size` threads; results, errors and order of work as with `ThreadPoolExecutor`."""
+
+    def __init__(self, size: int) -> None:
+        self._jobs: SimpleQueue[tuple[Future, Callable[[], Any]] | None] = SimpleQueue()
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(size)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **named: Any) -> Future:
+        future: Future = Future()
+        self._jobs.put((future, partial(call, *args, **named)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads if wait else ():
+            thread.join()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, call = job
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(call())
+            except BaseException as error:  # whoever asks for the result gets it
+                future.set_exception(error)
