@@ -162,11 +162,14 @@ for entry in Path("/proc").iterdir():
 assert refused >= 6, refused
 '''
 TOUCHES_OTHERS = _TOUCHES_OTHERS + _RIGHT
+# Without torch's headers, which take g++ twenty seconds and would prove nothing more.
 BUILDS = '''
+import ctypes
 from torch.utils.cpp_extension import load_inline
 
-built = load_inline("doubled", cpp_sources="torch::Tensor doubled(torch::Tensor x) { return x + x; }", functions=["doubled"])
-''' + _RIGHT.replace("* self.scale", "* self.scale + 0 * built.doubled(x)")
+built = ctypes.CDLL(load_inline("doubled", cpp_sources='extern "C" int doubled(int x) { return x + x; }',
+                                is_python_module=False, no_implicit_headers=True))
+''' + _RIGHT.replace("* self.scale", "* self.scale + (built.doubled(1) - 2)")
 
 
 def plants_links(victim: Path) -> str:

@@ -30,15 +30,15 @@ CONFIGS = [{"U": 1}, {"U": 2}, {"U": 1, "STRIP": 16, "BLOCKS": 264}, {"U_TILES":
 
 
 def _members(variant: Variant) -> list[tuple[Candidate, Workload]]:
-    """Every layer as it comes, and with three of the configs, other ones from layer to layer."""
+    """Every layer as it comes, and with one of the configs, another one from layer to layer."""
     found = [(candidate(variant, work, form="constant", **config), work) for number, work in enumerate(WORK)
-             for config in ({}, *CONFIGS[number % 2::2])]
+             for config in ({}, CONFIGS[number % len(CONFIGS)])]
     return [(one, work) for one, work in dict.fromkeys(found) if why_not(one, sm=90) is None]
 
 
 def test_every_element_counts_once(tmp_path: Path) -> None:
     members = _members(find("strip_wgmma", "grad_weight", root=TEMPLATES))
-    assert len(members) > 20 and {work.layer for _, work in members} == {work.layer for work in WORK}
+    assert len(members) >= 18 and {work.layer for _, work in members} == {work.layer for work in WORK}
     library = build_emulated(list(dict.fromkeys(one for one, _ in members)), tmp_path)
     for number, (one, work) in enumerate(members):
         for values in ("integers", "floats") if number % 4 == 0 else ("integers",):
