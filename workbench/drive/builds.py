@@ -66,9 +66,13 @@ class BuildPool:
         with DaemonThreads(self.size) as pool:
             built = [pool.submit(one, unit) for unit in units]
             known = {item.candidate_id: pool.submit(facts, item) for unit in units for item in unit if with_resources}
-            for future in built:
-                future.result()
-            self.resources = {key: future.result() for key, future in known.items()}
+            try:
+                for future in built:
+                    future.result()
+                self.resources = {key: future.result() for key, future in known.items()}
+            except KeyboardInterrupt:
+                cancelled.set()  # or leaving the pool would wait for every compiler
+                raise
 
     def close(self) -> None:
         for worker in self._workers:
