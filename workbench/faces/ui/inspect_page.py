@@ -53,7 +53,9 @@ def draw() -> None:
 
 
 def _choose(trials: list[Trial]) -> Trial | None:
-    by_id = {t.trial_id: t for t in reversed(trials)}
+    """Newest first; modules, which have no kernel of their own to show, last."""
+    by_id = {t.trial_id: t for t in sorted(reversed(trials), key=lambda t: t.kind == "module")}
+    several = len({report.workload_key(t.workload) for t in trials}) > 1
     if not by_id:
         st.selectbox("Candidate", ["none yet"], disabled=True, key="inspect_trial-none")
         return None
@@ -61,9 +63,14 @@ def _choose(trials: list[Trial]) -> Trial | None:
         asked = st.query_params.get("trial", "")
         st.session_state["inspect_trial"] = asked if asked in by_id else next(iter(by_id))
     chosen = st.selectbox("Candidate", list(by_id), key="inspect_trial", persist_state="session",
-                          format_func=lambda i: _name(by_id[i]))
+                          format_func=lambda i: (f"{_layer(by_id[i])} · " if several else "") + _name(by_id[i]))
     st.query_params["trial"] = chosen
     return by_id[chosen]
+
+
+def _layer(trial: Trial) -> str:
+    workload = Workload.from_json(trial.workload)
+    return workload.preset or str(workload.layer)
 
 
 def _name(trial: Trial) -> str:
@@ -150,7 +157,10 @@ def _text(trial: Trial, session: Session) -> None:
 def _resources(trial: Trial) -> str:
     kernels = {arch: k for arch, k in trial.resources.items() if isinstance(k, dict)}
     if not kernels:
-        return theme.heading("Resources") + '<span class="foot">Not known: they need nvcc (see Machine).</span>'
+        why = ("Its kernels are candidates of their own." if trial.kind == "module" else
+               "Left out: a trial's line stays under 4 KB. The command below measures them again."
+               if "shortened" in trial.flags else "Not known: they need nvcc (see Machine).")
+        return theme.heading("Resources") + f'<span class="foot">{why}</span>'
     own = trial.device.get("arch", "")
     arch = own if own in kernels else sorted(kernels)[-1]
     sm = int("".join(c for c in arch if c.isdigit()) or EMULATED_SM)
