@@ -58,6 +58,15 @@ def test_presets_and_variants_as_json() -> None:
         for d in ("forward", "grad_input", "grad_weight")}
 
 
+def test_a_preset_without_a_size_is_small_where_it_is_emulated(sessions: Path) -> None:
+    done = cli("run", "--preset", "kb74", "--direction", "forward", "--variant", "naive_gather", "--no-baselines", "--no-time",
+               "--device", "cpu", "--session", "sized", sessions=sessions)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("On the cpu kb74 is kb74/small; kb74/full asks for all of it.\n")
+    trial = json.loads(cli("show", "sized", "--json", sessions=sessions).stdout)
+    assert trial["workload"]["preset"] == "kb74/small" and "--preset kb74/small " in trial["command"]
+
+
 def test_run_show_resume_pack_compare(sessions: Path, tmp_path: Path) -> None:
     done = cli("run", *SMALL, "--variant", "naive_gather", "--set", "naive_gather.BLOCK=64,128", "--direction",
                "forward", "--session", "one", "--effort", "quick", sessions=sessions)

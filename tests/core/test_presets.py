@@ -8,7 +8,7 @@ import pytest
 
 from workbench.core.errors import BadRequest
 from workbench.core.facts import bytes_moved, macs
-from workbench.core.presets import PRESETS, SIZES, parse_preset, preset, trial_bytes
+from workbench.core.presets import PRESETS, SIZES, default_size, parse_preset, preset, trial_bytes
 
 # input shape -> output spatial size, as published
 PUBLISHED = {57: ((8, 64, 1024, 1024), (1026, 1026)), 58: ((16, 32, 16, 32, 64), (18, 36, 70)),
@@ -54,7 +54,8 @@ def test_a_preset_is_found_by_its_number(text: str) -> None:
 
 def test_without_a_size_the_default_is_taken() -> None:
     assert parse_preset("81")[1] == "full"
-    assert parse_preset("81", default_size="small")[1] == "small"
+    assert parse_preset("81", default_size=default_size("cpu"))[1] == "small"
+    assert parse_preset("81", default_size=default_size("cuda:1"))[1] == "full"
 
 
 @pytest.mark.parametrize(("text", "words"), [

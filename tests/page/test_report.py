@@ -163,10 +163,10 @@ def test_bars_show_right_results_only_and_cut_long_ones():
     assert any("▸" in text and "99.0" in text for text in texts)
     assert "✕ MISMATCH" in texts and "floor 0.378" in texts and "best PyTorch 4.29" in texts
     assert any("<b>2.55×</b>" in text for text in texts)
-    assert "not run yet" in texts and "no variant for this direction" in texts
+    assert "not run yet" in texts and "does not apply" in texts
 
 
 def test_emulated_bars_say_so_and_have_no_ratio():
     figure = plots.bars([trial("eager", 0.33, kind="baseline", device=CPU), trial("naive_gather", 42.0, device=CPU)])
-    assert figure.layout.xaxis.title.text == "<b>forward</b>, ms on the CPU emulator"
+    assert figure.layout.xaxis.title.text == "<b>forward</b>, ms on this CPU, kernels emulated"
     assert not any("×" in note.text for note in figure.layout.annotations)

@@ -94,6 +94,11 @@ def parse_preset(text: str, *, default_size: str = "full") -> tuple[Preset, str]
     return chosen, size
 
 
+def default_size(device: str) -> str:
+    """What a preset without a size means there: all of it on a GPU; the emulator would take hours."""
+    return "small" if device == "cpu" else "full"
+
+
 def trial_bytes(workload: Workload) -> int:
     """Bytes of GPU memory one trial of all directions holds: each tensor, its gradient, and both in float64 as truth.
 

@@ -39,7 +39,7 @@ class Status(StrEnum):
 # What to do next when the trial itself has nothing more exact to say: one step, imperative, one line.
 DEFAULT_ADVICE = {
     Status.OK: "Compare it with the best PyTorch, or try other tunables.",
-    Status.SKIPPED: "Change the named tunable, or choose another layer.",
+    Status.SKIPPED: "Change what is named, or choose another variant for this layer.",
     Status.CANCELLED: "Resume runs what is missing.",
     Status.RENDER_FAILED: "Correct the template in the line named above.",
     Status.NO_COMPILER: "Install the compiler named above, or choose device cpu.",
@@ -47,7 +47,7 @@ DEFAULT_ADVICE = {
     Status.BUILD_TIMEOUT: "Unroll less, or raise the build time limit.",
     Status.LAUNCH_FAILED: "Lower the block size or the shared memory of the config.",
     Status.KERNEL_FAULT: "Run it on device cpu under AddressSanitizer: it names the line.",
-    Status.RUN_TIMEOUT: "Look for a wait that only some threads reach, or a loop without an end.",
+    Status.RUN_TIMEOUT: "Look for a wait that only some threads reach, or an endless loop; for a large layer allow more time.",
     Status.OUT_OF_MEMORY: "Use the small size, a smaller batch, or float16.",
     Status.WORKER_DIED: "Look for a host-side pointer error; the next trial starts fresh.",
     Status.WRONG_SHAPE: "Compare the output size with PyTorch's formula, output_padding included.",

@@ -77,7 +77,7 @@ def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | Non
     panels = []
     for direction in directions:
         here = [t for t in trials if t.direction == direction]
-        panel = _Panel(f"<b>{direction}</b>, ms{' on the CPU emulator' if emulated else ''}",
+        panel = _Panel(f"<b>{direction}</b>, ms{' on this CPU, kernels emulated' if emulated else ''}",
                        floor_ms=(floors or {}).get(direction), emulated=emulated)
         best = _best_pytorch(here)
         panel.best_ms = best.kernel_ms.median_ms if best and best.kernel_ms else None
@@ -105,7 +105,7 @@ def module_bars(trials: Iterable[Trial], *, mode: str = "light") -> go.Figure | 
         theirs = [t.module_ms[direction].median_ms for t in trials
                   if report.is_baseline(t) and direction in t.module_ms]
         emulated = any(report.is_emulated(t) for t in trials)
-        panel = _Panel(f"<b>{direction}</b>, module_ms{' on the CPU emulator' if emulated else ''}",
+        panel = _Panel(f"<b>{direction}</b>, module_ms{' on this CPU, kernels emulated' if emulated else ''}",
                        best_ms=min(theirs, default=None), emulated=emulated)
         for trial in trials:
             timing = trial.module_ms.get(direction)
@@ -204,7 +204,7 @@ def _our_cell(row: str, here: list[Trial], trials: list[Trial], fastest: float |
                     panel.floor_ms)
     if mine:
         return f"{mine[-1].status}" + (", not timed" if mine[-1].ok else "")
-    return waiting if row.split(" ")[0] in expected else "no variant for this direction"
+    return waiting if row.split(" ")[0] in expected else "does not apply"
 
 
 def _best_pytorch(here: list[Trial]) -> Trial | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..core.command import parse_layer
 from ..core.errors import BadRequest
 from ..core.layer import BACKWARD, DTYPES, LAUNCHES, MEMORY_FORMATS, Workload
-from ..core.presets import parse_preset
+from ..core.presets import default_size, parse_preset
 from ..core.variants import broken
 from ..drive.session import Session, list_sessions, sessions_root
 
@@ -25,13 +25,17 @@ def add_workload(parser: argparse.ArgumentParser, *, required: bool = True) -> N
     parser.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
 
 
-def workload_from(args: argparse.Namespace) -> Workload:
-    """The workload that --preset or --layer describe. Raises `BadRequest`."""
+def workload_from(args: argparse.Namespace, device: str = "") -> Workload:
+    """The workload that --preset or --layer describe; a preset without a size is the small one on the cpu, which is said
+    on stderr. Raises `BadRequest`."""
     if args.preset:
         for name in ("batch", "input_size"):
             if getattr(args, name) is not None:
                 raise BadRequest(f"--{name.replace('_', '-')} goes with --layer; a preset has its own sizes.", field=name)
-        chosen, size = parse_preset(args.preset)
+        chosen, size = parse_preset(args.preset, default_size=default_size(device))
+        if "/" not in args.preset and size != "full":
+            print(f"On the {device} {args.preset} is {chosen.name}/{size}; {chosen.name}/full asks for all of it.",
+                  file=sys.stderr)
         base = chosen.workload(size, args.dtype)
         return Workload(base.layer, base.batch, base.input_size, args.dtype, args.memory_format, args.seed, base.preset)
     layer = parse_layer(args.layer)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.command import layer_of
 from ..core.errors import BadRequest
 from ..core.layer import LAUNCHES, ConvTranspose, Workload
-from ..core.presets import PRESETS, Preset, parse_preset
+from ..core.presets import PRESETS, Preset, default_size, parse_preset
 from ..core.variants import Variant, discover
 from ..drive import report, tables
 from ..drive.choose import Settings, candidates, names_of
@@ -73,11 +73,14 @@ def run(work: ConvTranspose | Workload | str, *, batch: int = 1, input_size: int
         baselines: bool = True, modules: bool = False, progress: bool = True) -> Result:
     """Build, judge and time; blocks, showing progress. Interrupting stops the run and keeps finished trials.
 
-    `work` is a layer (then `batch` and `input_size` are needed), a `Workload`, or a preset's name ("kb74/small").
+    `work` is a layer (then `batch` and `input_size` are needed), a `Workload`, or a preset's name ("kb74/small"; without
+    a size it is the small one on the cpu and the full one on a GPU).
     `settings`: variant name (or "*") -> tunable -> values to try. Raises `BadRequest`.
     """
+    device = resolve_device(device)
     if isinstance(work, str):
-        work = preset(work, dtype)
+        chosen_preset, size = parse_preset(work, default_size=default_size(device))
+        work = chosen_preset.workload(size, dtype)
     elif isinstance(work, ConvTranspose):
         work = Workload(work, batch, _size(input_size, work.dims), dtype)
     elif not isinstance(work, Workload):
@@ -87,7 +90,7 @@ def run(work: ConvTranspose | Workload | str, *, batch: int = 1, input_size: int
     chosen = candidates(work, directions=directions, variants=variants, settings=settings, precision=precision,
                         form=form, compile_flags=compile_flags)
     say_broken(None)
-    request = RunRequest(work, tuple(chosen), device=resolve_device(device), directions=directions,
+    request = RunRequest(work, tuple(chosen), device=device, directions=directions,
                          baselines=baselines, modules=modules, effort=effort)
     folder = Session.create(name=session)
     done = _runner().run(request, folder, on_change=_Display() if progress else None)

@@ -48,7 +48,7 @@ def draw() -> None:
     top = left.container()
     with left:
         chosen = _recipe_choice(here)
-        top.html(f'<div class="kw">{_recipe_table(here, chosen)}</div>')
+        top.html(f'<div class="kw">{_recipe_table(here, chosen, name)}</div>')
     try:
         recipe = Recipe(workload, **{d: judged_candidate(t) for d, t in chosen.items() if t})
         text = export_text(recipe, constructor=preset, class_name=class_name)
@@ -139,7 +139,8 @@ def _still_there(trial: Trial) -> bool:
     return True
 
 
-def _recipe_table(trials: list[Trial], chosen: dict[str, Trial | None]) -> str:
+def _recipe_table(trials: list[Trial], chosen: dict[str, Trial | None], session: str) -> str:
+    recorded = f" {theme.badge(state.recorded_on(session))}" if session.startswith("recorded-") else ""
     rows = []
     for direction, trial in chosen.items():
         if trial is None and chosen.get(BACKWARD) and direction in (GRAD_INPUT, GRAD_WEIGHT):
@@ -153,7 +154,7 @@ def _recipe_table(trials: list[Trial], chosen: dict[str, Trial | None]) -> str:
         time = numbers.time(trial.kernel_ms.median_ms) if trial.kernel_ms else "–"
         rows.append((escape(direction), escape(trial.name), time,
                      numbers.ratio(ratio.value) if ratio and not emulated else "–",
-                     theme.badge("OK") + (" " + theme.badge(report.EMULATED) if emulated else "")))
+                     theme.badge("OK") + (" " + theme.badge(report.EMULATED) if emulated else "") + recorded))
     return theme.heading("Recipe: one candidate per direction") + theme.table(
         ("direction", "candidate", "median", "vs PyTorch", "status"), rows, right=(2, 3))
 

@@ -21,6 +21,7 @@ from . import best_box, pages, results, running, state, theme, variant_rows
 from .layer_form import Choice, layer_form
 from .picture_box import layer_picture
 
+_MOST_EMULATED_FLOPS = 4e9  # it computes 0.2 to 1 GFLOP/s, and a check launches several times
 REFERENCE_GPU = "NVIDIA H200"  # its ceilings ship with the project: the floor shown where there is no GPU
 
 
@@ -54,14 +55,15 @@ def draw() -> None:
 def layer_line(workload: Workload, choice: Choice, *, faded: bool) -> str:
     """The layer as one writes it, and its facts."""
     gpu = gpu_name(choice)
-    limit = report.floor_of(workload, "forward", choice.floor_precision(workload.dtype), gpu)
+    precision = choice.floor_precision(workload.dtype)
+    limit = report.floor_of(workload, "forward", precision, gpu)
     floor = f"{numbers.time(limit.ms)}, {limit.limit}" if limit else "not known for this GPU"
     origin = (f"KernelBench #{choice.preset.number}" if choice.preset and workload.preset else "free layer")
     zero = facts.zero_share(workload)
     pairs = [("output", numbers.shape(workload.output_shape)), ("work", numbers.work(facts.flops(workload))),
              ("traffic, each tensor once", numbers.bytes_decimal(facts.bytes_moved(workload, "forward").total_bytes)),
              ("intensity", numbers.intensity(facts.intensity(workload))),
-             (f"floor on {gpu.removeprefix('NVIDIA ')}", floor),
+             (f"floor on {gpu.removeprefix('NVIDIA ')}, forward in {precision}", floor),
              ("output never touched", numbers.share(zero, decimals=0 if zero in (0, 1) else 1)),
              ("parameters", numbers.count(workload.layer.parameter_count))]
     note = " · the last valid layer" if faded else ""
@@ -110,7 +112,16 @@ def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], run: Ru
         count = sum(map(len, variant_rows.ticked(variants, choice).values()))
         theme.html(theme.strip("READY", "Nothing measured yet for this layer",
                                f"{count} variants are ticked in all directions. "
-                               f"{doctor.summary(state.findings())}"))
+                               f"{_too_much(choice) or doctor.summary(state.findings())}"))
+
+
+def _too_much(choice: Choice) -> str:
+    """A sentence where the emulator would run into the time limit of a kernel; "" elsewhere."""
+    work = facts.flops(choice.workload)
+    if choice.device != state.CPU or work < _MOST_EMULATED_FLOPS:
+        return ""
+    return (f"{numbers.work(work)} a launch are too much for the emulator, which ends a kernel after a minute: choose size "
+            f"small, or fewer channels and positions.")
 
 
 def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> None:
@@ -154,8 +165,9 @@ def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: 
            run: Run | None) -> None:
     floors = _floors(workload, trials, choice)
     expected = variant_rows.ticked(variants, choice)
-    everything = {d: list(dict.fromkeys([*expected[d], *(v.name for v in variant_rows.of_direction(variants, d))]))
-                  for d in LAUNCHES}
+    served = {d: [v.name for v in variant_rows.of_direction(variants, d) if variant_rows.cannot(v, choice) is None]
+              for d in LAUNCHES}
+    everything = {d: list(dict.fromkeys([*expected[d], *served[d]])) for d in LAUNCHES}
     if run is not None:
         _live_chart(run, workload, choice, expected, floors)
         return

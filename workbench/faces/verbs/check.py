@@ -71,13 +71,14 @@ def request_from(args: argparse.Namespace) -> CheckRequest:
     device = resolve_device(args.device)
     if bool(args.reference) + bool(args.preset) + bool(args.layer) != 1:
         raise BadRequest("Give one reference: --preset kb74, --layer \"ConvTranspose2d(...)\" or --reference FILE.")
+    text = _read(args.file)
     if args.reference:
         reference, name = _read(args.reference), args.reference.name
     else:
-        if args.preset and "/" not in args.preset and device == "cpu":
-            args.preset += "/small"  # the full sizes are for a GPU
-        reference, name = workload_reference(workload_from(args))
-    return CheckRequest(_read(args.file), reference, device, name=args.file.name, reference_name=name,
+        workload = workload_from(args, device)
+        args.preset = workload.preset or None  # with its size, for the command that repeats this
+        reference, name = workload_reference(workload)
+    return CheckRequest(text, reference, device, name=args.file.name, reference_name=name,
                         class_name=args.class_name, memory_gib=args.memory, call_s=args.time_limit,
                         build_s=args.build_limit, time=not args.no_time, nvcc=not args.no_nvcc, effort=args.effort,
                         seed=args.check_seed, command=tuple(_words(args, device)))

@@ -60,14 +60,15 @@ def run(args: argparse.Namespace) -> int:
     for name, seconds in (("build", args.build_timeout), ("run", args.run_timeout)):
         if not seconds > 0:
             raise BadRequest(f"--{name}-timeout is {seconds:g}; give seconds above 0.", field=f"{name}_timeout")
-    workload = workload_from(args)
+    device = resolve_device(args.device)
+    workload = workload_from(args, device)
     chosen = () if args.baselines_only else _best(args, workload) if args.best else tuple(candidates(
         workload, directions=directions_from(args), variants=args.variant, settings=parse_settings(args.set),
         precision=args.precision, form=args.form, compile_flags=args.flag, templates=args.templates))
     if not (args.baselines_only or args.best):
         say_broken(args.templates)
     request = RunRequest(
-        workload, chosen, device=resolve_device(args.device), directions=directions_from(args), baselines=not args.no_baselines,
+        workload, chosen, device=device, directions=directions_from(args), baselines=not args.no_baselines,
         strength=args.baselines,
         modules=args.modules, effort=args.effort, time=not args.no_time, cold_l2=not args.hot_l2,
         sanitize=args.sanitize, build_timeout_s=args.build_timeout, run_timeout_s=args.run_timeout)

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from ...core.variants import refuse_broken
+from ...drive.devices import resolve_device
 from ...drive.headless import Case, junit, to_json, validate
 from ...drive.run import EFFORTS
 from ...drive.runner import Runner
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     check_folder(args.json)
     refuse_broken(args.variant, directions_from(args), args.templates)
     left_out = say_broken(args.templates) and not args.variant  # all were asked for, and one could not be validated
-    work = [workload_from(args)] if args.preset or args.layer else []
+    work = [workload_from(args, resolve_device(args.device))] if args.preset or args.layer else []
 
     def show(case: Case) -> None:
         print(case.line, flush=True)
