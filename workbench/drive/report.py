@@ -10,8 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ..core import numbers
 from ..core.ceilings import best_known
@@ -22,6 +21,9 @@ from ..core.verdict import FASTER as FASTER
 from ..core.verdict import SAME, UNSURE, Verdict, from_quartiles, from_samples, more_samples
 from ..core.verdict import SLOWER as SLOWER
 from .samples import samples_of
+
+if TYPE_CHECKING:
+    import pandas
 
 EMULATED = "EMULATED"
 BASELINES = ("baseline", "module_baseline")
@@ -58,13 +60,14 @@ class Pair:
     direction: str = ""
 
 
-def frame(trials: Iterable[Trial]) -> pd.DataFrame:
+def frame(trials: Iterable[Trial]) -> pandas.DataFrame:
     """One row per trial and time, the verdict first: best of a direction on top, failures below, baselines last.
 
     A module trial has a row for `forward` and one for `backward` with `clock` "module_ms"; all others one row with
     "kernel_ms". Times in ms, `of_limit` and `spread` in percent. A result that was wrong has no time; an emulated one
     has a time and no speed-up.
     """
+    import pandas as pd  # half a second, which the page's first look need not wait for
     trials = list(trials)
     rows = [row for trial in trials for row in _rows(trial, trials)]
     table = pd.DataFrame(rows, columns=list(COLUMNS))

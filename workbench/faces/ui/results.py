@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import streamlit as st
 
 from ...core import numbers
 from ...core.trial import Status, Trial
 from ...drive import doctor, report
 from . import theme
+
+if TYPE_CHECKING:
+    import pandas
 
 _SHOWN = ["status", "verdict", "variant", "direction", "precision", "config", "median_ms", "spread", "speedup",
           "of_limit", "rel_l2", "registers", "build_s"]
@@ -60,7 +63,8 @@ def doctor_table(findings: Sequence[doctor.Finding]) -> str:
           f"<span class=mono>{escape(f.command)}</span>" if f.command else "–") for f in findings])
 
 
-def _for_display(table: pd.DataFrame) -> pd.DataFrame:
+def _for_display(table: pandas.DataFrame) -> pandas.DataFrame:
+    import pandas as pd
     shown = table[_SHOWN].copy()
     shown["status"] = [[theme.chip(s)] for s in table["status"]]
     shown["verdict"] = [[theme.chip(v)] if v else [] for v in table["verdict"]]
