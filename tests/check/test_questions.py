@@ -151,3 +151,60 @@ def test_a_random_reference_is_told_apart_from_a_random_file(checked) -> None:
 def test_an_empty_file_is_a_bad_request() -> None:
     with pytest.raises(BadRequest, match="The candidate is empty"):
         CheckRequest(" \n", models.REFERENCE, "cpu")
+
+
+@pytest.mark.parametrize(("line", "status"), [(models.ZEROS_WHERE_EXPANDED, "MISMATCH"), (models.ONLY_DENSE, "LAUNCH_FAILED")])
+def test_an_expanded_grad_output_is_a_grad_output(checked, line: str, status: str) -> None:
+    """Right for every dense one: only y.sum().backward() shows it."""
+    report = checked(models.reads_grad_output(line))
+    assert failed(report) == {"gradient_values": status}
+    question = report.question("gradient_values")
+    assert question.seen.endswith(", for the grad_output of y.sum().backward(), which is expanded (stride 0).")
+    assert question.advice == "Read grad_output by its strides, or take grad_output.contiguous() first."
+    assert not report.times
+
+
+def test_an_expanded_grad_output_of_a_layer_has_its_smallest_case(checked) -> None:
+    report = checked(models.LAYER_ZEROS_WHERE_EXPANDED, reference=models.LAYER)
+    assert failed(report) == {"gradient_values": "MISMATCH"}
+    assert report.smallest["expanded"] and report.smallest["layer"].startswith("ConvTranspose1d(1, 1, 1")
+    assert report.smallest["input"] == [1, 1, 1] and any(v["wrong"] for v in report.smallest["values"])
+    assert "float32, grad_output 1, expanded" in report_text(report)
+
+
+def test_gradients_that_cancel_are_not_called_wrong(checked) -> None:
+    """The sum of a softmax is 1: its gradient is rounding alone, and another formula's rounding is another."""
+    soft = "return torch.softmax(self.linear(x), -1)"
+    other = "e = torch.exp(self.linear(x))\n        return e / e.sum(-1, keepdim=True)"
+    line = "return torch.relu(self.linear(x)) * self.scale"
+    report = checked(models.RIGHT.replace(line, other), reference=models.REFERENCE.replace(line, soft))
+    assert failed(report) == {} and report.question("gradient_values").answer is Answer.PASSED
+
+
+def test_a_reference_whose_output_is_not_finite_is_a_bad_request(checked) -> None:
+    def logarithm(model: str) -> str:
+        return model.replace("torch.relu(self.linear(x))", "torch.log(x)")
+
+    with pytest.raises(BadRequest, match="its output is not finite on inputs in the range .* change get_inputs.$"):
+        checked(logarithm(models.RIGHT), reference=logarithm(models.REFERENCE))
+
+
+def test_inputs_stay_in_the_range_of_those_of_get_inputs(checked) -> None:
+    """log(x - 1) is finite above 1, and nowhere else is it asked."""
+    def above_one(model: str) -> str:
+        return model.replace("self.linear(x)", "self.linear(torch.log(x - 1))").replace("torch.randn(4, 8)",
+                                                                                       "torch.rand(4, 8) + 2")
+
+    report = checked(above_one(models.RIGHT), reference=above_one(models.REFERENCE))
+    assert failed(report) == {} and report.question("values").answer is Answer.PASSED
+
+
+def test_gradients_that_are_not_finite_in_the_reference_are_left_out(checked) -> None:
+    def rooted(model: str) -> str:
+        return model.replace("self.linear(x)", "self.linear(torch.where(x > 0, x, 0 * x).sqrt())")
+
+    report = checked(rooted(models.RIGHT), reference=rooted(models.REFERENCE), time=True, effort="quick")
+    assert failed(report) == {}
+    seen = report.question("gradient_values").seen
+    assert seen.endswith("Not compared: grad_input, not finite in the reference.") and "linear.weight" in seen
+    assert set(report.times) == {"forward"}

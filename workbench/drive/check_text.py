@@ -35,7 +35,7 @@ def _smallest(report: CheckReport) -> list[str]:
     if not found:
         return []
     lines = ["", "The smallest case that still fails", f"  {found['layer']}, x = {numbers.shape(found['input'])}, "
-             f"{found['dtype']}"]
+             f"{found['dtype']}{', grad_output 1, expanded' if found.get('expanded') else ''}"]
     values = found.get("values")
     if not values:
         return [*lines, f"  {found['problem']}"]

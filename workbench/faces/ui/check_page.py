@@ -168,7 +168,7 @@ def _smallest(report: CheckReport) -> str:
         return ""
     head = (theme.heading("The smallest case that still fails") +
             f'<div class="mono">{escape(found["layer"])}<br>x = {numbers.shape(found["input"])}, '
-            f'{escape(found["dtype"])}</div>')
+            f'{escape(found["dtype"])}{", grad_output 1, expanded" if found.get("expanded") else ""}</div>')
     values = found.get("values")
     if not values:
         return head + f"<div>{escape(found['problem'])}</div>"
