@@ -208,3 +208,10 @@ def test_gradients_that_are_not_finite_in_the_reference_are_left_out(checked) ->
     seen = report.question("gradient_values").seen
     assert seen.endswith("Not compared: grad_input, not finite in the reference.") and "linear.weight" in seen
     assert set(report.times) == {"forward"}
+
+
+@pytest.mark.parametrize("limit", [{"memory_gib": float("nan")}, {"memory_gib": float("inf")}, {"call_s": float("nan")},
+                                   {"build_s": -1.0}])
+def test_a_limit_that_is_none_is_a_bad_request(limit: dict[str, float]) -> None:
+    with pytest.raises(BadRequest, match=f"{next(iter(limit))} is (nan|inf|-1); it must be above 0 and at most"):
+        CheckRequest(models.RIGHT, models.REFERENCE, "cpu", **limit)

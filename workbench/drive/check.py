@@ -30,6 +30,7 @@ from .reference_text import reference_text
 from .worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 
 MOST_TEXT_BYTES = 5 << 20
+MOST = {"memory_gib": 1 << 20, "call_s": 1_000_000, "build_s": 1_000_000}  # beyond them the system's own calls overflow
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,9 @@ class CheckRequest:
                 raise BadRequest(f"The {name} is empty; give a Python file.", field=name)
             if len(text) > MOST_TEXT_BYTES:
                 raise BadRequest(f"The {name} has {len(text)} characters; {MOST_TEXT_BYTES} are the most.", field=name)
-        for name in ("memory_gib", "call_s", "build_s"):
-            if getattr(self, name) <= 0:
-                raise BadRequest(f"{name} is {getattr(self, name):g}; it must be above 0.", field=name)
+        for name, most in MOST.items():
+            if not 0 < getattr(self, name) <= most:  # false for NaN, too
+                raise BadRequest(f"{name} is {getattr(self, name):g}; it must be above 0 and at most {most}.", field=name)
         if self.effort not in ("quick", "normal", "full"):
             raise BadRequest(f"effort {self.effort!r} is not known; choose quick, normal or full.", field="effort")
 
