@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from workbench.core.answers import Answer, CheckReport, Question
 from workbench.core.errors import BadRequest
 from workbench.drive.check import CheckRequest
 from workbench.drive.check_text import report_text
+from workbench.faces.verbs import check as verb
 from workbench.measure.check.process import Raised
 from workbench.measure.check.verdict_text import build_question
 
@@ -66,6 +69,8 @@ def test_right_only_for_stride_1_is_told_with_its_smallest_case(checked) -> None
     text = report_text(report)
     assert text.startswith(report.badge) and "Same output: no divisibility test" in text
     assert text.index("x FAILED") < text.index("+ PASSED")
+    assert "\nagainst KernelBench #81, small\non cpu, seed" in text
+    assert "forward only, 5 inputs, at the small size, which is not KernelBench's own" in text
 
 
 def test_two_mistakes_in_a_real_layer_are_both_named(checked) -> None:
@@ -215,3 +220,30 @@ def test_gradients_that_are_not_finite_in_the_reference_are_left_out(checked) ->
 def test_a_limit_that_is_none_is_a_bad_request(limit: dict[str, float]) -> None:
     with pytest.raises(BadRequest, match=f"{next(iter(limit))} is (nan|inf|-1); it must be above 0 and at most"):
         CheckRequest(models.RIGHT, models.REFERENCE, "cpu", **limit)
+
+
+def test_a_report_says_which_size_was_judged() -> None:
+    right = (Question("values", "Right values?", Answer.PASSED, "Yes."),)
+    found = {"strict": True, "loose": True, "why": "", "tolerance": 1e-4, "trials": 5, "ours": True, "reason": "", "text": []}
+    small, full, layer = (CheckReport("m.py", name, "cpu", right, kernelbench=found, size=size) for name, size in (
+        ("KernelBench #81", "small"), ("KernelBench #81", "full"), ("nn.ConvTranspose1d(3, 4, 5)", "")))
+    assert small.headline == "m.py does what KernelBench #81, small, does, in all checks that ran"
+    assert layer.headline == "m.py does what nn.ConvTranspose1d(3, 4, 5) does, in all checks that ran"
+    for report, against, own in ((small, "KernelBench #81, small", False), (full, "KernelBench #81, full", True),
+                                 (layer, "nn.ConvTranspose1d(3, 4, 5)", True)):
+        text = report_text(report)
+        assert f"\nagainst {against}\non cpu, seed" in text
+        lines = [line for line in text.splitlines() if line.startswith("  KernelBench, 1e-")]
+        assert len(lines) == 2 and all(("not KernelBench's own" in line) is not own for line in lines)
+
+
+def test_the_command_hands_the_size_on(tmp_path: Path) -> None:
+    file = tmp_path / "m.py"
+    file.write_text(models.RIGHT)
+    (reference := tmp_path / "r.py").write_text(models.REFERENCE)
+    for words, size in ((["--preset", "kb81/medium"], "medium"), (["--preset", "kb81"], "small"),
+                        (["--layer", "ConvTranspose1d(3, 4, 5)", "--input-size", "9"], ""),
+                        (["--reference", str(reference)], "")):
+        parser = argparse.ArgumentParser()
+        verb.add(parser)
+        assert verb.request_from(parser.parse_args([str(file), "--device", "cpu", *words])).size == size
