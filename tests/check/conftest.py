@@ -22,6 +22,7 @@ def checked() -> Callable[..., CheckReport]:
         name = "problem.py"
         if like:
             reference, name = workload_reference(preset(like).workload("small"))
+            options = {"size": "small"} | options
         options = {"device": "cpu", "time": False, "nvcc": False, "memory_gib": 4.0, "call_s": 20.0} | options
         return check(CheckRequest(text, reference, reference_name=name, **options))
     return run

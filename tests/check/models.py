@@ -62,6 +62,51 @@ STALE = _RIGHT.replace("        return torch.relu(self.linear(x)) * self.scale",
 KEEPS_ITS_SCALE = _RIGHT.replace("* self.scale", "* 1.5")
 ONLY_BATCH_4 = _RIGHT.replace("self.linear(x)", "self.linear(x.view(4, 8))")
 RETURNS_TWO = _RIGHT.replace("* self.scale", "* self.scale, x")
+_READS = """
+class Reads(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        {line}
+
+"""
+
+
+def reads_grad_output(line: str, model: str = _RIGHT) -> str:
+    """Right, but for a backward of the output that does `line`."""
+    return _READS.format(line=line).join(["import torch\n", model.replace(
+        "return torch.relu(self.linear(x)) * self.scale", "return Reads.apply(torch.relu(self.linear(x)) * self.scale)")])
+
+
+ZEROS_WHERE_EXPANDED = "return grad_output if grad_output.stride()[0] else grad_output * 0"
+ONLY_DENSE = "assert grad_output.is_contiguous(); return grad_output"
+LAYER = """
+import torch
+from torch import nn
+
+
+class Model(nn.ConvTranspose1d):
+    pass
+
+
+def get_inputs():
+    return [torch.rand(2, 3, 9)]
+
+
+def get_init_inputs():
+    return [3, 4, 3, 2]
+"""
+LAYER_ZEROS_WHERE_EXPANDED = reads_grad_output(ZEROS_WHERE_EXPANDED, """
+from torch import nn
+
+
+class ModelNew(nn.ConvTranspose1d):
+    def forward(self, x):
+        return Reads.apply(super().forward(x))
+""")
 # KernelBench #81 with its taps flipped and the sign of its padding wrong.
 TWO_MISTAKES = '''
 from torch import nn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from html import unescape
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -43,3 +44,4 @@ def test_the_wrong_sample_is_checked_and_its_mistake_named(page: AppTest) -> Non
     assert "taps flipped" in text and "there is no backward to check" in text
     assert "The smallest case that still fails" in text and "KernelBench, 1e-4" in text
     assert "no time" in text
+    assert "Against KernelBench #74, small" in text and "at the small size, which is not KernelBench's own" in unescape(text)

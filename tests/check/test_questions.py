@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from workbench.core.answers import Answer, CheckReport, Question
 from workbench.core.errors import BadRequest
 from workbench.drive.check import CheckRequest
 from workbench.drive.check_text import report_text
+from workbench.faces.verbs import check as verb
 from workbench.measure.check.process import Raised
 from workbench.measure.check.verdict_text import build_question
 
@@ -66,6 +69,8 @@ def test_right_only_for_stride_1_is_told_with_its_smallest_case(checked) -> None
     text = report_text(report)
     assert text.startswith(report.badge) and "Same output: no divisibility test" in text
     assert text.index("x FAILED") < text.index("+ PASSED")
+    assert "\nagainst KernelBench #81, small\non cpu, seed" in text
+    assert "forward only, 5 inputs, at the small size, which is not KernelBench's own" in text
 
 
 def test_two_mistakes_in_a_real_layer_are_both_named(checked) -> None:
@@ -151,3 +156,101 @@ def test_a_random_reference_is_told_apart_from_a_random_file(checked) -> None:
 def test_an_empty_file_is_a_bad_request() -> None:
     with pytest.raises(BadRequest, match="The candidate is empty"):
         CheckRequest(" \n", models.REFERENCE, "cpu")
+
+
+@pytest.mark.parametrize(("line", "status"), [(models.ZEROS_WHERE_EXPANDED, "MISMATCH"), (models.ONLY_DENSE, "LAUNCH_FAILED")])
+def test_an_expanded_grad_output_is_a_grad_output(checked, line: str, status: str) -> None:
+    """Right for every dense one: only y.sum().backward() shows it."""
+    report = checked(models.reads_grad_output(line))
+    assert failed(report) == {"gradient_values": status}
+    question = report.question("gradient_values")
+    assert question.seen.endswith(", for the grad_output of y.sum().backward(), which is expanded (stride 0).")
+    assert question.advice == "Read grad_output by its strides, or take grad_output.contiguous() first."
+    assert not report.times
+
+
+def test_an_expanded_grad_output_of_a_layer_has_its_smallest_case(checked) -> None:
+    report = checked(models.LAYER_ZEROS_WHERE_EXPANDED, reference=models.LAYER)
+    assert failed(report) == {"gradient_values": "MISMATCH"}
+    assert report.smallest["expanded"] and report.smallest["layer"].startswith("ConvTranspose1d(1, 1, 1")
+    assert report.smallest["input"] == [1, 1, 1] and any(v["wrong"] for v in report.smallest["values"])
+    assert "float32, grad_output 1, expanded" in report_text(report)
+
+
+def test_gradients_that_cancel_are_not_called_wrong(checked) -> None:
+    """The sum of a softmax is 1: its gradient is rounding alone, and another formula's rounding is another."""
+    soft = "return torch.softmax(self.linear(x), -1)"
+    other = "e = torch.exp(self.linear(x))\n        return e / e.sum(-1, keepdim=True)"
+    line = "return torch.relu(self.linear(x)) * self.scale"
+    report = checked(models.RIGHT.replace(line, other), reference=models.REFERENCE.replace(line, soft))
+    assert failed(report) == {} and report.question("gradient_values").answer is Answer.PASSED
+
+
+def test_a_sum_that_float16_cannot_hold_is_not_called_wrong(checked) -> None:
+    """Of an output of 72008 positions grad_bias is 72008, which is infinite in float16, PyTorch's own, too."""
+    model = "from torch import nn\n\n\nclass ModelNew(nn.ConvTranspose1d):\n    pass\n"
+    report = checked(model, reference=models.LAYER.replace("torch.rand(2, 3, 9)", "torch.rand(8, 3, 4500).half()"))
+    assert failed(report) == {} and report.question("gradient_values").answer is Answer.PASSED
+
+
+def test_a_reference_whose_output_is_not_finite_is_a_bad_request(checked) -> None:
+    def logarithm(model: str) -> str:
+        return model.replace("torch.relu(self.linear(x))", "torch.log(x)")
+
+    with pytest.raises(BadRequest, match="its output is not finite on inputs in the range .* change get_inputs.$"):
+        checked(logarithm(models.RIGHT), reference=logarithm(models.REFERENCE))
+
+
+def test_inputs_stay_in_the_range_of_those_of_get_inputs(checked) -> None:
+    """log(x - 1) is finite above 1, and nowhere else is it asked."""
+    def above_one(model: str) -> str:
+        return model.replace("self.linear(x)", "self.linear(torch.log(x - 1))").replace("torch.randn(4, 8)",
+                                                                                       "torch.rand(4, 8) + 2")
+
+    report = checked(above_one(models.RIGHT), reference=above_one(models.REFERENCE))
+    assert failed(report) == {} and report.question("values").answer is Answer.PASSED
+
+
+def test_gradients_that_are_not_finite_in_the_reference_are_left_out(checked) -> None:
+    def rooted(model: str) -> str:
+        return model.replace("self.linear(x)", "self.linear(torch.where(x > 0, x, 0 * x).sqrt())")
+
+    report = checked(rooted(models.RIGHT), reference=rooted(models.REFERENCE), time=True, effort="quick")
+    assert failed(report) == {}
+    seen = report.question("gradient_values").seen
+    assert seen.endswith("Not compared: grad_input, not finite in the reference.") and "linear.weight" in seen
+    assert set(report.times) == {"forward"}
+
+
+@pytest.mark.parametrize("limit", [{"memory_gib": float("nan")}, {"memory_gib": float("inf")}, {"call_s": float("nan")},
+                                   {"build_s": -1.0}])
+def test_a_limit_that_is_none_is_a_bad_request(limit: dict[str, float]) -> None:
+    with pytest.raises(BadRequest, match=f"{next(iter(limit))} is (nan|inf|-1); it must be above 0 and at most"):
+        CheckRequest(models.RIGHT, models.REFERENCE, "cpu", **limit)
+
+
+def test_a_report_says_which_size_was_judged() -> None:
+    right = (Question("values", "Right values?", Answer.PASSED, "Yes."),)
+    found = {"strict": True, "loose": True, "why": "", "tolerance": 1e-4, "trials": 5, "ours": True, "reason": "", "text": []}
+    small, full, layer = (CheckReport("m.py", name, "cpu", right, kernelbench=found, size=size) for name, size in (
+        ("KernelBench #81", "small"), ("KernelBench #81", "full"), ("nn.ConvTranspose1d(3, 4, 5)", "")))
+    assert small.headline == "m.py does what KernelBench #81, small, does, in all checks that ran"
+    assert layer.headline == "m.py does what nn.ConvTranspose1d(3, 4, 5) does, in all checks that ran"
+    for report, against, own in ((small, "KernelBench #81, small", False), (full, "KernelBench #81, full", True),
+                                 (layer, "nn.ConvTranspose1d(3, 4, 5)", True)):
+        text = report_text(report)
+        assert f"\nagainst {against}\non cpu, seed" in text
+        lines = [line for line in text.splitlines() if line.startswith("  KernelBench, 1e-")]
+        assert len(lines) == 2 and all(("not KernelBench's own" in line) is not own for line in lines)
+
+
+def test_the_command_hands_the_size_on(tmp_path: Path) -> None:
+    file = tmp_path / "m.py"
+    file.write_text(models.RIGHT)
+    (reference := tmp_path / "r.py").write_text(models.REFERENCE)
+    for words, size in ((["--preset", "kb81/medium"], "medium"), (["--preset", "kb81"], "small"),
+                        (["--layer", "ConvTranspose1d(3, 4, 5)", "--input-size", "9"], ""),
+                        (["--reference", str(reference)], "")):
+        parser = argparse.ArgumentParser()
+        verb.add(parser)
+        assert verb.request_from(parser.parse_args([str(file), "--device", "cpu", *words])).size == size

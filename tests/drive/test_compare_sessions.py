@@ -87,3 +87,73 @@ def test_pairs_taken_in_turns_decide_against_their_baseline() -> None:
     mine = replace(trial("mine", 1.9), detail={"against": against})
     assert report.speedup(mine, baseline).verdict == "SAME"
     assert report.speedup(mine, replace(baseline, trial_id="another")).verdict == "FASTER"
+
+
+def _compared(folder: Path, before: list[tuple], after: list[tuple]) -> tuple[int, list[dict], list[str]]:
+    """(name, ms, options) of each trial, recorded; exit code, rows and regressions of A against B."""
+    sessions = Session.create(folder, "before"), Session.create(folder, "after")
+    for session, trials, start in zip(sessions, (before, after), (1, 101), strict=True):
+        for seed, (name, ms, more) in enumerate(trials, start):
+            _recorded(session, name, ms, seed=seed, **more)
+    rows = tables.compare(*(s.trials() for s in sessions))
+    return main(["compare", *(str(s.path) for s in sessions)]), rows, tables.regressions(rows)
+
+
+def _block(size: int, **more) -> dict:
+    return {"config": {"BLOCK": size}, **more}
+
+
+def test_a_slower_new_default_is_a_regression_and_the_row_names_both_configs(tmp_path: Path, capsys) -> None:
+    code, rows, found = _compared(tmp_path, [("mine", 1.0, _block(64))], [("mine", 1.3, _block(128))])
+    assert code == 1 and len(rows) == 1 and rows[0]["verdict"] == "SLOWER"
+    assert found[0].endswith("(configs differ: BLOCK=64 in A, BLOCK=128 in B).")
+    assert "configs differ: BLOCK=64 in A, BLOCK=128 in B\n" in capsys.readouterr().out
+
+
+def test_the_fastest_right_config_of_each_side_decides_where_configs_differ(tmp_path: Path) -> None:
+    before = [("mine", 1.0, _block(64)), ("mine", 2.0, _block(32)), ("mine", 0.5, _block(16, status=Status.MISMATCH))]
+    after = [("mine", 2.0, _block(32)), ("mine", 1.0, _block(128)), ("mine", 3.0, _block(256))]
+    code, rows, found = _compared(tmp_path, before, after)
+    assert [(r["config"]["BLOCK"], r["config_b"].get("BLOCK"), r["verdict"]) for r in rows] == [
+        (32, 32, "SAME"), (64, 128, "SAME"), (16, None, ""), (256, 256, "")]
+    assert (code, found) == (0, [])
+
+
+def test_slower_configs_beside_an_unchanged_best_are_no_regression(tmp_path: Path) -> None:
+    code, rows, found = _compared(tmp_path, [("mine", 1.0, _block(64)), ("mine", 2.0, _block(32))],
+                                  [("mine", 1.0, _block(64)), ("mine", 3.0, _block(256))])
+    assert (code, found) == (0, []) and [r["why"] for r in rows] == ["", "only in A", "only in B"]
+
+
+def test_a_new_config_that_is_wrong_is_a_regression(tmp_path: Path) -> None:
+    code, _, found = _compared(tmp_path, [("mine", 1.0, _block(64))],
+                               [("mine", 0.5, _block(128, status=Status.MISMATCH))])
+    assert code == 1 and "was OK in A and is MISMATCH in B (configs differ" in found[0]
+
+
+def test_a_variant_that_is_gone_is_a_regression_once_and_only_if_it_was_right(tmp_path: Path) -> None:
+    before = [("mine", 1.0, _block(64)), ("mine", 1.1, _block(32)), ("other", 1.0, {}),
+              ("wrong", 1.0, {"status": Status.MISMATCH}), ("eager", 1.0, {"kind": "baseline"})]
+    code, rows, found = _compared(tmp_path, before, [("other", 1.0, {})])
+    assert code == 1 and found == [f"mine forward on {rows[0]['workload']} was OK in A and is not in B at all."]
+
+
+def test_another_precision_is_another_variant(tmp_path: Path) -> None:
+    code, _, found = _compared(tmp_path, [("mine", 1.0, {"precision": "ieee"})], [("mine", 0.5, {"precision": "tf32"})])
+    assert code == 1 and "is not in B at all" in found[0]
+
+
+@pytest.mark.parametrize("before", [[], [("mine", 1.0, {})], [("eager", 1.0, {"kind": "baseline"})]])
+def test_an_empty_session_after_is_a_regression(tmp_path: Path, capsys, before: list) -> None:
+    code, _, found = _compared(tmp_path, before, [])
+    assert code == 1 and found == ["B has no trials: nothing says that it is as right and as fast as A."]
+    assert "REGRESSION  B has no trials" in capsys.readouterr().out
+
+
+def test_an_empty_session_before_is_none(tmp_path: Path) -> None:
+    assert _compared(tmp_path, [], [("mine", 1.0, {})])[0] == 0
+
+
+def test_the_page_pairs_differing_configs_too_and_says_so() -> None:
+    pair, = report.pairs([trial("mine", 1.0, **_block(64))], [trial("mine", 2.0, **_block(128))])
+    assert pair.ratio.value == pytest.approx(2.0) and pair.note == "configs differ: BLOCK=64 in A, BLOCK=128 in B"

@@ -39,7 +39,7 @@ class Question:
 class CheckReport:
     """All of one check. `smallest`: the smallest failing case; `mistake`: what wrong values look like; `kernelbench`:
     its verdicts beside ours; `times`: module_ms, where everything was right; `speed`: the same as a sentence; `confined`:
-    what held the file back."""
+    what held the file back; `size`: of a KernelBench preset, "full" is its own."""
 
     name: str
     reference: str
@@ -55,6 +55,7 @@ class CheckReport:
     seconds: float = 0.0
     environment: dict[str, Any] = field(default_factory=dict)
     command: str = ""
+    size: str = ""
     schema: str = SCHEMA
 
     @property
@@ -78,6 +79,11 @@ class CheckReport:
         return values is not None and values.answer in (Answer.PASSED, Answer.FAILED)
 
     @property
+    def against(self) -> str:
+        """`problem.py`, or `KernelBench #81, small`: a preset with the size that was judged."""
+        return f"{self.reference}, {self.size}" if self.size else self.reference
+
+    @property
     def badge(self) -> str:
         """`3 OF 11 FAILED`, `14 OF 14 PASSED`, or `NOT RUN`."""
         if self.failed:
@@ -92,7 +98,7 @@ class CheckReport:
         """The strip's sentence: what is wrong, in words."""
         if not self.failed:
             if self.ran:
-                return f"{self.name} does what {self.reference} does, in all checks that ran"
+                return f"{self.name} does what {self.against}{',' if self.size else ''} does, in all checks that ran"
             return f"{self.name} could not be run here; nothing that was looked at is wrong"
         keys = {q.key for q in self.failed}
         words = [_short(q) for q in self.failed if q.key in _IN_SHORT

@@ -30,17 +30,20 @@ from .reference_text import reference_text
 from .worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 
 MOST_TEXT_BYTES = 5 << 20
+MOST = {"memory_gib": 1 << 20, "call_s": 1_000_000, "build_s": 1_000_000}  # beyond them the system's own calls overflow
 
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """`text` defines `class_name`. The reference is a file's text, or what `for_workload` makes of a layer."""
+    """`text` defines `class_name`. The reference is a file's text, or what `workload_reference` makes of a layer; `size` is a
+    preset's: "full" (KernelBench's own), "medium" or "small"."""
 
     text: str
     reference: str
     device: str
     name: str = "model_new.py"
     reference_name: str = "the reference"
+    size: str = ""
     class_name: str = "ModelNew"
     memory_gib: float = 16.0
     call_s: float = 60.0
@@ -58,18 +61,23 @@ class CheckRequest:
                 raise BadRequest(f"The {name} is empty; give a Python file.", field=name)
             if len(text) > MOST_TEXT_BYTES:
                 raise BadRequest(f"The {name} has {len(text)} characters; {MOST_TEXT_BYTES} are the most.", field=name)
-        for name in ("memory_gib", "call_s", "build_s"):
-            if getattr(self, name) <= 0:
-                raise BadRequest(f"{name} is {getattr(self, name):g}; it must be above 0.", field=name)
+        for name, most in MOST.items():
+            if not 0 < getattr(self, name) <= most:  # false for NaN, too
+                raise BadRequest(f"{name} is {getattr(self, name):g}; it must be above 0 and at most {most}.", field=name)
         if self.effort not in ("quick", "normal", "full"):
             raise BadRequest(f"effort {self.effort!r} is not known; choose quick, normal or full.", field="effort")
 
 
 def workload_reference(workload: Workload) -> tuple[str, str]:
-    """(text, name) of the reference that a layer or preset stands for."""
+    """(text, name) of the reference that a layer or preset stands for; `size_of` has the preset's size."""
     preset = parse_preset(workload.preset)[0] if workload.preset else None
     name = f"KernelBench #{preset.number}" if preset else f"nn.{workload.layer}"
     return reference_text(workload, preset), name
+
+
+def size_of(workload: Workload) -> str:
+    """"full", "medium" or "small" of a preset; "" of a layer."""
+    return parse_preset(workload.preset)[1] if workload.preset else ""
 
 
 class Check:
@@ -153,7 +161,7 @@ def _report(request: CheckRequest, result: dict[str, Any]) -> CheckReport:
     if times:
         questions = tuple(_with_times(q, times) for q in questions)
     return CheckReport(
-        name=request.name, reference=request.reference_name,
+        name=request.name, reference=request.reference_name, size=request.size,
         device=f"{request.device} (emulator)" if result.get("emulated") else request.device, questions=questions,
         smallest=result.get("smallest") or {}, mistake=result.get("mistake") or {},
         kernelbench=result.get("kernelbench") or {}, times=times,

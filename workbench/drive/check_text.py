@@ -25,6 +25,7 @@ def report_text(report: CheckReport) -> str:
         if q.advice and q.answer in (Answer.FAILED, Answer.WARNED, Answer.SKIPPED):
             lines += _wrapped(f"-> {q.advice}", "            ")
     lines += [*_smallest(report), *_mistake(report), *_kernelbench(report), *_times(report), ""]
+    lines.append(f"against {report.against}")
     where = f"on {report.device}, seed {report.seed}, {report.seconds:.0f} s"
     lines.append(f"{where}; {report.confined.sentence}")
     return "\n".join(lines)
@@ -35,7 +36,7 @@ def _smallest(report: CheckReport) -> list[str]:
     if not found:
         return []
     lines = ["", "The smallest case that still fails", f"  {found['layer']}, x = {numbers.shape(found['input'])}, "
-             f"{found['dtype']}"]
+             f"{found['dtype']}{', grad_output 1, expanded' if found.get('expanded') else ''}"]
     values = found.get("values")
     if not values:
         return [*lines, f"  {found['problem']}"]
@@ -68,6 +69,8 @@ def kernelbench_rows(report: CheckReport) -> list[tuple[str, bool | None, str]]:
     not_run = "not asked: the file does not run here"
     text = found.get("text", [])
     forward = f"forward only, {found['trials']} input{'' if found['trials'] == 1 else 's'}" if values else not_run
+    if values and report.size not in ("", "full"):
+        forward += f", at the {report.size} size, which is not KernelBench's own"
     rule = "values" if not values else "1e-4" if found["tolerance"] < 1e-3 else "1e-2"
     return [(f"KernelBench, {rule}", found.get("strict"), forward),
             ("KernelBench, 1e-2 (older)", found.get("loose"), forward),

@@ -20,6 +20,7 @@ from ..core.trial import NOT_DROP_IN, Status, Timing, Trial
 from ..core.verdict import FASTER as FASTER
 from ..core.verdict import SAME, UNSURE, Verdict, from_quartiles, from_samples, more_samples
 from ..core.verdict import SLOWER as SLOWER
+from .matched import differences, matched
 from .samples import samples_of
 
 if TYPE_CHECKING:
@@ -137,16 +138,15 @@ def _bootstrapped(ours: tuple[float, ...], theirs: tuple[float, ...]) -> Verdict
 
 
 def pairs(ours: Iterable[Trial], theirs: Iterable[Trial]) -> list[Pair]:
-    """Trials of two sessions matched by workload, kind, direction, name, precision, config and form, the newest each.
+    """Trials of two sessions as `matched.matched` pairs them: the same config, else the fastest right ones of a variant.
 
     Times of two devices, or emulated ones, have no ratio and say why in `note`.
     """
-    of_theirs = {_same_question(t): t for t in theirs}
     found = []
-    for key, a in {_same_question(t): t for t in ours}.items():
-        if key in of_theirs:
+    for a, b in matched(ours, theirs):
+        if a and b:
             clocks = [("module_ms", d) for d in a.module_ms] or [("kernel_ms", a.direction)]
-            found += [_pair(a, of_theirs[key], clock, direction) for clock, direction in clocks]
+            found += [_pair(a, b, clock, direction) for clock, direction in clocks]
     return found
 
 
@@ -339,11 +339,6 @@ def _identity(trial: Trial) -> tuple:
             json.dumps(trial.config, sort_keys=True), trial.form, trial.compile_flags)
 
 
-def _same_question(trial: Trial) -> tuple:
-    return (workload_key(trial.workload), trial.kind, trial.direction, trial.name, trial.precision,
-            json.dumps(trial.config, sort_keys=True), trial.form)
-
-
 def _pair(a: Trial, b: Trial, clock: str, direction: str) -> Pair:
     ours, theirs = timing_of(a, clock, direction), timing_of(b, clock, direction)
     ratio, verdict, note = None, "", ""
@@ -359,6 +354,8 @@ def _pair(a: Trial, b: Trial, clock: str, direction: str) -> Pair:
         verdict = ratio.verdict
         if a.candidate_id and b.candidate_id and a.candidate_id != b.candidate_id:
             note = "the source or the flags differ"
+    if differ := differences(a, b):
+        note = differ if note in ("", "the source or the flags differ") else f"{note}; {differ}"
     return Pair(a, b, ratio, verdict, note, clock, direction)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from ..core import numbers
 from ..core.trial import Trial
 from ..core.verdict import SLOWER, Verdict
 from . import report
+from .matched import differences, fastest_right, matched, variant_of
 
 _COLUMNS = (("status", "status"), ("verdict", "verdict"), ("variant", "variant"), ("direction", "direction"),
             ("precision", "precision"), ("config", "config"), ("median_ms", "median, ms"), ("speedup", "vs PyTorch"),
@@ -38,38 +38,53 @@ def text_table(trials: Iterable[Trial]) -> str:
 
 
 def compare(before: Iterable[Trial], after: Iterable[Trial]) -> list[dict[str, Any]]:
-    """One row for each piece of work that either session holds (the last trial of each counts). `ratio` is A over B
-    (above 1: B is faster), None where one is not right or the devices differ."""
-    a, b = _latest(before), _latest(after)
+    """One row for each pair of `matched.matched`: PyTorch's and the candidates' of either session. `ratio` is A over B
+    (above 1: B is faster), None where one is not right or the devices differ. `gone`: the fastest right config in A of
+    a variant that B has no trial of."""
+    before, after = ([t for t in trials if t.kind in ("candidate", "baseline")] for trials in (before, after))
+    there = {variant_of(t) for t in after}
+    pairs = matched(before, after)
+    gone: dict[tuple[str, ...], list[Trial]] = {}
+    for left, _ in pairs:
+        if left and left.kind == "candidate" and variant_of(left) not in there:
+            gone.setdefault(variant_of(left), []).append(left)
+    lost = {t.trial_id for some in gone.values() if (t := fastest_right(some))}
     rows = []
-    for key in sorted({*a, *b}):
-        left, right = a.get(key), b.get(key)
+    for left, right in pairs:
         some = left or right
         assert some is not None
         ratio = _ratio(left, right)
+        differ = differences(left, right) if left and right else ""
         rows.append({
             "workload": some.workload.get("preset") or _layer_text(some), "direction": some.direction, "kind": some.kind,
             "variant": some.name, "precision": some.precision, "config": some.config,
+            "config_b": right.config if right else {},
             "status_a": str(left.status) if left else "", "status_b": str(right.status) if right else "",
             "a_ms": left.kernel_ms.median_ms if left and left.kernel_ms else None,
             "b_ms": right.kernel_ms.median_ms if right and right.kernel_ms else None,
             "ratio": ratio.value if ratio else None, "low": ratio.low if ratio else None,
             "high": ratio.high if ratio else None, "verdict": ratio.verdict if ratio else "",
-            "why": "" if ratio else _why_not(left, right)})
+            "why": "; ".join(filter(None, ("" if ratio else _why_not(left, right), differ))), "differ": differ,
+            "gone": left is not None and left.trial_id in lost})
     return rows
 
 
 def regressions(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """One sentence for each candidate that B has worse than A: no longer right, or SLOWER. PyTorch's own times are
-    not the project's: a slower baseline is no regression."""
+    """One sentence for each candidate that B has worse than A: no longer right, no longer there, or SLOWER; one for a B
+    without trials. PyTorch's own times are not the project's: a slower baseline is no regression."""
+    if not any(row["status_b"] for row in rows):
+        return ["B has no trials: nothing says that it is as right and as fast as A."]
     found = []
     for row in rows:
         what = f"{row['variant']} {row['direction']} on {row['workload']}"
-        if row["status_a"] == "OK" and row["status_b"] not in ("OK", ""):
-            found.append(f"{what} was OK in A and is {row['status_b']} in B.")
+        differ = f" ({row['differ']})" if row["differ"] else ""
+        if row["gone"]:
+            found.append(f"{what} was OK in A and is not in B at all.")
+        elif row["status_a"] == "OK" and row["status_b"] not in ("OK", ""):
+            found.append(f"{what} was OK in A and is {row['status_b']} in B{differ}.")
         elif row["verdict"] == SLOWER and row["kind"] == "candidate":
             found.append(f"{what} is slower in B: {numbers.ratio(row['ratio'])} as fast as in A, interval "
-                         f"{numbers.interval(row['low'], row['high'], row['ratio'])}.")
+                         f"{numbers.interval(row['low'], row['high'], row['ratio'])}{differ}.")
     return found
 
 
@@ -101,12 +116,6 @@ def _why_not(left: Trial | None, right: Trial | None) -> str:
     if left.device.get("key") != right.device.get("key"):
         return "different devices"
     return "not timed" if not left.kernel_ms or not right.kernel_ms else "emulated times: no verdict"
-
-
-def _latest(trials: Iterable[Trial]) -> dict[str, Trial]:
-    return {json.dumps([t.workload | {"preset": ""}, t.direction, t.kind, t.name, t.precision, t.config, t.form,
-                        list(t.compile_flags)], sort_keys=True): t
-            for t in trials if t.kind in ("candidate", "baseline")}
 
 
 def _layer_text(trial: Trial) -> str:

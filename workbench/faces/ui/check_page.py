@@ -108,7 +108,7 @@ def _form() -> CheckRequest | None:
             reference, name = workload_reference(parse_preset(chosen)[0].workload(size or "small"))
         request = CheckRequest(text, reference, device, name=uploaded.name if uploaded is not None else "model_new.py",
                                reference_name=own.name if own is not None else name, memory_gib=float(memory),
-                               call_s=float(limit_s))
+                               call_s=float(limit_s), size=(size or "small") if chosen != OWN else "")
     if running:
         st.button("Stop", width="stretch", key="check_stop", on_click=last.stop)
     else:
@@ -142,8 +142,8 @@ def _live_strip(check: Check) -> None:
 
 def _questions(report: CheckReport) -> str:
     return theme.table(("answer", "question", "what was seen"), [_row(q) for q in report.ordered]) + (
-        f'<div class="foot" style="margin-top:6px">On {escape(report.device)}, seed {report.seed}, '
-        f'{report.seconds:.0f} s; {escape(report.confined.sentence)}.</div>')
+        f'<div class="foot" style="margin-top:6px">Against {escape(report.against)}, on {escape(report.device)}, '
+        f'seed {report.seed}, {report.seconds:.0f} s; {escape(report.confined.sentence)}.</div>')
 
 
 def _row(q: Question) -> tuple[str, str, str]:
@@ -168,7 +168,7 @@ def _smallest(report: CheckReport) -> str:
         return ""
     head = (theme.heading("The smallest case that still fails") +
             f'<div class="mono">{escape(found["layer"])}<br>x = {numbers.shape(found["input"])}, '
-            f'{escape(found["dtype"])}</div>')
+            f'{escape(found["dtype"])}{", grad_output 1, expanded" if found.get("expanded") else ""}</div>')
     values = found.get("values")
     if not values:
         return head + f"<div>{escape(found['problem'])}</div>"

@@ -1,4 +1,4 @@
-"""Compare: two sessions side by side, trial against trial of one workload, direction, variant and config."""
+"""Compare: two sessions side by side, trial against trial of one workload, direction and variant."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def _strip(pairs: list[report.Pair], a: str, b: str, *, own: bool) -> str:
                            "time, and PyTorch's time for the same layer, direction and device.")
     if not pairs:
         return theme.strip("READY", "These two sessions have no trial in common",
-                           "A trial is matched by workload, direction, variant, precision and config.")
+                           "A trial is matched by workload, direction, variant and precision, and by config where "
+                           "both have it.")
     count = {v: sum(p.verdict == v for p in pairs) for v in _FIRST if v}
     compared = sum(n for v, n in count.items() if v != report.EMULATED)
     evidence = f"A is {state.session_label(a)}; B is {b}. B / A above 1: A is the faster one."

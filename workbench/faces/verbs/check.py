@@ -18,10 +18,12 @@ from pathlib import Path
 
 from ...core.answers import Answer
 from ...core.errors import BadRequest
-from ...drive.check import Check, CheckRequest, workload_reference
+from ...drive.check import MOST, Check, CheckRequest, size_of, workload_reference
 from ...drive.check_text import report_text
 from ...drive.devices import resolve_device
 from ..arguments import add_workload, workload_from
+
+_LIMITS = {"memory_gib": "--memory", "call_s": "--time-limit", "build_s": "--build-limit"}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -67,18 +69,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def request_from(args: argparse.Namespace) -> CheckRequest:
-    """Raises `BadRequest` for files that are not there and references that contradict each other."""
+    """Raises `BadRequest` for files that are not there, references that contradict each other and limits that are none."""
+    for name, value in zip(_LIMITS, (args.memory, args.time_limit, args.build_limit), strict=True):
+        if not 0 < value <= MOST[name]:  # false for NaN, too
+            raise BadRequest(f"{_LIMITS[name]} is {value:g}; give a number above 0, at most {MOST[name]}.", field=name)
     device = resolve_device(args.device)
     if bool(args.reference) + bool(args.preset) + bool(args.layer) != 1:
         raise BadRequest("Give one reference: --preset kb74, --layer \"ConvTranspose2d(...)\" or --reference FILE.")
     text = _read(args.file)
     if args.reference:
-        reference, name = _read(args.reference), args.reference.name
+        reference, name, size = _read(args.reference), args.reference.name, ""
     else:
         workload = workload_from(args, device)
         args.preset = workload.preset or None  # with its size, for the command that repeats this
         reference, name = workload_reference(workload)
-    return CheckRequest(text, reference, device, name=args.file.name, reference_name=name,
+        size = size_of(workload)
+    return CheckRequest(text, reference, device, name=args.file.name, reference_name=name, size=size,
                         class_name=args.class_name, memory_gib=args.memory, call_s=args.time_limit,
                         build_s=args.build_limit, time=not args.no_time, nvcc=not args.no_nvcc, effort=args.effort,
                         seed=args.check_seed, command=tuple(_words(args, device)))

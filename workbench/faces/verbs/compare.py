@@ -1,8 +1,13 @@
 """Two sessions side by side: the same work and the same variant in both, with the ratio of their medians.
 
 The verdict is the Workbench's own: a bootstrap interval of the ratio of medians, from the samples both sessions hold.
-Times of different devices, and emulated ones, are never compared. Exits 1 on a regression: a candidate that was right in
-A and is not in B, or that is SLOWER in B. So two sessions guard a kernel in CI:
+Times of different devices, and emulated ones, are never compared. A config that both sessions hold is compared with itself;
+where a variant's configs differ (a new default, say), its fastest right one in A is compared with its fastest right one in B,
+and the row says so.
+
+Exits 1 on a regression: a candidate that was right in A and is not right in B, or is not in B at all, or is SLOWER in B; and
+when B has no trials. Exits 0 otherwise, 2 when a session is not there. So two sessions guard a kernel in CI, both recorded by
+the same command:
 
     python -m workbench run --preset kb74 --variant mine --session after && python -m workbench compare before after
 """

@@ -32,7 +32,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class Case:
-    """One call. `like`: the given inputs, whose range and dtype generic inputs take. `shapes`: of all inputs."""
+    """One call. `like`: the given inputs, whose range and dtype generic inputs take. `shapes`: of all inputs. `expanded`: its
+    grad_output is that of y.sum().backward(), one 1 with stride 0 in all dimensions."""
 
     name: str
     setting: Setting
@@ -40,6 +41,7 @@ class Case:
     dtypes: tuple[str, ...]
     layout: str = "contiguous"
     integers: bool = False
+    expanded: bool = False
 
     @property
     def workload(self) -> Workload | None:
@@ -182,7 +184,9 @@ def fill(case: Case, given: list[torch.Tensor], generator: torch.Generator) -> l
             low, high = (int(example.min()), int(example.max()) + 1) if example.numel() else (0, 2)
             values = torch.randint(low, high, shape, generator=generator)
         elif example.numel() and float(example.min()) >= 0:
-            values = torch.rand(shape, generator=generator) * float(example.max())
+            low, high = float(example.min()), float(example.max())
+            low = low if high > low else 0.0
+            values = low + (high - low) * torch.rand(shape, generator=generator)
         else:
             values = torch.randn(shape, generator=generator)
         found.append(values.to(kind))

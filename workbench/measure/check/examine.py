@@ -24,6 +24,7 @@ _SHRINK_S = 20.0
 _RUNS = 3
 _ROUNDING = 1e-3   # runs that are less apart may have added in another order
 _ONE_CASE = ("batch_one", "empty_batch")
+_EXPANDED = "for the grad_output of y.sum().backward(), which is expanded (stride 0)"
 _ASKED = {
     "constructs": "Constructs with the same arguments?", "state_dict": "Takes the reference's state_dict?",
     "same_draw": "Draws the same parameters?", "kind": "Right shape, dtype, device?",
@@ -43,6 +44,7 @@ class Examination:
         self.emulated, self.timed, self.effort, self.benchmark = emulated, timed, effort, benchmark
         self.questions: list[Question] = []
         self.first_wrong: Outcome | None = None
+        self.gradients_known = True   # no NaN or infinity in the reference's: else there is no truth for timed calls
         self.found: dict[str, Any] = {}
 
     def run(self) -> dict[str, Any]:
@@ -170,11 +172,38 @@ class Examination:
             self._skip(("gradient_values",), "Not asked: there is no gradient to compare.")
             return
         if not [n for n in outcome.expected if n != "output"]:
-            self._skip(("gradients", "gradient_values"), "The reference has none: nothing to compare.")
+            why = f"has no finite {' or '.join(outcome.not_finite)}" if outcome.not_finite else "has none"
+            self._skip(("gradients", "gradient_values"), f"The reference {why}: nothing to compare.")
             return
         self._answer("gradients", outcome, "gradients", f"Yes: {', '.join(n for n in outcome.got if n != 'output')}.")
+        if outcome.problem("gradients", "gradient_values") is None and not self._right_if_expanded(outcome):
+            return
+        self.gradients_known = not outcome.not_finite
+        left_out = f" Not compared: {', '.join(outcome.not_finite)}, not finite in the reference." if outcome.not_finite else ""
         self._answer("gradient_values", outcome, "gradient_values", "Yes. " + " ".join(
-            _distance(outcome, n) for n in outcome.got if n != "output"))
+            _distance(outcome, n) for n in outcome.got if n in outcome.expected and n != "output") + left_out)
+
+    def _right_if_expanded(self, dense: Outcome) -> bool:
+        """The gradients once more, for y.sum().backward(). There they may cancel to nothing (of a softmax, say): errors are
+        relative to those of the dense grad_output, where these are larger. Of a layer they are whole numbers of both signs.
+        Answers the question when they are wrong."""
+        self.emit({"phase": "check", "text": "an expanded grad_output"})
+        scale = {n: float(v.double().square().mean().sqrt()) for n, v in dense.expected.items() if v.numel()}
+        whole = dense.case.integers or self.given.setting.layer is not None and self.trial.loads_state
+        try:
+            outcome = self.trial.run(replace(dense.case, expanded=True, integers=whole), least_rms=scale)
+        except NotForReference:
+            return True
+        wrong = outcome.problem("call", "gradients", "gradient_values")
+        most = max((float(v.abs().max()) for v in outcome.expected.values() if v.numel()), default=0.0)
+        if wrong is None or wrong.status is Status.NON_FINITE and most > torch.finfo(getattr(torch, self.trial.dtype)).max:
+            return True  # a sum that float16 cannot hold, PyTorch's own neither
+        if wrong.about == "gradient_values":
+            self.first_wrong = self.first_wrong or outcome
+        advice = "Read grad_output by its strides, or take grad_output.contiguous() first."
+        self._fail("gradient_values", replace(wrong, seen=f"{wrong.seen.rstrip('.')}, {_EXPANDED}.",
+                                              advice=advice), prefix="No. ")
+        return False
 
     def _same_bits(self, outcome: Outcome) -> None:
         self.emit({"phase": "check", "text": "same bits each time"})
@@ -316,7 +345,8 @@ class Examination:
             self._skip(("times",), "A wrong module gets no time. Fix the values first.")
         else:
             self.emit({"phase": "time", "text": "in turns with PyTorch"})
-            backward = any(q.key == "gradient_values" and q.answer is Answer.PASSED for q in self.questions)
+            backward = self.gradients_known and any(q.key == "gradient_values" and q.answer is Answer.PASSED
+                                                    for q in self.questions)
             result = times.measure(self.trial, self.given, backward=backward, effort=self.effort, emit=self.emit,
                                    benchmark=self.benchmark)
             if result.get("problem"):

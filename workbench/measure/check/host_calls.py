@@ -25,8 +25,9 @@ _SLEEP_CYCLES = 100_000_000  # some 60 ms of a GPU
 
 
 def call(module: torch.nn.Module, request: dict[str, Any], tensors: list[torch.Tensor], device: str) -> Message:
-    """Inputs, then grad_output where "gradients" is asked for. Back come the output, with "echo" the inputs as they are
-    afterwards, and the gradients that there are ("gradients" names them, None for one that is missing)."""
+    """Inputs, then grad_output where "gradients" is asked for (with "expanded" one value, to be expanded). Back come the
+    output, with "echo" the inputs as they are afterwards, and the gradients that there are ("gradients" names them, None
+    for one that is missing)."""
     count = request["inputs"]
     xs = [laid_out(t.to(device), request.get("layout", "contiguous")).detach() for t in tensors[:count]]
     names = request.get("gradients") or []
@@ -48,7 +49,9 @@ def call(module: torch.nn.Module, request: dict[str, Any], tensors: list[torch.T
         if names and output.requires_grad:
             parameters = dict(module.named_parameters())
             wanted = [xs[int(n[6:])] if n.startswith("input ") else parameters[n] for n in names]
-            grads = torch.autograd.grad(output, wanted, tensors[count].to(device), allow_unused=True)
+            grad_output = tensors[count].to(device)
+            grad_output = grad_output.expand(output.shape) if request.get("expanded") else grad_output
+            grads = torch.autograd.grad(output, wanted, grad_output, allow_unused=True)
             _wait(device)
             facts["gradients"] = [n if g is not None else None for n, g in zip(names, grads, strict=True)]
             results += [g for g in grads if g is not None]

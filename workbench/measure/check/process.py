@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -27,6 +28,9 @@ _LOG_TAIL = 4000
 _MOST_LOG_BYTES = 8 << 20
 _WATCH_S = 0.3
 _PIPE_BYTES = 1 << 20
+_IMPORT_BYTES = 250 << 20  # what importing torch takes, about
+# What Python, the loader, OpenBLAS and C++ say when the limit of memory stops them.
+_NO_MEMORY = re.compile(r"MemoryError|[Mm]emory allocation|allocate memory|bad_alloc|failed to map|cannot map")
 
 
 class Ended(Exception):
@@ -158,8 +162,18 @@ class ForeignProcess:
         try:
             self._line.receive(time.monotonic() + _START_S, most_bytes=0)
         except (TimeoutError, EOFError, NotTheProtocol):
-            raise self._death("it started") from None
+            ended = self._death("it started")
+            little = self.device == "cpu" and self.limits.memory_bytes < _IMPORT_BYTES  # which may end in a signal, unsaid
+            raise self._too_small() if little or _NO_MEMORY.search(ended.log) else ended from None
+        except Ended as error:
+            raise self._too_small() if error.status is Status.OUT_OF_MEMORY else error from None
         self._ready = True
+
+    def _too_small(self) -> Ended:
+        """Nothing foreign has run yet: it is the limit that is wrong."""
+        return self._ended(Status.OUT_OF_MEMORY, f"The process could not start within the "
+                           f"{numbers.memory(self.limits.memory_bytes)} of memory it may have: raise that limit (--memory, in "
+                           "GiB).", "Give it 1 GiB or more: importing torch takes a quarter of one.")
 
     def _watch(self) -> None:
         """While waiting: too many processes, too much memory, too much output."""

@@ -45,7 +45,7 @@ def described(outcome: Outcome) -> dict[str, Any]:
                      and outcome.errors.get(n, {}).get("wrong")), "output")
     found: dict[str, Any] = {"layer": str(case.setting.layer), "arguments": dict(case.setting.keywords),
                              "input": list(case.shapes[0]), "dtype": case.dtypes[0], "tensor": name,
-                             "problem": outcome.problems[0].seen}
+                             "problem": outcome.problems[0].seen, "expanded": case.expanded}
     got, expected = outcome.got.get(name), outcome.expected.get(name)
     if got is not None and expected is not None and got.shape == expected.shape:
         wrong = ((got.double() - expected).abs() > 1e-4 * expected.abs().max().clamp(min=1e-30)) | ~got.isfinite()

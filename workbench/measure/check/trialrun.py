@@ -38,7 +38,8 @@ class Problem:
 
 @dataclass
 class Outcome:
-    """Everything one case showed; the first problem of each kind."""
+    """Everything one case showed; the first problem of each kind. `least_rms`: what errors of a gradient are relative to
+    where its own values cancel. `not_finite`: gradients of the reference that hold NaN or infinity, and are not expected."""
 
     case: Case
     problems: list[Problem] = field(default_factory=list)
@@ -48,6 +49,8 @@ class Outcome:
     inputs: list[torch.Tensor] = field(default_factory=list)
     state: State | None = None
     errors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    least_rms: dict[str, float] = field(default_factory=dict)
+    not_finite: list[str] = field(default_factory=list)
 
     def problem(self, *about: str) -> Problem | None:
         return next((p for p in self.problems if not about or p.about in about), None)
@@ -73,9 +76,10 @@ class TrialRun:
         texts = positional(case.setting, self.parameters).texts
         return Construction(*texts, seed, self.dtype if dtype is None else dtype)
 
-    def run(self, case: Case, *, gradients: bool = True, values: list[torch.Tensor] | None = None) -> Outcome:
+    def run(self, case: Case, *, gradients: bool = True, values: list[torch.Tensor] | None = None,
+            least_rms: dict[str, float] | None = None) -> Outcome:
         """Never raises for the candidate's sake. Raises `NotForReference`, `Ended` for the reference's."""
-        outcome = Outcome(case)
+        outcome = Outcome(case, least_rms=least_rms or {})
         inputs = outcome.inputs = values or fill(case, self.given, self.generator)
         try:
             facts, drawn = self.reference.make(self.how(case))
@@ -84,13 +88,20 @@ class TrialRun:
             names = [*(f"input {i}" for i, x in enumerate(inputs) if x.is_floating_point()), *facts["parameters"]]
             grad_output = None
             if gradients and (shape := self._output_shape(case, inputs, wide)) is not None:
-                grad_output = fill(replace(case, shapes=(shape,), dtypes=(self.dtype,)), [], self.generator)[0]
+                grad_output = torch.ones(shape, dtype=getattr(torch, self.dtype)) if case.expanded else \
+                    fill(replace(case, shapes=(shape,), dtypes=(self.dtype,)), [], self.generator)[0]
             wide_facts, truth = self.reference.call(self.how(case, dtype="float64"), [_wide(x) for x in inputs],
                                                     state=wide, gradients=names,
                                                     grad_output=None if grad_output is None else grad_output.double())
         except Raised as error:
             raise NotForReference(error.sentence) from error
         outcome.expected = self._named(wide_facts, truth)
+        if not bool(truth[0].isfinite().all()):  # NaN is never right: its identical copy would be wrong
+            raise NotForReference("its output is not finite on inputs in the range of those of get_inputs (standard normal "
+                                  "where these have negative numbers); change get_inputs")
+        outcome.not_finite = [n for n, v in outcome.expected.items() if not bool(v.isfinite().all())]
+        for name in outcome.not_finite:
+            del outcome.expected[name]
         own = {}
         if not case.integers:  # how exact PyTorch itself is in this dtype on this device
             own_facts, own_results = self.reference.call(self.how(case), inputs, state=state, gradients=names,
@@ -115,7 +126,8 @@ class TrialRun:
         try:
             facts, results = self.candidate.call(
                 self.how(case), outcome.inputs, state=outcome.state if self.loads_state else None, layout=case.layout,
-                gradients=names, grad_output=grad_output, poison=True, echo=True)
+                gradients=names, poison=True, echo=True, expanded=case.expanded,
+                grad_output=grad_output.new_ones(()) if case.expanded and grad_output is not None else grad_output)
         except Raised as error:
             outcome.problems.append(Problem("call", _status_of(error), f"The module raised {error.sentence}.",
                                             _advice_for(error), error.trace))
@@ -180,15 +192,17 @@ class TrialRun:
             return
         whole = not got.is_floating_point()
         got, expected = (got.double() if whole else got).to(self.device), expected.to(self.device)
-        rms = float(expected.square().mean().sqrt())
+        rms = max(float(expected.square().mean().sqrt()), outcome.least_rms.get(name, 0.0))
         precision, allowed = self._allowed(outcome.case, name)
+        least_norm = outcome.least_rms.get(name, 0.0) * expected.numel()**0.5
         if name in own:
             distance = float((own[name].to(self.device).double() - expected).norm())
-            allowed = max(allowed, 2 * distance / max(float(expected.norm()), 1e-300))
+            allowed = max(allowed, 2 * distance / max(float(expected.norm()), least_norm, 1e-300))
         exact = whole or outcome.case.integers and self.dtype in ("float32", "float64") and float(expected.abs().max()) < 2**23
         where = (slice(0, got.shape[0]),) if got.dim() else ()
         values = got.round() if exact else got  # a term too many or too few is at least 1 here
-        comparison = Comparison(tuple(got.shape), allowed=allowed, rms=rms, exact=exact, poisoned=False)
+        comparison = Comparison(tuple(got.shape), allowed=allowed, rms=rms, exact=exact, poisoned=False,
+                                least_norm=least_norm)
         comparison.add(where, values.contiguous(), expected)
         outcome.errors[name] = comparison.errors()
         if comparison.failed:
