@@ -5,7 +5,8 @@ them with the request: no answer can be ready before. The process copies each re
 belongs to the judge (shared memory; on a GPU an allocation opened through CUDA IPC) and says done. The judge stops its
 clock and reads slots of calls it chooses only now: a result that is still being computed, left out, or taken from an
 earlier call is not what float64 says, and then no time is told. The same batch with a finished result instead of the
-call, run by the reference's process, is what request, change and copy cost; it is subtracted from both.
+call, run by the reference's process, is what request, change and copy cost; it is subtracted from both. Whoever's turn it is
+not is stopped, with every process it has started, so that nothing of the one runs beside the other.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .. import timing
 from ..inputs import reduction_length
 from ..validate import allowed_rel_l2
 from .cases import Case, fill
+from .hold import StillRunning
 from .ladder import LADDER, NOT_DROP_IN, why_left_out
 from .party import Party
 from .process import Ended, Raised
@@ -60,12 +62,17 @@ def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: C
         emit({"phase": "time", "text": direction})
         try:
             benches[direction] = _Bench(trial, case, direction, benchmark, effort, emit)
-            found[direction] = benches[direction].measure(_TURNS[effort])
+            try:
+                found[direction] = benches[direction].measure(_TURNS[effort])
+            finally:
+                benches[direction].resume()
         except _Wrong as error:
-            return {"problem": str(error), "advice": "Answer each call with its own result, and return when it is asked for."}
+            return {"problem": str(error), "advice": error.advice}
         except (Raised, Ended) as error:
             said = error.sentence if isinstance(error, Raised) else error.headline
             return {"why_not": f"Not timed: {said}"}
+        except StillRunning as error:
+            return {"why_not": f"Not timed: {error}."}
         except OSError as error:
             return {"why_not": f"Not timed: memory cannot be shared here ({error})."}
     emit({"phase": "time", "text": "naming the library kernels"})
@@ -75,7 +82,12 @@ def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: C
 
 
 class _Wrong(Exception):
-    """A timed call did not give what it should have given."""
+    """A timed call did not give what it should have given, or the file did something beside."""
+
+    def __init__(self, sentence: str, advice: str = "Answer each call with its own result, and return when it is asked for."
+                 ) -> None:
+        super().__init__(sentence)
+        self.advice = advice
 
 
 @dataclass
@@ -147,6 +159,7 @@ class _Bench:
                 taken_s = self._batch(modes[name], calls, check=not name and turn in checked)
                 samples[name].append(1e3 * max(taken_s - empty_s, 0.02 * taken_s) / calls)
             slowed.append(timing.slowed_down(self.device))
+        self._turn(_CANDIDATE)  # the last look at whether it had stayed stopped
         kept, dropped = timing.without_slow(list(samples.values()), slowed, _LEAST_TURNS)
         samples = dict(zip(samples, kept, strict=True))
         summaries = {name: timing.summary(taken, stop="samples", cold_l2=False, dropped=dropped)
@@ -161,6 +174,21 @@ class _Bench:
                                "precision": way.precision, "process": way.process, "kernels": [],
                                "drop_in": LADDER[key].drop_in,
                                "why_not": NOT_DROP_IN.get(LADDER[key].kind, "")} for key, way in modes.items() if key]}
+
+    def resume(self) -> None:
+        """Let all processes go on."""
+        for party in self.parties.values():
+            party.process.resume()
+
+    def _turn(self, name: str) -> None:
+        """That process alone goes on. What has left its parents is the candidate's: the others run nothing foreign."""
+        for other, party in self.parties.items():
+            if other != name:
+                party.process.hold(strays=other == _CANDIDATE)
+        self.parties[name].process.resume()
+        if self.parties[_CANDIDATE].process.ran_while_held:
+            raise _Wrong("Processes of the file ran on while PyTorch was timed, though they had been stopped.",
+                         "Start no processes and no timers.")
 
     def _warm(self, who: _Contestant, calls: int) -> None:
         """Of two processes one was idle meanwhile, the other was not: both begin a timed batch with the same behind them. The
@@ -298,6 +326,7 @@ class _Bench:
         values = _same_where_equal(places, values)  # of two values for one place any might win
         header = {"sets": order, "stride": self.stride, "only_copy": only_copy, "way": who.way}
         process = self.parties[who.process].process
+        self._turn(who.process)
         begin = time.perf_counter()
         process.ask("run", header, [places, values], doing="it was timed")
         taken_s = time.perf_counter() - begin
