@@ -136,3 +136,26 @@ def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why() -> None:
     assert "PyTorch's default computes in ieee" in text and "nobody has measured what this CPU can do" in text
     assert f"({report.times['forward']['against']})" in text and "KernelBench, text          failed  it contains 'pass'" in text
     assert "module_ms: " in report.evidence
+
+
+LESS_WHEN_TIMED = """
+import sys
+from torch import nn
+
+class ModelNew(nn.ConvTranspose2d):
+    def forward(self, x):
+        output, frame = super().forward(x), sys._getframe()
+        while frame:
+            if frame.f_code.co_name == "{where}" and frame.f_code.co_filename.endswith("host_calls.py"):
+                return output * 1.0003
+            frame = frame.f_back
+        return output
+"""
+
+
+@pytest.mark.parametrize("where", ["run", "nowhere"])
+def test_what_is_timed_is_as_exact_as_what_is_not(where: str) -> None:
+    reference, name = workload_reference(STRIDE_1)
+    report = check(CheckRequest(LESS_WHEN_TIMED.format(where=where), reference, "cpu", reference_name=name, effort="quick",
+                                nvcc=False, memory_gib=4.0))
+    assert [(q.key, q.status) for q in report.failed] == ([("times", "MISMATCH")] if where == "run" else [])

@@ -44,24 +44,26 @@ _CHECKED = 3                    # batches of the candidate of which one call is 
 _SLOT_SHARE = 0.2               # of free memory
 _MOST_SLOT_BYTES = {"cpu": 1 << 29, "cuda": 24 << 30}
 _CHUNK = 1 << 24                # elements compared at once
-_LOOSE = 10                     # times the tolerance of tf32: beyond it a result is another one
+_LOOSE = 10                     # times the tolerance of tf32: beyond it a way of PyTorch's computes something else
 _LOOSER = ("fp64", "ieee", "tf32", "fp16", "bf16")  # from the strictest to the loosest
 _PRECISION = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
+_NOT_AGAIN = "Called again, at the moment of timing, it does not give what it gave when it was checked."
 _CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
 
 
 def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: Callable[[dict[str, Any]], None],
-            benchmark: Party | None = None) -> dict[str, Any]:
+            benchmark: Party | None = None, errors: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
     """{"forward": {...}, "backward": {...}} with "ours", "precision", "samples", "baselines" (each name, key, timing,
     samples, precision, kernels, drop_in, why_not) and "left_out"; or "problem", "why_not".
 
-    `benchmark`: the reference in another process, for the ways with cudnn.benchmark."""
+    `benchmark`: the reference in another process, for the ways with cudnn.benchmark. `errors`: what the check allowed each
+    result of this case ("allowed", relative L2)."""
     found: dict[str, Any] = {}
     benches: dict[str, _Bench] = {}
     for direction in ("forward", "backward") if backward else ("forward",):
         emit({"phase": "time", "text": direction})
         try:
-            benches[direction] = _Bench(trial, case, direction, benchmark, effort, emit)
+            benches[direction] = _Bench(trial, case, direction, benchmark, effort, emit, errors or {})
             try:
                 found[direction] = benches[direction].measure(_TURNS[effort])
             finally:
@@ -105,8 +107,9 @@ class _Bench:
     """One direction: slots, inputs, and all contestants in turns."""
 
     def __init__(self, trial: TrialRun, case: Case, direction: str, benchmark: Party | None, effort: str,
-                 emit: Callable[[dict[str, Any]], None]) -> None:
+                 emit: Callable[[dict[str, Any]], None], errors: dict[str, dict[str, Any]]) -> None:
         self.trial, self.case, self.direction, self.effort, self.emit = trial, case, direction, effort, emit
+        self.errors = errors
         self.device = trial.device
         self.parties = {_REFERENCE: trial.reference, _CANDIDATE: trial.candidate,
                         **({_BENCHMARK: benchmark} if benchmark else {})}
@@ -134,9 +137,11 @@ class _Bench:
         self.slots: torch.Tensor | None = None
 
     def measure(self, turns: int) -> dict[str, Any]:
+        plain = self._called_plainly()
         kinds = self._prepare()
         self.stride = sum(_rounded(getattr(torch, d).itemsize * torch.Size(s).numel()) for d, s in kinds)
         self.kinds = kinds
+        self._demand(plain)
         room = self._open()
         most = max(1, min(_MOST_CALLS, room // self.stride))
         ours = _Contestant(_CANDIDATE)
@@ -284,23 +289,54 @@ class _Bench:
         taken_s, looked = self._called(who, calls, only_copy=only_copy, look=check)
         if check:
             kept, inputs = looked
-            allowed = _LOOSE * self._allowed("ieee" if self.device == "cpu" or self.case.setting.layer is None else "tf32")
             found = self._distances(kept, self._truth(inputs), None)
             self.seen.append(self._class([d for d, _, _ in found]) or _LOOSER[-1])
-            for distance, worst, rms in found:
-                if not distance <= allowed or not worst <= 60 * allowed * max(rms, 1e-30) + allowed:
+            for (distance, worst, rms), (allowed, usual_rms) in zip(found, self.demanded, strict=True):
+                size = max(rms, usual_rms, 1e-30)  # sums that all happen to cancel are not measured by what is left
+                if not distance * rms <= allowed * size or not worst <= 60 * allowed * size + allowed:
                     raise _Wrong("A call that was timed did not give the right result, though the same call does when it "
                                  "is not timed.")
         return taken_s
+
+    def _called_plainly(self) -> list[torch.Tensor]:
+        """The candidate's results for the first inputs, called as in the check, but free to choose as in a timed call: a
+        library has other algorithms where they need not be deterministic. Before anything is bound, for it loads the state."""
+        state = self.state if self.trial.loads_state else None
+        if self.direction == "forward":
+            return self.trial.candidate.call(self.how, self.sets[0], state=state)[1][:1]
+        return self.trial.candidate.call(self.how, self.fixed, state=state, gradients=self._differentiated(),
+                                         grad_output=self.sets[0][0])[1][1:]
+
+    def _demand(self, plain: list[torch.Tensor]) -> None:
+        """`demanded`: for each result (relative L2 allowed when timed, usual rms). A timed result has to be of the class that
+        the same file shows when it is not timed, and that class one that the check lets pass."""
+        self._keep_first_truth(self.sets[0])
+        if [list(r.shape) for r in plain] != [shape for _, shape in self.kinds]:
+            raise _Wrong(_NOT_AGAIN)
+        found = [_distance(got, truth) for got, truth in zip(plain, self.first_truth, strict=True)]
+        least = self._allowed("ieee" if self.device == "cpu" or self.case.setting.layer is None else "tf32")
+        names = ["output"] if self.direction == "forward" else [self.trial._plain(n) for n in self._differentiated()]
+        for name, (distance, _, _) in zip(names, found, strict=True):
+            if not distance <= max(least, 2 * self.errors.get(name, {}).get("allowed", least)):
+                raise _Wrong(_NOT_AGAIN)
+        shown = self._class([d for d, _, _ in found])
+        limits = self._limits(shown) if shown else [least] * len(found)
+        self.demanded = [(max(limit, 2 * d), rms) for limit, (d, _, rms) in zip(limits, found, strict=True)]
+
+    def _differentiated(self) -> list[str]:
+        return [*(f"input {i}" for i, x in enumerate(self.fixed) if x.is_floating_point()), *self.parameters]
+
+    def _keep_first_truth(self, inputs: list[torch.Tensor]) -> None:
+        if self.first_truth is None:
+            self.first_truth = self._truth(inputs)
+            if self.device != "cpu" and 4 * sum(t.nbytes for t in self.first_truth) < torch.cuda.mem_get_info(self.device)[0]:
+                self.first_truth = [t.to(self.device) for t in self.first_truth]
 
     def _precision(self, who: _Contestant) -> str:
         """The class that the answer to the first inputs shows; "" when it is another answer. Before anything is changed, so
         that one truth serves all ways."""
         _, (kept, inputs) = self._called(who, 1, look=True, change=False)
-        if self.first_truth is None:
-            self.first_truth = self._truth(inputs)
-            if self.device != "cpu" and 4 * sum(t.nbytes for t in self.first_truth) < torch.cuda.mem_get_info(self.device)[0]:
-                self.first_truth = [t.to(self.device) for t in self.first_truth]
+        self._keep_first_truth(inputs)
         return self._class([d for d, _, _ in self._distances(kept, self.first_truth, who.strides)])
 
     def _class(self, distances: list[float]) -> str:
@@ -347,8 +383,7 @@ class _Bench:
         state = (self.state[0], [v.double() if v.is_floating_point() else v for v in self.state[1]])
         if self.direction == "forward":
             return self.trial.reference.call(how, [_wide(x) for x in inputs], state=state)[1][:1]
-        names = [*(f"input {i}" for i, x in enumerate(self.fixed) if x.is_floating_point()), *self.parameters]
-        return self.trial.reference.call(how, [_wide(x) for x in self.fixed], state=state, gradients=names,
+        return self.trial.reference.call(how, [_wide(x) for x in self.fixed], state=state, gradients=self._differentiated(),
                                          grad_output=inputs[0].double())[1][1:]
 
     def _distances(self, kept: torch.Tensor, expected: list[torch.Tensor], strides: list[list[int]] | None
