@@ -187,7 +187,8 @@ def _run_module(attack: Attack, device: str, session: Session) -> Result:
     kind = "cpu" if device == "cpu" else "cuda"
     expected = attack.expected[kind]
     report = check(CheckRequest(text, reference, device, name=attack.name, reference_name=name, effort="quick", nvcc=False,
-                                call_s=_GROUPS[attack.group].run_timeout_s, time=_attacks_the_clock(attack, kind)), device_held=True)
+                                call_s=_GROUPS[attack.group].run_timeout_s, time=_attacks_the_clock(attack, kind)),
+                   device_held=True)
     failed = [q for q in report.questions if q.answer is Answer.FAILED
               or q.answer is Answer.WARNED and q.status == expected]  # PyTorch itself need not give the same bits twice
     first = next((q for q in failed if q.status == expected), failed[0] if failed else None)
