@@ -52,6 +52,18 @@ def test_the_headline_is_against_the_best_drop_in_way_that_qualifies(precision: 
     assert by_name["eager"]["why_not"] == ("" if precision == "tf32" else "computes in tf32, the file in ieee")
 
 
+def test_the_headline_is_against_the_one_that_is_hardest_turn_by_turn() -> None:
+    """Ours goes with the machine's slow turns, and so does `benchmark`; `default` has the lower median by luck."""
+    one = found(1.0, "tf32", ("default", 1.0, "tf32"), ("benchmark", 1.0, "tf32"))
+    slow = [1.0, 2.0] * 6
+    one["samples"] = slow
+    for baseline, samples, median in zip(one["baselines"], ([1.05, 2.1] * 6, slow), (1.4, 1.5), strict=True):
+        baseline["samples"], baseline["timing"]["median_ms"] = samples, median
+    times = check_times.timed(one, "forward", KB81, H200)
+    assert [b["name"] for b in times["baselines"]] == ["eager", "eager, cudnn.benchmark"]
+    assert times["against"] == "eager, cudnn.benchmark" and (times["ratio"], times["verdict"]) == (1.0, "SAME")
+
+
 def test_a_looser_pytorch_alone_is_no_one_to_beat() -> None:
     times = check_times.timed(found(0.26, "ieee", ("default", 1.62, "tf32")), "forward", KB81, H200)
     assert times["against"] == "" and times["verdict"] == ""
@@ -124,3 +136,26 @@ def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why() -> None:
     assert "PyTorch's default computes in ieee" in text and "nobody has measured what this CPU can do" in text
     assert f"({report.times['forward']['against']})" in text and "KernelBench, text          failed  it contains 'pass'" in text
     assert "module_ms: " in report.evidence
+
+
+LESS_WHEN_TIMED = """
+import sys
+from torch import nn
+
+class ModelNew(nn.ConvTranspose2d):
+    def forward(self, x):
+        output, frame = super().forward(x), sys._getframe()
+        while frame:
+            if frame.f_code.co_name == "{where}" and frame.f_code.co_filename.endswith("host_calls.py"):
+                return output * 1.0003
+            frame = frame.f_back
+        return output
+"""
+
+
+@pytest.mark.parametrize("where", ["run", "nowhere"])
+def test_what_is_timed_is_as_exact_as_what_is_not(where: str) -> None:
+    reference, name = workload_reference(STRIDE_1)
+    report = check(CheckRequest(LESS_WHEN_TIMED.format(where=where), reference, "cpu", reference_name=name, effort="quick",
+                                nvcc=False, memory_gib=4.0))
+    assert [(q.key, q.status) for q in report.failed] == ([("times", "MISMATCH")] if where == "run" else [])

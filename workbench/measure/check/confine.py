@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -152,9 +152,10 @@ def adopt_orphans() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def descendants(root: int) -> list[int]:
-    """All living descendants of a process."""
-    parents: dict[int, list[int]] = {}  # the dead that nobody has waited for are left out
+def descendants(root: int, *, dead: bool = False, without: Container[int] = ()) -> list[int]:
+    """All living descendants of a process. `dead`: also those that nobody has waited for (threads of theirs may live on).
+    `without`: children that are left out with all they have started."""
+    parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -162,11 +163,11 @@ def descendants(root: int) -> list[int]:
             except OSError:
                 continue
             words = text.rpartition(")")[2].split()
-            if words[0] != "Z":
+            if dead or words[0] != "Z":
                 parents.setdefault(int(words[1]), []).append(int(entry.name))
     found, ahead = [], [root]
     while ahead:
-        children = parents.get(ahead.pop(), [])
+        children = [pid for pid in parents.get(ahead.pop(), []) if pid not in without]
         found += children
         ahead += children
     return found

@@ -348,7 +348,7 @@ class Examination:
             backward = self.gradients_known and any(q.key == "gradient_values" and q.answer is Answer.PASSED
                                                     for q in self.questions)
             result = times.measure(self.trial, self.given, backward=backward, effort=self.effort, emit=self.emit,
-                                   benchmark=self.benchmark)
+                                   benchmark=self.benchmark, errors=self.found["errors"])
             if result.get("problem"):
                 self._fail("times", Problem("times", Status.MISMATCH, result["problem"], result.get("advice", "")))
             elif result.get("why_not"):

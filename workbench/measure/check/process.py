@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from ...core import numbers
 from ...core.trial import Status
 from . import confine
+from .hold import Hold
 from .wire import Line, Message, NotTheProtocol
 
 _START_S = 120
@@ -31,6 +33,7 @@ _PIPE_BYTES = 1 << 20
 _IMPORT_BYTES = 250 << 20  # what importing torch takes, about
 # What Python, the loader, OpenBLAS and C++ say when the limit of memory stops them.
 _NO_MEMORY = re.compile(r"MemoryError|[Mm]emory allocation|allocate memory|bad_alloc|failed to map|cannot map")
+_open: set[int] = set()  # the processes of all that are open: other children of this process have left theirs
 
 
 class Ended(Exception):
@@ -79,6 +82,8 @@ class ForeignProcess:
         self._watched = 0.0
         self._number = 0
         self._ready = False
+        self._hold: Hold | None = None
+        self.ran_while_held = False
 
     @property
     def alive(self) -> bool:
@@ -88,6 +93,7 @@ class ForeignProcess:
             limit_s: float | None = None, doing: str = "") -> Message:
         """One operation of `host.py`. Raises `Raised` for what foreign code raises, `Ended` when the process is lost."""
         self.begin()
+        self.resume()
         if not self._ready:
             self._wait_ready()
         limit_s = limit_s or self.limits.call_s
@@ -118,6 +124,19 @@ class ForeignProcess:
         """Start it without waiting until it is ready."""
         if not self.alive:
             self._start()
+
+    def hold(self, *, strays: bool = False) -> None:
+        """Stop it with all it has started, until `resume` or until it is asked or ended. `strays`: and all processes that
+        have left theirs. Raises `StillRunning`; then, too, it goes on when it is asked."""
+        if self._hold is None and self.alive:
+            self._hold = Hold(partial(self._family, strays))
+            self._hold.begin()
+
+    def resume(self) -> None:
+        """Let it go on; `ran_while_held` is true from now on if it had done so before."""
+        if self._hold is not None:
+            hold, self._hold = self._hold, None
+            self.ran_while_held |= hold.end()
 
     def close(self) -> None:
         if self._process is not None:
@@ -152,6 +171,7 @@ class ForeignProcess:
                 words, self.scratch, device=self.device, memory_bytes=self.limits.memory_bytes) as how:
             self._process = subprocess.Popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                              pass_fds=(to_read, from_write))
+        _open.add(self._process.pid)
         os.close(to_read)
         os.close(from_write)
         self._line = Line(to_write, from_read, self._watch)
@@ -197,6 +217,11 @@ class ForeignProcess:
             raise self._ended(Status.WORKER_DIED, f"It printed more than {numbers.memory(_MOST_LOG_BYTES)}; it was "
                               "stopped.", "Remove the printing.")
 
+    def _family(self, strays: bool) -> list[int]:
+        pid = self._process.pid
+        return [pid, *confine.descendants(pid, dead=True),
+                *(confine.descendants(os.getpid(), dead=True, without=_open) if strays else ())]
+
     def _death(self, doing: str) -> Ended:
         process = self._process
         try:
@@ -226,6 +251,7 @@ class ForeignProcess:
 
     def _end(self) -> None:
         """Kill the group, whatever left it, and close the line."""
+        self.resume()
         process, self._process = self._process, None
         below = confine.descendants(process.pid)
         for pid in (process.pid, *below):
@@ -235,6 +261,7 @@ class ForeignProcess:
         except (ProcessLookupError, PermissionError):
             process.kill()
         process.wait()
+        _open.discard(process.pid)
         end = time.monotonic() + 2.0
         while time.monotonic() < end and set(below) & set(confine.descendants(os.getpid())):
             time.sleep(0.01)

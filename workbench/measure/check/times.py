@@ -5,7 +5,8 @@ them with the request: no answer can be ready before. The process copies each re
 belongs to the judge (shared memory; on a GPU an allocation opened through CUDA IPC) and says done. The judge stops its
 clock and reads slots of calls it chooses only now: a result that is still being computed, left out, or taken from an
 earlier call is not what float64 says, and then no time is told. The same batch with a finished result instead of the
-call, run by the reference's process, is what request, change and copy cost; it is subtracted from both.
+call, run by the reference's process, is what request, change and copy cost; it is subtracted from both. Whoever's turn it is
+not is stopped, with every process it has started, so that nothing of the one runs beside the other.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .. import timing
 from ..inputs import reduction_length
 from ..validate import allowed_rel_l2
 from .cases import Case, fill
+from .hold import StillRunning
 from .ladder import LADDER, NOT_DROP_IN, why_left_out
 from .party import Party
 from .process import Ended, Raised
@@ -42,30 +44,37 @@ _CHECKED = 3                    # batches of the candidate of which one call is 
 _SLOT_SHARE = 0.2               # of free memory
 _MOST_SLOT_BYTES = {"cpu": 1 << 29, "cuda": 24 << 30}
 _CHUNK = 1 << 24                # elements compared at once
-_LOOSE = 10                     # times the tolerance of tf32: beyond it a result is another one
+_LOOSE = 10                     # times the tolerance of tf32: beyond it a way of PyTorch's computes something else
 _LOOSER = ("fp64", "ieee", "tf32", "fp16", "bf16")  # from the strictest to the loosest
 _PRECISION = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
+_NOT_AGAIN = "Called again, at the moment of timing, it does not give what it gave when it was checked."
 _CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
 
 
 def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: Callable[[dict[str, Any]], None],
-            benchmark: Party | None = None) -> dict[str, Any]:
+            benchmark: Party | None = None, errors: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
     """{"forward": {...}, "backward": {...}} with "ours", "precision", "samples", "baselines" (each name, key, timing,
     samples, precision, kernels, drop_in, why_not) and "left_out"; or "problem", "why_not".
 
-    `benchmark`: the reference in another process, for the ways with cudnn.benchmark."""
+    `benchmark`: the reference in another process, for the ways with cudnn.benchmark. `errors`: what the check allowed each
+    result of this case ("allowed", relative L2)."""
     found: dict[str, Any] = {}
     benches: dict[str, _Bench] = {}
     for direction in ("forward", "backward") if backward else ("forward",):
         emit({"phase": "time", "text": direction})
         try:
-            benches[direction] = _Bench(trial, case, direction, benchmark, effort, emit)
-            found[direction] = benches[direction].measure(_TURNS[effort])
+            benches[direction] = _Bench(trial, case, direction, benchmark, effort, emit, errors or {})
+            try:
+                found[direction] = benches[direction].measure(_TURNS[effort])
+            finally:
+                benches[direction].resume()
         except _Wrong as error:
-            return {"problem": str(error), "advice": "Answer each call with its own result, and return when it is asked for."}
+            return {"problem": str(error), "advice": error.advice}
         except (Raised, Ended) as error:
             said = error.sentence if isinstance(error, Raised) else error.headline
             return {"why_not": f"Not timed: {said}"}
+        except StillRunning as error:
+            return {"why_not": f"Not timed: {error}."}
         except OSError as error:
             return {"why_not": f"Not timed: memory cannot be shared here ({error})."}
     emit({"phase": "time", "text": "naming the library kernels"})
@@ -75,7 +84,12 @@ def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: C
 
 
 class _Wrong(Exception):
-    """A timed call did not give what it should have given."""
+    """A timed call did not give what it should have given, or the file did something beside."""
+
+    def __init__(self, sentence: str, advice: str = "Answer each call with its own result, and return when it is asked for."
+                 ) -> None:
+        super().__init__(sentence)
+        self.advice = advice
 
 
 @dataclass
@@ -93,8 +107,9 @@ class _Bench:
     """One direction: slots, inputs, and all contestants in turns."""
 
     def __init__(self, trial: TrialRun, case: Case, direction: str, benchmark: Party | None, effort: str,
-                 emit: Callable[[dict[str, Any]], None]) -> None:
+                 emit: Callable[[dict[str, Any]], None], errors: dict[str, dict[str, Any]]) -> None:
         self.trial, self.case, self.direction, self.effort, self.emit = trial, case, direction, effort, emit
+        self.errors = errors
         self.device = trial.device
         self.parties = {_REFERENCE: trial.reference, _CANDIDATE: trial.candidate,
                         **({_BENCHMARK: benchmark} if benchmark else {})}
@@ -122,9 +137,11 @@ class _Bench:
         self.slots: torch.Tensor | None = None
 
     def measure(self, turns: int) -> dict[str, Any]:
+        plain = self._called_plainly()
         kinds = self._prepare()
         self.stride = sum(_rounded(getattr(torch, d).itemsize * torch.Size(s).numel()) for d, s in kinds)
         self.kinds = kinds
+        self._demand(plain)
         room = self._open()
         most = max(1, min(_MOST_CALLS, room // self.stride))
         ours = _Contestant(_CANDIDATE)
@@ -147,6 +164,7 @@ class _Bench:
                 taken_s = self._batch(modes[name], calls, check=not name and turn in checked)
                 samples[name].append(1e3 * max(taken_s - empty_s, 0.02 * taken_s) / calls)
             slowed.append(timing.slowed_down(self.device))
+        self._turn(_CANDIDATE)  # the last look at whether it had stayed stopped
         kept, dropped = timing.without_slow(list(samples.values()), slowed, _LEAST_TURNS)
         samples = dict(zip(samples, kept, strict=True))
         summaries = {name: timing.summary(taken, stop="samples", cold_l2=False, dropped=dropped)
@@ -161,6 +179,21 @@ class _Bench:
                                "precision": way.precision, "process": way.process, "kernels": [],
                                "drop_in": LADDER[key].drop_in,
                                "why_not": NOT_DROP_IN.get(LADDER[key].kind, "")} for key, way in modes.items() if key]}
+
+    def resume(self) -> None:
+        """Let all processes go on."""
+        for party in self.parties.values():
+            party.process.resume()
+
+    def _turn(self, name: str) -> None:
+        """That process alone goes on. What has left its parents is the candidate's: the others run nothing foreign."""
+        for other, party in self.parties.items():
+            if other != name:
+                party.process.hold(strays=other == _CANDIDATE)
+        self.parties[name].process.resume()
+        if self.parties[_CANDIDATE].process.ran_while_held:
+            raise _Wrong("Processes of the file ran on while PyTorch was timed, though they had been stopped.",
+                         "Start no processes and no timers.")
 
     def _warm(self, who: _Contestant, calls: int) -> None:
         """Of two processes one was idle meanwhile, the other was not: both begin a timed batch with the same behind them. The
@@ -256,23 +289,54 @@ class _Bench:
         taken_s, looked = self._called(who, calls, only_copy=only_copy, look=check)
         if check:
             kept, inputs = looked
-            allowed = _LOOSE * self._allowed("ieee" if self.device == "cpu" or self.case.setting.layer is None else "tf32")
             found = self._distances(kept, self._truth(inputs), None)
             self.seen.append(self._class([d for d, _, _ in found]) or _LOOSER[-1])
-            for distance, worst, rms in found:
-                if not distance <= allowed or not worst <= 60 * allowed * max(rms, 1e-30) + allowed:
+            for (distance, worst, rms), (allowed, usual_rms) in zip(found, self.demanded, strict=True):
+                size = max(rms, usual_rms, 1e-30)  # sums that all happen to cancel are not measured by what is left
+                if not distance * rms <= allowed * size or not worst <= 60 * allowed * size + allowed:
                     raise _Wrong("A call that was timed did not give the right result, though the same call does when it "
                                  "is not timed.")
         return taken_s
+
+    def _called_plainly(self) -> list[torch.Tensor]:
+        """The candidate's results for the first inputs, called as in the check, but free to choose as in a timed call: a
+        library has other algorithms where they need not be deterministic. Before anything is bound, for it loads the state."""
+        state = self.state if self.trial.loads_state else None
+        if self.direction == "forward":
+            return self.trial.candidate.call(self.how, self.sets[0], state=state)[1][:1]
+        return self.trial.candidate.call(self.how, self.fixed, state=state, gradients=self._differentiated(),
+                                         grad_output=self.sets[0][0])[1][1:]
+
+    def _demand(self, plain: list[torch.Tensor]) -> None:
+        """`demanded`: for each result (relative L2 allowed when timed, usual rms). A timed result has to be of the class that
+        the same file shows when it is not timed, and that class one that the check lets pass."""
+        self._keep_first_truth(self.sets[0])
+        if [list(r.shape) for r in plain] != [shape for _, shape in self.kinds]:
+            raise _Wrong(_NOT_AGAIN)
+        found = [_distance(got, truth) for got, truth in zip(plain, self.first_truth, strict=True)]
+        least = self._allowed("ieee" if self.device == "cpu" or self.case.setting.layer is None else "tf32")
+        names = ["output"] if self.direction == "forward" else [self.trial._plain(n) for n in self._differentiated()]
+        for name, (distance, _, _) in zip(names, found, strict=True):
+            if not distance <= max(least, 2 * self.errors.get(name, {}).get("allowed", least)):
+                raise _Wrong(_NOT_AGAIN)
+        shown = self._class([d for d, _, _ in found])
+        limits = self._limits(shown) if shown else [least] * len(found)
+        self.demanded = [(max(limit, 2 * d), rms) for limit, (d, _, rms) in zip(limits, found, strict=True)]
+
+    def _differentiated(self) -> list[str]:
+        return [*(f"input {i}" for i, x in enumerate(self.fixed) if x.is_floating_point()), *self.parameters]
+
+    def _keep_first_truth(self, inputs: list[torch.Tensor]) -> None:
+        if self.first_truth is None:
+            self.first_truth = self._truth(inputs)
+            if self.device != "cpu" and 4 * sum(t.nbytes for t in self.first_truth) < torch.cuda.mem_get_info(self.device)[0]:
+                self.first_truth = [t.to(self.device) for t in self.first_truth]
 
     def _precision(self, who: _Contestant) -> str:
         """The class that the answer to the first inputs shows; "" when it is another answer. Before anything is changed, so
         that one truth serves all ways."""
         _, (kept, inputs) = self._called(who, 1, look=True, change=False)
-        if self.first_truth is None:
-            self.first_truth = self._truth(inputs)
-            if self.device != "cpu" and 4 * sum(t.nbytes for t in self.first_truth) < torch.cuda.mem_get_info(self.device)[0]:
-                self.first_truth = [t.to(self.device) for t in self.first_truth]
+        self._keep_first_truth(inputs)
         return self._class([d for d, _, _ in self._distances(kept, self.first_truth, who.strides)])
 
     def _class(self, distances: list[float]) -> str:
@@ -298,6 +362,7 @@ class _Bench:
         values = _same_where_equal(places, values)  # of two values for one place any might win
         header = {"sets": order, "stride": self.stride, "only_copy": only_copy, "way": who.way}
         process = self.parties[who.process].process
+        self._turn(who.process)
         begin = time.perf_counter()
         process.ask("run", header, [places, values], doing="it was timed")
         taken_s = time.perf_counter() - begin
@@ -318,8 +383,7 @@ class _Bench:
         state = (self.state[0], [v.double() if v.is_floating_point() else v for v in self.state[1]])
         if self.direction == "forward":
             return self.trial.reference.call(how, [_wide(x) for x in inputs], state=state)[1][:1]
-        names = [*(f"input {i}" for i, x in enumerate(self.fixed) if x.is_floating_point()), *self.parameters]
-        return self.trial.reference.call(how, [_wide(x) for x in self.fixed], state=state, gradients=names,
+        return self.trial.reference.call(how, [_wide(x) for x in self.fixed], state=state, gradients=self._differentiated(),
                                          grad_output=inputs[0].double())[1][1:]
 
     def _distances(self, kept: torch.Tensor, expected: list[torch.Tensor], strides: list[list[int]] | None

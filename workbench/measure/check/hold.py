@@ -1,0 +1,89 @@
+"""Processes that are stopped while it is not their turn to be timed: what runs beside a timed call slows it down."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+_LIMIT_S = 10.0
+_POLL_S = 0.001
+_STOPPED, _RESTING = frozenset("TtZX"), frozenset("TtZXD")  # what waits in the kernel stops before it comes back
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_FREE_S, _FREE_SHARE = 0.05, 0.05
+
+
+class StillRunning(OSError):
+    """Processes could not be stopped."""
+
+
+class Hold:
+    """Some processes, stopped from `begin` to `end`. `pids` lists them anew each time, with those that have died but whose
+    threads may live on."""
+
+    def __init__(self, pids: Callable[[], list[int]]) -> None:
+        self._pids = pids
+        self._stopped_at: float | None = None
+        self._spent_s = 0.0
+
+    def begin(self) -> None:
+        """Until two looks in a row find the same processes, all at rest: what was forked meanwhile is among them. Raises
+        `StillRunning`."""
+        deadline = time.monotonic() + _LIMIT_S
+        before: list[int] | None = None
+        while True:
+            there = sorted(self._pids())
+            states = {pid: _states(pid) for pid in there}
+            for pid, now in states.items():
+                if not now <= _STOPPED:
+                    _signal(pid, signal.SIGSTOP)
+            at_rest = all(now <= _RESTING for now in states.values())
+            if at_rest and there == before:
+                break
+            before = there if at_rest else None
+            if time.monotonic() > deadline:
+                raise StillRunning("processes of the file could not be stopped")
+            time.sleep(_POLL_S)
+        self._stopped_at, self._spent_s = time.monotonic(), _spent_s(there)
+
+    def end(self) -> bool:
+        """Let them go on. Whether they had run all the same (a timer can send SIGCONT); what the clock's ticks may add is
+        let pass."""
+        there = self._pids()
+        spent_s = _spent_s(there) - self._spent_s
+        for pid in there:
+            _signal(pid, signal.SIGCONT)
+        if self._stopped_at is None:
+            return False
+        return spent_s > _FREE_S + _FREE_SHARE * (time.monotonic() - self._stopped_at)
+
+
+def _states(pid: int) -> frozenset[str]:
+    """One letter for each state that a thread of it is in; none when it has gone."""
+    found = set()
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            if words := _stat(f"/proc/{pid}/task/{task}"):
+                found.add(words[0])
+    return frozenset(found)
+
+
+def _spent_s(pids: list[int]) -> float:
+    """CPU time of all of them and of what they have waited for."""
+    return sum(sum(map(int, words[11:15])) for pid in pids if (words := _stat(f"/proc/{pid}"))) / _TICKS_PER_S
+
+
+def _stat(folder: str) -> list[str]:
+    """The words behind the name in /proc's stat: state, parent, ..."""
+    try:
+        return Path(folder, "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
