@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -61,6 +61,17 @@ def doctor_table(findings: Sequence[doctor.Finding]) -> str:
           f"<span class=nw>{escape(f.name)}</span>", escape(f.found or "–"),
           f"<span class=mute>{escape(f.works)}</span>",
           f"<span class=mono>{escape(f.command)}</span>" if f.command else "–") for f in findings])
+
+
+def waiting_table(expected: Mapping[str, Sequence[str]], floors: Mapping[str, float]) -> str:
+    """What stands where the bars will be: a row for each variant that serves the layer, the floor of each direction above."""
+    directions = [d for d, names in expected.items() if names]
+    names = list(dict.fromkeys(name for d in directions for name in expected[d]))
+    rows = [(f"<span class=mono>{escape(name)}</span>",
+             *(f"<span class=mute>{'not run yet' if name in expected[d] else 'does not apply'}</span>" for d in directions))
+            for name in names]
+    heads = [f"{d}, floor {numbers.time(floors[d])}" if d in floors else d for d in directions]
+    return theme.heading("Times will stand here") + theme.table(("variant", *heads), rows)
 
 
 def _for_display(table: pandas.DataFrame) -> pandas.DataFrame:

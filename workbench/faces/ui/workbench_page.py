@@ -178,6 +178,9 @@ def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: 
             trials = recorded
             note = (f"PyTorch: recorded on {recorded[0].device.get('name', '')}. It is never compared with a time from "
                     f"another device.")
+    if not trials:  # nothing to draw yet: the chart's library, a second of the browser's time, is not loaded before a run
+        theme.html(results.waiting_table(everything, floors))
+        return
     _draw_chart(trials, everything, _floors_for(trials, floors), "not run yet")
     module = plots.module_bars(trials, mode=theme.mode())
     if module is not None:
