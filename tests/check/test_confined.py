@@ -62,7 +62,7 @@ def content(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("ways", "victims"), [
-    *((ways, Path("/tmp")) for ways in HELD), ("landlock", Path.home()), ("user", Path.home())], indirect=["victims"])
+    *((ways, Path("/tmp")) for ways in HELD[:3]), ("landlock", Path.home()), ("user", Path.home())], indirect=["victims"])
 def test_only_its_own_folder_can_be_written(hold, checked, victims: Path, ways: str) -> None:
     hold(ways)
     report = checked(models.writes_elsewhere(victims))
@@ -81,7 +81,7 @@ def test_where_nothing_holds_it_gets_through_and_the_report_says_so(hold, checke
     assert f"the file was not confined: {VARIABLE} is 'none'; it ran as you" in report_text(report)
 
 
-@pytest.mark.parametrize("ways", ["landlock", "user", "landlock user"])
+@pytest.mark.parametrize("ways", ["landlock", "user"])
 def test_the_judge_and_the_reference_are_out_of_reach(hold, checked, ways: str) -> None:
     hold(ways)
     if ways == "landlock":

@@ -21,8 +21,9 @@ HALVES = ("float16", "bfloat16")
 
 
 def served(variant: Variant) -> list[tuple[Candidate, Workload]]:
-    """All awkward layers; then extreme tunables on a layer with a slab of 16 channels and on one with 8."""
-    works = [replace(w, dtype=HALVES[number % 2]) for number, w in enumerate(CASES)]
+    """Every second awkward layer, forward and grad_input (one engine) others; then extreme tunables on a layer with a slab of
+    16 channels and on one with 8."""
+    works = [replace(w, dtype=HALVES[number // 2 % 2]) for number, w in enumerate(CASES)]
     found = [(candidate(variant, w, form="constant"), w) for w in works]
     found = [(one, w) for one, w in found if runs(one)]
     wide = next(w for one, w in found if 16 < min(w.layer.in_channels, w.layer.out_channels) / w.layer.groups < 48)
@@ -30,7 +31,7 @@ def served(variant: Variant) -> list[tuple[Candidate, Workload]]:
     more = [(candidate(variant, w, form="constant", **c), w) for c in extreme_configs(variant) for w in (wide, narrow)]
     more += [(candidate(variant, w, form="constant", PAD=0), w) for _, w in found if w.input_size[-1] % 2
              or w.output_shape[-1] % 2][::3]
-    return found + [(one, w) for one, w in more if runs(one)]
+    return found[variant.direction == "forward"::2] + [(one, w) for one, w in more if runs(one)]
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.key)
@@ -47,4 +48,4 @@ def test_sixteen_bits(variant: Variant, tmp_path: Path) -> None:
                 wrong.append(f"{work.dtype} {label(work)} {one.config} {values}: {outcome.status} {outcome.text}")
     print(f"\n{variant.key}: {len(tried)} candidates")
     assert not wrong, "\n".join(wrong)
-    assert len(tried) > 50
+    assert len(tried) > 40
