@@ -21,6 +21,7 @@ from ..core.verdict import FASTER as FASTER
 from ..core.verdict import SAME, UNSURE, Verdict, from_quartiles, from_samples, more_samples
 from ..core.verdict import SLOWER as SLOWER
 from .matched import differences, matched
+from .matched import workload_key as workload_key
 from .samples import samples_of
 
 if TYPE_CHECKING:
@@ -205,11 +206,6 @@ def is_emulated(trial: Trial) -> bool:
 def same_place(a: Trial, b: Trial) -> bool:
     """Whether two times may be compared at all: one device key, one workload."""
     return a.device.get("key") == b.device.get("key") and workload_key(a.workload) == workload_key(b.workload)
-
-
-def workload_key(workload: dict) -> str:
-    """Equal for the same tensors; the preset's name does not count."""
-    return json.dumps({k: v for k, v in workload.items() if k != "preset"}, sort_keys=True)
 
 
 def for_workload(trials: Iterable[Trial], workload: Workload) -> list[Trial]:
