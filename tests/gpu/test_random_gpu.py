@@ -62,22 +62,20 @@ def served(variant: Variant, workloads: list[Workload]) -> list[tuple[Candidate,
     return found
 
 
-def test_twenty_random_layers_of_each_variant(runner: Runner) -> None:
+@pytest.mark.parametrize("variant", discover(), ids=lambda v: v.key)
+def test_twenty_random_layers(variant: Variant, runner: Runner) -> None:
     rng = random.Random(SEED)
     workloads = [w for w in (drawn(rng) for _ in range(DRAWS)) if w is not None]
-    work = {v.key: served(v, workloads) for v in discover()}
-    print({name: len(found) for name, found in work.items()})
-    assert all(len(found) == LAYERS for found in work.values()), {k: len(f) for k, f in work.items() if len(f) < LAYERS}
-    flat = [(render(c), w) for found in work.values() for c, w in found]
-    built = runner.build_all([r for r, _ in flat], "cuda:0")
+    found = [(render(c), w) for c, w in served(variant, workloads)]
+    assert len(found) == LAYERS
+    built = runner.build_all([r for r, _ in found], "cuda:0")
     bad = []
-    for rendered, workload in flat:
+    for rendered, workload in found:
         result = built[rendered.candidate_id]
         if result["status"] == "OK":
             result = runner.judge_once("cuda:0", rendered, result["library"],
                                        RunRequest(workload, (), effort="quick", time=False))
         if result["status"] != "OK":
-            bad.append(f"{rendered.candidate.variant.key} {workload.layer} x {list(workload.input_shape)}: "
-                       f"{result['status']} {result['headline']}")
-    print(f"{len(flat) - len(bad)} of {len(flat)} random cases hold")
+            bad.append(f"{workload.layer} x {list(workload.input_shape)}: {result['status']} {result['headline']}")
+    print(f"{len(found) - len(bad)} of {len(found)} random cases hold")
     assert not bad, "\n".join(bad)
