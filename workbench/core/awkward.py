@@ -105,7 +105,7 @@ PRESET_LIKE = [
 ]
 CASES: list[Workload] = [*ONE_D, *TWO_D, *THREE_D, *PRESET_LIKE]
 
-# A few that between them have stride, dilation, padding, groups, bias, an odd channel count and several tiles: for
-# what need not be tried on every layer (other dtypes, other configs).
+# A few that between them have stride, dilation, padding, groups, bias, an odd channel count, several tiles and outputs
+# that meet one tap each: for what need not be tried on every layer (other dtypes, other configs).
 FEW = [ONE_D[4], ONE_D[8], ONE_D[12], ONE_D[16], ONE_D[26], TWO_D[5], TWO_D[7], TWO_D[16], THREE_D[2], THREE_D[5],
-       THREE_D[7]]
+       THREE_D[7], ONE_D[10]]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from ..core.awkward import FEW, awkward_workloads
+from ..core.awkward import awkward_workloads
 from ..core.candidate import EMULATED_SM, Candidate, why_not
 from ..core.errors import RenderError
 from ..core.layer import LAUNCHES, Workload
@@ -26,7 +26,7 @@ from .runner import Runner
 
 DTYPES_OF = {"quick": ("float32",), "normal": ("float32", "float16"),
              "full": ("float32", "float64", "float16", "bfloat16")}
-_FAST_LAYERS = {"quick": 1, "normal": 8}  # layers on which a variant without a run-time form is tried
+_FEW_LAYERS = {"quick": 1, "normal": 8, "full": 8}  # on which is tried what costs a build for every layer
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", va
 
     General variants are built once in run-time form, so the number of layers costs no builds. The effort `full` builds
     the constant form of each as well, tries the variants that have no other form on every layer they serve, and takes
-    every precision: the one a variant names first on all layers, any other (tf32x3) on chosen ones and a few.
+    every precision: the one a variant names first on all layers, any other (tf32x3) on the first few it serves, and
+    each on `workloads`.
     A GPU is held while kernels run on it; `on_text` hears for whom it waits.
     """
     device = resolve_device(device)
@@ -68,9 +69,6 @@ def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", va
     check_names(there, variants, directions, {})
     chosen = [v for v in there if v.direction in directions
               and (not variants or v.name in variants or v.key in variants)]
-    work = list(workloads) or [w for dtype in DTYPES_OF[effort] for w in awkward_workloads(effort, dtype)]
-    few = list(workloads) or FEW
-    plan = [(c, w) for v in chosen for w in work for c in _candidates(v, w, full=effort == "full", every_precision=w in few)]
     cases: list[Case] = []
 
     def report(candidate: Candidate, workload: Workload, result: dict[str, Any], seconds: float) -> None:
@@ -81,13 +79,8 @@ def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", va
 
     known = runner.device(device)
     sm = int(known.get("sm") or EMULATED_SM)
-    if effort in _FAST_LAYERS and not workloads:
-        plan = _few_layers_of_fast_variants(plan, _FAST_LAYERS[effort], sm)
     ready: list[tuple[Candidate, Workload, Rendered]] = []
-    for candidate, workload in plan:
-        reason = why_not(candidate, sm=sm)
-        if reason:
-            continue  # it does not apply to this layer: another variant of the direction serves it
+    for candidate, workload in planned(chosen, effort, sm, workloads):
         try:
             ready.append((candidate, workload, render(candidate)))
         except RenderError as error:
@@ -122,21 +115,39 @@ def to_json(cases: Sequence[Case]) -> list[dict[str, Any]]:
     return [asdict(c) for c in cases]
 
 
-def _few_layers_of_fast_variants(plan: Sequence[tuple[Candidate, Workload]], most: int, sm: int
-                                 ) -> list[tuple[Candidate, Workload]]:
-    """A variant without a run-time form costs a long build for every layer: it is tried on the first few it serves."""
-    kept, tried = [], Counter[str]()
+def planned(variants: Sequence[Variant], effort: str, sm: int, workloads: Sequence[Workload] = ()
+            ) -> list[tuple[Candidate, Workload]]:
+    """What `validate` tries on a GPU of that compute capability; where one variant does not apply, another serves the layer."""
+    work = list(workloads) or [w for dtype in DTYPES_OF[effort] for w in awkward_workloads(effort, dtype)]
+    served = [(c, w) for v in variants for w in work for c in _candidates(v, w, full=effort == "full")
+              if why_not(c, sm=sm) is None]
+    return served if workloads else _few_layers(served, effort)
+
+
+def _few_layers(plan: Sequence[tuple[Candidate, Workload]], effort: str) -> list[tuple[Candidate, Workload]]:
+    """What costs a build for every layer is tried on the first few it serves: a variant without a run-time form, and
+    with the effort `full`, that takes those on all layers, each precision besides a variant's first."""
+    kept, tried = [], Counter[tuple[str, ...]]()
     for candidate, workload in plan:
-        if "runtime" not in candidate.variant.forms:
-            if tried[candidate.variant.key] == most or why_not(candidate, sm=sm):
+        if effort == "full":
+            costly = candidate.precision != _offered(candidate.variant, workload)[0]
+        else:
+            costly = "runtime" not in candidate.variant.forms
+        if costly:
+            kind = (candidate.variant.key, candidate.form, candidate.precision)
+            tried[kind] += 1
+            if tried[kind] > _FEW_LAYERS[effort]:
                 continue
-            tried[candidate.variant.key] += 1
         kept.append((candidate, workload))
     return kept
 
 
-def _candidates(variant: Variant, workload: Workload, *, full: bool, every_precision: bool) -> list[Candidate]:
+def _candidates(variant: Variant, workload: Workload, *, full: bool) -> list[Candidate]:
     forms = variant.forms if full else variant.forms[-1:]  # the last named: run-time where there is one
-    offered = [p for p in variant.precision if p in PRECISIONS_OF[workload.dtype]]
-    chosen = offered if full and every_precision else offered[:1]
-    return [Candidate(variant, workload.layer, workload.dtype, {}, precision, form) for precision in chosen for form in forms]
+    offered = _offered(variant, workload)
+    return [Candidate(variant, workload.layer, workload.dtype, {}, precision, form)
+            for precision in (offered if full else offered[:1]) for form in forms]
+
+
+def _offered(variant: Variant, workload: Workload) -> list[str]:
+    return [p for p in variant.precision if p in PRECISIONS_OF[workload.dtype]]
