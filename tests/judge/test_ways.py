@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,11 @@ def test_the_ladder() -> None:
     assert ladder("quick", dense, "cpu") == ["default"]
     assert ladder("strong", dense, "cpu") == ["default", "as_convolution"]
     assert ladder("strong", STRIDED, "cpu") == ["default"]
-    assert ladder("quick", dense, "cuda:0") == ["tf32_on", "tf32_off"]
+    assert ladder("quick", STRIDED, "cuda:0") == ["tf32_on", "tf32_off"]
+    assert ladder("quick", dense, "cuda:0") == ["tf32_on", "tf32_off", "as_convolution", "as_convolution_tf32_off"]
+    half = replace(dense, dtype="float16")
+    assert ladder("quick", half, "cuda:0") == ["default", "as_convolution"]
+    assert "as_convolution_tf32_off" not in ladder("strong", half, "cuda:0")
     strong = ladder("strong", dense, "cuda:0")
     assert len(strong) == len(set(strong)) == 11 and set(strong) <= set(WAYS)
     plain = [key for key in strong if not WAYS[key].benchmark]

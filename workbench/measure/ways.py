@@ -56,6 +56,7 @@ WAYS = {
 
 def ladder(strength: str, workload: Workload, device: str) -> list[str]:
     """Keys of WAYS for "quick" or "strong". Ways that cannot be for this layer are left out, not reported missing.
+    At stride 1 a convolution with flipped weight belongs to both: it is drop-in, and often faster (H200, #74 forward).
 
     Those with cudnn.benchmark come first: a process keeps the algorithm that cuDNN chose first for a problem (H200, torch
     2.11, 3 x 7 taps in fp32: 7.50 ms when benchmark came first, 8.62 ms after the default), and the strong
@@ -65,14 +66,15 @@ def ladder(strength: str, workload: Workload, device: str) -> list[str]:
     if device == "cpu":
         return ["default", *(dense if strength == "strong" else [])]
     single = workload.dtype == "float32"
+    if single:
+        dense += [f"{key}_tf32_off" for key in dense]
     if strength != "strong":
-        return ["tf32_on", "tf32_off"] if single else ["default"]
+        return [*(["tf32_on", "tf32_off"] if single else ["default"]), *dense]
     layouts = ["channels_last", "channels_last_counted"] if (
         workload.layer.dims > 1 and workload.memory_format == "contiguous") else []
     if not single:
         return ["benchmark", *layouts, *dense, "compile", "default", "host"]
-    return ["tf32_on", "tf32_off", *layouts, *dense, *(f"{key}_tf32_off" for key in dense), "compile", "compile_tf32_off",
-            "default", "tf32_off_plain", "host"]
+    return ["tf32_on", "tf32_off", *layouts, *dense, "compile", "compile_tf32_off", "default", "tf32_off_plain", "host"]
 
 
 def bind(kind: str, workload: Workload, direction: str, plain: Tensors) -> Callable[[], Tensors]:

@@ -39,7 +39,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
     parser.add_argument("--resume", action="store_true", help="run only what the session lacks")
     parser.add_argument("--baselines", choices=STRENGTHS, default="quick",
-                        help="how hard to try PyTorch: TF32 on and off, or every way that needs no CUDA of one's own")
+                        help="how hard to try PyTorch: TF32 on and off (at stride 1 as a convolution too), or every way "
+                             "that needs no CUDA of one's own")
     parser.add_argument("--no-baselines", action="store_true", help="do not measure PyTorch")
     parser.add_argument("--baselines-only", action="store_true", help="measure PyTorch alone")
     parser.add_argument("--modules", action="store_true", help="also judge the best recipe as ModelNew (module_ms)")
