@@ -27,7 +27,7 @@ LAYERS = list(dict.fromkeys([p.workload("full").layer for p in PRESETS.values()]
 def chosen() -> list[Candidate]:
     """Layers of the benchmark and awkward ones, each with the default config and some others, as far as they run."""
     draw = random.Random(1)
-    configs = [{}, *({t.name: draw.choice(t.values) for t in VARIANT.tune} for _ in range(25))]
+    configs = [{}, *({t.name: draw.choice(t.values) for t in VARIANT.tune} for _ in range(10))]
     tried = [Candidate(VARIANT, layer, "float32", config, form="constant") for layer in LAYERS for config in configs]
     return [one for one in tried if why_not(one, sm=90) is None]
 

@@ -270,9 +270,9 @@ class _Poisoned:
     """Within, fresh tensors hold NaN (whole numbers: their largest), so that what nobody writes is seen."""
 
     def __enter__(self) -> None:
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import the compiler: 2 s
 
     def __exit__(self, *error: object) -> None:
-        torch.use_deterministic_algorithms(False)
+        torch.set_deterministic_debug_mode("default")
 
 

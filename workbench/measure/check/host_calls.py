@@ -31,7 +31,8 @@ def call(module: torch.nn.Module, request: dict[str, Any], tensors: list[torch.T
     count = request["inputs"]
     xs = [laid_out(t.to(device), request.get("layout", "contiguous")).detach() for t in tensors[:count]]
     names = request.get("gradients") or []
-    torch.use_deterministic_algorithms(bool(request.get("poison")), warn_only=True)  # fresh memory holds NaN
+    # Fresh memory then holds NaN. torch.use_deterministic_algorithms sets the same, and imports the compiler first: 2 s.
+    torch.set_deterministic_debug_mode("warn" if request.get("poison") else "default")
     threads = torch.get_num_threads()
     if sum(t.numel() for t in tensors) < _SMALL:  # on a busy machine threads wait for one another
         torch.set_num_threads(1)
@@ -57,7 +58,7 @@ def call(module: torch.nn.Module, request: dict[str, Any], tensors: list[torch.T
             results += [g for g in grads if g is not None]
         return facts, results
     finally:
-        torch.use_deterministic_algorithms(False)
+        torch.set_deterministic_debug_mode("default")
         torch.set_num_threads(threads)
 
 
