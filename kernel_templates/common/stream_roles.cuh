@@ -37,49 +37,72 @@ __device__ __forceinline__ void stream_weights(const StreamArguments& a, float* 
   }
 }
 
-// thread -> data: positions of four channels, 32 neighbours a warp. A group of four warps takes every (PRODUCERS / 4)-th
-// unit; its loads are under way while it waits for an empty place.
+// thread -> data: positions of four channels, 32 neighbours a warp; positions beyond the tile, which taps of its last
+// cells meet, are shared out one by one. A group of four warps takes every (PRODUCERS / 4)-th unit; its first loads are
+// under way while it waits for an empty place.
 template <class P, class Layer>
 __device__ __forceinline__ void stream_stage(const StreamArguments& a, float* ring, StreamBarriers<P> barriers, int group,
                                              int residue_d, int worker, int workers, int thread) {
-  constexpr int GROUPS = P::PRODUCERS / 4, ITEMS = ceil_div(P::QUADS * P::PLANE, 128);
-  constexpr int BATCHES = ceil_div(ITEMS, 9), BATCH = ceil_div(ITEMS, BATCHES);
+  constexpr int GROUPS = P::PRODUCERS / 4, EXTRA = P::W::REACH * P::QUADS;
+  constexpr int QUADS_AT_ONCE = P::TILE < 128 ? 128 / P::TILE : 1, ACROSS = P::TILE < 128 ? 1 : P::TILE / 128;
+  constexpr int TURNS = P::QUADS / QUADS_AT_ONCE, BATCH = TURNS * ACROSS <= 8 ? TURNS : 8 / ACROSS;
   const int producer = thread / 128, mine = thread % 128;
+  const int quad0 = P::TILE < 128 ? mine / P::TILE : 0, position0 = P::TILE < 128 ? mine % P::TILE : mine;
+  const long long volume = a.in_volume;
   int unit0 = 0;
 #pragma unroll 1
   for (int number = worker; number < a.walks; number += workers) {
     const StreamWalk<P, Layer> walk(a, number, residue_d);
     if (!walk.exists) continue;
     const int left = walk.first_cell + P::W::BASE;
-    const float* const image = a.input + (1LL * walk.n * Layer::in_channels + group * P::K) * a.in_volume;
+    const float* const image = a.input + (1LL * walk.n * Layer::in_channels + group * P::K) * volume;
 #pragma unroll 1
     for (int height = 0, unit = unit0; height < walk.heights; ++height)
 #pragma unroll 1
       for (int plane = 0; plane < walk.planes; ++plane, ++unit) {
         if (GROUPS > 1 && unit % GROUPS != producer) continue;
         const int d = walk.top - plane * P::D::SHIFT_STEP, h = walk.first_h + height;
-        const float* const row = image + (1LL * d * a.sizes.in_h + h) * a.sizes.in_w;
+        const float* const row = image + (1LL * d * a.sizes.in_h + h) * a.sizes.in_w + left;
         const int slot = unit % P::RING;
         float4* const to = reinterpret_cast<float4*>(ring + slot * P::UNIT);
+        const auto load = [&](float (&value)[4], int quad, int position) {
+          const bool inside = unsigned(left + position) < unsigned(a.sizes.in_w);
+          const float* from = row + 4 * quad * volume + position;
+#pragma unroll
+          for (int c = 0; c < 4; ++c, from += volume)
+            value[c] = inside && (P::K % 8 == 0 || 4 * quad + c < P::K) ? __ldg(from) : 0.0f;
+        };
+        const auto put = [&](const float (&value)[4], int quad, int position) {
+          to[quad * P::PLANE + position] =
+              make_float4(round_for_tensor_cores(value[0], a.one), round_for_tensor_cores(value[1], a.one),
+                          round_for_tensor_cores(value[2], a.one), round_for_tensor_cores(value[3], a.one));
+        };
+        [[maybe_unused]] float beyond[4];
+        if constexpr (EXTRA > 0)
+          if (mine < EXTRA) load(beyond, mine / P::W::REACH, P::TILE + mine % P::W::REACH);
 #pragma unroll 1
-        for (int batch = 0; batch < BATCHES; ++batch) {
-          float value[BATCH][4];
+        for (int turn0 = 0; turn0 < TURNS; turn0 += BATCH) {
+          float value[BATCH][ACROSS][4];
 #pragma unroll
-          for (int i = 0; i < BATCH; ++i) {
-            const int item = mine + 128 * (batch * BATCH + i), quad = item / P::PLANE, w = left + item % P::PLANE;
-            const bool inside = unsigned(w) < unsigned(a.sizes.in_w);
-            const float* const from = row + quad * 4 * a.in_volume + w;
+          for (int i = 0; i < BATCH; ++i)
 #pragma unroll
-            for (int c = 0; c < 4; ++c)
-              value[i][c] = inside && quad * 4 + c < P::K ? __ldg(from + c * a.in_volume) : 0.0f;
-          }
-          if (batch == 0) mbarrier_wait(barriers.unit_empty + 8 * slot, (unit / P::RING & 1) ^ 1);
+            for (int j = 0; j < ACROSS; ++j)
+              if (TURNS % BATCH == 0 || turn0 + i < TURNS)
+                load(value[i][j], quad0 + (turn0 + i) * QUADS_AT_ONCE, position0 + 128 * j);
+          if (turn0 == 0) mbarrier_wait(barriers.unit_empty + 8 * slot, (unit / P::RING & 1) ^ 1);
 #pragma unroll
-          for (int i = 0; i < BATCH; ++i) {
-            const int item = mine + 128 * (batch * BATCH + i);
-            if (item < P::QUADS * P::PLANE)
-              to[item] = make_float4(round_for_tensor_cores(value[i][0], a.one), round_for_tensor_cores(value[i][1], a.one),
-                                     round_for_tensor_cores(value[i][2], a.one), round_for_tensor_cores(value[i][3], a.one));
+          for (int i = 0; i < BATCH; ++i)
+#pragma unroll
+            for (int j = 0; j < ACROSS; ++j)
+              if (TURNS % BATCH == 0 || turn0 + i < TURNS)
+                put(value[i][j], quad0 + (turn0 + i) * QUADS_AT_ONCE, position0 + 128 * j);
+        }
+        if constexpr (EXTRA > 0) {
+          if (mine < EXTRA) put(beyond, mine / P::W::REACH, P::TILE + mine % P::W::REACH);
+#pragma unroll 1
+          for (int item = mine + 128; item < EXTRA; item += 128) {
+            load(beyond, item / P::W::REACH, P::TILE + item % P::W::REACH);
+            put(beyond, item / P::W::REACH, P::TILE + item % P::W::REACH);
           }
         }
         __syncwarp();
@@ -184,8 +207,8 @@ __device__ __forceinline__ void stream_multiply(const StreamArguments& a, unsign
           stream_products<P>(sum, base + tap_row * (32 * P::SLABS * P::KW * P::N),
                              base + 4 * P::RING_AT + 4 * slot * P::UNIT + 16 * piece * P::IMAGE);
           wgmma_commit();
+          wgmma_wait<0>();
         }
-      wgmma_wait<0>();
 #pragma unroll
       for (int m = 0; m < P::MT; ++m)
 #pragma unroll
@@ -231,6 +254,7 @@ __device__ __forceinline__ void stream_store(const StreamArguments& a, const flo
         // Values of the image by their place in it; a row begins behind what padding cuts off its first cell.
         const int origin = (walk.first_cell + piece * P::IMAGE) * P::S - P::W::CUT;
         const int begin = max(0, -origin);
+        const int walk_begin = -origin - row * a.sizes.out_w;  // where one walk has the row: the first value of the walk
         const int end = !last ? LENGTH
                         : walk.last_chunk ? a.sizes.out_w - origin
                                           : (a.chunk_step - piece * P::IMAGE) * P::S;
@@ -249,7 +273,8 @@ __device__ __forceinline__ void stream_store(const StreamArguments& a, const flo
           const int to = goes_on ? end - ((place + end) & 7) : walk.last_chunk ? end : end + (-(place + end) & 7);
           const float* const own = image + from;
           float* const out_lane = out + from + lane;
-          const int left = to - from - lane;
+          // Of the first sector of rows of a few values the walk may have a part alone.
+          const int left = continues && from + lane < walk_begin && a.chunks == 1 ? 0 : to - from - lane;
 #pragma unroll
           for (int turn0 = 0; turn0 < TURNS; turn0 += AT_ONCE) {
             float v[AT_ONCE];

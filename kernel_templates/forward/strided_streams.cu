@@ -13,7 +13,7 @@ min_sm    = 90
 arch      = "sm_90a"
 
 [tune]
-TILE         = {values = [64, 128, 192, 256], default = 128, help = "cells of a row that are staged together; a cell is as many outputs as the stride"}
+TILE         = {values = [64, 128, 256], default = 128, help = "cells of a row that are staged together; a cell is as many outputs as the stride"}
 IMAGE        = {values = [64, 128], default = 128, help = "cells that a team multiplies and that leave together"}
 IMAGES       = {values = [1, 2, 3, 4], default = 2, help = "images of result rows in shared memory"}
 STAGES       = {values = [1, 2, 3, 4], default = 2, help = "input rows staged beyond those in use, as far as they fit"}
