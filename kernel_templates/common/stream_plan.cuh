@@ -91,8 +91,17 @@ struct StreamPlan {
   static constexpr int BARRIERS_AT = CARRY_AT + CARRIED, BYTES = 4 * BARRIERS_AT + 16 * (RING + IMAGES);
   static_assert(16 * (RING + IMAGES) <= 512, "128 floats of the room are for barriers");
 
-  static constexpr int TEAMS = Tune::TEAMS, PRODUCERS = Tune::PRODUCERS, STORERS = Tune::STORERS;
+  static constexpr int BLOCKS = Tune::BLOCKS, TEAMS = Tune::TEAMS, PRODUCERS = Tune::PRODUCERS, STORERS = Tune::STORERS;
   static constexpr int THREADS = 128 * TEAMS + 32 * (PRODUCERS + STORERS);
+  // A barrier tells only whether an odd or an even number of phases has ended.
+  static_assert(IMAGES >= TEAMS && RING >= PRODUCERS / 4, "nobody may wait for a phase that lies two ahead");
+
+  // Registers of a thread at launch; where those are few, warps that store and stage hand some to those that multiply.
+  static constexpr int LAUNCHED = 65536 / BLOCKS / THREADS / 8 * 8;
+  static constexpr bool SHARED_OUT = LAUNCHED < 104 && LAUNCHED >= 80;
+  static constexpr int STORING = 48, STAGING = 88;
+  static constexpr int MULTIPLYING =
+      (LAUNCHED * (THREADS / 128) - STORING * STORERS / 4 - STAGING * PRODUCERS / 4) / TEAMS / 8 * 8;
 };
 
 // The run-time half of a launch.

@@ -162,7 +162,8 @@ __device__ __forceinline__ void stream_image(const StreamArguments& a, const flo
 }
 
 // A team multiplies every TEAMS-th step: while one lays its image down, another one's products run. It hands units back
-// once none of its own steps needs them any more, also those it did not read.
+// once none of its own steps needs them any more, also those it did not read. It waits for each before that: a barrier
+// tells only whether an odd or an even number of phases has ended, so nobody may be two phases behind.
 template <class P, class Layer>
 __device__ __forceinline__ void stream_multiply(const StreamArguments& a, unsigned base, float* images,
                                                 StreamBarriers<P> barriers, int group, int tile, int residue_d, int worker,
@@ -184,6 +185,11 @@ __device__ __forceinline__ void stream_multiply(const StreamArguments& a, unsign
     const int steps = walk.steps(), units = walk.units();
     int step = (team + P::TEAMS - step0 % P::TEAMS) % P::TEAMS, row = 0, piece = step;
     while (piece >= walk.pieces) piece -= walk.pieces, ++row;
+    // All units before those that the next step of this team may need.
+    const auto release_before_step = [&] {
+      release(unit0 + (step < steps ? min((walk.lowest(walk.row + row) - walk.first_h) * walk.planes, units) : units));
+    };
+    release_before_step();
 #pragma unroll 1
     while (step < steps) {
       float sum[P::MT][P::CLASSES][P::N / 2];
@@ -217,15 +223,13 @@ __device__ __forceinline__ void stream_multiply(const StreamArguments& a, unsign
       const int count = step0 + step, slot = count % P::IMAGES;
       step += P::TEAMS, piece += P::TEAMS;
       while (piece >= walk.pieces) piece -= walk.pieces, ++row;
-      const int past = step < steps ? (walk.lowest(walk.row + row) - walk.first_h) * walk.planes : units;
-      release(unit0 + min(past, units));
+      release_before_step();
       mbarrier_wait(barriers.image_empty + 8 * slot, (count / P::IMAGES & 1) ^ 1);
       stream_image<P, Layer>(a, sum, images + slot * P::IMAGE_FLOATS, group * P::M + tile * P::N, P::M - tile * P::N, thread);
       __syncwarp();
       if (thread % 32 == 0) mbarrier_arrive(barriers.image_full + 8 * slot);
     }
-    unit0 += units, step0 += walk.steps();
-    release(unit0);
+    unit0 += units, step0 += steps;
   }
 }
 

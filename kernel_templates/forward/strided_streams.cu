@@ -6,7 +6,7 @@ idea      = "Warps that only stage, only multiply or only store; a block walks d
 precision = ["tf32"]
 layer     = ["constant"]
 needs     = ["TILE % IMAGE == 0", "layer.stride_w <= 32", "images * 4 * sums <= 64",
-             "tile * images * sums <= 128", "ring >= window", "ring + IMAGES <= 32",
+             "tile * images * sums <= 128", "ring >= max(window, PRODUCERS // 4)", "IMAGES >= TEAMS", "ring + IMAGES <= 32",
              "layer.groups * ceil_div(m, tile) * layer.stride_d <= 65536",
              "max(reach_w, reach_h, reach_d) <= 1024"]
 min_sm    = 90
@@ -80,11 +80,15 @@ __global__ void __launch_bounds__(StreamPlan<Layer, Tune>::THREADS, Tune::BLOCKS
 
   float* const images = stream_memory + P::IMAGES_AT;
   if (warp < 4 * P::TEAMS) {
+    if constexpr (P::SHARED_OUT) take_registers<P::MULTIPLYING>();
     stream_multiply<P, Layer>(a, base, images, barriers, group, tile, residue_d, worker, workers, warp / 4, threadIdx.x % 128);
   } else if (warp < 4 * P::TEAMS + P::PRODUCERS) {
+    if constexpr (P::SHARED_OUT && P::STAGING < P::LAUNCHED) give_registers<P::STAGING>();
+    if constexpr (P::SHARED_OUT && P::STAGING > P::LAUNCHED) take_registers<P::STAGING>();
     stream_stage<P, Layer>(a, stream_memory + P::RING_AT, barriers, group, residue_d, worker, workers,
                            threadIdx.x - 128 * P::TEAMS);
   } else {
+    if constexpr (P::SHARED_OUT) give_registers<P::STORING>();
     stream_store<P, Layer>(a, images, stream_memory + P::CARRY_AT, barriers, group, tile, residue_d, worker, workers,
                            warp - 4 * P::TEAMS - P::PRODUCERS, lane);
   }
