@@ -88,8 +88,8 @@ struct StreamPlan {
   static constexpr int RING = WINDOW + Tune::STAGES < LEFT ? WINDOW + Tune::STAGES : LEFT;
   static_assert(RING >= WINDOW, "what a step needs must fit in shared memory");
   static constexpr int RING_AT = WEIGHTS, IMAGES_AT = RING_AT + RING * UNIT, CARRY_AT = IMAGES_AT + IMAGES * IMAGE_FLOATS;
-  static constexpr int BARRIERS_AT = CARRY_AT + CARRIED, BYTES = 4 * BARRIERS_AT + 16 * (RING + IMAGES);
-  static_assert(16 * (RING + IMAGES) <= 512, "128 floats of the room are for barriers");
+  static constexpr int BARRIERS_AT = CARRY_AT + CARRIED, BYTES = 4 * BARRIERS_AT + 16 * (RING + IMAGES + 1);
+  static_assert(16 * (RING + IMAGES + 1) <= 512, "128 floats of the room are for barriers");
 
   static constexpr int BLOCKS = Tune::BLOCKS, TEAMS = Tune::TEAMS, PRODUCERS = Tune::PRODUCERS, STORERS = Tune::STORERS;
   static constexpr int THREADS = 128 * TEAMS + 32 * (PRODUCERS + STORERS);

@@ -9,9 +9,10 @@
 // Barriers of the ring of units and of the images, as shared addresses.
 template <class P>
 struct StreamBarriers {
-  unsigned unit_full, unit_empty, image_full, image_empty;
+  unsigned unit_full, unit_empty, image_full, image_empty, weights_there;
   __device__ explicit StreamBarriers(unsigned at)
-      : unit_full(at), unit_empty(at + 8 * P::RING), image_full(at + 16 * P::RING), image_empty(image_full + 8 * P::IMAGES) {}
+      : unit_full(at), unit_empty(at + 8 * P::RING), image_full(at + 16 * P::RING),
+        image_empty(image_full + 8 * P::IMAGES), weights_there(image_empty + 8 * P::IMAGES) {}
 };
 
 // All taps' weights of the block's variety, rounded:
@@ -20,21 +21,21 @@ template <class P, class Layer>
 __device__ __forceinline__ void stream_weights(const StreamArguments& a, float* to, int group, int tile, int residue_d,
                                                int thread, int threads) {
   const int first = P::D::first_tap(residue_d);
+  const_loop<0, P::KW>([&](auto tap) {
+    constexpr int TAP = decltype(tap)::value, RUN = P::run_at(TAP), PART = RUN * 8 * P::N;
+    if constexpr (RUN > 0) {
 #pragma unroll 8
-  for (int i = thread; i < P::WEIGHTS; i += threads) {
-    const int k = i / (8 * P::N) % P::KW, at = i % (8 * P::N), slab = i / (8 * P::N * P::KW) % P::SLABS;
-    const int kh = i / (8 * P::N * P::KW * P::SLABS) % P::KH, cell = i / (8 * P::N * P::KW * P::SLABS * P::KH);
-    int begin = k, length = 1;  // of the run
-    while (P::run_at(begin) == 0) --begin;
-    length = P::run_at(begin);
-    const int in_run = (k - begin) * 8 * P::N + at, quad = in_run / (4 * P::N * length);
-    const int column = in_run % (4 * P::N * length) / 4, kw = begin + column / P::N, m = tile * P::N + column % P::N;
-    const int ci = slab * 8 + quad * 4 + in_run % 4, kd = first + cell * P::D::TAP_STEP;
-    float v = 0.0f;
-    if (m < P::M && ci < P::K && kd < P::KD)
-      v = __ldg(a.weight + ((1LL * group * P::K + ci) * P::M + m) * (P::KD * P::KH * P::KW) + (kd * P::KH + kh) * P::KW + kw);
-    to[i] = round_for_tensor_cores(v, a.one);
-  }
+      for (int i = thread; i < P::WEIGHTS / (8 * P::N * P::KW) * PART; i += threads) {
+        const int rest = i / PART, slab = rest % P::SLABS, kh = rest / P::SLABS % P::KH, kd = first + rest / P::SLABS / P::KH * P::D::TAP_STEP;
+        const int in_run = i % PART, column = in_run / 4 % (RUN * P::N), ci = slab * 8 + in_run / (4 * RUN * P::N) * 4 + in_run % 4;
+        const int m = tile * P::N + column % P::N, kw = TAP + column / P::N;
+        float v = 0.0f;
+        if (m < P::M && ci < P::K && kd < P::KD)
+          v = __ldg(a.weight + ((1LL * group * P::K + ci) * P::M + m) * (P::KD * P::KH * P::KW) + (kd * P::KH + kh) * P::KW + kw);
+        to[rest * (8 * P::N * P::KW) + TAP * 8 * P::N + in_run] = round_for_tensor_cores(v, a.one);
+      }
+    }
+  });
 }
 
 // thread -> data: positions of four channels, 32 neighbours a warp; positions beyond the tile, which taps of its last
@@ -169,6 +170,7 @@ __device__ __forceinline__ void stream_multiply(const StreamArguments& a, unsign
                                                 StreamBarriers<P> barriers, int group, int tile, int residue_d, int worker,
                                                 int workers, int team, int thread) {
   int unit0 = 0, step0 = 0, released = 0;
+  mbarrier_wait(barriers.weights_there, 0);
   const auto release = [&](int end) {
     if (thread % 32 == 0)
       for (; released < end; ++released) {
@@ -258,7 +260,7 @@ __device__ __forceinline__ void stream_store(const StreamArguments& a, const flo
         // Values of the image by their place in it; a row begins behind what padding cuts off its first cell.
         const int origin = (walk.first_cell + piece * P::IMAGE) * P::S - P::W::CUT;
         const int begin = max(0, -origin);
-        const int walk_begin = -origin - row * a.sizes.out_w;  // where one walk has the row: the first value of the walk
+        const int walk_begin = a.chunks == 1 ? -origin - row * a.sizes.out_w : 0;  // the walk's first value, by its place
         const int end = !last ? LENGTH
                         : walk.last_chunk ? a.sizes.out_w - origin
                                           : (a.chunk_step - piece * P::IMAGE) * P::S;
@@ -278,7 +280,7 @@ __device__ __forceinline__ void stream_store(const StreamArguments& a, const flo
           const float* const own = image + from;
           float* const out_lane = out + from + lane;
           // Of the first sector of rows of a few values the walk may have a part alone.
-          const int left = continues && from + lane < walk_begin && a.chunks == 1 ? 0 : to - from - lane;
+          const int left = continues && a.chunks == 1 && from + lane < walk_begin ? 0 : to - from - lane;
 #pragma unroll
           for (int turn0 = 0; turn0 < TURNS; turn0 += AT_ONCE) {
             float v[AT_ONCE];

@@ -6,7 +6,7 @@ idea      = "Warps that only stage, only multiply or only store; a block walks d
 precision = ["tf32"]
 layer     = ["constant"]
 needs     = ["TILE % IMAGE == 0", "layer.stride_w <= 32", "images * 4 * sums <= 64",
-             "tile * images * sums <= 128", "ring >= max(window, PRODUCERS // 4)", "IMAGES >= TEAMS", "ring + IMAGES <= 32",
+             "tile * images * sums <= 128", "ring >= max(window, PRODUCERS // 4)", "IMAGES >= TEAMS", "ring + IMAGES <= 31",
              "layer.groups * ceil_div(m, tile) * layer.stride_d <= 65536",
              "max(reach_w, reach_h, reach_d) <= 1024"]
 min_sm    = 90
@@ -18,8 +18,8 @@ IMAGE        = {values = [64, 128], default = 128, help = "cells that a team mul
 IMAGES       = {values = [1, 2, 3, 4], default = 2, help = "images of result rows in shared memory"}
 STAGES       = {values = [1, 2, 3, 4], default = 2, help = "input rows staged beyond those in use, as far as they fit"}
 TEAMS        = {values = [1, 2, 3], default = 2, help = "warpgroups that multiply, in turns"}
-PRODUCERS    = {values = [4, 8], default = 4, help = "warps that stage"}
-STORERS      = {values = [4, 8], default = 4, help = "warps that store"}
+PRODUCERS    = {values = [4, 8], default = 8, help = "warps that stage"}
+STORERS      = {values = [4, 8], default = 8, help = "warps that store"}
 CHANNEL_TILE = {values = [0, 8, 16, 32, 64], default = 0, help = "output channels of a block (0: chosen)"}
 ROWS         = {values = [8, 16, 32, 128], default = 16, help = "result rows of a walk, at most"}
 BLOCKS       = {values = [1, 2], default = 1, help = "blocks of a multiprocessor"}
@@ -43,7 +43,7 @@ fixed        = "taps * slabs * 8 * tile + 8 * tile + IMAGES * tile * (layer.stri
 room         = "(227 * 1024 if BLOCKS == 1 else 228 * 1024 // BLOCKS - 1024) // 4 - 128"
 window       = "depths * (reach_h + 1)"
 ring         = "min(window + STAGES, (room - fixed) // unit)"
-smem_bytes   = "4 * (fixed + ring * unit) + 16 * (ring + IMAGES)"
+smem_bytes   = "4 * (fixed + ring * unit) + 16 * (ring + IMAGES + 1)"
 */
 #include "common/stream_roles.cuh"
 
@@ -73,16 +73,23 @@ __global__ void __launch_bounds__(StreamPlan<Layer, Tune>::THREADS, Tune::BLOCKS
       mbarrier_init(barriers.unit_full + 8 * i, 4), mbarrier_init(barriers.unit_empty + 8 * i, 4 * P::TEAMS);
     for (int i = 0; i < P::IMAGES; ++i)
       mbarrier_init(barriers.image_full + 8 * i, 4), mbarrier_init(barriers.image_empty + 8 * i, P::STORERS);
+    mbarrier_init(barriers.weights_there, 4 * P::TEAMS + P::STORERS);
     mbarrier_init_done();
   }
-  stream_weights<P, Layer>(a, stream_memory, group, tile, residue_d, threadIdx.x, P::THREADS);
   __syncthreads();
+  const bool stages = warp >= 4 * P::TEAMS && warp < 4 * P::TEAMS + P::PRODUCERS;
+  if (!stages) {  // the others pack the weights meanwhile
+    stream_weights<P, Layer>(a, stream_memory, group, tile, residue_d,
+                             threadIdx.x - (warp < 4 * P::TEAMS ? 0 : 32 * P::PRODUCERS), P::THREADS - 32 * P::PRODUCERS);
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(barriers.weights_there);
+  }
 
   float* const images = stream_memory + P::IMAGES_AT;
   if (warp < 4 * P::TEAMS) {
     if constexpr (P::SHARED_OUT) take_registers<P::MULTIPLYING>();
     stream_multiply<P, Layer>(a, base, images, barriers, group, tile, residue_d, worker, workers, warp / 4, threadIdx.x % 128);
-  } else if (warp < 4 * P::TEAMS + P::PRODUCERS) {
+  } else if (stages) {
     if constexpr (P::SHARED_OUT && P::STAGING < P::LAUNCHED) give_registers<P::STAGING>();
     if constexpr (P::SHARED_OUT && P::STAGING > P::LAUNCHED) take_registers<P::STAGING>();
     stream_stage<P, Layer>(a, stream_memory + P::RING_AT, barriers, group, residue_d, worker, workers,
@@ -109,21 +116,25 @@ cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, con
   a.cells = P::W::steps(sizes.out_w);
   a.chunks = a.cells <= P::TILE ? 1 : ceil_div(a.cells - P::OVERLAP, P::TILE - P::OVERLAP);
   a.chunk_step = a.chunks == 1 ? P::TILE : P::TILE - P::OVERLAP;
-  a.segment_rows = Tune::ROWS < sizes.out_h ? Tune::ROWS : sizes.out_h;
-  a.segments = ceil_div(sizes.out_h, a.segment_rows);
   a.planes = (P::D::CUT + sizes.out_d - 1) / Layer::stride_d + 1;
-  const long long walks = sizes.batch * a.segments * a.planes * a.chunks;
+  int device = 0, processors = 1;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+  // One wave of blocks; walks are shorter where each block would not get one otherwise.
+  const long long most = processors * Tune::BLOCKS / P::VARIETIES < 1 ? 1 : processors * Tune::BLOCKS / P::VARIETIES;
+  const long long beside = sizes.batch * a.planes * a.chunks, each = ceil_div(beside * sizes.out_h, most);
+  a.segment_rows = int(each < Tune::ROWS ? each : Tune::ROWS);
+  if (a.segment_rows > sizes.out_h) a.segment_rows = sizes.out_h;
+  a.segments = ceil_div(sizes.out_h, a.segment_rows);
+  const long long walks = beside * a.segments;
   if (walks * a.segment_rows * (P::TILE / P::IMAGE) >= 1LL << 30 || walks * (a.segment_rows + P::H::REACH + 1) * P::KD >= 1LL << 30)
     return cudaErrorInvalidValue;  // counted in int
   a.walks = int(walks), a.one = 1.0f;
-  int device = 0, processors = 1;
   const auto kernel = strided_streams<Layer, Tune>;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES);
+  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES);
   if (error != cudaSuccess) return error;
-  long long workers = processors * Tune::BLOCKS / P::VARIETIES;  // one wave, in which all have as many walks, nearly
-  workers = workers < 1 ? 1 : workers < walks ? workers : walks;
+  long long workers = most < walks ? most : walks;
   workers = ceil_div(walks, ceil_div(walks, workers));
   kernel<<<unsigned(workers * P::VARIETIES), P::THREADS, P::BYTES, stream>>>(a);
   return cudaGetLastError();

@@ -4,6 +4,7 @@ out: rows of even and odd length, several tiles and rows, results that begin any
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,7 +158,7 @@ def crossings(folder: Path, *changes: tuple[str, str, str]) -> list[int]:
         if len(work.input_size) < 2 or cells > 64 or work.output_shape[-2] > 8:
             continue  # several walks meet there
         stored: dict[str, torch.Tensor] = {}
-        assert run(library, one, work, take=stored).status == "OK"
+        assert run(library, one, replace(work, batch=8), take=stored).status == "OK"  # so many that walks need not be short
         (result,) = stored.values()
         planes = result.flatten(0, -3).flatten(1)
         for plane in planes:
