@@ -45,7 +45,7 @@ RULES = {"strips": ("implicit_gemm_mma", {"OWNED": 32}, STRIPS, ("forward", "gra
          "half strips": ("implicit_gemm_mma", {"OWNED": 32}, STRIPS[::4], ("forward",), ("float16",)),
          "disjoint": ("disjoint_mma", {"WARPS": 1}, DISJOINT, ("forward",), ("float32",)),
          "two images": ("disjoint_mma", {"WARPS": 1, "IMAGES": 2}, DISJOINT[1::2], ("forward",), ("float32",)),
-         "streams": ("strided_streams", {"TILE": 64, "IMAGE": 64, "ROWS": 8}, STREAMS, ("forward",), ("float32",))}
+         "streams": ("strided_streams", {"TILE": 64, "IMAGE": 64, "ROWS": 8, "PRODUCERS": 4, "STORERS": 4}, STREAMS, ("forward",), ("float32",))}
 
 
 def workload(size: tuple[int, ...], cin: int, cout: int, given: dict, dtype: str) -> Workload:
@@ -158,7 +158,7 @@ def crossings(folder: Path, *changes: tuple[str, str, str]) -> list[int]:
         if len(work.input_size) < 2 or cells > 64 or work.output_shape[-2] > 8:
             continue  # several walks meet there
         stored: dict[str, torch.Tensor] = {}
-        assert run(library, one, replace(work, batch=8), take=stored).status == "OK"  # so many that walks need not be short
+        assert run(library, one, replace(work, batch=4), take=stored).status == "OK"  # so many that walks need not be short
         (result,) = stored.values()
         planes = result.flatten(0, -3).flatten(1)
         for plane in planes:
