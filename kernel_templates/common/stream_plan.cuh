@@ -102,6 +102,7 @@ struct StreamPlan {
   static constexpr int STORING = 48, STAGING = 88;
   static constexpr int MULTIPLYING =
       (LAUNCHED * (THREADS / 128) - STORING * STORERS / 4 - STAGING * PRODUCERS / 4) / TEAMS / 8 * 8;
+  static_assert(!SHARED_OUT || (MULTIPLYING >= LAUNCHED && MULTIPLYING <= 240), "nobody waits for what there is not");
 };
 
 // The run-time half of a launch.
@@ -139,7 +140,8 @@ struct StreamWalk {
     const StreamTaps d = stream_taps<typename P::D, P::KD, Layer::stride_d, Layer::dilation_d>(max(od, 0), a.sizes.in_d);
     kd = d.k, planes = d.count, top = d.at;
     first_h = lowest(row);
-    heights = planes == 0 ? 0 : max(0, min(a.sizes.in_h - 1, (row + rows - 1 + P::H::CUT) / Layer::stride_h + P::H::FIRST) + 1 - first_h);
+    const int last_h = min(a.sizes.in_h - 1, (row + rows - 1 + P::H::CUT) / Layer::stride_h + P::H::FIRST);
+    heights = planes == 0 ? 0 : max(0, last_h + 1 - first_h);
   }
   // The first input row that an output row may meet.
   static __device__ __forceinline__ int lowest(int oh) {

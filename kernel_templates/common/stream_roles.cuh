@@ -26,7 +26,8 @@ __device__ __forceinline__ void stream_weights(const StreamArguments& a, float* 
     if constexpr (RUN > 0) {
 #pragma unroll 8
       for (int i = thread; i < P::WEIGHTS / (8 * P::N * P::KW) * PART; i += threads) {
-        const int rest = i / PART, slab = rest % P::SLABS, kh = rest / P::SLABS % P::KH, kd = first + rest / P::SLABS / P::KH * P::D::TAP_STEP;
+        const int rest = i / PART, slab = rest % P::SLABS, kh = rest / P::SLABS % P::KH;
+        const int kd = first + rest / P::SLABS / P::KH * P::D::TAP_STEP;
         const int in_run = i % PART, column = in_run / 4 % (RUN * P::N), ci = slab * 8 + in_run / (4 * RUN * P::N) * 4 + in_run % 4;
         const int m = tile * P::N + column % P::N, kw = TAP + column / P::N;
         float v = 0.0f;

@@ -2,7 +2,7 @@
 name      = "strided_streams"
 computes  = ["forward"]
 after     = "wgmma_ping_pong"
-idea      = "Warps that only stage, only multiply or only store; a block walks down the result and stores each 32-byte sector once, whole."
+idea      = "Warps that only stage, multiply or store; a block walks down the result and stores each sector once, whole."
 precision = ["tf32"]
 layer     = ["constant"]
 needs     = ["TILE % IMAGE == 0", "layer.stride_w <= 32", "images * 4 * sums <= 64",
@@ -13,7 +13,7 @@ min_sm    = 90
 arch      = "sm_90a"
 
 [tune]
-TILE         = {values = [64, 128, 256], default = 128, help = "cells of a row that are staged together; a cell is as many outputs as the stride"}
+TILE         = {values = [64, 128, 256], default = 128, help = "cells of a row that a walk has; a cell is `stride` outputs"}
 IMAGE        = {values = [64, 128], default = 128, help = "cells that a team multiplies and that leave together"}
 IMAGES       = {values = [1, 2, 3, 4], default = 2, help = "images of result rows in shared memory"}
 STAGES       = {values = [1, 2, 3, 4], default = 2, help = "input rows staged beyond those in use, as far as they fit"}
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(StreamPlan<Layer, Tune>::THREADS, Tune::BLOCKS
 
   float* const images = stream_memory + P::IMAGES_AT;
   if (warp < 4 * P::TEAMS) {
-    if constexpr (P::SHARED_OUT) take_registers<P::MULTIPLYING>();
+    if constexpr (P::SHARED_OUT && P::MULTIPLYING > P::LAUNCHED) take_registers<P::MULTIPLYING>();
     stream_multiply<P, Layer>(a, base, images, barriers, group, tile, residue_d, worker, workers, warp / 4, threadIdx.x % 128);
   } else if (stages) {
     if constexpr (P::SHARED_OUT && P::STAGING < P::LAUNCHED) give_registers<P::STAGING>();
