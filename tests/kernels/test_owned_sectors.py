@@ -45,7 +45,8 @@ RULES = {"strips": ("implicit_gemm_mma", {"OWNED": 32}, STRIPS, ("forward", "gra
          "half strips": ("implicit_gemm_mma", {"OWNED": 32}, STRIPS[::4], ("forward",), ("float16",)),
          "disjoint": ("disjoint_mma", {"WARPS": 1}, DISJOINT, ("forward",), ("float32",)),
          "two images": ("disjoint_mma", {"WARPS": 1, "IMAGES": 2}, DISJOINT[1::2], ("forward",), ("float32",)),
-         "streams": ("strided_streams", {"TILE": 64, "IMAGE": 64, "ROWS": 8, "PRODUCERS": 4, "STORERS": 4}, STREAMS, ("forward",), ("float32",))}
+         "streams": ("strided_streams", {"TILE": 64, "IMAGE": 64, "ROWS": 8, "PRODUCERS": 4, "STORERS": 4}, STREAMS,
+                     ("forward",), ("float32",))}
 
 
 def workload(size: tuple[int, ...], cin: int, cout: int, given: dict, dtype: str) -> Workload:
