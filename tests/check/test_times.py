@@ -14,6 +14,8 @@ from workbench.drive.check_text import report_text
 from workbench.measure.check import host_calls, host_ways
 from workbench.measure.check.ladder import LADDER
 
+from . import models
+
 STRIDE_1 = Workload(ConvTranspose(2, 6, 4, 3, padding=1, groups=2), 2, (9, 8))
 H200 = {"name": "NVIDIA H200", "l2_bytes": 50 << 20}
 KB81 = preset("kb81").workload("full")
@@ -136,6 +138,15 @@ def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why() -> None:
     assert "PyTorch's default computes in ieee" in text and "nobody has measured what this CPU can do" in text
     assert f"({report.times['forward']['against']})" in text and "KernelBench, text          failed  it contains 'pass'" in text
     assert "module_ms: " in report.evidence
+
+
+def test_a_reference_in_float64_is_timed_in_both_directions() -> None:
+    """Its truth is computed in the precision that is timed, beside the backward's graph."""
+    reference = models.LAYER.replace("torch.rand(2, 3, 9)", "torch.rand(2, 3, 9, dtype=torch.float64)")
+    report = check(CheckRequest(reference.replace("class Model(", "class ModelNew("), reference, "cpu", effort="quick", nvcc=False,
+                                memory_gib=4.0))
+    assert not report.failed and set(report.times) == {"forward", "backward"}, report.question("times").seen
+    assert {t["precision"] for t in report.times.values()} == {"fp64"}
 
 
 LESS_WHEN_TIMED = """
