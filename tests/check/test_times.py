@@ -143,8 +143,8 @@ def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why() -> None:
 def test_a_reference_in_float64_is_timed_in_both_directions() -> None:
     """Its truth is computed in the precision that is timed, beside the backward's graph."""
     reference = models.LAYER.replace("torch.rand(2, 3, 9)", "torch.rand(2, 3, 9, dtype=torch.float64)")
-    report = check(CheckRequest(reference.replace("class Model(", "class ModelNew("), reference, "cpu", effort="quick", nvcc=False,
-                                memory_gib=4.0))
+    text = reference.replace("class Model(", "class ModelNew(")
+    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0))
     assert not report.failed and set(report.times) == {"forward", "backward"}, report.question("times").seen
     assert {t["precision"] for t in report.times.values()} == {"fp64"}
 

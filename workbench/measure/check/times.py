@@ -27,6 +27,7 @@ from .. import timing
 from ..inputs import reduction_length
 from ..validate import allowed_rel_l2
 from .cases import Case, fill
+from .distance import distance
 from .hold import StillRunning
 from .ladder import LADDER, NOT_DROP_IN, why_left_out
 from .party import Party
@@ -43,7 +44,6 @@ _CHANGED = 8                    # elements of the input that are new in each cal
 _CHECKED = 3                    # batches of the candidate of which one call is compared
 _SLOT_SHARE = 0.2               # of free memory
 _MOST_SLOT_BYTES = {"cpu": 1 << 29, "cuda": 24 << 30}
-_CHUNK = 1 << 24                # elements compared at once
 _LOOSE = 10                     # times the tolerance of tf32: beyond it a way of PyTorch's computes something else
 _LOOSER = ("fp64", "ieee", "tf32", "fp16", "bf16")  # from the strictest to the loosest
 _PRECISION = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
@@ -53,18 +53,20 @@ _CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
 
 
 def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: Callable[[dict[str, Any]], None],
-            benchmark: Party | None = None, errors: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
+            benchmark: Party | None = None, errors: dict[str, dict[str, Any]] | None = None, factor: float = 1.0
+            ) -> dict[str, Any]:
     """{"forward": {...}, "backward": {...}} with "ours", "precision", "samples", "baselines" (each name, key, timing,
     samples, precision, kernels, drop_in, why_not) and "left_out"; or "problem", "why_not".
 
     `benchmark`: the reference in another process, for the ways with cudnn.benchmark. `errors`: what the check allowed each
-    result of this case ("allowed", relative L2)."""
+    result of this case ("allowed", relative L2). `factor`: of all values that are drawn for the timed calls."""
     found: dict[str, Any] = {}
     benches: dict[str, _Bench] = {}
     for direction in ("forward", "backward") if backward else ("forward",):
         emit({"phase": "time", "text": direction})
         try:
-            benches[direction] = _Bench(trial, case, direction, benchmark, effort, emit, errors or {})
+            benches[direction] = _Bench(trial, case, direction, benchmark, effort, emit, errors or {},
+                                          factor)
             try:
                 found[direction] = benches[direction].measure(_TURNS[effort])
             finally:
@@ -108,9 +110,9 @@ class _Bench:
     """One direction: slots, inputs, and all contestants in turns."""
 
     def __init__(self, trial: TrialRun, case: Case, direction: str, benchmark: Party | None, effort: str,
-                 emit: Callable[[dict[str, Any]], None], errors: dict[str, dict[str, Any]]) -> None:
+                 emit: Callable[[dict[str, Any]], None], errors: dict[str, dict[str, Any]], factor: float) -> None:
         self.trial, self.case, self.direction, self.effort, self.emit = trial, case, direction, effort, emit
-        self.errors = errors
+        self.errors, self.factor = errors, factor
         self.device = trial.device
         self.parties = {_REFERENCE: trial.reference, _CANDIDATE: trial.candidate,
                         **({_BENCHMARK: benchmark} if benchmark else {})}
@@ -130,7 +132,7 @@ class _Bench:
             self.fixed = first
             self.sets = [[torch.randn(results[0].shape, generator=trial.generator).to(results[0].dtype)]
                          for _ in range(self.count)]
-        self.sets = [[x.clone() for x in xs] for xs in self.sets]
+        self.sets = [[x * factor if x.is_floating_point() else x.clone() for x in xs] for xs in self.sets]
         self.mirror: dict[str, list[list[torch.Tensor]]] = {}
         self.first_truth: list[torch.Tensor] | None = None
         self.left_out: list[dict[str, str]] = []
@@ -292,9 +294,9 @@ class _Bench:
             kept, inputs = looked
             found = self._distances(kept, self._truth(inputs), None)
             self.seen.append(self._class([d for d, _, _ in found]) or _LOOSER[-1])
-            for (distance, worst, rms), (allowed, usual_rms) in zip(found, self.demanded, strict=True):
+            for (off, worst, rms), (allowed, usual_rms) in zip(found, self.demanded, strict=True):
                 size = max(rms, usual_rms, 1e-30)  # sums that all happen to cancel are not measured by what is left
-                if not distance * rms <= allowed * size or not worst <= 60 * allowed * size + allowed:
+                if not off * rms <= allowed * size or not worst <= 60 * allowed * size + allowed:
                     raise _Wrong("A call that was timed did not give the right result, though the same call does when it "
                                  "is not timed.")
         return taken_s
@@ -314,11 +316,11 @@ class _Bench:
         self._keep_first_truth(self.sets[0])
         if [list(r.shape) for r in plain] != [shape for _, shape in self.kinds]:
             raise _Wrong(_NOT_AGAIN)
-        found = [_distance(got, truth) for got, truth in zip(plain, self.first_truth, strict=True)]
-        least = self._allowed("ieee" if self.device == "cpu" or self.case.setting.layer is None else "tf32")
-        names = ["output"] if self.direction == "forward" else [self.trial._plain(n) for n in self._differentiated()]
-        for name, (distance, _, _) in zip(names, found, strict=True):
-            if not distance <= max(least, 2 * self.errors.get(name, {}).get("allowed", least)):
+        found = [distance(got, truth) for got, truth in zip(plain, self.first_truth, strict=True)]
+        least = self._allowed("ieee" if self.case.setting.layer is None else self.trial.of_float32)
+        names = ["output"] if self.direction == "forward" else [self.trial.plain(n) for n in self._differentiated()]
+        for name, (off, _, _) in zip(names, found, strict=True):
+            if not off <= max(least, 2 * self.errors.get(name, {}).get("allowed", least)):
                 raise _Wrong(_NOT_AGAIN)
         shown = self._class([d for d, _, _ in found])
         limits = self._limits(shown) if shown else [least] * len(found)
@@ -358,9 +360,9 @@ class _Bench:
         first = self.sets[0][0]
         flat, dtype = first.numel(), first.dtype
         places = torch.randint(flat, (calls, min(_CHANGED, flat)), generator=self.trial.generator).sort(dim=1).values
-        values = torch.randn(places.shape, generator=self.trial.generator).to(dtype) if dtype.is_floating_point and change \
+        values = self.factor * torch.randn(places.shape, generator=self.trial.generator) if dtype.is_floating_point and change \
             else first.view(-1)[places]
-        values = _same_where_equal(places, values)  # of two values for one place any might win
+        values = _same_where_equal(places, values.to(dtype))  # of two values for one place any might win
         header = {"sets": order, "stride": self.stride, "only_copy": only_copy, "way": who.way}
         process = self.parties[who.process].process
         self._turn(who.process)
@@ -399,7 +401,7 @@ class _Bench:
             got = kept[start:start + size].view(kind)
             got = got.as_strided(shape, strides[place], got.storage_offset()) if strides else got.view(shape)
             start += _rounded(size)
-            found.append(_distance(got, truth))
+            found.append(distance(got, truth))
         return found
 
     def _allowed(self, precision: str) -> float:
@@ -412,20 +414,6 @@ class _Bench:
         if workload is None or len(names) != len(self.kinds):
             return [allowed_rel_l2(precision, 1 << 20)] * len(self.kinds)
         return [allowed_rel_l2(precision, max(1, reduction_length(workload, name))) for name in names]
-
-
-def _distance(got: torch.Tensor, truth: torch.Tensor) -> tuple[float, float, float]:
-    """(relative L2, largest, rms of the truth), computed where `got` is, a chunk at a time. A NaN comes through."""
-    got, truth = got.reshape(-1), truth.reshape(-1)
-    off, size, largest = (torch.zeros((), dtype=torch.float64, device=got.device) for _ in range(3))
-    for start in range(0, got.numel(), _CHUNK):
-        expected = truth[start:start + _CHUNK].to(got.device).double()
-        difference = got[start:start + _CHUNK].double() - expected
-        off += difference.square().sum()
-        size += expected.square().sum()
-        largest = torch.maximum(largest, difference.abs().max())
-    return (float(off.sqrt()) / max(float(size.sqrt()), 1e-300), float(largest),
-            float((size / max(1, got.numel())).sqrt()))
 
 
 def _same_where_equal(places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
