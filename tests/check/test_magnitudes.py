@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,44 +12,25 @@ from workbench.core.layer import ConvTranspose, Workload
 from workbench.drive.check import workload_reference
 from workbench.drive.selftest import RED_TEAM
 from workbench.measure.check import magnitudes
-from workbench.measure.check.cases import Case, setting_of
-from workbench.measure.check.party import Party
-from workbench.measure.check.process import ForeignProcess, Limits
-from workbench.measure.check.trialrun import TrialRun
 
 from . import models
 from .conftest import failed
+from .trials import trial_of
 
 LAYER = Workload(ConvTranspose(2, 4, 6, 3, stride=2, padding=1), 1, (8, 9))
 Ask = Callable[..., Question]
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Iterator[Ask]:
+def ask(tmp_path: Path) -> Ask:
     """The question of one file, asked as on a GPU (TF32's tolerance) or as on the CPU, once its usual numbers are right."""
-    started = []
-
     def run(text: str, reference: str, *, of_float32: str = "ieee") -> Question:
-        parties = []
-        for name, source, class_name in (("reference", reference, "Model"), ("candidate", text, "ModelNew")):
-            process = ForeignProcess(name, device="cpu", limits=Limits(4 << 30), scratch=tmp_path)
-            started.append(process)
-            parties.append(Party(process, source, class_name=class_name, emulate=False))
-        facts = parties[0].load()
-        answer, inputs = started[0].ask("given", {"seed": 1})
-        made, _ = started[0].ask("make", {"module": "first", "seed": 1, "arguments": answer["arguments"],
-                                          "keywords": answer["keywords"]})
-        trial = TrialRun(*parties, device="cpu", dtype="float32", seed=20_011)
-        trial.given, trial.parameters, trial.of_float32 = inputs, facts["parameters"], of_float32
-        trial.attribute = (made["structure"] or {}).get("attribute", "")
-        setting = setting_of(facts["parameters"], answer["arguments"], answer["keywords"], made["structure"])
-        given = trial.run(Case("the given size", setting, tuple(tuple(x.shape) for x in inputs), ("float32",) * len(inputs)))
-        assert not given.problems, given.problems
-        return magnitudes.ask(trial, given)
-
-    yield run
-    for process in started:
-        process.close()
+        with trial_of(text, reference, tmp_path) as (trial, case):
+            trial.of_float32 = of_float32
+            given = trial.run(case)
+            assert not given.problems, given.problems
+            return magnitudes.ask(trial, given)
+    return run
 
 
 @pytest.mark.parametrize(("name", "of_float32", "status", "words"), [

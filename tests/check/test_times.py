@@ -29,11 +29,11 @@ def found(ours_ms: float, precision: str, *baselines: tuple[str, float, str]) ->
     def samples(ms: float) -> list[float]:
         return [ms * (1 + 1e-4 * (i % 3)) for i in range(12)]
 
-    return {"ours": timing(ours_ms), "samples": samples(ours_ms), "precision": precision, "calls": 9, "checked": 3,
-            "throttled": 0, "left_out": [], "baselines": [
-                {"name": LADDER[key].name, "key": key, "timing": timing(ms), "samples": samples(ms), "precision": p,
-                 "kernels": [f"{key}_kernel"], "drop_in": LADDER[key].drop_in, "why_not": "" if LADDER[key].drop_in else
-                 "another memory format"} for key, ms, p in baselines]}
+    return {"ours": timing(ours_ms), "samples": samples(ours_ms), "bounds": [], "precision": precision, "calls": 9,
+            "checked": 3, "throttled": 0, "left_out": [], "baselines": [
+                {"name": LADDER[key].name, "key": key, "timing": timing(ms), "samples": samples(ms), "bounds": [],
+                 "precision": p, "kernels": [f"{key}_kernel"], "drop_in": LADDER[key].drop_in,
+                 "why_not": "" if LADDER[key].drop_in else "another memory format"} for key, ms, p in baselines]}
 
 
 LADDER_81 = (("default", 1.62, "tf32"), ("tf32_off", 1.22, "ieee"), ("benchmark", 1.10, "tf32"),
@@ -89,6 +89,16 @@ def test_launch_bound_and_too_small_are_called_so() -> None:
     assert notes[0].startswith("Too small") and notes[1].startswith("Launch-bound: PyTorch's own call takes 0.0200 ms")
     assert check_times.timed(found(1.0, "tf32", ("default", 2.0, "tf32"), ("graph", 1.9, "tf32")), "forward", KB81,
                              H200)["notes"] == []
+
+
+def test_what_may_have_been_waiting_is_said_and_is_no_victory() -> None:
+    quiet = found(1.0, "tf32", ("default", 2.0, "tf32"))
+    quiet["bounds"], quiet["baselines"][0]["bounds"] = [[0.99, 1.0]] * 12, [[1.99, 2.0]] * 12
+    busy = {**quiet, "bounds": [[0.5, 1.2]] * 12, "baselines": [{**quiet["baselines"][0], "bounds": [[0.8, 2.0]] * 12}]}
+    quiet, busy = (check_times.timed(one, "forward", KB81, {}) for one in (quiet, busy))
+    assert (quiet["verdict"], quiet["notes"]) == ("FASTER", [])
+    assert busy["verdict"] == "UNSURE" and busy["ratio"] == quiet["ratio"] and busy["low"] < 1
+    assert busy["notes"] == ["Other work kept the cores busy: of a call's time 58 % may be waiting for one."]
 
 
 def test_clocks_that_were_held_down_are_said() -> None:

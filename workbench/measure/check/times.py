@@ -26,6 +26,7 @@ import torch
 from .. import timing
 from ..inputs import reduction_length
 from ..validate import allowed_rel_l2
+from . import waiting
 from .cases import Case, fill
 from .distance import distance
 from .hold import StillRunning
@@ -33,6 +34,7 @@ from .ladder import LADDER, NOT_DROP_IN, why_left_out
 from .party import Party
 from .process import Ended, Raised
 from .trialrun import TrialRun
+from .waiting import Took
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
 _LEAST_TURNS = 5                # below it there is no spread
@@ -55,8 +57,9 @@ _CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
 def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: Callable[[dict[str, Any]], None],
             benchmark: Party | None = None, errors: dict[str, dict[str, Any]] | None = None, factor: float = 1.0
             ) -> dict[str, Any]:
-    """{"forward": {...}, "backward": {...}} with "ours", "precision", "samples", "baselines" (each name, key, timing,
-    samples, precision, kernels, drop_in, why_not) and "left_out"; or "problem", "why_not".
+    """{"forward": {...}, "backward": {...}} with "ours", "precision", "samples", "bounds", "baselines" (each name, key, timing,
+    samples, bounds, precision, kernels, drop_in, why_not) and "left_out"; or "problem", "why_not". "bounds", on the CPU: of
+    each sample the least and the most that it can have been without others on the cores.
 
     `benchmark`: the reference in another process, for the ways with cudnn.benchmark. `errors`: what the check allowed each
     result of this case ("allowed", relative L2). `factor`: of all values that are drawn for the timed calls."""
@@ -149,11 +152,12 @@ class _Bench:
         most = max(1, min(_MOST_CALLS, room // self.stride))
         ours = _Contestant(_CANDIDATE)
         modes = {"": ours, **self._ways()}
-        one_s = min(self._batch(ours, 1) for _ in range(3))
+        one_s = min(self._batch(ours, 1).clock_s for _ in range(3))
         calls = max(1, min(most, ceil(_BATCH_S[self.device[:4] if self.device != "cpu" else "cpu"] / max(one_s, 1e-5))))
         for contestant in modes.values():
             self._batch(contestant, min(calls, 3))
         samples: dict[str, list[float]] = {name: [] for name in modes}
+        bounds: dict[str, list[list[float]]] = {name: [] for name in modes}
         slowed: list[bool] = []
         checked = set(self.random.sample(range(turns), min(_CHECKED, turns)))
         for turn in range(turns):
@@ -161,11 +165,12 @@ class _Bench:
                        "ways"})
             order = list(modes)
             self.random.shuffle(order)
-            empty_s = min(self._batch(_Contestant(_REFERENCE), calls, only_copy=True) for _ in range(2))
+            empty = min(self._batch(_Contestant(_REFERENCE), calls, only_copy=True) for _ in range(2))
             for name in order:
                 self._warm(modes[name], calls)
-                taken_s = self._batch(modes[name], calls, check=not name and turn in checked)
-                samples[name].append(1e3 * max(taken_s - empty_s, 0.02 * taken_s) / calls)
+                took = self._batch(modes[name], calls, check=not name and turn in checked)
+                samples[name].append(1e3 * waiting.middle(took, empty) / calls)
+                bounds[name].append([1e3 * s / calls for s in waiting.alone(took, empty)])
             slowed.append(timing.slowed_down(self.device))
         self._turn(_CANDIDATE)  # the last look at whether it had stayed stopped
         kept, dropped = timing.without_slow(list(samples.values()), slowed, _LEAST_TURNS)
@@ -176,10 +181,12 @@ class _Bench:
             if name != _CANDIDATE:
                 party.process.ask("drop_ways")
         self.slots = None
-        return {"ours": summaries[""], "samples": samples[""], "calls": calls, "checked": len(checked),
+        if self.device != "cpu":
+            bounds = {name: [] for name in modes}
+        return {"ours": summaries[""], "samples": samples[""], "bounds": bounds[""], "calls": calls, "checked": len(checked),
                 "throttled": sum(slowed), "precision": max(self.seen, key=_LOOSER.index), "left_out": self.left_out,
                 "baselines": [{"name": LADDER[key].name, "key": key, "timing": summaries[key], "samples": samples[key],
-                               "precision": way.precision, "process": way.process, "kernels": [],
+                               "bounds": bounds[key], "precision": way.precision, "process": way.process, "kernels": [],
                                "drop_in": LADDER[key].drop_in,
                                "why_not": NOT_DROP_IN.get(LADDER[key].kind, "")} for key, way in modes.items() if key]}
 
@@ -287,9 +294,9 @@ class _Bench:
                 path.unlink(missing_ok=True)  # both have it mapped
         return size
 
-    def _batch(self, who: _Contestant, calls: int, *, only_copy: bool = False, check: bool = False) -> float:
-        """Seconds from the request to the answer. With `check` one result, chosen afterwards, is compared."""
-        taken_s, looked = self._called(who, calls, only_copy=only_copy, look=check)
+    def _batch(self, who: _Contestant, calls: int, *, only_copy: bool = False, check: bool = False) -> Took:
+        """From the request to the answer. With `check` one result, chosen afterwards, is compared."""
+        took, looked = self._called(who, calls, only_copy=only_copy, look=check)
         if check:
             kept, inputs = looked
             found = self._distances(kept, self._truth(inputs), None)
@@ -299,7 +306,7 @@ class _Bench:
                 if not off * rms <= allowed * size or not worst <= 60 * allowed * size + allowed:
                     raise _Wrong("A call that was timed did not give the right result, though the same call does when it "
                                  "is not timed.")
-        return taken_s
+        return took
 
     def _called_plainly(self) -> list[torch.Tensor]:
         """The candidate's results for the first inputs, called as in the check, but free to choose as in a timed call: a
@@ -351,8 +358,8 @@ class _Bench:
         return ""
 
     def _called(self, who: _Contestant, calls: int, *, only_copy: bool = False, look: bool = False,
-                change: bool = True) -> tuple[float, tuple[torch.Tensor, list[torch.Tensor]] | None]:
-        """Seconds, and with `look` what one slot held at the answer with the inputs it had to be computed from."""
+                change: bool = True) -> tuple[Took, tuple[torch.Tensor, list[torch.Tensor]] | None]:
+        """How long it took, and with `look` what one slot held at the answer with the inputs it had to be computed from."""
         mirror = self.mirror[who.process]
         if who.own_sets:  # changed by nobody else, and looked at only the first time
             mirror = [[x.clone() for x in xs] for xs in mirror] if look else []
@@ -366,19 +373,22 @@ class _Bench:
         header = {"sets": order, "stride": self.stride, "only_copy": only_copy, "way": who.way}
         process = self.parties[who.process].process
         self._turn(who.process)
+        pids = [os.getpid(), *process.family()] if self.device == "cpu" else []  # a GPU's time is no matter of cores
+        before_s = waiting.waited_s(pids) if pids else 0.0
         begin = time.perf_counter()
         process.ask("run", header, [places, values], doing="it was timed")
-        taken_s = time.perf_counter() - begin
+        clock_s = time.perf_counter() - begin
         chosen = self.random.randrange(calls)
         if look:  # before anything else, so that nothing can be finished behind the answer
             view = self.slots if self.device != "cpu" else self._views[who.process]
             kept = view[chosen * self.stride:(chosen + 1) * self.stride].clone()
+        took = Took(clock_s, max(0.0, waiting.waited_s(pids) - before_s) if pids else 0.0)
         inputs: list[torch.Tensor] = []
         for number, which in enumerate(order if mirror else ()):
             mirror[which][0].view(-1).index_copy_(0, places[number], values[number])
             if look and number == chosen:
                 inputs = [x.clone() for x in mirror[which]]
-        return taken_s, (kept, inputs) if look else None
+        return took, (kept, inputs) if look else None
 
     def _truth(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """What float64 says to these inputs, each result."""
