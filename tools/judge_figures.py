@@ -183,9 +183,11 @@ def ready(order: dict[str, Any], whose: str) -> Iterator[Callable[[], Any]]:
         return
     workload, device = Workload.from_json(order["workload"]), order["device"]
     way = WAYS[way_on(device)]
+    plain = plain_tensors(workload, "forward", device)  # a replayed graph reads them where they are: they live until it is done
     with switches(way):
-        _, run, _ = timed_call(way, workload, "forward", plain_tensors(workload, "forward", device), device)
+        _, run, _ = timed_call(way, workload, "forward", plain, device)
         yield run
+    del plain
 
 
 def median_ms(order: dict[str, Any], run: Callable[[], Any]) -> float:
