@@ -13,6 +13,7 @@ import torch
 
 from ...core.answers import Answer, Question
 from ...core.layer import ConvTranspose
+from . import cases
 from .distance import distance
 from .process import Ended, Raised
 from .trialrun import Outcome, Problem, TrialRun
@@ -27,10 +28,11 @@ def ask(trial: TrialRun, given: Outcome) -> Question:
     """`given`: of float32, and right."""
     if not trial.loads_state and given.state[0]:
         return _skipped("Not asked: its parameters cannot be set.")
-    scaled = _scaled(trial, given)
+    x, of_state, y = _factors(trial, given)
     try:
-        if not _scales(trial, given, scaled):
+        if not _scales(trial, given, x, of_state, y):
             return _skipped("The reference's output does not grow in proportion to its inputs.")
+        scaled = _scaled(trial, given, x, of_state, y)
         own = trial.own(scaled)
     except (Raised, Ended):
         return _skipped("The reference does not take such numbers.")
@@ -44,20 +46,23 @@ def ask(trial: TrialRun, given: Outcome) -> Question:
     return Question(_KEY, _QUESTION, Answer.PASSED, f"Yes: as exact with numbers 2^{UP} times as large and as small.")
 
 
-def _scaled(trial: TrialRun, given: Outcome) -> Outcome:
-    """The same case with other values, whose results are the expected ones multiplied by `factors`."""
-    names, values = given.state
+def _factors(trial: TrialRun, given: Outcome) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+    """Of each input, of each tensor of the state, and of the output."""
     if given.case.setting.layer is not None:
         x, parameters, y = _by_channel(given.case.setting.layer, trial.generator)
     else:
         x = y = torch.tensor(2.0**UP)
         parameters = {"bias": x}
-    of_state = {n: parameters.get(n.rpartition(".")[2], torch.tensor(1.0)) for n in names}
-    of = {f"input {i}": x for i in range(len(given.inputs))} | of_state
-    grad_output = None if given.grad_output is None else given.grad_output / y
-    return Outcome(given.case, names=given.names, grad_output=grad_output, expected=given.expected,
-                   inputs=[v * x if v.is_floating_point() else v for v in given.inputs],
-                   state=(names, [v * of[n] if v.is_floating_point() else v for n, v in zip(names, values, strict=True)]),
+    return x, [parameters.get(n.rpartition(".")[2], torch.tensor(1.0)) for n in given.state[0]], y
+
+
+def _scaled(trial: TrialRun, given: Outcome, x: torch.Tensor, of_state: list[torch.Tensor], y: torch.Tensor) -> Outcome:
+    """The same case with other values, whose results are the expected ones multiplied by `factors`."""
+    names, values = given.state
+    of = {f"input {i}": x for i in range(len(given.inputs))} | dict(zip(names, of_state, strict=True))
+    return Outcome(given.case, names=given.names, expected=given.expected, inputs=[_times(v, x) for v in given.inputs],
+                   state=(names, list(map(_times, values, of_state))),
+                   grad_output=None if given.grad_output is None else given.grad_output / y,
                    factors={"output": y, **{trial.plain(n): 1 / of[n] for n in given.names}})
 
 
@@ -75,13 +80,24 @@ def _by_channel(layer: ConvTranspose, generator: torch.Generator
             y.view(1, -1, *ones))
 
 
-def _scales(trial: TrialRun, given: Outcome, scaled: Outcome) -> bool:
-    """Whether float64 says that the reference's output is multiplied as it should be."""
-    state = (scaled.state[0], [v.double() if v.is_floating_point() else v for v in scaled.state[1]])
-    _, results = trial.reference.call(trial.how(given.case, dtype="float64"), [
-        v.double() if v.is_floating_point() else v for v in scaled.inputs], state=state)
-    back = results[0] / scaled.factors["output"]
-    return results[0].is_floating_point() and distance(back, given.expected["output"])[0] <= _SAME
+def _scales(trial: TrialRun, given: Outcome, x: torch.Tensor, of_state: list[torch.Tensor], y: torch.Tensor) -> bool:
+    """Whether float64 says that the reference's output is multiplied as it should be: of a layer at a small size."""
+    small = cases.small_case(given.case) if given.case.setting.layer is not None else given.case
+    inputs = [v.double() if v.is_floating_point() else v for v in cases.fill(small, trial.given, trial.generator)]
+    names, values = given.state
+    wide = [v.double() if v.is_floating_point() else v for v in values]
+
+    def output(factor: torch.Tensor, factors: list[torch.Tensor]) -> torch.Tensor:
+        return trial.reference.call(trial.how(small, dtype="float64"), [_times(v, factor) for v in inputs],
+                                    state=(names, list(map(_times, wide, factors))))[1][0]
+
+    one = torch.tensor(1.0)
+    before, after = output(one, [one] * len(values)), output(x, of_state)
+    return before.is_floating_point() and distance(after / y, before)[0] <= _SAME
+
+
+def _times(v: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    return v * factor if v.is_floating_point() else v
 
 
 def _failed(wrong: Problem) -> Question:
