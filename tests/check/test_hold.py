@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +14,12 @@ from pathlib import Path
 import pytest
 
 from workbench.core.confinement import VARIABLE
-from workbench.measure.check import confine, hold
+from workbench.measure.check import confine, hold, times, waiting
 from workbench.measure.check.party import Party
 from workbench.measure.check.process import ForeignProcess, Limits, kill_orphans
+
+from . import models
+from .trials import trial_of
 
 # Three that count as fast as they can: a child, one that has left its parents and their group, and a thread whose process
 # has lost its first thread, so that it looks dead.
@@ -100,7 +105,7 @@ def test_a_question_lets_it_go_on_and_an_end_ends_all(candidate: ForeignProcess)
     candidate.ask("make", {"module": "m", "arguments": "[]", "keywords": "{}", "seed": 1, "dtype": "float32"})
     all_count_again(candidate)
     candidate.hold(strays=True)
-    pids = candidate._family(True)
+    pids = candidate.family(True)
     candidate.close()
     kill_orphans()
     until(lambda: not any(hold._states(pid) - {"Z", "X"} for pid in pids), "all have ended")
@@ -108,7 +113,7 @@ def test_a_question_lets_it_go_on_and_an_end_ends_all(candidate: ForeignProcess)
 
 def test_what_goes_on_all_the_same_is_seen(candidate: ForeignProcess) -> None:
     candidate.hold(strays=True)
-    pids = candidate._family(True)
+    pids = candidate.family(True)
     held_at, before_s = time.monotonic(), hold._spent_s(pids)
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
@@ -116,3 +121,70 @@ def test_what_goes_on_all_the_same_is_seen(candidate: ForeignProcess) -> None:
           "it has taken time")
     candidate.resume()
     assert candidate.ran_while_held
+
+
+# One that is never idle, so that nothing but a stop puts it to rest.
+SPINS = """
+import os
+
+if os.fork() == 0:
+    while True:
+        pass
+""" + models.RIGHT
+
+
+class Watched(ForeignProcess):
+    """Notes, whenever one process is asked for timed calls, which of all were at rest."""
+
+    all: list[ForeignProcess] = []
+    seen: list[tuple[str, dict[str, bool]]] = []
+
+    def ask(self, op: str, *args, **options):
+        if op == "run":
+            self.seen.append((self.name, {p.name: at_rest(p) for p in self.all}))
+        return super().ask(op, *args, **options)
+
+    def begin(self) -> None:
+        if self not in self.all:
+            self.all.append(self)
+        super().begin()
+
+
+def at_rest(process: ForeignProcess) -> bool:
+    return all(hold._states(pid) <= hold._RESTING for pid in process.family())
+
+
+def test_while_one_is_timed_the_other_is_stopped(tmp_path: Path) -> None:
+    with trial_of(SPINS, models.REFERENCE, tmp_path, kind=Watched) as (trial, case):
+        found = times.measure(trial, case, backward=False, effort="quick", emit=lambda event: None)
+        assert set(found) == {"forward"}, found
+        assert {name for name, _ in Watched.seen} == {"reference", "candidate"}
+        for name, resting in Watched.seen:
+            other = "reference" if name == "candidate" else "candidate"
+            assert resting[other] and not resting[name], (name, resting)
+        assert not at_rest(trial.candidate.process) and not trial.candidate.process.ran_while_held
+        ours = found["forward"]
+        assert all(0 < least <= sample <= most for sample, (least, most) in zip(ours["samples"], ours["bounds"], strict=True))
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count it")
+def test_what_has_no_core_is_seen_to_wait() -> None:
+    """Two that never rest on one core: each has it half of the time."""
+    core = min(os.sched_getaffinity(0))
+    spins = f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
+    both = [subprocess.Popen([sys.executable, "-c", spins]) for _ in range(2)]
+    try:
+        before = [waiting.waited_s([p.pid]) for p in both]
+        until(lambda: all(waiting.waited_s([p.pid]) - then > 0.2 for p, then in zip(both, before, strict=True)), "both wait")
+    finally:
+        for process in both:
+            process.kill()
+            process.wait()
+
+
+def test_what_waited_may_be_its_own_or_not() -> None:
+    took, empty = waiting.Took(1.0, 0.3), waiting.Took(0.2, 0.1)
+    least, most = waiting.alone(took, empty)
+    assert (least, waiting.middle(took, empty), most) == pytest.approx((0.5, 0.8, 0.9))
+    assert waiting.alone(waiting.Took(1.0), waiting.Took(0.2)) == pytest.approx((0.8, 0.8))
+    assert waiting.alone(waiting.Took(1.0, 5.0), empty)[0] > 0

@@ -14,6 +14,8 @@ from workbench.drive.check_text import report_text
 from workbench.measure.check import host_calls, host_ways
 from workbench.measure.check.ladder import LADDER
 
+from . import models
+
 STRIDE_1 = Workload(ConvTranspose(2, 6, 4, 3, padding=1, groups=2), 2, (9, 8))
 H200 = {"name": "NVIDIA H200", "l2_bytes": 50 << 20}
 KB81 = preset("kb81").workload("full")
@@ -27,11 +29,11 @@ def found(ours_ms: float, precision: str, *baselines: tuple[str, float, str]) ->
     def samples(ms: float) -> list[float]:
         return [ms * (1 + 1e-4 * (i % 3)) for i in range(12)]
 
-    return {"ours": timing(ours_ms), "samples": samples(ours_ms), "precision": precision, "calls": 9, "checked": 3,
-            "throttled": 0, "left_out": [], "baselines": [
-                {"name": LADDER[key].name, "key": key, "timing": timing(ms), "samples": samples(ms), "precision": p,
-                 "kernels": [f"{key}_kernel"], "drop_in": LADDER[key].drop_in, "why_not": "" if LADDER[key].drop_in else
-                 "another memory format"} for key, ms, p in baselines]}
+    return {"ours": timing(ours_ms), "samples": samples(ours_ms), "bounds": [], "precision": precision, "calls": 9,
+            "checked": 3, "throttled": 0, "left_out": [], "baselines": [
+                {"name": LADDER[key].name, "key": key, "timing": timing(ms), "samples": samples(ms), "bounds": [],
+                 "precision": p, "kernels": [f"{key}_kernel"], "drop_in": LADDER[key].drop_in,
+                 "why_not": "" if LADDER[key].drop_in else "another memory format"} for key, ms, p in baselines]}
 
 
 LADDER_81 = (("default", 1.62, "tf32"), ("tf32_off", 1.22, "ieee"), ("benchmark", 1.10, "tf32"),
@@ -89,6 +91,16 @@ def test_launch_bound_and_too_small_are_called_so() -> None:
                              H200)["notes"] == []
 
 
+def test_what_may_have_been_waiting_is_said_and_is_no_victory() -> None:
+    quiet = found(1.0, "tf32", ("default", 2.0, "tf32"))
+    quiet["bounds"], quiet["baselines"][0]["bounds"] = [[0.99, 1.0]] * 12, [[1.99, 2.0]] * 12
+    busy = {**quiet, "bounds": [[0.5, 1.2]] * 12, "baselines": [{**quiet["baselines"][0], "bounds": [[0.8, 2.0]] * 12}]}
+    quiet, busy = (check_times.timed(one, "forward", KB81, {}) for one in (quiet, busy))
+    assert (quiet["verdict"], quiet["notes"]) == ("FASTER", [])
+    assert busy["verdict"] == "UNSURE" and busy["ratio"] == quiet["ratio"] and busy["low"] < 1
+    assert busy["notes"] == ["Other work kept the cores busy: of a call's time 58 % may be waiting for one."]
+
+
 def test_clocks_that_were_held_down_are_said() -> None:
     throttled = {**found(1.0, "tf32", ("default", 2.0, "tf32")), "throttled": 3}
     left_out = {**throttled, "ours": {**throttled["ours"], "dropped": 3}}
@@ -136,6 +148,15 @@ def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why() -> None:
     assert "PyTorch's default computes in ieee" in text and "nobody has measured what this CPU can do" in text
     assert f"({report.times['forward']['against']})" in text and "KernelBench, text          failed  it contains 'pass'" in text
     assert "module_ms: " in report.evidence
+
+
+def test_a_reference_in_float64_is_timed_in_both_directions() -> None:
+    """Its truth is computed in the precision that is timed, beside the backward's graph."""
+    reference = models.LAYER.replace("torch.rand(2, 3, 9)", "torch.rand(2, 3, 9, dtype=torch.float64)")
+    text = reference.replace("class Model(", "class ModelNew(")
+    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0))
+    assert not report.failed and set(report.times) == {"forward", "backward"}, report.question("times").seen
+    assert {t["precision"] for t in report.times.values()} == {"fp64"}
 
 
 LESS_WHEN_TIMED = """

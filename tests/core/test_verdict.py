@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from workbench.core.verdict import FASTER, SAME, SLOWER, UNSURE, from_quartiles, from_samples, more_samples, word
+from workbench.core.verdict import FASTER, SAME, SLOWER, UNSURE, from_quartiles, from_samples, more_samples, widened, word
 
 
 def _normal(seed: int, mean: float, share: float, count: int = 100) -> list[float]:
@@ -55,6 +58,30 @@ def test_the_same_thing_twice_is_never_a_victory() -> None:
     for seed in range(200):
         found = from_samples(_normal(2 * seed, 1.0, 0.01, 30), _normal(2 * seed + 1, 1.0, 0.01, 30), paired=True)
         assert found.verdict in (SAME, UNSURE)
+
+
+RECORDED = json.loads(Path(__file__).with_name("recorded_pairs.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("name", "by_the_clock", "verdict"), [
+    ("identical, busy, backward", FASTER, UNSURE), ("identical, busy, forward", SLOWER, UNSURE),
+    ("identical, busy, backward, 24 turns", SLOWER, UNSURE), ("identical, calm, backward, 24 turns", SAME, SAME),
+    ("a tenth more work, calm, 12 turns", SLOWER, SLOWER)])
+def test_on_busy_cores_a_verdict_holds_whoever_the_waiting_belongs_to(name: str, by_the_clock: str, verdict: str) -> None:
+    """Recorded with PyTorch's module on two cores: its copy, and one that does a tenth more. Others ran beside the busy ones;
+    the kernel preferred one of the two for seconds, so that no number of turns shows it."""
+    one = next(r for r in RECORDED if r["name"] == name)
+    clock = from_samples(one["ours"], one["theirs"], paired=True)
+    found = widened(clock, one["ours_bounds"], one["theirs_bounds"])
+    assert (clock.verdict, found.verdict) == (by_the_clock, verdict)
+    assert found.value == clock.value and found.low <= clock.low and found.high >= clock.high
+
+
+def test_without_bounds_nothing_is_widened() -> None:
+    found = from_samples(_normal(1, 1.0, 0.01), _normal(2, 1.5, 0.01), paired=True)
+    assert widened(found, [], []) == found
+    few = from_samples([1.0] * 4, [2.0] * 4, paired=True)
+    assert widened(few, [[0.9, 1.0]] * 4, [[1.9, 2.0]] * 4) == few
 
 
 def test_quartiles_agree_with_samples() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from workbench.core.layer import DTYPES, ConvTranspose, Workload
 from workbench.measure import inputs
-from workbench.measure.inputs import BLOCK, INTEGERS, NORMAL, RECHECK, changed, fill, reduction_length, shapes
+from workbench.measure.inputs import BLOCK, FAR, INTEGERS, NORMAL, RECHECK, changed, fill, reduction_length, shapes
 
 WORKLOAD = Workload(ConvTranspose(2, 6, 4, 3, stride=2, groups=2), 3, (5, 7))
 HUGE = Workload(ConvTranspose(1, 1, 1, 1), 64, (1 << 24,))  # 2^30 terms in each element of grad_weight
@@ -29,6 +29,18 @@ def test_values(dtype: str) -> None:
     drawn = _made(workload, "input", NORMAL).double()
     assert abs(float(drawn.mean())) < 0.2 and 0.85 < float(drawn.std()) < 1.15
     assert not torch.equal(drawn, _made(workload, "input", RECHECK).double())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_some_are_beyond_float16_where_float32_is_asked(dtype: str) -> None:
+    workload = replace(WORKLOAD, dtype=dtype)
+    near, far = ({name: _made(workload, name, kind).double() for name in ("input", "weight", "bias", "grad_output")}
+                 for kind in (f"{RECHECK} 1", f"{FAR} 1"))
+    up = 2.0**17 if dtype == "float32" else 1.0
+    for name, factor in (("input", up), ("grad_output", up), ("weight", 1 / up), ("bias", 1.0)):
+        assert factor / 4 < float(far[name].std() / near[name].std()) < 4 * factor
+    if dtype == "float32":
+        assert far["input"].half().isinf().double().mean() > 0.5 and not far["input"].isinf().any()
 
 
 def test_same_again_and_different_by_name_and_seed() -> None:

@@ -54,6 +54,19 @@ def from_samples(ours: Sequence[float], theirs: Sequence[float], *, paired: bool
     return Verdict(value, min(low, value), max(high, value), word(value, low, high))
 
 
+def widened(verdict: Verdict, ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> Verdict:
+    """A verdict of pairs whose times are only known within bounds, (least, most) of each sample: it has to hold whichever of
+    these they are. Without bounds it is what it was."""
+    if not ours or not theirs:
+        return verdict
+    worst = from_samples([most for _, most in ours], [least for least, _ in theirs], paired=True)
+    best = from_samples([least for least, _ in ours], [most for _, most in theirs], paired=True)
+    if verdict.low is None or worst.low is None or best.high is None:
+        return verdict
+    low, high = min(verdict.low, worst.low), max(verdict.high, best.high)
+    return Verdict(verdict.value, low, high, word(verdict.value, low, high))
+
+
 def from_quartiles(ours: tuple[float, float, float, int], theirs: tuple[float, float, float, int]) -> Verdict:
     """The same where the samples themselves are gone: (median, q25, q75, count) of each side.
 

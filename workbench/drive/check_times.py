@@ -9,11 +9,12 @@ from ..core import numbers
 from ..core.facts import bytes_moved
 from ..core.layer import Workload
 from ..core.trial import Timing
-from ..core.verdict import SAME, UNSURE, from_samples
+from ..core.verdict import SAME, UNSURE, from_samples, widened
 from . import report
 
 _TOO_SMALL_MS = 0.01     # below it the clock and the request are a large part
 _LAUNCH_BOUND = 0.75     # of the call's time is what its CUDA graph takes: the rest is the host's
+_WAITED_SHARE = 0.05     # of a call's time; a verdict then needs a larger difference, and the reader should know why
 _FLOOR_SHARE, _L2_SHARE = 0.8, 4  # IMPLAUSIBLE: below that share of the floor, with traffic above so many times L2
 
 
@@ -22,7 +23,7 @@ def timed(found: dict[str, Any], direction: str, workload: Workload | None, gpu:
     `why_not`; `against`: the one that counts, of those that qualify the one with the least ratio, "" without one;
     `implausible`: the time is no time."""
     ours, precision = Timing(**found["ours"]), found["precision"]
-    rows = [_row(found["samples"], precision, baseline) for baseline in found["baselines"]]
+    rows = [_row(found, precision, baseline) for baseline in found["baselines"]]
     rows.sort(key=lambda r: r["median_ms"])
     # The hardest to beat, turn by turn: another's median may be lower by the luck of a few turns.
     best = min((r for r in rows if r["qualifies"]), key=lambda r: r["ratio"], default=None)
@@ -36,7 +37,8 @@ def timed(found: dict[str, Any], direction: str, workload: Workload | None, gpu:
             "floor_ms": floor.ms if floor else None, "floor_limit": floor.limit if floor else "",
             "why_no_floor": "" if floor else _why_no_floor(workload, gpu),
             "implausible": enough and ours.median_ms < _FLOOR_SHARE * floor.ms,
-            "notes": [*_notes(ours.median_ms, rows), *_throttled(found["throttled"], ours.dropped)],
+            "notes": [*_notes(ours.median_ms, rows), *_throttled(found["throttled"], ours.dropped),
+                      *_waited(found["bounds"])],
             "baselines": rows, "left_out": found["left_out"],
             **{key: best[key] if best else None for key in ("ratio", "low", "high")},
             "against": best["name"] if best else "", "verdict": best["verdict"] if best else ""}
@@ -67,8 +69,9 @@ def floor_text(times: dict[str, Any]) -> str:
             f"{numbers.of_limit(times['floor_ms'], times['median_ms'])} of the limit")
 
 
-def _row(ours: list[float], precision: str, baseline: dict[str, Any]) -> dict[str, Any]:
-    ratio = from_samples(ours, baseline["samples"], paired=True)  # sample i of all of them was taken in one turn
+def _row(ours: dict[str, Any], precision: str, baseline: dict[str, Any]) -> dict[str, Any]:
+    ratio = from_samples(ours["samples"], baseline["samples"], paired=True)  # sample i of all of them was taken in one turn
+    ratio = widened(ratio, ours["bounds"], baseline["bounds"])
     fits = baseline["precision"] in report.QUALIFIES.get(precision, ())
     why_not = baseline["why_not"] if not baseline["drop_in"] else \
         "" if fits else f"computes in {baseline['precision']}, the file in {precision}"
@@ -90,6 +93,14 @@ def _throttled(turns: int, dropped: int) -> list[str]:
         return []
     counted = (f"{dropped} were left out" if dropped else "all were counted, for too few would be left")
     return [f"The GPU held its clocks down in {turns} turn{'s' if turns > 1 else ''}; {counted}."]
+
+
+def _waited(bounds: list[list[float]]) -> list[str]:
+    """What is said when the time may be others' in part. `bounds`: (least, most) of each sample."""
+    shares = sorted((most - least) / most for least, most in bounds)
+    usual = shares[len(shares) // 2] if shares else 0.0
+    return [f"Other work kept the cores busy: of a call's time {numbers.share(usual)} may be waiting for one."] \
+        if usual > _WAITED_SHARE else []
 
 
 def _notes(median_ms: float, rows: list[dict[str, Any]]) -> list[str]:

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from ..core.trial import Status
-from . import findings, timing
+from . import timing
 from .baselines import plain_tensors, timed_call
 from .device import out_of_memory
 from .findings import Finding
 from .inputs import NORMAL
-from .judge import NEW_INPUTS, Request, bits_of, check, open_stage, threads_for, watched
+from .judge import Request, bits_of, check, check_again, open_stage, threads_for, watched
 from .ways import WAYS, switches
 
 Emit = Callable[[dict[str, Any]], None]
@@ -79,7 +79,4 @@ class _Contestant:
         self.run = self._stage.launch
 
     def check_again(self) -> None:
-        try:
-            check(self._order, self._stage, NEW_INPUTS, poison=False)
-        except Finding as finding:
-            raise findings.after_timing(finding) from None
+        check_again(self._order, self._stage, timed=True)

@@ -116,6 +116,14 @@ def after_timing(finding: Finding) -> Finding:
                    {**finding.detail, "after_timing": True}, finding.errors, finding.restart)
 
 
+def float16_inside(finding: Finding) -> Finding:
+    """The finding for numbers beyond float16's range, where others drawn at the same moment are right."""
+    return Finding(finding.status, "It does the work in float16, or in another format of so small a range: right near 1, but "
+                   f"with x and grad_output 2^17 times as large and the weight as much smaller: {finding.headline}",
+                   "Keep to float32 or TF32: these hold such numbers as exactly.", finding.detail, finding.errors,
+                   finding.restart)
+
+
 def off_stream(name: str, when: str) -> Finding:
     """Work that no event on the stream sees: its results are not finished when the stream says so."""
     return Finding(Status.MISMATCH, f"The kernel wrote {SHORT.get(name, name)} {when}: it works on another stream.",

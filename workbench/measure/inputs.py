@@ -1,4 +1,5 @@
-"""The tensors of a workload, made again at will: random floats, and small integers whose sums are exact.
+"""The tensors of a workload, made again at will: random floats, near 1 or beyond float16, and small integers whose sums are
+exact.
 
 A tensor is filled in blocks, each from its own seed, so that it can be compared with itself made again without a
 second copy. Values depend on the kind of device (torch's CPU and CUDA generators differ), on nothing else.
@@ -15,9 +16,13 @@ import torch
 from ..core.layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT, ConvTranspose, Workload
 
 NORMAL, INTEGERS, RECHECK = "random floats", "exact integers", "new random floats"
+FAR = "new random floats beyond float16"
 NEEDED = {FORWARD: ("input", "weight", "bias"), GRAD_INPUT: ("grad_output", "weight"),
           GRAD_WEIGHT: ("input", "grad_output"), BACKWARD: ("input", "weight", "grad_output")}
 BLOCK = 1 << 24           # elements filled from one seed
+# Of FAR, in float32: most inputs are above float16's 65504, the weights below its normal numbers, their products near 1. In
+# float32 and TF32 that takes no digit away.
+_FAR = {"input": 2.0**17, "grad_output": 2.0**17, "weight": 2.0**-17}
 _LARGEST = 2              # integers are drawn from -2, -1, 1, 2: no zero, so that a term left out always shows
 _EXACT_FLOAT32 = 2.0**24  # whole numbers up to here are exact in the accumulator of every dtype but float64
 _MOST_FLOAT16 = 60_000.0  # just under the largest finite float16
@@ -49,7 +54,8 @@ def torch_dtype(workload: Workload) -> torch.dtype:
 
 
 def fill(tensor: torch.Tensor, name: str, workload: Workload, kind: str) -> None:
-    """Write the values of tensor `name` (contiguous) for one of NORMAL, INTEGERS, RECHECK."""
+    """Write the values of tensor `name` (contiguous) for one of NORMAL, INTEGERS, RECHECK, FAR; of the last two any name that
+    begins so is a kind of its own."""
     flat = tensor.view(-1)
     for start, values in _blocks(flat, name, workload, kind):
         flat[start:start + len(values)] = values
@@ -66,6 +72,11 @@ def changed(tensor: torch.Tensor, name: str, workload: Workload, kind: str) -> t
             first = start + int(differs.to(torch.uint8).argmax())
         count += here
     return count, first
+
+
+def beyond_float16(workload: Workload, kind: str) -> bool:
+    """Whether the values of that kind are such that float16 cannot hold them."""
+    return kind.startswith(FAR) and workload.dtype == "float32"
 
 
 def reduction_length(workload: Workload, result: str) -> int:
@@ -100,7 +111,7 @@ def _blocks(flat: torch.Tensor, name: str, workload: Workload, kind: str) -> Ite
                 values *= keep
         else:
             values.normal_(generator=generator)
-            values *= _scale(workload, name)
+            values *= _scale(workload, name) * (_FAR.get(name, 1.0) if beyond_float16(workload, kind) else 1.0)
         yield start, values
 
 

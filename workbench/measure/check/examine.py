@@ -14,7 +14,7 @@ from ...core.answers import Answer, Question
 from ...core.errors import BadRequest
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
-from . import cases, gpu_questions, kernelbench, mistakes, shrink, times
+from . import cases, gpu_questions, kernelbench, magnitudes, mistakes, shrink, times
 from .cases import Case
 from .party import Party
 from .process import Ended, Raised
@@ -23,6 +23,7 @@ from .trialrun import NotForReference, Outcome, Problem, State, TrialRun, _bits
 _SHRINK_S = 20.0
 _RUNS = 3
 _ROUNDING = 1e-3   # runs that are less apart may have added in another order
+_OF_VALUES = ("values", "gradients", "gradient_values")
 _ONE_CASE = ("batch_one", "empty_batch")
 _EXPANDED = "for the grad_output of y.sum().backward(), which is expanded (stride 0)"
 _ASKED = {
@@ -61,6 +62,7 @@ class Examination:
         broken = given.problem("call", "kind") is not None
         gradients = given.problem("gradients", "call") is None
         if not broken:
+            self._range(given)
             self._same_bits(given)
         self._others("other_sizes", cases.sizes(self.given), gradients)
         self._others("other_arguments", cases.arguments(self.given, self.trial.parameters, self.trial.defaults),
@@ -205,6 +207,13 @@ class Examination:
                                               advice=advice), prefix="No. ")
         return False
 
+    def _range(self, outcome: Outcome) -> None:
+        """Only float32 has another type's digits without its range; what is wrong near 1 needs no other numbers."""
+        right = not any(q.answer is Answer.FAILED for q in self.questions if q.key in _OF_VALUES)
+        if self.trial.dtype == "float32" and right:
+            self.emit({"phase": "check", "text": "large and small numbers"})
+            self.questions.append(magnitudes.ask(self.trial, outcome))
+
     def _same_bits(self, outcome: Outcome) -> None:
         self.emit({"phase": "check", "text": "same bits each time"})
         try:
@@ -336,7 +345,7 @@ class Examination:
 
     def _times(self) -> None:
         failed = [q for q in self.questions if q.answer is Answer.FAILED and q.key in
-                  ("values", "kind", "gradient_values", "same_bits", "inputs", "constructs")]
+                  ("values", "kind", "gradient_values", "range", "same_bits", "inputs", "constructs")]
         if not self.timed:
             self._skip(("times",), "Not asked for.")
         elif self.emulated:
@@ -348,7 +357,7 @@ class Examination:
             backward = self.gradients_known and any(q.key == "gradient_values" and q.answer is Answer.PASSED
                                                     for q in self.questions)
             result = times.measure(self.trial, self.given, backward=backward, effort=self.effort, emit=self.emit,
-                                   benchmark=self.benchmark, errors=self.found["errors"])
+                                   benchmark=self.benchmark, errors=self.found["errors"], factor=self._factor())
             if result.get("problem"):
                 self._fail("times", Problem("times", Status.MISMATCH, result["problem"], result.get("advice", "")))
             elif result.get("why_not"):
@@ -358,6 +367,11 @@ class Examination:
                 self.found |= {"times": result, "workload": workload.to_json() if workload else None,
                                "gpu": {} if self.trial.device == "cpu" else describe({"device": self.trial.device})}
                 self._pass("times", "Timed in turns with PyTorch.")
+
+    def _factor(self) -> float:
+        """Of the values of timed calls: beyond float16, where the layer was right with such."""
+        passed = any(q.key == "range" and q.answer is Answer.PASSED for q in self.questions)
+        return 2.0**magnitudes.UP if passed and self.given.setting.layer is not None else 1.0
 
     # -- bookkeeping --------------------------------------------------------------------------------------------
 

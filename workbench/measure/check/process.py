@@ -129,7 +129,7 @@ class ForeignProcess:
         """Stop it with all it has started, until `resume` or until it is asked or ended. `strays`: and all processes that
         have left theirs. Raises `StillRunning`; then, too, it goes on when it is asked."""
         if self._hold is None and self.alive:
-            self._hold = Hold(partial(self._family, strays))
+            self._hold = Hold(partial(self.family, strays))
             self._hold.begin()
 
     def resume(self) -> None:
@@ -137,6 +137,12 @@ class ForeignProcess:
         if self._hold is not None:
             hold, self._hold = self._hold, None
             self.ran_while_held |= hold.end()
+
+    def family(self, strays: bool = False) -> list[int]:
+        """It and all it has started. `strays`: and all processes that have left theirs."""
+        pid = self._process.pid
+        return [pid, *confine.descendants(pid, dead=True),
+                *(confine.descendants(os.getpid(), dead=True, without=_open) if strays else ())]
 
     def close(self) -> None:
         if self._process is not None:
@@ -216,11 +222,6 @@ class ForeignProcess:
             self._lose()
             raise self._ended(Status.WORKER_DIED, f"It printed more than {numbers.memory(_MOST_LOG_BYTES)}; it was "
                               "stopped.", "Remove the printing.")
-
-    def _family(self, strays: bool) -> list[int]:
-        pid = self._process.pid
-        return [pid, *confine.descendants(pid, dead=True),
-                *(confine.descendants(os.getpid(), dead=True, without=_open) if strays else ())]
 
     def _death(self, doing: str) -> Ended:
         process = self._process

@@ -26,12 +26,15 @@ import torch
 from .. import timing
 from ..inputs import reduction_length
 from ..validate import allowed_rel_l2
+from . import waiting
 from .cases import Case, fill
+from .distance import distance
 from .hold import StillRunning
 from .ladder import LADDER, NOT_DROP_IN, why_left_out
 from .party import Party
 from .process import Ended, Raised
 from .trialrun import TrialRun
+from .waiting import Took
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
 _LEAST_TURNS = 5                # below it there is no spread
@@ -43,27 +46,30 @@ _CHANGED = 8                    # elements of the input that are new in each cal
 _CHECKED = 3                    # batches of the candidate of which one call is compared
 _SLOT_SHARE = 0.2               # of free memory
 _MOST_SLOT_BYTES = {"cpu": 1 << 29, "cuda": 24 << 30}
-_CHUNK = 1 << 24                # elements compared at once
 _LOOSE = 10                     # times the tolerance of tf32: beyond it a way of PyTorch's computes something else
 _LOOSER = ("fp64", "ieee", "tf32", "fp16", "bf16")  # from the strictest to the loosest
 _PRECISION = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _NOT_AGAIN = "Called again, at the moment of timing, it does not give what it gave when it was checked."
+_SEED_OF_TRUTH = 43            # of a draw that the state replaces; another than that of the module that is timed
 _CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
 
 
 def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: Callable[[dict[str, Any]], None],
-            benchmark: Party | None = None, errors: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
-    """{"forward": {...}, "backward": {...}} with "ours", "precision", "samples", "baselines" (each name, key, timing,
-    samples, precision, kernels, drop_in, why_not) and "left_out"; or "problem", "why_not".
+            benchmark: Party | None = None, errors: dict[str, dict[str, Any]] | None = None, factor: float = 1.0
+            ) -> dict[str, Any]:
+    """{"forward": {...}, "backward": {...}} with "ours", "precision", "samples", "bounds", "baselines" (each name, key, timing,
+    samples, bounds, precision, kernels, drop_in, why_not) and "left_out"; or "problem", "why_not". "bounds", on the CPU: of
+    each sample the least and the most that it can have been without others on the cores.
 
     `benchmark`: the reference in another process, for the ways with cudnn.benchmark. `errors`: what the check allowed each
-    result of this case ("allowed", relative L2)."""
+    result of this case ("allowed", relative L2). `factor`: of all values that are drawn for the timed calls."""
     found: dict[str, Any] = {}
     benches: dict[str, _Bench] = {}
     for direction in ("forward", "backward") if backward else ("forward",):
         emit({"phase": "time", "text": direction})
         try:
-            benches[direction] = _Bench(trial, case, direction, benchmark, effort, emit, errors or {})
+            benches[direction] = _Bench(trial, case, direction, benchmark, effort, emit, errors or {},
+                                          factor)
             try:
                 found[direction] = benches[direction].measure(_TURNS[effort])
             finally:
@@ -107,9 +113,9 @@ class _Bench:
     """One direction: slots, inputs, and all contestants in turns."""
 
     def __init__(self, trial: TrialRun, case: Case, direction: str, benchmark: Party | None, effort: str,
-                 emit: Callable[[dict[str, Any]], None], errors: dict[str, dict[str, Any]]) -> None:
+                 emit: Callable[[dict[str, Any]], None], errors: dict[str, dict[str, Any]], factor: float) -> None:
         self.trial, self.case, self.direction, self.effort, self.emit = trial, case, direction, effort, emit
-        self.errors = errors
+        self.errors, self.factor = errors, factor
         self.device = trial.device
         self.parties = {_REFERENCE: trial.reference, _CANDIDATE: trial.candidate,
                         **({_BENCHMARK: benchmark} if benchmark else {})}
@@ -129,7 +135,7 @@ class _Bench:
             self.fixed = first
             self.sets = [[torch.randn(results[0].shape, generator=trial.generator).to(results[0].dtype)]
                          for _ in range(self.count)]
-        self.sets = [[x.clone() for x in xs] for xs in self.sets]
+        self.sets = [[x * factor if x.is_floating_point() else x.clone() for x in xs] for xs in self.sets]
         self.mirror: dict[str, list[list[torch.Tensor]]] = {}
         self.first_truth: list[torch.Tensor] | None = None
         self.left_out: list[dict[str, str]] = []
@@ -146,11 +152,12 @@ class _Bench:
         most = max(1, min(_MOST_CALLS, room // self.stride))
         ours = _Contestant(_CANDIDATE)
         modes = {"": ours, **self._ways()}
-        one_s = min(self._batch(ours, 1) for _ in range(3))
+        one_s = min(self._batch(ours, 1).clock_s for _ in range(3))
         calls = max(1, min(most, ceil(_BATCH_S[self.device[:4] if self.device != "cpu" else "cpu"] / max(one_s, 1e-5))))
         for contestant in modes.values():
             self._batch(contestant, min(calls, 3))
         samples: dict[str, list[float]] = {name: [] for name in modes}
+        bounds: dict[str, list[list[float]]] = {name: [] for name in modes}
         slowed: list[bool] = []
         checked = set(self.random.sample(range(turns), min(_CHECKED, turns)))
         for turn in range(turns):
@@ -158,11 +165,12 @@ class _Bench:
                        "ways"})
             order = list(modes)
             self.random.shuffle(order)
-            empty_s = min(self._batch(_Contestant(_REFERENCE), calls, only_copy=True) for _ in range(2))
+            empty = min(self._batch(_Contestant(_REFERENCE), calls, only_copy=True) for _ in range(2))
             for name in order:
                 self._warm(modes[name], calls)
-                taken_s = self._batch(modes[name], calls, check=not name and turn in checked)
-                samples[name].append(1e3 * max(taken_s - empty_s, 0.02 * taken_s) / calls)
+                took = self._batch(modes[name], calls, check=not name and turn in checked)
+                samples[name].append(1e3 * waiting.middle(took, empty) / calls)
+                bounds[name].append([1e3 * s / calls for s in waiting.alone(took, empty)])
             slowed.append(timing.slowed_down(self.device))
         self._turn(_CANDIDATE)  # the last look at whether it had stayed stopped
         kept, dropped = timing.without_slow(list(samples.values()), slowed, _LEAST_TURNS)
@@ -173,10 +181,12 @@ class _Bench:
             if name != _CANDIDATE:
                 party.process.ask("drop_ways")
         self.slots = None
-        return {"ours": summaries[""], "samples": samples[""], "calls": calls, "checked": len(checked),
+        if self.device != "cpu":
+            bounds = {name: [] for name in modes}
+        return {"ours": summaries[""], "samples": samples[""], "bounds": bounds[""], "calls": calls, "checked": len(checked),
                 "throttled": sum(slowed), "precision": max(self.seen, key=_LOOSER.index), "left_out": self.left_out,
                 "baselines": [{"name": LADDER[key].name, "key": key, "timing": summaries[key], "samples": samples[key],
-                               "precision": way.precision, "process": way.process, "kernels": [],
+                               "bounds": bounds[key], "precision": way.precision, "process": way.process, "kernels": [],
                                "drop_in": LADDER[key].drop_in,
                                "why_not": NOT_DROP_IN.get(LADDER[key].kind, "")} for key, way in modes.items() if key]}
 
@@ -284,19 +294,19 @@ class _Bench:
                 path.unlink(missing_ok=True)  # both have it mapped
         return size
 
-    def _batch(self, who: _Contestant, calls: int, *, only_copy: bool = False, check: bool = False) -> float:
-        """Seconds from the request to the answer. With `check` one result, chosen afterwards, is compared."""
-        taken_s, looked = self._called(who, calls, only_copy=only_copy, look=check)
+    def _batch(self, who: _Contestant, calls: int, *, only_copy: bool = False, check: bool = False) -> Took:
+        """From the request to the answer. With `check` one result, chosen afterwards, is compared."""
+        took, looked = self._called(who, calls, only_copy=only_copy, look=check)
         if check:
             kept, inputs = looked
             found = self._distances(kept, self._truth(inputs), None)
             self.seen.append(self._class([d for d, _, _ in found]) or _LOOSER[-1])
-            for (distance, worst, rms), (allowed, usual_rms) in zip(found, self.demanded, strict=True):
+            for (off, worst, rms), (allowed, usual_rms) in zip(found, self.demanded, strict=True):
                 size = max(rms, usual_rms, 1e-30)  # sums that all happen to cancel are not measured by what is left
-                if not distance * rms <= allowed * size or not worst <= 60 * allowed * size + allowed:
+                if not off * rms <= allowed * size or not worst <= 60 * allowed * size + allowed:
                     raise _Wrong("A call that was timed did not give the right result, though the same call does when it "
                                  "is not timed.")
-        return taken_s
+        return took
 
     def _called_plainly(self) -> list[torch.Tensor]:
         """The candidate's results for the first inputs, called as in the check, but free to choose as in a timed call: a
@@ -313,11 +323,11 @@ class _Bench:
         self._keep_first_truth(self.sets[0])
         if [list(r.shape) for r in plain] != [shape for _, shape in self.kinds]:
             raise _Wrong(_NOT_AGAIN)
-        found = [_distance(got, truth) for got, truth in zip(plain, self.first_truth, strict=True)]
-        least = self._allowed("ieee" if self.device == "cpu" or self.case.setting.layer is None else "tf32")
-        names = ["output"] if self.direction == "forward" else [self.trial._plain(n) for n in self._differentiated()]
-        for name, (distance, _, _) in zip(names, found, strict=True):
-            if not distance <= max(least, 2 * self.errors.get(name, {}).get("allowed", least)):
+        found = [distance(got, truth) for got, truth in zip(plain, self.first_truth, strict=True)]
+        least = self._allowed("ieee" if self.case.setting.layer is None else self.trial.of_float32)
+        names = ["output"] if self.direction == "forward" else [self.trial.plain(n) for n in self._differentiated()]
+        for name, (off, _, _) in zip(names, found, strict=True):
+            if not off <= max(least, 2 * self.errors.get(name, {}).get("allowed", least)):
                 raise _Wrong(_NOT_AGAIN)
         shown = self._class([d for d, _, _ in found])
         limits = self._limits(shown) if shown else [least] * len(found)
@@ -348,8 +358,8 @@ class _Bench:
         return ""
 
     def _called(self, who: _Contestant, calls: int, *, only_copy: bool = False, look: bool = False,
-                change: bool = True) -> tuple[float, tuple[torch.Tensor, list[torch.Tensor]] | None]:
-        """Seconds, and with `look` what one slot held at the answer with the inputs it had to be computed from."""
+                change: bool = True) -> tuple[Took, tuple[torch.Tensor, list[torch.Tensor]] | None]:
+        """How long it took, and with `look` what one slot held at the answer with the inputs it had to be computed from."""
         mirror = self.mirror[who.process]
         if who.own_sets:  # changed by nobody else, and looked at only the first time
             mirror = [[x.clone() for x in xs] for xs in mirror] if look else []
@@ -357,29 +367,34 @@ class _Bench:
         first = self.sets[0][0]
         flat, dtype = first.numel(), first.dtype
         places = torch.randint(flat, (calls, min(_CHANGED, flat)), generator=self.trial.generator).sort(dim=1).values
-        values = torch.randn(places.shape, generator=self.trial.generator).to(dtype) if dtype.is_floating_point and change \
+        values = self.factor * torch.randn(places.shape, generator=self.trial.generator) if dtype.is_floating_point and change \
             else first.view(-1)[places]
-        values = _same_where_equal(places, values)  # of two values for one place any might win
+        values = _same_where_equal(places, values.to(dtype))  # of two values for one place any might win
         header = {"sets": order, "stride": self.stride, "only_copy": only_copy, "way": who.way}
         process = self.parties[who.process].process
         self._turn(who.process)
+        pids = [os.getpid(), *process.family()] if self.device == "cpu" else []  # a GPU's time is no matter of cores
+        before_s = waiting.waited_s(pids) if pids else 0.0
         begin = time.perf_counter()
         process.ask("run", header, [places, values], doing="it was timed")
-        taken_s = time.perf_counter() - begin
+        clock_s = time.perf_counter() - begin
         chosen = self.random.randrange(calls)
         if look:  # before anything else, so that nothing can be finished behind the answer
             view = self.slots if self.device != "cpu" else self._views[who.process]
             kept = view[chosen * self.stride:(chosen + 1) * self.stride].clone()
+        took = Took(clock_s, max(0.0, waiting.waited_s(pids) - before_s) if pids else 0.0)
         inputs: list[torch.Tensor] = []
         for number, which in enumerate(order if mirror else ()):
             mirror[which][0].view(-1).index_copy_(0, places[number], values[number])
             if look and number == chosen:
                 inputs = [x.clone() for x in mirror[which]]
-        return taken_s, (kept, inputs) if look else None
+        return took, (kept, inputs) if look else None
 
     def _truth(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """What float64 says to these inputs, each result."""
-        how = self.trial.how(self.case, dtype="float64")
+        # A module of its own: of a float64 reference it would else be the one that is timed, and to load the state once more
+        # spoils the graph on which its backward repeats.
+        how = self.trial.how(self.case, dtype="float64", seed=_SEED_OF_TRUTH)
         state = (self.state[0], [v.double() if v.is_floating_point() else v for v in self.state[1]])
         if self.direction == "forward":
             return self.trial.reference.call(how, [_wide(x) for x in inputs], state=state)[1][:1]
@@ -396,7 +411,7 @@ class _Bench:
             got = kept[start:start + size].view(kind)
             got = got.as_strided(shape, strides[place], got.storage_offset()) if strides else got.view(shape)
             start += _rounded(size)
-            found.append(_distance(got, truth))
+            found.append(distance(got, truth))
         return found
 
     def _allowed(self, precision: str) -> float:
@@ -409,20 +424,6 @@ class _Bench:
         if workload is None or len(names) != len(self.kinds):
             return [allowed_rel_l2(precision, 1 << 20)] * len(self.kinds)
         return [allowed_rel_l2(precision, max(1, reduction_length(workload, name))) for name in names]
-
-
-def _distance(got: torch.Tensor, truth: torch.Tensor) -> tuple[float, float, float]:
-    """(relative L2, largest, rms of the truth), computed where `got` is, a chunk at a time. A NaN comes through."""
-    got, truth = got.reshape(-1), truth.reshape(-1)
-    off, size, largest = (torch.zeros((), dtype=torch.float64, device=got.device) for _ in range(3))
-    for start in range(0, got.numel(), _CHUNK):
-        expected = truth[start:start + _CHUNK].to(got.device).double()
-        difference = got[start:start + _CHUNK].double() - expected
-        off += difference.square().sum()
-        size += expected.square().sum()
-        largest = torch.maximum(largest, difference.abs().max())
-    return (float(off.sqrt()) / max(float(size.sqrt()), 1e-300), float(largest),
-            float((size / max(1, got.numel())).sqrt()))
 
 
 def _same_where_equal(places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

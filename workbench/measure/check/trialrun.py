@@ -39,7 +39,8 @@ class Problem:
 @dataclass
 class Outcome:
     """Everything one case showed; the first problem of each kind. `least_rms`: what errors of a gradient are relative to
-    where its own values cancel. `not_finite`: gradients of the reference that hold NaN or infinity, and are not expected."""
+    where its own values cancel. `not_finite`: gradients of the reference that hold NaN or infinity, and are not expected.
+    `names`: of what is differentiated. `factors`: powers of two by which results are divided before they are compared."""
 
     case: Case
     problems: list[Problem] = field(default_factory=list)
@@ -51,6 +52,9 @@ class Outcome:
     errors: dict[str, dict[str, Any]] = field(default_factory=dict)
     least_rms: dict[str, float] = field(default_factory=dict)
     not_finite: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    grad_output: torch.Tensor | None = None
+    factors: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def problem(self, *about: str) -> Problem | None:
         return next((p for p in self.problems if not about or p.about in about), None)
@@ -71,6 +75,7 @@ class TrialRun:
         self.loads_state = True       # else both draw under the same seed
         self.parameters: list[str] = []   # of the reference's constructor
         self.defaults: dict[str, Any] = {}
+        self.of_float32 = "ieee" if device == "cpu" else "tf32"  # PyTorch's default for convolutions
 
     def how(self, case: Case, *, dtype: str | None = None, seed: int = 42) -> Construction:
         texts = positional(case.setting, self.parameters).texts
@@ -85,10 +90,11 @@ class TrialRun:
             facts, drawn = self.reference.make(self.how(case))
             state = outcome.state = (facts["names"], self._state(case, facts["names"], drawn))
             wide = (state[0], [v.double() if v.is_floating_point() else v for v in state[1]])
-            names = [*(f"input {i}" for i, x in enumerate(inputs) if x.is_floating_point()), *facts["parameters"]]
+            names = outcome.names = [*(f"input {i}" for i, x in enumerate(inputs) if x.is_floating_point()),
+                                     *facts["parameters"]]
             grad_output = None
             if gradients and (shape := self._output_shape(case, inputs, wide)) is not None:
-                grad_output = torch.ones(shape, dtype=getattr(torch, self.dtype)) if case.expanded else \
+                grad_output = outcome.grad_output = torch.ones(shape, dtype=getattr(torch, self.dtype)) if case.expanded else \
                     fill(replace(case, shapes=(shape,), dtypes=(self.dtype,)), [], self.generator)[0]
             wide_facts, truth = self.reference.call(self.how(case, dtype="float64"), [_wide(x) for x in inputs],
                                                     state=wide, gradients=names,
@@ -102,13 +108,14 @@ class TrialRun:
         outcome.not_finite = [n for n, v in outcome.expected.items() if not bool(v.isfinite().all())]
         for name in outcome.not_finite:
             del outcome.expected[name]
-        own = {}
-        if not case.integers:  # how exact PyTorch itself is in this dtype on this device
-            own_facts, own_results = self.reference.call(self.how(case), inputs, state=state, gradients=names,
-                                                         grad_output=grad_output)
-            own = self._named(own_facts, own_results)
-        self._candidate(outcome, grad_output, names, own)
+        self.judge(outcome, {} if case.integers else self.own(outcome))
         return outcome
+
+    def own(self, outcome: Outcome) -> dict[str, torch.Tensor]:
+        """What PyTorch itself gives in this dtype on this device: how exact that is."""
+        facts, results = self.reference.call(self.how(outcome.case), outcome.inputs, state=outcome.state,
+                                             gradients=outcome.names, grad_output=outcome.grad_output)
+        return self._named(facts, results, outcome.factors)
 
     def _output_shape(self, case: Case, inputs: list[torch.Tensor], state: State) -> tuple[int, ...] | None:
         """Known for a transposed convolution; of anything else the reference is asked. None: it gives whole numbers, which
@@ -120,9 +127,9 @@ class TrialRun:
             raise NotForReference(f"it returns a {facts.get('type')}, not one tensor")
         return tuple(results[0].shape) if results[0].is_floating_point() else None
 
-    def _candidate(self, outcome: Outcome, grad_output: torch.Tensor | None, names: list[str],
-                   own: dict[str, torch.Tensor]) -> None:
-        case = outcome.case
+    def judge(self, outcome: Outcome, own: dict[str, torch.Tensor]) -> None:
+        """What the candidate gives for the values of the outcome, compared with the results that are expected there."""
+        case, names, grad_output = outcome.case, outcome.names, outcome.grad_output
         try:
             facts, results = self.candidate.call(
                 self.how(case), outcome.inputs, state=outcome.state if self.loads_state else None, layout=case.layout,
@@ -140,7 +147,7 @@ class TrialRun:
             outcome.problems.append(problem)
             return
         after = results[1:1 + len(outcome.inputs)]
-        outcome.got = self._named(facts, [results[0], *results[1 + len(outcome.inputs):]])
+        outcome.got = self._named(facts, [results[0], *results[1 + len(outcome.inputs):]], outcome.factors)
         for place, (x, now) in enumerate(zip(outcome.inputs, after, strict=True)):
             count = int((_bits(x) != _bits(now)).sum())
             if count:
@@ -156,7 +163,7 @@ class TrialRun:
                 "gradients", Status.NO_GRADIENT, "The output requires no grad: there is no backward to check.",
                 "Wrap the call in torch.autograd.Function with a backward."))
             return
-        missing = [self._plain(n) for n in names if n not in (facts.get("gradients") or []) and self._plain(n)
+        missing = [self.plain(n) for n in names if n not in (facts.get("gradients") or []) and self.plain(n)
                    in outcome.expected]
         if missing:
             outcome.problems.append(Problem("gradients", Status.NO_GRADIENT, f"Autograd gives no {', '.join(missing)}.",
@@ -213,7 +220,7 @@ class TrialRun:
             outcome.problems.append(Problem(about, found.status, found.headline, advice))
 
     def _allowed(self, case: Case, name: str) -> tuple[str, float]:
-        precision = _HALF.get(self.dtype) or ("ieee" if self.device == "cpu" or case.setting.layer is None else "tf32")
+        precision = _HALF.get(self.dtype) or ("ieee" if case.setting.layer is None else self.of_float32)
         workload = case.workload
         known = name in ("output", "grad_input", "grad_weight", "grad_bias")
         length = reduction_length(workload, name) if workload and known else _GENERIC_SUM
@@ -226,11 +233,13 @@ class TrialRun:
         return [fill(replace(case, shapes=(tuple(v.shape),), dtypes=(self.dtype,)), [], self.generator)[0] *
                 (1.0 if case.integers else _scale(v)) for v in drawn]
 
-    def _named(self, facts: dict[str, Any], results: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _named(self, facts: dict[str, Any], results: list[torch.Tensor], factors: dict[str, torch.Tensor] | None = None
+               ) -> dict[str, torch.Tensor]:
         there = [n for n in facts.get("gradients") or [] if n]
-        return {"output": results[0], **{self._plain(n): g for n, g in zip(there, results[1:], strict=True)}}
+        found = {"output": results[0], **{self.plain(n): g for n, g in zip(there, results[1:], strict=True)}}
+        return {n: v / factors[n] if factors else v for n, v in found.items()}
 
-    def _plain(self, name: str) -> str:
+    def plain(self, name: str) -> str:
         prefix = f"{self.attribute}." if self.attribute else ""
         return {"input 0": "grad_input", f"{prefix}weight": "grad_weight", f"{prefix}bias": "grad_bias"}.get(
             name, f"gradient of {name}")

@@ -1,4 +1,4 @@
-"""Computes in half precision and returns single."""
+"""Computes in bfloat16 and returns float32."""
 
 from torch import nn
 

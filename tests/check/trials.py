@@ -1,0 +1,34 @@
+"""Reference and candidate in processes of their own, as the judge has them, before any question is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from workbench.measure.check.cases import Case, setting_of
+from workbench.measure.check.party import Party
+from workbench.measure.check.process import ForeignProcess, Limits
+from workbench.measure.check.trialrun import TrialRun
+
+
+@contextmanager
+def trial_of(text: str, reference: str, scratch: Path, *, kind: type[ForeignProcess] = ForeignProcess
+             ) -> Iterator[tuple[TrialRun, Case]]:
+    """On the CPU, with the given case of float32."""
+    processes = [kind(name, device="cpu", limits=Limits(4 << 30), scratch=scratch) for name in ("reference", "candidate")]
+    parties = [Party(process, source, class_name=name, emulate=False) for process, source, name in
+               zip(processes, (reference, text), ("Model", "ModelNew"), strict=True)]
+    try:
+        facts = parties[0].load()
+        answer, inputs = processes[0].ask("given", {"seed": 1})
+        made, _ = processes[0].ask("make", {"module": "first", "seed": 1, "arguments": answer["arguments"],
+                                            "keywords": answer["keywords"]})
+        trial = TrialRun(*parties, device="cpu", dtype="float32", seed=20_011)
+        trial.given, trial.parameters = inputs, facts["parameters"]
+        trial.attribute = (made["structure"] or {}).get("attribute", "")
+        setting = setting_of(facts["parameters"], answer["arguments"], answer["keywords"], made["structure"])
+        yield trial, Case("the given size", setting, tuple(tuple(x.shape) for x in inputs), ("float32",) * len(inputs))
+    finally:
+        for process in processes:
+            process.close()
