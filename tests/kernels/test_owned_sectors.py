@@ -4,7 +4,6 @@ out: rows of even and odd length, several tiles and rows, results that begin any
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,14 +38,11 @@ DISJOINT = [
     ((2, 50), 96, 40, {"kernel": 3, "stride": 3}),                            # weights that do not fit beside the images
     ((3, 2, 45), 9, 17, {"kernel": (2, 1, 2), "stride": (2, 1, 3), "dilation": (1, 1, 2), "padding": (1, 0, 1)}),
 ]
-STREAMS = [*STRIPS[2:], *DISJOINT[:4], ((9, 2), 5, 7, {"kernel": 3}), ((20, 70), 3, 8, {"kernel": 3, "stride": (2, 1)})]
 # variant, config, layers, directions, dtypes
 RULES = {"strips": ("implicit_gemm_mma", {"OWNED": 32}, STRIPS, ("forward", "grad_input"), ("float32",)),
          "half strips": ("implicit_gemm_mma", {"OWNED": 32}, STRIPS[::4], ("forward",), ("float16",)),
          "disjoint": ("disjoint_mma", {"WARPS": 1}, DISJOINT, ("forward",), ("float32",)),
-         "two images": ("disjoint_mma", {"WARPS": 1, "IMAGES": 2}, DISJOINT[1::2], ("forward",), ("float32",)),
-         "streams": ("strided_streams", {"TILE": 64, "IMAGE": 64, "ROWS": 8, "PRODUCERS": 4, "STORERS": 4}, STREAMS,
-                     ("forward",), ("float32",))}
+         "two images": ("disjoint_mma", {"WARPS": 1, "IMAGES": 2}, DISJOINT[1::2], ("forward",), ("float32",))}
 
 
 def workload(size: tuple[int, ...], cin: int, cout: int, given: dict, dtype: str) -> Workload:
@@ -87,9 +83,7 @@ WHO = {"implicit_gemm_mma": [("common/strip_store.cuh", "if (stored) store_strip
                               "if (stored) store_strip(out + place[i], v[turn][i]);")],
        "disjoint_mma": [("forward/disjoint_mma.cu", "return *reinterpret_cast<const Pack<float, VECTOR>*>(row + w);",
                          "Pack<float, VECTOR> who = {};\nfor (float& one : who.value) one = float(chunk);\nreturn who;"),
-                        ("forward/disjoint_mma.cu", "same.value[e] = bias_of(m)", "same.value[e] = float(chunk)")],
-       "strided_streams": [("common/stream_roles.cuh", "__stcs(out_lane + 32 * (turn0 + i), v[i]);",
-                            "__stcs(out_lane + 32 * (turn0 + i), float(number * 128 + count));")]}
+                        ("forward/disjoint_mma.cu", "same.value[e] = bias_of(m)", "same.value[e] = float(chunk)")]}
 
 
 def broken_copy(folder: Path, *changes: tuple[str, str, str]) -> Path:
@@ -118,7 +112,7 @@ def shared_sectors(rule: str, folder: Path, *changes: tuple[str, str, str]) -> l
     return counts
 
 
-@pytest.mark.parametrize("rule", ["strips", "half strips", "disjoint", "streams"])
+@pytest.mark.parametrize("rule", ["strips", "half strips", "disjoint"])
 def test_no_sector_is_stored_by_two(rule: str, tmp_path: Path) -> None:
     counts = shared_sectors(rule, tmp_path)
     for count, (one, work) in zip(counts, candidates(rule), strict=True):
@@ -131,7 +125,6 @@ def test_no_sector_is_stored_by_two(rule: str, tmp_path: Path) -> None:
     ("strips", "common/strip_store.cuh", "alone = first <= 0 ||", "alone = first < 0 ||"),
     ("strips", "common/strip_store.cuh", "max(w - end + 1, 0)", "max(w - end + 2, 0)"),
     ("disjoint", "forward/disjoint_mma.cu", "from = chunk == 0 ? 0 : sector(origin)", "from = sector(origin + 8)"),
-    ("streams", "common/stream_roles.cuh", "walk.first_cell > 0 ? begin + (-behind & 7)", "walk.first_cell > 0 ? begin + 8"),
 ])
 def test_a_broken_rule_is_caught(rule: str, file: str, old: str, new: str, tmp_path: Path) -> None:
     root = broken_copy(tmp_path, (file, old, new))
@@ -142,38 +135,7 @@ def test_a_broken_rule_is_caught(rule: str, file: str, old: str, new: str, tmp_p
 @pytest.mark.parametrize(("rule", "file", "old", "new"), [
     ("strips", "common/strip_block.cuh", "a.overlap = unit == C::SECTOR ? 0 : C::OVERLAP;", "a.overlap = 0;"),
     ("disjoint", "forward/disjoint_mma.cu", "from = chunk == 0 ? 0 : sector(origin)", "from = chunk == 0 ? 0 : origin"),
-    ("streams", "common/stream_roles.cuh", "walk.first_cell > 0 ? begin + (-behind & 7)", "walk.first_cell > 0 ? begin"),
 ])
 def test_without_the_rule_sectors_are_shared(rule: str, file: str, old: str, new: str, tmp_path: Path) -> None:
     """So the count above finds them."""
     assert sum(count > 0 for count in shared_sectors(rule, tmp_path, (file, old, new))) >= 3
-
-
-def crossings(folder: Path, *changes: tuple[str, str, str]) -> list[int]:
-    """How many sectors that lie across two rows of one plane were stored in parts, by layer of "streams"."""
-    root = broken_copy(folder, *WHO["strided_streams"], *changes)
-    library, made = build("streams", folder / "build", root)
-    counts = []
-    for one, work in made:
-        cells = -(-work.output_shape[-1] // one.layer.stride[-1]) + 1
-        if len(work.input_size) < 2 or cells > 64 or work.output_shape[-2] > 8:
-            continue  # several walks meet there
-        stored: dict[str, torch.Tensor] = {}
-        assert run(library, one, replace(work, batch=4), take=stored).status == "OK"  # so many that walks need not be short
-        (result,) = stored.values()
-        planes = result.flatten(0, -3).flatten(1)
-        for plane in planes:
-            begin = plane.data_ptr() % 32 // 4
-            at = torch.arange(begin, begin + plane.numel())
-            counts.append(int(((plane[1:] != plane[:-1]) & (at[1:] % 8 != 0)).sum()))
-    return counts
-
-
-def test_rows_of_a_walk_leave_as_one_stream(tmp_path: Path) -> None:
-    counts = crossings(tmp_path)
-    assert counts and not any(counts)
-
-
-def test_without_carrying_rows_share_sectors(tmp_path: Path) -> None:
-    changes = [("common/stream_roles.cuh", "const bool goes_on = !last ||", "const bool goes_on = !last || row < 0 &&")]
-    assert any(crossings(tmp_path, *changes))
