@@ -25,7 +25,7 @@ app: $(READY)
 	$(PY) -m streamlit run app.py --server.port $(PORT)
 
 test: $(TEST_READY)
-	$(PY) -m pytest tests --ignore=tests/gpu -n 2 --dist loadgroup $(ARGS)
+	$(PY) -m pytest tests --ignore=tests/gpu -n 3 --dist loadgroup $(ARGS)
 
 check: $(TEST_READY)
 	$(PY) -m ruff check .
