@@ -117,6 +117,7 @@ def talking_compiler(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.mark.alone
 def test_a_line_of_the_compiler_is_on_the_page_within_2_s(talking_compiler, page, serving, tmp_path):
     forward_only(page)
     page.get_by_role("button", name="Run 3").click()
