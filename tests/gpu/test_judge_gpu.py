@@ -22,6 +22,7 @@ from workbench.core.variants import discover, find
 from workbench.drive.worker_process import WorkerProcess, WorkerTimeout
 from workbench.measure import device, timing
 from workbench.measure.build import build
+from workbench.measure.ways import ladder
 
 # kernel -> status on a GPU, and words of its headline; a race or a divergent barrier may go unnoticed there
 STATUS = {
@@ -187,7 +188,7 @@ def test_baselines_name_their_precision(worker: WorkerProcess, folder: Path, num
         assert b["precision"] in ("ieee", "tf32")
     # Allowed to use TF32, cuDNN's benchmark takes what is fastest: for #81 forward that is an fp32 kernel.
     assert found["grad_input", "eager, TF32 on"]["precision"] == "tf32"
-    assert len(found) == 6
+    assert len(found) == len(DIRECTIONS) * len(ladder("quick", workload, "cuda:0"))
 
 
 def test_medians_agree_with_triton(gpu: dict[str, Any]) -> None:
