@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from workbench.core.answers import Answer, CheckReport
 from workbench.core.presets import preset
-from workbench.drive.check import CheckRequest, check, workload_reference
+from workbench.drive.check import CheckRequest, check, judge_process, workload_reference
+from workbench.drive.worker_process import WorkerProcess
 
 from .models import REFERENCE
 
 BAD_MODELS = Path(__file__).resolve().parents[1] / "bad_models"
 
 
+@pytest.fixture(scope="session")
+def judge() -> Iterator[Callable[[], WorkerProcess]]:
+    """The judge for the environment as it is now: a process keeps the one in which it was started."""
+    there: dict[frozenset[tuple[str, str]], WorkerProcess] = {}
+    with ExitStack() as stack:
+        def one() -> WorkerProcess:
+            now = frozenset((k, v) for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST")
+            if now not in there:
+                there[now] = stack.enter_context(judge_process())
+            return there[now]
+        yield one
+
+
 @pytest.fixture
-def checked() -> Callable[..., CheckReport]:
+def checked(judge: Callable[[], WorkerProcess]) -> Callable[..., CheckReport]:
     def run(text: str, *, like: str = "", reference: str = REFERENCE, **options) -> CheckReport:
         name = "problem.py"
         if like:
             reference, name = workload_reference(preset(like).workload("small"))
             options = {"size": "small"} | options
         options = {"device": "cpu", "time": False, "nvcc": False, "memory_gib": 4.0, "call_s": 20.0} | options
-        return check(CheckRequest(text, reference, reference_name=name, **options))
+        return check(CheckRequest(text, reference, reference_name=name, **options), judge=judge())
     return run
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
+from workbench.core.confinement import VARIABLE
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import preset
 from workbench.drive import check_times
 from workbench.drive.check import CheckRequest, check, workload_reference
 from workbench.drive.check_text import report_text
+from workbench.drive.selftest import RED_TEAM
 from workbench.measure.check import host_calls, host_ways
 from workbench.measure.check.ladder import LADDER
 
 from . import models
+from .models import REFERENCE
 
 STRIDE_1 = Workload(ConvTranspose(2, 6, 4, 3, padding=1, groups=2), 2, (9, 8))
 H200 = {"name": "NVIDIA H200", "l2_bytes": 50 << 20}
@@ -30,7 +35,7 @@ def found(ours_ms: float, precision: str, *baselines: tuple[str, float, str]) ->
         return [ms * (1 + 1e-4 * (i % 3)) for i in range(12)]
 
     return {"ours": timing(ours_ms), "samples": samples(ours_ms), "bounds": [], "precision": precision, "calls": 9,
-            "checked": 3, "throttled": 0, "left_out": [], "baselines": [
+            "checked": 3, "throttled": 0, "left_out": [], "alone": [], "baselines": [
                 {"name": LADDER[key].name, "key": key, "timing": timing(ms), "samples": samples(ms), "bounds": [],
                  "precision": p, "kernels": [f"{key}_kernel"], "drop_in": LADDER[key].drop_in,
                  "why_not": "" if LADDER[key].drop_in else "another memory format"} for key, ms, p in baselines]}
@@ -101,6 +106,24 @@ def test_what_may_have_been_waiting_is_said_and_is_no_victory() -> None:
     assert busy["notes"] == ["Other work kept the cores busy: of a call's time 58 % may be waiting for one."]
 
 
+@pytest.mark.parametrize(("key", "precision", "ms", "against", "verdict"), [
+    ("default", "tf32", 0.9, "eager, without the file's process", "UNSURE"),
+    ("default", "tf32", 1.5, "eager, without the file's process", "FASTER"),
+    ("default", "tf32", 1.95, "eager", "FASTER"),
+    ("default", "tf32", 2.5, "eager", "FASTER"),
+    ("benchmark", "tf32", 0.9, "eager, cudnn.benchmark, without the file's process", "UNSURE"),
+    ("benchmark", "fp16", 0.9, "eager", "FASTER")],
+    ids=["no victory is left", "a smaller one", "a later moment", "slower alone", "had no memory", "another class"])
+def test_pytorch_without_the_files_process_counts_where_it_is_faster(key: str, precision: str, ms: float, against: str,
+                                                                     verdict: str) -> None:
+    one = found(1.0, "tf32", ("default", 2.0, "tf32"))
+    one["alone"] = [{"key": key, "name": LADDER[key].name, "precision": precision, "samples": [ms] * 8}]
+    times = check_times.timed(one, "forward", KB81, H200)
+    assert (times["against"], times["verdict"]) == (against, verdict)
+    assert times["ratio"] == pytest.approx(2.0 if against == "eager" else ms, rel=1e-3)
+    assert any("PyTorch is slower while" in note for note in times["notes"]) == ("without" in against)
+
+
 def test_clocks_that_were_held_down_are_said() -> None:
     throttled = {**found(1.0, "tf32", ("default", 2.0, "tf32")), "throttled": 3}
     left_out = {**throttled, "ours": {**throttled["ours"], "dropped": 3}}
@@ -116,23 +139,24 @@ def test_every_way_computes_what_the_module_computes(key: str, direction: str) -
     module = nn.ConvTranspose2d(layer.in_channels, layer.out_channels, layer.kernel_size, padding=layer.padding,
                                 groups=layer.groups)
     x = torch.randn(STRIDE_1.input_shape)
-    sets = [[torch.randn(STRIDE_1.input_shape if direction == "forward" else STRIDE_1.output_shape)] for _ in range(2)]
+    inputs = [torch.randn(STRIDE_1.input_shape if direction == "forward" else STRIDE_1.output_shape)]
+    values = inputs[0].clone()
     fixed = [] if direction == "forward" else [x]
-    expected = host_ways.bind(LADDER["default"], module, direction, fixed, [[s.clone() for s in one] for one in sets])
-    bound = host_ways.bind(LADDER[key], module, direction, fixed, sets)
-    place = torch.tensor([[137]])
-    for one in (expected, bound):  # a value that is changed as between two timed calls
-        flat = one.sets[1][0].detach().as_strided((x.numel() if direction == "forward" else sets[1][0].numel(),), (1,))
-        flat.index_copy_(0, host_calls._in_memory(place, one.sets[1][0])[0], torch.tensor([5.0]))
-    for number in (0, 1, 0):
-        for got, want in zip(bound.results(number), expected.results(number), strict=True):
+    expected = host_ways.bind(LADDER["default"], module, direction, fixed, [t.clone() for t in inputs])
+    bound = host_ways.bind(LADDER[key], module, direction, fixed, inputs)
+    factors = torch.randn(values.numel() + 24)
+    for begin in (0, 24, 8):  # other values each time, as in timed calls
+        for one in (expected, bound):
+            host_calls.timed_input(values, factors, begin, one.inputs[0].detach())
+        for got, want in zip(bound.results(), expected.results(), strict=True):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
-def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why() -> None:
+def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why(judge) -> None:
     reference, name = workload_reference(STRIDE_1)
     text = reference.replace("class Model(", "class ModelNew(")
-    report = check(CheckRequest(text, reference, "cpu", reference_name=name, effort="quick", nvcc=False, memory_gib=4.0))
+    report = check(CheckRequest(text, reference, "cpu", reference_name=name, effort="quick", nvcc=False, memory_gib=4.0),
+                   judge=judge())
     assert not report.failed
     for times in report.times.values():
         assert {b["name"] for b in times["baselines"]} == {
@@ -150,11 +174,11 @@ def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why() -> None:
     assert "module_ms: " in report.evidence
 
 
-def test_a_reference_in_float64_is_timed_in_both_directions() -> None:
+def test_a_reference_in_float64_is_timed_in_both_directions(judge) -> None:
     """Its truth is computed in the precision that is timed, beside the backward's graph."""
     reference = models.LAYER.replace("torch.rand(2, 3, 9)", "torch.rand(2, 3, 9, dtype=torch.float64)")
     text = reference.replace("class Model(", "class ModelNew(")
-    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0))
+    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
     assert not report.failed and set(report.times) == {"forward", "backward"}, report.question("times").seen
     assert {t["precision"] for t in report.times.values()} == {"fp64"}
 
@@ -175,8 +199,65 @@ class ModelNew(nn.ConvTranspose2d):
 
 
 @pytest.mark.parametrize("where", ["run", "nowhere"])
-def test_what_is_timed_is_as_exact_as_what_is_not(where: str) -> None:
+def test_what_is_timed_is_as_exact_as_what_is_not(where: str, judge) -> None:
     reference, name = workload_reference(STRIDE_1)
     report = check(CheckRequest(LESS_WHEN_TIMED.format(where=where), reference, "cpu", reference_name=name, effort="quick",
-                                nvcc=False, memory_gib=4.0))
+                                nvcc=False, memory_gib=4.0), judge=judge())
     assert [(q.key, q.status) for q in report.failed] == ([("times", "MISMATCH")] if where == "run" else [])
+
+
+SLOW_WHERE_IT_IS_HELD = """
+import fcntl
+import time
+
+def wanted():
+    with open({path!r}) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep({seconds})
+""" + REFERENCE.replace("return torch.relu", "wanted()\n        return torch.relu").replace("(4, 8)", "(256, 512)").replace(
+    "[8]", "[512]")
+HOLDS = """
+held = open({path!r}, "a")
+fcntl.flock(held, fcntl.LOCK_EX)
+"""
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_what_a_stopped_file_still_holds_makes_no_victory(holds: bool, judge, tmp_path: Path,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock stands for the GPU's memory: who holds it is stopped while PyTorch is timed, and holds it all the same."""
+    monkeypatch.setenv(VARIABLE, "none")
+    path = str(tmp_path / "wanted")
+    Path(path).touch()
+    reference = SLOW_WHERE_IT_IS_HELD.format(path=path, seconds=0.02)
+    text = SLOW_WHERE_IT_IS_HELD.format(path=path, seconds=0).replace("class Model(", "class ModelNew(")
+    text += HOLDS.format(path=path) if holds else ""
+    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
+    times = report.times["forward"]
+    beside = next(b for b in times["baselines"] if b["name"] == "eager")
+    assert not report.failed and (beside["median_ms"] > 20) == holds
+    assert (times["against"] == "eager, without the file's process") == holds
+    assert any("PyTorch is slower while" in note for note in times["notes"]) == holds
+    assert not holds or times["verdict"] != "FASTER" and times["ratio"] < 3
+
+
+def test_an_answer_mended_from_the_last_one_is_no_victory(judge) -> None:
+    """Of a layer that takes PyTorch some ms; when each call's input had eight new elements, this was three times as fast."""
+    reference = """
+import torch
+from torch import nn
+
+class Model(nn.ConvTranspose2d):
+    pass
+
+def get_inputs():
+    return [torch.randn(4, 64, 32, 32)]
+
+def get_init_inputs():
+    return [64, 64, 5, 2, 2]
+"""
+    text = (RED_TEAM / "modules/mends_last_answer.py").read_text(encoding="utf-8")
+    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
+    assert not report.failed and report.times["forward"]["verdict"] in ("SLOWER", "SAME", "UNSURE"), report.speed

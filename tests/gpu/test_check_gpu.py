@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -60,3 +64,16 @@ def test_a_right_module_passes_and_is_timed_against_the_whole_ladder() -> None:
 def test_what_only_a_gpu_shows(forward: str, key: str, answer: Answer, words: str) -> None:
     question = checked(forward).question(key)
     assert question.answer is answer and words in question.seen, question
+
+
+def test_a_faster_module_stays_faster_when_its_process_is_gone(tmp_path: Path) -> None:
+    """PyTorch's best ways are timed once more without the file; they take what they took beside it."""
+    exported = tmp_path / "model_new.py"
+    subprocess.run([sys.executable, "-m", "workbench", "export", "--best", "--preset", "kb81", "--precision", "tf32", "--out",
+                    str(exported)], check=True)
+    reference, name = workload_reference(preset("kb81").workload("full"))
+    report = check(CheckRequest(exported.read_text(), reference, "cuda:0", reference_name=name, size="full", effort="quick"))
+    print(report_text(report))
+    assert not report.failed and report.times["forward"]["verdict"] == "FASTER" and report.times["forward"]["ratio"] > 2
+    for times in report.times.values():
+        assert not any("PyTorch is slower while" in note for note in times["notes"])

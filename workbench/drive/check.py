@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -120,14 +119,26 @@ class Check:
         self.text = text
 
 
+@contextlib.contextmanager
+def judge_process() -> Iterator[WorkerProcess]:
+    """The judge of any number of checks, one after the other: who has many saves an import of torch each. What is foreign
+    runs in processes of each check's own."""
+    with tempfile.TemporaryDirectory(prefix="kernel-workbench-", ignore_cleanup_errors=True) as folder:
+        worker = WorkerProcess("measure", log_path=Path(folder) / "judge.log")
+        try:
+            yield worker
+        finally:
+            worker.close()
+
+
 def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text: None,
-          stopped: threading.Event | None = None, device_held: bool = False) -> CheckReport:
-    """Judge the file and wait for the report. `device_held`: the caller holds the device's lock itself.
+          stopped: threading.Event | None = None, device_held: bool = False, judge: WorkerProcess | None = None
+          ) -> CheckReport:
+    """Judge the file and wait for the report. `device_held`: the caller holds the device's lock itself. `judge`: one of
+    `judge_process` that does nothing else meanwhile; by default one of its own.
 
     Raises `BadRequest` when the reference itself does not run.
     """
-    folder = Path(tempfile.mkdtemp(prefix="kernel-workbench-"))
-    worker = WorkerProcess("measure", log_path=folder / "judge.log")
     order = {"text": request.text, "class_name": request.class_name, "reference": request.reference,
              "device": request.device, "seed": request.seed, "memory_bytes": int(request.memory_gib * 2**30),
              "call_s": request.call_s, "build_s": request.build_s, "time": request.time, "nvcc": request.nvcc,
@@ -137,7 +148,8 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
         on_text(str(event.get("text", "")))
 
     try:
-        with contextlib.nullcontext() if device_held else held(request.device, on_text, stopped):
+        with (contextlib.nullcontext() if device_held else held(request.device, on_text, stopped),
+              contextlib.nullcontext(judge) if judge else judge_process() as worker):
             result = worker.call("check", order, limit_s=request.limit_s, on_event=on_event, stop=stopped)
     except WorkerFailed as error:
         if error.bad_request:
@@ -147,9 +159,6 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
         result = {"questions": [vars(Question("values", "Right values at the given size?", Answer.FAILED,
                                               f"The judge itself was ended: {error}", "Use a smaller size, or raise the "
                                               "limits.", "WORKER_DIED"))], "confined": {"why": "not known"}}
-    finally:
-        worker.close()
-        shutil.rmtree(folder, ignore_errors=True)
     return _report(request, result)
 
 

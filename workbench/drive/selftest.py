@@ -10,9 +10,11 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from ..core.answers import Answer
@@ -23,13 +25,14 @@ from ..core.layer import FORWARD, ConvTranspose, Workload
 from ..core.trial import Status
 from ..core.variants import TEMPLATES, find
 from ..core.verdict import FASTER
-from .check import CheckRequest, check, workload_reference
+from .check import CheckRequest, check, judge_process, workload_reference
 from .daemon_threads import DaemonThreads
 from .device_lock import held
 from .devices import resolve_device
 from .run import RunRequest
 from .runner import Runner
 from .session import TRIALS, Session
+from .worker_process import WorkerProcess
 
 RED_TEAM = Path(__file__).resolve().parents[1] / "red_team"
 BAD_KERNELS = TEMPLATES.parent / "tests" / "bad_kernels"
@@ -113,18 +116,19 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
         results.append(result)
         on_result(result)
 
-    with _prepared() as (root, session), _runner(runner) as one:
+    with _prepared() as (root, session), _runner(runner) as kernels:
         for name, group in _GROUPS.items():  # hangs come last: each costs its whole limit
             here = [a for a in wanted if a.kind in ("kernel", "control") and a.group == name]
-            _run_kernels(one, session, device, here, group, root, report)
-        with held(device):
+            _run_kernels(kernels, session, device, here, group, root, report)
+        with held(device), _judges(_AT_ONCE[kind]) as judges:
             modules = [a for a in wanted if a.kind == "module"]
             timed = [a for a in modules if _attacks_the_clock(a, kind)]
+            one = partial(_run_module, device=device, session=session, judges=judges)
             with DaemonThreads(_AT_ONCE[kind]) as pool:
-                for result in pool.map(lambda a: _run_module(a, device, session), [a for a in modules if a not in timed]):
+                for result in pool.map(one, [a for a in modules if a not in timed]):
                     report(result)
             for attack in timed:  # nothing else runs beside it
-                report(_run_module(attack, device, session))
+                report(one(attack))
     if whole:
         keep(results, device)
     return results
@@ -178,7 +182,7 @@ def _run_kernels(runner: Runner, session: Session, device: str, wanted: Sequence
                       trial.headline if trial else run.message, caught))
 
 
-def _run_module(attack: Attack, device: str, session: Session) -> Result:
+def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQueue[WorkerProcess]) -> Result:
     """Through `check`. Caught: the expected status is among the failures, and no trial of the session has changed; for
     OK, nothing failed and no time was taken for a victory."""
     before = (session.path / TRIALS).read_bytes()
@@ -186,9 +190,13 @@ def _run_module(attack: Attack, device: str, session: Session) -> Result:
     text = (RED_TEAM / "modules" / f"{attack.name}.py").read_text(encoding="utf-8")
     kind = "cpu" if device == "cpu" else "cuda"
     expected = attack.expected[kind]
-    report = check(CheckRequest(text, reference, device, name=attack.name, reference_name=name, effort="quick", nvcc=False,
-                                call_s=_GROUPS[attack.group].run_timeout_s, time=_attacks_the_clock(attack, kind)),
-                   device_held=True)
+    request = CheckRequest(text, reference, device, name=attack.name, reference_name=name, effort="quick", nvcc=False,
+                           call_s=_GROUPS[attack.group].run_timeout_s, time=_attacks_the_clock(attack, kind))
+    judge = judges.get()
+    try:
+        report = check(request, device_held=True, judge=judge)
+    finally:
+        judges.put(judge)
     failed = [q for q in report.questions if q.answer is Answer.FAILED
               or q.answer is Answer.WARNED and q.status == expected]  # PyTorch itself need not give the same bits twice
     first = next((q for q in failed if q.status == expected), failed[0] if failed else None)
@@ -222,6 +230,16 @@ def _prepared() -> Iterator[tuple[Path, Session]]:
         for fixtures in (BAD_KERNELS, RED_TEAM / "kernels"):
             shutil.copytree(fixtures, root, dirs_exist_ok=True)
         yield root, Session.create(Path(folder) / "sessions", "selftest")
+
+
+@contextmanager
+def _judges(count: int) -> Iterator[SimpleQueue[WorkerProcess]]:
+    """Those that have nothing to do just now."""
+    free: SimpleQueue[WorkerProcess] = SimpleQueue()
+    with ExitStack() as stack:
+        for _ in range(count):
+            free.put(stack.enter_context(judge_process()))
+        yield free
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from ...core.layer import FORWARD
 from ..baselines import kernels
 from ..module_cases import laid_out
 from ..ways import Unavailable, Way
@@ -156,15 +155,16 @@ class Batches:
 
     def prepare(self, module: torch.nn.Module, request: dict[str, Any], tensors: list[torch.Tensor]
                 , device: str) -> Message:
-        """Several sets of inputs (forward), or inputs and several grad_outputs (backward)."""
-        self.module, self.direction, count = module, request["direction"], request["inputs"]
-        there = [t.to(device) for t in tensors]
-        self.fixed = [] if self.direction == FORWARD else there[:count]
-        self.plain = [there[i:i + count] for i in range(0, len(there), count)] if self.direction == FORWARD else \
-            [[t] for t in there[count:]]
+        """In this order: "fixed" inputs (of a backward), a row of factors for each of "inputs" tensors, and several sets of
+        those: inputs, or one grad_output."""
+        self.module, self.direction = module, request["direction"]
+        there, fixed, size = [t.to(device) for t in tensors], request["fixed"], request["inputs"]
+        self.fixed, self.factors, sets = there[:fixed], there[fixed:fixed + size], there[fixed + size:]
+        self.sets = [sets[i:i + size] for i in range(0, len(sets), size)]
+        self.plain = [x.clone() for x in self.sets[0]]
         plain = host_ways.bind(Way("eager"), module, self.direction, self.fixed, self.plain)
         self.bound = {"": plain}
-        self.dummy = [r.detach() for r in plain.results(0)]
+        self.dummy = [r.detach() for r in plain.results()]
         _wait(device)
         return {"bytes": sum(t.numel() * t.itemsize for t in self.dummy), "kinds": _kinds(self.dummy)}, []
 
@@ -176,19 +176,19 @@ class Batches:
             with host_ways.as_set(way):
                 bound = host_ways.bind(way, self.module, self.direction, self.fixed, self.plain)
                 for _ in range(3):
-                    found = [r.detach() for r in bound.results(0)]
+                    found = [r.detach() for r in bound.results()]
                 _wait(self.device)
-                names = kernels(lambda: bound.results(0), self.device) if request.get("profile") else []
+                names = kernels(bound.results, self.device) if request.get("profile") else []
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
-            return {"left_out": f"it needs more memory than {self.device} has left"}, []
+            return {"left_out": f"it needs more memory than {self.device} has left", "starved": True}, []
         except Unavailable as error:
             return {"left_out": str(error)}, []
         except (RuntimeError, NotImplementedError) as error:  # what compiles or captures only when it is called
             return {"left_out": f"it gave up: {(str(error).strip().splitlines() or ['?'])[0][:160]}"}, []
         self.bound[request["way"]] = bound
         strides = [_strides(r) for r in found] if way.kind == "channels_last" else None
-        return {"kinds": _kinds(found), "strides": strides, "own_sets": bound.sets is not self.plain, "kernels": names}, []
+        return {"kinds": _kinds(found), "strides": strides, "kernels": names}, []
 
     def drop_ways(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
         """Before the next direction: their memory is wanted."""
@@ -198,18 +198,16 @@ class Batches:
         return {}, []
 
     def run(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
-        """Calls in order: change a few values of the input as told, call, put the results into the next slot."""
+        """Calls in order: make the input that is told, call, put the results into the next slot."""
         key = request.get("way") or ""
         bound = self.bound[key]
         own_format = key and LADDER[key].kind == "channels_last"
-        shape = bound.sets[0][0]
-        places, values = (t.to(self.device) for t in (_in_memory(tensors[0], shape), tensors[1]))
-        flat = [one[0].detach().as_strided((shape.numel(),), (1,)) for one in bound.sets]
         with host_ways.as_set(LADDER.get(key)):
-            for number, chosen in enumerate(request["sets"]):
-                flat[chosen].index_copy_(0, places[number], values[number])
+            for number, (which, begin) in enumerate(request["order"]):
+                for x, factors, into in zip(self.sets[which], self.factors, bound.inputs, strict=True):
+                    timed_input(x, factors, begin, into.detach())
                 start = number * request["stride"]
-                for result in self.dummy if request.get("only_copy") else bound.results(chosen):
+                for result in self.dummy if request.get("only_copy") else bound.results():
                     size = result.numel() * result.itemsize
                     room = self.slots[start:start + size].view(result.dtype).view(result.shape)
                     if own_format:  # as it lies: what is not to be counted is the other order
@@ -232,11 +230,11 @@ def _strides(result: torch.Tensor) -> tuple[int, ...]:
     return torch.empty(result.shape, device="meta").stride()
 
 
-def _in_memory(places: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Indices into the contiguous order, as offsets into the memory of a dense tensor that may be laid out otherwise."""
-    if like.is_contiguous():
-        return places
-    return sum(index * step for index, step in zip(torch.unravel_index(places, like.shape), like.stride(), strict=True))
+def timed_input(x: torch.Tensor, factors: torch.Tensor, begin: int, into: torch.Tensor | None = None) -> torch.Tensor:
+    """x times the factors from `begin` on. One rounding, so judge and process get the same bits wherever they compute it."""
+    if not x.is_floating_point():
+        return x if into is None else into.copy_(x)
+    return torch.mul(x, factors[begin:begin + x.numel()].view(x.shape), out=into)
 
 
 def _synchronize() -> None:

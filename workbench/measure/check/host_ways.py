@@ -19,30 +19,30 @@ Forward = Callable[..., torch.Tensor]
 
 @dataclass
 class Bound:
-    """`sets`: inputs (forward) or one grad_output each (backward); `results(i)` computes from set i."""
+    """`inputs`, or one grad_output (backward), whose values may be changed; `results()` computes from them."""
 
-    sets: list[list[torch.Tensor]]
-    results: Callable[[int], Sequence[torch.Tensor]]
+    inputs: list[torch.Tensor]
+    results: Callable[[], Sequence[torch.Tensor]]
 
 
 def bind(way: Way, module: torch.nn.Module, direction: str, fixed: list[torch.Tensor],
-         sets: list[list[torch.Tensor]]) -> Bound:
-    """`fixed`: the inputs of a backward, whose sets are grad_outputs. Raises `Unavailable`."""
-    xs = [x.detach().requires_grad_(x.is_floating_point()) for x in (fixed or sets[0])]
+         inputs: list[torch.Tensor]) -> Bound:
+    """`fixed`: the inputs of a backward, whose `inputs` are its grad_output. Raises `Unavailable`."""
+    xs = [x.detach().requires_grad_(x.is_floating_point()) for x in (fixed or inputs)]
     module = module if way.kind in ("eager", "flipped") else copy.deepcopy(module)
     if way.kind in ("channels_last", "converted"):
         module = module.to(memory_format=torch.channels_last if any(x.dim() == 4 for x in xs) else torch.channels_last_3d)
     if way.kind == "channels_last":
         xs = [channels_last(x).detach().requires_grad_(x.requires_grad) for x in xs]
-        sets = [[channels_last(x.detach()).clone(memory_format=torch.preserve_format) for x in one] for one in sets]
+        inputs = [channels_last(x.detach()).clone(memory_format=torch.preserve_format) for x in inputs]
     forward = _forward(way.kind, module, xs)
     if direction == FORWARD:
-        for x in (x for one in sets for x in one):
+        for x in inputs:
             x.requires_grad_(x.is_floating_point())
-        return Bound(sets, lambda i: (forward(*sets[i]),))
+        return Bound(inputs, lambda: (forward(*inputs),))
     output = forward(*xs)
     wanted = [x for x in xs if x.requires_grad] + list(module.parameters())
-    return Bound(sets, lambda i: torch.autograd.grad(output, wanted, sets[i][0], retain_graph=True))
+    return Bound(inputs, lambda: torch.autograd.grad(output, wanted, inputs[0], retain_graph=True))
 
 
 @contextmanager

@@ -56,6 +56,8 @@ def check(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         benchmark.close()
         left = kill_orphans()
         shutil.rmtree(scratch, ignore_errors=True)
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # the processes of the next check need that memory
     if left:
         found["questions"].append(vars(Question(
             "processes", "Leaves nothing running?", Answer.WARNED, f"No. {left} processes of its own had left their group "

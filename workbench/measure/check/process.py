@@ -271,6 +271,12 @@ class ForeignProcess:
             self._line = None
 
 
+def kill_strays() -> None:
+    """End what has left its parents and belongs to no open process: of those that were open, the candidate alone starts any."""
+    for pid in confine.descendants(os.getpid(), without=_open):
+        _kill(pid)
+
+
 def kill_orphans() -> int:
     """End descendants of this process, when no `ForeignProcess` is open: they left their group. How many."""
     lost = confine.descendants(os.getpid())

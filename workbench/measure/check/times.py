@@ -1,12 +1,14 @@
 """module_ms of a candidate that the judge's process never meets: batches of calls, answered into the judge's memory.
 
-For each batch the judge draws, for every call, which input is used and new values for some of its elements, and sends
-them with the request: no answer can be ready before. The process copies each result into the next slot of memory that
-belongs to the judge (shared memory; on a GPU an allocation opened through CUDA IPC) and says done. The judge stops its
-clock and reads slots of calls it chooses only now: a result that is still being computed, left out, or taken from an
-earlier call is not what float64 says, and then no time is told. The same batch with a finished result instead of the
-call, run by the reference's process, is what request, change and copy cost; it is subtracted from both. Whoever's turn it is
-not is stopped, with every process it has started, so that nothing of the one runs beside the other.
+For each batch the judge draws, for every call, what its input is: one of a few sets times a strip of a long row of factors.
+Every element is another one than in the call before, so no answer can be ready, or be mended from an earlier one. The process
+copies each result into the next slot of memory that belongs to the judge (shared memory; on a GPU an allocation opened through
+CUDA IPC) and says done. The judge stops its clock and reads slots of calls it chooses only now: a result that is still being
+computed, left out, or taken from an earlier call is not what float64 says, and then no time is told. The same batch with a
+finished result instead of the call, run by the reference's process, is what request, input and copy cost; it is subtracted from
+both. Whoever's turn it is not is stopped, with every process it has started, so that nothing of the one runs beside the other.
+What a stopped process still holds (memory that cuDNN wants) or has left on the device may slow PyTorch down all the same: where
+PyTorch was slower, its best ways are timed once more when the candidate's process is gone.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ from . import waiting
 from .cases import Case, fill
 from .distance import distance
 from .hold import StillRunning
+from .host_calls import timed_input
 from .ladder import LADDER, NOT_DROP_IN, why_left_out
 from .party import Party
-from .process import Ended, Raised
+from .process import Ended, Raised, kill_strays
 from .trialrun import TrialRun
 from .waiting import Took
 
@@ -42,7 +45,7 @@ _BATCH_S = {"cpu": 0.05, "cuda": 0.03}
 _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
 _LARGE_BYTES = 1 << 30          # of one set: from there on two have to do
-_CHANGED = 8                    # elements of the input that are new in each call
+_STRIPS, _STEP = 1 << 17, 8     # of factors; each begins so many elements after the last, so that reads stay aligned
 _CHECKED = 3                    # batches of the candidate of which one call is compared
 _SLOT_SHARE = 0.2               # of free memory
 _MOST_SLOT_BYTES = {"cpu": 1 << 29, "cuda": 24 << 30}
@@ -52,14 +55,16 @@ _PRECISION = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _NOT_AGAIN = "Called again, at the moment of timing, it does not give what it gave when it was checked."
 _SEED_OF_TRUTH = 43            # of a draw that the state replaces; another than that of the module that is timed
 _CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
+_ALONE_TURNS = 8
 
 
 def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: Callable[[dict[str, Any]], None],
             benchmark: Party | None = None, errors: dict[str, dict[str, Any]] | None = None, factor: float = 1.0
             ) -> dict[str, Any]:
     """{"forward": {...}, "backward": {...}} with "ours", "precision", "samples", "bounds", "baselines" (each name, key, timing,
-    samples, bounds, precision, kernels, drop_in, why_not) and "left_out"; or "problem", "why_not". "bounds", on the CPU: of
-    each sample the least and the most that it can have been without others on the cores.
+    samples, bounds, precision, kernels, drop_in, why_not), "alone" and "left_out"; or "problem", "why_not". "bounds", on the
+    CPU: of each sample the least and the most that it can have been without others on the cores. "alone": ways (key, precision,
+    samples) that the candidate seems to beat, when its process is gone.
 
     `benchmark`: the reference in another process, for the ways with cudnn.benchmark. `errors`: what the check allowed each
     result of this case ("allowed", relative L2). `factor`: of all values that are drawn for the timed calls."""
@@ -83,10 +88,36 @@ def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: C
             return {"why_not": f"Not timed: {error}."}
         except OSError as error:
             return {"why_not": f"Not timed: memory cannot be shared here ({error})."}
+    _without_the_candidate(trial, benches, found, emit)
     emit({"phase": "time", "text": "naming the library kernels"})
     for direction, bench in benches.items():  # last of all: a profiler may slow down the process for good
         bench.name_kernels(found[direction]["baselines"])
     return found
+
+
+def _without_the_candidate(trial: TrialRun, benches: dict[str, _Bench], found: dict[str, Any],
+                           emit: Callable[[dict[str, Any]], None]) -> None:
+    """Fill in "alone"."""
+    doubted = {direction: keys for direction, one in found.items() if (keys := _doubted(one))}
+    if not doubted:
+        return
+    trial.candidate.process.close()
+    kill_strays()
+    for direction, keys in doubted.items():
+        emit({"phase": "time", "text": f"{direction}: PyTorch once more, without the file's process"})
+        found[direction]["alone"] = [one for key in keys if (one := benches[direction].alone(key, found[direction]["calls"]))]
+
+
+def _doubted(found: dict[str, Any]) -> list[str]:
+    """Drop-in ways of PyTorch that the candidate seems to beat: the fastest of each precision, and any that had no memory. What
+    takes a compiler's time is not repeated."""
+    fastest: dict[str, dict[str, Any]] = {}
+    for one in sorted(found["baselines"], key=lambda b: b["timing"]["median_ms"], reverse=True):
+        if one["drop_in"] and LADDER[one["key"]].kind != "compiled":
+            fastest[one["precision"]] = one
+    beaten = [b["key"] for b in fastest.values() if found["ours"]["median_ms"] < b["timing"]["median_ms"]]
+    starved = [key for key in found["starved"] if LADDER[key].drop_in and LADDER[key].kind != "compiled"]
+    return [*beaten, *starved] if beaten else []
 
 
 class _Wrong(Exception):
@@ -104,7 +135,6 @@ class _Contestant:
 
     process: str                # a key of _Bench.parties
     way: str = ""               # a key of LADDER; "" is the module as it is called
-    own_sets: bool = False
     strides: list[list[int]] | None = None
     precision: str = ""
 
@@ -136,19 +166,20 @@ class _Bench:
             self.sets = [[torch.randn(results[0].shape, generator=trial.generator).to(results[0].dtype)]
                          for _ in range(self.count)]
         self.sets = [[x * factor if x.is_floating_point() else x.clone() for x in xs] for xs in self.sets]
-        self.mirror: dict[str, list[list[torch.Tensor]]] = {}
+        self.factors = [_factors(x, trial.generator) for x in self.sets[0]]
         self.first_truth: list[torch.Tensor] | None = None
         self.left_out: list[dict[str, str]] = []
+        self.starved: list[str] = []    # ways for which there was not enough memory
         self.seen: list[str] = []   # the precision of each call of the candidate that was timed and looked at
         self.slots: torch.Tensor | None = None
 
     def measure(self, turns: int) -> dict[str, Any]:
         plain = self._called_plainly()
-        kinds = self._prepare()
+        kinds = self._prepare(self.parties)
         self.stride = sum(_rounded(getattr(torch, d).itemsize * torch.Size(s).numel()) for d, s in kinds)
         self.kinds = kinds
         self._demand(plain)
-        room = self._open()
+        room = self._open(self.parties)
         most = max(1, min(_MOST_CALLS, room // self.stride))
         ours = _Contestant(_CANDIDATE)
         modes = {"": ours, **self._ways()}
@@ -165,7 +196,7 @@ class _Bench:
                        "ways"})
             order = list(modes)
             self.random.shuffle(order)
-            empty = min(self._batch(_Contestant(_REFERENCE), calls, only_copy=True) for _ in range(2))
+            empty = self._empty(calls)
             for name in order:
                 self._warm(modes[name], calls)
                 took = self._batch(modes[name], calls, check=not name and turn in checked)
@@ -185,10 +216,35 @@ class _Bench:
             bounds = {name: [] for name in modes}
         return {"ours": summaries[""], "samples": samples[""], "bounds": bounds[""], "calls": calls, "checked": len(checked),
                 "throttled": sum(slowed), "precision": max(self.seen, key=_LOOSER.index), "left_out": self.left_out,
+                "starved": self.starved, "alone": [],
                 "baselines": [{"name": LADDER[key].name, "key": key, "timing": summaries[key], "samples": samples[key],
                                "bounds": bounds[key], "precision": way.precision, "process": way.process, "kernels": [],
                                "drop_in": LADDER[key].drop_in,
                                "why_not": NOT_DROP_IN.get(LADDER[key].kind, "")} for key, way in modes.items() if key]}
+
+    def alone(self, key: str, calls: int) -> dict[str, Any] | None:
+        """One of PyTorch's ways in a reference's process just started, which so makes all choices anew; None where it does not
+        work. Nothing of the candidate is left."""
+        reference = {_REFERENCE: self.parties[_REFERENCE]}
+        try:
+            reference[_REFERENCE].process.close()
+            self._prepare(reference)
+            room = self._open(reference)
+            way, _ = self._way(key, _REFERENCE)
+            if way is None:
+                return None
+            calls = max(1, min(calls, room // self.stride))
+            samples = []
+            for _ in range(_ALONE_TURNS):
+                empty = self._empty(calls)
+                self._warm(way, calls)
+                samples.append(1e3 * waiting.middle(self._batch(way, calls), empty) / calls)
+            return {"key": key, "name": LADDER[key].name, "precision": way.precision, "samples": samples}
+        except (Raised, Ended):  # the other times stand
+            return None
+        finally:
+            self.slots = None
+            self.resume()
 
     def resume(self) -> None:
         """Let all processes go on."""
@@ -213,28 +269,31 @@ class _Bench:
         self._batch(who, max(1, calls // 2))
 
     def _ways(self) -> dict[str, _Contestant]:
-        """Each way of the ladder that works here, with the precision its first answer shows and the kernels it ran."""
+        """Each way of the ladder that works here."""
         there = {}
         for key, way in LADDER.items():
             why = why_left_out(key, self.case, device=self.device, dtype=self.trial.dtype, effort=self.effort)
             if not why:
                 self.emit({"phase": "time", "text": f"{self.direction}: preparing {way.name}"})
-                process = _BENCHMARK if way.benchmark and _BENCHMARK in self.parties else _REFERENCE
-                party = self.parties[process]
-                answer, _ = party.process.ask("prepare_way", {"way": key}, doing=f"{way.name} was prepared",
-                                              limit_s=party.process.limits.build_s)
-                why = answer.get("left_out", "")
-            if not why and [(str(d), list(s)) for d, s in answer["kinds"]] != self.kinds:
-                why = "its results are of another kind"
-            if not why:
-                there[key] = one = _Contestant(process, key, answer["own_sets"], answer["strides"])
-                one.precision = self._precision(one)
-                if not one.precision:
-                    del there[key]
-                    why = "it gives other values than the reference"
+                found, why = self._way(key, _BENCHMARK if way.benchmark and _BENCHMARK in self.parties else _REFERENCE)
+                if found:
+                    there[key] = found
             if why:
                 self.left_out.append({"name": way.name, "why": why})
         return there
+
+    def _way(self, key: str, process: str) -> tuple[_Contestant | None, str]:
+        """A way bound in that process, with the precision that its first answer shows; or None, and why."""
+        party, name = self.parties[process].process, LADDER[key].name
+        answer, _ = party.ask("prepare_way", {"way": key}, doing=f"{name} was prepared", limit_s=party.limits.build_s)
+        if why := answer.get("left_out", ""):
+            self.starved += [key] if answer.get("starved") else []
+            return None, why
+        if [(str(d), list(s)) for d, s in answer["kinds"]] != self.kinds:
+            return None, "its results are of another kind"
+        one = _Contestant(process, key, answer["strides"])
+        one.precision = self._precision(one)
+        return (one, "") if one.precision else (None, "it gives other values than the reference")
 
     def name_kernels(self, baselines: list[dict[str, Any]]) -> None:
         """Fill in "kernels": each way is bound once more, to one set, and profiled. What was compiled is left as it is."""
@@ -244,8 +303,8 @@ class _Bench:
                 continue
             try:
                 module = party.ready(self.how, self.state)
-                party.process.ask("prepare", {"module": module, "direction": self.direction, "inputs": len(
-                    self.fixed or self.sets[0])}, [*self.fixed, *self.sets[0]])
+                party.process.ask("prepare", {"module": module, "direction": self.direction, "fixed": len(self.fixed),
+                                              "inputs": len(self.sets[0])}, [*self.fixed, *self.factors, *self.sets[0]])
                 for baseline in here:
                     answer, _ = party.process.ask("prepare_way", {"way": baseline["key"], "profile": True})
                     baseline["kernels"] = answer.get("kernels", [])
@@ -253,38 +312,41 @@ class _Bench:
             except (Raised, Ended):  # the times stand without the names
                 return
 
-    def _prepare(self) -> list[tuple[str, list[int]]]:
+    def _empty(self, calls: int) -> Took:
+        """What request, change and copy take."""
+        return min(self._batch(_Contestant(_REFERENCE), calls, only_copy=True) for _ in range(2))
+
+    def _prepare(self, parties: dict[str, Party]) -> list[tuple[str, list[int]]]:
         kinds = {}
-        for name, party in self.parties.items():
+        for name, party in parties.items():
             state = self.state if self.trial.loads_state or name != _CANDIDATE else None
             module = party.ready(self.how, state)
             answer, _ = party.process.ask("prepare", {
-                "module": module, "direction": self.direction, "inputs": len(self.fixed or self.sets[0])},
-                [*self.fixed, *(x for xs in self.sets for x in xs)], doing="it was prepared for timing")
-            self.mirror[name] = [[x.clone() for x in xs] for xs in self.sets]
+                "module": module, "direction": self.direction, "fixed": len(self.fixed), "inputs": len(self.sets[0])},
+                [*self.fixed, *self.factors, *(x for xs in self.sets for x in xs)], doing="it was prepared for timing")
             kinds[name] = [(str(d), list(s)) for d, s in answer["kinds"]]
-        if kinds[_REFERENCE] != kinds[_CANDIDATE]:
+        if any(one != kinds[_REFERENCE] for one in kinds.values()):
             raise _Wrong("When timed it gives results of another kind than when checked.")
         return kinds[_REFERENCE]
 
-    def _open(self) -> int:
-        """Slots that both processes can write and the judge reads; how many bytes."""
+    def _open(self, parties: dict[str, Party]) -> int:
+        """Slots that these processes can write and the judge reads; how many bytes."""
         if self.device == "cpu":
-            return self._open_host()
+            return self._open_host(parties)
         free = torch.cuda.mem_get_info(self.device)[0]
         size = int(min(_MOST_SLOT_BYTES["cuda"], max(2 * self.stride, _SLOT_SHARE * free)))
         self.slots = torch.empty(size, dtype=torch.uint8, device=self.device)
         from torch.multiprocessing.reductions import reduce_tensor
-        for party in self.parties.values():
+        for party in parties.values():
             handle = torch.frombuffer(bytearray(pickle.dumps(reduce_tensor(self.slots))), dtype=torch.uint8)
             party.process.ask("slots", {}, [handle])
         return size
 
-    def _open_host(self) -> int:
+    def _open_host(self, parties: dict[str, Party]) -> int:
         size = min(_MOST_SLOT_BYTES["cpu"], max(4 * self.stride, _MOST_CALLS * self.stride))
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         self._views: dict[str, torch.Tensor] = {}
-        for name, party in self.parties.items():
+        for name, party in parties.items():
             path, fd = party.process.shared_file(size)
             try:
                 party.process.ask("slots", {"path": str(path), "bytes": size})
@@ -312,15 +374,16 @@ class _Bench:
         """The candidate's results for the first inputs, called as in the check, but free to choose as in a timed call: a
         library has other algorithms where they need not be deterministic. Before anything is bound, for it loads the state."""
         state = self.state if self.trial.loads_state else None
+        first = self._inputs(0, 0)
         if self.direction == "forward":
-            return self.trial.candidate.call(self.how, self.sets[0], state=state)[1][:1]
+            return self.trial.candidate.call(self.how, first, state=state)[1][:1]
         return self.trial.candidate.call(self.how, self.fixed, state=state, gradients=self._differentiated(),
-                                         grad_output=self.sets[0][0])[1][1:]
+                                         grad_output=first[0])[1][1:]
 
     def _demand(self, plain: list[torch.Tensor]) -> None:
         """`demanded`: for each result (relative L2 allowed when timed, usual rms). A timed result has to be of the class that
         the same file shows when it is not timed, and that class one that the check lets pass."""
-        self._keep_first_truth(self.sets[0])
+        self._keep_first_truth(self._inputs(0, 0))
         if [list(r.shape) for r in plain] != [shape for _, shape in self.kinds]:
             raise _Wrong(_NOT_AGAIN)
         found = [distance(got, truth) for got, truth in zip(plain, self.first_truth, strict=True)]
@@ -360,35 +423,26 @@ class _Bench:
     def _called(self, who: _Contestant, calls: int, *, only_copy: bool = False, look: bool = False,
                 change: bool = True) -> tuple[Took, tuple[torch.Tensor, list[torch.Tensor]] | None]:
         """How long it took, and with `look` what one slot held at the answer with the inputs it had to be computed from."""
-        mirror = self.mirror[who.process]
-        if who.own_sets:  # changed by nobody else, and looked at only the first time
-            mirror = [[x.clone() for x in xs] for xs in mirror] if look else []
-        order = [self.random.randrange(self.count) if change else 0 for _ in range(calls)]
-        first = self.sets[0][0]
-        flat, dtype = first.numel(), first.dtype
-        places = torch.randint(flat, (calls, min(_CHANGED, flat)), generator=self.trial.generator).sort(dim=1).values
-        values = self.factor * torch.randn(places.shape, generator=self.trial.generator) if dtype.is_floating_point and change \
-            else first.view(-1)[places]
-        values = _same_where_equal(places, values.to(dtype))  # of two values for one place any might win
-        header = {"sets": order, "stride": self.stride, "only_copy": only_copy, "way": who.way}
+        order = [(self.random.randrange(self.count), _STEP * self.random.randrange(_STRIPS)) if change else (0, 0)
+                 for _ in range(calls)]
+        header = {"order": order, "stride": self.stride, "only_copy": only_copy, "way": who.way}
         process = self.parties[who.process].process
         self._turn(who.process)
         pids = [os.getpid(), *process.family()] if self.device == "cpu" else []  # a GPU's time is no matter of cores
         before_s = waiting.waited_s(pids) if pids else 0.0
         begin = time.perf_counter()
-        process.ask("run", header, [places, values], doing="it was timed")
+        process.ask("run", header, doing="it was timed")
         clock_s = time.perf_counter() - begin
         chosen = self.random.randrange(calls)
         if look:  # before anything else, so that nothing can be finished behind the answer
             view = self.slots if self.device != "cpu" else self._views[who.process]
             kept = view[chosen * self.stride:(chosen + 1) * self.stride].clone()
         took = Took(clock_s, max(0.0, waiting.waited_s(pids) - before_s) if pids else 0.0)
-        inputs: list[torch.Tensor] = []
-        for number, which in enumerate(order if mirror else ()):
-            mirror[which][0].view(-1).index_copy_(0, places[number], values[number])
-            if look and number == chosen:
-                inputs = [x.clone() for x in mirror[which]]
-        return took, (kept, inputs) if look else None
+        return took, (kept, self._inputs(*order[chosen])) if look else None
+
+    def _inputs(self, which: int, begin: int) -> list[torch.Tensor]:
+        """What a call is given: a set times its strip of factors."""
+        return [timed_input(x, factors, begin) for x, factors in zip(self.sets[which], self.factors, strict=True)]
 
     def _truth(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """What float64 says to these inputs, each result."""
@@ -426,13 +480,16 @@ class _Bench:
         return [allowed_rel_l2(precision, max(1, reduction_length(workload, name))) for name in names]
 
 
-def _same_where_equal(places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """One value per place: the first of a run of equal places."""
-    values = values.clone()
-    for column in range(1, places.shape[1]):
-        same = places[:, column] == places[:, column - 1]
-        values[same, column] = values[same, column - 1]
-    return values
+def _factors(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Between 1/2 and 1, and of either sign where the values are: a set times a strip of them stays in its range. Nothing for
+    whole numbers, which may be indices."""
+    if not like.is_floating_point():
+        return torch.empty(0)
+    size = like.numel() + _STEP * _STRIPS
+    factors = 0.5 + 0.5 * torch.rand(size, generator=generator)
+    if (like < 0).any():
+        factors *= 1 - 2 * torch.randint(2, (size,), generator=generator)
+    return factors.to(like.dtype)
 
 
 def _rounded(size: int) -> int:
