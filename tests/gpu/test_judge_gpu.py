@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -218,3 +221,26 @@ def test_hot_and_cold_differ(gpu: dict[str, Any]) -> None:
     hot = timing.measure(lambda: y.copy_(x), device="cuda:0", effort="quick", cold_l2=False).timing
     print(f"cold {cold['median_ms']:.5f} ms, hot {hot['median_ms']:.5f} ms")
     assert cold["cold_l2"] and not hot["cold_l2"] and hot["median_ms"] < 0.9 * cold["median_ms"]
+
+
+def test_a_busy_host_does_not_lengthen_a_kernel(gpu: dict[str, Any]) -> None:
+    """Four launches of some 10 us each: a host without a free core takes longer to enqueue them than the device to run them."""
+    x = torch.randn(1 << 22, device="cuda")
+    ys = [torch.empty_like(x) for _ in range(4)]
+
+    def run() -> None:
+        for y in ys:
+            y.copy_(x)
+
+    quiet = timing.measure(run, device="cuda:0", effort="normal").timing
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3 * (os.cpu_count() or 1))]
+    try:
+        time.sleep(0.5)
+        busy = timing.measure(run, device="cuda:0", effort="normal").timing
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+    print(f"quiet {quiet['median_ms']:.5f} ms, busy {busy['median_ms']:.5f} ms, its quartiles {busy['q25_ms']:.5f} "
+          f"{busy['q75_ms']:.5f}")
+    assert abs(busy["median_ms"] / quiet["median_ms"] - 1) < 0.03

@@ -1,8 +1,9 @@
 """Samples of how long a launch takes on the device, and the rule that ends the sampling.
 
 On a GPU every sample begins with a cold L2: one buffer of twice its size is written, then another is read, so that no
-dirty line is left for the kernel to pay; events around the launch time the device alone, because the flush keeps it
-busy while the host gets ahead. On the CPU the emulator is timed by the clock: such times say nothing about a GPU.
+dirty line is left for the kernel to pay. Then the device waits for a moment while the host gets ahead: where it has not
+enqueued everything when the first event is reached, the time between the events is the host's in part, and the sample is
+taken again after a longer wait. On the CPU the emulator is timed by the clock: such times say nothing about a GPU.
 Samples during which NVML says that the clocks are held down are dropped and counted, where enough others are left.
 """
 
@@ -24,7 +25,8 @@ from .device import l2_bytes
 ENOUGH_NOISE = 0.005        # half width of the median's 95 % interval, relative to the median
 TOO_SMALL_MS = 0.01         # an event pair costs about 2 us: below this it is a large part of the time
 _BATCH_MS = 50.0            # samples taken between two looks at the rule
-_HOT_HEAD_START = 100_000   # GPU cycles of waiting that let the host enqueue a launch ahead
+_HEAD_START = 200_000       # GPU cycles of waiting that let the host enqueue a launch ahead: 0.1 ms
+_MOST_HEAD_START = 32 * _HEAD_START  # a launch that is not ahead of the device even then waits for it itself
 _HOST_SHARE = 0.9           # a GPU that waits for its host measures the host, a little more or less
 _SLOWED_DOWN = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # NVML clocks event reasons: power cap, slowdowns, thermal, power brake
 
@@ -161,38 +163,34 @@ def _measure_cuda(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: f
                   cold_l2: bool, host_pays: bool, watches: Sequence[Watch]) -> list[Measurement]:
     index = torch.device(device).index or 0
     wall_s = min(effort.wall_s, limit_s or effort.wall_s)
-    before = Flush(index) if cold_l2 else _head_start
+    flush = Flush(index) if cold_l2 else _nothing
     samples: list[list[float]] = [[] for _ in runs]
     host_ms: list[float] = []
     slowed: list[bool] = []
+    head_start = _HEAD_START
     begin = time.perf_counter()
     for run in (*runs, *runs, *runs):  # clocks rise, instruction cache and TLB fill
-        before()
+        flush()
         run()
     torch.cuda.synchronize(index)
     batch, stop = 3, ""
     while not stop:
-        taken: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []
-        turns = min(batch, effort.most - len(samples[0]))
         start_s = time.perf_counter()
-        for i in (i for _ in range(turns) for i in _order(len(runs))):
-            first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            watches[i].before()
-            before()
-            first.record()
-            enqueue = time.perf_counter_ns()
-            runs[i]()
-            host_ms.append((time.perf_counter_ns() - enqueue) / 1e6)
-            last.record()
-            taken.append((i, first, last))
+        taken = [[_sample(runs[i], watches[i].before, flush, head_start, i) for i in _order(len(runs))]
+                 for _ in range(min(batch, effort.most - len(samples[0])))]
         torch.cuda.synchronize(index)
-        one_ms = 1e3 * (time.perf_counter() - start_s) / turns
-        for i, first, last in taken:
-            samples[i].append(first.elapsed_time(last))
-        slowed += [slowed_down(device)] * turns
+        one_ms = 1e3 * (time.perf_counter() - start_s) / len(taken)
+        in_time = [turn for turn in taken if not any(s.late for s in turn)] if head_start < _MOST_HEAD_START else taken
+        if len(in_time) < len(taken):
+            head_start *= 2
+        for turn in in_time:
+            for sample in turn:
+                samples[sample.which].append(sample.first.elapsed_time(sample.last))
+                host_ms += [sample.host_ms] if sample.which == 0 else []
+        slowed += [slowed_down(device)] * len(in_time)
         for watch in watches:
             watch.after()
-        stop = _why_stop(samples, effort, begin, wall_s)
+        stop = _why_stop(samples, effort, begin, wall_s) if samples[0] else ""
         # Of a length that a kernel cannot count on: the last launch of a batch is looked at.
         batch = max(1, min(100, round(_BATCH_MS / max(one_ms, 1e-3) * random.uniform(0.7, 1.3))))
     kept, dropped = without_slow(samples, slowed, effort.least)
@@ -203,6 +201,31 @@ def _measure_cuda(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: f
     return [Measurement(summary(one, stop=stop, cold_l2=cold_l2, dropped=dropped), one,
                         [*flags, *(["too_small"] if quantile(sorted(one), 0.5) < TOO_SMALL_MS else [])])
             for one in kept]
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Of run `which`. `late`: the device was there before the host had enqueued everything."""
+
+    which: int
+    first: torch.cuda.Event
+    last: torch.cuda.Event
+    host_ms: float
+    late: bool
+
+
+def _sample(run: Callable[[], None], prepare: Callable[[], None], flush: Callable[[], None], head_start: int,
+            which: int) -> _Sample:
+    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    prepare()
+    flush()
+    torch.cuda._sleep(head_start)
+    first.record()
+    enqueue = time.perf_counter_ns()
+    run()
+    host_ms = (time.perf_counter_ns() - enqueue) / 1e6
+    last.record()
+    return _Sample(which, first, last, host_ms, late=first.query())
 
 
 def _why_stop(samples: Sequence[list[float]], effort: Effort, begin: float, wall_s: float) -> str:
@@ -229,8 +252,8 @@ class Flush:
         self._read.sum()
 
 
-def _head_start() -> None:
-    torch.cuda._sleep(_HOT_HEAD_START)
+def _nothing() -> None:
+    pass
 
 
 def slowed_down(device: str) -> bool:

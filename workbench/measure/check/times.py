@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from ...core.verdict import FASTER, from_samples
 from .. import timing
 from ..inputs import reduction_length
 from ..validate import allowed_rel_l2
@@ -103,21 +104,21 @@ def _without_the_candidate(trial: TrialRun, benches: dict[str, _Bench], found: d
         return
     trial.candidate.process.close()
     kill_strays()
+    trial.reference.process.close()  # all its choices are made anew
     for direction, keys in doubted.items():
         emit({"phase": "time", "text": f"{direction}: PyTorch once more, without the file's process"})
         found[direction]["alone"] = [one for key in keys if (one := benches[direction].alone(key, found[direction]["calls"]))]
 
 
 def _doubted(found: dict[str, Any]) -> list[str]:
-    """Drop-in ways of PyTorch that the candidate seems to beat: the fastest of each precision, and any that had no memory. What
-    takes a compiler's time is not repeated."""
-    fastest: dict[str, dict[str, Any]] = {}
-    for one in sorted(found["baselines"], key=lambda b: b["timing"]["median_ms"], reverse=True):
-        if one["drop_in"] and LADDER[one["key"]].kind != "compiled":
-            fastest[one["precision"]] = one
-    beaten = [b["key"] for b in fastest.values() if found["ours"]["median_ms"] < b["timing"]["median_ms"]]
-    starved = [key for key in found["starved"] if LADDER[key].drop_in and LADDER[key].kind != "compiled"]
-    return [*beaten, *starved] if beaten else []
+    """The drop-in way of PyTorch that is the one to beat, where the candidate does, and any that had no memory. What takes a
+    compiler's time is not repeated."""
+    strict = _LOOSER[:_LOOSER.index(found["precision"]) + 1]
+    ways = [b for b in found["baselines"] if b["drop_in"] and b["precision"] in strict and LADDER[b["key"]].kind != "compiled"]
+    best = min(ways, key=lambda b: b["timing"]["median_ms"], default=None)
+    if best is None or from_samples(found["samples"], best["samples"], paired=True).verdict != FASTER:
+        return []
+    return [best["key"], *(key for key in found["starved"] if LADDER[key].drop_in and LADDER[key].kind != "compiled")]
 
 
 class _Wrong(Exception):
@@ -223,11 +224,9 @@ class _Bench:
                                "why_not": NOT_DROP_IN.get(LADDER[key].kind, "")} for key, way in modes.items() if key]}
 
     def alone(self, key: str, calls: int) -> dict[str, Any] | None:
-        """One of PyTorch's ways in a reference's process just started, which so makes all choices anew; None where it does not
-        work. Nothing of the candidate is left."""
+        """One of PyTorch's ways when nothing of the candidate is left; None where it does not work."""
         reference = {_REFERENCE: self.parties[_REFERENCE]}
         try:
-            reference[_REFERENCE].process.close()
             self._prepare(reference)
             room = self._open(reference)
             way, _ = self._way(key, _REFERENCE)
@@ -239,6 +238,7 @@ class _Bench:
                 empty = self._empty(calls)
                 self._warm(way, calls)
                 samples.append(1e3 * waiting.middle(self._batch(way, calls), empty) / calls)
+            reference[_REFERENCE].process.ask("drop_ways")
             return {"key": key, "name": LADDER[key].name, "precision": way.precision, "samples": samples}
         except (Raised, Ended):  # the other times stand
             return None
