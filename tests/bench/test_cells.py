@@ -107,6 +107,12 @@ def test_a_cell_of_two_sessions_takes_both_times_from_the_later_one(session, tmp
         assert len(cells_of(sessions)) == 4
 
 
+def test_both_gradients_at_once_are_a_cell_only_where_something_computes_them(tmp_path: Path):
+    made = recorded(tmp_path, [*pytorch("kb74", "backward", 4.0, 8.0), *pytorch("kb74", "forward", 1.0, 3.0)],
+                    layers=("kb74",), directions=("forward", "backward"))
+    assert [(c.name.direction, c.missed) for c in cells_of([made])] == [("forward", ("not measured yet",))]
+
+
 def test_a_session_without_the_cell_does_not_give_it(session, tmp_path: Path):
     """A bench of the fp32 class times tf32x3 kernels too: they are no later answer to the class tf32."""
     later = [replace(t, at="2099-01-01T00:00:00Z") for t in (*pytorch("kb74", "forward", 0.75, 3.0),

@@ -78,6 +78,13 @@ def test_top_takes_the_fastest_known_candidates_of_a_cell_and_no_other(tmp_path:
     assert chosen(5, without=("shared_weight_tiling",)) == [("naive_gather", 512), ("naive_gather", 64)]
 
 
+def test_pytorch_alone_is_no_cell(tmp_path: Path):
+    """Both gradients from one launch are asked of PyTorch only where a variant computes them."""
+    plan = BenchPlan(layers=("kb57", "kb74"), directions=("forward", "backward"), configs="top", top=1)
+    assert {j.workload.preset: j.directions for j in plan.jobs(sm=90, arch="sm_90")} == {
+        "kb57/full": ("forward",), "kb74/full": ("forward", "backward")}
+
+
 def test_variants_can_be_chosen_and_left_out():
     def names(**chosen) -> set[str]:
         plan = BenchPlan(layers=("kb74",), **chosen)

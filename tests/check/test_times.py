@@ -243,6 +243,20 @@ def test_what_a_stopped_file_still_holds_makes_no_victory(holds: bool, judge, tm
     assert not holds or times["verdict"] != "FASTER" and times["ratio"] < 3
 
 
+def test_a_victory_stays_one_when_the_files_process_is_gone(judge) -> None:
+    """The reference does everything five times. PyTorch is timed once more, and takes what it took beside the file."""
+    once = REFERENCE.replace("(4, 8)", "(256, 512)").replace("[8]", "[512]")
+    often = once.replace("return torch.relu", "[self.linear(x) for _ in range(4)]\n        return torch.relu")
+    said: list[str] = []
+    report = check(CheckRequest(once.replace("class Model(", "class ModelNew("), often, "cpu", effort="quick", nvcc=False,
+                                memory_gib=4.0), judge=judge(), on_text=said.append)
+    times = report.times["forward"]
+    busy = any("Other work kept the cores busy" in note for note in times["notes"])
+    asked = "forward: PyTorch once more, without the file's process" in said
+    assert times["against"] == "eager" and (asked and times["verdict"] == "FASTER" or busy), times
+    assert not any("PyTorch is slower while" in note for note in times["notes"])
+
+
 def test_an_answer_mended_from_the_last_one_is_no_victory(judge) -> None:
     """Of a layer that takes PyTorch some ms; when each call's input had eight new elements, this was three times as fast."""
     reference = """

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -66,14 +62,13 @@ def test_what_only_a_gpu_shows(forward: str, key: str, answer: Answer, words: st
     assert question.answer is answer and words in question.seen, question
 
 
-def test_a_faster_module_stays_faster_when_its_process_is_gone(tmp_path: Path) -> None:
-    """PyTorch's best ways are timed once more without the file; they take what they took beside it."""
-    exported = tmp_path / "model_new.py"
-    subprocess.run([sys.executable, "-m", "workbench", "export", "--best", "--preset", "kb81", "--precision", "tf32", "--out",
-                    str(exported)], check=True)
-    reference, name = workload_reference(preset("kb81").workload("full"))
-    report = check(CheckRequest(exported.read_text(), reference, "cuda:0", reference_name=name, size="full", effort="quick"))
+def test_a_faster_module_stays_faster_when_its_process_is_gone() -> None:
+    """Twice the work in the reference; PyTorch, timed once more without the file, takes what it took beside it."""
+    reference, name = workload_reference(preset("kb81").workload("small"))
+    twice = reference.replace(LAST, f"        self.conv_transpose2d(x)\n{LAST}")
+    text = reference.replace("class Model(", "class ModelNew(")
+    report = check(CheckRequest(text, twice, "cuda:0", reference_name=name, effort="quick"))
     print(report_text(report))
-    assert not report.failed and report.times["forward"]["verdict"] == "FASTER" and report.times["forward"]["ratio"] > 2
-    for times in report.times.values():
-        assert not any("PyTorch is slower while" in note for note in times["notes"])
+    times = report.times["forward"]
+    assert not report.failed and times["verdict"] == "FASTER" and times["ratio"] > 1.3
+    assert not any("PyTorch is slower while" in note for note in times["notes"])

@@ -43,6 +43,7 @@ class Cell:
     candidates: tuple[Trial, ...]
     missed: tuple[str, ...]       # clauses: which target, and why
     note: str = ""                # what a person found out about it
+    session: str = ""             # whose times these are
 
     @property
     def ms(self) -> float | None:
@@ -103,16 +104,18 @@ def wanted_of(sessions: Iterable[Session]) -> list[Wanted]:
 def cells_of(sessions: Sequence[Session]) -> list[Cell]:
     """The table of some sessions. A cell comes from the latest one whose bench was about it and found a right candidate,
     PyTorch's time as well: times of two sessions are not compared, and the best of several days is nobody's time. Trials
-    of a GPU hide emulated ones of the same cell."""
-    trials = [(_by_layer(session), set(wanted_of([session]))) for session in sessions]
+    of a GPU hide emulated ones of the same cell. Both gradients at once are a cell only where a variant computes them."""
+    trials = [(_by_layer(session), set(wanted_of([session])), session.name) for session in sessions]
     notes = {(e["preset"], e["direction"], e["precision"]): e["text"] for session in sessions
              for e in session.events() if e.get("event") == NOTE}
     found = []
     for name in wanted_of(sessions):
         note = notes.get((name.preset, name.direction, name.precision), "")
-        made = [cell(name, here.get(f"{name.preset}/{name.size}", ()), note=note) for here, wanted in trials if name in wanted]
+        made = [replace(cell(name, here.get(f"{name.preset}/{name.size}", ()), note=note), session=session)
+                for here, wanted, session in trials if name in wanted]
         best = max(made, key=lambda c: (c.ms is not None, not c.emulated, c.best.at if c.best else "", bool(c.candidates)))
-        found.append(replace(best, candidates=tuple(t for c in made for t in c.candidates)))
+        if name.direction != BACKWARD or best.candidates:
+            found.append(replace(best, candidates=tuple(t for c in made for t in c.candidates)))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core.candidate import EMULATED_SM
@@ -88,7 +88,7 @@ class Bench:
         return BenchResult("done", f"All {total} candidates are judged ({seconds:.0f} s).", self._judged)
 
     def _job(self, job: Job, built: dict[str, dict[str, Any]], deadline: float) -> Run:
-        request = RunRequest(job.workload, job.candidates, device=self.device, directions=self.plan.directions,
+        request = RunRequest(job.workload, job.candidates, device=self.device, directions=job.directions,
                              effort=self.plan.effort, strength=self.plan.strength, built=built,
                              run_timeout_s=_RUN_TIMEOUT_S)
 
@@ -113,7 +113,7 @@ class Bench:
         left = missing(job.candidates, trials, request, device)
         have = {t.direction for t in trials if t.kind == "baseline" and t.device.get("key") == device["key"]
                 and t.workload == job.workload.to_json()}
-        return Job(job.workload, tuple(left)) if left or set(self.plan.directions) - have else None
+        return replace(job, candidates=tuple(left)) if left or set(job.directions) - have else None
 
     def _stopped(self, total: int, limit_s: float | None) -> BenchResult:
         why = f"the time limit of {limit_s:g} s" if limit_s is not None else "a request"

@@ -27,10 +27,11 @@ _MOST_PER_JOB = 12
 
 @dataclass(frozen=True)
 class Job:
-    """Candidates of one workload that are judged in one run."""
+    """Candidates of one workload that are judged in one run, beside PyTorch in the directions that some candidate computes."""
 
     workload: Workload
     candidates: tuple[Candidate, ...]
+    directions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,15 @@ class BenchPlan:
         """What runs, in order: every layer with the first config of every variant that applies, and only then the
         sampled ones, so that a bench cut short has something of every cell."""
         chosen = [(workload, self.candidates(workload, sm=sm, arch=arch)) for workload in self.workloads]
-        jobs = [Job(workload, tuple(found[0] for found in lists)) for workload, lists in chosen]
+        jobs = [self._job(workload, [found[0] for found in lists]) for workload, lists in chosen]
         for workload, lists in chosen:
             rest = [candidate for found in lists for candidate in found[1:]]
-            jobs += [Job(workload, tuple(rest[i:i + _MOST_PER_JOB])) for i in range(0, len(rest), _MOST_PER_JOB)]
+            jobs += [self._job(workload, rest[i:i + _MOST_PER_JOB]) for i in range(0, len(rest), _MOST_PER_JOB)]
         return jobs
+
+    def _job(self, workload: Workload, candidates: Sequence[Candidate]) -> Job:
+        there = {c.variant.direction for c in candidates}
+        return Job(workload, tuple(candidates), tuple(d for d in self.directions if d in there))
 
     def candidates(self, workload: Workload, *, sm: int, arch: str) -> list[list[Candidate]]:
         """For every variant and precision that applies a list: its best known or default config, then sampled ones.

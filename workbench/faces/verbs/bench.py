@@ -141,7 +141,7 @@ def _table(args: argparse.Namespace) -> int:
     different = False
     for file, make in files:
         text = file.read_text(encoding="utf-8")
-        new = markdown.placed(text, make(cells, sessions=[s.name for s in sessions]), file=file)
+        new = markdown.placed(text, make(cells, sessions=sorted({c.session for c in cells if c.best})), file=file)
         different |= _write(file, text, new, check=args.check)
     return 1 if different and args.check else 0
 
