@@ -16,8 +16,8 @@ _FIRST = (report.SLOWER, report.UNSURE, "", report.FASTER, report.SAME, report.E
 _LEAST, _MOST = 0.5, 8.0   # of the dots' scale
 _BOX = "position:relative;width:150px;height:14px;margin:0 14px"
 _BEST, _DEFAULT, _SESSION = "best PyTorch", "default PyTorch", "session B"
-_WORDS = ((report.FASTER, "the whole 95 % interval of B / A is above 1.01"),
-          (report.SLOWER, "the whole interval is below 0.99"),
+_WORDS = ((report.FASTER, "the whole 95 % interval of B / A is above 1.01 and clear of 1"),
+          (report.SLOWER, "the whole interval is below 0.99 and clear of 1"),
           (report.SAME, "the whole interval lies within 1 % of 1"),
           (report.UNSURE, "the interval crosses a border; more samples may settle it"),
           (report.EMULATED, "times of the CPU emulator say nothing about a GPU: no verdict"))
