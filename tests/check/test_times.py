@@ -35,7 +35,7 @@ def found(ours_ms: float, precision: str, *baselines: tuple[str, float, str]) ->
         return [ms * (1 + 1e-4 * (i % 3)) for i in range(12)]
 
     return {"ours": timing(ours_ms), "samples": samples(ours_ms), "bounds": [], "precision": precision, "calls": 9,
-            "checked": 3, "throttled": 0, "left_out": [], "alone": [], "baselines": [
+            "checked": 3, "throttled": 0, "left_out": [], "alone": [], "singly": None, "empty_ms": 0.1, "baselines": [
                 {"name": LADDER[key].name, "key": key, "timing": timing(ms), "samples": samples(ms), "bounds": [],
                  "precision": p, "kernels": [f"{key}_kernel"], "drop_in": LADDER[key].drop_in,
                  "why_not": "" if LADDER[key].drop_in else "another memory format"} for key, ms, p in baselines]}

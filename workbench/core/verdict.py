@@ -103,7 +103,8 @@ def more_samples(verdict: Verdict, samples: int) -> int | None:
     """
     if verdict.verdict != UNSURE or verdict.low is None or verdict.high is None:
         return None
-    room = min(abs(verdict.value - edge) for edge in (1 - MARGIN, 1 + MARGIN))
+    away = abs(verdict.value - 1)
+    room = min(abs(away - MARGIN), away / (1 + 2 * CLEAR) if away > MARGIN else MARGIN)
     half = (verdict.high - verdict.low) / 2
     if room < MARGIN / 10 or half <= room:
         return None

@@ -122,7 +122,7 @@ class Check:
 @contextlib.contextmanager
 def judge_process() -> Iterator[WorkerProcess]:
     """The judge of any number of checks, one after the other: who has many saves an import of torch each. What is foreign
-    runs in processes of each check's own."""
+    runs in processes of each check's own. On a GPU a timed check wants a judge of its own, which so gives its memory back."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-", ignore_cleanup_errors=True) as folder:
         worker = WorkerProcess("measure", log_path=Path(folder) / "judge.log")
         try:

@@ -16,7 +16,11 @@ from . import report
 _TOO_SMALL_MS = 0.01     # below it the clock and the request are a large part
 _LAUNCH_BOUND = 0.75     # of the call's time is what its CUDA graph takes: the rest is the host's
 _WAITED_SHARE = 0.05     # of a call's time; a verdict then needs a larger difference, and the reader should know why
+_TOGETHER = 0.6          # a ratio of calls one by one that is surely below so much of the ratio of batches is another one
+_A_PASS = 0.25           # of what input and copy take: no module reads the one and writes the other in less
 _SLOWED = 0.05           # PyTorch is so much faster without the file: more than a later moment explains
+_TOO_LITTLE = ("It takes less than a quarter of what making its input and keeping its result take; no module reads the one "
+               "and writes the other in so little: no victory.")
 _FLOOR_SHARE, _L2_SHARE = 0.8, 4  # IMPLAUSIBLE: below that share of the floor, with traffic above so many times L2
 
 
@@ -29,9 +33,10 @@ def timed(found: dict[str, Any], direction: str, workload: Workload | None, gpu:
     rows.sort(key=lambda r: r["median_ms"])
     # The hardest to beat, turn by turn: another's median may be lower by the luck of a few turns.
     best = min((r for r in rows if r["qualifies"]), key=lambda r: r["ratio"], default=None)
-    held_back = _without_the_file(found, precision) if best and best["verdict"] == FASTER else []
+    held_back = [*_without_the_file(found, precision), *_one_by_one(found, best)] if best and best["verdict"] == FASTER else []
     rows = sorted([*rows, *held_back], key=lambda r: r["median_ms"])
     best = min((r for r in [best, *held_back] if r), key=lambda r: r["ratio"], default=None)
+    too_little = bool(best) and best["verdict"] == FASTER and ours.median_ms < _A_PASS * found["empty_ms"]
     default = next((b for b in found["baselines"] if b["key"] == "default"), None)
     floor = report.floor_of(workload, direction, precision, str(gpu["name"])) if workload and gpu else None
     enough = bool(floor) and bytes_moved(workload, direction).total_bytes > _L2_SHARE * gpu.get("l2_bytes", 0)
@@ -42,12 +47,13 @@ def timed(found: dict[str, Any], direction: str, workload: Workload | None, gpu:
             "floor_ms": floor.ms if floor else None, "floor_limit": floor.limit if floor else "",
             "why_no_floor": "" if floor else _why_no_floor(workload, gpu),
             "implausible": enough and ours.median_ms < _FLOOR_SHARE * floor.ms,
-            "notes": [*_notes(ours.median_ms, rows), *map(_held_back, held_back),
+            "notes": [*_notes(ours.median_ms, rows), *(r["held_back"] for r in held_back),
+                      *([_TOO_LITTLE] if too_little else []),
                       *_throttled(found["throttled"], ours.dropped),
                       *_waited(found["bounds"])],
             "baselines": rows, "left_out": found["left_out"],
             **{key: best[key] if best else None for key in ("ratio", "low", "high")},
-            "against": best["name"] if best else "", "verdict": best["verdict"] if best else ""}
+            "against": best["name"] if best else "", "verdict": UNSURE if too_little else best["verdict"] if best else ""}
 
 
 def sentence(direction: str, times: dict[str, Any]) -> str:
@@ -104,13 +110,24 @@ def _without_the_file(found: dict[str, Any], precision: str) -> list[dict[str, A
             ratio = from_samples(found["samples"], alone["samples"])
             rows.append({"name": f"{alone['name']}, without the file's process", "median_ms": median(alone["samples"]),
                          "precision": alone["precision"], "ratio": ratio.value, "low": ratio.low, "high": ratio.high,
-                         "verdict": FASTER if ratio.verdict == FASTER else UNSURE, "drop_in": True, **fits, "kernels": []})
+                         "verdict": FASTER if ratio.verdict == FASTER else UNSURE, "drop_in": True, **fits, "kernels": [],
+                         "held_back": f"PyTorch is slower while the file's process is there: {alone['name']} takes "
+                                      f"{numbers.time(median(alone['samples']))} without it, which counts."})
     return rows
 
 
-def _held_back(row: dict[str, Any]) -> str:
-    return (f"PyTorch is slower while the file's process is there: {row['name'].partition(', without')[0]} takes "
-            f"{numbers.time(row['median_ms'])} without it, which counts.")
+def _one_by_one(found: dict[str, Any], best: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row where the file wins by serving several calls at once: the same two, asked for one call at a time."""
+    if not found["singly"]:
+        return []
+    ours, theirs = found["singly"]["ours"], found["singly"]["theirs"]
+    ratio = from_samples(ours, theirs, paired=True)
+    if ratio.high is None or ratio.high >= _TOGETHER * best["ratio"]:
+        return []
+    return [{**best, "name": f"{best['name']}, one call at a time", "median_ms": median(theirs), "ratio": ratio.value,
+             "low": ratio.low, "high": ratio.high, "verdict": FASTER if ratio.verdict == FASTER else UNSURE, "kernels": [],
+             "held_back": f"It wins where several calls are asked for at once: of one at a time it takes "
+                          f"{numbers.time(median(ours))} each, PyTorch {numbers.time(median(theirs))}, which counts."}]
 
 
 def _why_no_floor(workload: Workload | None, gpu: dict[str, Any]) -> str:

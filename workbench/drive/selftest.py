@@ -192,11 +192,14 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     expected = attack.expected[kind]
     request = CheckRequest(text, reference, device, name=attack.name, reference_name=name, effort="quick", nvcc=False,
                            call_s=_GROUPS[attack.group].run_timeout_s, time=_attacks_the_clock(attack, kind))
-    judge = judges.get()
-    try:
-        report = check(request, device_held=True, judge=judge)
-    finally:
-        judges.put(judge)
+    if request.time:  # in a judge of its own: what it shares of the GPU's memory is free again only when it has ended
+        report = check(request, device_held=True)
+    else:
+        judge = judges.get()
+        try:
+            report = check(request, device_held=True, judge=judge)
+        finally:
+            judges.put(judge)
     failed = [q for q in report.questions if q.answer is Answer.FAILED
               or q.answer is Answer.WARNED and q.status == expected]  # PyTorch itself need not give the same bits twice
     first = next((q for q in failed if q.status == expected), failed[0] if failed else None)

@@ -282,10 +282,11 @@ def kill_orphans() -> int:
     lost = confine.descendants(os.getpid())
     for pid in lost:
         _kill(pid)
-    while True:
+    end = time.monotonic() + 2.0  # one that is still there would be counted by the next check
+    while time.monotonic() < end:
         try:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                break
+                time.sleep(0.005)
         except ChildProcessError:
             break
     return len(lost)

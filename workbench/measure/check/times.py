@@ -56,7 +56,7 @@ _PRECISION = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _NOT_AGAIN = "Called again, at the moment of timing, it does not give what it gave when it was checked."
 _SEED_OF_TRUTH = 43            # of a draw that the state replaces; another than that of the module that is timed
 _CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
-_ALONE_TURNS = 8
+_ALONE_TURNS, _SINGLE_TURNS = 8, 10
 
 
 def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: Callable[[dict[str, Any]], None],
@@ -64,8 +64,9 @@ def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: C
             ) -> dict[str, Any]:
     """{"forward": {...}, "backward": {...}} with "ours", "precision", "samples", "bounds", "baselines" (each name, key, timing,
     samples, bounds, precision, kernels, drop_in, why_not), "alone" and "left_out"; or "problem", "why_not". "bounds", on the
-    CPU: of each sample the least and the most that it can have been without others on the cores. "alone": ways (key, precision,
-    samples) that the candidate seems to beat, when its process is gone.
+    CPU: of each sample the least and the most that it can have been without others on the cores. "empty_ms": what request,
+    input and copy take of a call. Where the candidate seems to win, "singly": samples of both in batches of one call; and
+    "alone": the ways (key, precision, samples) to beat, when its process is gone.
 
     `benchmark`: the reference in another process, for the ways with cudnn.benchmark. `errors`: what the check allowed each
     result of this case ("allowed", relative L2). `factor`: of all values that are drawn for the timed calls."""
@@ -89,6 +90,8 @@ def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: C
             return {"why_not": f"Not timed: {error}."}
         except OSError as error:
             return {"why_not": f"Not timed: memory cannot be shared here ({error})."}
+        except torch.cuda.OutOfMemoryError:
+            return {"why_not": f"Not timed: {trial.device} has not enough free memory for the results beside the file."}
     _without_the_candidate(trial, benches, found, emit)
     emit({"phase": "time", "text": "naming the library kernels"})
     for direction, bench in benches.items():  # last of all: a profiler may slow down the process for good
@@ -189,6 +192,7 @@ class _Bench:
         for contestant in modes.values():
             self._batch(contestant, min(calls, 3))
         samples: dict[str, list[float]] = {name: [] for name in modes}
+        empties: list[float] = []
         bounds: dict[str, list[list[float]]] = {name: [] for name in modes}
         slowed: list[bool] = []
         checked = set(self.random.sample(range(turns), min(_CHECKED, turns)))
@@ -198,6 +202,7 @@ class _Bench:
             order = list(modes)
             self.random.shuffle(order)
             empty = self._empty(calls)
+            empties.append(1e3 * empty.clock_s / calls)
             for name in order:
                 self._warm(modes[name], calls)
                 took = self._batch(modes[name], calls, check=not name and turn in checked)
@@ -209,25 +214,39 @@ class _Bench:
         samples = dict(zip(samples, kept, strict=True))
         summaries = {name: timing.summary(taken, stop="samples", cold_l2=False, dropped=dropped)
                      for name, taken in samples.items()}
-        for name, party in self.parties.items():
-            if name != _CANDIDATE:
-                party.process.ask("drop_ways")
-        self.slots = None
         if self.device != "cpu":
             bounds = {name: [] for name in modes}
-        return {"ours": summaries[""], "samples": samples[""], "bounds": bounds[""], "calls": calls, "checked": len(checked),
+        found = {"ours": summaries[""], "samples": samples[""], "bounds": bounds[""], "calls": calls, "checked": len(checked),
                 "throttled": sum(slowed), "precision": max(self.seen, key=_LOOSER.index), "left_out": self.left_out,
-                "starved": self.starved, "alone": [],
+                "starved": self.starved, "alone": [], "singly": None, "empty_ms": sorted(empties)[len(empties) // 2],
                 "baselines": [{"name": LADDER[key].name, "key": key, "timing": summaries[key], "samples": samples[key],
                                "bounds": bounds[key], "precision": way.precision, "process": way.process, "kernels": [],
                                "drop_in": LADDER[key].drop_in,
                                "why_not": NOT_DROP_IN.get(LADDER[key].kind, "")} for key, way in modes.items() if key]}
+        if keys := _doubted(found):
+            found["singly"] = self._singly(ours, modes[keys[0]])
+        for name, party in self.parties.items():
+            if name != _CANDIDATE:
+                party.process.ask("drop_ways")
+        self.slots = None
+        return found
+
+    def _singly(self, ours: _Contestant, way: _Contestant) -> dict[str, list[float]]:
+        """Samples of both in batches of one call: of several, all inputs are told at once, and one might serve them all."""
+        samples: dict[str, list[float]] = {"ours": [], "theirs": []}
+        for _ in range(_SINGLE_TURNS):
+            empty = self._empty(1)
+            for name, who in self.random.sample([("ours", ours), ("theirs", way)], 2):
+                self._warm(who, 2)
+                samples[name].append(1e3 * waiting.middle(self._batch(who, 1), empty))
+        self._turn(_CANDIDATE)
+        return samples
 
     def alone(self, key: str, calls: int) -> dict[str, Any] | None:
         """One of PyTorch's ways when nothing of the candidate is left; None where it does not work."""
         reference = {_REFERENCE: self.parties[_REFERENCE]}
         try:
-            self._prepare(reference)
+            self._prepare(reference, benchmark=LADDER[key].benchmark)
             room = self._open(reference)
             way, _ = self._way(key, _REFERENCE)
             if way is None:
@@ -240,7 +259,7 @@ class _Bench:
                 samples.append(1e3 * waiting.middle(self._batch(way, calls), empty) / calls)
             reference[_REFERENCE].process.ask("drop_ways")
             return {"key": key, "name": LADDER[key].name, "precision": way.precision, "samples": samples}
-        except (Raised, Ended, OSError):  # the other times stand
+        except (Raised, Ended, OSError, torch.cuda.OutOfMemoryError):  # the other times stand
             return None
         finally:
             self.slots = None
@@ -316,13 +335,15 @@ class _Bench:
         """What request, change and copy take."""
         return min(self._batch(_Contestant(_REFERENCE), calls, only_copy=True) for _ in range(2))
 
-    def _prepare(self, parties: dict[str, Party]) -> list[tuple[str, list[int]]]:
+    def _prepare(self, parties: dict[str, Party], *, benchmark: bool = False) -> list[tuple[str, list[int]]]:
+        """`benchmark`: from the first call on, for cuDNN keeps what it chooses there."""
         kinds = {}
         for name, party in parties.items():
             state = self.state if self.trial.loads_state or name != _CANDIDATE else None
             module = party.ready(self.how, state)
             answer, _ = party.process.ask("prepare", {
-                "module": module, "direction": self.direction, "fixed": len(self.fixed), "inputs": len(self.sets[0])},
+                "benchmark": benchmark or name == _BENCHMARK, "module": module,
+                "direction": self.direction, "fixed": len(self.fixed), "inputs": len(self.sets[0])},
                 [*self.fixed, *self.factors, *(x for xs in self.sets for x in xs)], doing="it was prepared for timing")
             kinds[name] = [(str(d), list(s)) for d, s in answer["kinds"]]
         if any(one != kinds[_REFERENCE] for one in kinds.values()):
