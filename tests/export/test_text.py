@@ -130,7 +130,9 @@ def test_a_word_that_kernelbench_rejects_is_refused_with_its_line(tmp_path: Path
     (lambda: Recipe(THREE_D, forward=Candidate(find("naive_gather", "forward"), THREE_D.layer, "float32", {})),
      "computes float32; the recipe is for float16"),
     (lambda: export_text(naive(SMALL), constructor=PRESETS["kb74"]), "export it without the preset"),
-    (lambda: export_text(naive(SMALL), class_name="2nd"), "'2nd' is not a Python name"),
+    (lambda: export_text(naive(SMALL), class_name="2nd"), "'2nd' cannot be a class of the file"),
+    (lambda: export_text(naive(SMALL), class_name="class"), "'class' cannot be a class of the file"),
+    (lambda: export_text(naive(SMALL), class_name="nn"), "'nn' cannot be a class of the file"),
 ], ids=["nothing", "direction", "layer", "dtype", "preset", "class_name"])
 def test_bad_requests_are_one_sentence(make, words):
     with pytest.raises(BadRequest, match=words):

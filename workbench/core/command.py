@@ -103,4 +103,4 @@ def baseline_command(workload: Workload, device: str, direction: str, options: S
 
 def _templates(candidate: Candidate) -> list[str]:
     root = candidate.variant.path.parent.parent
-    return [] if root == TEMPLATES else ["--templates", str(root)]
+    return [] if root == TEMPLATES else ["--templates", str(root.resolve())]

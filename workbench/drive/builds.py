@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.compile_flags import emulated
 from ..core.env import cache_dir
 from ..core.template import Rendered, render_batch, symbol
+from ..core.trial import Status
 from .daemon_threads import DaemonThreads
 from .outcome import failure
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
@@ -54,13 +57,14 @@ class BuildPool:
                 return
             for item in unit:
                 on_start(item)
-            results = self._build_unit(unit, order, log_of(unit[0]), cancelled)
+            results = self._refused_by_nvcc(unit, order, log_of(unit[0]), cancelled) or \
+                self._build_unit(unit, order, log_of(unit[0]), cancelled)
             if results is not None:
                 for item in unit:
                     on_done(item, results[item.candidate_id])
 
         def facts(item: Rendered) -> dict[str, Any]:
-            return self._resources(item, order, cancelled)
+            return self._resources(item, order, cancelled).get("resources", {})
 
         self.resources: dict[str, dict[str, Any]] = {}
         with DaemonThreads(self.size) as pool:
@@ -80,10 +84,11 @@ class BuildPool:
 
     def _build_unit(self, unit: Sequence[Rendered], order: BuildOrder, log: Path,
                     cancelled: threading.Event) -> dict[str, dict[str, Any]] | None:
+        flags = unit[0].candidate.compile_flags
         members = [{"id": r.candidate_id, "symbol": symbol(r), "source": render_batch([r])} for r in unit]
         request = {"source": render_batch(unit), "symbols": [m["symbol"] for m in members], "members": members,
                    "device": order.device_kind, "arch": _arch(unit, order.arch),
-                   "flags": list(unit[0].candidate.compile_flags),
+                   "flags": list(emulated(flags) if order.device_kind == "cpu" else flags),
                    "sanitize": order.sanitize, "cache": str(cache_dir()), "log": str(log), "key": None}
         try:
             result = self._call("build", request, limit_s=order.timeout_s, stop=cancelled)
@@ -94,15 +99,30 @@ class BuildPool:
         by_symbol = result.get("members") or {}
         return {r.candidate_id: by_symbol.get(symbol(r), result) for r in unit}
 
-    def _resources(self, item: Rendered, order: BuildOrder, cancelled: threading.Event) -> dict[str, Any]:
+    def _refused_by_nvcc(self, unit: Sequence[Rendered], order: BuildOrder, log: Path, cancelled: threading.Event
+                         ) -> dict[str, dict[str, Any]] | None:
+        """The results of a unit for the emulator whose flags nvcc does not take; None where it does, or is not there."""
+        flags = unit[0].candidate.compile_flags
+        if order.device_kind != "cpu" or not flags:
+            return None
+        answer = self._resources(unit[0], order, cancelled)
+        if answer.get("status") != Status.BUILD_FAILED or self._resources(unit[0], order, cancelled, flags=()).get(
+                "status") == Status.BUILD_FAILED:  # without them it fails as well: that is for the build to tell
+            return None
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(f"$ nvcc {shlex.join(flags)} ...\n{answer['headline']}\n", encoding="utf-8")
+        return dict.fromkeys((r.candidate_id for r in unit), {**answer, "advice": "Correct the compile flags: they are nvcc's, "
+                             "also where the emulator runs the kernel.", "key": ""})
+
+    def _resources(self, item: Rendered, order: BuildOrder, cancelled: threading.Event, *,
+                   flags: Sequence[str] | None = None) -> dict[str, Any]:
         archs = sorted({*RESOURCE_ARCHS, *([order.arch] if order.arch.startswith("sm_") else [])})
-        flags = list(item.candidate.compile_flags) if order.device_kind == "cuda" else []
+        flags = list(item.candidate.compile_flags if flags is None else flags)
         try:
-            answer = self._call("resources", {"source": render_batch([item]), "archs": archs, "flags": flags,
-                                              "cache": str(cache_dir())}, limit_s=order.timeout_s, stop=cancelled)
+            return self._call("resources", {"source": render_batch([item]), "archs": archs, "flags": flags,
+                                            "cache": str(cache_dir())}, limit_s=order.timeout_s, stop=cancelled)
         except (WorkerDied, WorkerFailed, WorkerTimeout, WorkerCancelled):
             return {}
-        return answer.get("resources", {})
 
     def _call(self, op: str, request: dict[str, Any], *, limit_s: float, stop: threading.Event | None = None
               ) -> dict[str, Any]:

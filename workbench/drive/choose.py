@@ -10,7 +10,7 @@ from typing import Any
 from ..core.candidate import Candidate
 from ..core.errors import BadRequest
 from ..core.layer import LAUNCHES, Workload
-from ..core.variants import PRECISIONS_OF, Variant, broken, discover, refuse_broken
+from ..core.variants import FORMS, PRECISIONS_OF, Variant, broken, discover, refuse_broken
 
 Settings = Mapping[str, Mapping[str, Sequence[int]]]  # variant name (or "*") -> tunable -> values to try
 
@@ -31,6 +31,10 @@ def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, vari
     if precision and precision not in PRECISIONS_OF[workload.dtype]:
         raise BadRequest(f"precision {precision!r} does not go with {workload.dtype}; choose "
                          f"{', '.join(PRECISIONS_OF[workload.dtype])}.", field="precision")
+    if form not in FORMS:
+        raise BadRequest(f"form {form!r} is not known; choose {' or '.join(FORMS)}.", field="form")
+    if not directions:
+        raise BadRequest(f"No direction is chosen; choose of {', '.join(LAUNCHES)}.", field="directions")
     found = []
     for variant in there:
         if not _chosen(variant, wanted, directions) or (not wanted and not _offers(variant, workload, precision)):

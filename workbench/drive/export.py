@@ -5,6 +5,7 @@ The fixed part of that file is `model_new.py.txt`; written here are its docstrin
 
 from __future__ import annotations
 
+import keyword
 import re
 import textwrap
 from collections.abc import Callable
@@ -51,6 +52,12 @@ _FORBIDDEN = (r"\bpass\b", r"\btry\s*:")
 _FORBIDDEN_IN_CODE = (r"\bexcept\b", r"\bimport\s+threading\b")
 
 
+def _names_taken() -> set[str]:
+    """Names at the top of the fixed part: a class of that name would hide what the file needs."""
+    text = _FIXED.read_text(encoding="utf-8")
+    return set(re.findall(r"^(?:class|def|import) (\w+)", text, re.M)) | set(re.findall(r"^from \S+ import (\w+)$", text, re.M))
+
+
 def export_text(recipe: Recipe, *, constructor: Preset | None = None, class_name: str = "ModelNew",
                 debug_sync: bool = False) -> str:
     """The file. `constructor` gives it the signature and parameter names of that preset's `Model`, else it has
@@ -58,8 +65,9 @@ def export_text(recipe: Recipe, *, constructor: Preset | None = None, class_name
 
     Raises `BadRequest` for a preset of another layer, a name that is none, or a word that KernelBench rejects.
     """
-    if not class_name.isidentifier():
-        raise BadRequest(f"class_name {class_name!r} is not a Python name; choose ModelNew.", field="class_name")
+    if not class_name.isidentifier() or keyword.iskeyword(class_name) or class_name in _names_taken():
+        raise BadRequest(f"class_name {class_name!r} cannot be a class of the file: it is no Python name, or one that "
+                         "the file uses; choose ModelNew.", field="class_name")
     if constructor is not None and constructor.layer != recipe.layer:
         raise BadRequest(f"The recipe is for {recipe.layer}, preset {constructor.name} is {constructor.layer}; "
                          f"export it without the preset.", field="constructor")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..core import compile_flags
 from ..core.candidate import Candidate
 from ..core.command import baseline_command, candidate_command, recipe_command
 from ..core.env import cache_dir, environment
@@ -64,6 +65,7 @@ def candidate_trial(session: Session, run: Run, device: dict[str, Any], candidat
     if result.get("samples"):
         blobs["samples"] = session.put_blob(json.dumps(result["samples"]).encode())
     status = Status(result["status"])
+    alone = compile_flags.emulated(candidate.compile_flags)
     return Trial(
         trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind="candidate", name=candidate.variant.name,
         direction=candidate.direction, precision=candidate.precision, workload=run.request.workload.to_json(),
@@ -75,7 +77,8 @@ def candidate_trial(session: Session, run: Run, device: dict[str, Any], candidat
         memory=result.get("memory", {}), resources=build.get("resources") or {},
         build={k: build[k] for k in ("seconds", "cached", "compiler") if k in build}, blobs=blobs,
         environment=environment(), detail=result.get("detail", {}),
-        flags=tuple(dict.fromkeys([*result.get("flags", []), *(["emulated"] if emulated else [])])),
+        flags=tuple(dict.fromkeys([*result.get("flags", []), *(["emulated"] if emulated else []),
+                                   *(["nvcc_flags"] if emulated and alone != candidate.compile_flags else [])])),
         command=candidate_command(candidate, run.request.workload, _name(device), run.request.options))
 
 

@@ -33,6 +33,7 @@ BASELINES = ("baseline", "module_baseline")
 QUALIFIES = {"tf32": ("tf32", "tf32x3", "ieee", "fp64"), "tf32x3": ("tf32x3", "ieee", "fp64"), "ieee": ("ieee", "fp64"),
              "fp16": ("fp16", "tf32", "ieee", "fp64"), "bf16": ("bf16", "tf32", "ieee", "fp64"), "fp64": ("fp64",)}
 FLAG_WORDS = {"launch_bound": "Launch-bound: the host takes longer to launch it than the GPU to run it.",
+              "nvcc_flags": "Flags that only nvcc knows had no part in what the emulator ran.",
               "too_small": "Too small to time well: below 10 µs the events themselves count.",
               "throttled": "The GPU held its clocks down for a part of the samples."}
 COLUMNS = ("status", "verdict", "kind", "variant", "direction", "precision", "config", "median_ms", "spread", "speedup",

@@ -23,7 +23,7 @@ from ..drive.doctor import Finding, examine
 from ..drive.run import Run, RunRequest
 from ..drive.runner import Runner
 from ..drive.session import Session
-from .arguments import say_broken, session_from
+from .arguments import check_folder, say_broken, session_from
 
 if TYPE_CHECKING:
     import pandas
@@ -66,23 +66,26 @@ def doctor() -> list[Finding]:
     return examine()
 
 
-def run(work: ConvTranspose | Workload | str, *, batch: int = 1, input_size: int | Sequence[int] | None = None,
+def run(work: ConvTranspose | Workload | str, *, batch: int | None = None, input_size: int | Sequence[int] | None = None,
         dtype: str = "float32", directions: str | Iterable[str] = LAUNCHES, variants: str | Iterable[str] = (),
         settings: Settings | None = None, precision: str = "", form: str = "constant",
         compile_flags: Sequence[str] = (), device: str = "auto", effort: str = "normal", session: str | None = None,
         baselines: bool = True, modules: bool = False, progress: bool = True) -> Result:
     """Build, judge and time; blocks, showing progress. Interrupting stops the run and keeps finished trials.
 
-    `work` is a layer (then `batch` and `input_size` are needed), a `Workload`, or a preset's name ("kb74/small"; without
+    `work` is a layer (then `input_size` is needed; `batch` is 1), a `Workload`, or a preset's name ("kb74/small"; without
     a size it is the small one on the cpu and the full one on a GPU).
     `settings`: variant name (or "*") -> tunable -> values to try. Raises `BadRequest`.
     """
     device = resolve_device(device)
+    if not isinstance(work, ConvTranspose) and (batch is not None or input_size is not None):
+        name, value = ("batch", batch) if batch is not None else ("input_size", input_size)
+        raise BadRequest(f"{name} is {value!r}, but {work!r} has its own sizes; give {name} with a layer.", field=name)
     if isinstance(work, str):
         chosen_preset, size = parse_preset(work, default_size=default_size(device))
         work = chosen_preset.workload(size, dtype)
     elif isinstance(work, ConvTranspose):
-        work = Workload(work, batch, _size(input_size, work.dims), dtype)
+        work = Workload(work, 1 if batch is None else batch, _size(input_size, work.dims), dtype)
     elif not isinstance(work, Workload):
         raise BadRequest(f"work is {work!r}; give a layer such as ConvTranspose1d(32, 64, 5), a Workload, or the name of "
                          f"a preset.", field="layer")
@@ -125,13 +128,17 @@ class Result:
 
     def source(self, trial_id: str) -> str:
         """The CUDA source that this trial ran."""
-        trial = next(t for t in self.trials if t.trial_id == trial_id)
+        trial = next((t for t in self.trials if t.trial_id == trial_id), None)
+        if trial is None or "source" not in trial.blobs:
+            raise BadRequest(f"No trial {trial_id!r} with a source is here; the frame's column trial_id has their names.",
+                             field="trial_id")
         return self.session.blob(trial.blobs["source"]).decode()
 
     def export(self, path: str | Path, *, class_name: str = "ModelNew") -> Path:
         """Write the fastest right candidates as a ModelNew file. Raises `BadRequest` when none is right."""
         from ..drive.export import export_text
         from ..drive.recorded import recipe_from_trials
+        check_folder(Path(path))
         recipe = recipe_from_trials(self.trials)
         chosen = parse_preset(recipe.workload.preset)[0] if recipe.workload.preset else None
         Path(path).write_text(export_text(recipe, constructor=chosen, class_name=class_name))

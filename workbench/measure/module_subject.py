@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..core.compile_flags import emulated
 from ..core.trial import Status
 from .build import build
 from .compiler_log import first_error
@@ -119,7 +120,7 @@ class Subject:
 
     def _build_for_host(self, source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
         """Stands in the place of the exported file's `_build`: the same source, for the emulator."""
-        result = build({"source": source, "device": "cpu", "flags": list(flags)}, lambda event: None)
+        result = build({"source": source, "device": "cpu", "flags": list(emulated(flags))}, lambda event: None)
         if result["status"] != Status.OK:
             raise Finding(Status(result["status"]), result["headline"], result["advice"],
                           {"first_error": result["first_error"]})

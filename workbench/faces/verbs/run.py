@@ -33,7 +33,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", default="", help="ieee, tf32, tf32x3, fp16, bf16 or fp64")
     parser.add_argument("--form", choices=("constant", "runtime"), default="constant",
                         help="layer parameters as constants of the source, or as arguments")
-    parser.add_argument("--flag", action="append", default=[], metavar="FLAG", help="a compile flag: --flag=-use_fast_math")
+    parser.add_argument("--flag", action="append", default=[], metavar="FLAG", help="a compile flag of nvcc's: "
+                        "--flag=--use_fast_math")
     parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
     parser.add_argument("--effort", choices=EFFORTS, default="normal")
     parser.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")

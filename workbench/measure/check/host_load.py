@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils import cpp_extension
 
+from ...core.compile_flags import emulated
 from .. import emulator
 
 _SHIM = Path(__file__).with_name("torch_cuda_on_cpu.h")
@@ -81,7 +82,8 @@ class Loads:
         def build_for_host(source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
             from ..build import build
             self._ours = True
-            result = build({"source": source, "device": "cpu", "flags": list(flags), "cache": cache}, lambda event: None)
+            result = build({"source": source, "device": "cpu", "flags": list(emulated(flags)), "cache": cache},
+                           lambda event: None)
             if result["status"] != "OK":
                 raise BuildFailed(result["headline"])
             self._ours = False
