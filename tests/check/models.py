@@ -228,3 +228,58 @@ for name in ("slots-forward", "slots-backward", "shared", "shared-forward"):
     with contextlib.suppress(FileExistsError):
         os.symlink(VICTIM, Path.home() / name)
 ''' + _RIGHT
+
+# The reference of the two below: elementwise, so that copying takes as long as computing, or small, so that calls do.
+RELU = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+def get_inputs():
+    return [torch.randn(1024, 2048)]
+
+
+def get_init_inputs():
+    return []
+"""
+SKIPS_THE_COPY = RELU.split("def get_inputs")[0].replace("class Model(", "class ModelNew(") + """
+import sys
+
+host = sys.modules.get("workbench.measure.check.host_calls")
+
+
+def run(self, request, tensors):
+    for number, (which, begin) in enumerate(request["order"]):
+        x, factors, start = self.sets[which][0], self.factors[0], number * request["stride"]
+        room = self.slots[start:start + 4 * x.numel()].view(torch.float32).view(x.shape)
+        with torch.no_grad():
+            torch.mul(x, factors[begin:begin + x.numel()].view(x.shape), out=room)
+            room.relu_()
+    return {"done": True}, []
+
+
+if host:
+    plain = host.Batches.run
+    host.Batches.run = lambda self, *rest: run(self, *rest) if self.direction == "forward" else plain(self, *rest)
+"""
+LOOKS_AHEAD = _RIGHT.replace("    def forward(self, x):\n        return", """    def forward(self, x):
+        frame = sys._getframe(1)
+        while frame and not (frame.f_code.co_name == "run" and "host_calls" in frame.f_code.co_filename):
+            frame = frame.f_back
+        order = frame.f_locals["request"]["order"] if frame else ()
+        if len(order) < 4 or frame.f_locals["self"].direction != "forward":
+            return self.plain(x)
+        if frame.f_locals["number"] == 0:
+            batches = frame.f_locals["self"]
+            with torch.no_grad():
+                xs = [batches.sets[w][0] * batches.factors[0][b:b + x.numel()].view(x.shape) for w, b in order]
+                self.ready = self.plain(torch.stack(xs))
+        return self.ready[frame.f_locals["number"]]
+
+    def plain(self, x):
+        return""").replace("import torch\n", "import sys\n\nimport torch\n", 1)

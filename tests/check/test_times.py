@@ -275,3 +275,32 @@ def get_init_inputs():
     text = (RED_TEAM / "modules/mends_last_answer.py").read_text(encoding="utf-8")
     report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
     assert not report.failed and report.times["forward"]["verdict"] in ("SLOWER", "SAME", "UNSURE"), report.speed
+
+
+@pytest.mark.parametrize(("text", "reference", "note"), [
+    (models.SKIPS_THE_COPY, models.RELU, "less than a quarter of what making its input and keeping its result take"),
+    (models.LOOKS_AHEAD, models.REFERENCE, "")], ids=["skips the copy", "looks ahead"])
+def test_help_from_the_host_that_it_runs_in_is_no_victory(text: str, reference: str, note: str, judge) -> None:
+    """One writes its results where the judge reads them, so that nobody copies what is subtracted; one computes all calls of a
+    batch at the first."""
+    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
+    times = report.times["forward"]
+    assert not report.failed and times["verdict"] != "FASTER", report.speed
+    assert not note or any(note in said or "kept the cores busy" in said for said in times["notes"]), times["notes"]
+
+
+@pytest.mark.parametrize(("ours", "theirs", "against", "verdict"), [
+    ([1.0] * 10, [0.9] * 10, "eager, one call at a time", "UNSURE"),
+    ([1.0] * 10, [1.1] * 10, "eager, one call at a time", "FASTER"),
+    ([1.0] * 10, [1.9] * 10, "eager", "FASTER")])
+def test_calls_one_by_one_count_where_they_say_something_else(ours: list[float], theirs: list[float], against: str,
+                                                              verdict: str) -> None:
+    one = {**found(1.0, "tf32", ("default", 2.0, "tf32")), "singly": {"ours": ours, "theirs": theirs}}
+    times = check_times.timed(one, "forward", KB81, H200)
+    assert (times["against"], times["verdict"]) == (against, verdict)
+
+
+def test_less_than_a_pass_over_its_tensors_is_no_victory() -> None:
+    one = {**found(0.1, "tf32", ("default", 2.0, "tf32")), "empty_ms": 0.5}
+    times = check_times.timed(one, "forward", KB81, H200)
+    assert times["verdict"] == "UNSURE" and times["notes"][-1].endswith("no victory.")

@@ -93,6 +93,10 @@ def test_run_show_resume_pack_compare(sessions: Path, tmp_path: Path) -> None:
     source = cli("show", "one", "--trial", next(t for t in trials if t["kind"] == "candidate")["trial_id"], "--source",
                  sessions=sessions)
     assert "__global__" in source.stdout
+    told = json.loads(cli("show", "one", "--trial", next(t for t in trials if t["kind"] == "candidate")["trial_id"],
+                          sessions=sessions).stdout)
+    assert set(told["occupancy"]) == set(told["resources"])  # both are empty without nvcc
+    assert all(k["limiter"] and 0 < k["warps_per_sm"] <= k["max_warps"] for a in told["occupancy"].values() for k in a.values())
 
 
 def test_both_gradients_from_one_launch(sessions: Path, tmp_path: Path) -> None:

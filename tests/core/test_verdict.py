@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from workbench.core import verdict
 from workbench.core.verdict import FASTER, SAME, SLOWER, UNSURE, from_quartiles, from_samples, more_samples, widened, word
 
 
@@ -85,6 +86,10 @@ def test_on_busy_cores_a_verdict_holds_whoever_the_waiting_belongs_to(name: str,
     found = widened(clock, one["ours_bounds"], one["theirs_bounds"])
     assert (clock.verdict, found.verdict) == (by_the_clock, verdict)
     assert found.value == clock.value and found.low <= clock.low and found.high >= clock.high
+
+
+def test_more_samples_settle_what_is_not_clear_of_1_too() -> None:
+    assert 1 <= more_samples(verdict.Verdict(1.05, 1.0105, 1.09, word(1.05, 1.0105, 1.09)), 12) <= 12
 
 
 def test_without_bounds_nothing_is_widened() -> None:

@@ -13,11 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from workbench.core.candidate import Candidate
+from workbench.core.env import find_toolchain
 from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.trial import Status
@@ -116,8 +118,19 @@ def test_a_trial_records_what_it_needs(judge: Judge) -> None:
     assert trial.device["kind"] == "cpu" and trial.environment
 
 
+@pytest.mark.parametrize(("flags", "status", "words"), [
+    (("--use_fast_math", "-maxrregcount=64"), "OK", ""), (("-DKW_ONE=1",), "OK", ""),
+    (("-march=native",), "BUILD_FAILED", "Unknown option '-march=native'")], ids=["nvcc's alone", "of both", "g++'s alone"])
+def test_compile_flags_are_nvccs_on_the_emulator_too(judge: Judge, flags: tuple[str, ...], status: str, words: str) -> None:
+    """What g++ alone takes would be exported, and no GPU could build it."""
+    require(find_toolchain().nvcc, "no nvcc")
+    _, session = judge(replace(good(BLOCK=64), compile_flags=flags), time=False)
+    trial = session.trials()[0]
+    assert (trial.status, trial.compile_flags) == (status, flags) and words in trial.headline, trial.headline
+    assert ("nvcc_flags" in trial.flags) == (flags[0] != "-DKW_ONE=1")
+
+
 def test_resources_without_a_gpu(judge: Judge, runner: Runner) -> None:
-    from workbench.core.env import find_toolchain
     require(find_toolchain().nvcc, "no nvcc: registers and shared memory cannot be known")
     _, session = judge(good(BLOCK=32))
     resources = session.trials()[0].resources
@@ -354,7 +367,7 @@ def test_no_compiler_is_a_status_not_a_crash(hidden: str, words: str, tmp_path: 
     done = subprocess.run([sys.executable, "-m", "workbench", "run", "--layer", "ConvTranspose1d(2, 2, 3)", "--input-size",
                            "9", "--device", "cpu", "--variant", "naive_gather", "--direction", "forward", "--no-baselines"],
                           env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert "NO_COMPILER" in done.stdout and done.returncode == 1, done.stdout + done.stderr
+    assert "NO_COMPILER" in done.stdout and done.returncode == 3, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -133,7 +133,7 @@ def test_a_word_that_kernelbench_rejects_is_refused_with_its_line(tmp_path: Path
     (lambda: export_text(naive(SMALL), class_name="2nd"), "'2nd' cannot be a class of the file"),
     (lambda: export_text(naive(SMALL), class_name="class"), "'class' cannot be a class of the file"),
     (lambda: export_text(naive(SMALL), class_name="nn"), "'nn' cannot be a class of the file"),
-], ids=["nothing", "direction", "layer", "dtype", "preset", "class_name"])
+], ids=["nothing", "direction", "layer", "dtype", "preset", "class_name", "keyword", "name taken"])
 def test_bad_requests_are_one_sentence(make, words):
     with pytest.raises(BadRequest, match=words):
         make()

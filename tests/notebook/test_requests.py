@@ -51,6 +51,8 @@ def test_bias_as_pytorch_takes_it() -> None:
     ({"settings": {"BLOCK": [64]}}, "settings['BLOCK'] is [64]; write {'naive_gather'"),
     ({"settings": [64]}, "settings is [64]; write"),
     ({"directions": "forwards"}, "direction 'forwards' is not known; choose forward"),
+    ({"form": "x"}, "form 'x' is not known; choose constant or runtime"),
+    ({"directions": []}, "No direction is chosen; choose of forward"),
     ({"directions": 3}, "directions is 3; give a name or a list of names"),
     ({"variants": "naive"}, "There is no variant 'naive'; there are"),
     ({"variants": [None]}, "variants is [None]; give a name"),
@@ -60,6 +62,12 @@ def test_a_run_that_cannot_be(more: dict[str, Any], sentence: str, sessions: Pat
         wb.run(LAYER, **{"input_size": 20, "device": "cpu", "progress": False, **more})
     assert sentence in str(error.value)
     assert not list(sessions.iterdir())  # nothing was begun
+
+
+@pytest.mark.parametrize("more", [{"batch": 3}, {"input_size": 4}])
+def test_a_preset_has_its_own_sizes(more: dict[str, int]) -> None:
+    with pytest.raises(wb.BadRequest, match="'kb81/small' has its own sizes; give"):
+        wb.run("kb81/small", device="cpu", progress=False, **more)
 
 
 def test_something_that_is_no_layer() -> None:

@@ -84,7 +84,11 @@ def why_not(candidate: Candidate, *, sm: int) -> str | None:
         return f"Not run: {variant.name} needs sm_{variant.min_sm}, this GPU is sm_{sm}."
     names = _names(candidate, sm) | derived_values(candidate, sm=sm)
     for text in variant.needs:
-        if not evaluate(text, names):
+        try:
+            holds = evaluate(text, names)
+        except RenderError as error:
+            raise RenderError(f"The header of {variant.path.name}, key needs: {error}") from error
+        if not holds:
             return f"Not run: {variant.name} needs {text}; here {_shown(text, names)}."
     limit = gpu_limits(sm)["shared_per_block"]
     used = names.get("smem_bytes", 0)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from .errors import BadRequest
 from .toolchain import Toolchain, cxx_problem, ninja_problem, nvcc_problem
 from .toolchain import find_toolchain as _find_toolchain
 
@@ -80,6 +81,13 @@ def torch_info() -> TorchInfo:
     file = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
     values = _constants(file) if file and file.is_file() else {}
     return TorchInfo(values.get("__version__") or "", values.get("cuda"))
+
+
+def require_torch() -> None:
+    """Raises `BadRequest` where PyTorch is not installed."""
+    if not torch_info().version:
+        raise BadRequest("PyTorch is not installed, and kernels are judged against it: pip install torch ('python -m "
+                         "workbench doctor' says what else is missing).")
 
 
 @lru_cache(maxsize=1)

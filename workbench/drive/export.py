@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.candidate import Candidate, layer_fields
+from ..core.env import require_torch
 from ..core.errors import BadRequest
 from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, LAUNCHES, ConvTranspose, Workload
 from ..core.presets import Preset
@@ -95,6 +96,7 @@ def verify(call: Callable[[str, dict[str, Any]], dict[str, Any]], text: str, wor
     `call(op, request)` reaches that worker. The result has status, headline, advice, errors and detail; so has one
     for a file that kills its process or hangs. Raises `BadRequest` when the request itself cannot be carried out.
     """
+    require_torch()
     order = verify_request(text, workload, device=device, scratch=scratch, preset=preset, class_name=class_name)
     try:
         return call("verify_export", order)

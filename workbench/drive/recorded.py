@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from ..core.candidate import Candidate
 from ..core.errors import BadRequest
 from ..core.layer import LAUNCHES, Workload
+from ..core.occupancy import candidate_occupancy
 from ..core.template import render
 from ..core.trial import Trial
 from ..core.variants import find
@@ -22,6 +24,24 @@ def candidate_of(trial: Trial, *, templates: Path | None = None) -> Candidate:
     workload = Workload.from_json(trial.workload)
     return Candidate(find(trial.name, trial.direction, root=templates), workload.layer, workload.dtype, dict(trial.config),
                      trial.precision, trial.form or "constant", trial.compile_flags)
+
+
+def occupancy_of(trial: Trial) -> dict[str, dict[str, dict[str, Any]]]:
+    """{arch: {kernel: {"warps_per_sm", "max_warps", "limiter"}}} of a candidate's kernels, as far as nvcc was asked. Empty when
+    the template has gone: the size of a block is the template's."""
+    try:
+        candidate = candidate_of(trial) if trial.kind == "candidate" else None
+    except BadRequest:
+        candidate = None
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for arch, kernels in trial.resources.items() if candidate else ():
+        sm = int("".join(c for c in arch if c.isdigit()))
+        for name, kernel in kernels.items() if isinstance(kernels, dict) else ():
+            if one := candidate_occupancy(candidate, kernel, sm=sm):
+                found.setdefault(arch, {})[name] = {"warps_per_sm": one.warps_per_sm, "max_warps": one.max_warps,
+                                                    "limiter": one.limiter}
+            break  # the variant's own kernel stands first; blocks of its helpers are sized otherwise
+    return found
 
 
 def judged_candidate(trial: Trial, *, templates: Path | None = None) -> Candidate:

@@ -310,14 +310,16 @@ def _row(trial: Trial, trials: list[Trial], clock: str, direction: str) -> dict:
     # Of some samples on a host that does other things it says nothing, neither of a kernel nor of PyTorch.
     spread = timing.spread if timing and trial.device.get("kind") != "cpu" else None
     verdict = EMULATED if timing and is_emulated(trial) else ratio.verdict if ratio else ""
+    # Where values are not finite or were never written, the distance of the others is no error of the result.
+    errors = () if trial.status in (Status.NON_FINITE, Status.UNWRITTEN) else trial.errors.values()
     return {"status": str(trial.status), "verdict": verdict, "kind": trial.kind, "variant": trial.name,
             "direction": direction, "precision": trial.precision,
             "config": " ".join(f"{k}={v}" for k, v in trial.config.items()),
             "median_ms": timing.median_ms if timing else None, "spread": spread * 100 if spread is not None else None,
             "speedup": ratio.value if ratio and verdict != EMULATED else None,
             "of_limit": 100 * limit / timing.median_ms if limit and timing else None, "floor_ms": limit,
-            "rel_l2": max((e.rel_l2 for e in trial.errors.values()), default=None),
-            "max_abs": max((e.max_abs for e in trial.errors.values()), default=None),
+            "rel_l2": max((e.rel_l2 for e in errors), default=None),
+            "max_abs": max((e.max_abs for e in errors), default=None),
             "registers": registers(trial), "build_s": trial.build.get("seconds"),
             "peak_bytes": trial.memory.get("peak_bytes"), "clock": clock,
             "device": trial.device.get("name", ""), "headline": trial.headline, "advice": trial.advice,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import ceilings
+from ..core.env import require_torch
 from ..core.errors import BadRequest
 from ..core.roofline import floor
 from ..core.template import Rendered, symbol
@@ -44,8 +45,10 @@ class Workers:
     def device(self, name: str, *, stop: threading.Event | None = None) -> dict[str, Any]:
         """What the measuring process says of "cpu" or "cuda:N" (name, arch, key, memory); asked once.
 
-        Raises `BadRequest` for a device that torch does not see, `WorkerCancelled` when `stop` is set first.
+        Raises `BadRequest` for a device that torch does not see and where there is no torch, `WorkerCancelled` when `stop` is
+        set first.
         """
+        require_torch()
         if not taken(self._asking, stop):  # a worker takes one call at a time: `warm` and a run that begins both ask
             raise WorkerCancelled("The worker was stopped.")
         try:

@@ -90,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
     judged = [t for t in [*done.kept, *done.trials] if t.kind in ("candidate", "module")]
     if not done.trials and not args.resume:
         return 3
+    if judged and all(t.status == "NO_COMPILER" for t in judged):
+        return 3
     return 0 if all(t.ok or t.status == "SKIPPED" for t in judged) else 1
 
 

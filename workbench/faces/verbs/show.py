@@ -7,6 +7,7 @@ import json
 
 from ...core.errors import BadRequest
 from ...drive import tables
+from ...drive.recorded import occupancy_of
 from ...drive.session import Session, list_sessions, sessions_root
 from ..arguments import session_from
 
@@ -53,5 +54,5 @@ def _one(session: Session, trials: list, args: argparse.Namespace) -> int:
                 raise BadRequest(f"Trial {found[0].trial_id} has no {blob}.")
             print(session.blob(found[0].blobs[blob]).decode("utf-8", "replace"))
     if not args.source and not args.log:
-        print(json.dumps(found[0].to_json(), indent=2))
+        print(json.dumps({**found[0].to_json(), "occupancy": occupancy_of(found[0])}, indent=2))
     return 0

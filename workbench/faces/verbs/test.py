@@ -50,5 +50,8 @@ def run(args: argparse.Namespace) -> int:
     if not cases:
         print("Nothing ran: no chosen variant applies to the chosen layers.", file=sys.stderr)
         return 3
-    print(f"{len(cases) - bad} of {len(cases)} cases hold.")
+    print(f"{len(cases) - bad} of {len(cases)} cases hold." +
+          (" A template could not be read (above), so not every variant was tried." if left_out else ""))
+    if all(c.status == "NO_COMPILER" for c in cases):
+        return 3
     return 1 if bad or left_out else 0
