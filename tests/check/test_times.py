@@ -240,7 +240,7 @@ def test_what_a_stopped_file_still_holds_makes_no_victory(holds: bool, judge, tm
     assert not report.failed and (beside["median_ms"] > 20) == holds
     assert (times["against"] == "eager, without the file's process") == holds
     assert any("PyTorch is slower while" in note for note in times["notes"]) == holds
-    assert not holds or times["verdict"] != "FASTER" and times["ratio"] < 3
+    assert not holds or times["ratio"] < 0.5 * beside["ratio"]
 
 
 def test_a_victory_stays_one_when_the_files_process_is_gone(judge) -> None:
@@ -253,8 +253,8 @@ def test_a_victory_stays_one_when_the_files_process_is_gone(judge) -> None:
     times = report.times["forward"]
     busy = any("Other work kept the cores busy" in note for note in times["notes"])
     asked = "forward: PyTorch once more, without the file's process" in said
-    assert times["against"] == "eager" and (asked and times["verdict"] == "FASTER" or busy), times
-    assert not any("PyTorch is slower while" in note for note in times["notes"])
+    assert times["against"].startswith("eager") and (asked and times["verdict"] == "FASTER" or busy), times
+    assert busy or not any("PyTorch is slower while" in note for note in times["notes"])
 
 
 def test_an_answer_mended_from_the_last_one_is_no_victory(judge) -> None:
