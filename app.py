@@ -24,7 +24,9 @@ def main(arguments: list[str]) -> int:
     print("Start the page with:  streamlit run app.py\n"
           "Test without a page:  python app.py --headless-test   (the same as python -m workbench test)\n"
           "Everything else:      python -m workbench --help")
-    return 0
+    if arguments:
+        print(f"{arguments[0]!r} is not known here.", file=sys.stderr)
+    return 2 if arguments else 0
 
 
 if exists():

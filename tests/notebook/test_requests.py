@@ -52,6 +52,7 @@ def test_bias_as_pytorch_takes_it() -> None:
     ({"settings": [64]}, "settings is [64]; write"),
     ({"directions": "forwards"}, "direction 'forwards' is not known; choose forward"),
     ({"form": "x"}, "form 'x' is not known; choose constant or runtime"),
+    ({"compile_flags": ["-DX", " "]}, "A compile flag is empty; write it like"),
     ({"directions": []}, "No direction is chosen; choose of forward"),
     ({"directions": 3}, "directions is 3; give a name or a list of names"),
     ({"variants": "naive"}, "There is no variant 'naive'; there are"),

@@ -165,10 +165,11 @@ def test_the_page_process_has_no_torch():
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_plain_python_says_how_to_start():
-    done = subprocess.run([sys.executable, str(APP)], cwd=APP.parent, capture_output=True, text=True, timeout=60,
+@pytest.mark.parametrize(("words", "code", "said"), [([], 0, ""), (["--foo"], 2, "'--foo' is not known here.\n")])
+def test_plain_python_says_how_to_start(words, code, said):
+    done = subprocess.run([sys.executable, str(APP), *words], cwd=APP.parent, capture_output=True, text=True, timeout=60,
                           check=False)
-    assert done.returncode == 0
+    assert done.returncode == code and done.stderr.endswith(said)
     assert "streamlit run app.py" in done.stdout
 
 

@@ -33,6 +33,9 @@ def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, vari
                          f"{', '.join(PRECISIONS_OF[workload.dtype])}.", field="precision")
     if form not in FORMS:
         raise BadRequest(f"form {form!r} is not known; choose {' or '.join(FORMS)}.", field="form")
+    if not all(flag.strip() for flag in names_of(compile_flags, "compile_flags")):
+        raise BadRequest("A compile flag is empty; write it like --flag=--use_fast_math, or leave it away.",
+                         field="compile_flags")
     if not directions:
         raise BadRequest(f"No direction is chosen; choose of {', '.join(LAUNCHES)}.", field="directions")
     found = []
