@@ -12,10 +12,10 @@ from ...core.candidate import EMULATED_SM
 from ...core.errors import BadRequest
 from ...core.gpu import gpu_limits
 from ...core.layer import Workload
-from ...core.occupancy import REGISTERS_PER_THREAD_MAX, candidate_occupancy
+from ...core.occupancy import REGISTERS_PER_THREAD_MAX
 from ...core.trial import Errors, Trial
 from ...drive import plots, report
-from ...drive.recorded import candidate_of, source_of
+from ...drive.recorded import occupancy_of, source_of
 from ...drive.session import Session
 from . import state, theme
 
@@ -167,7 +167,7 @@ def _resources(trial: Trial) -> str:
     parts = []
     main, *helpers = kernels[arch].items()  # the variant's own kernel is compiled first
     for name, kernel in [main]:
-        rows = _occupancy_rows(trial, kernel, sm) + [
+        rows = _occupancy_rows(trial, arch, name) + [
             _gauge("registers", f"{kernel.get('registers', 0)} per thread",
                    kernel.get("registers", 0) / REGISTERS_PER_THREAD_MAX, f"of {REGISTERS_PER_THREAD_MAX}"),
             _gauge("static shared memory", f"{numbers.memory(kernel.get('shared_bytes', 0))} per block",
@@ -189,15 +189,12 @@ def _resources(trial: Trial) -> str:
     return "".join(parts)
 
 
-def _occupancy_rows(trial: Trial, kernel: dict, sm: int) -> list[tuple[str, ...]]:
-    try:
-        found = candidate_occupancy(candidate_of(trial), kernel, sm=sm)
-    except BadRequest:  # the template has gone or changed since; the compiler's numbers still stand
-        return []
+def _occupancy_rows(trial: Trial, arch: str, name: str) -> list[tuple[str, ...]]:
+    found = occupancy_of(trial).get(arch, {}).get(name)
     if found is None:
         return []
-    return [_gauge("occupancy", f"{found.warps_per_sm} warps of {found.max_warps}", found.fraction,
-                   f"limited by {found.limiter}")]
+    warps, most = found["warps_per_sm"], found["max_warps"]
+    return [_gauge("occupancy", f"{warps} warps of {most}", warps / most, f"limited by {found['limiter']}")]
 
 
 def _gauge(name: str, value: str, share: float, limit: str) -> tuple[str, ...]:

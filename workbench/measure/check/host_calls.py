@@ -14,6 +14,7 @@ from ..module_cases import laid_out
 from ..ways import Unavailable, Way
 from . import host_ways
 from .ladder import LADDER
+from .timed_input import timed_input
 from .wire import Message
 
 # Taken before any foreign file is loaded, which may put something else in their places: an answer given before the device
@@ -230,13 +231,6 @@ def _strides(result: torch.Tensor) -> tuple[int, ...]:
     if layout is not None and result.is_contiguous(memory_format=layout):
         return result.stride()
     return torch.empty(result.shape, device="meta").stride()
-
-
-def timed_input(x: torch.Tensor, factors: torch.Tensor, begin: int, into: torch.Tensor | None = None) -> torch.Tensor:
-    """x times the factors from `begin` on. One rounding, so judge and process get the same bits wherever they compute it."""
-    if not x.is_floating_point():
-        return x if into is None else into.copy_(x)
-    return torch.mul(x, factors[begin:begin + x.numel()].view(x.shape), out=into)
 
 
 def _synchronize() -> None:

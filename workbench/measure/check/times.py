@@ -25,18 +25,18 @@ from typing import Any
 
 import torch
 
-from ...core.verdict import FASTER, from_samples
 from .. import timing
 from ..inputs import reduction_length
 from ..validate import allowed_rel_l2
 from . import waiting
 from .cases import Case, fill
 from .distance import distance
+from .doubt import LOOSER, doubted_ways
 from .hold import StillRunning
-from .host_calls import timed_input
 from .ladder import LADDER, NOT_DROP_IN, why_left_out
 from .party import Party
 from .process import Ended, Raised, kill_strays
+from .timed_input import factors_for, strip, timed_input
 from .trialrun import TrialRun
 from .waiting import Took
 
@@ -46,12 +46,10 @@ _BATCH_S = {"cpu": 0.05, "cuda": 0.03}
 _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
 _LARGE_BYTES = 1 << 30          # of one set: from there on two have to do
-_STRIPS, _STEP = 1 << 17, 8     # of factors; each begins so many elements after the last, so that reads stay aligned
 _CHECKED = 3                    # batches of the candidate of which one call is compared
 _SLOT_SHARE = 0.2               # of free memory
 _MOST_SLOT_BYTES = {"cpu": 1 << 29, "cuda": 24 << 30}
 _LOOSE = 10                     # times the tolerance of tf32: beyond it a way of PyTorch's computes something else
-_LOOSER = ("fp64", "ieee", "tf32", "fp16", "bf16")  # from the strictest to the loosest
 _PRECISION = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _NOT_AGAIN = "Called again, at the moment of timing, it does not give what it gave when it was checked."
 _SEED_OF_TRUTH = 43            # of a draw that the state replaces; another than that of the module that is timed
@@ -101,8 +99,8 @@ def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: C
 
 def _without_the_candidate(trial: TrialRun, benches: dict[str, _Bench], found: dict[str, Any],
                            emit: Callable[[dict[str, Any]], None]) -> None:
-    """Fill in "alone"."""
-    doubted = {direction: keys for direction, one in found.items() if (keys := _doubted(one))}
+    """Fill in "alone" of the directions that are doubted."""
+    doubted = {direction: keys for direction, one in found.items() if (keys := one["doubted"])}
     if not doubted:
         return
     trial.candidate.process.close()
@@ -111,17 +109,6 @@ def _without_the_candidate(trial: TrialRun, benches: dict[str, _Bench], found: d
     for direction, keys in doubted.items():
         emit({"phase": "time", "text": f"{direction}: PyTorch once more, without the file's process"})
         found[direction]["alone"] = [one for key in keys if (one := benches[direction].alone(key, found[direction]["calls"]))]
-
-
-def _doubted(found: dict[str, Any]) -> list[str]:
-    """The drop-in way of PyTorch that is the one to beat, where the candidate does, and any that had no memory. What takes a
-    compiler's time is not repeated."""
-    strict = _LOOSER[:_LOOSER.index(found["precision"]) + 1]
-    ways = [b for b in found["baselines"] if b["drop_in"] and b["precision"] in strict and LADDER[b["key"]].kind != "compiled"]
-    best = min(ways, key=lambda b: b["timing"]["median_ms"], default=None)
-    if best is None or from_samples(found["samples"], best["samples"], paired=True).verdict != FASTER:
-        return []
-    return [best["key"], *(key for key in found["starved"] if LADDER[key].drop_in and LADDER[key].kind != "compiled")]
 
 
 class _Wrong(Exception):
@@ -170,7 +157,7 @@ class _Bench:
             self.sets = [[torch.randn(results[0].shape, generator=trial.generator).to(results[0].dtype)]
                          for _ in range(self.count)]
         self.sets = [[x * factor if x.is_floating_point() else x.clone() for x in xs] for xs in self.sets]
-        self.factors = [_factors(x, trial.generator) for x in self.sets[0]]
+        self.factors = [factors_for(x, trial.generator) for x in self.sets[0]]
         self.first_truth: list[torch.Tensor] | None = None
         self.left_out: list[dict[str, str]] = []
         self.starved: list[str] = []    # ways for which there was not enough memory
@@ -217,14 +204,15 @@ class _Bench:
         if self.device != "cpu":
             bounds = {name: [] for name in modes}
         found = {"ours": summaries[""], "samples": samples[""], "bounds": bounds[""], "calls": calls, "checked": len(checked),
-                "throttled": sum(slowed), "precision": max(self.seen, key=_LOOSER.index), "left_out": self.left_out,
+                "throttled": sum(slowed), "precision": max(self.seen, key=LOOSER.index), "left_out": self.left_out,
                 "starved": self.starved, "alone": [], "singly": None, "empty_ms": sorted(empties)[len(empties) // 2],
                 "baselines": [{"name": LADDER[key].name, "key": key, "timing": summaries[key], "samples": samples[key],
                                "bounds": bounds[key], "precision": way.precision, "process": way.process, "kernels": [],
                                "drop_in": LADDER[key].drop_in,
                                "why_not": NOT_DROP_IN.get(LADDER[key].kind, "")} for key, way in modes.items() if key]}
-        if keys := _doubted(found):
-            found["singly"] = self._singly(ours, modes[keys[0]])
+        found["doubted"] = doubted_ways(found)
+        if found["doubted"]:
+            found["singly"] = self._singly(ours, modes[found["doubted"][0]])
         for name, party in self.parties.items():
             if name != _CANDIDATE:
                 party.process.ask("drop_ways")
@@ -383,7 +371,7 @@ class _Bench:
         if check:
             kept, inputs = looked
             found = self._distances(kept, self._truth(inputs), None)
-            self.seen.append(self._class([d for d, _, _ in found]) or _LOOSER[-1])
+            self.seen.append(self._class([d for d, _, _ in found]) or LOOSER[-1])
             for (off, worst, rms), (allowed, usual_rms) in zip(found, self.demanded, strict=True):
                 size = max(rms, usual_rms, 1e-30)  # sums that all happen to cancel are not measured by what is left
                 if not off * rms <= allowed * size or not worst <= 60 * allowed * size + allowed:
@@ -444,7 +432,7 @@ class _Bench:
     def _called(self, who: _Contestant, calls: int, *, only_copy: bool = False, look: bool = False,
                 change: bool = True) -> tuple[Took, tuple[torch.Tensor, list[torch.Tensor]] | None]:
         """How long it took, and with `look` what one slot held at the answer with the inputs it had to be computed from."""
-        order = [(self.random.randrange(self.count), _STEP * self.random.randrange(_STRIPS)) if change else (0, 0)
+        order = [(self.random.randrange(self.count), strip(self.random)) if change else (0, 0)
                  for _ in range(calls)]
         header = {"order": order, "stride": self.stride, "only_copy": only_copy, "way": who.way}
         process = self.parties[who.process].process
@@ -499,18 +487,6 @@ class _Bench:
         if workload is None or len(names) != len(self.kinds):
             return [allowed_rel_l2(precision, 1 << 20)] * len(self.kinds)
         return [allowed_rel_l2(precision, max(1, reduction_length(workload, name))) for name in names]
-
-
-def _factors(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Between 1/2 and 1, and of either sign where the values are: a set times a strip of them stays in its range. Nothing for
-    whole numbers, which may be indices."""
-    if not like.is_floating_point():
-        return torch.empty(0)
-    size = like.numel() + _STEP * _STRIPS
-    factors = 0.5 + 0.5 * torch.rand(size, generator=generator)
-    if (like < 0).any():
-        factors *= 1 - 2 * torch.randint(2, (size,), generator=generator)
-    return factors.to(like.dtype)
 
 
 def _rounded(size: int) -> int:
