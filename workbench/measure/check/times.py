@@ -13,13 +13,12 @@ PyTorch was slower, its best ways are timed once more when the candidate's proce
 
 from __future__ import annotations
 
-import mmap
 import os
-import pickle
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from typing import Any
 
@@ -28,16 +27,17 @@ import torch
 from .. import timing
 from ..inputs import reduction_length
 from ..validate import allowed_rel_l2
-from . import waiting
+from . import jumps, waiting
 from .cases import Case, fill
 from .distance import distance
 from .doubt import LOOSER, doubted_ways
 from .hold import StillRunning
 from .ladder import LADDER, NOT_DROP_IN, why_left_out
-from .party import Party
+from .party import Construction, Party
 from .process import Ended, Raised, kill_strays
+from .slots import Slots
 from .timed_input import factors_for, strip, timed_input
-from .trialrun import TrialRun
+from .trialrun import State, TrialRun, wide
 from .waiting import Took
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
@@ -47,8 +47,6 @@ _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
 _LARGE_BYTES = 1 << 30          # of one set: from there on two have to do
 _CHECKED = 3                    # batches of the candidate of which one call is compared
-_SLOT_SHARE = 0.2               # of free memory
-_MOST_SLOT_BYTES = {"cpu": 1 << 29, "cuda": 24 << 30}
 _LOOSE = 10                     # times the tolerance of tf32: beyond it a way of PyTorch's computes something else
 _PRECISION = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _NOT_AGAIN = "Called again, at the moment of timing, it does not give what it gave when it was checked."
@@ -73,8 +71,8 @@ def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: C
     for direction in ("forward", "backward") if backward else ("forward",):
         emit({"phase": "time", "text": direction})
         try:
-            benches[direction] = _Bench(trial, case, direction, benchmark, effort, emit, errors or {},
-                                          factor)
+            benches[direction] = _Bench(trial, case, direction, benchmark, effort, emit, errors or {}, factor,
+                                        benches["forward"].shown if direction == "backward" else {})
             try:
                 found[direction] = benches[direction].measure(_TURNS[effort])
             finally:
@@ -134,9 +132,11 @@ class _Bench:
     """One direction: slots, inputs, and all contestants in turns."""
 
     def __init__(self, trial: TrialRun, case: Case, direction: str, benchmark: Party | None, effort: str,
-                 emit: Callable[[dict[str, Any]], None], errors: dict[str, dict[str, Any]], factor: float) -> None:
+                 emit: Callable[[dict[str, Any]], None], errors: dict[str, dict[str, Any]], factor: float,
+                 shown_forward: dict[str, str]) -> None:
         self.trial, self.case, self.direction, self.effort, self.emit = trial, case, direction, effort, emit
-        self.errors, self.factor = errors, factor
+        self.errors, self.factor, self.shown_forward = errors, factor, shown_forward
+        self.shown: dict[str, str] = {}  # way -> the precision of its first answer
         self.device = trial.device
         self.parties = {_REFERENCE: trial.reference, _CANDIDATE: trial.candidate,
                         **({_BENCHMARK: benchmark} if benchmark else {})}
@@ -162,7 +162,7 @@ class _Bench:
         self.left_out: list[dict[str, str]] = []
         self.starved: list[str] = []    # ways for which there was not enough memory
         self.seen: list[str] = []   # the precision of each call of the candidate that was timed and looked at
-        self.slots: torch.Tensor | None = None
+        self.slots: Slots | None = None
 
     def measure(self, turns: int) -> dict[str, Any]:
         plain = self._called_plainly()
@@ -170,8 +170,8 @@ class _Bench:
         self.stride = sum(_rounded(getattr(torch, d).itemsize * torch.Size(s).numel()) for d, s in kinds)
         self.kinds = kinds
         self._demand(plain)
-        room = self._open(self.parties)
-        most = max(1, min(_MOST_CALLS, room // self.stride))
+        self.slots = self._slots(self.parties)
+        most = max(1, min(_MOST_CALLS, self.slots.calls))
         ours = _Contestant(_CANDIDATE)
         modes = {"": ours, **self._ways()}
         one_s = min(self._batch(ours, 1).clock_s for _ in range(3))
@@ -235,11 +235,11 @@ class _Bench:
         reference = {_REFERENCE: self.parties[_REFERENCE]}
         try:
             self._prepare(reference, benchmark=LADDER[key].benchmark)
-            room = self._open(reference)
+            self.slots = self._slots(reference)
             way, _ = self._way(key, _REFERENCE)
             if way is None:
                 return None
-            calls = max(1, min(calls, room // self.stride))
+            calls = max(1, min(calls, self.slots.calls))
             samples = []
             for _ in range(_ALONE_TURNS):
                 empty = self._empty(calls)
@@ -338,32 +338,8 @@ class _Bench:
             raise _Wrong("When timed it gives results of another kind than when checked.")
         return kinds[_REFERENCE]
 
-    def _open(self, parties: dict[str, Party]) -> int:
-        """Slots that these processes can write and the judge reads; how many bytes."""
-        if self.device == "cpu":
-            return self._open_host(parties)
-        free = torch.cuda.mem_get_info(self.device)[0]
-        size = int(min(_MOST_SLOT_BYTES["cuda"], max(2 * self.stride, _SLOT_SHARE * free)))
-        self.slots = torch.empty(size, dtype=torch.uint8, device=self.device)
-        from torch.multiprocessing.reductions import reduce_tensor
-        for party in parties.values():
-            handle = torch.frombuffer(bytearray(pickle.dumps(reduce_tensor(self.slots))), dtype=torch.uint8)
-            party.process.ask("slots", {}, [handle])
-        return size
-
-    def _open_host(self, parties: dict[str, Party]) -> int:
-        size = min(_MOST_SLOT_BYTES["cpu"], max(4 * self.stride, _MOST_CALLS * self.stride))
-        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._views: dict[str, torch.Tensor] = {}
-        for name, party in parties.items():
-            path, fd = party.process.shared_file(size)
-            try:
-                party.process.ask("slots", {"path": str(path), "bytes": size})
-                self._views[name] = torch.frombuffer(mmap.mmap(fd, size), dtype=torch.uint8)
-            finally:
-                os.close(fd)
-                path.unlink(missing_ok=True)  # both have it mapped
-        return size
+    def _slots(self, parties: dict[str, Party]) -> Slots:
+        return Slots(parties, device=self.device, stride=self.stride, most_calls=_MOST_CALLS)
 
     def _batch(self, who: _Contestant, calls: int, *, only_copy: bool = False, check: bool = False) -> Took:
         """From the request to the answer. With `check` one result, chosen afterwards, is compared."""
@@ -371,7 +347,7 @@ class _Bench:
         if check:
             kept, inputs = looked
             found = self._distances(kept, self._truth(inputs), None)
-            self.seen.append(self._class([d for d, _, _ in found]) or LOOSER[-1])
+            self.seen.append(self._class([d for d, _, _ in found], who.way) or LOOSER[-1])
             for (off, worst, rms), (allowed, usual_rms) in zip(found, self.demanded, strict=True):
                 size = max(rms, usual_rms, 1e-30)  # sums that all happen to cancel are not measured by what is left
                 if not off * rms <= allowed * size or not worst <= 60 * allowed * size + allowed:
@@ -399,9 +375,10 @@ class _Bench:
         least = self._allowed("ieee" if self.case.setting.layer is None else self.trial.of_float32)
         names = ["output"] if self.direction == "forward" else [self.trial.plain(n) for n in self._differentiated()]
         for name, (off, _, _) in zip(names, found, strict=True):
-            if not off <= max(least, 2 * self.errors.get(name, {}).get("allowed", least)):
+            limit = max(least, 2 * self.errors.get(name, {}).get("allowed", least))
+            if not off <= limit and not off <= limit + self.jumps[names.index(name)]:
                 raise _Wrong(_NOT_AGAIN)
-        shown = self._class([d for d, _, _ in found])
+        shown = self.shown[""] = self._class([d for d, _, _ in found], "")
         limits = self._limits(shown) if shown else [least] * len(found)
         self.demanded = [(max(limit, 2 * d), rms) for limit, (d, _, rms) in zip(limits, found, strict=True)]
 
@@ -419,14 +396,33 @@ class _Bench:
         that one truth serves all ways."""
         _, (kept, inputs) = self._called(who, 1, look=True, change=False)
         self._keep_first_truth(inputs)
-        return self._class([d for d, _, _ in self._distances(kept, self.first_truth, who.strides)])
+        found = self.shown[who.way] = self._class([d for d, _, _ in self._distances(kept, self.first_truth, who.strides)],
+                                                  who.way)
+        return found
 
-    def _class(self, distances: list[float]) -> str:
-        """The strictest precision that allows these distances; "" where they are beyond all."""
+    @cached_property
+    def jumps(self) -> list[float]:
+        """How far float64's gradients move, relative L2, when all values move by what the outputs were off by: 0 where nothing
+        jumps. Which side of a jump a value stands on is the inputs' matter alone, whatever grad_output is."""
+        if self.direction == "forward" or self.case.setting.layer is not None:
+            return [0.0] * len(self.kinds)
+        output = self.errors.get("output", {})
+        how, state = self._of_float64()
+        _, reached = jumps.reach(self.trial.reference, how, [wide(x) for x in self.fixed], state, self._differentiated(),
+                                 self._inputs(0, 0)[0].double(), max(output.get("rel_l2", 0.0), output.get("own", 0.0)),
+                                 self.trial.generator)
+        return [2 * float(r.norm()) / max(float(t.norm()), 1e-300) for r, t in zip(reached, self.first_truth, strict=True)]
+
+    def _class(self, distances: list[float], way: str) -> str:
+        """The strictest precision that allows these distances; "" where they are beyond all. Of distances that only jumps
+        explain it cannot be told: then it is what forward showed."""
         offered = [_PRECISION[self.trial.dtype]] if self.trial.dtype in _PRECISION else ["ieee", "tf32"]
         for precision, slack in (*((p, 1) for p in offered), (offered[-1], _LOOSE)):
             if all(d <= slack * limit for d, limit in zip(distances, self._limits(precision), strict=True)):
                 return precision
+        if all(d <= _LOOSE * limit + jump for d, limit, jump in
+               zip(distances, self._limits(offered[-1]), self.jumps, strict=True)):
+            return self.shown_forward.get(way) or offered[-1]
         return ""
 
     def _called(self, who: _Contestant, calls: int, *, only_copy: bool = False, look: bool = False,
@@ -444,8 +440,7 @@ class _Bench:
         clock_s = time.perf_counter() - begin
         chosen = self.random.randrange(calls)
         if look:  # before anything else, so that nothing can be finished behind the answer
-            view = self.slots if self.device != "cpu" else self._views[who.process]
-            kept = view[chosen * self.stride:(chosen + 1) * self.stride].clone()
+            kept = self.slots.kept(who.process, chosen)
         took = Took(clock_s, max(0.0, waiting.waited_s(pids) - before_s) if pids else 0.0)
         return took, (kept, self._inputs(*order[chosen])) if look else None
 
@@ -455,14 +450,17 @@ class _Bench:
 
     def _truth(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """What float64 says to these inputs, each result."""
-        # A module of its own: of a float64 reference it would else be the one that is timed, and to load the state once more
-        # spoils the graph on which its backward repeats.
-        how = self.trial.how(self.case, dtype="float64", seed=_SEED_OF_TRUTH)
-        state = (self.state[0], [v.double() if v.is_floating_point() else v for v in self.state[1]])
+        how, state = self._of_float64()
         if self.direction == "forward":
-            return self.trial.reference.call(how, [_wide(x) for x in inputs], state=state)[1][:1]
-        return self.trial.reference.call(how, [_wide(x) for x in self.fixed], state=state, gradients=self._differentiated(),
+            return self.trial.reference.call(how, [wide(x) for x in inputs], state=state)[1][:1]
+        return self.trial.reference.call(how, [wide(x) for x in self.fixed], state=state, gradients=self._differentiated(),
                                          grad_output=inputs[0].double())[1][1:]
+
+    def _of_float64(self) -> tuple[Construction, State]:
+        """A module of its own: of a float64 reference it would else be the one that is timed, and to load the state once more
+        spoils the graph on which its backward repeats."""
+        return (self.trial.how(self.case, dtype="float64", seed=_SEED_OF_TRUTH),
+                (self.state[0], [wide(v) for v in self.state[1]]))
 
     def _distances(self, kept: torch.Tensor, expected: list[torch.Tensor], strides: list[list[int]] | None
                    ) -> list[tuple[float, float, float]]:
@@ -491,7 +489,3 @@ class _Bench:
 
 def _rounded(size: int) -> int:
     return -(-size // 256) * 256
-
-
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    return x.double() if x.is_floating_point() else x

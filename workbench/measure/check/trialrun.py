@@ -13,7 +13,9 @@ from ...core.trial import DEFAULT_ADVICE, Status
 from .. import findings
 from ..inputs import reduction_length
 from ..validate import Comparison, allowed_rel_l2
+from . import jumps
 from .cases import Case, fill, positional
+from .distance import distance
 from .party import Construction, Party
 from .process import Ended, Raised
 
@@ -39,8 +41,10 @@ class Problem:
 @dataclass
 class Outcome:
     """Everything one case showed; the first problem of each kind. `least_rms`: what errors of a gradient are relative to
-    where its own values cancel. `not_finite`: gradients of the reference that hold NaN or infinity, and are not expected.
-    `names`: of what is differentiated. `factors`: powers of two by which results are divided before they are compared."""
+    where its own values cancel. `errors`: the fields of `core.trial.Errors`, and "own", PyTorch's relative L2. `not_finite`:
+    gradients of the reference that hold NaN or infinity, and are not expected. `names`: of what is differentiated. `factors`:
+    powers of two by which results are divided before they are compared. `own`: what PyTorch gives in this dtype on this
+    device."""
 
     case: Case
     problems: list[Problem] = field(default_factory=list)
@@ -55,6 +59,7 @@ class Outcome:
     names: list[str] = field(default_factory=list)
     grad_output: torch.Tensor | None = None
     factors: dict[str, torch.Tensor] = field(default_factory=dict)
+    own: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def problem(self, *about: str) -> Problem | None:
         return next((p for p in self.problems if not about or p.about in about), None)
@@ -83,39 +88,21 @@ class TrialRun:
 
     def run(self, case: Case, *, gradients: bool = True, values: list[torch.Tensor] | None = None,
             least_rms: dict[str, float] | None = None) -> Outcome:
-        """Never raises for the candidate's sake. Raises `NotForReference`, `Ended` for the reference's.
-
-        Derivatives may jump, as a rectifier's does, and among many values one now and then stands on the other side of its jump
-        in float32 than in float64. Where gradients alone are off, of anything but one transposed convolution, and off again
-        when the same is asked again, other values are drawn once."""
-        outcome = self._run_once(case, gradients, values, least_rms)
-        if not _gradients_alone(outcome) or case.setting.layer is not None or values is not None:
-            return outcome
-        again = replace(outcome, problems=[], facts={}, got={}, errors={})
-        self.judge(again, {} if case.integers else self.own(again))
-        if not _gradients_alone(again):  # what is wrong only the first time stands nowhere near a jump
-            return outcome
-        try:
-            return self._run_once(case, gradients, values, least_rms)
-        except NotForReference:
-            return outcome
-
-    def _run_once(self, case: Case, gradients: bool, values: list[torch.Tensor] | None, least_rms: dict[str, float] | None
-                  ) -> Outcome:
+        """Never raises for the candidate's sake. Raises `NotForReference`, `Ended` for the reference's."""
         outcome = Outcome(case, least_rms=least_rms or {})
         inputs = outcome.inputs = values or fill(case, self.given, self.generator)
         try:
             facts, drawn = self.reference.make(self.how(case))
             state = outcome.state = (facts["names"], self._state(case, facts["names"], drawn))
-            wide = (state[0], [v.double() if v.is_floating_point() else v for v in state[1]])
+            of_float64 = (state[0], [wide(v) for v in state[1]])
             names = outcome.names = [*(f"input {i}" for i, x in enumerate(inputs) if x.is_floating_point()),
                                      *facts["parameters"]]
             grad_output = None
-            if gradients and (shape := self._output_shape(case, inputs, wide)) is not None:
+            if gradients and (shape := self._output_shape(case, inputs, of_float64)) is not None:
                 grad_output = outcome.grad_output = torch.ones(shape, dtype=getattr(torch, self.dtype)) if case.expanded else \
                     fill(replace(case, shapes=(shape,), dtypes=(self.dtype,)), [], self.generator)[0]
-            wide_facts, truth = self.reference.call(self.how(case, dtype="float64"), [_wide(x) for x in inputs],
-                                                    state=wide, gradients=names,
+            wide_facts, truth = self.reference.call(self.how(case, dtype="float64"), [wide(x) for x in inputs],
+                                                    state=of_float64, gradients=names,
                                                     grad_output=None if grad_output is None else grad_output.double())
         except Raised as error:
             raise NotForReference(error.sentence) from error
@@ -126,7 +113,8 @@ class TrialRun:
         outcome.not_finite = [n for n, v in outcome.expected.items() if not bool(v.isfinite().all())]
         for name in outcome.not_finite:
             del outcome.expected[name]
-        self.judge(outcome, {} if case.integers else self.own(outcome))
+        outcome.own = {} if case.integers else self.own(outcome)
+        self.judge(outcome)
         return outcome
 
     def own(self, outcome: Outcome) -> dict[str, torch.Tensor]:
@@ -140,13 +128,14 @@ class TrialRun:
         have no gradient."""
         if case.workload is not None:
             return case.workload.output_shape
-        facts, results = self.reference.call(self.how(case, dtype="float64"), [_wide(x) for x in inputs], state=state)
+        facts, results = self.reference.call(self.how(case, dtype="float64"), [wide(x) for x in inputs], state=state)
         if facts.get("type") != "Tensor":
             raise NotForReference(f"it returns a {facts.get('type')}, not one tensor")
         return tuple(results[0].shape) if results[0].is_floating_point() else None
 
-    def judge(self, outcome: Outcome, own: dict[str, torch.Tensor]) -> None:
-        """What the candidate gives for the values of the outcome, compared with the results that are expected there."""
+    def judge(self, outcome: Outcome) -> None:
+        """What the candidate gives for the values of the outcome, compared with the results that are expected there. Where
+        gradients alone are off, of anything but one transposed convolution, what jumps of a derivative explain is left out."""
         case, names, grad_output = outcome.case, outcome.names, outcome.grad_output
         try:
             facts, results = self.candidate.call(
@@ -173,7 +162,7 @@ class TrialRun:
                 outcome.problems.append(Problem("inputs", Status.INPUT_MODIFIED, f"The module changed "
                                                 f"{numbers.count(count)} values of {name}.",
                                                 DEFAULT_ADVICE[Status.INPUT_MODIFIED]))
-        self._compare(outcome, "output", own, "values")
+        self._compare(outcome, "output", "values")
         if grad_output is None:
             return
         if not facts["requires_grad"]:
@@ -186,9 +175,27 @@ class TrialRun:
         if missing:
             outcome.problems.append(Problem("gradients", Status.NO_GRADIENT, f"Autograd gives no {', '.join(missing)}.",
                                             "Return that gradient from backward."))
+        self._compare_gradients(outcome, {})
+        if _gradients_alone(outcome) and case.setting.layer is None:
+            self._judge_beside_jumps(outcome)
+
+    def _judge_beside_jumps(self, outcome: Outcome) -> None:
+        off = max(distance(there["output"].double(), outcome.expected["output"])[0] for there in (outcome.got, outcome.own)
+                  if there)
+        names, values = outcome.state
+        try:
+            facts, reached = jumps.reach(self.reference, self.how(outcome.case, dtype="float64"),
+                                         [wide(x) for x in outcome.inputs], (names, [wide(v) for v in values]),
+                                         outcome.names, outcome.grad_output.double(), off, self.generator)
+        except (Raised, Ended):  # what was found stands
+            return
+        outcome.problems.clear()
+        self._compare_gradients(outcome, self._named(facts, [outcome.expected["output"], *reached], outcome.factors))
+
+    def _compare_gradients(self, outcome: Outcome, reached: dict[str, torch.Tensor]) -> None:
         for name in outcome.expected:
             if name != "output" and name in outcome.got:
-                self._compare(outcome, name, own, "gradient_values")
+                self._compare(outcome, name, "gradient_values", reached.get(name))
 
     def _kind(self, outcome: Outcome) -> Problem | None:
         facts, expected = outcome.facts, outcome.expected["output"]
@@ -207,8 +214,8 @@ class TrialRun:
                            DEFAULT_ADVICE[Status.WRONG_DEVICE])
         return None
 
-    def _compare(self, outcome: Outcome, name: str, own: dict[str, torch.Tensor], about: str) -> None:
-        got, expected = outcome.got[name], outcome.expected[name].double()
+    def _compare(self, outcome: Outcome, name: str, about: str, reached: torch.Tensor | None = None) -> None:
+        got, expected, own = outcome.got[name], outcome.expected[name].double(), outcome.own
         if tuple(got.shape) != tuple(expected.shape):
             outcome.problems.append(Problem(about, Status.WRONG_SHAPE, f"{name} is {numbers.shape(got.shape)}, expected "
                                             f"{numbers.shape(expected.shape)}."))
@@ -220,16 +227,20 @@ class TrialRun:
         rms = max(float(expected.square().mean().sqrt()), outcome.least_rms.get(name, 0.0))
         precision, allowed = self._allowed(outcome.case, name)
         least_norm = outcome.least_rms.get(name, 0.0) * expected.numel()**0.5
+        own_off = 0.0
         if name in own:
-            distance = float((own[name].to(self.device).double() - expected).norm())
-            allowed = max(allowed, 2 * distance / max(float(expected.norm()), least_norm, 1e-300))
+            off = float((own[name].to(self.device).double() - expected).norm())
+            own_off = off / max(float(expected.norm()), least_norm, 1e-300)
+            allowed = max(allowed, 2 * own_off)
+        if reached is not None:
+            got = jumps.without(got, expected, reached.to(self.device), allowed * (expected.abs() + rms)).to(got.dtype)
         exact = whole or outcome.case.integers and self.dtype in ("float32", "float64") and float(expected.abs().max()) < 2**23
         where = (slice(0, got.shape[0]),) if got.dim() else ()
         values = got.round() if exact else got  # a term too many or too few is at least 1 here
         comparison = Comparison(tuple(got.shape), allowed=allowed, rms=rms, exact=exact, poisoned=False,
                                 least_norm=least_norm)
         comparison.add(where, values.contiguous(), expected)
-        outcome.errors[name] = comparison.errors()
+        outcome.errors[name] = {**comparison.errors(), "own": own_off}
         if comparison.failed:
             found = findings.wrong_result(name, comparison, kind="", precision=precision)
             rounding = found.status is Status.MISMATCH and found.advice  # the one mismatch that it has advice for
@@ -273,7 +284,8 @@ def new_seed() -> int:
     return secrets.randbits(31)
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """Floats as float64."""
     return x.double() if x.is_floating_point() else x
 
 
