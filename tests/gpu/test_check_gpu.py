@@ -65,11 +65,8 @@ def test_what_only_a_gpu_shows(forward: str, key: str, answer: Answer, words: st
 
 def test_a_faster_module_stays_faster_when_its_process_is_gone() -> None:
     """Eight times the work in the reference; PyTorch, timed once more without the file, takes what it took beside it."""
-    reference, name = workload_reference(Workload(preset("kb81").workload("small").layer, 8, (48, 50)))
-    often = reference.replace(LAST, f"        for _ in range(7):\n            self.conv_transpose2d(x)\n{LAST}")
-    text = reference.replace("class Model(", "class ModelNew(")
-    report = check(CheckRequest(text, often, "cuda:0", reference_name=name, effort="quick"))
-    print(report_text(report))
+    report = against("for _ in range(7):\n            super().forward(x)\n        return super().forward(x)",
+                     "return super().forward(x)")
     times = report.times["forward"]
     assert not report.failed and times["verdict"] == "FASTER" and times["ratio"] > 1.3
     assert not any("PyTorch is slower while" in note for note in times["notes"])
@@ -77,11 +74,18 @@ def test_a_faster_module_stays_faster_when_its_process_is_gone() -> None:
 
 def test_pytorchs_ways_are_timed_through_a_rectifier_too() -> None:
     """In TF32 some of so many values stand on the other side of the jump; that is no reason to leave a way out."""
-    reference, name = workload_reference(Workload(preset("kb81").workload("small").layer, 8, (48, 50)))
-    reference = reference.replace(LAST, LAST.replace("return ", "return torch.relu(") + ")")
-    report = check(CheckRequest(reference.replace("class Model(", "class ModelNew("), reference, "cuda:0",
-                                reference_name=name, effort="quick"))
-    print(report_text(report))
+    report = against("return torch.relu(super().forward(x))", "return torch.relu(super().forward(x))")
     assert not report.failed
     for times in report.times.values():
         assert {"eager", "eager, TF32 on", "eager, TF32 off"} <= {b["name"] for b in times["baselines"]}, times["left_out"]
+
+
+def against(theirs: str, ours: str) -> CheckReport:
+    """Two bodies of forward, over a layer large enough to take a fifth of a millisecond."""
+    plain, name = workload_reference(Workload(preset("kb81").workload("small").layer, 8, (48, 50)))
+    assert "    pass\n" in plain
+    reference, text = (plain.replace("    pass\n", f"    def forward(self, x):\n        {body}\n") for body in (theirs, ours))
+    text = text.replace("class Model(", "class ModelNew(")
+    report = check(CheckRequest(text, reference, "cuda:0", reference_name=name, effort="quick"))
+    print(report_text(report))
+    return report

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from . import host_calls, host_load
-from .host_module import arguments_of, structure, the_state
+from . import host_calls, host_jumps, host_load
+from .host_module import arguments_of, convolves, is_the_layer, structure, the_state
 from .wire import Message, pack, receive_blocking
 
 FILE = "<model file>"
@@ -75,7 +75,7 @@ class Host:
         return {"arguments": repr(arguments), "keywords": repr(keywords)}, inputs
 
     def make(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
-        """A module under a seed. With "structure" also what layer it is, if it is one transposed convolution."""
+        """A module under a seed. "structure": the transposed convolution in it that has all its parameters."""
         arguments, keywords = ast.literal_eval(request["arguments"]), ast.literal_eval(request["keywords"])
         torch.manual_seed(request["seed"])
         module = self.cls(*arguments, **keywords)
@@ -84,7 +84,11 @@ class Host:
         self.modules[request["module"]] = module
         names, values = the_state(module)
         return {"names": names, "parameters": [n for n, _ in module.named_parameters()],
-                "structure": structure(module)}, values
+                "structure": structure(module), "convolves": convolves(module)}, values
+
+    def is_the_layer(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
+        return {"answer": is_the_layer(self.modules[request["module"]], request["structure"],
+                                       [x.to(self.device) for x in tensors])}, []
 
     def load_state(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
         module = self.modules[request["module"]]
@@ -98,6 +102,9 @@ class Host:
 
     def call(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
         return host_calls.call(self.modules[request["module"]], request, tensors, self.device)
+
+    def reach(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
+        return host_jumps.reach(self.modules[request["module"]], request, tensors, self.device)
 
     def special(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
         """One of the calls that only a GPU allows: side stream, waiting, memory, torch.compile, CUDA graph."""

@@ -27,7 +27,7 @@ _SLEEP_CYCLES = 100_000_000  # some 60 ms of a GPU
 def call(module: torch.nn.Module, request: dict[str, Any], tensors: list[torch.Tensor], device: str) -> Message:
     """Inputs, then grad_output where "gradients" is asked for (with "expanded" one value, to be expanded). Back come the
     output, with "echo" the inputs as they are afterwards, and the gradients that there are ("gradients" names them, None
-    for one that is missing)."""
+    for one that is missing). An output of another shape than grad_output's comes back without."""
     count = request["inputs"]
     xs = [laid_out(t.to(device), request.get("layout", "contiguous")).detach() for t in tensors[:count]]
     names = request.get("gradients") or []
@@ -47,7 +47,7 @@ def call(module: torch.nn.Module, request: dict[str, Any], tensors: list[torch.T
             return facts, []
         after = [x.detach() for x in xs] if request.get("echo") else []
         results = [output.detach(), *after]
-        if names and output.requires_grad:
+        if names and output.requires_grad and (request.get("expanded") or tensors[count].shape == output.shape):
             parameters = dict(module.named_parameters())
             wanted = [xs[int(n[6:])] if n.startswith("input ") else parameters[n] for n in names]
             grad_output = tensors[count].to(device)

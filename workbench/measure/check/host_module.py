@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 _CLASSES = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
+_SAME = 1e-2  # relative L2: more than two algorithms of one precision differ, less than any other operation makes
 
 
 def arguments_of(given: Any) -> tuple[list[Any], dict[str, Any]]:
@@ -26,7 +28,8 @@ def the_state(module: nn.Module) -> tuple[list[str], list[torch.Tensor]]:
 
 
 def structure(module: nn.Module) -> dict[str, Any] | None:
-    """The one transposed convolution that has all parameters of the module; None for anything else."""
+    """The one transposed convolution that has all parameters of the module, whatever else is done with its output; None where
+    there is none. `is_the_layer` says whether anything is."""
     for name, layer in module.named_modules():
         dims = next((d for cls, d in _CLASSES.items() if isinstance(layer, cls)), None)
         if dims and sum(p.numel() for p in layer.parameters()) == sum(p.numel() for p in module.parameters()):
@@ -36,3 +39,25 @@ def structure(module: nn.Module) -> dict[str, Any] | None:
                     "output_padding": list(layer.output_padding), "groups": layer.groups,
                     "bias": layer.bias is not None, "dilation": list(layer.dilation)}
     return None
+
+
+@torch.no_grad()
+def is_the_layer(module: nn.Module, found: dict[str, Any], inputs: list[torch.Tensor]) -> bool:
+    """Whether the module does what its layer does, and nothing before or after it: for these inputs."""
+    if len(inputs) != 1:
+        return False
+    layer = module.get_submodule(found["attribute"])
+    x = inputs[0].to(layer.weight)
+    convolve = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[found["dims"] - 1]
+    try:
+        y = module(x)
+        expected = convolve(x, layer.weight, layer.bias, layer.stride, layer.padding, layer.output_padding, layer.groups,
+                            layer.dilation)
+        return y.shape == expected.shape and bool((y - expected).norm() <= _SAME * expected.norm())
+    except Exception:  # foreign code: what it raises is told when the check calls it
+        return False
+
+
+def convolves(module: nn.Module) -> bool:
+    """Whether PyTorch may compute part of it in TF32 on a GPU, which by default it does for convolutions alone."""
+    return any(isinstance(one, nn.modules.conv._ConvNd) for one in module.modules())

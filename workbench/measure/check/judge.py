@@ -93,7 +93,7 @@ class _Check:
                              dtype=next((str(x.dtype).removeprefix("torch.") for x in given if x.is_floating_point()),
                                         "float32"))
             trial.given, trial.parameters = given, reference_facts["parameters_of_constructor"]
-            trial.defaults = reference_facts["defaults"]
+            trial.defaults, trial.convolves = reference_facts["defaults"], reference_facts["convolves"]
             trial.attribute = (reference_facts.get("structure") or {}).get("attribute", "")
             case = Case("the given size", setting, tuple(tuple(x.shape) for x in given),
                         tuple(str(x.dtype).removeprefix("torch.") for x in given))
@@ -128,13 +128,24 @@ class _Check:
                              "get_init_inputs.") from error
         except Ended as error:
             raise BadRequest(f"The reference does not run: {error.headline}") from error
-        structure = made["structure"]
         bytes_needed = 8 * 6 * sum(x.numel() for x in given)
         if bytes_needed > free_bytes(self.device):
             raise BadRequest(f"The reference's inputs are too large for {self.device}; choose a smaller size.")
+        structure = self._layer(made["structure"], given)
+        facts["convolves"] = made["convolves"]
         facts["structure"], facts["parameters_of_constructor"] = structure, facts["parameters"]
         setting = setting_of(facts["parameters"], answer["arguments"], answer["keywords"], structure)
         return facts, given, setting
+
+    def _layer(self, found: dict[str, Any] | None, given: list[torch.Tensor]) -> dict[str, Any] | None:
+        """The transposed convolution that the reference is, not only holds."""
+        if found is None:
+            return None
+        try:
+            same, _ = self.reference.process.ask("is_the_layer", {"module": "first", "structure": found}, given)
+        except (Raised, Ended):  # told when the check calls it
+            return None
+        return found if same["answer"] else None
 
     def _build(self) -> tuple[Question, dict[str, Any]]:
         try:

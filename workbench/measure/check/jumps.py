@@ -23,21 +23,10 @@ def reach(reference: Party, how: Construction, inputs: list[torch.Tensor], state
           ) -> tuple[dict[str, Any], list[torch.Tensor]]:
     """What the reference says of its gradients, and the largest absolute move of each one that there is, in float64.
     `inputs`, `state`, `grad_output`: in float64. `off`: relative L2 error of the output. Raises `Raised`, `Ended`."""
-    step = _TIMES * max(off, _LEAST)
-
-    def moved(v: torch.Tensor) -> torch.Tensor:
-        return v * (1 + step * torch.randn(v.shape, generator=generator, dtype=torch.float64)) if v.is_floating_point() else v
-
-    def gradients(inputs: list[torch.Tensor], values: list[torch.Tensor]) -> tuple[dict[str, Any], list[torch.Tensor]]:
-        facts, results = reference.call(how, inputs, state=(state[0], values), gradients=names, grad_output=grad_output)
-        return facts, results[1:]
-
-    facts, here = gradients(inputs, state[1])
-    farthest = [torch.zeros_like(g) for g in here]
-    for _ in range(_DRAWS):
-        _, there = gradients([moved(x) for x in inputs], [moved(v) for v in state[1]])
-        farthest = [torch.maximum(far, (a - b).abs()) for far, a, b in zip(farthest, there, here, strict=True)]
-    return facts, farthest
+    request = {"module": reference.ready(how, state), "inputs": len(inputs), "gradients": names, "draws": _DRAWS,
+               "step": _TIMES * max(off, _LEAST), "seed": int(torch.randint(2**31, (), generator=generator))}
+    return reference.process.ask("reach", request, [*inputs, grad_output], doing="float64 was asked near a jump",
+                                 limit_s=reference.process.limits.build_s)
 
 
 def without(got: torch.Tensor, expected: torch.Tensor, reach: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:

@@ -76,6 +76,7 @@ class ForeignProcess:
         self.scratch = scratch / name
         self.scratch.mkdir(parents=True, exist_ok=True)
         self.log_path = scratch / f"{name}.log"
+        self._called = "The process" if name == "candidate" else "The reference's process"
         self.deaths = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._line: Line | None = None
@@ -238,9 +239,9 @@ class ForeignProcess:
         if code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
             more = ": an address outside its memory" if -code == signal.SIGSEGV else ""
-            return self._ended(Status.WORKER_DIED, f"The process ended by signal {-code} ({name}{more}) while {doing}.",
+            return self._ended(Status.WORKER_DIED, f"{self._called} ended by signal {-code} ({name}{more}) while {doing}.",
                                "Look for a host-side pointer error or an abort.")
-        return self._ended(Status.WORKER_DIED, f"The process ended itself with exit code {code} while {doing}.",
+        return self._ended(Status.WORKER_DIED, f"{self._called} ended itself with exit code {code} while {doing}.",
                            "Remove the call that ends the process (sys.exit, os._exit).")
 
     def _ended(self, status: Status, headline: str, advice: str) -> Ended:

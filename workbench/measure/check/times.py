@@ -372,7 +372,7 @@ class _Bench:
         if [list(r.shape) for r in plain] != [shape for _, shape in self.kinds]:
             raise _Wrong(_NOT_AGAIN)
         found = [distance(got, truth) for got, truth in zip(plain, self.first_truth, strict=True)]
-        least = self._allowed("ieee" if self.case.setting.layer is None else self.trial.of_float32)
+        least = self._allowed(self.trial.of_float32)
         names = ["output"] if self.direction == "forward" else [self.trial.plain(n) for n in self._differentiated()]
         for name, (off, _, _) in zip(names, found, strict=True):
             limit = max(least, 2 * self.errors.get(name, {}).get("allowed", least))

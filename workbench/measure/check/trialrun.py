@@ -80,7 +80,12 @@ class TrialRun:
         self.loads_state = True       # else both draw under the same seed
         self.parameters: list[str] = []   # of the reference's constructor
         self.defaults: dict[str, Any] = {}
-        self.of_float32 = "ieee" if device == "cpu" else "tf32"  # PyTorch's default for convolutions
+        self.convolves = True
+
+    @property
+    def of_float32(self) -> str:
+        """The precision that PyTorch's default allows: of everything, TF32 is for convolutions on a GPU alone."""
+        return "tf32" if self.convolves and self.device != "cpu" else "ieee"
 
     def how(self, case: Case, *, dtype: str | None = None, seed: int = 42) -> Construction:
         texts = positional(case.setting, self.parameters).texts
@@ -249,7 +254,7 @@ class TrialRun:
             outcome.problems.append(Problem(about, found.status, found.headline, advice))
 
     def _allowed(self, case: Case, name: str) -> tuple[str, float]:
-        precision = _HALF.get(self.dtype) or ("ieee" if case.setting.layer is None else self.of_float32)
+        precision = _HALF.get(self.dtype) or self.of_float32
         workload = case.workload
         known = name in ("output", "grad_input", "grad_weight", "grad_bias")
         length = reduction_length(workload, name) if workload and known else _GENERIC_SUM
