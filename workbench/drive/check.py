@@ -186,5 +186,6 @@ def _with_times(question: Question, times: dict[str, Any]) -> Question:
     if impossible:
         return replace(question, answer=Answer.FAILED, seen=f"No. {check_times.sentence(impossible, times[impossible])}.",
                        status=str(Status.IMPLAUSIBLE), advice=DEFAULT_ADVICE[Status.IMPLAUSIBLE])
-    words = [f"{d} {numbers.time(t['median_ms'])}, {t['verdict']}: {check_times.sentence(d, t)}" for d, t in times.items()]
+    words = [": ".join([", ".join(filter(None, [f"{d} {numbers.time(t['median_ms'])}", t["verdict"]])),
+                        check_times.sentence(d, t)]) for d, t in times.items()]
     return replace(question, seen=f"module_ms: {'; '.join(words)}.")

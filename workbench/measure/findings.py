@@ -13,6 +13,7 @@ from .validate import Comparison
 # Names of tensors as sentences use them.
 SHORT = {"input": "x", "output": "y", "weight": "the weight", "bias": "the bias", "workspace": "the workspace"}
 _FEW = 0.01               # below this share, a count says more than a percentage
+_LONE = 20                # times the root mean square of all errors: no rounding spreads so far
 _PRECISION_ONLY = 2e-2    # a relative error that low, with exact integers right, is rounding and not indexing
 
 
@@ -147,7 +148,8 @@ def _mismatch(short: str, comparison: Comparison, *, kind: str, precision: str, 
               errors: dict[str, dict[str, Any]]) -> Finding:
     worst = next(iter(errors.values()))
     detail |= {"wrong": comparison.wrong, "count": comparison.count}
-    if not comparison.exact and worst["rel_l2"] < _PRECISION_ONLY:
+    lone = worst["rel_l2"] <= worst["allowed"] or worst["max_abs"] > _LONE * comparison.rms_error
+    if not comparison.exact and worst["rel_l2"] < _PRECISION_ONLY and not lone:
         headline = f"The error of {short} is {numbers.error(worst['rel_l2'])}; {precision} allows " \
                    f"{numbers.error(worst['allowed'])} for this length of sum."
         return Finding(Status.MISMATCH, headline, "Indices are right: sum in a wider type, or declare another "

@@ -125,6 +125,10 @@ class Comparison:
         return sqrt(self._squares / norm)
 
     @property
+    def rms_error(self) -> float:
+        return sqrt(self._squares / self.count)
+
+    @property
     def failed(self) -> bool:
         """Wrong elements, or too large an error altogether."""
         if self._nan_safe:

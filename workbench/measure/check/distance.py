@@ -19,3 +19,14 @@ def distance(got: torch.Tensor, truth: torch.Tensor) -> tuple[float, float, floa
         largest = torch.maximum(largest, difference.abs().max())
     return (float(off.sqrt()) / max(float(size.sqrt()), 1e-300), float(largest),
             float((size / max(1, got.numel())).sqrt()))
+
+
+def beside_noise(found: list[tuple[float, float, float]], truths: list[torch.Tensor], least_norms: list[float]
+                 ) -> list[tuple[float, float, float]]:
+    """The same distances, relative to a norm of at least so much: for results that are zero but for rounding."""
+    kept = []
+    for (off, worst, rms), truth, least in zip(found, truths, least_norms, strict=True):
+        count = max(1, truth.numel())
+        norm = max(rms * count**0.5, 1e-300)
+        kept.append((off * norm / max(norm, least), worst, max(rms, least / count**0.5)))
+    return kept

@@ -16,12 +16,14 @@ from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
 from . import cases, gpu_questions, kernelbench, magnitudes, mistakes, shrink, times
 from .cases import Case
+from .distance import distance
 from .party import Party
 from .process import Ended, Raised
-from .trialrun import NotForReference, Outcome, Problem, State, TrialRun, _bits
+from .trialrun import NotForReference, Outcome, Problem, State, TrialRun, _bits, wide
 
 _SHRINK_S = 20.0
 _RUNS = 3
+_SAME = 1e-9       # of float64, called twice: another order of its sums
 _ROUNDING = 1e-3   # runs that are less apart may have added in another order
 _OF_VALUES = ("values", "gradients", "gradient_values")
 _ONE_CASE = ("batch_one", "empty_batch")
@@ -54,16 +56,17 @@ class Examination:
             self._skip(("values", "gradients"), "Not asked: the module cannot be constructed.")
             return self.found
         self.emit({"phase": "check", "text": "the given size"})
+        self._refuse_what_draws()
         given = self._at_the_given_size()
-        exact = self.trial.run(replace(self.given, integers=True)) if self.given.setting.layer and not given.problems \
-            else given
-        self._given(exact if exact.problems else given)
+        exact = self._of_whole_numbers() if self.given.setting.layer and not given.problems else None
+        self._given(exact if exact and exact.problems else given)
         self.found["errors"] = given.errors
         broken = given.problem("call", "kind") is not None
         gradients = given.problem("gradients", "call") is None
         if not broken:
             self._range(given)
             self._same_bits(given)
+        right = self._called_once_more(given)
         self._others("other_sizes", cases.sizes(self.given), gradients)
         self._others("other_arguments", cases.arguments(self.given, self.trial.parameters, self.trial.defaults),
                      gradients)
@@ -71,7 +74,7 @@ class Examination:
             small = replace(cases.small_case(self.given), integers=True)
         else:
             small = self.given
-        if not broken and not self._small_is_right(small, gradients):
+        if not broken and not (right if small is self.given else self._small_is_right(small, gradients)):
             self._skip(("noncontiguous", "batch_one"), "Not asked: the same small case is wrong already.")
         else:
             self._layouts(small, gradients)
@@ -93,6 +96,45 @@ class Examination:
             raise BadRequest(f"The reference gives no truth, for which it runs in float64: {why}.") from error
         except Ended as error:
             raise BadRequest(f"The reference does not run: {error.headline}") from error
+
+    def _refuse_what_draws(self) -> None:
+        """Raises `BadRequest` for a reference whose values are other ones each time: right and wrong are the same then."""
+        if self.given.setting.layer is not None:
+            return
+        how = self.trial.how(self.given, dtype="float64")
+        inputs = [wide(x) for x in cases.fill(self.given, self.trial.given, self.trial.generator)]
+        try:
+            facts, drawn = self.trial.reference.make(how)
+            once, again = (self.trial.reference.call(how, inputs, state=(facts["names"], drawn))[1] for _ in range(2))
+        except (Raised, Ended):  # told at the given size
+            return
+        if once and not distance(again[0].double(), once[0].double())[0] <= _SAME:
+            raise BadRequest("The reference gives other values each time it is called with the same inputs: it draws at random "
+                             "(a dropout in training mode?), and right and wrong cannot be told apart. Make it repeat itself, "
+                             "by .eval() in its constructor, say.")
+
+    def _of_whole_numbers(self) -> Outcome | None:
+        try:
+            return self.trial.run(replace(self.given, integers=True))
+        except NotForReference:
+            return None
+
+    def _called_once_more(self, given: Outcome) -> bool:
+        """Whether the given case is right, and right again with other values; fails a question that was passed where not. Of
+        one transposed convolution the cases around it are asked with values of their own."""
+        if given.problems or self.given.setting.layer is not None:
+            return not given.problems
+        try:
+            problem = self.trial.run(self.given).problem("call", "kind", "values", "gradients", "gradient_values")
+        except NotForReference:
+            return True
+        if problem is None:
+            return True
+        key = {"gradients": "gradients", "gradient_values": "gradient_values"}.get(problem.about, "values")
+        self.questions = [q for q in self.questions if q.key != key]
+        self._fail(key, replace(problem, seen=f"No. When it is called again, with other values: {problem.seen}",
+                                advice=DEFAULT_ADVICE[Status.NONDETERMINISTIC]))
+        return False
 
     def _small_is_right(self, small: Case, gradients: bool) -> bool:
         try:
@@ -271,7 +313,8 @@ class Examination:
         if not right and not wrong and self.trial.candidate.given_up:
             self._skip((key,), "Not asked: the process has ended too often.")
         elif not right and not wrong:
-            self._skip((key,), "The reference takes none, or its constructor has nothing to change.")
+            self._skip((key,), "The reference takes none, or its constructor has nothing to change." if key == "other_arguments"
+                       else "The reference takes none.")
         elif not wrong:
             self._pass(key, f"Yes: {_listed(right)}." if len(right) > 1 or key.startswith("other") else "Yes.")
         else:
@@ -300,7 +343,10 @@ class Examination:
         if about.status in (Status.WORKER_DIED, Status.RUN_TIMEOUT, Status.OUT_OF_MEMORY):
             return
         self.emit({"phase": "check", "text": "looking for the smallest case that still fails"})
-        start = wrong if wrong.case.integers else self.trial.run(replace(cases.small_case(wrong.case), integers=True))
+        try:
+            start = wrong if wrong.case.integers else self.trial.run(replace(cases.small_case(wrong.case), integers=True))
+        except NotForReference:
+            start = wrong
         if start.problem(about.about) is None:
             start = wrong
         if self.trial.candidate.given_up:

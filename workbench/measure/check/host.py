@@ -83,7 +83,7 @@ class Host:
             module.to(self.device)
         self.modules[request["module"]] = module
         names, values = the_state(module)
-        return {"names": names, "parameters": [n for n, _ in module.named_parameters()],
+        return {"names": names, "parameters": [n for n, p in module.named_parameters() if p.requires_grad],
                 "structure": structure(module), "convolves": convolves(module)}, values
 
     def is_the_layer(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:

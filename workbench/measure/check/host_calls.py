@@ -52,7 +52,9 @@ def call(module: torch.nn.Module, request: dict[str, Any], tensors: list[torch.T
             wanted = [xs[int(n[6:])] if n.startswith("input ") else parameters[n] for n in names]
             grad_output = tensors[count].to(device)
             grad_output = grad_output.expand(output.shape) if request.get("expanded") else grad_output
-            grads = torch.autograd.grad(output, wanted, grad_output, allow_unused=True)
+            asked = [w for w in wanted if w.requires_grad]
+            given = iter(torch.autograd.grad(output, asked, grad_output, allow_unused=True))
+            grads = [next(given) if w.requires_grad else None for w in wanted]
             _wait(device)
             facts["gradients"] = [n if g is not None else None for n, g in zip(names, grads, strict=True)]
             results += [g for g in grads if g is not None]

@@ -11,8 +11,9 @@ from .wire import Message
 
 
 def reach(module: torch.nn.Module, request: dict[str, Any], tensors: list[torch.Tensor], device: str) -> Message:
-    """Inputs, then grad_output. Back comes how far each gradient ("gradients" names them) moves at most, absolutely, when all
-    inputs and the whole state are multiplied by 1 + step * normal, in so many "draws" under "seed"."""
+    """Inputs, then grad_output. Back comes how far each element of each gradient ("gradients" names them) moves at most,
+    absolutely, when all inputs and the whole state are multiplied by 1 + step * normal, in so many "draws" under "seed"; then
+    how far each gradient moves in one draw at most, as an L2 norm."""
     tensors = [t.to(device) for t in tensors]
     inputs = tensors[:request["inputs"]]
     state = [v for v in module.state_dict().values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
@@ -26,15 +27,18 @@ def reach(module: torch.nn.Module, request: dict[str, Any], tensors: list[torch.
 
     facts, (_, *here) = call(module, request, tensors, device)
     farthest = [torch.zeros_like(g) for g in here]
+    norms = [torch.zeros((), dtype=g.dtype, device=g.device) for g in here]
     try:
         for _ in range(request["draws"]):
             with torch.no_grad():
                 for value, before in zip(state, kept, strict=True):
                     value.copy_(moved(before))
             _, (_, *there) = call(module, request, [*map(moved, inputs), *tensors[len(inputs):]], device)
-            farthest = [torch.maximum(far, (a - b).abs()) for far, a, b in zip(farthest, there, here, strict=True)]
+            moves = [(a - b).abs() for a, b in zip(there, here, strict=True)]
+            farthest = [torch.maximum(far, move) for far, move in zip(farthest, moves, strict=True)]
+            norms = [torch.maximum(norm, move.norm()) for norm, move in zip(norms, moves, strict=True)]
     finally:
         with torch.no_grad():
             for value, before in zip(state, kept, strict=True):
                 value.copy_(before)
-    return facts, farthest
+    return facts, [*farthest, *norms]

@@ -7,6 +7,7 @@ by. Where none of these gradients differ, no rounding explains a difference.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,20 +19,35 @@ _TIMES = 4.0    # the error of an output is what a sum of many roundings left of
 _LEAST = 2.0**-24
 
 
+@dataclass(frozen=True)
+class Reach:
+    """How far float64's gradient moves: each element in any draw, and the L2 norm of a whole draw at most."""
+
+    farthest: torch.Tensor
+    norm: torch.Tensor
+
+    def taken_out(self, got: torch.Tensor, expected: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+        """`got` moved towards `expected` by what jumps explain: where float64 itself moves by more than `allowed`, by twice as
+        much as it moved in any draw (two jumps may meet in one sum), and altogether by twice the norm of a draw. NaN stays."""
+        off = got.double() - expected
+        explained = off.sign() * torch.minimum(off.abs(), 2 * self.farthest)
+        explained = torch.where(self.farthest > allowed, explained, 0.0)
+        return got.double() - explained * (2 * self.norm / explained.norm().clamp(min=1e-300)).clamp(max=1.0)
+
+
 def reach(reference: Party, how: Construction, inputs: list[torch.Tensor], state: tuple[list[str], list[torch.Tensor]],
           names: list[str], grad_output: torch.Tensor, off: float, generator: torch.Generator
-          ) -> tuple[dict[str, Any], list[torch.Tensor]]:
-    """What the reference says of its gradients, and the largest absolute move of each one that there is, in float64.
-    `inputs`, `state`, `grad_output`: in float64. `off`: relative L2 error of the output. Raises `Raised`, `Ended`."""
+          ) -> tuple[dict[str, Any], list[Reach]]:
+    """What the reference says of its gradients, and the reach of each one that there is. `inputs`, `state`, `grad_output`: in
+    float64. `off`: relative L2 error of the output. Raises `Raised`, `Ended`."""
     request = {"module": reference.ready(how, state), "inputs": len(inputs), "gradients": names, "draws": _DRAWS,
                "step": _TIMES * max(off, _LEAST), "seed": int(torch.randint(2**31, (), generator=generator))}
-    return reference.process.ask("reach", request, [*inputs, grad_output], doing="float64 was asked near a jump",
-                                 limit_s=reference.process.limits.build_s)
+    facts, results = reference.process.ask("reach", request, [*inputs, grad_output], doing="float64 was asked near a jump",
+                                           limit_s=reference.process.limits.build_s)
+    count = len(results) // 2
+    return facts, [Reach(*pair) for pair in zip(results[:count], results[count:], strict=True)]
 
 
-def without(got: torch.Tensor, expected: torch.Tensor, reach: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    """`got` moved towards `expected` by what a jump explains: where float64 itself moves by more than `allowed`, by twice as
-    much as it moved in any draw (two jumps may meet in one sum). NaN stays NaN."""
-    off = got.double() - expected
-    left = off.sign() * (off.abs() - 2 * reach).clamp(min=0)
-    return torch.where(reach > allowed, expected + left, got.double())
+def typical(own: float, candidate: float, allowed: float) -> float:
+    """The error of an output from which `reach` starts: PyTorch's own, or the file's as far as its precision explains it."""
+    return max(own, min(candidate, allowed / 3))

@@ -23,7 +23,7 @@ class Slots:
         self.stride = stride
         self._views: dict[str, torch.Tensor] = {}
         if device == "cpu":
-            size = min(_MOST_BYTES["cpu"], max(4, most_calls) * stride)
+            size = max(stride, min(_MOST_BYTES["cpu"], max(4, most_calls) * stride))
             self.bytes = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
             for name, party in parties.items():
                 self._views[name] = _mapped(party, self.bytes)

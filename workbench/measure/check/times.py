@@ -29,7 +29,7 @@ from ..inputs import reduction_length
 from ..validate import allowed_rel_l2
 from . import jumps, waiting
 from .cases import Case, fill
-from .distance import distance
+from .distance import beside_noise, distance
 from .doubt import LOOSER, doubted_ways
 from .hold import StillRunning
 from .ladder import LADDER, NOT_DROP_IN, why_left_out
@@ -371,7 +371,8 @@ class _Bench:
         self._keep_first_truth(self._inputs(0, 0))
         if [list(r.shape) for r in plain] != [shape for _, shape in self.kinds]:
             raise _Wrong(_NOT_AGAIN)
-        found = [distance(got, truth) for got, truth in zip(plain, self.first_truth, strict=True)]
+        found = beside_noise([distance(got, truth) for got, truth in zip(plain, self.first_truth, strict=True)],
+                             self.first_truth, self._least_norms())
         least = self._allowed(self.trial.of_float32)
         names = ["output"] if self.direction == "forward" else [self.trial.plain(n) for n in self._differentiated()]
         for name, (off, _, _) in zip(names, found, strict=True):
@@ -406,12 +407,19 @@ class _Bench:
         jumps. Which side of a jump a value stands on is the inputs' matter alone, whatever grad_output is."""
         if self.direction == "forward" or self.case.setting.layer is not None:
             return [0.0] * len(self.kinds)
-        output = self.errors.get("output", {})
+        output = {"rel_l2": 0.0, "own": 0.0} | self.errors.get("output", {})
         how, state = self._of_float64()
         _, reached = jumps.reach(self.trial.reference, how, [wide(x) for x in self.fixed], state, self._differentiated(),
-                                 self._inputs(0, 0)[0].double(), max(output.get("rel_l2", 0.0), output.get("own", 0.0)),
+                                 self._inputs(0, 0)[0].double(), jumps.typical(
+                                     output["own"], output["rel_l2"], self._allowed(self.trial.of_float32)),
                                  self.trial.generator)
-        return [2 * float(r.norm()) / max(float(t.norm()), 1e-300) for r, t in zip(reached, self.first_truth, strict=True)]
+        return [2 * float(r.norm) / max(float(t.norm()), least, 1e-300)
+                for r, t, least in zip(reached, self.first_truth, self._least_norms(), strict=True)]
+
+    def _least_norms(self) -> list[float]:
+        """What errors are relative to where a result is zero but for rounding, as the check found; else 0."""
+        names = ["output"] if self.direction == "forward" else [self.trial.plain(n) for n in self._differentiated()]
+        return [self.errors.get(n, {}).get("least_norm", 0.0) for n in names]
 
     def _class(self, distances: list[float], way: str) -> str:
         """The strictest precision that allows these distances; "" where they are beyond all. Of distances that only jumps
@@ -473,7 +481,7 @@ class _Bench:
             got = got.as_strided(shape, strides[place], got.storage_offset()) if strides else got.view(shape)
             start += _rounded(size)
             found.append(distance(got, truth))
-        return found
+        return beside_noise(found, expected, self._least_norms())
 
     def _allowed(self, precision: str) -> float:
         return allowed_rel_l2(_PRECISION.get(self.trial.dtype, precision), 1 << 20)

@@ -22,6 +22,7 @@ from .process import Ended, Raised
 State = tuple[list[str], list[torch.Tensor]]
 _HALF = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _GENERIC_SUM = 4096
+_NOISE, _OF_NOISE = 0.1, 30.0  # PyTorch's error beside a value that is zero but for rounding; so many times of it pass then
 _ADVICE_FOR_ANY = {
     Status.MISMATCH: "Compare with the reference at the worst index.", Status.WRONG_SHAPE: "Return the reference's shape.",
     Status.NON_FINITE: "Look for a division by 0, an overflow, or memory read before it is written."}
@@ -41,7 +42,8 @@ class Problem:
 @dataclass
 class Outcome:
     """Everything one case showed; the first problem of each kind. `least_rms`: what errors of a gradient are relative to
-    where its own values cancel. `errors`: the fields of `core.trial.Errors`, and "own", PyTorch's relative L2. `not_finite`:
+    where its own values cancel. `errors`: the fields of `core.trial.Errors`; "own", PyTorch's
+    relative L2; "least_norm". `not_finite`:
     gradients of the reference that hold NaN or infinity, and are not expected. `names`: of what is differentiated. `factors`:
     powers of two by which results are divided before they are compared. `own`: what PyTorch gives in this dtype on this
     device."""
@@ -111,6 +113,8 @@ class TrialRun:
                                                     grad_output=None if grad_output is None else grad_output.double())
         except Raised as error:
             raise NotForReference(error.sentence) from error
+        if not wide_facts.get("requires_grad"):
+            outcome.grad_output = None  # the reference has no gradients: none are asked for
         outcome.expected = self._named(wide_facts, truth)
         if not bool(truth[0].isfinite().all()):  # NaN is never right: its identical copy would be wrong
             raise NotForReference("its output is not finite on inputs in the range of those of get_inputs (standard normal "
@@ -180,24 +184,36 @@ class TrialRun:
         if missing:
             outcome.problems.append(Problem("gradients", Status.NO_GRADIENT, f"Autograd gives no {', '.join(missing)}.",
                                             "Return that gradient from backward."))
-        self._compare_gradients(outcome, {})
-        if _gradients_alone(outcome) and case.setting.layer is None:
-            self._judge_beside_jumps(outcome)
+        self._judge_gradients(outcome)
 
-    def _judge_beside_jumps(self, outcome: Outcome) -> None:
-        off = max(distance(there["output"].double(), outcome.expected["output"])[0] for there in (outcome.got, outcome.own)
-                  if there)
+    def _judge_gradients(self, outcome: Outcome) -> None:
+        """PyTorch's own gradients may be off by a jump as well; what it explains of them is no tolerance either."""
+        alone = outcome.case.setting.layer is None  # of one transposed convolution no derivative jumps
+        own_is_off = alone and any(distance(outcome.own[n].double(), v)[0] > self._allowed(outcome.case, n)[1]
+                                   for n, v in outcome.expected.items() if n != "output" and n in outcome.own)
+        reached = self._reached(outcome) if own_is_off else {}
+        self._compare_gradients(outcome, reached)
+        if alone and not reached and _gradients_alone(outcome) and (reached := self._reached(outcome)):
+            outcome.problems.clear()
+            self._compare_gradients(outcome, reached)
+
+    def _reached(self, outcome: Outcome) -> dict[str, jumps.Reach]:
+        """Of each gradient; nothing where the reference cannot be asked."""
+        if (output := outcome.errors.get("output")) is None:  # an empty one
+            return {}
         names, values = outcome.state
         try:
-            facts, reached = jumps.reach(self.reference, self.how(outcome.case, dtype="float64"),
-                                         [wide(x) for x in outcome.inputs], (names, [wide(v) for v in values]),
-                                         outcome.names, outcome.grad_output.double(), off, self.generator)
-        except (Raised, Ended):  # what was found stands
-            return
-        outcome.problems.clear()
-        self._compare_gradients(outcome, self._named(facts, [outcome.expected["output"], *reached], outcome.factors))
+            facts, reached = jumps.reach(
+                self.reference, self.how(outcome.case, dtype="float64"), [wide(x) for x in outcome.inputs],
+                (names, [wide(v) for v in values]), outcome.names, outcome.grad_output.double(),
+                jumps.typical(output["own"], output["rel_l2"], self._allowed(outcome.case, "output")[1]), self.generator)
+        except (Raised, Ended):
+            return {}
+        parts = [self._named(facts, [outcome.expected["output"], *part], outcome.factors)
+                 for part in ([r.farthest for r in reached], [r.norm for r in reached])]
+        return {n: jumps.Reach(parts[0][n], parts[1][n]) for n in parts[0] if n != "output"}
 
-    def _compare_gradients(self, outcome: Outcome, reached: dict[str, torch.Tensor]) -> None:
+    def _compare_gradients(self, outcome: Outcome, reached: dict[str, jumps.Reach]) -> None:
         for name in outcome.expected:
             if name != "output" and name in outcome.got:
                 self._compare(outcome, name, "gradient_values", reached.get(name))
@@ -219,8 +235,8 @@ class TrialRun:
                            DEFAULT_ADVICE[Status.WRONG_DEVICE])
         return None
 
-    def _compare(self, outcome: Outcome, name: str, about: str, reached: torch.Tensor | None = None) -> None:
-        got, expected, own = outcome.got[name], outcome.expected[name].double(), outcome.own
+    def _compare(self, outcome: Outcome, name: str, about: str, reached: jumps.Reach | None = None) -> None:
+        got, expected, own = outcome.got[name], outcome.expected[name].double(), outcome.own.get(name)
         if tuple(got.shape) != tuple(expected.shape):
             outcome.problems.append(Problem(about, Status.WRONG_SHAPE, f"{name} is {numbers.shape(got.shape)}, expected "
                                             f"{numbers.shape(expected.shape)}."))
@@ -229,23 +245,29 @@ class TrialRun:
             return
         whole = not got.is_floating_point()
         got, expected = (got.double() if whole else got).to(self.device), expected.to(self.device)
-        rms = max(float(expected.square().mean().sqrt()), outcome.least_rms.get(name, 0.0))
+        own = None if own is None else own.to(self.device).double()
         precision, allowed = self._allowed(outcome.case, name)
         least_norm = outcome.least_rms.get(name, 0.0) * expected.numel()**0.5
-        own_off = 0.0
-        if name in own:
-            off = float((own[name].to(self.device).double() - expected).norm())
-            own_off = off / max(float(expected.norm()), least_norm, 1e-300)
-            allowed = max(allowed, 2 * own_off)
         if reached is not None:
-            got = jumps.without(got, expected, reached.to(self.device), allowed * (expected.abs() + rms)).to(got.dtype)
+            reached = jumps.Reach(reached.farthest.to(self.device), reached.norm.to(self.device))
+            usual = max(float(expected.norm()), least_norm) / expected.numel()**0.5
+            limit = allowed * (expected.abs() + usual)
+            got = reached.taken_out(got, expected, limit).to(got.dtype)
+            own = None if own is None else reached.taken_out(own, expected, limit)
+        own_off = float((own - expected).norm()) if own is not None else 0.0
+        norm = max(float(expected.norm()), least_norm)
+        if own_off > _NOISE * norm:  # it is zero but for rounding: PyTorch's own noise is the scale of what can be asked
+            least_norm = norm = _OF_NOISE * own_off / allowed
+        own_off /= max(norm, 1e-300)
+        allowed = max(allowed, 2 * own_off)
+        rms = max(float(expected.norm()), least_norm) / expected.numel()**0.5
         exact = whole or outcome.case.integers and self.dtype in ("float32", "float64") and float(expected.abs().max()) < 2**23
         where = (slice(0, got.shape[0]),) if got.dim() else ()
         values = got.round() if exact else got  # a term too many or too few is at least 1 here
         comparison = Comparison(tuple(got.shape), allowed=allowed, rms=rms, exact=exact, poisoned=False,
                                 least_norm=least_norm)
         comparison.add(where, values.contiguous(), expected)
-        outcome.errors[name] = {**comparison.errors(), "own": own_off}
+        outcome.errors[name] = {**comparison.errors(), "own": own_off, "least_norm": least_norm}
         if comparison.failed:
             found = findings.wrong_result(name, comparison, kind="", precision=precision)
             rounding = found.status is Status.MISMATCH and found.advice  # the one mismatch that it has advice for
