@@ -160,42 +160,49 @@ struct PairedRun {
 // neighbours of one channel, but 32 lanes write 32 neighbours. The image holds two parts, as a ring, because what is
 // stored begins at a sector, up to 7 values before the part. Odd channels have the halves of 32 values exchanged: then no
 // two lanes that write meet in a bank.
-template <class P>
-__device__ __forceinline__ void paired_store(const float (&sum)[P::TILE / 2], float* image, float* out, long long volume,
-                                             int channels, PairedRun run, float bias) {
+// `full`: all 8 channels exist, and but for the last two parts all lanes store.
+template <class P, bool full>
+__device__ __forceinline__ void paired_store(const float (&sum)[P::TILE / 2], float* memory, int image_at, float* out,
+                                             long long volume, int channels, PairedRun run, float bias) {
   constexpr int LENGTH = 2 * P::PART;
-  const int lane = threadIdx.x % 32;
-  float* to[8];            // where the lane's value of part 0 goes
-  int from[8], beyond[8];  // its place in the image; how far it lies beyond what is stored, if not negative
-  unsigned before = 0;     // channels whose value of part 0 lies before the row
+  static_assert(P::IMAGES_AT % LENGTH == 0, "the halves of an image differ in one bit of the address");
+  float* const image = memory + image_at;
+  const int lane = threadIdx.x % 32, place = int(reinterpret_cast<size_t>(out) / 4);
+  float* to[8];         // where the lane's value of part 0 goes
+  int from[8];          // its place in the image, bytes
+  unsigned before = 0;  // channels whose value of part 0 lies before the row
 #pragma unroll
   for (int c = 0; c < 8; ++c, out += volume) {
-    const int place = int(reinterpret_cast<size_t>(out) / 4), at = lane - (place & 7);
+    const int at = lane - (int(reinterpret_cast<size_t>(out) / 4) & 7);
     to[c] = out + at;
-    from[c] = c * LENGTH + ((at & (LENGTH - 1)) ^ (c % 2 * 16));
-    beyond[c] = P::M % P::CHANNELS != 0 && c >= channels ? 0 : at - (run.goes_on ? run.end - ((place + run.end) & 7) : run.end);
+    from[c] = 4 * (image_at + c * LENGTH + ((at & (LENGTH - 1)) ^ (c % 2 * 16)));
     before |= (!run.continues && at < 0 ? 1u : 0u) << c;
   }
+  const auto inside = [&](int c, int part) {
+    const int first = place + c * int(volume), at = lane + part - (first & 7);
+    return at < (run.goes_on ? run.end - (first + run.end & 7) : run.end) && (full || c < channels);
+  };
   const_loop<0, P::PARTS + 1>([&](auto number) {
     constexpr int PART = decltype(number)::value, HALF = PART % 2 * P::PART;
-    if (PART * P::PART >= run.end + (run.goes_on ? 0 : 7)) return;
+    if ((!full || PART == P::PARTS) && PART * P::PART >= run.end + (run.goes_on ? 0 : 7)) return;
     if constexpr (PART < P::PARTS) {
 #pragma unroll
       for (int i = 0; i < P::PART / 16; ++i) {
         const int at = 4 * (PART * (P::PART / 16) + i);
-        // The exchanged half is 16 values off: the other i.
-        float* const four = image + lane / 4 * LENGTH + ((HALF + i * 16 + lane % 4 * 4) ^ (lane / 4 % 2 * 16));
-        *reinterpret_cast<float4*>(four) =
-            make_float4(sum[at] + bias, sum[at + 2] + bias, sum[at + 1] + bias, sum[at + 3] + bias);
+        float* const four = image + lane / 4 * LENGTH + HALF + ((i * 16 + lane % 4 * 4) ^ (lane / 4 % 2 * 16));
+        float4 v = make_float4(sum[at], sum[at + 2], sum[at + 1], sum[at + 3]);
+        if constexpr (P::HAS_BIAS) v.x += bias, v.y += bias, v.z += bias, v.w += bias;
+        *reinterpret_cast<float4*>(four) = v;
       }
     }
     __syncwarp();
     float value[8];
 #pragma unroll
-    for (int c = 0; c < 8; ++c) value[c] = image[from[c] ^ HALF];
+    for (int c = 0; c < 8; ++c) value[c] = *reinterpret_cast<const float*>(reinterpret_cast<char*>(memory) + (from[c] ^ 4 * HALF));
 #pragma unroll
     for (int c = 0; c < 8; ++c)
-      if (beyond[c] < -PART * P::PART && (PART > 0 || (before >> c & 1) == 0)) __stcs(to[c] + PART * P::PART, value[c]);
+      if (((full && PART < P::PARTS - 1) || inside(c, PART * P::PART)) && (PART > 0 || (before >> c & 1) == 0))
+        __stcs(to[c] + PART * P::PART, value[c]);
     __syncwarp();
   });
   if (run.goes_on) {  // what is left goes before the place of the next row
@@ -219,7 +226,7 @@ __device__ __forceinline__ void paired_store(const float (&sum)[P::TILE / 2], fl
 // none of its own products needs them any more, also those it did not read. It waits for each before that: a barrier
 // tells only whether an odd or an even number of phases has ended.
 template <class P, class Layer>
-__device__ __forceinline__ void paired_multiply(const PairedArguments& a, const float* weights, unsigned ring, float* image,
+__device__ __forceinline__ void paired_multiply(const PairedArguments& a, float* memory, unsigned ring, int image_at,
                                                 PairedBarriers barriers, int group, int tile, int first, int end, int consumer) {
   constexpr bool FOLLOWS = Layer::stride_d == P::CONSUMERS;  // its next cell's rows are the next ones of the same plane
   const int lane = threadIdx.x % 32, channel = tile * P::CHANNELS + threadIdx.x % 128 / 32 * 8;
@@ -268,13 +275,17 @@ __device__ __forceinline__ void paired_multiply(const PairedArguments& a, const 
           float sum[P::TILE / 2];
           const_loop<0, P::CLASSES>([&](auto number) {
             constexpr int RD = decltype(number)::value / Layer::stride_h, RH = decltype(number)::value % Layer::stride_h;
-            if (rd == RD && rh == RH) PairedProducts<P, RD, RH>::run(sum, weights, ring, slot0);
+            if (rd == RD && rh == RH) PairedProducts<P, RD, RH>::run(sum, memory, ring, slot0);
           });
           const bool last_row = oh + 1 == a.sizes.out_h, last_here = rh + 1 == Layer::stride_h || last_row;
           if (last_here && rd + P::CONSUMERS >= Layer::stride_d) release(P::PLANES), holds = false;
           run.goes_on = a.chunks == 1 && run.end >= 16 && !last_row && (!last_here || (FOLLOWS && c + 1 < walk.length));
-          paired_store<P>(sum, image, column + (1LL * od * a.sizes.out_h + oh) * a.sizes.out_w, a.out_volume, P::M - channel,
-                          run, bias);
+          float* const row = column + (1LL * od * a.sizes.out_h + oh) * a.sizes.out_w;
+          if (run.end >= 2 * P::TILE - 25 && channel + 8 <= P::M) {
+            paired_store<P, true>(sum, memory, image_at, row, a.out_volume, 8, run, bias);
+          } else {
+            paired_store<P, false>(sum, memory, image_at, row, a.out_volume, P::M - channel, run, bias);
+          }
           run.continues = run.goes_on;
         }
       }

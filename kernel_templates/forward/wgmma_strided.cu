@@ -31,8 +31,8 @@ weights    = "layer.kernel_d * layer.kernel_h * layer.kernel_w * slabs * 256"
 images     = "4 * CONSUMERS * 512"
 unit       = "slabs * 8 * (TILE + reach_w)"
 window     = "planes * (reach_h + 1)"
-ring       = "min(window + STAGES, (227 * 256 - 64 - weights - images) // unit)"
-smem_bytes = "4 * (weights + images + ring * unit) + 16 * ring + 8"
+ring       = "min(window + STAGES, (227 * 256 - 128 - weights - images) // unit)"
+smem_bytes = "4 * (weights + images + ring * unit + 128)"
 */
 #include "common/paired_roles.cuh"
 
@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(PairedPlan<Layer, Tune>::THREADS, 1) wgmma_str
                   barriers.weights_there);
     }
     __syncwarp();
-    float* const image = paired_memory + P::IMAGES_AT + threadIdx.x / 32 * P::IMAGE_FLOATS;
-    paired_multiply<P, Layer>(a, paired_memory, base + 4 * P::RING_AT, image, barriers, group, tile, first, end, warpgroup);
+    const int image_at = P::IMAGES_AT + int(threadIdx.x) / 32 * P::IMAGE_FLOATS;
+    paired_multiply<P, Layer>(a, paired_memory, base + 4 * P::RING_AT, image_at, barriers, group, tile, first, end, warpgroup);
   }
 }
 
