@@ -90,16 +90,17 @@ struct PairedPlan {
   static constexpr int CONSUMERS = Tune::CONSUMERS, PRODUCERS = Tune::PRODUCERS;
   static constexpr int THREADS = 128 * (CONSUMERS + PRODUCERS);
   static constexpr int PLANE = TILE + W::REACH, UNIT = QUADS * 4 * PLANE;  // floats: [4 channels][position][channel]
-  static constexpr int PART = 32, PARTS = 2 * TILE / PART;  // of a row's results: what a warp stores at a time
+  static constexpr int SWAP = Tune::SWAP, AHEAD = Tune::AHEAD;
+  static constexpr int PART = Tune::PART, PARTS = 2 * TILE / PART;  // of a row's results: what a warp stores at a time
   static constexpr int IMAGE_FLOATS = 8 * 2 * PART;         // of a warp: 8 channels, this part and the one before
   static constexpr int PLANES = D::SHIFTS, WINDOW = PLANES * (H::REACH + 1);  // units that one cell may need
-  static constexpr int ROOM = 227 * 1024 / 4 - 128;
+  static constexpr int ROOM = 227 * 1024 / 4 - 192;
   static constexpr int LEFT = (ROOM - WEIGHTS - 4 * CONSUMERS * IMAGE_FLOATS) / UNIT;
   static constexpr int RING = WINDOW + Tune::STAGES < LEFT ? WINDOW + Tune::STAGES : LEFT;
   static_assert(RING >= WINDOW && RING >= PRODUCERS, "what a cell needs must fit in shared memory");
-  static constexpr int RING_AT = WEIGHTS, IMAGES_AT = (RING_AT + RING * UNIT + 63) / 64 * 64;
+  static constexpr int RING_AT = WEIGHTS, IMAGES_AT = (RING_AT + RING * UNIT + 127) / 128 * 128;
   static constexpr int BARRIERS_AT = IMAGES_AT + 4 * CONSUMERS * IMAGE_FLOATS, BYTES = 4 * BARRIERS_AT + 16 * RING + 8;
-  static_assert(16 * RING + 8 <= 256, "128 floats of the room are for barriers and alignment");
+  static_assert(16 * RING + 8 <= 256, "192 floats of the room are for barriers and alignment");
 
   static constexpr int LAUNCHED = 65536 / THREADS / 8 * 8, KEPT = CONSUMERS == 3 ? 56 : 72;  // registers of a thread
   static constexpr int TAKEN_AT_MOST = (LAUNCHED * (CONSUMERS + PRODUCERS) - KEPT * PRODUCERS) / CONSUMERS / 8 * 8;

@@ -54,6 +54,12 @@ __device__ __forceinline__ void paired_stage(const PairedArguments& a, float* ri
                 make_float4(round_for_tensor_cores(value[0], a.one), round_for_tensor_cores(value[1], a.one),
                             round_for_tensor_cores(value[2], a.one), round_for_tensor_cores(value[3], a.one));
           };
+          if constexpr (P::AHEAD > 0) {  // lines that will be needed later
+            if (row_exists && h + P::AHEAD < a.sizes.in_h)
+              for (int i = thread; i < P::K * (P::TILE / 32); i += 128)
+                if (left + i % (P::TILE / 32) * 32 >= 0 && left + i % (P::TILE / 32) * 32 < a.sizes.in_w)
+                  prefetch_to_l2(row + i / (P::TILE / 32) * volume + i % (P::TILE / 32) * 32 + 1LL * P::AHEAD * a.sizes.in_w);
+          }
           [[maybe_unused]] float beyond[4];
           if constexpr (EXTRA > 0)
             if (thread < EXTRA) load(beyond, thread / P::W::REACH, P::TILE + thread % P::W::REACH);
@@ -156,34 +162,35 @@ struct PairedRun {
   bool continues, goes_on;
 };
 
-// Eight channels of a row, 32 results of each at a time, through shared memory of the warp's own: a lane has four
+// Eight channels of a row, PART results of each at a time, through shared memory of the warp's own: a lane has four
 // neighbours of one channel, but 32 lanes write 32 neighbours. The image holds two parts, as a ring, because what is
 // stored begins at a sector, up to 7 values before the part. Odd channels have the halves of 32 values exchanged: then no
-// two lanes that write meet in a bank.
-// `full`: all 8 channels exist, and but for the last two parts all lanes store.
+// two lanes that write meet in a bank. `full`: all 8 channels exist, and all lanes store all but the ends of the row.
 template <class P, bool full>
 __device__ __forceinline__ void paired_store(const float (&sum)[P::TILE / 2], float* memory, int image_at, float* out,
                                              long long volume, int channels, PairedRun run, float bias) {
-  constexpr int LENGTH = 2 * P::PART;
+  constexpr int LENGTH = 2 * P::PART, PIECES = P::PART / 32, LAST = 2 * P::TILE / 32;
   static_assert(P::IMAGES_AT % LENGTH == 0, "the halves of an image differ in one bit of the address");
   float* const image = memory + image_at;
   const int lane = threadIdx.x % 32, place = int(reinterpret_cast<size_t>(out) / 4);
-  float* to[8];         // where the lane's value of part 0 goes
-  int from[8];          // its place in the image, bytes
-  unsigned before = 0;  // channels whose value of part 0 lies before the row
+  float* to[8];          // where the lane's value of piece 0 goes: 32 results are a piece
+  int from[PIECES][8];   // its place in the image, bytes, and that of the next pieces
+  unsigned before = 0;   // channels whose value of piece 0 lies before the row
 #pragma unroll
   for (int c = 0; c < 8; ++c, out += volume) {
     const int at = lane - (int(reinterpret_cast<size_t>(out) / 4) & 7);
     to[c] = out + at;
-    from[c] = 4 * (image_at + c * LENGTH + ((at & (LENGTH - 1)) ^ (c % 2 * 16)));
+#pragma unroll
+    for (int j = 0; j < PIECES; ++j)
+      from[j][c] = 4 * (image_at + c * LENGTH + (((at + 32 * j) & (LENGTH - 1)) ^ (c % 2 * 16)));
     before |= (!run.continues && at < 0 ? 1u : 0u) << c;
   }
-  const auto inside = [&](int c, int part) {
-    const int first = place + c * int(volume), at = lane + part - (first & 7);
+  const auto inside = [&](int c, int piece) {
+    const int first = place + c * int(volume), at = lane + 32 * piece - (first & 7);
     return at < (run.goes_on ? run.end - (first + run.end & 7) : run.end) && (full || c < channels);
   };
   const_loop<0, P::PARTS + 1>([&](auto number) {
-    constexpr int PART = decltype(number)::value, HALF = PART % 2 * P::PART;
+    constexpr int PART = decltype(number)::value, HALF = PART % 2 * P::PART, COUNT = PART < P::PARTS ? PIECES : 1;
     if ((!full || PART == P::PARTS) && PART * P::PART >= run.end + (run.goes_on ? 0 : 7)) return;
     if constexpr (PART < P::PARTS) {
 #pragma unroll
@@ -196,13 +203,20 @@ __device__ __forceinline__ void paired_store(const float (&sum)[P::TILE / 2], fl
       }
     }
     __syncwarp();
-    float value[8];
-#pragma unroll
-    for (int c = 0; c < 8; ++c) value[c] = *reinterpret_cast<const float*>(reinterpret_cast<char*>(memory) + (from[c] ^ 4 * HALF));
+    float value[8][COUNT];
 #pragma unroll
     for (int c = 0; c < 8; ++c)
-      if (((full && PART < P::PARTS - 1) || inside(c, PART * P::PART)) && (PART > 0 || (before >> c & 1) == 0))
-        __stcs(to[c] + PART * P::PART, value[c]);
+#pragma unroll
+      for (int j = 0; j < COUNT; ++j)
+        value[c][j] = *reinterpret_cast<const float*>(reinterpret_cast<char*>(memory) + (from[j][c] ^ 4 * HALF));
+#pragma unroll
+    for (int c = 0; c < 8; ++c)
+#pragma unroll
+      for (int j = 0; j < COUNT; ++j) {
+        const int piece = PART * PIECES + j;
+        if (((full && piece < LAST - 1) || inside(c, piece)) && (piece > 0 || (before >> c & 1) == 0))
+          __stcs(to[c] + 32 * piece, value[c][j]);
+      }
     __syncwarp();
   });
   if (run.goes_on) {  // what is left goes before the place of the next row
@@ -228,7 +242,10 @@ __device__ __forceinline__ void paired_store(const float (&sum)[P::TILE / 2], fl
 template <class P, class Layer>
 __device__ __forceinline__ void paired_multiply(const PairedArguments& a, float* memory, unsigned ring, int image_at,
                                                 PairedBarriers barriers, int group, int tile, int first, int end, int consumer) {
-  constexpr bool FOLLOWS = Layer::stride_d == P::CONSUMERS;  // its next cell's rows are the next ones of the same plane
+  // Where each cell would have the same work for each, they exchange it from cell to cell (SWAP), or keep it: then the
+  // next cell's rows are the next ones of the same plane.
+  constexpr bool SWAPS = P::SWAP && Layer::stride_d % P::CONSUMERS == 0;
+  constexpr bool FOLLOWS = !SWAPS && Layer::stride_d == P::CONSUMERS;
   const int lane = threadIdx.x % 32, channel = tile * P::CHANNELS + threadIdx.x % 128 / 32 * 8;
   int waited = 0, waited_slot = 0, waited_parity = 0;  // units that were seen to be full
   int released_slot = 0;                               // the next unit to hand back: the cell's first
@@ -290,6 +307,7 @@ __device__ __forceinline__ void paired_multiply(const PairedArguments& a, float*
         }
       }
       if (holds) release(P::PLANES);
+      if (SWAPS && ++turn == P::CONSUMERS) turn = 0;
     }
     release(P::H::REACH * P::PLANES);
     unit0 += walk.units();

@@ -17,6 +17,9 @@ arch      = "sm_90a"
 TILE      = {values = [64, 128], default = 128, help = "positions along W of a product; it has two outputs for each"}
 CONSUMERS = {values = [2, 3], default = 2, help = "warpgroups that multiply and store"}
 PRODUCERS = {values = [1, 2], default = 1, help = "warpgroups that stage"}
+PART      = {values = [32, 64], default = 64, help = "results of a row that a warp stores at a time"}
+SWAP      = {values = [0, 1], default = 1, help = "1: warpgroups exchange residues along D from cell to cell"}
+AHEAD     = {values = [0, 2, 4], default = 0, help = "rows ahead that are brought to L2"}
 STAGES    = {values = [1, 2, 3, 4, 6], default = 4, help = "input rows staged beyond those in use, as far as they fit"}
 
 [derived]
@@ -28,11 +31,11 @@ reach_h    = "(layer.kernel_h - 1) * layer.dilation_h // layer.stride_h"
 reach_d    = "(layer.kernel_d - 1) * layer.dilation_d // layer.stride_d"
 planes     = "layer.kernel_d if layer.dilation_d >= layer.stride_d else reach_d + 1"
 weights    = "layer.kernel_d * layer.kernel_h * layer.kernel_w * slabs * 256"
-images     = "4 * CONSUMERS * 512"
+images     = "4 * CONSUMERS * 16 * PART"
 unit       = "slabs * 8 * (TILE + reach_w)"
 window     = "planes * (reach_h + 1)"
-ring       = "min(window + STAGES, (227 * 256 - 128 - weights - images) // unit)"
-smem_bytes = "4 * (weights + images + ring * unit + 128)"
+ring       = "min(window + STAGES, (227 * 256 - 192 - weights - images) // unit)"
+smem_bytes = "4 * (weights + images + ring * unit + 192)"
 */
 #include "common/paired_roles.cuh"
 
