@@ -32,6 +32,14 @@ struct PairedAxis {
     return found;
   }
   static constexpr int SHIFTS = shift_number(KERNEL - 1) + 1;
+  // The last residue that meets the first input of those a cell needs, REACH before the last one.
+  static constexpr __host__ __device__ int last_of_first() {
+    int last = 0;
+    for (int tap = 0; tap < KERNEL; ++tap)
+      if (shift(tap) == REACH && residue(tap) > last) last = residue(tap);
+    return last;
+  }
+  static constexpr int LAST_OF_FIRST = last_of_first();
   static constexpr __host__ __device__ int shift_at(int number) {
     for (int tap = 0; tap < KERNEL; ++tap)
       if (shift_number(tap) == number) return shift(tap);
@@ -87,24 +95,19 @@ struct PairedPlan {
   }
   static constexpr int ROW_FLOATS = slice_at(W::SLICES), WEIGHTS = KD * KH * ROW_FLOATS;
 
-  static constexpr int CONSUMERS = Tune::CONSUMERS, PRODUCERS = Tune::PRODUCERS;
-  static constexpr int THREADS = 128 * (CONSUMERS + PRODUCERS);
+  static constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1), SWAP = Tune::SWAP;
   static constexpr int PLANE = TILE + W::REACH, UNIT = QUADS * 4 * PLANE;  // floats: [4 channels][position][channel]
-  static constexpr int SWAP = Tune::SWAP, AHEAD = Tune::AHEAD;
-  static constexpr int PART = Tune::PART, PARTS = 2 * TILE / PART;  // of a row's results: what a warp stores at a time
-  static constexpr int IMAGE_FLOATS = 8 * 2 * PART;         // of a warp: 8 channels, this part and the one before
+  static constexpr int IMAGE_FLOATS = 8 * 64;  // of a warp: 8 channels, 32 results and those before them
   static constexpr int PLANES = D::SHIFTS, WINDOW = PLANES * (H::REACH + 1);  // units that one cell may need
   static constexpr int ROOM = 227 * 1024 / 4 - 192;
   static constexpr int LEFT = (ROOM - WEIGHTS - 4 * CONSUMERS * IMAGE_FLOATS) / UNIT;
   static constexpr int RING = WINDOW + Tune::STAGES < LEFT ? WINDOW + Tune::STAGES : LEFT;
-  static_assert(RING >= WINDOW && RING >= PRODUCERS, "what a cell needs must fit in shared memory");
+  static_assert(RING >= WINDOW, "what a cell needs must fit in shared memory");
   static constexpr int RING_AT = WEIGHTS, IMAGES_AT = (RING_AT + RING * UNIT + 127) / 128 * 128;
   static constexpr int BARRIERS_AT = IMAGES_AT + 4 * CONSUMERS * IMAGE_FLOATS, BYTES = 4 * BARRIERS_AT + 16 * RING + 8;
   static_assert(16 * RING + 8 <= 256, "192 floats of the room are for barriers and alignment");
 
-  static constexpr int LAUNCHED = 65536 / THREADS / 8 * 8, KEPT = CONSUMERS == 3 ? 56 : 72;  // registers of a thread
-  static constexpr int TAKEN_AT_MOST = (LAUNCHED * (CONSUMERS + PRODUCERS) - KEPT * PRODUCERS) / CONSUMERS / 8 * 8;
-  static constexpr int TAKEN = TAKEN_AT_MOST < 240 ? TAKEN_AT_MOST : 240;
+  static constexpr int KEPT = 72, TAKEN = 216;  // registers of a thread; a block is launched with 168
 };
 
 struct PairedArguments {
@@ -115,7 +118,7 @@ struct PairedArguments {
   Sizes sizes;
   long long in_volume, out_volume;
   int planes, rows, chunks;  // cells along D, H and W
-  int cells;                 // of the batch
+  int cells, each;           // of the batch; of a block, or 0: split evenly
   float one;                 // 1, where the compiler cannot see it
 };
 

@@ -12,17 +12,17 @@ struct PairedBarriers {
 };
 
 // thread -> data: positions of four channels, 32 neighbours a warp; positions beyond the tile, which taps of its last
-// cells meet, are shared out one by one. A warpgroup takes every PRODUCERS-th unit; its first loads are under way while
-// it waits for an empty place. Rows outside the input are zeros.
+// cells meet, are shared out one by one. A unit's first loads are under way while its place is still waited for. Rows
+// outside the input are zeros.
 template <class P, class Layer>
 __device__ __forceinline__ void paired_stage(const PairedArguments& a, float* ring, PairedBarriers barriers, int group,
-                                             int first, int end, int producer) {
+                                             int first, int end) {
   constexpr int EXTRA = P::W::REACH * P::QUADS;
   constexpr int AT_ONCE = 128 / P::TILE, TURNS = P::QUADS / AT_ONCE, BATCH = TURNS < 8 ? TURNS : 8;
   static_assert(P::TILE <= 128 && P::QUADS % AT_ONCE == 0, "a warpgroup stages whole quads");
   const int thread = threadIdx.x % 128, quad0 = thread / P::TILE, position0 = thread % P::TILE;
   const long long volume = a.in_volume;
-  int unit = 0, slot = 0, parity = 1;
+  int slot = 0, parity = 1;
 #pragma unroll 1
   for (int cell = first; cell < end;) {
     const PairedWalk<P> walk(a, cell, end);
@@ -33,58 +33,50 @@ __device__ __forceinline__ void paired_stage(const PairedArguments& a, float* ri
 #pragma unroll 1
     for (int height = 0; height < walk.length + P::H::REACH; ++height, ++h)
 #pragma unroll 1
-      for (int plane = 0; plane < P::PLANES; ++plane, ++unit) {
+      for (int plane = 0; plane < P::PLANES; ++plane) {
         int d = walk.plane + P::D::FIRST;
         const_loop<0, P::PLANES>([&](auto i) {
           if (plane == decltype(i)::value) d -= P::D::shift_at(decltype(i)::value);
         });
         const bool row_exists = unsigned(h) < unsigned(a.sizes.in_h) && unsigned(d) < unsigned(a.sizes.in_d);
         const float* const row = image + (1LL * d * a.sizes.in_h + h) * a.sizes.in_w + left;
-        if (P::PRODUCERS == 1 || unit % P::PRODUCERS == producer) {
-          float4* const to = reinterpret_cast<float4*>(ring + slot * P::UNIT);
-          const auto load = [&](float (&value)[4], int quad, int position) {
-            const bool inside = row_exists && unsigned(left + position) < unsigned(a.sizes.in_w);
-            const float* from = row + 4 * quad * volume + position;
+        float4* const to = reinterpret_cast<float4*>(ring + slot * P::UNIT);
+        const auto load = [&](float (&value)[4], int quad, int position) {
+          const bool inside = row_exists && unsigned(left + position) < unsigned(a.sizes.in_w);
+          const float* from = row + 4 * quad * volume + position;
 #pragma unroll
-            for (int c = 0; c < 4; ++c, from += volume)
-              value[c] = inside && (P::K % 8 == 0 || 4 * quad + c < P::K) ? __ldg(from) : 0.0f;
-          };
-          const auto put = [&](const float (&value)[4], int quad, int position) {
-            to[quad * P::PLANE + position] =
-                make_float4(round_for_tensor_cores(value[0], a.one), round_for_tensor_cores(value[1], a.one),
-                            round_for_tensor_cores(value[2], a.one), round_for_tensor_cores(value[3], a.one));
-          };
-          if constexpr (P::AHEAD > 0) {  // lines that will be needed later
-            if (row_exists && h + P::AHEAD < a.sizes.in_h)
-              for (int i = thread; i < P::K * (P::TILE / 32); i += 128)
-                if (left + i % (P::TILE / 32) * 32 >= 0 && left + i % (P::TILE / 32) * 32 < a.sizes.in_w)
-                  prefetch_to_l2(row + i / (P::TILE / 32) * volume + i % (P::TILE / 32) * 32 + 1LL * P::AHEAD * a.sizes.in_w);
-          }
-          [[maybe_unused]] float beyond[4];
-          if constexpr (EXTRA > 0)
-            if (thread < EXTRA) load(beyond, thread / P::W::REACH, P::TILE + thread % P::W::REACH);
+          for (int c = 0; c < 4; ++c, from += volume)
+            value[c] = inside && (P::K % 8 == 0 || 4 * quad + c < P::K) ? __ldg(from) : 0.0f;
+        };
+        const auto put = [&](const float (&value)[4], int quad, int position) {
+          to[quad * P::PLANE + position] =
+              make_float4(round_for_tensor_cores(value[0], a.one), round_for_tensor_cores(value[1], a.one),
+                          round_for_tensor_cores(value[2], a.one), round_for_tensor_cores(value[3], a.one));
+        };
+        [[maybe_unused]] float beyond[4];
+        if constexpr (EXTRA > 0)
+          if (thread < EXTRA) load(beyond, thread / P::W::REACH, P::TILE + thread % P::W::REACH);
 #pragma unroll 1
-          for (int turn0 = 0; turn0 < TURNS; turn0 += BATCH) {
-            float value[BATCH][4];
+        for (int turn0 = 0; turn0 < TURNS; turn0 += BATCH) {
+          float value[BATCH][4];
 #pragma unroll
-            for (int i = 0; i < BATCH; ++i)
-              if (TURNS % BATCH == 0 || turn0 + i < TURNS) load(value[i], quad0 + (turn0 + i) * AT_ONCE, position0);
-            if (turn0 == 0) mbarrier_wait(barriers.empty + 8 * slot, parity);
+          for (int i = 0; i < BATCH; ++i)
+            if (TURNS % BATCH == 0 || turn0 + i < TURNS) load(value[i], quad0 + (turn0 + i) * AT_ONCE, position0);
+          if (turn0 == 0) mbarrier_wait(barriers.empty + 8 * slot, parity);
 #pragma unroll
-            for (int i = 0; i < BATCH; ++i)
-              if (TURNS % BATCH == 0 || turn0 + i < TURNS) put(value[i], quad0 + (turn0 + i) * AT_ONCE, position0);
-          }
-          if constexpr (EXTRA > 0) {
-            if (thread < EXTRA) put(beyond, thread / P::W::REACH, P::TILE + thread % P::W::REACH);
-#pragma unroll 1
-            for (int item = thread + 128; item < EXTRA; item += 128) {
-              load(beyond, item / P::W::REACH, P::TILE + item % P::W::REACH);
-              put(beyond, item / P::W::REACH, P::TILE + item % P::W::REACH);
-            }
-          }
-          __syncwarp();
-          if (thread % 32 == 0) mbarrier_arrive(barriers.full + 8 * slot);
+          for (int i = 0; i < BATCH; ++i)
+            if (TURNS % BATCH == 0 || turn0 + i < TURNS) put(value[i], quad0 + (turn0 + i) * AT_ONCE, position0);
         }
+        if constexpr (EXTRA > 0) {
+          if (thread < EXTRA) put(beyond, thread / P::W::REACH, P::TILE + thread % P::W::REACH);
+#pragma unroll 1
+          for (int item = thread + 128; item < EXTRA; item += 128) {
+            load(beyond, item / P::W::REACH, P::TILE + item % P::W::REACH);
+            put(beyond, item / P::W::REACH, P::TILE + item % P::W::REACH);
+          }
+        }
+        __syncwarp();
+        if (thread % 32 == 0) mbarrier_arrive(barriers.full + 8 * slot);
         if (++slot == P::RING) slot = 0, parity ^= 1;
       }
   }
@@ -162,76 +154,67 @@ struct PairedRun {
   bool continues, goes_on;
 };
 
-// Eight channels of a row, PART results of each at a time, through shared memory of the warp's own: a lane has four
-// neighbours of one channel, but 32 lanes write 32 neighbours. The image holds two parts, as a ring, because what is
-// stored begins at a sector, up to 7 values before the part. Odd channels have the halves of 32 values exchanged: then no
-// two lanes that write meet in a bank. `full`: all 8 channels exist, and all lanes store all but the ends of the row.
+// Eight channels of a row, 32 results of each at a time ("a part"), through shared memory of the warp's own: a lane has
+// four neighbours of one channel, but 32 lanes write 32 neighbours. The image holds two parts, as a ring, because what is
+// stored begins at a sector, up to 7 values before the part. `full`: all 8 channels exist, and all lanes store all but the
+// ends of the row.
 template <class P, bool full>
 __device__ __forceinline__ void paired_store(const float (&sum)[P::TILE / 2], float* memory, int image_at, float* out,
                                              long long volume, int channels, PairedRun run, float bias) {
-  constexpr int LENGTH = 2 * P::PART, PIECES = P::PART / 32, LAST = 2 * P::TILE / 32;
-  static_assert(P::IMAGES_AT % LENGTH == 0, "the halves of an image differ in one bit of the address");
-  float* const image = memory + image_at;
-  const int lane = threadIdx.x % 32, place = int(reinterpret_cast<size_t>(out) / 4);
-  float* to[8];          // where the lane's value of piece 0 goes: 32 results are a piece
-  int from[PIECES][8];   // its place in the image, bytes, and that of the next pieces
-  unsigned before = 0;   // channels whose value of piece 0 lies before the row
+  constexpr int PART = 32, LENGTH = 2 * PART, PARTS = 2 * P::TILE / PART;
+  static_assert(P::IMAGES_AT % LENGTH == 0 && P::IMAGE_FLOATS == 8 * LENGTH, "halves of an image differ in one bit");
+  // Where result `at` of channel c lies, in bytes. Four results lie as products leave them: first both of one residue.
+  // Odd channels have the halves of a part exchanged: then no two lanes that write meet in a bank.
+  const auto place_of = [&](int c, int at) {
+    const int four = at & (LENGTH - 4), one = (at & 1) << 1 | (at >> 1 & 1);
+    return 4 * (image_at + c * LENGTH + ((four | one) ^ (c % 2 * 16)));
+  };
+  const auto value_at = [&](int place) -> float& {
+    return *reinterpret_cast<float*>(reinterpret_cast<char*>(memory) + place);
+  };
+  const int lane = threadIdx.x % 32, begin = int(reinterpret_cast<size_t>(out) / 4);
+  float* to[8];         // where the lane's value of part 0 goes
+  int from[8];          // its place in the image
+  unsigned before = 0;  // channels whose value of part 0 lies before the row
 #pragma unroll
   for (int c = 0; c < 8; ++c, out += volume) {
     const int at = lane - (int(reinterpret_cast<size_t>(out) / 4) & 7);
-    to[c] = out + at;
-#pragma unroll
-    for (int j = 0; j < PIECES; ++j)
-      from[j][c] = 4 * (image_at + c * LENGTH + (((at + 32 * j) & (LENGTH - 1)) ^ (c % 2 * 16)));
+    to[c] = out + at, from[c] = place_of(c, at);
     before |= (!run.continues && at < 0 ? 1u : 0u) << c;
   }
-  const auto inside = [&](int c, int piece) {
-    const int first = place + c * int(volume), at = lane + 32 * piece - (first & 7);
+  const auto inside = [&](int c, int part) {
+    const int first = begin + c * int(volume), at = lane + part * PART - (first & 7);
     return at < (run.goes_on ? run.end - (first + run.end & 7) : run.end) && (full || c < channels);
   };
-  const_loop<0, P::PARTS + 1>([&](auto number) {
-    constexpr int PART = decltype(number)::value, HALF = PART % 2 * P::PART, COUNT = PART < P::PARTS ? PIECES : 1;
-    if ((!full || PART == P::PARTS) && PART * P::PART >= run.end + (run.goes_on ? 0 : 7)) return;
-    if constexpr (PART < P::PARTS) {
+  const_loop<0, PARTS + 1>([&](auto number) {
+    constexpr int NUMBER = decltype(number)::value, HALF = NUMBER % 2 * PART;
+    if ((!full || NUMBER == PARTS) && NUMBER * PART >= run.end + (run.goes_on ? 0 : 7)) return;
+    if constexpr (NUMBER < PARTS) {
 #pragma unroll
-      for (int i = 0; i < P::PART / 16; ++i) {
-        const int at = 4 * (PART * (P::PART / 16) + i);
-        float* const four = image + lane / 4 * LENGTH + HALF + ((i * 16 + lane % 4 * 4) ^ (lane / 4 % 2 * 16));
-        float4 v = make_float4(sum[at], sum[at + 2], sum[at + 1], sum[at + 3]);
+      for (int i = 0; i < PART / 16; ++i) {
+        const int at = 4 * (NUMBER * (PART / 16) + i);
+        float4 v = make_float4(sum[at], sum[at + 1], sum[at + 2], sum[at + 3]);
         if constexpr (P::HAS_BIAS) v.x += bias, v.y += bias, v.z += bias, v.w += bias;
-        *reinterpret_cast<float4*>(four) = v;
+        *reinterpret_cast<float4*>(&value_at(place_of(lane / 4, HALF + i * 16 + lane % 4 * 4))) = v;
       }
     }
     __syncwarp();
-    float value[8][COUNT];
+    float value[8];
+#pragma unroll
+    for (int c = 0; c < 8; ++c) value[c] = value_at(from[c] ^ 4 * HALF);
 #pragma unroll
     for (int c = 0; c < 8; ++c)
-#pragma unroll
-      for (int j = 0; j < COUNT; ++j)
-        value[c][j] = *reinterpret_cast<const float*>(reinterpret_cast<char*>(memory) + (from[j][c] ^ 4 * HALF));
-#pragma unroll
-    for (int c = 0; c < 8; ++c)
-#pragma unroll
-      for (int j = 0; j < COUNT; ++j) {
-        const int piece = PART * PIECES + j;
-        if (((full && piece < LAST - 1) || inside(c, piece)) && (piece > 0 || (before >> c & 1) == 0))
-          __stcs(to[c] + 32 * piece, value[c][j]);
-      }
+      if (((full && NUMBER < PARTS - 1) || inside(c, NUMBER)) && (NUMBER > 0 || (before >> c & 1) == 0))
+        __stcs(to[c] + NUMBER * PART, value[c]);
     __syncwarp();
   });
   if (run.goes_on) {  // what is left goes before the place of the next row
     float value[2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int c = 4 * i + lane / 8, at = run.end - 8 + lane % 8;
-      value[i] = image[c * LENGTH + ((at & (LENGTH - 1)) ^ (c % 2 * 16))];
-    }
+    for (int i = 0; i < 2; ++i) value[i] = value_at(place_of(4 * i + lane / 8, run.end - 8 + lane % 8));
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int c = 4 * i + lane / 8, at = LENGTH - 8 + lane % 8;
-      image[c * LENGTH + (at ^ (c % 2 * 16))] = value[i];
-    }
+    for (int i = 0; i < 2; ++i) value_at(place_of(4 * i + lane / 8, lane % 8 - 8)) = value[i];
     __syncwarp();
   }
 }
@@ -295,7 +278,8 @@ __device__ __forceinline__ void paired_multiply(const PairedArguments& a, float*
             if (rd == RD && rh == RH) PairedProducts<P, RD, RH>::run(sum, memory, ring, slot0);
           });
           const bool last_row = oh + 1 == a.sizes.out_h, last_here = rh + 1 == Layer::stride_h || last_row;
-          if (last_here && rd + P::CONSUMERS >= Layer::stride_d) release(P::PLANES), holds = false;
+          if (holds && rd + P::CONSUMERS >= Layer::stride_d && (last_here || rh >= P::H::LAST_OF_FIRST))
+            release(P::PLANES), holds = false;
           run.goes_on = a.chunks == 1 && run.end >= 16 && !last_row && (!last_here || (FOLLOWS && c + 1 < walk.length));
           float* const row = column + (1LL * od * a.sizes.out_h + oh) * a.sizes.out_w;
           if (run.end >= 2 * P::TILE - 25 && channel + 8 <= P::M) {

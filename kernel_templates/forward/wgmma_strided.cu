@@ -5,9 +5,8 @@ after     = "wgmma_ping_pong"
 idea      = "Both residues along W of a channel are two rows of one product, so that a warp stores its own results, without any barrier."
 precision = ["tf32"]
 layer     = ["constant"]
-needs     = ["layer.stride_w == 2", "layer.dilation_w % 2 == 1", "ring >= window", "CONSUMERS + PRODUCERS <= 5",
-             "ring >= PRODUCERS", "ring <= 15", "max(reach_w, reach_h, reach_d) <= 64",
-             "layer.groups * ceil_div(m, 32) <= 132", "classes <= 16", "TILE == 64 or PRODUCERS > 0",
+needs     = ["layer.stride_w == 2", "layer.dilation_w % 2 == 1", "ring >= window", "ring <= 15", "max(reach_w, reach_h, reach_d) <= 64",
+             "layer.groups * ceil_div(m, 32) <= 132", "classes <= 16",
              "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
              "layer.groups * ceil_div(m, 32) * weights <= 2 ** 28"]
 min_sm    = 90
@@ -15,12 +14,8 @@ arch      = "sm_90a"
 
 [tune]
 TILE      = {values = [64, 128], default = 128, help = "positions along W of a product; it has two outputs for each"}
-CONSUMERS = {values = [2, 3], default = 2, help = "warpgroups that multiply and store"}
-PRODUCERS = {values = [1, 2], default = 1, help = "warpgroups that stage"}
-PART      = {values = [32, 64], default = 64, help = "results of a row that a warp stores at a time"}
-SWAP      = {values = [0, 1], default = 1, help = "1: warpgroups exchange residues along D from cell to cell"}
-AHEAD     = {values = [0, 2, 4], default = 0, help = "rows ahead that are brought to L2"}
-STAGES    = {values = [1, 2, 3, 4, 6], default = 4, help = "input rows staged beyond those in use, as far as they fit"}
+SWAP      = {values = [0, 1], default = 0, help = "1: warpgroups exchange residues along D from cell to cell"}
+STAGES    = {values = [1, 2, 4], default = 1, help = "input rows staged beyond those in use, as far as they fit"}
 
 [derived]
 m          = "layer.out_channels // layer.groups"
@@ -31,7 +26,7 @@ reach_h    = "(layer.kernel_h - 1) * layer.dilation_h // layer.stride_h"
 reach_d    = "(layer.kernel_d - 1) * layer.dilation_d // layer.stride_d"
 planes     = "layer.kernel_d if layer.dilation_d >= layer.stride_d else reach_d + 1"
 weights    = "layer.kernel_d * layer.kernel_h * layer.kernel_w * slabs * 256"
-images     = "4 * CONSUMERS * 16 * PART"
+images     = "8 * 512"
 unit       = "slabs * 8 * (TILE + reach_w)"
 window     = "planes * (reach_h + 1)"
 ring       = "min(window + STAGES, (227 * 256 - 192 - weights - images) // unit)"
@@ -81,7 +76,8 @@ __global__ void __launch_bounds__(PairedPlan<Layer, Tune>::THREADS, 1) wgmma_str
   const int warpgroup = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);
   const int variety = blockIdx.x % P::VARIETIES, group = variety / P::CHANNEL_TILES, tile = variety % P::CHANNEL_TILES;
   const int worker = blockIdx.x / P::VARIETIES, workers = gridDim.x / P::VARIETIES;
-  const int first = int(1LL * a.cells * worker / workers), end = int(1LL * a.cells * (worker + 1) / workers);
+  const int first = a.each > 0 ? worker * a.each : int(1LL * a.cells * worker / workers);
+  const int end = a.each > 0 ? min(first + a.each, a.cells) : int(1LL * a.cells * (worker + 1) / workers);
   if (threadIdx.x == 0) {
     for (int i = 0; i < P::RING; ++i)
       mbarrier_init(barriers.full + 8 * i, 4), mbarrier_init(barriers.empty + 8 * i, 4 * P::CONSUMERS);
@@ -91,7 +87,7 @@ __global__ void __launch_bounds__(PairedPlan<Layer, Tune>::THREADS, 1) wgmma_str
   __syncthreads();
   if (warpgroup >= P::CONSUMERS) {
     give_registers<P::KEPT>();
-    paired_stage<P, Layer>(a, paired_memory + P::RING_AT, barriers, group, first, end, warpgroup - P::CONSUMERS);
+    paired_stage<P, Layer>(a, paired_memory + P::RING_AT, barriers, group, first, end);
   } else {
     take_registers<P::TAKEN>();
     if (threadIdx.x == 0) {
@@ -133,7 +129,11 @@ cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, con
   const auto kernel = wgmma_strided<Layer, Tune>;
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES);
   if (error != cudaSuccess) return error;
-  const long long most = processors / P::VARIETIES < 1 ? 1 : processors / P::VARIETIES, workers = most < cells ? most : cells;
+  const long long most = processors / P::VARIETIES < 1 ? 1 : processors / P::VARIETIES;
+  long long workers = most < cells ? most : cells;
+  // Whole columns, where that is no more than a 20th longer: then neighbours read the same rows at the same time.
+  const long long each = ceil_div(cells / a.rows, workers) * a.rows;
+  if (each * workers * 20 <= cells * 21) a.each = int(each), workers = ceil_div(cells, each);
   kernel<<<unsigned(workers * P::VARIETIES), P::THREADS, P::BYTES, stream>>>(a);
   return cudaGetLastError();
 }
