@@ -186,26 +186,31 @@ __device__ __forceinline__ void paired_store(const float (&sum)[P::TILE / 2], fl
     const int first = begin + c * int(volume), at = lane + part * PART - (first & 7);
     return at < (run.goes_on ? run.end - (first + run.end & 7) : run.end) && (full || c < channels);
   };
-  const_loop<0, PARTS + 1>([&](auto number) {
-    constexpr int NUMBER = decltype(number)::value, HALF = NUMBER % 2 * PART;
-    if ((!full || NUMBER == PARTS) && NUMBER * PART >= run.end + (run.goes_on ? 0 : 7)) return;
-    if constexpr (NUMBER < PARTS) {
+  const auto reaches = [&](int part) { return (full && part < PARTS) || part * PART < run.end + (run.goes_on ? 0 : 7); };
+  constexpr int DELAY = 1;  // a part is stored while the next one is on its way
+  float value[2][8];
+  const_loop<0, PARTS + 1 + DELAY>([&](auto number) {
+    constexpr int NUMBER = decltype(number)::value, HALF = NUMBER % 2 * PART, READY = NUMBER - DELAY;
+    if (NUMBER <= PARTS && reaches(NUMBER)) {
+      if constexpr (NUMBER < PARTS) {
 #pragma unroll
-      for (int i = 0; i < PART / 16; ++i) {
-        const int at = 4 * (NUMBER * (PART / 16) + i);
-        float4 v = make_float4(sum[at], sum[at + 1], sum[at + 2], sum[at + 3]);
-        if constexpr (P::HAS_BIAS) v.x += bias, v.y += bias, v.z += bias, v.w += bias;
-        *reinterpret_cast<float4*>(&value_at(place_of(lane / 4, HALF + i * 16 + lane % 4 * 4))) = v;
+        for (int i = 0; i < PART / 16; ++i) {
+          const int at = 4 * (NUMBER * (PART / 16) + i);
+          float4 v = make_float4(sum[at], sum[at + 1], sum[at + 2], sum[at + 3]);
+          if constexpr (P::HAS_BIAS) v.x += bias, v.y += bias, v.z += bias, v.w += bias;
+          *reinterpret_cast<float4*>(&value_at(place_of(lane / 4, HALF + i * 16 + lane % 4 * 4))) = v;
+        }
       }
+      __syncwarp();
+#pragma unroll
+      for (int c = 0; c < 8; ++c) value[NUMBER % 2][c] = value_at(from[c] ^ 4 * HALF);
     }
-    __syncwarp();
-    float value[8];
+    if (READY >= 0 && reaches(READY)) {
 #pragma unroll
-    for (int c = 0; c < 8; ++c) value[c] = value_at(from[c] ^ 4 * HALF);
-#pragma unroll
-    for (int c = 0; c < 8; ++c)
-      if (((full && NUMBER < PARTS - 1) || inside(c, NUMBER)) && (NUMBER > 0 || (before >> c & 1) == 0))
-        __stcs(to[c] + NUMBER * PART, value[c]);
+      for (int c = 0; c < 8; ++c)
+        if (((full && READY < PARTS - 1) || inside(c, READY)) && (READY > 0 || (before >> c & 1) == 0))
+          __stcs(to[c] + READY * PART, value[READY & 1][c]);
+    }
     __syncwarp();
   });
   if (run.goes_on) {  // what is left goes before the place of the next row
