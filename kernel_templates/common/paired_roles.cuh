@@ -243,6 +243,7 @@ __device__ __forceinline__ void paired_multiply(const PairedArguments& a, float*
     if (channel + lane / 4 < P::M) bias = __ldg(a.bias + group * P::M + channel + lane / 4);
   mbarrier_wait(barriers.weights_there, 0);
   const auto release = [&](int units) {
+    __syncwarp();  // no lane still waits for these units: it would miss the phase
 #pragma unroll 1
     for (; units > 0; --units) {
       if (lane == 0) mbarrier_arrive(barriers.empty + 8 * released_slot);
