@@ -95,7 +95,7 @@ struct PairedPlan {
   }
   static constexpr int ROW_FLOATS = slice_at(W::SLICES), WEIGHTS = KD * KH * ROW_FLOATS;
 
-  static constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1), SWAP = Tune::SWAP;
+  static constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);
   static constexpr int PLANE = TILE + W::REACH, UNIT = QUADS * 4 * PLANE;  // floats: [4 channels][position][channel]
   static constexpr int IMAGE_FLOATS = 8 * 64;  // of a warp: 8 channels, 32 results and those before them
   static constexpr int PLANES = D::SHIFTS, WINDOW = PLANES * (H::REACH + 1);  // units that one cell may need
@@ -118,7 +118,7 @@ struct PairedArguments {
   Sizes sizes;
   long long in_volume, out_volume;
   int planes, rows, chunks;  // cells along D, H and W
-  int cells, each;           // of the batch; of a block, or 0: split evenly
+  int cells;                 // of the batch
   float one;                 // 1, where the compiler cannot see it
 };
 
@@ -133,4 +133,10 @@ struct PairedWalk {
     length = min(a.rows - row, end - cell);
   }
   __device__ __forceinline__ int units() const { return (length + P::H::REACH) * P::PLANES; }
+};
+
+// A unit of the ring is full or empty; the weights arrive once.
+struct PairedBarriers {
+  unsigned full, empty, weights_there;
+  __device__ PairedBarriers(unsigned base, int ring) : full(base), empty(base + 8 * ring), weights_there(base + 16 * ring) {}
 };

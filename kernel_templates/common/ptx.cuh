@@ -105,13 +105,6 @@ __device__ __forceinline__ void cp_async_wait() {
 #endif
 }
 
-// Brings the line of 128 bytes that holds `global` to L2, some time.
-__device__ __forceinline__ void prefetch_to_l2(const void* global) {
-#ifndef __CUDACPU__
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
-#endif
-}
-
 // The nearest TF32 value (10 bits of mantissa), ties away from zero; NaN and infinity stay what they are.
 __device__ __forceinline__ float round_to_tf32(float x) {
   unsigned bits;

@@ -2,25 +2,22 @@
 name      = "wgmma_strided"
 computes  = ["forward"]
 after     = "wgmma_ping_pong"
-idea      = "Both residues along W of a channel are two rows of one product, so that a warp stores its own results, without any barrier."
+idea      = "Both residues along W are rows of one product: a warp has whole runs of the result and stores them alone."
 precision = ["tf32"]
 layer     = ["constant"]
-needs     = ["layer.stride_w == 2", "layer.dilation_w % 2 == 1", "ring >= window", "ring <= 15", "max(reach_w, reach_h, reach_d) <= 64",
-             "layer.groups * ceil_div(m, 32) <= 132", "classes <= 16",
-             "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
-             "layer.groups * ceil_div(m, 32) * weights <= 2 ** 28"]
+needs     = ["layer.stride_w == 2", "layer.dilation_w % 2 == 1", "layer.stride_d * layer.stride_h <= 16", "ring >= window",
+             "ring <= 15", "max(reach_w, reach_h, reach_d) <= 64", "layer.groups * ceil_div(m, 32) * weights <= 2 ** 28",
+             "max(layer.padding_w, layer.padding_h, layer.padding_d) < 2 ** 28"]
 min_sm    = 90
 arch      = "sm_90a"
 
 [tune]
 TILE      = {values = [64, 128], default = 128, help = "positions along W of a product; it has two outputs for each"}
-SWAP      = {values = [0, 1], default = 0, help = "1: warpgroups exchange residues along D from cell to cell"}
 STAGES    = {values = [1, 2, 4], default = 1, help = "input rows staged beyond those in use, as far as they fit"}
 
 [derived]
 m          = "layer.out_channels // layer.groups"
 slabs      = "ceil_div(layer.in_channels // layer.groups, 8)"
-classes    = "layer.stride_d * layer.stride_h"
 reach_w    = "(layer.padding_w + 1) // 2 - (layer.padding_w - (layer.kernel_w - 1) * layer.dilation_w + 1) // 2"
 reach_h    = "(layer.kernel_h - 1) * layer.dilation_h // layer.stride_h"
 reach_d    = "(layer.kernel_d - 1) * layer.dilation_d // layer.stride_d"
@@ -32,7 +29,8 @@ window     = "planes * (reach_h + 1)"
 ring       = "min(window + STAGES, (227 * 256 - 192 - weights - images) // unit)"
 smem_bytes = "4 * (weights + images + ring * unit + 192)"
 */
-#include "common/paired_roles.cuh"
+#include "common/paired_multiply.cuh"
+#include "common/paired_stage.cuh"
 
 // thread -> data: one value of a fragment of weights. Its row of the product is a channel and a residue: rows r and r + 8
 // are one channel's, so that a thread's sums of two positions are four neighbours of the result.
@@ -50,23 +48,24 @@ __global__ void __launch_bounds__(256) pack_paired_weights(const float* __restri
   const int residue = both ? value % 2 : P::W::tap_of(slice, 0) < P::KW ? 0 : 1, half = both ? value / 2 : value;
   const int m = tile * P::CHANNELS + thread / 32 * 8 + thread % 32 / 4, k = slab * 8 + half * 4 + thread % 4;
   float v = 0.0f;
-  if (m < P::M && k < P::K)
-    v = weight[((1LL * group * P::K + k) * P::M + m) * (P::KD * P::KH * P::KW) + row * P::KW + P::W::tap_of(slice, residue)];
+  if (m < P::M && k < P::K) {
+    const long long of_tap = row * P::KW + P::W::tap_of(slice, residue);
+    v = weight[((1LL * group * P::K + k) * P::M + m) * (P::KD * P::KH * P::KW) + of_tap];
+  }
   packed[index] = round_to_tf32(v);
 }
 
 // Against wgmma_ping_pong:
-// - Accumulator rows r and r + 8 of a thread are the two residues along W of one channel, its columns are positions: it
-//   holds four neighbouring results. Warps store what they have multiplied through memory of their own: nobody waits for
-//   another warp but for rows of the input.
-// - The weights come from registers, packed as fragments: a tap that only one residue has costs no memory for zeros.
-// - A block walks down H, so that staged rows stay while the next results need them; stride_d * stride_h classes of
-//   results share them.
-// A product of one tap has rows of zeros for the other residue: an input that is not finite makes NaN there, too.
+// - Rows r and r + 8 of a product are both residues along W of one channel, its columns are positions: a thread holds four
+//   neighbouring results, a quad 16. So a warp stores what it has multiplied, through memory of its own, in whole sectors;
+//   nobody waits for another warp but for rows of the input.
+// - Weights come from registers: where a tap has one residue alone, the zeros beside it take no memory. But an input that
+//   is not finite makes NaN of the result beside those that it meets.
+// - A block walks down H, so that staged rows stay while the next results need them. Their residues along D and H have
+//   other taps: the rows of results of one residue along D are one warpgroup's, one after the other.
 //
-// warpgroup -> data: CONSUMERS warpgroups multiply and store a class of a cell each in turns; PRODUCERS stage. They meet
-// at mbarriers: a unit of the ring is full or empty. Bytes: an input row once for each plane it is shifted to, mostly
-// from L2; a result once.
+// warpgroup -> data: two multiply and store, in turns, one stages. They meet at mbarriers: a unit of the ring is full or
+// empty. Bytes: an input row once for each plane that it is shifted to, mostly from L2; a result once.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(PairedPlan<Layer, Tune>::THREADS, 1) wgmma_strided(PairedArguments a) {
   using P = PairedPlan<Layer, Tune>;
@@ -76,8 +75,7 @@ __global__ void __launch_bounds__(PairedPlan<Layer, Tune>::THREADS, 1) wgmma_str
   const int warpgroup = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);
   const int variety = blockIdx.x % P::VARIETIES, group = variety / P::CHANNEL_TILES, tile = variety % P::CHANNEL_TILES;
   const int worker = blockIdx.x / P::VARIETIES, workers = gridDim.x / P::VARIETIES;
-  const int first = a.each > 0 ? worker * a.each : int(1LL * a.cells * worker / workers);
-  const int end = a.each > 0 ? min(first + a.each, a.cells) : int(1LL * a.cells * (worker + 1) / workers);
+  const int first = int(1LL * a.cells * worker / workers), end = int(1LL * a.cells * (worker + 1) / workers);
   if (threadIdx.x == 0) {
     for (int i = 0; i < P::RING; ++i)
       mbarrier_init(barriers.full + 8 * i, 4), mbarrier_init(barriers.empty + 8 * i, 4 * P::CONSUMERS);
@@ -92,9 +90,9 @@ __global__ void __launch_bounds__(PairedPlan<Layer, Tune>::THREADS, 1) wgmma_str
     take_registers<P::TAKEN>();
     if (threadIdx.x == 0) {
       mbarrier_arrive_expecting(barriers.weights_there, 4 * P::WEIGHTS);
-      for (int i = 0; i < P::KD * P::KH; ++i)
-        bulk_copy(base + 4 * i * P::ROW_FLOATS, a.weights + 1LL * variety * P::WEIGHTS + i * P::ROW_FLOATS, 4 * P::ROW_FLOATS,
-                  barriers.weights_there);
+      const float* const from = a.weights + 1LL * variety * P::WEIGHTS;
+      for (int i = 0; i < P::WEIGHTS; i += P::ROW_FLOATS)
+        bulk_copy(base + 4 * i, from + i, 4 * P::ROW_FLOATS, barriers.weights_there);
     }
     __syncwarp();
     const int image_at = P::IMAGES_AT + int(threadIdx.x) / 32 * P::IMAGE_FLOATS;
@@ -121,7 +119,8 @@ cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, con
   const long long cells = sizes.batch * a.planes * a.rows * a.chunks;
   if (cells * P::WINDOW * P::CLASSES >= 1LL << 30) return cudaErrorInvalidValue;  // counted in int
   a.cells = int(cells);
-  pack_paired_weights<P, Layer><<<ceil_div(P::VARIETIES * P::WEIGHTS, 256), 256, 0, stream>>>(weight, static_cast<float*>(workspace));
+  constexpr int WEIGHTS = P::VARIETIES * P::WEIGHTS;
+  pack_paired_weights<P, Layer><<<ceil_div(WEIGHTS, 256), 256, 0, stream>>>(weight, static_cast<float*>(workspace));
   cudaError_t error = cudaGetLastError();
   int device = 0, processors = 1;
   if (error == cudaSuccess) error = cudaGetDevice(&device);
@@ -129,11 +128,7 @@ cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, con
   const auto kernel = wgmma_strided<Layer, Tune>;
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES);
   if (error != cudaSuccess) return error;
-  const long long most = processors / P::VARIETIES < 1 ? 1 : processors / P::VARIETIES;
-  long long workers = most < cells ? most : cells;
-  // Whole columns, where that is no more than a 20th longer: then neighbours read the same rows at the same time.
-  const long long each = ceil_div(cells / a.rows, workers) * a.rows;
-  if (each * workers * 20 <= cells * 21) a.each = int(each), workers = ceil_div(cells, each);
+  const long long most = processors < P::VARIETIES ? 1 : processors / P::VARIETIES, workers = most < cells ? most : cells;
   kernel<<<unsigned(workers * P::VARIETIES), P::THREADS, P::BYTES, stream>>>(a);
   return cudaGetLastError();
 }
