@@ -99,7 +99,8 @@ def test_a_sector_leaves_whole_but_where_a_walk_or_a_tile_ends(tmp_path: Path) -
 
 def test_without_the_rule_sectors_leave_in_parts(tmp_path: Path) -> None:
     """So the count above finds them."""
-    counts = sectors_in_parts(tmp_path, ("const int at = lane - int(reinterpret_cast<size_t>(out) / 4 % 8);", "const int at = lane;"),
+    counts = sectors_in_parts(tmp_path,
+                              ("at = lane - int(reinterpret_cast<size_t>(out) / 4 % 8);", "at = lane;"),
                               ("lane + part * PART - int(first % 8);", "lane + part * PART;"),
                               ("run.goes_on = a.chunks == 1 &&", "run.goes_on = false && a.chunks == 1 &&"))
     assert sum(split > 2 * rows for split, rows in counts) >= 3
