@@ -18,6 +18,11 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned start, 
 #ifdef __CUDACPU__
 namespace ptx_emulation {
 
+// The two rows of A that a thread's elements of D need, where A comes from registers of its quad.
+struct RegisterRows {
+  float value[2][8];
+};
+
 // What one thread has asked to multiply and has not waited for yet.
 struct PendingProducts {
   struct Product {
@@ -26,6 +31,8 @@ struct PendingProducts {
     int columns, keep, element_bytes;
     float (*load)(const char*);
     long group;
+    bool from_registers;
+    RegisterRows own;
   };
   Product* products;
   int count, capacity;
@@ -73,9 +80,10 @@ struct PendingProducts {
       const int row = thread / 32 * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
       double sum = p.keep != 0 ? p.d[i] : 0.0;
       for (int half = 0; half < 2; ++half) {
-        const char *a = row_at(p.a, row, half), *b = row_at(p.b, column, half);
+        const char *a = p.from_registers ? nullptr : row_at(p.a, row, half), *b = row_at(p.b, column, half);
         for (int k = 0; k < per_half; ++k) {
-          sum += static_cast<double>(p.load(a + k * p.element_bytes)) * p.load(b + k * p.element_bytes);
+          const float left = p.from_registers ? p.own.value[i / 2 % 2][4 * half + k] : p.load(a + k * p.element_bytes);
+          sum += static_cast<double>(left) * p.load(b + k * p.element_bytes);
         }
       }
       p.d[i] = static_cast<float>(sum);
@@ -97,6 +105,22 @@ inline void agree(unsigned long long a, unsigned long long b, int keep) {
         cuda_on_cpu::stop(cudaErrorLaunchFailure, "wgmma: lane %d is missing or asks for another product", lane);
       }
     }
+  });
+}
+
+// Each lane's fragment of A (wgmma_registers.cuh) becomes the two rows of its quad.
+inline void gather_rows(const float (&a)[4], RegisterRows& rows) {
+  struct Given {
+    const float* a;
+    RegisterRows* rows;
+  } mine{a, &rows};
+  cuda_on_cpu::collective(~0u, &mine, [](void* const* arguments, unsigned) {
+    for (int lane = 0; lane < 32; ++lane)
+      for (int i = 0; i < 16; ++i) {
+        const auto* from = static_cast<Given*>(arguments[lane / 4 * 4 + i % 4]);
+        static_cast<Given*>(arguments[lane])->rows->value[i / 8][i % 8] =
+            __uint_as_float(__float_as_uint(from->a[i / 8 + i % 8 / 4 * 2]) & 0xFFFFE000u);
+      }
   });
 }
 

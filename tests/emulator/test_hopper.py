@@ -29,6 +29,17 @@ def test_products(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, precision: 
     np.testing.assert_array_equal(out, a @ b.T)
 
 
+@pytest.mark.parametrize("order", ["forward", "reverse", "4"])
+@pytest.mark.parametrize("columns", [64, 128])
+def test_products_of_registers(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, columns: int, order: str) -> None:
+    monkeypatch.setenv("CUDACPU_ORDER", order)
+    a, b = operands(np.random.default_rng(7), "tf32", columns, 3, whole=True)
+    out = np.full((64, columns), np.nan, np.float32)
+    library = kernels("hopper", FEW_SHAPES)
+    assert library("run_register_products", a, b, out, columns, 3) == 0, library.last_error()
+    np.testing.assert_array_equal(out, a @ b.T)
+
+
 def test_tf32_ignores_the_lower_bits(kernels: Kernels) -> None:
     a, b = operands(np.random.default_rng(4), "tf32", 8, 4, whole=False)
     out = run(kernels, pack(a, "tf32", halves_together=True), pack(b, "tf32", halves_together=False, shift=3), "tf32", 8, 0, 4)

@@ -45,6 +45,19 @@ def test_products_in_every_shape(precision: str, stored: int, libraries: tuple[c
                 assert np.max(np.abs(emulated - truth) / scale) < 1e-6, columns
 
 
+@pytest.mark.parametrize("columns", [64, 128])
+def test_products_of_registers(columns: int, libraries: tuple[ctypes.CDLL, ctypes.CDLL]) -> None:
+    for whole in (True, False):
+        a, b = operands(np.random.default_rng(8), "tf32", columns, 5, whole=whole)
+        gpu, emulated = both(libraries, "run_register_products", [a, b], np.full((64, columns), np.nan, np.float32), columns, 5)
+        if whole:
+            np.testing.assert_array_equal(gpu, a @ b.T)
+            np.testing.assert_array_equal(gpu, emulated)
+        else:
+            scale = np.abs(a) @ np.abs(b).T
+            assert np.max(np.abs(gpu - emulated) / scale) < 2e-6
+
+
 def test_added_in_memory(libraries: tuple[ctypes.CDLL, ctypes.CDLL]) -> None:
     rng = np.random.default_rng(6)
     more, to = (rng.standard_normal(4 * 1000).astype(np.float32) for _ in range(2))

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +30,10 @@ SMALL = [*FEW[:8], UPSAMPLING]
 FEWEST = 1  # shape of a precision that a variant does not name first: the sanitizers are slow
 DTYPE_OF = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 # Code that no default config reaches.
-MORE = {"implicit_gemm_mma": ({"ROLL": 1},), "strip_wgmma": ({"U": 1}, {"ROLL": 0})}
+MORE = {"implicit_gemm_mma": ({"ROLL": 1},), "strip_wgmma": ({"U": 1}, {"ROLL": 0}),
+        "wgmma_strided": ({"TILE": 64, "STAGES": 4},)}
+# Blocks that go on from row to row, so that shared memory is written over and over.
+LONG = {"wgmma_strided": Workload(ConvTranspose(3, 8, 16, 3, stride=2, padding=1), 2, (9, 33, 130))}
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +58,11 @@ def jobs_of(runner: Runner, work: list[tuple[Rendered, object]]) -> list[dict]:
              "workload": w.to_json()} for r, w in work]
 
 
-def served(variant: Variant, precision: str, config: dict[str, int]) -> list[tuple[Rendered, Workload]]:
+def served(variant: Variant, precision: str, config: dict[str, int], shapes: Sequence[Workload] = SMALL
+           ) -> list[tuple[Rendered, Workload]]:
     """The small shapes that the variant serves so, rendered in the form it names last."""
     dtype, found = DTYPE_OF.get(precision, "float32"), []
-    for shape in SMALL:
+    for shape in shapes:
         candidate = Candidate(variant, shape.layer, dtype, dict(config), precision, variant.forms[-1])
         if why_not(candidate, sm=90) is None:
             found.append((render(candidate), replace(shape, dtype=dtype)))
@@ -73,6 +77,8 @@ def all_work() -> list[tuple[Rendered, Workload]]:
             work += served(variant, precision, {})[:FEWEST if number else None]
         for config in MORE.get(variant.name, ()):
             work += served(variant, variant.precision[0], config)
+        if variant.name in LONG:
+            work += served(variant, variant.precision[0], {}, [LONG[variant.name]])
     return work
 
 
