@@ -41,7 +41,7 @@ def bind(way: Way, module: torch.nn.Module, direction: str, fixed: list[torch.Te
             x.requires_grad_(x.is_floating_point())
         return Bound(inputs, lambda: (forward(*inputs),))
     output = forward(*xs)
-    wanted = [x for x in xs if x.requires_grad] + list(module.parameters())
+    wanted = [x for x in xs if x.requires_grad] + [p for p in module.parameters() if p.requires_grad]
     return Bound(inputs, lambda: torch.autograd.grad(output, wanted, inputs[0], retain_graph=True))
 
 
