@@ -1,0 +1,100 @@
+// What wgmma_residues knows at compile time. A cell is what one input position owns: `stride` neighbouring outputs. A
+// strip is CELLS neighbouring cells, whose results one warpgroup ("team") sums; a tile is one strip for each team.
+#pragma once
+#include "common/strip_axis.cuh"
+#include "common/problem.cuh"
+
+template <class Layer, class Tune>
+struct ResiduePlan {
+  static constexpr int M = Layer::out_channels / Layer::groups, K = Layer::in_channels / Layer::groups;
+  static constexpr int KW = Layer::kernel_w, S = Layer::stride_w;
+  static constexpr bool HAS_BIAS = Layer::has_bias != 0;
+  using W = StripAxis<true, KW, S, Layer::padding_w, Layer::dilation_w>;
+  static constexpr int CLASSES = W::CLASSES, REACH = W::REACH;  // classes: residues that meet a tap, each with own sums
+  static constexpr int CHANNEL_TILES = ceil_div(M, 64), VARIETIES = Layer::groups * CHANNEL_TILES;  // a block keeps its own
+
+  // As the header counts them: a factor common to stride and dilation is seen there only if it is the stride.
+  static constexpr int CLASSES_AT_MOST = Layer::dilation_w % S == 0 ? 1 : KW < S ? KW : S;
+  static constexpr int CELLS = Tune::CELLS > 0 ? Tune::CELLS : CLASSES_AT_MOST == 1 ? 128 : CLASSES_AT_MOST == 2 ? 64 : 32;
+  static_assert(CLASSES * CELLS <= 256, "the sums of a thread must fit in registers");
+  static constexpr int TEAMS = Tune::TEAMS, THREADS = 128 * TEAMS, BUFFERS = Tune::BUFFERS;
+  static constexpr int WIDE = CLASSES * CELLS > 128 ? 2 : 4;  // warpgroups whose registers a multiprocessor holds
+  static constexpr int BLOCKS = Tune::BLOCKS > 0 ? Tune::BLOCKS : WIDE / TEAMS;
+  // Neighbouring strips overlap, so that one of them has each sector of 32 bytes whole.
+  static constexpr int OVERLAP = ceil_div(ceil_div(7, S), 4) * 4, STEP = CELLS - OVERLAP;
+
+  // Input channels are summed in chunks of at most 32; a chunk is staged as [4 channels][position][channel].
+  static constexpr int ALL_SLABS = ceil_div(K, 8), SLABS = ALL_SLABS < 4 ? ALL_SLABS : 4, CHUNKS = ceil_div(ALL_SLABS, SLABS);
+  static constexpr int QUADS = 2 * SLABS;
+  static constexpr bool WHOLE = K == CHUNKS * SLABS * 8;
+  static constexpr int POSITIONS = (TEAMS - 1) * STEP + CELLS + REACH;  // staged
+  // A thread stages the same position of several quads; the few positions behind are shared out one by one.
+  static constexpr int ACROSS = TEAMS * CELLS < THREADS ? TEAMS * CELLS : THREADS, COPIES = TEAMS * CELLS / ACROSS;
+  static constexpr int QUADS_AT_ONCE = THREADS / ACROSS, TURNS = ceil_div(QUADS, QUADS_AT_ONCE);
+  static constexpr int UNITS = TURNS * COPIES;
+  static constexpr int BEHIND = POSITIONS > TEAMS * CELLS ? POSITIONS - TEAMS * CELLS : 0;
+  static constexpr int EXTRA = ceil_div(BEHIND * QUADS, THREADS);
+
+  // Images of the result, one for each warp: 8 channels of so many cells, and the next 8 cells. Only what taps meet is in
+  // there if that is one residue.
+  static constexpr int PER_CELL = CLASSES == 1 ? 1 : S;
+  static constexpr int PIECE_AUTO = PER_CELL == 1 ? 64 : PER_CELL == 2 ? 32 : PER_CELL <= 4 ? 16 : 8;
+  static constexpr int PIECE = PIECE_AUTO < CELLS ? PIECE_AUTO : CELLS, PIECES = CELLS / PIECE;
+  static constexpr int conflicts(int pitch) {
+    int hits[32] = {}, worst = 0;
+    for (int g = 0; g < 8; ++g)
+      for (int t = 0; t < 4; ++t) {
+        const int bank = (g * pitch + 2 * t * PER_CELL) % 32;
+        if (++hits[bank] > worst) worst = hits[bank];
+      }
+    return worst;
+  }
+  static constexpr int best_pitch() {
+    const int least = (PIECE + 8) * PER_CELL;
+    if (PER_CELL == 1) return least + (40 - least % 32) % 32;  // two cells at a time: 8 more than a multiple of 32
+    int best = least;
+    for (int pitch = least; pitch < least + 32; ++pitch)
+      if (conflicts(pitch) < conflicts(best)) best = pitch;
+    return best;
+  }
+  static constexpr int PITCH = best_pitch(), IMAGE = 8 * PITCH;
+
+  // Weights: [chunk and slab][tap][4 channels][output channel][channel]. Shared memory, in floats.
+  static constexpr int PRODUCT = 64 * 8, WEIGHTS = CHUNKS * SLABS * KW * PRODUCT;
+  static constexpr int PLANE = POSITIONS, BUFFER = QUADS * 4 * PLANE;
+  static constexpr int INPUTS_AT = WEIGHTS, IMAGES_AT = INPUTS_AT + BUFFERS * BUFFER;
+  static constexpr int BIAS_AT = IMAGES_AT + 4 * TEAMS * IMAGE, BYTES = 4 * (BIAS_AT + 64);
+  static_assert(BYTES <= 227 * 1024, "weights, inputs and images must fit in shared memory");
+
+  static constexpr __host__ __device__ int first_tap_of(int which) {
+    for (int tap = 0; tap < KW; ++tap)
+      if (W::class_of(W::residue(tap)) == which) return tap;
+    return KW;
+  }
+  static constexpr __host__ __device__ int residue_of(int which) { return W::residue(first_tap_of(which)); }
+  static constexpr unsigned met() {
+    unsigned mask = 0;
+    for (int r = 0; r < S; ++r) mask |= unsigned(W::met(r)) << r;
+    return mask;
+  }
+  static constexpr unsigned MET = met();
+  static_assert(S <= 32, "residues are the bits of a word");
+};
+
+// The run-time half of a launch. An item is a tile of a row.
+struct ResidueArguments {
+  const float* input;
+  const float* weight;
+  const float* bias;
+  float* output;
+  int in_w, out_w, rows;  // rows of an image: D and H are only that here
+  int strips, tiles, items;
+  long long in_plane, out_plane;
+  float one;  // 1, where the compiler cannot see it
+};
+
+struct ResidueTile {
+  int n, row, tile;
+  __device__ __forceinline__ ResidueTile(const ResidueArguments& a, int item)
+      : n(item / a.tiles / a.rows), row(item / a.tiles % a.rows), tile(item % a.tiles) {}
+};

@@ -1,0 +1,207 @@
+/* variant
+name      = "wgmma_residues"
+computes  = ["forward"]
+after     = "wgmma_ping_pong"
+idea      = "Taps along W, any stride: many small blocks, each loading, multiplying and storing by itself, hide one another's waiting."
+precision = ["tf32"]
+layer     = ["constant"]
+needs     = ["layer.stride_d == 1 and layer.stride_h == 1 and layer.stride_w <= 32",
+             "layer.kernel_d == 1 and layer.kernel_h == 1 and layer.padding_d == 0 and layer.padding_h == 0",
+             "layer.dilation_d == 1 and layer.dilation_h == 1",
+             "reach <= 64", "classes * cells <= 256", "smem_bytes <= 227 * 1024",
+             "layer.groups * ceil_div(layer.out_channels // layer.groups, 64) <= 65536"]
+min_sm    = 90
+arch      = "sm_90a"
+
+[tune]
+CELLS   = {values = [0, 32, 64, 128, 256], default = 0, help = "input positions whose outputs a warpgroup sums (0: chosen)"}
+TEAMS   = {values = [1, 2], default = 1, help = "warpgroups of a block; they share its weights"}
+BUFFERS = {values = [1, 2], default = 1, help = "staged inputs: with two, warps wait for each other once a tile instead of twice"}
+AHEAD   = {values = [0, 1], default = 1, help = "1: the next tile's inputs are loaded while this one is multiplied and stored"}
+BLOCKS  = {values = [0, 1, 2, 3, 4, 5], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
+
+[derived]
+classes     = "1 if layer.dilation_w % layer.stride_w == 0 else min(layer.kernel_w, layer.stride_w)"
+cells       = "CELLS if CELLS > 0 else 128 if classes == 1 else 64 if classes == 2 else 32"
+reach       = "(layer.kernel_w - 1) * layer.dilation_w // layer.stride_w"
+slabs       = "ceil_div(layer.in_channels // layer.groups, 8)"
+staged      = "min(slabs, 4)"
+weights     = "ceil_div(slabs, staged) * staged * layer.kernel_w * 512"
+inputs      = "BUFFERS * staged * 8 * (TEAMS * cells + reach)"
+per_cell    = "1 if classes == 1 else layer.stride_w"
+piece       = "64 if per_cell == 1 else 32 if per_cell == 2 else 16 if per_cell <= 4 else 8"
+images      = "32 * TEAMS * ((min(piece, cells) + 8) * layer.stride_w + 40)"
+smem_bytes  = "4 * (weights + inputs + images + 64)"
+*/
+#include "common/ptx.cuh"
+#include "common/residue_store.cuh"
+#include "common/wgmma.cuh"
+
+// All taps' weights of the block's channels, rounded. thread -> data: values as they lie in memory.
+template <class P, class Layer>
+__device__ __forceinline__ void residue_weights(const ResidueArguments& a, float* to, int group, int tile) {
+  constexpr int ROW = 64 * P::KW, TOTAL = P::CHUNKS * P::SLABS * 8 * ROW;
+#pragma unroll 16
+  for (int i = threadIdx.x; i < TOTAL; i += P::THREADS) {
+    const int ci = i / ROW, m = i % ROW / P::KW, tap = i % P::KW;
+    float v = 0.0f;
+    if (ci < P::K && tile * 64 + m < P::M)
+      v = __ldg(a.weight + (1LL * group * P::K + ci) * (P::M * P::KW) + tile * ROW + i % ROW);
+    to[(ci / 8 * P::KW + tap) * P::PRODUCT + ci / 4 % 2 * 256 + m * 4 + ci % 4] = round_for_tensor_cores(v, a.one);
+  }
+}
+
+// One chunk of the inputs of a tile, on its way from memory to shared memory. thread -> data: four channels of a
+// position at a time; lanes are neighbours in memory, and their 16 bytes are neighbours in shared memory.
+template <class P>
+struct ResidueInputs {
+  float value[P::UNITS + P::EXTRA][4];
+
+  template <class F>
+  __device__ __forceinline__ void each(const F& f) {
+    const int across = P::ACROSS == P::THREADS ? threadIdx.x : threadIdx.x % P::ACROSS;
+    const int quad = P::ACROSS == P::THREADS ? 0 : threadIdx.x / P::ACROSS;
+#pragma unroll
+    for (int i = 0; i < P::UNITS; ++i)
+      f(value[i], quad + i / P::COPIES * P::QUADS_AT_ONCE, across + i % P::COPIES * P::ACROSS, P::TURNS * P::QUADS_AT_ONCE > P::QUADS, P::POSITIONS < P::TEAMS * P::CELLS);
+#pragma unroll
+    for (int i = 0; i < P::EXTRA; ++i) {
+      const int unit = threadIdx.x + i * P::THREADS;
+      f(value[P::UNITS + i], unit / (P::BEHIND > 0 ? P::BEHIND : 1), P::TEAMS * P::CELLS + unit % (P::BEHIND > 0 ? P::BEHIND : 1), true, false);
+    }
+  }
+  __device__ __forceinline__ void load(const ResidueArguments& a, const ResidueTile& t, int group, int groups, int chunk) {
+    const int left = t.tile * (P::TEAMS * P::STEP) + P::W::BASE;
+    const float* const from = a.input + ((1LL * t.n * groups + group) * P::K + chunk * P::SLABS * 8) * a.in_plane +
+                              1LL * t.row * a.in_w + left;
+    each([&](float (&to)[4], int quad, int position, bool quad_may_miss, bool position_may_miss) {
+      const bool inside = unsigned(left + position) < unsigned(a.in_w) && (!quad_may_miss || quad < P::QUADS) &&
+                          (!position_may_miss || position < P::POSITIONS);
+      const float* at = from + quad * 4 * a.in_plane + position;
+#pragma unroll
+      for (int c = 0; c < 4; ++c, at += a.in_plane)
+        to[c] = inside && (P::WHOLE || chunk * P::SLABS * 8 + quad * 4 + c < P::K) ? __ldg(at) : 0.0f;
+    });
+  }
+  __device__ __forceinline__ void put(float* buffer, float one) {
+    each([&](const float (&v)[4], int quad, int position, bool quad_may_miss, bool position_may_miss) {
+      if ((quad_may_miss && quad >= P::QUADS) || (position_may_miss && position >= P::POSITIONS)) return;
+      reinterpret_cast<float4*>(buffer)[quad * P::PLANE + position] =
+          make_float4(round_for_tensor_cores(v[0], one), round_for_tensor_cores(v[1], one),
+                      round_for_tensor_cores(v[2], one), round_for_tensor_cores(v[3], one));
+    });
+  }
+};
+
+// A tap is a shift of the inputs' descriptor by so many positions; taps of one residue share their sums.
+template <class P>
+__device__ __forceinline__ void residue_products(float (&sum)[P::CLASSES][P::CELLS / 2], unsigned weights, unsigned inputs,
+                                                 int chunk) {
+  const unsigned long long w0 = matrix_descriptor(weights, 1024, 128);
+  const unsigned long long x0 = matrix_descriptor(inputs, P::PLANE * 16, 128);
+  wgmma_fence();
+#pragma unroll
+  for (int slab = 0; slab < P::SLABS; ++slab)
+    const_loop<0, P::KW>([&](auto which) {
+      constexpr int TAP = decltype(which)::value, C = P::W::class_of(P::W::residue(TAP));
+      wgmma<Precision::tf32, float, P::CELLS>(
+          sum[C], w0 + ((chunk * P::SLABS + slab) * P::KW + TAP) * (P::PRODUCT / 4),
+          x0 + (slab * 2 * P::PLANE + P::W::offset(TAP)), slab == 0 && TAP == P::first_tap_of(C) ? chunk : 1);
+    });
+  wgmma_commit();
+  wgmma_wait<0>();
+#pragma unroll
+  for (int c = 0; c < P::CLASSES; ++c) wgmma_own(sum[c]);
+}
+
+// Against wgmma_ping_pong:
+// - No warp has a kind: a warpgroup loads, multiplies and stores one tile after the other, and several blocks of a
+//   multiprocessor overlap. Where bytes rule, products are short, and what counts is how many wait at the same time.
+// - An output residue along W is a sum of its own over the same staged inputs; residues without taps are zeros that are
+//   neither multiplied nor laid in shared memory.
+// - Each sector of 32 bytes of the result has one writer: strips overlap by a few cells.
+//
+// thread -> data: a warp has 16 channels of all cells of its team's strip. The barriers: inputs are whole before they
+// are multiplied, and multiplied before they are overwritten.
+// Bytes: inputs once for each channel tile, results once; weights stay in shared memory.
+template <class Layer, class Tune>
+__global__ void __launch_bounds__(ResiduePlan<Layer, Tune>::THREADS, ResiduePlan<Layer, Tune>::BLOCKS)
+    wgmma_residues(ResidueArguments a) {
+  using P = ResiduePlan<Layer, Tune>;
+  extern __shared__ __align__(1024) float residue_memory[];
+  const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0), lane = threadIdx.x % 32, team = warp / 4;
+  const int variety = blockIdx.x % P::VARIETIES, worker = blockIdx.x / P::VARIETIES, workers = gridDim.x / P::VARIETIES;
+  const int group = variety / P::CHANNEL_TILES, channel = variety % P::CHANNEL_TILES * 64;  // of the group
+  float* const buffers = residue_memory + P::INPUTS_AT;
+  float* const bias = residue_memory + P::BIAS_AT;
+  ResidueInputs<P> inputs;
+  if (Tune::AHEAD == 1 && worker < a.items) inputs.load(a, ResidueTile(a, worker), group, Layer::groups, 0);
+  residue_weights<P, Layer>(a, residue_memory, group, variety % P::CHANNEL_TILES);
+  if (P::HAS_BIAS && threadIdx.x < 64)
+    bias[threadIdx.x] = channel + int(threadIdx.x) < P::M ? __ldg(a.bias + group * P::M + channel + threadIdx.x) : 0.0f;
+
+  int buffer = 0;
+#pragma unroll 1
+  for (int item = worker; item < a.items; item += workers) {
+    const ResidueTile tile(a, item);
+    float sum[P::CLASSES][P::CELLS / 2];  // the first products do not read them
+#pragma unroll 1
+    for (int chunk = 0; chunk < P::CHUNKS; ++chunk) {
+      if constexpr (Tune::AHEAD == 0) inputs.load(a, tile, group, Layer::groups, chunk);
+      inputs.put(buffers + buffer * P::BUFFER, a.one);
+      products_see_writes();
+      __syncthreads();
+      if constexpr (Tune::AHEAD == 1) {
+        const bool same = chunk + 1 < P::CHUNKS;
+        if (same || item + workers < a.items)
+          inputs.load(a, ResidueTile(a, same ? item : item + workers), group, Layer::groups, same ? chunk + 1 : 0);
+      }
+      residue_products<P>(sum, shared_address(residue_memory),
+                          shared_address(buffers + buffer * P::BUFFER) + team * P::STEP * 16, chunk);
+      if constexpr (P::BUFFERS == 1) {
+        if (chunk + 1 < P::CHUNKS) __syncthreads();
+      } else {
+        buffer ^= 1;
+      }
+    }
+    const int strip = tile.tile * P::TEAMS + team, first = channel + warp % 4 * 16;
+    if (strip < a.strips)
+      residue_store<P>(a, sum, residue_memory + P::IMAGES_AT + warp * P::IMAGE, bias + warp % 4 * 16,
+                       a.output + ((1LL * tile.n * Layer::groups + group) * P::M + first) * a.out_plane + 1LL * tile.row * a.out_w,
+                       strip, P::M - first, lane);
+    if constexpr (P::BUFFERS == 1) __syncthreads();
+  }
+}
+
+template <class Layer, class Tune>
+long long forward_workspace(Layer, Sizes) {
+  return 0;
+}
+
+template <class Layer, class Tune>
+cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
+                    const typename Layer::scalar* bias, typename Layer::scalar* output, void*, cudaStream_t stream) {
+  using P = ResiduePlan<Layer, Tune>;
+  if (sizes.batch == 0) return cudaSuccess;
+  ResidueArguments a = {input, weight, bias, output, sizes.in_w, sizes.out_w, sizes.in_d * sizes.in_h};
+  a.in_plane = 1LL * a.rows * a.in_w, a.out_plane = 1LL * a.rows * a.out_w, a.one = 1.0f;
+  const int cells = P::W::steps(sizes.out_w);
+  a.strips = cells <= P::CELLS ? 1 : ceil_div(cells - P::OVERLAP, P::STEP);
+  a.tiles = ceil_div(a.strips, P::TEAMS);
+  const long long items = sizes.batch * a.rows * a.tiles;
+  if (items > 1LL << 30) return cudaErrorInvalidValue;  // counted in int
+  a.items = int(items);
+  const auto kernel = wgmma_residues<Layer, Tune>;
+  int device = 0, processors = 1, blocks = 1;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES);
+  if (error == cudaSuccess) error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, P::THREADS, P::BYTES);
+  if (error != cudaSuccess) return error;
+  // One wave, in which all blocks have the same number of tiles, as near as can be.
+  long long workers = 1LL * processors * (blocks > 0 ? blocks : 1) / P::VARIETIES;
+  workers = workers < 1 ? 1 : workers < items ? workers : items;
+  workers = ceil_div(items, ceil_div(items, workers));
+  kernel<<<unsigned(workers * P::VARIETIES), P::THREADS, P::BYTES, stream>>>(a);
+  return cudaGetLastError();
+}
