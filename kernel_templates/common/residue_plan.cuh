@@ -35,8 +35,10 @@ struct ResiduePlan {
   static constexpr int BEHIND = POSITIONS > TEAMS * CELLS ? POSITIONS - TEAMS * CELLS : 0;
   static constexpr int EXTRA = ceil_div(BEHIND * QUADS, THREADS);
 
-  // Images of the result, one for each warp: 8 channels of so many cells, and the next 8 cells. Only what taps meet is in
-  // there if that is one residue.
+  // Images of the result, for each warp, of 8 channels. Whole rows of a strip, which leave as bulk copies, or else so many
+  // cells, and the next 8 cells; only what taps meet is in there if that is one residue.
+  static constexpr bool BULK = Tune::IMAGES > 0;
+  static constexpr int IMAGES = BULK ? Tune::IMAGES : 1;
   static constexpr int PER_CELL = CLASSES == 1 ? 1 : S;
   static constexpr int PIECE_AUTO = PER_CELL == 1 ? 64 : PER_CELL == 2 ? 32 : PER_CELL <= 4 ? 16 : 8;
   static constexpr int PIECE = PIECE_AUTO < CELLS ? PIECE_AUTO : CELLS, PIECES = CELLS / PIECE;
@@ -57,13 +59,15 @@ struct ResiduePlan {
       if (conflicts(pitch) < conflicts(best)) best = pitch;
     return best;
   }
-  static constexpr int PITCH = best_pitch(), IMAGE = 8 * PITCH;
+  // Rows that leave as bulk copies begin at 16 bytes; 4 more than a multiple of 8 meets the fewest conflicts.
+  static constexpr int PITCH = BULK ? (8 + CELLS * S + 3) / 8 * 8 + 4 : best_pitch(), IMAGE = 8 * PITCH;
 
   // Weights: [chunk and slab][tap][4 channels][output channel][channel]. Shared memory, in floats.
   static constexpr int PRODUCT = 64 * 8, WEIGHTS = CHUNKS * SLABS * KW * PRODUCT;
   static constexpr int PLANE = POSITIONS, BUFFER = QUADS * 4 * PLANE;
   static constexpr int INPUTS_AT = WEIGHTS, IMAGES_AT = INPUTS_AT + BUFFERS * BUFFER;
-  static constexpr int BIAS_AT = IMAGES_AT + 4 * TEAMS * IMAGE, BYTES = 4 * (BIAS_AT + 64);
+  static constexpr int BIAS_AT = IMAGES_AT + 4 * TEAMS * IMAGES * IMAGE;
+  static constexpr int BYTES = 4 * (BIAS_AT + 64 + 2);
   static_assert(BYTES <= 227 * 1024, "weights, inputs and images must fit in shared memory");
 
   static constexpr __host__ __device__ int first_tap_of(int which) {
@@ -89,6 +93,7 @@ struct ResidueArguments {
   float* output;
   int in_w, out_w, rows;  // rows of an image: D and H are only that here
   int strips, tiles, items;
+  int* tickets;  // of each variety: tiles that blocks have taken beyond their first
   long long in_plane, out_plane;
   float one;  // 1, where the compiler cannot see it
 };

@@ -18,6 +18,8 @@ CELLS   = {values = [0, 32, 64, 128, 256], default = 0, help = "input positions 
 TEAMS   = {values = [1, 2], default = 1, help = "warpgroups of a block; they share its weights"}
 BUFFERS = {values = [1, 2], default = 1, help = "staged inputs: with two, warps wait for each other once a tile instead of twice"}
 AHEAD   = {values = [0, 1], default = 1, help = "1: the next tile's inputs are loaded while this one is multiplied and stored"}
+IMAGES  = {values = [0, 1, 2], default = 1, help = "images from which a warp's rows leave as bulk copies (0: lanes store them)"}
+ORDER   = {values = [0, 1], default = 1, help = "1: a block that is done takes the next tile; 0: tiles are dealt out beforehand"}
 BLOCKS  = {values = [0, 1, 2, 3, 4, 5], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
 
 [derived]
@@ -30,10 +32,12 @@ weights     = "ceil_div(slabs, staged) * staged * layer.kernel_w * 512"
 inputs      = "BUFFERS * staged * 8 * (TEAMS * cells + reach)"
 per_cell    = "1 if classes == 1 else layer.stride_w"
 piece       = "64 if per_cell == 1 else 32 if per_cell == 2 else 16 if per_cell <= 4 else 8"
-images      = "32 * TEAMS * ((min(piece, cells) + 8) * layer.stride_w + 40)"
-smem_bytes  = "4 * (weights + inputs + images + 64)"
+pitch       = "(cells if IMAGES > 0 else min(piece, cells) + 8) * layer.stride_w + 40"
+images      = "32 * TEAMS * max(IMAGES, 1) * pitch"
+smem_bytes  = "4 * (weights + inputs + images + 66)"
 */
 #include "common/ptx.cuh"
+#include "common/residue_bulk.cuh"
 #include "common/residue_store.cuh"
 #include "common/wgmma.cuh"
 
@@ -140,9 +144,14 @@ __global__ void __launch_bounds__(ResiduePlan<Layer, Tune>::THREADS, ResiduePlan
   if (P::HAS_BIAS && threadIdx.x < 64)
     bias[threadIdx.x] = channel + int(threadIdx.x) < P::M ? __ldg(a.bias + group * P::M + channel + threadIdx.x) : 0.0f;
 
-  int buffer = 0;
+  // Tiles in the order in which blocks get to them: what is under way lies together in memory.
+  int* const taken = reinterpret_cast<int*>(bias + 64);
+  int item = worker, next = worker + workers, ticket = 0, turn = 0, buffer = 0;
+  if (Tune::ORDER == 1 && threadIdx.x == 0) ticket = workers + atomicAdd(a.tickets + variety, 1);
+
+  [[maybe_unused]] ResidueImages<P> images(residue_memory + P::IMAGES_AT + warp * (P::IMAGES * P::IMAGE));
 #pragma unroll 1
-  for (int item = worker; item < a.items; item += workers) {
+  for (; item < a.items; item = next, next += workers) {
     const ResidueTile tile(a, item);
     float sum[P::CLASSES][P::CELLS / 2];  // the first products do not read them
 #pragma unroll 1
@@ -150,11 +159,17 @@ __global__ void __launch_bounds__(ResiduePlan<Layer, Tune>::THREADS, ResiduePlan
       if constexpr (Tune::AHEAD == 0) inputs.load(a, tile, group, Layer::groups, chunk);
       inputs.put(buffers + buffer * P::BUFFER, a.one);
       products_see_writes();
+      if (Tune::ORDER == 1 && chunk == 0 && threadIdx.x == 0) taken[turn] = ticket;
       __syncthreads();
+      if (Tune::ORDER == 1 && chunk == 0) {
+        next = taken[turn];
+        turn ^= 1;
+        if (threadIdx.x == 0) ticket = workers + atomicAdd(a.tickets + variety, 1);
+      }
       if constexpr (Tune::AHEAD == 1) {
         const bool same = chunk + 1 < P::CHUNKS;
-        if (same || item + workers < a.items)
-          inputs.load(a, ResidueTile(a, same ? item : item + workers), group, Layer::groups, same ? chunk + 1 : 0);
+        if (same || next < a.items)
+          inputs.load(a, ResidueTile(a, same ? item : next), group, Layer::groups, same ? chunk + 1 : 0);
       }
       residue_products<P>(sum, shared_address(residue_memory),
                           shared_address(buffers + buffer * P::BUFFER) + team * P::STEP * 16, chunk);
@@ -165,22 +180,28 @@ __global__ void __launch_bounds__(ResiduePlan<Layer, Tune>::THREADS, ResiduePlan
       }
     }
     const int strip = tile.tile * P::TEAMS + team, first = channel + warp % 4 * 16;
-    if (strip < a.strips)
-      residue_store<P>(a, sum, residue_memory + P::IMAGES_AT + warp * P::IMAGE, bias + warp % 4 * 16,
-                       a.output + ((1LL * tile.n * Layer::groups + group) * P::M + first) * a.out_plane + 1LL * tile.row * a.out_w,
-                       strip, P::M - first, lane);
+    float* const rows = a.output + ((1LL * tile.n * Layer::groups + group) * P::M + first) * a.out_plane + 1LL * tile.row * a.out_w;
+    if (strip < a.strips) {
+      if constexpr (P::BULK) {
+        residue_bulk<P>(a, sum, images, bias + warp % 4 * 16, rows, strip, P::M - first, lane);
+      } else {
+        residue_store<P>(a, sum, images.first, bias + warp % 4 * 16, rows, strip, P::M - first, lane);
+      }
+    }
     if constexpr (P::BUFFERS == 1) __syncthreads();
   }
+  if constexpr (P::BULK) bulk_store_wait_read<0>();
 }
 
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes) {
-  return 0;
+  return Tune::ORDER == 1 ? 4 * ResiduePlan<Layer, Tune>::VARIETIES : 0;
 }
 
 template <class Layer, class Tune>
 cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
-                    const typename Layer::scalar* bias, typename Layer::scalar* output, void*, cudaStream_t stream) {
+                    const typename Layer::scalar* bias, typename Layer::scalar* output, void* workspace,
+                    cudaStream_t stream) {
   using P = ResiduePlan<Layer, Tune>;
   if (sizes.batch == 0) return cudaSuccess;
   ResidueArguments a = {input, weight, bias, output, sizes.in_w, sizes.out_w, sizes.in_d * sizes.in_h};
@@ -191,6 +212,9 @@ cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, con
   const long long items = sizes.batch * a.rows * a.tiles;
   if (items > 1LL << 30) return cudaErrorInvalidValue;  // counted in int
   a.items = int(items);
+  a.tickets = static_cast<int*>(workspace);
+  if (Tune::ORDER == 1)
+    if (const cudaError_t error = cudaMemsetAsync(workspace, 0, 4 * P::VARIETIES, stream)) return error;
   const auto kernel = wgmma_residues<Layer, Tune>;
   int device = 0, processors = 1, blocks = 1;
   cudaError_t error = cudaGetDevice(&device);
@@ -201,7 +225,7 @@ cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, con
   // One wave, in which all blocks have the same number of tiles, as near as can be.
   long long workers = 1LL * processors * (blocks > 0 ? blocks : 1) / P::VARIETIES;
   workers = workers < 1 ? 1 : workers < items ? workers : items;
-  workers = ceil_div(items, ceil_div(items, workers));
+  if (Tune::ORDER == 0) workers = ceil_div(items, ceil_div(items, workers));
   kernel<<<unsigned(workers * P::VARIETIES), P::THREADS, P::BYTES, stream>>>(a);
   return cudaGetLastError();
 }
