@@ -1,5 +1,5 @@
 // What wgmma_residues knows at compile time. A cell is what one input position owns: `stride` neighbouring outputs. A
-// strip is CELLS neighbouring cells, whose results one warpgroup ("team") sums; a tile is one strip for each team.
+// tile is SPAN neighbouring cells of a row, whose results the warpgroups ("teams") of a block sum, CELLS each.
 #pragma once
 #include "common/strip_axis.cuh"
 #include "common/problem.cuh"
@@ -17,57 +17,36 @@ struct ResiduePlan {
   static constexpr int CLASSES_AT_MOST = Layer::dilation_w % S == 0 ? 1 : KW < S ? KW : S;
   static constexpr int CELLS = Tune::CELLS > 0 ? Tune::CELLS : CLASSES_AT_MOST == 1 ? 128 : CLASSES_AT_MOST == 2 ? 64 : 32;
   static_assert(CLASSES * CELLS <= 256, "the sums of a thread must fit in registers");
-  static constexpr int TEAMS = Tune::TEAMS, THREADS = 128 * TEAMS, BUFFERS = Tune::BUFFERS;
+  static constexpr int TEAMS = Tune::TEAMS, THREADS = 128 * TEAMS, BUFFERS = Tune::BUFFERS, SPAN = TEAMS * CELLS;
   static constexpr int WIDE = CLASSES * CELLS > 128 ? 2 : 4;  // warpgroups whose registers a multiprocessor holds
-  static constexpr int BLOCKS = Tune::BLOCKS > 0 ? Tune::BLOCKS : WIDE / TEAMS;
-  // Neighbouring strips overlap, so that one of them has each sector of 32 bytes whole.
-  static constexpr int OVERLAP = ceil_div(ceil_div(7, S), 4) * 4, STEP = CELLS - OVERLAP;
+  static constexpr int BLOCKS = Tune::BLOCKS > 0 ? Tune::BLOCKS : TEAMS > WIDE ? 1 : WIDE / TEAMS;
+  // Neighbouring tiles overlap, so that one of them has each sector of 32 bytes whole.
+  static constexpr int OVERLAP = Tune::LINED ? 8 : ceil_div(ceil_div(7, S), 4) * 4, STEP = SPAN - OVERLAP;
 
   // Input channels are summed in chunks of at most 32; a chunk is staged as [4 channels][position][channel].
   static constexpr int ALL_SLABS = ceil_div(K, 8), SLABS = ALL_SLABS < 4 ? ALL_SLABS : 4, CHUNKS = ceil_div(ALL_SLABS, SLABS);
   static constexpr int QUADS = 2 * SLABS;
   static constexpr bool WHOLE = K == CHUNKS * SLABS * 8;
-  static constexpr int POSITIONS = (TEAMS - 1) * STEP + CELLS + REACH;  // staged
+  static constexpr int LEAD = Tune::LINED ? (W::BASE % 8 + 8) % 8 : 0;  // positions before the first that a tap meets
+  static constexpr int POSITIONS = LEAD + SPAN + REACH;                 // staged
   // A thread stages the same position of several quads; the few positions behind are shared out one by one.
-  static constexpr int ACROSS = TEAMS * CELLS < THREADS ? TEAMS * CELLS : THREADS, COPIES = TEAMS * CELLS / ACROSS;
+  static constexpr int ACROSS = THREADS % SPAN == 0 ? SPAN : THREADS;
+  static constexpr int COPIES = ceil_div(SPAN, ACROSS);
   static constexpr int QUADS_AT_ONCE = THREADS / ACROSS, TURNS = ceil_div(QUADS, QUADS_AT_ONCE);
   static constexpr int UNITS = TURNS * COPIES;
-  static constexpr int BEHIND = POSITIONS > TEAMS * CELLS ? POSITIONS - TEAMS * CELLS : 0;
+  static constexpr int BEHIND = POSITIONS > COPIES * ACROSS ? POSITIONS - COPIES * ACROSS : 0;
   static constexpr int EXTRA = ceil_div(BEHIND * QUADS, THREADS);
 
-  // Images of the result, for each warp, of 8 channels. Whole rows of a strip, which leave as bulk copies, or else so many
-  // cells, and the next 8 cells; only what taps meet is in there if that is one residue.
-  static constexpr bool BULK = Tune::IMAGES > 0;
-  static constexpr int IMAGES = BULK ? Tune::IMAGES : 1;
-  static constexpr int PER_CELL = CLASSES == 1 ? 1 : S;
-  static constexpr int PIECE_AUTO = PER_CELL == 1 ? 64 : PER_CELL == 2 ? 32 : PER_CELL <= 4 ? 16 : 8;
-  static constexpr int PIECE = PIECE_AUTO < CELLS ? PIECE_AUTO : CELLS, PIECES = CELLS / PIECE;
-  static constexpr int conflicts(int pitch) {
-    int hits[32] = {}, worst = 0;
-    for (int g = 0; g < 8; ++g)
-      for (int t = 0; t < 4; ++t) {
-        const int bank = (g * pitch + 2 * t * PER_CELL) % 32;
-        if (++hits[bank] > worst) worst = hits[bank];
-      }
-    return worst;
-  }
-  static constexpr int best_pitch() {
-    const int least = (PIECE + 8) * PER_CELL;
-    if (PER_CELL == 1) return least + (40 - least % 32) % 32;  // two cells at a time: 8 more than a multiple of 32
-    int best = least;
-    for (int pitch = least; pitch < least + 32; ++pitch)
-      if (conflicts(pitch) < conflicts(best)) best = pitch;
-    return best;
-  }
-  // Rows that leave as bulk copies begin at 16 bytes; 4 more than a multiple of 8 meets the fewest conflicts.
-  static constexpr int PITCH = BULK ? (8 + CELLS * S + 3) / 8 * 8 + 4 : best_pitch(), IMAGE = 8 * PITCH;
+  // Images of the result: 8 channels of a tile, as they will lie in memory. Rows begin at 16 bytes; 4 more than a
+  // multiple of 8 meets the fewest conflicts.
+  static constexpr int IMAGES = Tune::IMAGES, FRONT = 8;  // where in an image row its first whole sector begins
+  static constexpr int PITCH = (FRONT + SPAN * S + 3) / 8 * 8 + 4, IMAGE = 8 * PITCH;
 
   // Weights: [chunk and slab][tap][4 channels][output channel][channel]. Shared memory, in floats.
   static constexpr int PRODUCT = 64 * 8, WEIGHTS = CHUNKS * SLABS * KW * PRODUCT;
   static constexpr int PLANE = POSITIONS, BUFFER = QUADS * 4 * PLANE;
   static constexpr int INPUTS_AT = WEIGHTS, IMAGES_AT = INPUTS_AT + BUFFERS * BUFFER;
-  static constexpr int BIAS_AT = IMAGES_AT + 4 * TEAMS * IMAGES * IMAGE;
-  static constexpr int BYTES = 4 * (BIAS_AT + 64 + 2);
+  static constexpr int BIAS_AT = IMAGES_AT + 4 * IMAGES * IMAGE, BYTES = 4 * (BIAS_AT + 64 + 2);
   static_assert(BYTES <= 227 * 1024, "weights, inputs and images must fit in shared memory");
 
   static constexpr __host__ __device__ int first_tap_of(int which) {
@@ -76,13 +55,6 @@ struct ResiduePlan {
     return KW;
   }
   static constexpr __host__ __device__ int residue_of(int which) { return W::residue(first_tap_of(which)); }
-  static constexpr unsigned met() {
-    unsigned mask = 0;
-    for (int r = 0; r < S; ++r) mask |= unsigned(W::met(r)) << r;
-    return mask;
-  }
-  static constexpr unsigned MET = met();
-  static_assert(S <= 32, "residues are the bits of a word");
 };
 
 // The run-time half of a launch. An item is a tile of a row.
@@ -92,8 +64,8 @@ struct ResidueArguments {
   const float* bias;
   float* output;
   int in_w, out_w, rows;  // rows of an image: D and H are only that here
-  int strips, tiles, items;
-  int* tickets;  // of each variety: tiles that blocks have taken beyond their first
+  int tiles, items;       // of a row, of all
+  int* tickets;           // of each variety: tiles that blocks have taken beyond their first
   long long in_plane, out_plane;
   float one;  // 1, where the compiler cannot see it
 };

@@ -14,11 +14,13 @@ min_sm    = 90
 arch      = "sm_90a"
 
 [tune]
-CELLS   = {values = [0, 32, 64, 128, 256], default = 0, help = "input positions whose outputs a warpgroup sums (0: chosen)"}
+CELLS   = {values = [0, 32, 64, 96, 128, 256], default = 0, help = "input positions whose outputs a warpgroup sums (0: chosen)"}
 TEAMS   = {values = [1, 2], default = 1, help = "warpgroups of a block; they share its weights"}
 BUFFERS = {values = [1, 2], default = 1, help = "staged inputs: with two, warps wait for each other once a tile instead of twice"}
 AHEAD   = {values = [0, 1], default = 1, help = "1: the next tile's inputs are loaded while this one is multiplied and stored"}
-IMAGES  = {values = [0, 1, 2], default = 1, help = "images from which a warp's rows leave as bulk copies (0: lanes store them)"}
+IMAGES  = {values = [1, 2], default = 1, help = "images of 8 rows of the result that a warp fills in turn"}
+ENGINE  = {values = [0, 1], default = 1, help = "1: rows leave as bulk copies; 0: lanes store them, 16 bytes at a time"}
+LINED   = {values = [0, 1], default = 1, help = "1: tiles begin at whole sectors of the input, as far as its rows do"}
 ORDER   = {values = [0, 1], default = 1, help = "1: a block that is done takes the next tile; 0: tiles are dealt out beforehand"}
 BLOCKS  = {values = [0, 1, 2, 3, 4, 5], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
 
@@ -29,16 +31,12 @@ reach       = "(layer.kernel_w - 1) * layer.dilation_w // layer.stride_w"
 slabs       = "ceil_div(layer.in_channels // layer.groups, 8)"
 staged      = "min(slabs, 4)"
 weights     = "ceil_div(slabs, staged) * staged * layer.kernel_w * 512"
-inputs      = "BUFFERS * staged * 8 * (TEAMS * cells + reach)"
-per_cell    = "1 if classes == 1 else layer.stride_w"
-piece       = "64 if per_cell == 1 else 32 if per_cell == 2 else 16 if per_cell <= 4 else 8"
-pitch       = "(cells if IMAGES > 0 else min(piece, cells) + 8) * layer.stride_w + 40"
-images      = "32 * TEAMS * max(IMAGES, 1) * pitch"
+inputs      = "BUFFERS * staged * 8 * (TEAMS * cells + reach + 7)"
+images      = "32 * IMAGES * (TEAMS * cells * layer.stride_w + 16)"
 smem_bytes  = "4 * (weights + inputs + images + 66)"
 */
 #include "common/ptx.cuh"
 #include "common/residue_bulk.cuh"
-#include "common/residue_store.cuh"
 #include "common/wgmma.cuh"
 
 // All taps' weights of the block's channels, rounded. thread -> data: values as they lie in memory.
@@ -67,15 +65,15 @@ struct ResidueInputs {
     const int quad = P::ACROSS == P::THREADS ? 0 : threadIdx.x / P::ACROSS;
 #pragma unroll
     for (int i = 0; i < P::UNITS; ++i)
-      f(value[i], quad + i / P::COPIES * P::QUADS_AT_ONCE, across + i % P::COPIES * P::ACROSS, P::TURNS * P::QUADS_AT_ONCE > P::QUADS, P::POSITIONS < P::TEAMS * P::CELLS);
+      f(value[i], quad + i / P::COPIES * P::QUADS_AT_ONCE, across + i % P::COPIES * P::ACROSS, P::TURNS * P::QUADS_AT_ONCE > P::QUADS, P::POSITIONS < P::COPIES * P::ACROSS);
 #pragma unroll
     for (int i = 0; i < P::EXTRA; ++i) {
       const int unit = threadIdx.x + i * P::THREADS;
-      f(value[P::UNITS + i], unit / (P::BEHIND > 0 ? P::BEHIND : 1), P::TEAMS * P::CELLS + unit % (P::BEHIND > 0 ? P::BEHIND : 1), true, false);
+      f(value[P::UNITS + i], unit / (P::BEHIND > 0 ? P::BEHIND : 1), P::COPIES * P::ACROSS + unit % (P::BEHIND > 0 ? P::BEHIND : 1), true, false);
     }
   }
   __device__ __forceinline__ void load(const ResidueArguments& a, const ResidueTile& t, int group, int groups, int chunk) {
-    const int left = t.tile * (P::TEAMS * P::STEP) + P::W::BASE;
+    const int left = t.tile * P::STEP + P::W::BASE - P::LEAD;
     const float* const from = a.input + ((1LL * t.n * groups + group) * P::K + chunk * P::SLABS * 8) * a.in_plane +
                               1LL * t.row * a.in_w + left;
     each([&](float (&to)[4], int quad, int position, bool quad_may_miss, bool position_may_miss) {
@@ -110,7 +108,7 @@ __device__ __forceinline__ void residue_products(float (&sum)[P::CLASSES][P::CEL
       constexpr int TAP = decltype(which)::value, C = P::W::class_of(P::W::residue(TAP));
       wgmma<Precision::tf32, float, P::CELLS>(
           sum[C], w0 + ((chunk * P::SLABS + slab) * P::KW + TAP) * (P::PRODUCT / 4),
-          x0 + (slab * 2 * P::PLANE + P::W::offset(TAP)), slab == 0 && TAP == P::first_tap_of(C) ? chunk : 1);
+          x0 + (slab * 2 * P::PLANE + P::LEAD + P::W::offset(TAP)), slab == 0 && TAP == P::first_tap_of(C) ? chunk : 1);
     });
   wgmma_commit();
   wgmma_wait<0>();
@@ -149,7 +147,7 @@ __global__ void __launch_bounds__(ResiduePlan<Layer, Tune>::THREADS, ResiduePlan
   int item = worker, next = worker + workers, ticket = 0, turn = 0, buffer = 0;
   if (Tune::ORDER == 1 && threadIdx.x == 0) ticket = workers + atomicAdd(a.tickets + variety, 1);
 
-  [[maybe_unused]] ResidueImages<P> images(residue_memory + P::IMAGES_AT + warp * (P::IMAGES * P::IMAGE));
+  [[maybe_unused]] ResidueImages<P> images(residue_memory + P::IMAGES_AT + warp % 4 * (P::IMAGES * P::IMAGE));
 #pragma unroll 1
   for (; item < a.items; item = next, next += workers) {
     const ResidueTile tile(a, item);
@@ -172,25 +170,21 @@ __global__ void __launch_bounds__(ResiduePlan<Layer, Tune>::THREADS, ResiduePlan
           inputs.load(a, ResidueTile(a, same ? item : next), group, Layer::groups, same ? chunk + 1 : 0);
       }
       residue_products<P>(sum, shared_address(residue_memory),
-                          shared_address(buffers + buffer * P::BUFFER) + team * P::STEP * 16, chunk);
+                          shared_address(buffers + buffer * P::BUFFER) + team * P::CELLS * 16, chunk);
       if constexpr (P::BUFFERS == 1) {
         if (chunk + 1 < P::CHUNKS) __syncthreads();
       } else {
         buffer ^= 1;
       }
     }
-    const int strip = tile.tile * P::TEAMS + team, first = channel + warp % 4 * 16;
-    float* const rows = a.output + ((1LL * tile.n * Layer::groups + group) * P::M + first) * a.out_plane + 1LL * tile.row * a.out_w;
-    if (strip < a.strips) {
-      if constexpr (P::BULK) {
-        residue_bulk<P>(a, sum, images, bias + warp % 4 * 16, rows, strip, P::M - first, lane);
-      } else {
-        residue_store<P>(a, sum, images.first, bias + warp % 4 * 16, rows, strip, P::M - first, lane);
-      }
-    }
+    const int first = channel + warp % 4 * 16;
+    residue_store<P, Tune::ENGINE == 1>(
+        a, sum, images, bias + warp % 4 * 16,
+        a.output + ((1LL * tile.n * Layer::groups + group) * P::M + first) * a.out_plane + 1LL * tile.row * a.out_w,
+        tile.tile, P::M - first, warp, lane);
     if constexpr (P::BUFFERS == 1) __syncthreads();
   }
-  if constexpr (P::BULK) bulk_store_wait_read<0>();
+  if constexpr (Tune::ENGINE == 1) bulk_store_wait_read<0>();
 }
 
 template <class Layer, class Tune>
@@ -207,8 +201,7 @@ cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, con
   ResidueArguments a = {input, weight, bias, output, sizes.in_w, sizes.out_w, sizes.in_d * sizes.in_h};
   a.in_plane = 1LL * a.rows * a.in_w, a.out_plane = 1LL * a.rows * a.out_w, a.one = 1.0f;
   const int cells = P::W::steps(sizes.out_w);
-  a.strips = cells <= P::CELLS ? 1 : ceil_div(cells - P::OVERLAP, P::STEP);
-  a.tiles = ceil_div(a.strips, P::TEAMS);
+  a.tiles = cells <= P::SPAN ? 1 : ceil_div(cells - P::OVERLAP, P::STEP);
   const long long items = sizes.batch * a.rows * a.tiles;
   if (items > 1LL << 30) return cudaErrorInvalidValue;  // counted in int
   a.items = int(items);
