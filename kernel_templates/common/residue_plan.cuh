@@ -18,17 +18,14 @@ struct ResiduePlan {
   static constexpr int CELLS = Tune::CELLS > 0 ? Tune::CELLS : CLASSES_AT_MOST == 1 ? 128 : CLASSES_AT_MOST == 2 ? 64 : 32;
   static_assert(CLASSES * CELLS <= 256, "the sums of a thread must fit in registers");
   static constexpr int TEAMS = Tune::TEAMS, THREADS = 128 * TEAMS, BUFFERS = Tune::BUFFERS, SPAN = TEAMS * CELLS;
-  static constexpr int WIDE = CLASSES * CELLS > 128 ? 2 : 4;  // warpgroups whose registers a multiprocessor holds
-  static constexpr int BLOCKS = Tune::BLOCKS > 0 ? Tune::BLOCKS : TEAMS > WIDE ? 1 : WIDE / TEAMS;
   // Neighbouring tiles overlap, so that one of them has each sector of 32 bytes whole.
-  static constexpr int OVERLAP = Tune::LINED ? 8 : ceil_div(ceil_div(7, S), 4) * 4, STEP = SPAN - OVERLAP;
+  static constexpr int OVERLAP = ceil_div(ceil_div(7, S), 4) * 4, STEP = SPAN - OVERLAP;
 
   // Input channels are summed in chunks of at most 32; a chunk is staged as [4 channels][position][channel].
   static constexpr int ALL_SLABS = ceil_div(K, 8), SLABS = ALL_SLABS < 4 ? ALL_SLABS : 4, CHUNKS = ceil_div(ALL_SLABS, SLABS);
   static constexpr int QUADS = 2 * SLABS;
   static constexpr bool WHOLE = K == CHUNKS * SLABS * 8;
-  static constexpr int LEAD = Tune::LINED ? (W::BASE % 8 + 8) % 8 : 0;  // positions before the first that a tap meets
-  static constexpr int POSITIONS = LEAD + SPAN + REACH;                 // staged
+  static constexpr int POSITIONS = SPAN + REACH;  // staged
   // A thread stages the same position of several quads; the few positions behind are shared out one by one.
   static constexpr int ACROSS = THREADS % SPAN == 0 ? SPAN : THREADS;
   static constexpr int COPIES = ceil_div(SPAN, ACROSS);
@@ -37,17 +34,22 @@ struct ResiduePlan {
   static constexpr int BEHIND = POSITIONS > COPIES * ACROSS ? POSITIONS - COPIES * ACROSS : 0;
   static constexpr int EXTRA = ceil_div(BEHIND * QUADS, THREADS);
 
-  // Images of the result: 8 channels of a tile, as they will lie in memory. Rows begin at 16 bytes; 4 more than a
+  // Four images of the result: 8 channels of a tile each, as they will lie in memory. Rows begin at 16 bytes; 4 more than a
   // multiple of 8 meets the fewest conflicts.
-  static constexpr int IMAGES = Tune::IMAGES, FRONT = 8;  // where in an image row its first whole sector begins
+  static constexpr int FRONT = 8;  // where in an image row its first whole sector begins
   static constexpr int PITCH = (FRONT + SPAN * S + 3) / 8 * 8 + 4, IMAGE = 8 * PITCH;
 
   // Weights: [chunk and slab][tap][4 channels][output channel][channel]. Shared memory, in floats.
   static constexpr int PRODUCT = 64 * 8, WEIGHTS = CHUNKS * SLABS * KW * PRODUCT;
   static constexpr int PLANE = POSITIONS, BUFFER = QUADS * 4 * PLANE;
   static constexpr int INPUTS_AT = WEIGHTS, IMAGES_AT = INPUTS_AT + BUFFERS * BUFFER;
-  static constexpr int BIAS_AT = IMAGES_AT + 4 * IMAGES * IMAGE, BYTES = 4 * (BIAS_AT + 64 + 2);
+  static constexpr int BIAS_AT = IMAGES_AT + 4 * IMAGE, BYTES = 4 * (BIAS_AT + 64 + 2);
   static_assert(BYTES <= 227 * 1024, "weights, inputs and images must fit in shared memory");
+
+  // Blocks whose shared memory fits beside each other, and warpgroups whose sums and loads under way do.
+  static constexpr int FIT = 228 * 1024 / (BYTES + 1024);
+  static constexpr int HELD = (CLASSES * CELLS / 2 + 4 * (UNITS + EXTRA) > 80 ? 2 : 4) / TEAMS;
+  static constexpr int CHOSEN = FIT < HELD ? FIT : HELD, BLOCKS = Tune::BLOCKS > 0 ? Tune::BLOCKS : CHOSEN > 1 ? CHOSEN : 1;
 
   static constexpr __host__ __device__ int first_tap_of(int which) {
     for (int tap = 0; tap < KW; ++tap)

@@ -15,14 +15,9 @@ arch      = "sm_90a"
 
 [tune]
 CELLS   = {values = [0, 32, 64, 96, 128, 256], default = 0, help = "input positions whose outputs a warpgroup sums (0: chosen)"}
-TEAMS   = {values = [1, 2], default = 1, help = "warpgroups of a block; they share its weights"}
+TEAMS   = {values = [1, 2, 3, 4], default = 2, help = "warpgroups of a block, which has so many times as long runs of a row"}
 BUFFERS = {values = [1, 2], default = 1, help = "staged inputs: with two, warps wait for each other once a tile instead of twice"}
-AHEAD   = {values = [0, 1], default = 1, help = "1: the next tile's inputs are loaded while this one is multiplied and stored"}
-IMAGES  = {values = [1, 2], default = 1, help = "images of 8 rows of the result that a warp fills in turn"}
-ENGINE  = {values = [0, 1], default = 1, help = "1: rows leave as bulk copies; 0: lanes store them, 16 bytes at a time"}
-LINED   = {values = [0, 1], default = 1, help = "1: tiles begin at whole sectors of the input, as far as its rows do"}
-ORDER   = {values = [0, 1], default = 1, help = "1: a block that is done takes the next tile; 0: tiles are dealt out beforehand"}
-BLOCKS  = {values = [0, 1, 2, 3, 4, 5], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
+BLOCKS  = {values = [0, 1, 2, 3], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
 
 [derived]
 classes     = "1 if layer.dilation_w % layer.stride_w == 0 else min(layer.kernel_w, layer.stride_w)"
@@ -31,19 +26,19 @@ reach       = "(layer.kernel_w - 1) * layer.dilation_w // layer.stride_w"
 slabs       = "ceil_div(layer.in_channels // layer.groups, 8)"
 staged      = "min(slabs, 4)"
 weights     = "ceil_div(slabs, staged) * staged * layer.kernel_w * 512"
-inputs      = "BUFFERS * staged * 8 * (TEAMS * cells + reach + 7)"
-images      = "32 * IMAGES * (TEAMS * cells * layer.stride_w + 16)"
+inputs      = "BUFFERS * staged * 8 * (TEAMS * cells + reach)"
+images      = "32 * (TEAMS * cells * layer.stride_w + 16)"
 smem_bytes  = "4 * (weights + inputs + images + 66)"
 */
 #include "common/ptx.cuh"
-#include "common/residue_bulk.cuh"
+#include "common/residue_store.cuh"
 #include "common/wgmma.cuh"
 
 // All taps' weights of the block's channels, rounded. thread -> data: values as they lie in memory.
 template <class P, class Layer>
 __device__ __forceinline__ void residue_weights(const ResidueArguments& a, float* to, int group, int tile) {
   constexpr int ROW = 64 * P::KW, TOTAL = P::CHUNKS * P::SLABS * 8 * ROW;
-#pragma unroll 16
+#pragma unroll 12
   for (int i = threadIdx.x; i < TOTAL; i += P::THREADS) {
     const int ci = i / ROW, m = i % ROW / P::KW, tap = i % P::KW;
     float v = 0.0f;
@@ -73,7 +68,7 @@ struct ResidueInputs {
     }
   }
   __device__ __forceinline__ void load(const ResidueArguments& a, const ResidueTile& t, int group, int groups, int chunk) {
-    const int left = t.tile * P::STEP + P::W::BASE - P::LEAD;
+    const int left = t.tile * P::STEP + P::W::BASE;
     const float* const from = a.input + ((1LL * t.n * groups + group) * P::K + chunk * P::SLABS * 8) * a.in_plane +
                               1LL * t.row * a.in_w + left;
     each([&](float (&to)[4], int quad, int position, bool quad_may_miss, bool position_may_miss) {
@@ -108,7 +103,7 @@ __device__ __forceinline__ void residue_products(float (&sum)[P::CLASSES][P::CEL
       constexpr int TAP = decltype(which)::value, C = P::W::class_of(P::W::residue(TAP));
       wgmma<Precision::tf32, float, P::CELLS>(
           sum[C], w0 + ((chunk * P::SLABS + slab) * P::KW + TAP) * (P::PRODUCT / 4),
-          x0 + (slab * 2 * P::PLANE + P::LEAD + P::W::offset(TAP)), slab == 0 && TAP == P::first_tap_of(C) ? chunk : 1);
+          x0 + (slab * 2 * P::PLANE + P::W::offset(TAP)), slab == 0 && TAP == P::first_tap_of(C) ? chunk : 1);
     });
   wgmma_commit();
   wgmma_wait<0>();
@@ -137,38 +132,36 @@ __global__ void __launch_bounds__(ResiduePlan<Layer, Tune>::THREADS, ResiduePlan
   float* const buffers = residue_memory + P::INPUTS_AT;
   float* const bias = residue_memory + P::BIAS_AT;
   ResidueInputs<P> inputs;
-  if (Tune::AHEAD == 1 && worker < a.items) inputs.load(a, ResidueTile(a, worker), group, Layer::groups, 0);
+  if (worker < a.items) inputs.load(a, ResidueTile(a, worker), group, Layer::groups, 0);
   residue_weights<P, Layer>(a, residue_memory, group, variety % P::CHANNEL_TILES);
   if (P::HAS_BIAS && threadIdx.x < 64)
     bias[threadIdx.x] = channel + int(threadIdx.x) < P::M ? __ldg(a.bias + group * P::M + channel + threadIdx.x) : 0.0f;
 
   // Tiles in the order in which blocks get to them: what is under way lies together in memory.
   int* const taken = reinterpret_cast<int*>(bias + 64);
-  int item = worker, next = worker + workers, ticket = 0, turn = 0, buffer = 0;
-  if (Tune::ORDER == 1 && threadIdx.x == 0) ticket = workers + atomicAdd(a.tickets + variety, 1);
+  int next = 0, ticket = 0, turn = 0, buffer = 0;
+  if (threadIdx.x == 0) ticket = workers + atomicAdd(a.tickets + variety, 1);
 
-  [[maybe_unused]] ResidueImages<P> images(residue_memory + P::IMAGES_AT + warp % 4 * (P::IMAGES * P::IMAGE));
+  float* const image = residue_memory + P::IMAGES_AT + warp % 4 * P::IMAGE;
+  int filled = -1;
 #pragma unroll 1
-  for (; item < a.items; item = next, next += workers) {
+  for (int item = worker; item < a.items; item = next) {
     const ResidueTile tile(a, item);
     float sum[P::CLASSES][P::CELLS / 2];  // the first products do not read them
 #pragma unroll 1
     for (int chunk = 0; chunk < P::CHUNKS; ++chunk) {
-      if constexpr (Tune::AHEAD == 0) inputs.load(a, tile, group, Layer::groups, chunk);
       inputs.put(buffers + buffer * P::BUFFER, a.one);
       products_see_writes();
-      if (Tune::ORDER == 1 && chunk == 0 && threadIdx.x == 0) taken[turn] = ticket;
+      if (chunk == 0 && threadIdx.x == 0) taken[turn] = ticket;
       __syncthreads();
-      if (Tune::ORDER == 1 && chunk == 0) {
+      if (chunk == 0) {
         next = taken[turn];
         turn ^= 1;
         if (threadIdx.x == 0) ticket = workers + atomicAdd(a.tickets + variety, 1);
       }
-      if constexpr (Tune::AHEAD == 1) {
-        const bool same = chunk + 1 < P::CHUNKS;
-        if (same || next < a.items)
-          inputs.load(a, ResidueTile(a, same ? item : next), group, Layer::groups, same ? chunk + 1 : 0);
-      }
+      const bool same = chunk + 1 < P::CHUNKS;
+      if (same || next < a.items)
+        inputs.load(a, ResidueTile(a, same ? item : next), group, Layer::groups, same ? chunk + 1 : 0);
       residue_products<P>(sum, shared_address(residue_memory),
                           shared_address(buffers + buffer * P::BUFFER) + team * P::CELLS * 16, chunk);
       if constexpr (P::BUFFERS == 1) {
@@ -178,18 +171,17 @@ __global__ void __launch_bounds__(ResiduePlan<Layer, Tune>::THREADS, ResiduePlan
       }
     }
     const int first = channel + warp % 4 * 16;
-    residue_store<P, Tune::ENGINE == 1>(
-        a, sum, images, bias + warp % 4 * 16,
+    residue_store<P>(
+        a, sum, image, filled, bias + warp % 4 * 16,
         a.output + ((1LL * tile.n * Layer::groups + group) * P::M + first) * a.out_plane + 1LL * tile.row * a.out_w,
         tile.tile, P::M - first, warp, lane);
     if constexpr (P::BUFFERS == 1) __syncthreads();
   }
-  if constexpr (Tune::ENGINE == 1) bulk_store_wait_read<0>();
 }
 
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes) {
-  return Tune::ORDER == 1 ? 4 * ResiduePlan<Layer, Tune>::VARIETIES : 0;
+  return 4 * ResiduePlan<Layer, Tune>::VARIETIES;
 }
 
 template <class Layer, class Tune>
@@ -206,8 +198,7 @@ cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, con
   if (items > 1LL << 30) return cudaErrorInvalidValue;  // counted in int
   a.items = int(items);
   a.tickets = static_cast<int*>(workspace);
-  if (Tune::ORDER == 1)
-    if (const cudaError_t error = cudaMemsetAsync(workspace, 0, 4 * P::VARIETIES, stream)) return error;
+  if (const cudaError_t error = cudaMemsetAsync(workspace, 0, 4 * P::VARIETIES, stream)) return error;
   const auto kernel = wgmma_residues<Layer, Tune>;
   int device = 0, processors = 1, blocks = 1;
   cudaError_t error = cudaGetDevice(&device);
@@ -215,10 +206,8 @@ cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, con
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES);
   if (error == cudaSuccess) error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, P::THREADS, P::BYTES);
   if (error != cudaSuccess) return error;
-  // One wave, in which all blocks have the same number of tiles, as near as can be.
   long long workers = 1LL * processors * (blocks > 0 ? blocks : 1) / P::VARIETIES;
   workers = workers < 1 ? 1 : workers < items ? workers : items;
-  if (Tune::ORDER == 0) workers = ceil_div(items, ceil_div(items, workers));
   kernel<<<unsigned(workers * P::VARIETIES), P::THREADS, P::BYTES, stream>>>(a);
   return cudaGetLastError();
 }
