@@ -17,7 +17,7 @@ arch      = "sm_90a"
 CELLS   = {values = [0, 32, 64, 96, 128, 256], default = 0, help = "input positions whose outputs a warpgroup sums (0: chosen)"}
 TEAMS   = {values = [1, 2, 3, 4], default = 2, help = "warpgroups of a block, which has so many times as long runs of a row"}
 BUFFERS = {values = [1, 2], default = 1, help = "staged inputs: with two, warps wait for each other once a tile instead of twice"}
-BLOCKS  = {values = [0, 1, 2, 3], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
+BLOCKS  = {values = [0, 1, 2, 3, 4], default = 0, help = "blocks a multiprocessor holds, at most (0: chosen)"}
 
 [derived]
 classes     = "1 if layer.dilation_w % layer.stride_w == 0 else min(layer.kernel_w, layer.stride_w)"
@@ -206,7 +206,7 @@ cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, con
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES);
   if (error == cudaSuccess) error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, P::THREADS, P::BYTES);
   if (error != cudaSuccess) return error;
-  long long workers = 1LL * processors * (blocks > 0 ? blocks : 1) / P::VARIETIES;
+  long long workers = 1LL * processors * (blocks < 1 ? 1 : blocks < P::BLOCKS ? blocks : P::BLOCKS) / P::VARIETIES;
   workers = workers < 1 ? 1 : workers < items ? workers : items;
   kernel<<<unsigned(workers * P::VARIETIES), P::THREADS, P::BYTES, stream>>>(a);
   return cudaGetLastError();
