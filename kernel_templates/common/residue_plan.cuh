@@ -28,10 +28,10 @@ struct ResiduePlan {
   static constexpr int POSITIONS = SPAN + REACH;  // staged
   // A thread stages the same position of several quads; the few positions behind are shared out one by one.
   static constexpr int ACROSS = THREADS % SPAN == 0 ? SPAN : THREADS;
-  static constexpr int COPIES = ceil_div(SPAN, ACROSS);
+  static constexpr int COPIES = ceil_div(SPAN, ACROSS), MAIN = COPIES * ACROSS;
   static constexpr int QUADS_AT_ONCE = THREADS / ACROSS, TURNS = ceil_div(QUADS, QUADS_AT_ONCE);
   static constexpr int UNITS = TURNS * COPIES;
-  static constexpr int BEHIND = POSITIONS > COPIES * ACROSS ? POSITIONS - COPIES * ACROSS : 0;
+  static constexpr int BEHIND = POSITIONS > MAIN ? POSITIONS - MAIN : 0;
   static constexpr int EXTRA = ceil_div(BEHIND * QUADS, THREADS);
 
   // Four images of the result: 8 channels of a tile each, as they will lie in memory. Rows begin at 16 bytes; 4 more than a
@@ -41,7 +41,7 @@ struct ResiduePlan {
 
   // Weights: [chunk and slab][tap][4 channels][output channel][channel]. Shared memory, in floats.
   static constexpr int PRODUCT = 64 * 8, WEIGHTS = CHUNKS * SLABS * KW * PRODUCT;
-  static constexpr int PLANE = POSITIONS, BUFFER = QUADS * 4 * PLANE;
+  static constexpr int BUFFER = QUADS * 4 * POSITIONS;
   static constexpr int INPUTS_AT = WEIGHTS, IMAGES_AT = INPUTS_AT + BUFFERS * BUFFER;
   static constexpr int BIAS_AT = IMAGES_AT + 4 * IMAGE, BYTES = 4 * (BIAS_AT + 64 + 2);
   static_assert(BYTES <= 227 * 1024, "weights, inputs and images must fit in shared memory");

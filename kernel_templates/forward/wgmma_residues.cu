@@ -54,26 +54,31 @@ template <class P>
 struct ResidueInputs {
   float value[P::UNITS + P::EXTRA][4];
 
+  // f(values, quad of channels, position, whether that is staged)
   template <class F>
   __device__ __forceinline__ void each(const F& f) {
     const int across = P::ACROSS == P::THREADS ? threadIdx.x : threadIdx.x % P::ACROSS;
-    const int quad = P::ACROSS == P::THREADS ? 0 : threadIdx.x / P::ACROSS;
+    const int first_quad = P::ACROSS == P::THREADS ? 0 : threadIdx.x / P::ACROSS;
 #pragma unroll
-    for (int i = 0; i < P::UNITS; ++i)
-      f(value[i], quad + i / P::COPIES * P::QUADS_AT_ONCE, across + i % P::COPIES * P::ACROSS, P::TURNS * P::QUADS_AT_ONCE > P::QUADS, P::POSITIONS < P::COPIES * P::ACROSS);
+    for (int i = 0; i < P::UNITS; ++i) {
+      const int quad = first_quad + i / P::COPIES * P::QUADS_AT_ONCE, position = across + i % P::COPIES * P::ACROSS;
+      f(value[i], quad, position,
+        (P::QUADS % P::QUADS_AT_ONCE == 0 || quad < P::QUADS) && (P::MAIN <= P::POSITIONS || position < P::POSITIONS));
+    }
+    if constexpr (P::EXTRA > 0) {
 #pragma unroll
-    for (int i = 0; i < P::EXTRA; ++i) {
-      const int unit = threadIdx.x + i * P::THREADS;
-      f(value[P::UNITS + i], unit / (P::BEHIND > 0 ? P::BEHIND : 1), P::COPIES * P::ACROSS + unit % (P::BEHIND > 0 ? P::BEHIND : 1), true, false);
+      for (int i = 0; i < P::EXTRA; ++i) {
+        const int unit = threadIdx.x + i * P::THREADS, quad = unit / P::BEHIND;
+        f(value[P::UNITS + i], quad, P::MAIN + unit % P::BEHIND, quad < P::QUADS);
+      }
     }
   }
   __device__ __forceinline__ void load(const ResidueArguments& a, const ResidueTile& t, int group, int groups, int chunk) {
     const int left = t.tile * P::STEP + P::W::BASE;
     const float* const from = a.input + ((1LL * t.n * groups + group) * P::K + chunk * P::SLABS * 8) * a.in_plane +
                               1LL * t.row * a.in_w + left;
-    each([&](float (&to)[4], int quad, int position, bool quad_may_miss, bool position_may_miss) {
-      const bool inside = unsigned(left + position) < unsigned(a.in_w) && (!quad_may_miss || quad < P::QUADS) &&
-                          (!position_may_miss || position < P::POSITIONS);
+    each([&](float (&to)[4], int quad, int position, bool staged) {
+      const bool inside = unsigned(left + position) < unsigned(a.in_w) && staged;
       const float* at = from + quad * 4 * a.in_plane + position;
 #pragma unroll
       for (int c = 0; c < 4; ++c, at += a.in_plane)
@@ -81,11 +86,11 @@ struct ResidueInputs {
     });
   }
   __device__ __forceinline__ void put(float* buffer, float one) {
-    each([&](const float (&v)[4], int quad, int position, bool quad_may_miss, bool position_may_miss) {
-      if ((quad_may_miss && quad >= P::QUADS) || (position_may_miss && position >= P::POSITIONS)) return;
-      reinterpret_cast<float4*>(buffer)[quad * P::PLANE + position] =
-          make_float4(round_for_tensor_cores(v[0], one), round_for_tensor_cores(v[1], one),
-                      round_for_tensor_cores(v[2], one), round_for_tensor_cores(v[3], one));
+    each([&](const float (&v)[4], int quad, int position, bool staged) {
+      if (staged)
+        reinterpret_cast<float4*>(buffer)[quad * P::POSITIONS + position] =
+            make_float4(round_for_tensor_cores(v[0], one), round_for_tensor_cores(v[1], one),
+                        round_for_tensor_cores(v[2], one), round_for_tensor_cores(v[3], one));
     });
   }
 };
@@ -95,7 +100,7 @@ template <class P>
 __device__ __forceinline__ void residue_products(float (&sum)[P::CLASSES][P::CELLS / 2], unsigned weights, unsigned inputs,
                                                  int chunk) {
   const unsigned long long w0 = matrix_descriptor(weights, 1024, 128);
-  const unsigned long long x0 = matrix_descriptor(inputs, P::PLANE * 16, 128);
+  const unsigned long long x0 = matrix_descriptor(inputs, P::POSITIONS * 16, 128);
   wgmma_fence();
 #pragma unroll
   for (int slab = 0; slab < P::SLABS; ++slab)
@@ -103,7 +108,7 @@ __device__ __forceinline__ void residue_products(float (&sum)[P::CLASSES][P::CEL
       constexpr int TAP = decltype(which)::value, C = P::W::class_of(P::W::residue(TAP));
       wgmma<Precision::tf32, float, P::CELLS>(
           sum[C], w0 + ((chunk * P::SLABS + slab) * P::KW + TAP) * (P::PRODUCT / 4),
-          x0 + (slab * 2 * P::PLANE + P::W::offset(TAP)), slab == 0 && TAP == P::first_tap_of(C) ? chunk : 1);
+          x0 + (slab * 2 * P::POSITIONS + P::W::offset(TAP)), slab == 0 && TAP == P::first_tap_of(C) ? chunk : 1);
     });
   wgmma_commit();
   wgmma_wait<0>();
