@@ -18,8 +18,9 @@ struct ResiduePlan {
   static constexpr int CELLS = Tune::CELLS > 0 ? Tune::CELLS : CLASSES_AT_MOST == 1 ? 128 : CLASSES_AT_MOST == 2 ? 64 : 32;
   static_assert(CLASSES * CELLS <= 256, "the sums of a thread must fit in registers");
   static constexpr int TEAMS = Tune::TEAMS, THREADS = 128 * TEAMS, BUFFERS = Tune::BUFFERS, SPAN = TEAMS * CELLS;
-  // Neighbouring tiles overlap, so that one of them has each sector of 32 bytes whole.
-  static constexpr int OVERLAP = ceil_div(ceil_div(7, S), 4) * 4, STEP = SPAN - OVERLAP;
+  // Neighbouring tiles overlap, so that one of them has each unit of OWNED aligned values whole.
+  static constexpr int OWNED = Tune::OWNED / 4, OVERLAP = ceil_div(ceil_div(OWNED - 1, S), 4) * 4, STEP = SPAN - OVERLAP;
+  static_assert(OWNED % 8 == 0 && OWNED <= 32 && STEP > 0, "whole sectors, and what the ends of a row leave over is a lane each");
 
   // Input channels are summed in chunks of at most 32; a chunk is staged as [4 channels][position][channel].
   static constexpr int ALL_SLABS = ceil_div(K, 8), SLABS = ALL_SLABS < 4 ? ALL_SLABS : 4, CHUNKS = ceil_div(ALL_SLABS, SLABS);
@@ -36,7 +37,7 @@ struct ResiduePlan {
 
   // Four images of the result: 8 channels of a tile each, as they will lie in memory. Rows begin at 16 bytes; 4 more than a
   // multiple of 8 meets the fewest conflicts.
-  static constexpr int FRONT = 8;  // where in an image row its first whole sector begins
+  static constexpr int FRONT = OWNED;  // where in an image row its first whole unit begins
   static constexpr int PITCH = (FRONT + SPAN * S + 3) / 8 * 8 + 4, IMAGE = 8 * PITCH;
 
   // Weights: [chunk and slab][tap][4 channels][output channel][channel]. Shared memory, in floats.

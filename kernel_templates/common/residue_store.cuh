@@ -1,6 +1,6 @@
 // How wgmma_residues stores its sums: 8 channels of all cells of a tile lie in an image in shared memory as they will in
-// the result, each row shifted so that its first whole sector of 32 bytes is aligned. A row then leaves at once, 16 bytes
-// a lane. Only the warps that hold these channels meet, one of each team.
+// the result, each row shifted so that its first whole sector (of 32 bytes, or line of 128) is aligned. A row then leaves at
+// once, 16 bytes a lane. Only the warps that hold these channels meet, one of each team.
 #pragma once
 #include "common/const_loop.cuh"
 #include "common/residue_plan.cuh"
@@ -19,7 +19,7 @@ __device__ __forceinline__ void residue_store(const ResidueArguments& a, const f
   const auto meet = [&] { warps_meet<32 * T>(1 + warp % 4); };
   const_loop<0, 2>([&](auto which) {
     constexpr int HALF = decltype(which)::value;
-    const int g = lane / 4, skipped = int((0u - (phase + unsigned(HALF * 8 + g) * plane + unsigned(place))) & 7u);
+    const int g = lane / 4, skipped = int((0u - (phase + unsigned(HALF * 8 + g) * plane + unsigned(place))) & (P::OWNED - 1u));
     const float added = P::HAS_BIAS ? bias[HALF * 8 + g] : 0.0f;
     meet();  // the rows before have left
     if constexpr (P::CLASSES < S) {
@@ -48,16 +48,16 @@ __device__ __forceinline__ void residue_store(const ResidueArguments& a, const f
       if (HALF * 8 + m >= channels) break;
       float* const row = rows + (HALF * 8 + m) * a.out_plane;
       const unsigned mine = phase + unsigned(HALF * 8 + m) * plane;
-      const auto up = [&](int w) { return w + int((0u - (mine + unsigned(w))) & 7u); };  // the next sector's first value
+      const auto up = [&](int w) { return w + int((0u - (mine + unsigned(w))) & (P::OWNED - 1u)); };  // the next sector's first place
       const int begin = up(place), end = last ? a.out_w : up(place + P::STEP * S);
       const float* const from = image + m * P::PITCH + P::FRONT - begin;  // from[w] leaves to row[w]
-      const int whole = tile == 0 ? up(0) : begin, whole_end = end - int((mine + unsigned(end)) & 7u);
+      const int whole = tile == 0 ? up(0) : begin, whole_end = end - int((mine + unsigned(end)) & (P::OWNED - 1u));
 #pragma unroll
       for (int i = 0; i < LINES; ++i) {
         const int w = whole + 128 * i + 4 * lane;
         if (w < whole_end) __stcs(reinterpret_cast<float4*>(row + w), *reinterpret_cast<const float4*>(from + w));
       }
-      // What the first and the last sector of a row share with its neighbours.
+      // What a row's first and last sectors share with other rows.
       if (tile == 0 && lane < min(whole, end)) row[lane] = from[lane];
       if (last && max(whole, whole_end) + lane < end) row[max(whole, whole_end) + lane] = from[max(whole, whole_end) + lane];
     }

@@ -2,34 +2,38 @@
 name      = "wgmma_residues"
 computes  = ["forward"]
 after     = "wgmma_ping_pong"
-idea      = "Taps along W, any stride: many small blocks, each loading, multiplying and storing by itself, hide one another's waiting."
+idea      = "Taps along W, any stride: a residue is a sum of its own, all residues leave together in long runs of whole sectors."
 precision = ["tf32"]
 layer     = ["constant"]
 needs     = ["layer.stride_d == 1 and layer.stride_h == 1 and layer.stride_w <= 32",
              "layer.kernel_d == 1 and layer.kernel_h == 1 and layer.padding_d == 0 and layer.padding_h == 0",
              "layer.dilation_d == 1 and layer.dilation_h == 1",
-             "reach <= 64", "classes * cells <= 256", "smem_bytes <= 227 * 1024",
+             "reach <= 64", "classes * cells <= 256", "TEAMS * cells > overlap", "smem_bytes <= 227 * 1024",
              "layer.groups * ceil_div(layer.out_channels // layer.groups, 64) <= 65536"]
 min_sm    = 90
 arch      = "sm_90a"
 
 [tune]
-CELLS   = {values = [0, 32, 64, 96, 128, 256], default = 0, help = "input positions whose outputs a warpgroup sums (0: chosen)"}
-TEAMS   = {values = [1, 2, 3, 4], default = 2, help = "warpgroups of a block, which has so many times as long runs of a row"}
-BUFFERS = {values = [1, 2], default = 1, help = "staged inputs: with two, warps wait for each other once a tile instead of twice"}
-BLOCKS  = {values = [0, 1, 2, 3, 4], default = 0, help = "blocks a multiprocessor holds, at most (0: chosen)"}
+CELLS   = {values = [0, 32, 64, 96, 128], default = 0, help = "input positions whose outputs a warpgroup sums (0: chosen)"}
+TEAMS   = {values = [1, 2, 3], default = 2, help = "warpgroups of a block, which stores so many times as long runs"}
+BUFFERS = {values = [1, 2], default = 1, help = "staged inputs; with two, a block meets once a tile instead of twice"}
+BLOCKS  = {values = [0, 1, 2, 3], default = 0, help = "blocks a multiprocessor holds, at most (0: chosen)"}
+OWNED   = {values = [32, 128], default = 32, help = "aligned bytes of the result that have one writer"}
+KEEP    = {values = [0, 1], default = 1, help = "1: the L2 cache keeps inputs longer than results"}
 
 [derived]
 classes     = "1 if layer.dilation_w % layer.stride_w == 0 else min(layer.kernel_w, layer.stride_w)"
 cells       = "CELLS if CELLS > 0 else 128 if classes == 1 else 64 if classes == 2 else 32"
+overlap     = "ceil_div(ceil_div(OWNED // 4 - 1, layer.stride_w), 4) * 4"
 reach       = "(layer.kernel_w - 1) * layer.dilation_w // layer.stride_w"
 slabs       = "ceil_div(layer.in_channels // layer.groups, 8)"
 staged      = "min(slabs, 4)"
 weights     = "ceil_div(slabs, staged) * staged * layer.kernel_w * 512"
 inputs      = "BUFFERS * staged * 8 * (TEAMS * cells + reach)"
-images      = "32 * (TEAMS * cells * layer.stride_w + 16)"
+images      = "32 * (TEAMS * cells * layer.stride_w + OWNED // 4 + 8)"
 smem_bytes  = "4 * (weights + inputs + images + 66)"
 */
+#include "common/kept_load.cuh"
 #include "common/ptx.cuh"
 #include "common/residue_store.cuh"
 #include "common/wgmma.cuh"
@@ -50,7 +54,7 @@ __device__ __forceinline__ void residue_weights(const ResidueArguments& a, float
 
 // One chunk of the inputs of a tile, on its way from memory to shared memory. thread -> data: four channels of a
 // position at a time; lanes are neighbours in memory, and their 16 bytes are neighbours in shared memory.
-template <class P>
+template <class P, bool KEEP>
 struct ResidueInputs {
   float value[P::UNITS + P::EXTRA][4];
 
@@ -82,7 +86,7 @@ struct ResidueInputs {
       const float* at = from + quad * 4 * a.in_plane + position;
 #pragma unroll
       for (int c = 0; c < 4; ++c, at += a.in_plane)
-        to[c] = inside && (P::WHOLE || chunk * P::SLABS * 8 + quad * 4 + c < P::K) ? __ldg(at) : 0.0f;
+        to[c] = inside && (P::WHOLE || chunk * P::SLABS * 8 + quad * 4 + c < P::K) ? (KEEP ? kept_load(at) : __ldg(at)) : 0.0f;
     });
   }
   __device__ __forceinline__ void put(float* buffer, float one) {
@@ -116,15 +120,20 @@ __device__ __forceinline__ void residue_products(float (&sum)[P::CLASSES][P::CEL
   for (int c = 0; c < P::CLASSES; ++c) wgmma_own(sum[c]);
 }
 
-// Against wgmma_ping_pong:
-// - No warp has a kind: a warpgroup loads, multiplies and stores one tile after the other, and several blocks of a
-//   multiprocessor overlap. Where bytes rule, products are short, and what counts is how many wait at the same time.
-// - An output residue along W is a sum of its own over the same staged inputs; residues without taps are zeros that are
-//   neither multiplied nor laid in shared memory.
-// - Each sector of 32 bytes of the result has one writer: strips overlap by a few cells.
+// Against wgmma_ping_pong, for layers whose time goes to bytes:
+// - An output residue along W is a sum of its own over the same staged inputs; a tap is a shift of a descriptor.
+//   Residues without taps are zeros (or the bias) that lie in the images from the first tile on.
+// - No warp has a kind: all load, multiply and store together. The next tile's inputs are on their way meanwhile, in
+//   registers, and stores are not waited for.
+// - All of a block's warpgroups store into the same rows, one behind the other along W: runs of 2 KB of a row (two teams,
+//   stride 2). Each sector of 32 bytes has one writer, as neighbouring tiles overlap by a few cells.
+// - A block takes the next tile when it is done with one, so that tiles under way lie together in memory. Which block has
+//   which tile changes no result.
+// - Half of the shared memory stays with the L1 cache, where loads that do not begin at a sector meet their neighbours.
 //
-// thread -> data: a warp has 16 channels of all cells of its team's strip. The barriers: inputs are whole before they
-// are multiplied, and multiplied before they are overwritten.
+// thread -> data: a warp has 16 channels of its team's cells. Barriers of the block: inputs are whole before they are
+// multiplied, and multiplied before they are overwritten. Barriers of the warps that share rows: an image is whole
+// before it leaves, and has left before it is overwritten.
 // Bytes: inputs once for each channel tile, results once; weights stay in shared memory.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(ResiduePlan<Layer, Tune>::THREADS, ResiduePlan<Layer, Tune>::BLOCKS)
@@ -136,7 +145,7 @@ __global__ void __launch_bounds__(ResiduePlan<Layer, Tune>::THREADS, ResiduePlan
   const int group = variety / P::CHANNEL_TILES, channel = variety % P::CHANNEL_TILES * 64;  // of the group
   float* const buffers = residue_memory + P::INPUTS_AT;
   float* const bias = residue_memory + P::BIAS_AT;
-  ResidueInputs<P> inputs;
+  ResidueInputs<P, Tune::KEEP == 1> inputs;
   if (worker < a.items) inputs.load(a, ResidueTile(a, worker), group, Layer::groups, 0);
   residue_weights<P, Layer>(a, residue_memory, group, variety % P::CHANNEL_TILES);
   if (P::HAS_BIAS && threadIdx.x < 64)
