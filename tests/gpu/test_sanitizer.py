@@ -30,7 +30,8 @@ SMALL = [*FEW[:8], UPSAMPLING]
 FEWEST = 1  # shape of a precision that a variant does not name first: the sanitizers are slow
 DTYPE_OF = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 # Code that no default config reaches.
-MORE = {"implicit_gemm_mma": ({"ROLL": 1},), "strip_wgmma": ({"U": 1}, {"ROLL": 0})}
+MORE = {"implicit_gemm_mma": ({"ROLL": 1},), "strip_wgmma": ({"U": 1}, {"ROLL": 0}),
+        "wgmma_residues": ({"TEAMS": 1, "BUFFERS": 2, "OWNED": 128},)}
 
 
 @pytest.fixture(scope="module")
