@@ -7,6 +7,7 @@ precision = ["tf32"]
 layer     = ["constant"]
 needs     = ["layer.stride_d == 1 and layer.stride_h == 1 and layer.stride_w == 1",
              "layer.kernel_d == 1 and layer.kernel_h == 1 and layer.padding_d == 0 and layer.padding_h == 0",
+             "layer.dilation_d == 1 and layer.dilation_h == 1",
              "halo <= 64", "other_bytes + 4 * stage_bytes <= 227 * 1024",
              "layer.groups * ceil_div(channels, tile) * tile * slice <= 2 ** 30"]
 min_sm    = 90

@@ -31,7 +31,8 @@ FEWEST = 1  # shape of a precision that a variant does not name first: the sanit
 DTYPE_OF = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 # Code that no default config reaches.
 MORE = {"implicit_gemm_mma": ({"ROLL": 1},), "strip_wgmma": ({"U": 1}, {"ROLL": 0}),
-        "wgmma_strided": ({"TILE": 64, "STAGES": 4},)}
+        "wgmma_strided": ({"TILE": 64, "STAGES": 4},),
+        "wgmma_residues": ({"TEAMS": 1, "BUFFERS": 2, "OWNED": 128},)}
 # Blocks that go on from row to row, so that shared memory is written over and over.
 LONG = {"wgmma_strided": Workload(ConvTranspose(3, 8, 16, 3, stride=2, padding=1), 2, (9, 33, 130))}
 

@@ -38,10 +38,16 @@ DISJOINT = [
     ((2, 50), 96, 40, {"kernel": 3, "stride": 3}),                            # weights that do not fit beside the images
     ((3, 2, 45), 9, 17, {"kernel": (2, 1, 2), "stride": (2, 1, 3), "dilation": (1, 1, 2), "padding": (1, 0, 1)}),
 ]
+RESIDUES = [*STRIPS[:4],
+    ((150,), 9, 70, {"kernel": 3, "stride": 2, "dilation": 2, "padding": 1}),  # two tiles of channels
+    ((131,), 40, 16, {"kernel": 2, "stride": 4, "padding": 1}),                # inputs in two chunks; residues without taps
+    ((3, 77), 8, 7, {"kernel": (1, 3), "stride": (1, 5), "dilation": (1, 2), "padding": (0, 1)}),
+]
 # variant, config, layers, directions, dtypes
 RULES = {"strips": ("implicit_gemm_mma", {"OWNED": 32}, STRIPS, ("forward", "grad_input"), ("float32",)),
          "half strips": ("implicit_gemm_mma", {"OWNED": 32}, STRIPS[::4], ("forward",), ("float16",)),
          "disjoint": ("disjoint_mma", {"WARPS": 1}, DISJOINT, ("forward",), ("float32",)),
+         "residues": ("wgmma_residues", {"CELLS": 32}, RESIDUES, ("forward",), ("float32",)),
          "two images": ("disjoint_mma", {"WARPS": 1, "IMAGES": 2}, DISJOINT[1::2], ("forward",), ("float32",))}
 
 
@@ -77,13 +83,18 @@ def test_every_element_is_right(built: tuple[Library, list], shift: int) -> None
         assert outcome.status == "OK", f"{one.direction} {label(work)} {work.dtype}: {outcome.status} {outcome.text}"
 
 
+RESIDUE_STORE = "common/residue_store.cuh"
 # What stores a result -> the same, storing who it was.
 WHO = {"implicit_gemm_mma": [("common/strip_store.cuh", "if (stored) store_strip(out + place[i], v[turn][i]);",
                               "for (float& one : v[turn][i].value) one = float(tile.item % 100 * 8 + warp_n);\n"
                               "if (stored) store_strip(out + place[i], v[turn][i]);")],
        "disjoint_mma": [("forward/disjoint_mma.cu", "return *reinterpret_cast<const Pack<float, VECTOR>*>(row + w);",
                          "Pack<float, VECTOR> who = {};\nfor (float& one : who.value) one = float(chunk);\nreturn who;"),
-                        ("forward/disjoint_mma.cu", "same.value[e] = bias_of(m)", "same.value[e] = float(chunk)")]}
+                        ("forward/disjoint_mma.cu", "same.value[e] = bias_of(m)", "same.value[e] = float(chunk)")],
+       "wgmma_residues": [(RESIDUE_STORE, "= sum[C][i * 4 + HALF * 2] + added;", "= float(tile);"),
+                          (RESIDUE_STORE, "= sum[C][i * 4 + HALF * 2 + 1] + added;", "= float(tile);"),
+                          (RESIDUE_STORE, "const bool other = ", "const bool other = true || "),
+                          (RESIDUE_STORE, "bias[HALF * 8 + i / (P::PITCH / 4)] : 0.0f", "float(tile) : float(tile)")]}
 
 
 def broken_copy(folder: Path, *changes: tuple[str, str, str]) -> Path:
@@ -112,7 +123,7 @@ def shared_sectors(rule: str, folder: Path, *changes: tuple[str, str, str]) -> l
     return counts
 
 
-@pytest.mark.parametrize("rule", ["strips", "half strips", "disjoint"])
+@pytest.mark.parametrize("rule", ["strips", "half strips", "disjoint", "residues"])
 def test_no_sector_is_stored_by_two(rule: str, tmp_path: Path) -> None:
     counts = shared_sectors(rule, tmp_path)
     for count, (one, work) in zip(counts, candidates(rule), strict=True):
@@ -125,6 +136,7 @@ def test_no_sector_is_stored_by_two(rule: str, tmp_path: Path) -> None:
     ("strips", "common/strip_store.cuh", "alone = first <= 0 ||", "alone = first < 0 ||"),
     ("strips", "common/strip_store.cuh", "max(w - end + 1, 0)", "max(w - end + 2, 0)"),
     ("disjoint", "forward/disjoint_mma.cu", "from = chunk == 0 ? 0 : sector(origin)", "from = sector(origin + 8)"),
+    ("residues", RESIDUE_STORE, "end = last ? a.out_w : up(", "end = last ? a.out_w : -8 + up("),
 ])
 def test_a_broken_rule_is_caught(rule: str, file: str, old: str, new: str, tmp_path: Path) -> None:
     root = broken_copy(tmp_path, (file, old, new))

@@ -93,7 +93,9 @@ class _Check:
                              dtype=next((str(x.dtype).removeprefix("torch.") for x in given if x.is_floating_point()),
                                         "float32"))
             trial.given, trial.parameters = given, reference_facts["parameters_of_constructor"]
-            trial.defaults, trial.convolves = reference_facts["defaults"], reference_facts["convolves"]
+            trial.defaults = reference_facts["defaults"]
+            if not reference_facts["convolves"]:
+                trial.of_float32 = "ieee"
             trial.attribute = (reference_facts.get("structure") or {}).get("attribute", "")
             case = Case("the given size", setting, tuple(tuple(x.shape) for x in given),
                         tuple(str(x.dtype).removeprefix("torch.") for x in given))

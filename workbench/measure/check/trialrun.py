@@ -82,12 +82,7 @@ class TrialRun:
         self.loads_state = True       # else both draw under the same seed
         self.parameters: list[str] = []   # of the reference's constructor
         self.defaults: dict[str, Any] = {}
-        self.convolves = True
-
-    @property
-    def of_float32(self) -> str:
-        """The precision that PyTorch's default allows: of everything, TF32 is for convolutions on a GPU alone."""
-        return "tf32" if self.convolves and self.device != "cpu" else "ieee"
+        self.of_float32 = "ieee" if device == "cpu" else "tf32"  # what PyTorch's default allows: convolutions alone, on a GPU
 
     def how(self, case: Case, *, dtype: str | None = None, seed: int = 42) -> Construction:
         texts = positional(case.setting, self.parameters).texts

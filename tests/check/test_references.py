@@ -1,0 +1,167 @@
+"""References of many kinds: what is right against each passes, and what is wrong does not hide behind its own peculiarities."""
+
+from __future__ import annotations
+
+import pytest
+
+from workbench.core.answers import Answer
+from workbench.core.errors import BadRequest
+
+from .conftest import failed
+
+FORM = """
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Model(nn.Module):
+    def __init__(self, channels=3, kernel=3):
+        super().__init__()
+        LAYERS
+
+    def forward(self, x):
+        return RESULT
+
+
+def get_inputs():
+    return [torch.randn(SHAPE)]
+
+
+def get_init_inputs():
+    return []
+"""
+CONV = "self.conv = nn.ConvTranspose2d(channels, 4, kernel, stride=2)"
+LINEAR = "self.conv = nn.Linear(16, 16)"
+
+
+def reference(layers: str, result: str, shape: str = "2, 3, 5, 6") -> str:
+    return FORM.replace("LAYERS", layers).replace("RESULT", result).replace("SHAPE", shape)
+
+
+def file(layers: str, result: str, before: str = "") -> str:
+    return before + reference(layers, result).split("def get_inputs")[0].replace("class Model(", "class ModelNew(")
+
+
+@pytest.mark.parametrize(("layers", "result"), [
+    (CONV, "functional.max_pool2d(self.conv(x), 2)"), (CONV, "self.conv(x) * 1.005"), (CONV, "torch.relu(self.conv(x))"),
+    (CONV.replace("= nn", "= nn.utils.parametrizations.weight_norm(nn") + ")", "self.conv(x)"), (CONV, "self.conv(x).detach()"),
+    (CONV + ".requires_grad_(False)", "self.conv(x)")],
+    ids=["maximum", "nearly the layer", "rectifier", "normed weight", "no gradients", "frozen"])
+def test_a_copy_passes_and_another_result_does_not(checked, layers: str, result: str) -> None:
+    text = reference(layers, result)
+    right = checked(file(layers, result), reference=text)
+    assert failed(right) == {}, right.questions
+    wrong = failed(checked(file(layers, result.replace("self.conv(x)", "self.conv(x * 1.01)")), reference=text))
+    assert wrong.get("values") == "MISMATCH", wrong
+
+
+def test_a_module_that_is_one_layer_is_known_as_that(checked) -> None:
+    assert "grad_weight" in checked(file(CONV, "self.conv(x)"), reference=reference(CONV, "self.conv(x)")).question(
+        "gradients").seen
+
+
+def test_an_output_of_another_shape_is_called_that(checked) -> None:
+    report = checked(file(CONV, "self.conv(x).sum(1)"), reference=reference(CONV, "torch.relu(self.conv(x))"))
+    assert failed(report)["kind"] == "WRONG_SHAPE"
+
+
+def test_a_reference_that_draws_is_refused(checked) -> None:
+    dropout = f"{LINEAR}; self.drop = nn.Dropout(0.5)"
+    with pytest.raises(BadRequest, match="draws at random"):
+        checked(file(dropout, "self.conv(x) * 0"), reference=reference(dropout, "self.drop(self.conv(x))", "8, 16"))
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_is_no_mistake(checked) -> None:
+    """The bias before a normalisation has none: each way to compute it leaves another noise."""
+    layers = f"{CONV}; self.norm = nn.BatchNorm2d(4)"
+    by_hand = '''self.normed(self.conv(x))
+
+    def normed(self, y):
+        mean = y.mean((0, 2, 3), keepdim=True)
+        scale = torch.rsqrt((y * y).mean((0, 2, 3), keepdim=True) - mean * mean + 1e-5) * self.norm.weight.view(1, -1, 1, 1)
+        return y * scale + (self.norm.bias.view(1, -1, 1, 1) - mean * scale)'''
+    text = reference(layers, "self.norm(self.conv(x))", "4, 3, 16, 16")
+    for seed in range(1, 5):
+        assert set(failed(checked(file(layers, by_hand), reference=text, seed=seed))) <= {"empty_batch"}
+    timed = checked(file(layers, "self.norm(self.conv(x))"), reference=text, time=True, effort="quick")
+    assert timed.times["backward"]["precision"] == "ieee" and timed.times["backward"]["against"], timed.times["backward"]
+    wrong = by_hand.replace("return y", "return 0.999 * y")
+    assert "gradient_values" in failed(checked(file(layers, wrong), reference=text)) or "values" in failed(
+        checked(file(layers, wrong), reference=text))
+
+
+AFTER = """
+import torch
+calls = [0]
+
+
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx, g):
+        calls[0] += g.shape[0] == 8
+        return 2 * g if calls[0] > 2 else g
+
+"""
+
+
+def test_what_is_wrong_when_called_again_is_found_without_timing(checked) -> None:
+    text = reference(LINEAR, "torch.tanh(self.conv(x))", "8, 16")
+    report = checked(file(LINEAR, "torch.tanh(self.conv(Once.apply(x)))", AFTER), reference=text)
+    assert failed(report)["gradient_values"] == "MISMATCH"
+    assert "When it is called again, with other values" in report.question("gradient_values").seen
+
+
+SCALES = """
+import torch
+
+
+class Scales(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * (1 + 6e-4) if g.shape[0] > 1000 else g
+
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_jumps_of_pytorchs_own_are_no_tolerance(checked, seed: int) -> None:
+    """Among a million values PyTorch's own float32 stands on the wrong side of a jump, too."""
+    layers = "self.a = nn.Linear(256, 512); self.b = nn.Linear(512, 64)"
+    text = reference(layers, "self.b(torch.relu(self.a(x)))", "1024, 256")
+    report = checked(file(layers, "self.b(torch.relu(self.a(Scales.apply(x))))", SCALES), reference=text, seed=seed)
+    assert failed(report)["gradient_values"] == "MISMATCH"
+
+
+ONE_WRONG = """
+import torch
+
+
+class OneWrong(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx, g):
+        g = g.clone()
+        g.view(-1)[7] += 0.02
+        return g
+
+"""
+
+
+def test_one_wrong_value_of_many_is_not_called_rounding(checked) -> None:
+    text = reference(LINEAR, "torch.tanh(self.conv(x))", "512, 16")
+    question = checked(file(LINEAR, "torch.tanh(self.conv(OneWrong.apply(x)))", ONE_WRONG), reference=text).question(
+        "gradient_values")
+    assert question.answer is Answer.FAILED and "values of grad_input is wrong" in question.seen, question
+    assert "round" not in question.advice
