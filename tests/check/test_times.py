@@ -288,7 +288,8 @@ def test_help_from_the_host_that_it_runs_in_is_no_victory(text: str, reference: 
     report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
     times = report.times["forward"]
     assert not report.failed and times["verdict"] != "FASTER", report.speed
-    assert not note or any(note in said or "kept the cores busy" in said for said in times["notes"]), times["notes"]
+    on_busy_cores = ("kept the cores busy", "Too small to time well")  # then it was no victory to begin with
+    assert not note or any(one in said for said in times["notes"] for one in (note, *on_busy_cores)), times["notes"]
 
 
 @pytest.mark.parametrize(("ours", "theirs", "against", "verdict"), [
