@@ -66,6 +66,14 @@ def test_an_output_of_another_shape_is_called_that(checked) -> None:
     assert failed(report)["kind"] == "WRONG_SHAPE"
 
 
+def test_a_copy_of_what_rounds_passes(checked) -> None:
+    """Among so many values PyTorch's own float32 rounds one to another whole number than float64."""
+    text = reference(LINEAR, "(self.conv(x) * 100).round()", "65536, 16")
+    for seed in (1, 2):
+        assert failed(checked(file(LINEAR, "(self.conv(x) * 100).round()"), reference=text, seed=seed)) == {}
+    assert failed(checked(file(LINEAR, "(self.conv(x) * 100).floor()"), reference=text))["values"] == "MISMATCH"
+
+
 def test_a_reference_that_draws_is_refused(checked) -> None:
     dropout = f"{LINEAR}; self.drop = nn.Dropout(0.5)"
     with pytest.raises(BadRequest, match="draws at random"):
