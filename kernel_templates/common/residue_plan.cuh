@@ -50,7 +50,7 @@ struct ResiduePlan {
   // Blocks whose shared memory fits beside each other, and warpgroups whose sums and loads under way do.
   static constexpr int FIT = 228 * 1024 / (BYTES + 1024);
   static constexpr int HELD = (CLASSES * CELLS / 2 + 4 * (UNITS + EXTRA) > 80 ? 2 : 4) / TEAMS;
-  static constexpr int CHOSEN = FIT < HELD ? FIT : HELD, BLOCKS = Tune::BLOCKS > 0 ? Tune::BLOCKS : CHOSEN > 1 ? CHOSEN : 1;
+  static constexpr int CHOSEN = FIT < HELD ? FIT : HELD, BLOCKS = CHOSEN > 1 ? CHOSEN : 1;
 
   static constexpr __host__ __device__ int first_tap_of(int which) {
     for (int tap = 0; tap < KW; ++tap)

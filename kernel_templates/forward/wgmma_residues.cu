@@ -17,9 +17,7 @@ arch      = "sm_90a"
 CELLS   = {values = [0, 32, 64, 96, 128], default = 0, help = "input positions whose outputs a warpgroup sums (0: chosen)"}
 TEAMS   = {values = [1, 2, 3], default = 2, help = "warpgroups of a block, which stores so many times as long runs"}
 BUFFERS = {values = [1, 2], default = 1, help = "staged inputs; with two, a block meets once a tile instead of twice"}
-BLOCKS  = {values = [0, 1, 2, 3], default = 0, help = "blocks a multiprocessor holds, at most (0: chosen)"}
 OWNED   = {values = [32, 128], default = 32, help = "aligned bytes of the result that have one writer"}
-KEEP    = {values = [0, 1], default = 1, help = "1: the L2 cache keeps inputs longer than results"}
 
 [derived]
 classes     = "1 if layer.dilation_w % layer.stride_w == 0 else min(layer.kernel_w, layer.stride_w)"
@@ -33,7 +31,6 @@ inputs      = "BUFFERS * staged * 8 * (TEAMS * cells + reach)"
 images      = "32 * (TEAMS * cells * layer.stride_w + OWNED // 4 + 8)"
 smem_bytes  = "4 * (weights + inputs + images + 66)"
 */
-#include "common/kept_load.cuh"
 #include "common/ptx.cuh"
 #include "common/residue_store.cuh"
 #include "common/wgmma.cuh"
@@ -54,7 +51,7 @@ __device__ __forceinline__ void residue_weights(const ResidueArguments& a, float
 
 // One chunk of the inputs of a tile, on its way from memory to shared memory. thread -> data: four channels of a
 // position at a time; lanes are neighbours in memory, and their 16 bytes are neighbours in shared memory.
-template <class P, bool KEEP>
+template <class P>
 struct ResidueInputs {
   float value[P::UNITS + P::EXTRA][4];
 
@@ -86,7 +83,7 @@ struct ResidueInputs {
       const float* at = from + quad * 4 * a.in_plane + position;
 #pragma unroll
       for (int c = 0; c < 4; ++c, at += a.in_plane)
-        to[c] = inside && (P::WHOLE || chunk * P::SLABS * 8 + quad * 4 + c < P::K) ? (KEEP ? kept_load(at) : __ldg(at)) : 0.0f;
+        to[c] = inside && (P::WHOLE || chunk * P::SLABS * 8 + quad * 4 + c < P::K) ? __ldg(at) : 0.0f;
     });
   }
   __device__ __forceinline__ void put(float* buffer, float one) {
@@ -145,7 +142,7 @@ __global__ void __launch_bounds__(ResiduePlan<Layer, Tune>::THREADS, ResiduePlan
   const int group = variety / P::CHANNEL_TILES, channel = variety % P::CHANNEL_TILES * 64;  // of the group
   float* const buffers = residue_memory + P::INPUTS_AT;
   float* const bias = residue_memory + P::BIAS_AT;
-  ResidueInputs<P, Tune::KEEP == 1> inputs;
+  ResidueInputs<P> inputs;
   if (worker < a.items) inputs.load(a, ResidueTile(a, worker), group, Layer::groups, 0);
   residue_weights<P, Layer>(a, residue_memory, group, variety % P::CHANNEL_TILES);
   if (P::HAS_BIAS && threadIdx.x < 64)
@@ -204,7 +201,9 @@ cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, con
                     cudaStream_t stream) {
   using P = ResiduePlan<Layer, Tune>;
   if (sizes.batch == 0) return cudaSuccess;
-  ResidueArguments a = {input, weight, bias, output, sizes.in_w, sizes.out_w, sizes.in_d * sizes.in_h};
+  const long long rows = 1LL * sizes.in_d * sizes.in_h;
+  if (rows > 1LL << 30) return cudaErrorInvalidValue;  // counted in int, as tiles are
+  ResidueArguments a = {input, weight, bias, output, sizes.in_w, sizes.out_w, int(rows)};
   a.in_plane = 1LL * a.rows * a.in_w, a.out_plane = 1LL * a.rows * a.out_w, a.one = 1.0f;
   const int cells = P::W::steps(sizes.out_w);
   a.tiles = cells <= P::SPAN ? 1 : ceil_div(cells - P::OVERLAP, P::STEP);

@@ -152,6 +152,24 @@ def test_the_recipe_takes_the_class_that_pytorch_computes_in(known):
         best_recipe(free, "sm_90", file=known)
 
 
+def test_one_launch_for_both_gradients_is_as_exact_as_each_of_them(known):
+    """The shipped file: PyTorch computes #79's grad_input in fp32, and fused_mma is TF32."""
+    assert BACKWARD in best_known(preset("kb79").workload(), "sm_90", precision="tf32")
+    found = best_known(preset("kb79").workload(), "sm_90")
+    assert found["grad_input"].precision == "tf32x3" and BACKWARD not in found
+    assert BACKWARD in best_known(preset("kb81").workload(), "sm_90")  # there both are TF32
+
+
+def test_what_was_no_faster_than_pytorch_is_left_to_pytorch(known):
+    slow = [replace(e, baseline_ms=e.ms / 2) if e.direction == "forward" else e for e in load(known)]
+    save(slow, known)
+    recipe, entries = best_recipe(WORK, "sm_90", file=known)
+    assert recipe.forward is None and {e.direction for e in entries} == {"grad_input", "grad_weight"}
+    save([replace(e, baseline_ms=e.ms / 2) for e in slow], known)
+    with pytest.raises(BadRequest, match="nothing was faster than PyTorch"):
+        best_recipe(WORK, "sm_90", file=known)
+
+
 def test_a_prediction_says_so_where_it_comes_from(known):
     _, entries = best_recipe(WORK, "sm_80", file=known)
     assert [e.direction for e in entries] == list(DIRECTIONS)

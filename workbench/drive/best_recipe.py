@@ -9,7 +9,7 @@ from ..core import numbers
 from ..core.best_known import BestKnown, best_config
 from ..core.env import gpus
 from ..core.errors import BadRequest
-from ..core.layer import LAUNCHES, Workload
+from ..core.layer import BACKWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
 from ..core.presets import parse_preset
 from .recipe import Recipe, fastest
 
@@ -34,6 +34,9 @@ def best_known(workload: Workload, arch: str, *, precision: str = "", directions
     found = {d: e for d in directions if (e := _of_direction(d, workload, precision, arch, file))}
     if not found:
         raise BadRequest(nothing_known(workload, arch, precision), field="best")
+    both, alone = found.get(BACKWARD), [found[d] for d in (GRAD_INPUT, GRAD_WEIGHT) if d in found]
+    if both and any(e.precision_class != both.precision_class for e in alone):
+        del found[BACKWARD]  # it is less exact than one of the gradients has to be
     return found
 
 
@@ -47,8 +50,13 @@ def nothing_known(workload: Workload, arch: str, precision: str) -> str:
 
 def best_recipe(workload: Workload, arch: str, *, precision: str = "", file: Path | None = None
                 ) -> tuple[Recipe, list[BestKnown]]:
-    """The recipe and the entries it is made of. Both gradients come from one launch where that is known as faster."""
-    entries = best_known(workload, arch, precision=precision, file=file)
+    """The recipe and the entries it is made of. Both gradients come from one launch where that is known as faster; what was
+    no faster than PyTorch where it was measured is left to PyTorch. Raises `BadRequest` where nothing is left."""
+    known = best_known(workload, arch, precision=precision, file=file)
+    entries = {d: e for d, e in known.items() if not e.baseline_ms or e.ms < e.baseline_ms}
+    if not entries:
+        raise BadRequest(f"Of what is known for {workload.layer} on {arch} nothing was faster than PyTorch; choose variants "
+                         "instead: 'python -m workbench variants' lists them.", field="best")
     used = [entries[d] for d in fastest({d: e.ms for d, e in entries.items()})]
     return Recipe(workload, **{e.direction: e.candidate(workload) for e in used}), used
 

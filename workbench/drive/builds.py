@@ -116,7 +116,8 @@ class BuildPool:
 
     def _resources(self, item: Rendered, order: BuildOrder, cancelled: threading.Event, *,
                    flags: Sequence[str] | None = None) -> dict[str, Any]:
-        archs = sorted({*RESOURCE_ARCHS, *([order.arch] if order.arch.startswith("sm_") else [])})
+        only = item.candidate.variant.arch  # compiled for anything else it is an empty kernel
+        archs = [only] if only else sorted({*RESOURCE_ARCHS, *([order.arch] if order.arch.startswith("sm_") else [])})
         flags = list(item.candidate.compile_flags if flags is None else flags)
         try:
             return self._call("resources", {"source": render_batch([item]), "archs": archs, "flags": flags,
