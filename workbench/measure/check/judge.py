@@ -124,7 +124,7 @@ class _Check:
             answer, given = self.reference.process.ask("given", {"seed": self.seed % 2**31})
             setting_of(facts["parameters"], answer["arguments"], answer["keywords"], None)  # raises before they are sent back
             made, _ = self.reference.process.ask("make", {"module": "first", "arguments": answer["arguments"],
-                                                          "keywords": answer["keywords"], "seed": 1})
+                                                          "keywords": answer["keywords"], "seed": 1, "dtype": "float64"})
         except Raised as error:
             raise BadRequest(f"The reference does not run: {error.sentence}. It has to define Model, get_inputs and "
                              "get_init_inputs.") from error
