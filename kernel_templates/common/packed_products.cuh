@@ -2,69 +2,10 @@
 // copies, the warpgroups of a block multiply out of it with wgmma and store their sums.
 #pragma once
 #include "common/packed_layer.cuh"
+#include "common/packed_ring.cuh"
+#include "common/packed_store.cuh"
 #include "common/packed_tiles.cuh"
 #include "common/wgmma.cuh"
-
-// The producing warp: for each tap of D and chunk of channels the patch (two units of channels, every row) and, unless
-// they are resident, the weights. Lane 0 announces the bytes; all lanes ask for copies.
-template <class Plan>
-__device__ __forceinline__ void fill_ring(const PackedGeometry& g, const char* source, const char* weights, unsigned ring,
-                                          unsigned full, unsigned empty) {
-  const int lane = threadIdx.x % 32;
-  RingPlace at;
-  for (long long tile = blockIdx.x; tile < g.tiles; tile += gridDim.x) {
-    const PackedTile t = packed_tile<Plan>(g, tile);
-    const PatchLayout patch = patch_layout<Plan>(g, t);
-    const int copies = 2 * Plan::PARTS * patch.rows;
-    const int bytes = copies * patch.length * 16 + (g.resident ? 0 : Plan::SLICE_BYTES);
-    const long long unit_step = 1LL * g.source_d * g.plane * 16;
-    for (int kd = 0; kd < Plan::KD; ++kd) {
-      if (!reaches<Plan>(g, t, kd)) continue;
-      const char* image = source + ((t.n * Plan::GROUPS + t.group) * Plan::PARTS * Plan::UNITS_OF_SOURCE) * unit_step +
-                          (1LL * (t.d + Plan::LEFT_D + kd * Plan::DD) * g.plane + t.first) * 16;
-      const char* slice = weights + (1LL * (t.group * Plan::CHANNEL_TILES + t.channel_tile) * Plan::KD + kd) *
-                                        Plan::CHUNKS * Plan::SLICE_BYTES;
-#pragma unroll 1
-      for (int chunk = 0; chunk < Plan::CHUNKS; ++chunk, at.next(g.stages)) {
-        const unsigned stage = ring + at.stage * g.stage_bytes, barrier = full + at.stage * 8;
-        mbarrier_wait(empty + at.stage * 8, at.parity ^ 1);
-        if (lane == 0) {
-          mbarrier_arrive_expecting(barrier, bytes);
-          if (!g.resident)
-            bulk_copy(stage + 2 * Plan::PARTS * g.patch * 16, slice + chunk * Plan::SLICE_BYTES, Plan::SLICE_BYTES, barrier);
-        }
-        __syncwarp();
-        for (int i = lane; i < copies; i += 32) {
-          const int unit = i / patch.rows, row = i - unit * patch.rows;  // unit: hi 0, hi 1, lo 0, lo 1
-          bulk_copy(stage + (unit * g.patch + row * patch.length) * 16,
-                    image + ((unit / 2) * Plan::UNITS_OF_SOURCE + 2 * chunk + unit % 2) * unit_step + 16LL * row * g.pitch,
-                    patch.length * 16, barrier);
-        }
-      }
-    }
-  }
-}
-
-// What the packing warps do during a launch: the slice of the batch that the next launch reads.
-template <class Plan>
-struct PackAhead {
-  const typename Plan::Scalar* source;
-  Pack<typename Plan::Scalar, Plan::PER_UNIT>* packed;
-  unsigned images;  // 0: nothing left to pack
-};
-
-// warp -> data: 32 * POSITIONS positions of an image at a time, all packing warps of the grid in turn.
-template <class Plan>
-__device__ __forceinline__ void pack_ahead(const PackedGeometry& g, const PackAhead<Plan>& ahead, int warp) {
-  constexpr int POSITIONS = 32 / Plan::PER_UNIT / Plan::PARTS;  // as registers allow
-  const unsigned per_image = unsigned(ceil_div(g.plane, 32 * POSITIONS)), items = per_image * ahead.images;
-#pragma unroll 1
-  for (unsigned item = blockIdx.x * Plan::PACKING_WARPS + warp; item < items; item += gridDim.x * Plan::PACKING_WARPS) {
-    const unsigned image = item / per_image;
-    pack_positions<Plan, POSITIONS>(g, ahead.source, ahead.packed, image,
-                                    int(item - image * per_image) * (32 * POSITIONS) + int(threadIdx.x % 32), 32);
-  }
-}
 
 // How many of a warpgroup's runs hold anything of the result.
 template <class Plan>
@@ -73,9 +14,6 @@ __device__ __forceinline__ int runs_in_use(const PackedGeometry& g, const Packed
   const int in_run = g.flat ? Plan::RUN : t.tail ? Plan::RUN / 8 : 1;
   return left / in_run + (left % in_run != 0) - first_run;
 }
-
-template <class Plan>
-using PackedSums = float[Plan::RUNS][Plan::PRODUCTS][Plan::COLUMNS / 2];
 
 // What the tensor cores have summed goes into `total`, rounded instead of cut off; their next product starts anew.
 template <class Plan, int runs>
@@ -127,70 +65,6 @@ __device__ __forceinline__ void multiply_stage(PackedSums<Plan>& sum, PackedSums
     }
     x += Plan::DH * patch.pitch;
     w += Plan::KW * Plan::PARTS * 2 * Plan::CHANNEL_TILE;
-  }
-}
-
-// Eight channels of 32 neighbouring positions at a time go through the warp's own piece of shared memory, so that a
-// warp stores whole rows of sectors. Only lanes of one warp meet.
-template <class Plan>
-__device__ __forceinline__ void store_sums(const PackedGeometry& g, const PackedTile& t, int first_run,
-                                           const PackedSums<Plan>& sum,
-                                           float* staging, const typename Plan::Scalar* __restrict__ bias,
-                                           typename Plan::Scalar* __restrict__ result) {
-  using Scalar = typename Plan::Scalar;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = lane / 4, pair = lane % 4 * 2;
-  const long long step = 1LL * g.result_d * g.result_h * g.result_w;
-  constexpr int PITCH = Plan::CHANNELS_ARE_ROWS ? 40 : 36;  // no two lanes of an access meet in a bank
-  const int tile_channel = t.channel_tile * Plan::CHANNEL_TILE;
-  Scalar* plane = result + (t.n * Plan::GROUPS + t.group) * Plan::CHANNELS * step + 1LL * t.d * g.result_h * g.result_w;
-
-  const auto store_rows = [&](int channel, int index) {
-    __syncwarp();
-    Scalar* to = plane + channel * step + index;
-#pragma unroll
-    for (int i = 0; i < 8; ++i, to += step) {
-      float value = staging[i * PITCH + lane];
-      if (index < 0 || channel + i >= Plan::CHANNELS) continue;
-      if constexpr (Plan::HAS_BIAS) value += widen(bias[t.group * Plan::CHANNELS + channel + i]);
-      *to = narrow<Scalar>(value);
-    }
-    __syncwarp();
-  };
-#pragma unroll
-  for (int run = 0; run < Plan::RUNS; ++run) {
-    if constexpr (Plan::CHANNELS_ARE_ROWS) {
-#pragma unroll
-      for (int part = 0; part < Plan::RUN / 32; ++part) {
-        const int index = result_index<Plan>(g, t, first_run + run, part * 32 + lane);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            *reinterpret_cast<float2*>(staging + row * PITCH + i * 8 + pair) =
-                make_float2(sum[run][0][(part * 4 + i) * 4 + half * 2], sum[run][0][(part * 4 + i) * 4 + half * 2 + 1]);
-          store_rows(tile_channel + warp * 16 + half * 8, index);
-        }
-      }
-    } else {
-      // Of the 8-row groups of product i a warp holds two; they are PRODUCTS groups of positions apart.
-#pragma unroll
-      for (int part = 0; part < Plan::PRODUCTS / 2; ++part) {
-        const int index = result_index<Plan>(g, t, first_run + run, warp * 16 * Plan::PRODUCTS + part * 32 + lane);
-#pragma unroll
-        for (int eight = 0; eight < Plan::COLUMNS / 8; ++eight) {
-#pragma unroll
-          for (int i = 0; i < Plan::PRODUCTS; ++i)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-              const int position = (half * Plan::PRODUCTS + i) * 8;
-              if (position / 32 != part) continue;
-              staging[pair * PITCH + position % 32 + row] = sum[run][i][eight * 4 + half * 2];
-              staging[(pair + 1) * PITCH + position % 32 + row] = sum[run][i][eight * 4 + half * 2 + 1];
-            }
-          store_rows(tile_channel + eight * 8, index);
-        }
-      }
-    }
   }
 }
 

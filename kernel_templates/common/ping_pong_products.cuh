@@ -274,6 +274,8 @@ long long ping_pong_workspace() {
 template <class Plan>
 cudaError_t ping_pong_launch(const Sizes& sizes, const float* source, const float* weight, const float* bias,
                              float* result, void* workspace, cudaStream_t stream) {
+  if (sizes.batch == 0) return cudaSuccess;
+  if (1LL * sizes.out_d * sizes.out_h > 1 << 30) return cudaErrorInvalidValue;  // counted in int, as tiles are
   PingPongGeometry g = ping_pong_geometry<Plan>(sizes);
   constexpr int VARIETIES = Plan::GROUPS * Plan::CHANNEL_TILES, WEIGHTS = VARIETIES * (Plan::WEIGHT_BYTES / 4);
   pack_weights<Plan><<<ceil_div(WEIGHTS, 256), 256, 0, stream>>>(weight, static_cast<float*>(workspace));

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -11,14 +12,17 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from tests.require import require
 from tests.ticked import ticked
 from workbench.core.best_known import PREDICTED, BestKnown, best_config, load, save
+from workbench.core.candidate import Candidate
 from workbench.core.errors import BadRequest
 from workbench.core.layer import BACKWARD, ConvTranspose, Workload
 from workbench.core.presets import preset
 from workbench.core.trial import Status
-from workbench.core.variants import TEMPLATES
+from workbench.core.variants import TEMPLATES, find
 from workbench.drive.bench.best import derive, write_best
+from workbench.drive.bench.spills import Nvcc
 from workbench.drive.best_recipe import best_known, best_recipe, origin
 from workbench.drive.session import Session
 from workbench.faces import cli
@@ -45,16 +49,23 @@ def bench_of_kb74(root: Path) -> Session:
     return recorded(root, trials, layers=("kb74",))
 
 
+@pytest.fixture(scope="module")
+def nvcc() -> Iterator[Nvcc]:
+    with Nvcc() as asked:
+        require(asked.problem is None, str(asked.problem))
+        yield asked
+
+
 @pytest.fixture
-def known(tmp_path: Path) -> Path:
+def known(tmp_path: Path, nvcc: Nvcc) -> Path:
     """A data file made from the bench above."""
     file = tmp_path / "best.json"
     write_best([bench_of_kb74(tmp_path)], file)
     return file
 
 
-def test_the_best_config_of_each_variant_worth_knowing(tmp_path):
-    found = [e for e in derive([bench_of_kb74(tmp_path)]) if e.arch == "sm_90" and e.direction == "forward"]
+def test_the_best_config_of_each_variant_worth_knowing(tmp_path, nvcc):
+    found = [e for e in derive([bench_of_kb74(tmp_path)], nvcc) if e.arch == "sm_90" and e.direction == "forward"]
     assert {(e.precision_class, e.variant, e.ms) for e in found} == {
         (c, v, ms) for c in ("tf32", "ieee") for v, ms in (("shared_weight_tiling", 0.8), ("warp_per_output", 1.1))}
     best = next(e for e in found if e.precision_class == "tf32" and e.ms == 0.8)
@@ -65,13 +76,13 @@ def test_the_best_config_of_each_variant_worth_knowing(tmp_path):
     assert (exact.baseline, exact.baseline_ms) == ("eager, TF32 off", 4.0)
 
 
-def test_sm_80_gets_the_best_that_is_legal_there_and_says_that_it_is_predicted(tmp_path, monkeypatch):
+def test_sm_80_gets_the_best_that_is_legal_there_and_says_that_it_is_predicted(tmp_path, monkeypatch, nvcc):
     root = tmp_path / "templates"
     shutil.copytree(TEMPLATES, root)
     file = root / "forward" / "shared_weight_tiling.cu"
     file.write_text(file.read_text().replace("precision = ", "min_sm    = 90\nprecision = ", 1))
     monkeypatch.setenv("KERNEL_WORKBENCH_TEMPLATES", str(root))
-    found = {e.direction: e for e in derive([bench_of_kb74(tmp_path)])
+    found = {e.direction: e for e in derive([bench_of_kb74(tmp_path)], nvcc)
              if e.arch == "sm_80" and e.precision_class == "ieee"}
     assert found["forward"].variant == "warp_per_output"            # the faster one needs sm_90 here
     assert found["grad_input"].variant == "shared_weight_tiling"
@@ -79,15 +90,28 @@ def test_sm_80_gets_the_best_that_is_legal_there_and_says_that_it_is_predicted(t
     assert PREDICTED in origin(found["forward"])
 
 
-def test_a_config_that_spills_on_sm_80_is_not_predicted_for_it(tmp_path):
+def test_a_config_that_spills_on_sm_80_is_not_predicted_for_it(tmp_path, nvcc):
     def bench(stored: int) -> list[BestKnown]:
         resources = {"sm_80": {"k": {"registers": 255, "spill_store_bytes": stored}}}
         session = recorded(tmp_path / str(stored), [
             trial("kb74", "forward", "shared_weight_tiling", 0.8, "ieee", config={"BLOCK": 128}, resources=resources),
             trial("kb74", "forward", "naive_gather", 9.0, "ieee")])
-        return [e for e in derive([session]) if e.arch == "sm_80" and e.precision_class == "ieee"]
+        return [e for e in derive([session], nvcc) if e.arch == "sm_80" and e.precision_class == "ieee"]
     assert [e.variant for e in bench(64)] == ["naive_gather"]
     assert [e.variant for e in bench(0)] == ["shared_weight_tiling"]
+
+
+def test_nvcc_is_asked_where_the_trial_does_not_know(tmp_path, nvcc):
+    """Three blocks a multiprocessor leave 168 registers, too few for this layer on both architectures."""
+    crowded = find("implicit_gemm_mma", "forward").config({"BLOCKS": 3})
+    spilled = {"sm_90": {"k": {"registers": 168, "spill_store_bytes": 172}}}
+    session = recorded(tmp_path, [
+        trial("kb78", "forward", "implicit_gemm_mma", 0.9, "tf32", config=crowded, resources=spilled),
+        trial("kb78", "forward", "naive_gather", 9.0, "ieee")])
+    found = {(e.arch, e.precision_class): e.variant for e in derive([session], nvcc)}
+    assert found == dict.fromkeys([(a, c) for a in ("sm_80", "sm_90") for c in ("tf32", "ieee")], "naive_gather")
+    candidate = Candidate(find("implicit_gemm_mma", "forward"), preset("kb78").workload().layer, "float32", crowded, "tf32")
+    assert nvcc.spills(candidate, "sm_80") > 0
 
 
 def test_what_is_asked_for_decides(known):

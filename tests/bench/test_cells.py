@@ -160,9 +160,9 @@ def test_check_without_any_recorded_bench(tmp_path, monkeypatch, capsys):
     readme = tmp_path / "README.md"
     readme.write_text("# Title\n")
     table = ["bench", "--table", "--readme", str(readme), "--check"]
-    assert cli.main(table) == 0 and "No recorded session holds a bench yet" in capsys.readouterr().out
+    assert cli.main(table) == 0 and f"No recorded session in {tmp_path / 'none'} holds a bench" in capsys.readouterr().out
     readme.write_text(f"{markdown.BEGIN}\nold numbers\n{markdown.END}\n")
-    assert cli.main(table) == 1 and "no recorded session holds a bench" in capsys.readouterr().err
+    assert cli.main(table) == 1 and f"no recorded session in {tmp_path / 'none'} holds a bench" in capsys.readouterr().err
 
 
 def test_the_tables_of_this_repository_say_what_its_recorded_sessions_say(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,12 +116,18 @@ class BuildPool:
 
     def _resources(self, item: Rendered, order: BuildOrder, cancelled: threading.Event, *,
                    flags: Sequence[str] | None = None) -> dict[str, Any]:
-        only = item.candidate.variant.arch  # compiled for anything else it is an empty kernel
-        archs = [only] if only else sorted({*RESOURCE_ARCHS, *([order.arch] if order.arch.startswith("sm_") else [])})
-        flags = list(item.candidate.compile_flags if flags is None else flags)
+        archs = {*RESOURCE_ARCHS, *([order.arch] if order.arch.startswith("sm_") else [])}
+        return self.resources_of(item, archs, timeout_s=order.timeout_s, cancelled=cancelled, flags=flags)
+
+    def resources_of(self, item: Rendered, archs: Iterable[str], *, timeout_s: float, cancelled: threading.Event | None = None,
+                     flags: Sequence[str] | None = None) -> dict[str, Any]:
+        """What nvcc says of a candidate: {"status", "headline", "resources": {arch: {kernel: numbers}}}; empty when it gave no
+        answer. A variant that asks for a target is compiled for that one alone, and for anything else an empty kernel."""
+        only = item.candidate.variant.arch
+        request = {"source": render_batch([item]), "archs": [only] if only else sorted(archs), "cache": str(cache_dir()),
+                   "flags": list(item.candidate.compile_flags if flags is None else flags)}
         try:
-            return self._call("resources", {"source": render_batch([item]), "archs": archs, "flags": flags,
-                                            "cache": str(cache_dir())}, limit_s=order.timeout_s, stop=cancelled)
+            return self._call("resources", request, limit_s=timeout_s, stop=cancelled)
         except (WorkerDied, WorkerFailed, WorkerTimeout, WorkerCancelled):
             return {}
 

@@ -1,9 +1,10 @@
 """Recorded sessions in, the entries of core/best_known.json out: for every cell the variants worth knowing, with the
-best config of each; and the same for sm_80 from what is legal there."""
+best config of each; and for sm_80 the best that is legal there. Nothing that spills registers gets in: nvcc is asked."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ...core.trial import Trial
 from .. import report
 from ..recorded import candidate_of
 from ..session import Session
+from .spills import Nvcc, recorded_spills
 
 PREDICTED_ARCHS = ("sm_80",)
 _WORTH_KNOWING = 1.5     # times the best: slower variants are left out, unless they are the best of their precision
@@ -23,9 +25,12 @@ _WORTH_KNOWING = 1.5     # times the best: slower variants are left out, unless 
 def write_best(sessions: Sequence[Session], file: Path) -> list[BestKnown]:
     """Derive and write; entries of cells that the sessions say nothing about stay in the file. Returns the new ones.
 
-    Raises `BadRequest` when no session has a GPU time.
+    Raises `BadRequest` when no session has a GPU time, or when there is no nvcc to compile for the GPUs nobody measured.
     """
-    found = derive(sessions)
+    with Nvcc() as nvcc:
+        if nvcc.problem:
+            raise BadRequest(f"A config for {', '.join(PREDICTED_ARCHS)} needs nvcc. {nvcc.problem}")
+        found = derive(sessions, nvcc)
     if not found:
         names = ", ".join(s.name for s in sessions) or "no session"
         raise BadRequest(f"There is no GPU time of a right candidate in {names}, so nothing is known to be best; run "
@@ -39,8 +44,9 @@ def write_best(sessions: Sequence[Session], file: Path) -> list[BestKnown]:
     return new
 
 
-def derive(sessions: Iterable[Session]) -> list[BestKnown]:
-    """Entries from every right candidate that was timed on a GPU, on the largest tensors its layer was run with."""
+def derive(sessions: Iterable[Session], nvcc: Nvcc) -> list[BestKnown]:
+    """Entries from every right candidate that was timed on a GPU, on the largest tensors its layer was run with, and that
+    does not spill there."""
     cells: dict[tuple[str, str, str, str], list[tuple[Trial, Session]]] = {}
     baselines: list[tuple[Trial, Session]] = []
     for session in sessions:
@@ -58,10 +64,11 @@ def derive(sessions: Iterable[Session]) -> list[BestKnown]:
         largest = max(_elements(t) for t, _ in trials)
         cells[key] = [(t, s) for t, s in trials if _elements(t) == largest]
         for precision_class, admitted in CLASSES.items():
-            entries += _of_cell([(t, s) for t, s in cells[key] if t.precision in admitted], baselines, precision_class)
+            fit = [(t, s) for t, s in cells[key] if t.precision in admitted and not _spilled(t, key[0])]
+            entries += _of_cell(fit, baselines, precision_class)
     there = {e.key for e in entries}
     for arch in PREDICTED_ARCHS:
-        entries += [e for e in _predicted(cells, baselines, arch) if e.key not in there]
+        entries += [e for e in _predicted(cells, baselines, arch, nvcc) if e.key not in there]
     return entries
 
 
@@ -81,22 +88,26 @@ def _of_cell(trials: list[tuple[Trial, Session]], baselines: list[tuple[Trial, S
 
 
 def _predicted(cells: dict[tuple[str, str, str, str], list[tuple[Trial, Session]]],
-               baselines: list[tuple[Trial, Session]], arch: str) -> list[BestKnown]:
-    """For a GPU that nobody measured: of the nearest newer one's trials those that can run there, without spills
-    where the compiler was asked."""
+               baselines: list[tuple[Trial, Session]], arch: str, nvcc: Nvcc) -> list[BestKnown]:
+    """For a GPU that nobody measured: of each cell of the nearest newer one the fastest trial that can run there and
+    that nvcc compiles for it without spills."""
+    def fastest(trials: list[tuple[Trial, Session]]) -> list[tuple[Trial, Session]]:
+        ranked = sorted(trials, key=lambda pair: _ms(pair[0]))
+        return next(([pair] for pair in ranked if runs_there(pair[0], arch, nvcc)), [])
+
+    measured = sorted((key for key in cells if sm_of(key[0]) > sm_of(arch)), key=lambda key: sm_of(key[0]))
+    lists = [(precision_class, [(t, s) for t, s in cells[key] if t.precision in admitted])
+             for key in measured for precision_class, admitted in CLASSES.items()]
+    with ThreadPoolExecutor(nvcc.size) as pool:
+        chosen = list(pool.map(lambda one: fastest(one[1]), lists))
     found: dict[tuple[str, ...], BestKnown] = {}
-    for (measured, *_), trials in sorted(cells.items(), key=lambda item: sm_of(item[0][0])):
-        if sm_of(measured) <= sm_of(arch):
-            continue
-        legal = [(t, s) for t, s in trials if is_legal(t, arch)]
-        for precision_class, admitted in CLASSES.items():
-            for entry in _of_cell([(t, s) for t, s in legal if t.precision in admitted], baselines, precision_class,
-                                  arch=arch)[:1]:
-                found.setdefault(entry.key, replace(entry, note=PREDICTED))
+    for (precision_class, _), best in zip(lists, chosen, strict=True):
+        for entry in _of_cell(best, baselines, precision_class, arch=arch):
+            found.setdefault(entry.key, replace(entry, note=PREDICTED))
     return list(found.values())
 
 
-def is_legal(trial: Trial, arch: str) -> bool:
+def runs_there(trial: Trial, arch: str, nvcc: Nvcc) -> bool:
     """Whether the trial's candidate can run there: the header's conditions, shared memory, target, and no spills."""
     try:
         candidate = candidate_of(trial)
@@ -106,8 +117,16 @@ def is_legal(trial: Trial, arch: str) -> bool:
         return False
     if why_not(candidate, sm=sm_of(arch)) is not None:
         return False
-    kernels = trial.resources.get(arch, {})
-    return not any(k.get("spill_store_bytes") for k in kernels.values() if isinstance(k, dict))
+    known = recorded_spills(trial, candidate, arch)
+    return (nvcc.spills(candidate, arch) if known is None else known) == 0
+
+
+def _spilled(trial: Trial, arch: str) -> bool:
+    """Whether it is known to have spilled where it was measured."""
+    try:
+        return bool(recorded_spills(trial, candidate_of(trial), arch))
+    except (BadRequest, RenderError):
+        return False
 
 
 def _entry(trial: Trial, session: Session, baselines: list[tuple[Trial, Session]], precision_class: str,

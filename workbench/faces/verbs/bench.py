@@ -132,9 +132,9 @@ def _table(args: argparse.Namespace) -> int:
     if not cells:
         stale = [file for file, _ in files if markdown.has_marks(file.read_text(encoding="utf-8"))]
         for file in stale:
-            print(f"{file} has a table, but no recorded session holds a bench.", file=sys.stderr)
+            print(f"{file} has a table, but no recorded session in {sessions_root()} holds a bench.", file=sys.stderr)
         if not stale:
-            print("No recorded session holds a bench yet, so there is no table to write.")
+            print(f"No recorded session in {sessions_root()} holds a bench, so there is no table to write.")
         return 1 if stale else 0
     if not files:
         print(table(cells))
