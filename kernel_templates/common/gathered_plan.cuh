@@ -1,0 +1,79 @@
+// What gathered_mma knows at compile time: tiles, steps of the reduction, shared memory. "Result" and "source" are
+// output and input in forward, grad_input and grad_output in grad_input; M and K are their channels in a group.
+#pragma once
+#include "common/gathered_axis.cuh"
+
+template <bool IS_FORWARD, class Layer, class Tune>
+struct GatheredPlan {
+  static constexpr bool FORWARD = IS_FORWARD, BIAS = FORWARD && Layer::has_bias;
+  static constexpr bool THREE = Tune::precision == Precision::tf32x3;
+  static constexpr int PLANES = THREE ? 2 : 1;  // of weights: high and low parts
+  static constexpr int GROUPS = Layer::groups;
+  static constexpr int M = (FORWARD ? Layer::out_channels : Layer::in_channels) / GROUPS;
+  static constexpr int K = (FORWARD ? Layer::in_channels : Layer::out_channels) / GROUPS;
+  using D = GatheredAxis<FORWARD, Layer::kernel_d, Layer::stride_d, Layer::padding_d, Layer::dilation_d>;
+  using H = GatheredAxis<FORWARD, Layer::kernel_h, Layer::stride_h, Layer::padding_h, Layer::dilation_h>;
+  using W = GatheredAxis<FORWARD, Layer::kernel_w, Layer::stride_w, Layer::padding_w, Layer::dilation_w>;
+  static constexpr int KERNEL_H = Layer::kernel_h, KERNEL_W = Layer::kernel_w;
+  static constexpr long long KERNEL = 1LL * Layer::kernel_d * KERNEL_H * KERNEL_W;
+
+  // Tensor cores cut off what they add: longer sums leave them in between, and are added up where additions round.
+  static constexpr int SERIES = THREE ? 128 : 4096;
+  static constexpr bool LONG = 1LL * D::TAPS_BOUND * H::TAPS_BOUND * W::TAPS_BOUND * K > SERIES;
+
+  static constexpr int LARGE = LONG || THREE || M <= 64 || ceil_div(M, 128) * 2 > ceil_div(M, 64) ? 64 : 128;
+  static constexpr int TILE_M = Tune::TILE_M > 0 ? Tune::TILE_M : M <= 16 ? 16 : M <= 32 ? 32 : LARGE;
+  static constexpr int TILE_N = Tune::TILE_N > 0 ? Tune::TILE_N : TILE_M <= (LONG && THREE ? 16 : 32) ? 256 : 128;
+  static constexpr int M_TILES = ceil_div(M, TILE_M);
+  static constexpr int WARPS = Tune::WARPS, THREADS = 32 * WARPS;
+  static constexpr int WARPS_M = TILE_M > 64 ? 2 : 1, WARPS_N = WARPS / WARPS_M;
+  static constexpr int MA = TILE_M / 16 / WARPS_M, NB = TILE_N / 8 / WARPS_N;  // fragments of a warp
+  static_assert(MA * NB * 4 * (LONG ? 2 : 1) <= 128, "a thread's sums must fit in registers");
+
+  // A step of the reduction is CHUNK pairs of tap and channel. With few channels it runs on into the next tap; with
+  // many it is part of one tap, whose last part is filled up with zeros.
+  static constexpr bool SLIM = TILE_M * PLANES + TILE_N <= 200;
+  static constexpr int MOST = Tune::CHUNK > 0 ? Tune::CHUNK : SLIM ? 32 : 16;
+  static constexpr bool MIXED = K <= MOST / 2;
+  static constexpr long long MOST_TAPS = 1LL * D::MOST_TAPS * H::MOST_TAPS * W::MOST_TAPS;  // of a class
+  static constexpr int PARTS = MIXED ? 1 : ceil_div(K, MOST);
+  static constexpr int CHUNK = !MIXED ? ceil_div(ceil_div(K, PARTS), 8) * 8
+                               : MOST_TAPS * K < MOST ? int(ceil_div(MOST_TAPS * K, 8LL)) * 8 : MOST;
+  static constexpr int CHANNELS = MIXED ? K : PARTS * CHUNK;  // of a tap, with those that fill it up
+  static constexpr long long MOST_STEPS = ceil_div(MOST_TAPS * CHANNELS, CHUNK);
+  static_assert(MOST_STEPS < 1LL << 31, "steps are counted in 32 bits");
+  static constexpr int STEPS_KEPT = SERIES / CHUNK;
+
+  // A thread gathers the same COLUMNS positions throughout, of every ROW_STEP-th row of a step.
+  static constexpr int COLUMNS = TILE_N > THREADS ? TILE_N / THREADS : 1;
+  static constexpr int ROW_STEP = TILE_N < THREADS ? THREADS / TILE_N : 1, ROWS = CHUNK / ROW_STEP;
+  static_assert(TILE_N * ROW_STEP == THREADS * COLUMNS && CHUNK % ROW_STEP == 0, "threads must share a step evenly");
+
+  // Shared memory, in floats. 8 more than a multiple of 32: the rows that a fragment takes lie in different banks.
+  static constexpr int PITCH = TILE_N + 8, SOURCE_FLOATS = CHUNK * PITCH;
+  static constexpr int WEIGHT_FLOATS = CHUNK * TILE_M * PLANES, STAGE_FLOATS = SOURCE_FLOATS + WEIGHT_FLOATS;
+  static constexpr int STAGES = Tune::STAGES > 0 ? Tune::STAGES : SLIM ? 3 : 4;
+  static constexpr int TABLE_FLOATS = MIXED ? 2 * CHUNK * 8 : 0;  // rows of two steps, 32 bytes each
+  static constexpr int LOOP_FLOATS = STAGES * STAGE_FLOATS + TABLE_FLOATS, IMAGE_FLOATS = TILE_M * PITCH;
+  static constexpr int SHARED_BYTES = 4 * (LOOP_FLOATS > IMAGE_FLOATS ? LOOP_FLOATS : IMAGE_FLOATS);
+
+  // Packed weights: [group][channel tile][class, by its first taps][step][8 pairs][16 channels][plane][lane][4].
+  static constexpr int FIRSTS = D::FIRSTS * H::FIRSTS * W::FIRSTS;
+  static constexpr long long CLASS_FLOATS = MOST_STEPS * WEIGHT_FLOATS;
+  static constexpr long long PACKED_FLOATS = CLASS_FLOATS * FIRSTS * M_TILES * GROUPS;
+
+  static constexpr int HELD = MA * NB * 4 * (LONG ? 2 : 1) + 64;  // registers, about
+  static constexpr int BLOCKS = 65536 / THREADS >= 2 * HELD ? 2 : 1;
+};
+
+// The run-time half of a launch. Classes and positions: along each axis, as GatheredAxis counts them.
+struct GatheredArguments {
+  const float* source;
+  const float* packed;
+  const float* bias;
+  float* result;
+  int source_d, source_h, source_w, result_d, result_h, result_w;
+  int classes_d, classes_h, classes_w, positions_d, positions_h, positions_w;
+  long long positions, tiles, blocks;  // positions of a class, all batch elements counted; tiles of them
+  long long source_volume, result_volume;
+};

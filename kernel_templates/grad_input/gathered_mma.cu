@@ -1,0 +1,48 @@
+/* variant
+name      = "gathered_mma"
+computes  = ["grad_input"]
+after     = "implicit_gemm_mma"
+idea      = "No strip, no halo: each step gathers the gradients that a tile meets at a tap, so that every layer fits."
+precision = ["tf32", "tf32x3"]
+layer     = ["constant"]
+needs     = ["tile_m * tile_n * sets <= 4096 * WARPS"]
+
+[tune]
+TILE_M = {values = [0, 16, 32, 64, 128], default = 0, help = "channels of a block (0: chosen)"}
+TILE_N = {values = [0, 64, 128, 256], default = 0, help = "positions of a block (0: chosen)"}
+CHUNK  = {values = [0, 8, 16, 32], default = 0, help = "pairs of tap and channel in a step, at most (0: chosen)"}
+STAGES = {values = [0, 2, 3, 4, 6], default = 0, help = "steps whose copies are under way or in use (0: chosen)"}
+WARPS  = {values = [4, 8], default = 8, help = "warps of a block"}
+
+[derived]
+m           = "layer.in_channels // layer.groups"
+k           = "layer.out_channels // layer.groups"
+three       = "precision == 'tf32x3'"
+planes      = "2 if three else 1"
+many_terms  = "layer.kernel_d * layer.kernel_h * layer.kernel_w * k > (128 if three else 4096)"
+sets        = "2 if many_terms else 1"
+large       = "64 if many_terms or three or m <= 64 or ceil_div(m, 128) * 2 > ceil_div(m, 64) else 128"
+tile_m      = "TILE_M if TILE_M > 0 else 16 if m <= 16 else 32 if m <= 32 else large"
+tile_n      = "TILE_N if TILE_N > 0 else 256 if tile_m <= (16 if three and many_terms else 32) else 128"
+slim        = "tile_m * planes + tile_n <= 200"
+chunk       = "CHUNK if CHUNK > 0 else 32 if slim else 16"
+stages      = "STAGES if STAGES > 0 else 3 if slim else 4"
+table       = "16 * chunk if k <= chunk // 2 else 0"
+smem_bytes  = "4 * max(stages * chunk * (tile_m * planes + tile_n + 8) + table, tile_m * (tile_n + 8))"
+*/
+#include "common/gathered_block.cuh"
+
+// The kernel is in gathered_block.cuh. All inputs share all taps: neighbouring ones meet every stride-th element of
+// grad_output, which are gathered one by one.
+template <class Layer, class Tune>
+long long grad_input_workspace(Layer, Sizes) {
+  return 4 * GatheredPlan<false, Layer, Tune>::PACKED_FLOATS;
+}
+
+template <class Layer, class Tune>
+cudaError_t grad_input(Layer, Sizes sizes, const typename Layer::scalar* grad_output,
+                       const typename Layer::scalar* weight, typename Layer::scalar* grad_input_out, void* workspace,
+                       cudaStream_t stream) {
+  return launch_gathered<GatheredPlan<false, Layer, Tune>>(sizes, grad_output, weight, nullptr, grad_input_out,
+                                                           workspace, stream);
+}
