@@ -12,7 +12,7 @@ from workbench.core.template import render
 from workbench.drive.recorded import candidate_of, source_of
 from workbench.drive.session import Session
 
-SESSION = Session(Path(__file__).resolve().parents[2] / "sessions" / "recorded-h200-bench")
+SESSION = Session(Path(__file__).resolve().parents[2] / "sessions" / "recorded-h200-kernelbench")
 
 
 def test_a_source_that_did_not_ship_is_made_again_only_where_it_is_the_same() -> None:
