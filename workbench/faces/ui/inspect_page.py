@@ -19,6 +19,7 @@ from ...drive.recorded import occupancy_of, source_of
 from ...drive.session import Session
 from . import state, theme
 
+_FASTEST = 8  # configs of a cell in the list beside the source
 _VIEWS = ("Source", "Template", "Build log")
 
 
@@ -107,13 +108,16 @@ def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
 
 def _about(trial: Trial, everything: list[Trial]) -> None:
     same = sorted((t for t in everything if t.kind == "candidate" and t.direction == trial.direction and t.ok
-                   and t.kernel_ms and report.same_place(t, trial)), key=lambda t: -t.kernel_ms.median_ms)
+                   and t.kernel_ms and report.same_place(t, trial)), key=lambda t: t.kernel_ms.median_ms)
     parts = []
     if same:
+        shown = [t for i, t in enumerate(same) if i < _FASTEST or t.trial_id == trial.trial_id]
         rows = [(f"<b>{escape(t.name)}</b>" if t.trial_id == trial.trial_id else escape(t.name),
+                 f"<span class=mute>{escape(t.precision)}</span>",
                  f"<span class=mute>{numbers.time(t.kernel_ms.median_ms)}"
-                 f"{' *' if report.is_emulated(t) else ''}</span>") for t in same[:8]]
-        parts.append(theme.heading(f"Right in {trial.direction}") + theme.table(("", ""), rows, right=(1,)))
+                 f"{' *' if report.is_emulated(t) else ''}</span>") for t in shown]
+        most = f", {len(shown)} of {len(same)}" if len(shown) < len(same) else ""
+        parts.append(theme.heading(f"Right in {trial.direction}{most}") + theme.table(("", "", ""), rows, right=(2,)))
         if any(report.is_emulated(t) for t in same):
             parts.append('<span class="foot">* emulated</span>')
     config = [*(f"{k} = {v}" for k, v in trial.config.items()), f"precision = {trial.precision}"]
