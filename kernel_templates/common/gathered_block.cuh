@@ -1,9 +1,10 @@
 // The kernel of gathered_mma, forward and grad_input, and its launch.
 #pragma once
 #include "common/computed_anew.cuh"
+#include "common/gathered_launch.cuh"
 #include "common/gathered_multiply.cuh"
-#include "common/gathered_pack.cuh"
 #include "common/gathered_steps.cuh"
+#include "common/gathered_store.cuh"
 
 // Against implicit_gemm_mma: no strip of the source is staged that must reach as far as the taps do. Each step of the
 // reduction gathers by itself what a tile of positions meets at a tap (or at some taps of few channels each), so that
@@ -24,16 +25,11 @@ __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) gathered_mma(GatheredAr
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_m = warp % P::WARPS_M, warp_n = warp / P::WARPS_M;
   const GatheredTile<P> tile(a, block);
   GatheredColumn columns[P::COLUMNS];
-  float* results[P::COLUMNS];
-  const auto place_results = [&](const GatheredTile<P>& of) {
-#pragma unroll
-    for (int c = 0; c < P::COLUMNS; ++c)
-      results[c] = gathered_result(a, of, int(threadIdx.x) % P::TILE_N + c * P::THREADS);
-  };
+  GatheredResults<P> results;
 #pragma unroll
   for (int c = 0; c < P::COLUMNS; ++c)
     columns[c].template place<P>(a, tile, int(threadIdx.x) % P::TILE_N + c * P::THREADS);
-  if constexpr (!P::LONG) place_results(tile);
+  if constexpr (!P::LONG) results.place(a, tile);
   const float* const weights = tile.weights(a);
   GatheredRow* const rows = reinterpret_cast<GatheredRow*>(gathered_shared + P::STAGES * P::STAGE_FLOATS);
 
@@ -76,25 +72,15 @@ __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) gathered_mma(GatheredAr
   }
   if constexpr (P::LONG) {
     sum.take(few);
-    place_results(GatheredTile<P>(a, block + computed_anew(0)));  // worked out again: registers are short in the loop
+    // Worked out again: registers are short in the loop.
+    results.place(a, GatheredTile<P>(a, block + computed_anew(0)));
   }
   cp_async_wait<0>();
   __syncthreads();
 
   sum.put(gathered_shared, warp_m, warp_n, lane);
   __syncthreads();
-  const int row = P::ROW_STEP > 1 ? threadIdx.x / P::TILE_N : 0, first = tile.m_tile * P::TILE_M;
-  const float* const image = gathered_shared + int(threadIdx.x) % P::TILE_N;
-#pragma unroll
-  for (int c = 0; c < P::COLUMNS; ++c) {
-    if (results[c] == nullptr) continue;
-#pragma unroll 4
-    for (int m = row; m < P::TILE_M; m += P::ROW_STEP) {
-      if (first + m >= P::M) break;
-      const float added = P::BIAS ? __ldg(a.bias + tile.group * P::M + first + m) : 0.0f;
-      results[c][m * a.result_volume] = image[m * P::PITCH + c * P::THREADS] + added;
-    }
-  }
+  results.store(a, gathered_shared, tile.group, tile.m_tile);
 }
 
 template <class P>
@@ -102,26 +88,7 @@ cudaError_t launch_gathered(const Sizes& sizes, const float* source, const float
                             float* result, void* workspace, cudaStream_t stream) {
   if (sizes.batch == 0) return cudaSuccess;
   float* const packed = static_cast<float*>(workspace);
-  GatheredArguments a = {source, packed, bias, result};
-  a.source_d = P::FORWARD ? sizes.in_d : sizes.out_d, a.result_d = P::FORWARD ? sizes.out_d : sizes.in_d;
-  a.source_h = P::FORWARD ? sizes.in_h : sizes.out_h, a.result_h = P::FORWARD ? sizes.out_h : sizes.in_h;
-  a.source_w = P::FORWARD ? sizes.in_w : sizes.out_w, a.result_w = P::FORWARD ? sizes.out_w : sizes.in_w;
-  a.classes_d = P::D::classes(a.result_d), a.positions_d = P::D::positions(a.result_d);
-  a.classes_h = P::H::classes(a.result_h), a.positions_h = P::H::positions(a.result_h);
-  a.classes_w = P::W::classes(a.result_w), a.positions_w = P::W::positions(a.result_w);
-  a.positions = sizes.batch * a.positions_d * a.positions_h * a.positions_w;
-  a.tiles = ceil_div(a.positions, P::TILE_N);
-  a.blocks = 1LL * a.classes_d * a.classes_h * a.classes_w * P::M_TILES * P::GROUPS * a.tiles;
-  a.source_volume = 1LL * a.source_d * a.source_h * a.source_w;
-  a.result_volume = 1LL * a.result_d * a.result_h * a.result_w;
-
-  constexpr long long PACKERS = ceil_div(P::PACKED_FLOATS / (4 * P::PLANES), 256LL);
-  pack_gathered_weights<P><<<unsigned(PACKERS < 4096 ? PACKERS : 4096), 256, 0, stream>>>(weight, packed);
-  cudaError_t error = cudaGetLastError();
-  const auto kernel = gathered_mma<P>;
-  if (error == cudaSuccess)
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::SHARED_BYTES);
-  if (error != cudaSuccess) return error;
-  kernel<<<flat_grid(a.blocks), P::THREADS, P::SHARED_BYTES, stream>>>(a);
-  return cudaGetLastError();
+  const GatheredArguments a = gathered_arguments<P>(sizes, source, packed, bias, result);
+  if (const cudaError_t error = launch_gathered_pack<P>(weight, packed, stream)) return error;
+  return launch_gathered_blocks<P>(gathered_mma<P>, a, a.blocks, stream);
 }

@@ -37,7 +37,8 @@ struct GatheredSums {
 template <class P>
 __device__ __forceinline__ void multiply_gathered(GatheredSums<P>& sum, const float* stage, int warp_m, int warp_n,
                                                   int lane) {
-  const float* const source = stage + lane % 4 * P::PITCH + warp_n * P::NB * 8 + lane / 4;
+  const float* const source =
+      stage + lane % 4 * P::PAIR_PITCH + (warp_n * P::NB * 8 + lane / 4) * P::POSITION_PITCH;
   const float* const weights = stage + P::SOURCE_FLOATS + warp_m * P::MA * P::PLANES * 128 + lane * 4;
 #pragma unroll
   for (int slab = 0; slab < P::CHUNK / 8; ++slab) {
@@ -47,7 +48,7 @@ __device__ __forceinline__ void multiply_gathered(GatheredSums<P>& sum, const fl
     for (int j = 0; j < P::NB; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float v = source[(slab * 8 + half * 4) * P::PITCH + j * 8];
+        const float v = source[(slab * 8 + half * 4) * P::PAIR_PITCH + j * 8 * P::POSITION_PITCH];
         if constexpr (P::THREE) {
           high[j][half] = high_tf32(v);
           low[j][half] = low_tf32(v, high[j][half]);

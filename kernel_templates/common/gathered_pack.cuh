@@ -4,6 +4,28 @@
 #include "common/short_division.cuh"
 #include "common/tf32_parts.cuh"
 
+// A place in the order of the reduction: a channel, and a tap by its number in its class along each axis.
+struct GatheredPair {
+  int k, h, w;
+  long long d;
+};
+
+// Where there are taps_h and taps_w of a class. Channels run fastest; along W they do after the taps of a row.
+template <class P>
+__device__ __forceinline__ GatheredPair gathered_pair(long long pair, int taps_h, int taps_w) {
+  GatheredPair of;
+  if constexpr (P::ALONG) {
+    of.w = take_remainder(pair, P::KERNEL_W);
+    of.k = take_remainder(pair, P::K);
+  } else {
+    of.k = take_remainder(pair, P::CHANNELS);
+    of.w = take_remainder(pair, taps_w);
+  }
+  of.h = take_remainder(pair, taps_h);
+  of.d = pair;
+  return of;
+}
+
 // thread -> data: the four values that one lane gives to a product (and what rounding leaves of them). Nobody
 // synchronises.
 template <class P>
@@ -24,16 +46,13 @@ __global__ void __launch_bounds__(256) pack_gathered_weights(const float* __rest
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int m = m0 + lane / 4 + e % 2 * 8;
-      const long long pair = first_pair + lane % 4 + e / 2 * 4;
-      const int k = int(pair % P::CHANNELS);
-      long long tap = pair / P::CHANNELS;
-      const int kw = w + take_remainder(tap, taps_w) * P::W::TAP_STEP;
-      const int kh = h + take_remainder(tap, taps_h) * P::H::TAP_STEP;
+      const GatheredPair pair = gathered_pair<P>(first_pair + lane % 4 + e / 2 * 4, taps_h, taps_w);
+      const int k = pair.k, kw = w + pair.w * P::W::TAP_STEP, kh = h + pair.h * P::H::TAP_STEP;
       float v = 0.0f;
-      if (m < P::M && k < P::K && tap < P::D::taps_from(d)) {
+      if (m < P::M && k < P::K && pair.d < P::D::taps_from(d)) {
         const long long channels =
             P::FORWARD ? (1LL * group * P::K + k) * P::M + m : (1LL * group * P::M + m) * P::K + k;
-        const long long kd = d + tap * P::D::TAP_STEP;
+        const long long kd = d + pair.d * P::D::TAP_STEP;
         v = __ldg(weight + channels * P::KERNEL + (kd * P::KERNEL_H + kh) * P::KERNEL_W + kw);
       }
       high[e] = high_tf32(v);

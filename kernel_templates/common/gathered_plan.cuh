@@ -14,16 +14,25 @@ struct GatheredPlan {
   using D = GatheredAxis<FORWARD, Layer::kernel_d, Layer::stride_d, Layer::padding_d, Layer::dilation_d>;
   using H = GatheredAxis<FORWARD, Layer::kernel_h, Layer::stride_h, Layer::padding_h, Layer::dilation_h>;
   using W = GatheredAxis<FORWARD, Layer::kernel_w, Layer::stride_w, Layer::padding_w, Layer::dilation_w>;
-  static constexpr int KERNEL_H = Layer::kernel_h, KERNEL_W = Layer::kernel_w;
-  static constexpr long long KERNEL = 1LL * Layer::kernel_d * KERNEL_H * KERNEL_W;
+  static constexpr int KERNEL_D = Layer::kernel_d, KERNEL_H = Layer::kernel_h, KERNEL_W = Layer::kernel_w;
+  static constexpr long long KERNEL = 1LL * KERNEL_D * KERNEL_H * KERNEL_W;
 
   // Tensor cores cut off what they add: longer sums leave them in between, and are added up where additions round.
   static constexpr int SERIES = THREE ? 128 : 4096;
   static constexpr bool LONG = 1LL * D::TAPS_BOUND * H::TAPS_BOUND * W::TAPS_BOUND * K > SERIES;
 
+  // Neighbouring inputs meet every stride_w-th element of grad_output. Where that is far and the taps along W are
+  // neighbours, a step is a run of taps (gathered_along.cuh) and not of channels.
+  static constexpr bool ALONG = !FORWARD && Layer::stride_w >= 4 && Layer::dilation_w == 1 && KERNEL_W >= 8;
+  // Four taps of a run begin at a multiple of four, if the rows of grad_output do.
+  static constexpr bool QUADS =
+      ALONG && KERNEL_W % 4 == 0 && Layer::stride_w % 4 == 0 && Layer::padding_w % 4 == 0;
+
   static constexpr int LARGE = LONG || THREE || M <= 64 || ceil_div(M, 128) * 2 > ceil_div(M, 64) ? 64 : 128;
   static constexpr int TILE_M = Tune::TILE_M > 0 ? Tune::TILE_M : M <= 16 ? 16 : M <= 32 ? 32 : LARGE;
-  static constexpr int TILE_N = Tune::TILE_N > 0 ? Tune::TILE_N : TILE_M <= (LONG && THREE ? 16 : 32) ? 256 : 128;
+  static constexpr int TILE_N = Tune::TILE_N > 0                                  ? Tune::TILE_N
+                                : !ALONG && TILE_M <= (LONG && THREE ? 16 : 32) ? 256
+                                                                                : 128;
   static constexpr int M_TILES = ceil_div(M, TILE_M);
   static constexpr int WARPS = Tune::WARPS, THREADS = 32 * WARPS;
   static constexpr int WARPS_M = TILE_M > 64 ? 2 : 1, WARPS_N = WARPS / WARPS_M;
@@ -31,16 +40,18 @@ struct GatheredPlan {
   static_assert(MA * NB * 4 * (LONG ? 2 : 1) <= 128, "a thread's sums must fit in registers");
 
   // A step of the reduction is CHUNK pairs of tap and channel. With few channels it runs on into the next tap; with
-  // many it is part of one tap, whose last part is filled up with zeros.
+  // many it is part of one tap, whose last part is filled up with zeros. Along W, runs follow each other without a gap.
   static constexpr bool SLIM = TILE_M * PLANES + TILE_N <= 200;
   static constexpr int MOST = Tune::CHUNK > 0 ? Tune::CHUNK : SLIM ? 32 : 16;
   static constexpr bool MIXED = K <= MOST / 2;
   static constexpr long long MOST_TAPS = 1LL * D::MOST_TAPS * H::MOST_TAPS * W::MOST_TAPS;  // of a class
   static constexpr int PARTS = MIXED ? 1 : ceil_div(K, MOST);
-  static constexpr int CHUNK = !MIXED ? ceil_div(ceil_div(K, PARTS), 8) * 8
+  static constexpr int RUN = KERNEL * K > 16 ? 32 : KERNEL * K > 8 ? 16 : 8;  // there
+  static constexpr int CHUNK = ALONG    ? (RUN < MOST ? RUN : MOST)
+                               : !MIXED ? ceil_div(ceil_div(K, PARTS), 8) * 8
                                : MOST_TAPS * K < MOST ? int(ceil_div(MOST_TAPS * K, 8LL)) * 8 : MOST;
   static constexpr int CHANNELS = MIXED ? K : PARTS * CHUNK;  // of a tap, with those that fill it up
-  static constexpr long long MOST_STEPS = ceil_div(MOST_TAPS * CHANNELS, CHUNK);
+  static constexpr long long MOST_STEPS = ceil_div(MOST_TAPS * (ALONG ? K : CHANNELS), CHUNK);
   static_assert(MOST_STEPS < 1LL << 31, "steps are counted in 32 bits");
   static constexpr int STEPS_KEPT = SERIES / CHUNK;
 
@@ -49,11 +60,15 @@ struct GatheredPlan {
   static constexpr int ROW_STEP = TILE_N < THREADS ? THREADS / TILE_N : 1, ROWS = CHUNK / ROW_STEP;
   static_assert(TILE_N * ROW_STEP == THREADS * COLUMNS && CHUNK % ROW_STEP == 0, "threads must share a step evenly");
 
-  // Shared memory, in floats. 8 more than a multiple of 32: the rows that a fragment takes lie in different banks.
-  static constexpr int PITCH = TILE_N + 8, SOURCE_FLOATS = CHUNK * PITCH;
+  // Shared memory, in floats. 8 more than a multiple of 32: the rows that a fragment takes lie in different banks. A
+  // step along W lies there as it was copied, position after position; odd multiples of 4 keep their banks apart.
+  static constexpr int PITCH = TILE_N + 8;
+  static constexpr int PAIR_PITCH = ALONG ? 1 : PITCH, POSITION_PITCH = ALONG ? CHUNK + 4 : 1;
+  static constexpr int SOURCE_FLOATS = ALONG ? TILE_N * POSITION_PITCH : CHUNK * PITCH;
   static constexpr int WEIGHT_FLOATS = CHUNK * TILE_M * PLANES, STAGE_FLOATS = SOURCE_FLOATS + WEIGHT_FLOATS;
   static constexpr int STAGES = Tune::STAGES > 0 ? Tune::STAGES : SLIM ? 3 : 4;
-  static constexpr int TABLE_FLOATS = MIXED ? 2 * CHUNK * 8 : 0;  // rows of two steps, 32 bytes each
+  // Along W: positions, 24 bytes each. Else rows of two steps, 32 bytes each.
+  static constexpr int TABLE_FLOATS = ALONG ? TILE_N * 6 : MIXED ? 2 * CHUNK * 8 : 0;
   static constexpr int LOOP_FLOATS = STAGES * STAGE_FLOATS + TABLE_FLOATS, IMAGE_FLOATS = TILE_M * PITCH;
   static constexpr int SHARED_BYTES = 4 * (LOOP_FLOATS > IMAGE_FLOATS ? LOOP_FLOATS : IMAGE_FLOATS);
 
@@ -76,4 +91,5 @@ struct GatheredArguments {
   int classes_d, classes_h, classes_w, positions_d, positions_h, positions_w;
   long long positions, tiles, blocks;  // positions of a class, all batch elements counted; tiles of them
   long long source_volume, result_volume;
+  int shares;  // of the reduction, where it is split
 };

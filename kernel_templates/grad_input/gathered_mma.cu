@@ -2,7 +2,7 @@
 name      = "gathered_mma"
 computes  = ["grad_input"]
 after     = "implicit_gemm_mma"
-idea      = "No strip, no halo: each step gathers the gradients that a tile meets at a tap, so that every layer fits."
+idea      = "No strip, no halo: a step gathers what a tile meets at a tap or at a run of taps; so every layer fits."
 precision = ["tf32", "tf32x3"]
 layer     = ["constant"]
 needs     = ["tile_m * tile_n * sets <= 4096 * WARPS"]
@@ -20,29 +20,37 @@ k           = "layer.out_channels // layer.groups"
 three       = "precision == 'tf32x3'"
 planes      = "2 if three else 1"
 many_terms  = "layer.kernel_d * layer.kernel_h * layer.kernel_w * k > (128 if three else 4096)"
+along       = "layer.stride_w >= 4 and layer.dilation_w == 1 and layer.kernel_w >= 8"
 sets        = "2 if many_terms else 1"
 large       = "64 if many_terms or three or m <= 64 or ceil_div(m, 128) * 2 > ceil_div(m, 64) else 128"
 tile_m      = "TILE_M if TILE_M > 0 else 16 if m <= 16 else 32 if m <= 32 else large"
-tile_n      = "TILE_N if TILE_N > 0 else 256 if tile_m <= (16 if three and many_terms else 32) else 128"
+tile_n      = "TILE_N if TILE_N > 0 else 256 if not along and tile_m <= (16 if three and many_terms else 32) else 128"
 slim        = "tile_m * planes + tile_n <= 200"
 chunk       = "CHUNK if CHUNK > 0 else 32 if slim else 16"
 stages      = "STAGES if STAGES > 0 else 3 if slim else 4"
-table       = "16 * chunk if k <= chunk // 2 else 0"
-smem_bytes  = "4 * max(stages * chunk * (tile_m * planes + tile_n + 8) + table, tile_m * (tile_n + 8))"
+source      = "tile_n * (chunk + 4) if along else chunk * (tile_n + 8)"
+table       = "6 * tile_n if along else 16 * chunk if k <= chunk // 2 else 0"
+smem_bytes  = "4 * max(stages * (chunk * tile_m * planes + source) + table, tile_m * (tile_n + 8))"
 */
+#include "common/gathered_along.cuh"
 #include "common/gathered_block.cuh"
 
-// The kernel is in gathered_block.cuh. All inputs share all taps: neighbouring ones meet every stride-th element of
-// grad_output, which are gathered one by one.
+// The kernels are in gathered_block.cuh and, for long strides along W, in gathered_along.cuh. All inputs share all
+// taps: neighbouring ones meet every stride-th element of grad_output.
 template <class Layer, class Tune>
-long long grad_input_workspace(Layer, Sizes) {
-  return 4 * GatheredPlan<false, Layer, Tune>::PACKED_FLOATS;
+long long grad_input_workspace(Layer, Sizes sizes) {
+  using Plan = GatheredPlan<false, Layer, Tune>;
+  if constexpr (Plan::ALONG) return gathered_along_workspace<Plan>(sizes);
+  return 4 * Plan::PACKED_FLOATS;
 }
 
 template <class Layer, class Tune>
 cudaError_t grad_input(Layer, Sizes sizes, const typename Layer::scalar* grad_output,
                        const typename Layer::scalar* weight, typename Layer::scalar* grad_input_out, void* workspace,
                        cudaStream_t stream) {
-  return launch_gathered<GatheredPlan<false, Layer, Tune>>(sizes, grad_output, weight, nullptr, grad_input_out,
-                                                           workspace, stream);
+  using Plan = GatheredPlan<false, Layer, Tune>;
+  if constexpr (Plan::ALONG)
+    return launch_gathered_along<Plan>(sizes, grad_output, weight, grad_input_out, workspace, stream);
+  else
+    return launch_gathered<Plan>(sizes, grad_output, weight, nullptr, grad_input_out, workspace, stream);
 }

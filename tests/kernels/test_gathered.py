@@ -44,10 +44,31 @@ EXTREME = [
     work((3, 5), 2, 3, 4, 2, stride=(6, 4), padding=(5, 11), output_padding=(0, 1), dilation=(4, 12)),
 ]
 
+# Long strides along W, where grad_input's steps run along it.
+ALONG = [
+    work((7,), 3, 5, 3, 100, stride=100),
+    work((3, 4), 2, 5, 7, 8, stride=8),
+    work((2, 3), 2, 4, 4, 16, stride=16),
+    work((2, 3), 2, 9, 5, (16, 20), stride=(16, 20)),                        # few positions: shares of the reduction
+    work((2, 2), 1, 3, 33, 32, stride=32),                                   # many shares
+    work((150,), 2, 4, 6, 9, stride=4, padding=2),                           # several tiles, runs of odd length
+    work((40,), 2, 6, 10, 12, stride=5, padding=3, output_padding=2, groups=2),
+    work((30,), 3, 33, 17, 12, stride=8, padding=4, groups=1),               # 16 bytes at a time, cropped
+    work((30,), 3, 3, 5, 12, stride=8, padding=4, output_padding=3),         # rows that are no multiple of 16 bytes
+    work((6,), 2, 12, 20, 40, stride=36, groups=4, bias=False),
+    work((2, 3, 9), 2, 3, 5, (2, 3, 11), stride=(1, 1, 7), padding=(0, 1, 2), dilation=(1, 2, 1)),
+    work((5, 6), 1, 70, 3, (3, 8), stride=(2, 4), padding=(2, 5), dilation=(3, 1)),
+    work((6, 3), 2, 2, 3, (5, 8), stride=(1, 8), padding=(2, 0), dilation=(40, 1)),  # rows of taps that a tile leaves out
+    work((3,), 1, 1, 1, 9, stride=4, padding=4),                             # one step, partly zeros
+    work((9,), 1, 130, 2, 8, stride=6, bias=False),
+]
+
 
 def candidates(root: Path = TEMPLATES) -> list[tuple[Candidate, Workload]]:
     made = [(Candidate(find("gathered_mma", direction, root=root), one.layer, "float32", {}, precision=precision), one)
             for one in EXTREME for direction in BOTH for precision in PRECISIONS]
+    made += [(Candidate(find("gathered_mma", "grad_input", root=root), one.layer, "float32", {}, precision=precision), one)
+             for one in ALONG for precision in PRECISIONS]
     assert all(why_not(one, sm=sm) is None for one, _ in made for sm in (80, 86, EMULATED_SM))
     return made
 
@@ -92,6 +113,31 @@ def test_a_changed_copy(file: str, old: str, new: str, right: bool, tmp_path: Pa
     assert right == ({run(library, one, given).status for one, given in few} == {"OK"})
 
 
+@pytest.mark.parametrize(("file", "old", "new", "right"), [
+    ("gathered_shares.cuh", "BLOCKS = 264", "BLOCKS = 100000", True),
+    ("gathered_shares.cuh", "BLOCKS = 264", "BLOCKS = 1", True),             # never split
+    ("gathered_shares.cuh", "shares >= 16", "shares >= 2", True),
+    ("gathered_along.cuh", "const bool aligned = ", "const bool aligned = false && ", True),
+    ("gathered_along.cuh", "a.source_w % 4 == 0 && ", "", False),
+    ("gathered_along_steps.cuh", "begin = row * ROW_PAIRS", "begin = (row + 1) * ROW_PAIRS", False),
+    ("gathered_along_steps.cuh", "* (share + 1) / shares - from", "/ shares", False),
+])
+def test_a_changed_copy_along_w(file: str, old: str, new: str, right: bool, tmp_path: Path) -> None:
+    few = [(one, given) for one, given in candidates(changed_copy(tmp_path, file, old, new))
+           if one.precision == "tf32" and given in ALONG]
+    library = build_emulated([one for one, _ in few], tmp_path / "build")
+    assert right == ({run(library, one, given).status for one, given in few} == {"OK"})
+
+
+def test_where_a_step_runs_along_w() -> None:
+    """Neither kernels that are short along W nor taps that lie apart there."""
+    draws = {work((5,), 1, 4, 4, 3, stride=5, dilation=2): False, work((5,), 1, 4, 4, 3, stride=2): False,
+             work((5,), 1, 4, 4, 8, stride=4): True, work((5, 5), 1, 4, 4, (8, 3), stride=8): False}
+    for given, expected in {**draws, **dict.fromkeys(ALONG, True)}.items():
+        one = Candidate(find("gathered_mma", "grad_input"), given.layer, "float32", {}, precision="tf32")
+        assert derived_values(one, sm=90)["along"] == expected, label(given)
+
+
 # Derived value of the header -> the constant of the code. The last one is a bound in the header.
 SAME = {"tile_m": "Plan::TILE_M", "tile_n": "Plan::TILE_N", "stages": "Plan::STAGES", "sets": "1 + Plan::LONG",
         "smem_bytes": "Plan::SHARED_BYTES"}
@@ -99,7 +145,7 @@ SAME = {"tile_m": "Plan::TILE_M", "tile_n": "Plan::TILE_N", "stages": "Plan::STA
 
 def test_header_and_code_agree(tmp_path: Path) -> None:
     draw = random.Random(3)
-    layers = list(dict.fromkeys([w.layer for w in (*EXTREME, *CASES)]))
+    layers = list(dict.fromkeys([w.layer for w in (*EXTREME, *ALONG, *CASES)]))
     tried = []
     for layer, direction, precision in product(layers, BOTH, PRECISIONS):
         variant = find("gathered_mma", direction)
