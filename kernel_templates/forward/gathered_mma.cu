@@ -5,7 +5,12 @@ after     = "implicit_gemm_mma"
 idea      = "No strip, no halo: each step gathers what a tile of positions meets at a tap, so that every layer fits."
 precision = ["tf32", "tf32x3"]
 layer     = ["constant"]
-needs     = ["tile_m * tile_n * sets <= 4096 * WARPS"]
+needs     = [
+  "tile_m * tile_n * sets <= 4096 * WARPS",
+  "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
+  "layer.kernel_h * layer.dilation_h + layer.padding_h < 2 ** 28",
+  "layer.kernel_d * layer.dilation_d + layer.padding_d < 2 ** 28",
+]
 
 [tune]
 TILE_M = {values = [0, 16, 32, 64, 128], default = 0, help = "channels of a block (0: chosen)"}

@@ -7,7 +7,7 @@ precision = ["tf32", "tf32x3", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = [
   "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
-  "min(layer.in_channels, layer.out_channels) // layer.groups >= 2",
+  "min(layer.in_channels, layer.out_channels) // layer.groups >= 2 or layer.kernel_w > 256",
 ]
 
 [tune]

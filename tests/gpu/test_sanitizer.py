@@ -33,8 +33,9 @@ DTYPE_OF = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 MORE = {"implicit_gemm_mma": ({"ROLL": 1},), "strip_wgmma": ({"U": 1}, {"ROLL": 0}),
         "wgmma_strided": ({"TILE": 64, "STAGES": 4},),
         "wgmma_residues": ({"TEAMS": 1, "BUFFERS": 2, "OWNED": 128},)}
-# Blocks that go on from row to row, so that shared memory is written over and over.
-LONG = {"wgmma_strided": Workload(ConvTranspose(3, 8, 16, 3, stride=2, padding=1), 2, (9, 33, 130))}
+# Blocks that go on from row to row, so that shared memory is written over and over; and few positions, whose sums are split.
+LONG = {"wgmma_strided": Workload(ConvTranspose(3, 8, 16, 3, stride=2, padding=1), 2, (9, 33, 130)),
+        "gathered_mma": Workload(ConvTranspose(2, 3, 5, 16, stride=16), 1, (2, 3))}
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from ..core import numbers
 from ..core.best_known import BestKnown, best_config
 from ..core.env import gpus
 from ..core.errors import BadRequest
-from ..core.layer import BACKWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
+from ..core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
 from ..core.presets import parse_preset
 from .recipe import Recipe, fastest
 
@@ -51,14 +51,22 @@ def nothing_known(workload: Workload, arch: str, precision: str) -> str:
 def best_recipe(workload: Workload, arch: str, *, precision: str = "", file: Path | None = None
                 ) -> tuple[Recipe, list[BestKnown]]:
     """The recipe and the entries it is made of. Both gradients come from one launch where that is known as faster; what was
-    no faster than PyTorch where it was measured is left to PyTorch. Raises `BadRequest` where nothing is left."""
+    no faster than PyTorch where it was measured is left to PyTorch (a prediction says nothing of PyTorch on that GPU).
+    Raises `BadRequest` where nothing is left."""
     known = best_known(workload, arch, precision=precision, file=file)
-    entries = {d: e for d, e in known.items() if not e.baseline_ms or e.ms < e.baseline_ms}
+    entries = {d: e for d, e in known.items() if e.predicted or not e.baseline_ms or e.ms < e.baseline_ms}
     if not entries:
         raise BadRequest(f"Of what is known for {workload.layer} on {arch} nothing was faster than PyTorch; choose variants "
                          "instead: 'python -m workbench variants' lists them.", field="best")
     used = [entries[d] for d in fastest({d: e.ms for d, e in entries.items()})]
     return Recipe(workload, **{e.direction: e.candidate(workload) for e in used}), used
+
+
+def left_to_pytorch(recipe: Recipe, arch: str) -> str:
+    """The directions that a best recipe does not compute, as a sentence; empty when there are none."""
+    left = [d for d in DIRECTIONS if d not in recipe.precision]
+    return (f"Left to PyTorch: {', '.join(left)}; no kernel for {recipe.layer} is known on {arch} that was faster there."
+            if left else "")
 
 
 def origin(entry: BestKnown) -> str:

@@ -70,7 +70,14 @@ def _origin(cells: Sequence[Cell], sessions: Sequence[str]) -> str:
     sizes = dict.fromkeys(c.name.size for c in cells)
     emulated = " These times are emulated: they say nothing about a GPU." if any(c.emulated for c in cells) else ""
     return (f"Measured on {', '.join(gpus) or 'no device yet'}, {'/'.join(sizes)} size, `kernel_ms` (median, cold L2), "
-            f"PyTorch in the same session ({', '.join(f'`{s}`' for s in sessions)}).{emulated}")
+            f"PyTorch in the same session ({', '.join(f'`{s}`' for s in sessions)}).{_held_down(cells)}{emulated}")
+
+
+def _held_down(cells: Sequence[Cell]) -> str:
+    """How many of the cells show a time that was taken while the GPU's clocks were held down."""
+    count = sum(any(t is not None and "throttled" in t.flags for t in (c.best, c.baseline)) for c in cells)
+    return (f" In {count} of the {len(cells)} cells of all classes the GPU held its clocks down (power) while ours or "
+            "PyTorch's was timed." if count else "")
 
 
 def _short_cell(cell: Cell | None) -> str:

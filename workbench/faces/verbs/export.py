@@ -19,7 +19,7 @@ from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, LAUNCHES, Workload
 from ...core.presets import parse_preset
 from ...core.variants import discover, find
-from ...drive.best_recipe import arch_of, best_recipe, origin
+from ...drive.best_recipe import arch_of, best_recipe, left_to_pytorch, origin
 from ...drive.choose import check_names, parse_settings, values_for
 from ...drive.devices import resolve_device
 from ...drive.export import export_text, proof_workload, verify
@@ -104,9 +104,11 @@ def _best(args: argparse.Namespace, *, others: list[str]) -> Recipe:
         raise BadRequest("--best chooses variants and configs itself; leave out --session, --set and the variants.")
     if not (args.preset or args.layer):
         raise BadRequest("--best needs --preset or --layer: the layer to export for.")
-    recipe, entries = best_recipe(workload_from(args), args.arch or arch_of(args.device), precision=args.precision)
-    for entry in entries:
-        print(origin(entry), file=sys.stderr)
+    arch = args.arch or arch_of(args.device)
+    recipe, entries = best_recipe(workload_from(args), arch, precision=args.precision)
+    for line in (*map(origin, entries), left_to_pytorch(recipe, arch)):
+        if line:
+            print(line, file=sys.stderr)
     return recipe
 
 
