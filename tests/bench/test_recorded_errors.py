@@ -1,4 +1,4 @@
-"""What the recorded session says of errors: ours in TF32 stand beside cuDNN's in TF32, element for element where both are worst."""
+"""What the recorded session says of errors: ours in TF32 beside cuDNN's, element for element where both are worst."""
 
 from __future__ import annotations
 
