@@ -25,7 +25,8 @@ def chosen() -> list[BestKnown]:
     fastest: dict[tuple[str, ...], BestKnown] = {}
     for entry in sorted(load(), key=lambda e: e.ms):
         fastest.setdefault(entry.key if every else (entry.arch, entry.direction, entry.variant, entry.precision), entry)
-    return list({(e.arch, e.layer, e.direction, e.variant, e.precision, *e.config.items()): e for e in fastest.values()}.values())
+    different = {(e.arch, e.layer, e.direction, e.variant, e.precision, *e.config.items()): e for e in fastest.values()}
+    return list(different.values())
 
 
 @pytest.mark.timeout(1800)  # all of one pair take two minutes on an idle core, and the cores are not idle
