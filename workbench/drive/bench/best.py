@@ -1,5 +1,6 @@
 """Recorded sessions in, the entries of core/best_known.json out: for every cell the variants worth knowing, with the
-best config of each; and for sm_80 the best that is legal there. Nothing that spills registers gets in: nvcc is asked."""
+best config of each; and for sm_80 the best that is legal there. Nothing gets in that was recorded to spill registers, and
+for sm_80 nvcc is asked."""
 
 from __future__ import annotations
 
