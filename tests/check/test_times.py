@@ -11,6 +11,7 @@ from torch import nn
 from workbench.core.confinement import VARIABLE
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import preset
+from workbench.core.verdict import UNSURE
 from workbench.drive import check_times
 from workbench.drive.check import CheckRequest, check, workload_reference
 from workbench.drive.check_text import report_text
@@ -225,6 +226,11 @@ fcntl.flock(held, fcntl.LOCK_EX)
 """
 
 
+def kept_waiting(times: dict) -> bool:
+    """The machine that runs the tests had too little left for them; what is sure is then said of less."""
+    return any("Other work kept the cores busy" in note for note in times["notes"])
+
+
 @pytest.mark.parametrize("holds", [True, False])
 def test_what_a_stopped_file_still_holds_makes_no_victory(holds: bool, judge, tmp_path: Path,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,15 +238,17 @@ def test_what_a_stopped_file_still_holds_makes_no_victory(holds: bool, judge, tm
     monkeypatch.setenv(VARIABLE, "none")
     path = str(tmp_path / "wanted")
     Path(path).touch()
-    reference = SLOW_WHERE_IT_IS_HELD.format(path=path, seconds=0.02)
+    reference = SLOW_WHERE_IT_IS_HELD.format(path=path, seconds=0.05)
     text = SLOW_WHERE_IT_IS_HELD.format(path=path, seconds=0).replace("class Model(", "class ModelNew(")
     text += HOLDS.format(path=path) if holds else ""
     report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
     assert not report.failed, report.failed
     times = report.times["forward"]
     beside = next(b for b in times["baselines"] if b["name"] == "eager")
-    assert (beside["median_ms"] > 20) == holds
-    assert (times["against"] == "eager, without the file's process") == holds
+    assert (beside["median_ms"] > 50) == holds
+    if holds and kept_waiting(times) and times["verdict"] == UNSURE:  # no victory to doubt: PyTorch need not be asked again
+        return
+    assert (times["against"] == "eager, without the file's process") == holds, times
     assert any("PyTorch is slower while" in note for note in times["notes"]) == holds
     assert not holds or times["ratio"] < 0.5 * beside["ratio"]
 
@@ -253,7 +261,7 @@ def test_a_victory_stays_one_when_the_files_process_is_gone(judge) -> None:
     report = check(CheckRequest(once.replace("class Model(", "class ModelNew("), often, "cpu", effort="quick", nvcc=False,
                                 memory_gib=4.0), judge=judge(), on_text=said.append)
     times = report.times["forward"]
-    busy = any("Other work kept the cores busy" in note for note in times["notes"])
+    busy = kept_waiting(times)
     asked = "forward: PyTorch once more, without the file's process" in said
     assert times["against"].startswith("eager") and (asked and times["verdict"] == "FASTER" or busy), times
     assert busy or not any("PyTorch is slower while" in note for note in times["notes"])
