@@ -122,18 +122,25 @@ def test_a_line_of_the_compiler_is_on_the_page_within_2_s(talking_compiler, page
     forward_only(page)
     page.get_by_role("button", name="Run 3").click()
     page.get_by_text("Compiler log, as it is printed").click()
-    log = page.get_by_test_id("live-log").filter(has_text="written at").first
-    log.wait_for()
-    assert "$ g++" in log.inner_text()
-    seen: dict[float, float] = {float(w): 0.0 for w in re.findall(r"written at (\S+)", log.inner_text())}  # before we looked
-    delays_s: list[float] = []
-    end = time.time() + 8
+    logs = page.get_by_test_id("live-log")  # of all compilers: when the first ends, the other's is still there
+    logs.filter(has_text="written at").first.wait_for()
+    assert "$ g++" in logs.first.inner_text()
+
+    def written() -> set[float]:
+        return {float(w) for text in logs.all_inner_texts() for w in re.findall(r"written at (\d+\.\d+)\n", text)}
+
+    first = before = written()
+    while not before - first:  # until a line has come while we look: the whole page was drawn anew for the click before
+        before = written()
+    seen: dict[float, float] = {}
+    together, end = 0, time.time() + 6
     while time.time() < end:
-        lines = re.findall(r"written at (\d+\.\d+)\n", log.inner_text())
-        delays_s += [seen.setdefault(w, time.time() - w) for w in map(float, lines) if w not in seen]
+        together = max(together, logs.count())
+        seen |= {w: time.time() - w for w in written() - before - seen.keys()}
         time.sleep(0.02)
+    delays_s = list(seen.values())
     print(f"{len(delays_s)} lines, median {median(delays_s):.2f} s, longest {max(delays_s):.2f} s")
-    assert len(delays_s) > 20
+    assert len(delays_s) > 20 and together > 1
     assert sorted(delays_s)[len(delays_s) * 9 // 10] < 2  # one redrawing on a busy machine may take longer
     assert stop_button(page).count(), "the log was there only after the run"
 

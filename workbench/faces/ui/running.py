@@ -31,13 +31,13 @@ def live_strip(run: Run) -> None:
 
 @st.fragment(run_every=0.5)
 def live_rows(run: Run) -> None:
-    """The candidates on their way, and below them what the compiler prints."""
+    """The candidates on their way, and below them what the compilers print."""
     theme.html(rows_table(run))
-    row = _row_with_log(run)
+    rows = _rows_with_log(run)
     with st.expander("Compiler log, as it is printed", expanded=False, key="live-log-open"):
-        if row is None:
+        if not rows:
             theme.html('<span class="foot">Nothing is being built yet.</span>')
-        else:
+        for row in rows:
             text = log_tail(row.log_path) or "The compiler has printed nothing so far."
             theme.html(f'<h4>{escape(row.label)}</h4><pre data-testid="live-log">{escape(text)}</pre>')
 
@@ -109,10 +109,14 @@ def _failed_segment(row: Row) -> int:
     return 0 if row.status in _BUILD_ENDS else 2 if row.status is Status.IMPLAUSIBLE else 1
 
 
-def _row_with_log(run: Run) -> Row | None:
-    """The row that builds now; else the last one that has printed something."""
+def _rows_with_log(run: Run) -> list[Row]:
+    """The rows whose compilers print now: one speaks for all that it builds together. Else the last that has printed."""
     building = [r for r in run.rows if r.phase == "building" and r.text == "compiling"]
-    return next(iter(building), None) or next((r for r in reversed(run.rows) if log_tail(r.log_path)), None)
+    return [r for r in building if _has_log(r)] or building[:1] or [r for r in run.rows if _has_log(r)][-1:]
+
+
+def _has_log(row: Row) -> bool:
+    return row.log_path is not None and row.log_path.is_file() and row.log_path.stat().st_size > 0
 
 
 def _config(row: Row) -> str:
