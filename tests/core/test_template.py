@@ -10,8 +10,9 @@ import pytest
 
 from workbench.core.candidate import Candidate
 from workbench.core.errors import BadRequest, RenderError
+from workbench.core.identity import candidate_id
 from workbench.core.presets import preset
-from workbench.core.template import candidate_id, render, render_batch, symbol
+from workbench.core.template import render, render_batch, symbol
 from workbench.core.variants import TEMPLATES, Variant, broken, discover, find, parse, refuse_broken
 
 LAYER = preset("kb74").layer
@@ -154,7 +155,7 @@ def test_an_id_depends_on_source_config_layer_form_and_flags_and_on_nothing_else
         ids[name] = render(other).candidate_id
     assert len(set(ids.values())) == len(ids)
     assert render(replace(base, config=dict(base.variant.default_config))).candidate_id == ids["base"]
-    assert ids["base"] == candidate_id(render(base).source, ())
+    assert ids["base"] == candidate_id(render(base).source, compile_flags=())
     assert not re.search(r"sm_\d\d|compute_\d\d", render(base).source)  # no arch: two GPUs share the id
 
 
@@ -181,7 +182,7 @@ def test_a_batch_holds_every_shared_text_once(root: Path) -> None:
 
 def test_a_batch_keeps_two_texts_of_one_name_apart(root: Path) -> None:
     first = render(candidate(variant(root)))
-    second = render(candidate(variant(root, ("const int taps =", "const  int taps ="))))
+    second = render(candidate(variant(root, ("const int taps =", "const unsigned taps ="))))
     text = render_batch([first, second])
     assert len(set(re.findall(r"^namespace (forward_small_\w+) \{", text, re.M))) == 2
     assert first.candidate_id != second.candidate_id

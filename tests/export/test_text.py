@@ -11,9 +11,10 @@ import pytest
 
 from workbench.core.candidate import Candidate
 from workbench.core.errors import BadRequest
+from workbench.core.identity import candidate_id
 from workbench.core.layer import DIRECTIONS
 from workbench.core.presets import PRESETS
-from workbench.core.template import candidate_id, render
+from workbench.core.template import render
 from workbench.core.variants import TEMPLATES, discover, find
 from workbench.drive.export import Recipe, constructor_arguments, export_text
 
@@ -75,7 +76,7 @@ def test_the_cuda_text_is_the_one_that_was_judged(workload):
         judged = render(getattr(recipe, direction))
         chosen, general = found[direction]
         assert chosen["source"] == judged.source
-        assert candidate_id(chosen["source"], chosen.get("flags", ())) == judged.candidate_id
+        assert candidate_id(chosen["source"], compile_flags=chosen.get("flags", ())) == judged.candidate_id
         assert judged.candidate_id in chosen["name"] and chosen["symbol"] == f"kw_{direction}"
         assert "is_constant = false" in general["source"] and "layer" not in general
 
@@ -85,7 +86,8 @@ def test_flags_are_part_of_the_candidate_and_of_the_file():
     flagged = Candidate(plain.variant, plain.layer, plain.dtype, plain.config, compile_flags=("-DX=1", "--fmad=false"))
     entry = kernels_of(export_text(Recipe(SMALL, forward=flagged)))["forward"][0]
     assert entry["flags"] == ("-DX=1", "--fmad=false")
-    assert candidate_id(entry["source"], entry["flags"]) == render(flagged).candidate_id != render(plain).candidate_id
+    judged = candidate_id(entry["source"], compile_flags=entry["flags"])
+    assert judged == render(flagged).candidate_id != render(plain).candidate_id
 
 
 def test_a_candidate_in_run_time_form_serves_every_layer_alone():

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .candidate import Candidate, layer_fields
 from .errors import RenderError
+from .identity import candidate_id
 from .layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*$', re.M)
@@ -47,10 +48,11 @@ def render(candidate: Candidate) -> Rendered:
     body = _INCLUDE.sub("", variant.text)
     instance = _instance(candidate)
     name = f"{variant.direction}/{variant.path.name}"
+    export = f"{_MACRO[variant.direction]}({ENTRY}{variant.direction}, Layer, Tune)"
     source = "\n".join([*(_placed(n, t) for n, t in headers), _placed(name, body),
-                        f'#line 1 "instance of {variant.key}"', instance,
-                        f"{_MACRO[variant.direction]}({ENTRY}{variant.direction}, Layer, Tune)", ""])
-    return Rendered(candidate, candidate_id(source, candidate.compile_flags), source, headers, body, instance)
+                        f'#line 1 "instance of {variant.key}"', instance, export, ""])
+    identity = candidate_id(*(text for _, text in headers), body, instance, export, compile_flags=candidate.compile_flags)
+    return Rendered(candidate, identity, source, headers, body, instance)
 
 
 def render_batch(rendered: Sequence[Rendered]) -> str:
@@ -87,14 +89,6 @@ def render_batch(rendered: Sequence[Rendered]) -> str:
 def symbol(rendered: Rendered) -> str:
     """The launcher's symbol in a batch; its workspace query is the same with `_workspace` behind it."""
     return f"{ENTRY}{rendered.candidate.direction}_{rendered.candidate_id}"
-
-
-def candidate_id(source: str, compile_flags: Iterable[str]) -> str:
-    """Hash of the rendered source (includes inlined) and the flags, parts separated; no arch in it."""
-    digest = hashlib.sha256()
-    for part in (source, *compile_flags):
-        digest.update(part.encode() + b"\0")
-    return digest.hexdigest()[:16]
 
 
 def _headers(names: Sequence[str], root: Path, asked_by: str) -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,77 @@
+"""What the compiler reads of a CUDA source: text comes in, the same text without comments, `#line`, `#pragma once` and idle
+white space goes out; and the hash of it that names a candidate.
+
+Two texts with the same canonical form are the same program. White space inside literals and inside preprocessor lines can
+matter, so the first is kept and the second is only shortened to single blanks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+_PIECE = re.compile(r"""
+    (?P<literal>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"   # a raw string
+      | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*')
+  | (?P<word>[A-Za-z_]\w* | \.?\d(?:[eEpP][+-]|'?[\w.])*)                   # 1'000 is a number, not a character
+  | (?P<idle>//(?:\\\n|[^\n])* | /\*.*?\*/ | \\\r?\n)
+""", re.VERBOSE | re.DOTALL)
+_PLACE_ONLY = re.compile(r"#\s*(?:line\b|\d|pragma\s+once\b)")
+_KEPT = re.compile(r"\0(\d+)\0")   # stands for a literal until all blanks are settled
+_BLANK = re.compile(r"\s+")
+_WORD, _OPERATOR = re.compile(r"[\w\"'.\0]"), re.compile(r"[-+*/%&|^<>=!:.#~?]")
+
+
+def candidate_id(*parts: str, compile_flags: Iterable[str]) -> str:
+    """Hash of what the compiler reads of the source, given whole or in parts, and of the flags; no arch in it."""
+    digest = hashlib.sha256()
+    for part in (canonical(*parts), *compile_flags):
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def canonical(*parts: str) -> str:
+    """The parts as one source: preprocessor lines, and between them all code in one line."""
+    lines: list[str] = []
+    for line in (line for part in parts for line in _lines(part)):
+        if lines and not line.startswith("#") and not lines[-1].startswith("#"):
+            lines[-1] += " " * _matters(lines[-1][-1], line[0]) + line
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+@lru_cache(maxsize=512)  # a header is part of hundreds of sources
+def _lines(part: str) -> tuple[str, ...]:
+    literals: list[str] = []
+
+    def keep(piece: re.Match[str]) -> str:
+        if piece["literal"] is None:
+            return piece["word"] or " "
+        literals.append(piece["literal"])
+        return f"\0{len(literals) - 1}\0"
+
+    lines: list[str] = []
+    code: list[str] = []
+    for line in _PIECE.sub(keep, part).split("\n"):
+        line = line.strip()
+        if not line.startswith("#"):
+            code.append(line)
+        elif not _PLACE_ONLY.match(line):
+            lines += [_packed(" ".join(code)), _BLANK.sub(" ", line)]
+            code = []
+    lines.append(_packed(" ".join(code)))
+    return tuple(_KEPT.sub(lambda kept: literals[int(kept[1])], line) for line in lines if line)
+
+
+def _packed(code: str) -> str:
+    """Blanks only between two characters that would read otherwise side by side."""
+    code = code.strip()
+    return _BLANK.sub(lambda blank: " " * _matters(code[blank.start() - 1], code[blank.end()]), code)
+
+
+def _matters(before: str, after: str) -> bool:
+    return any(kind.match(before) and kind.match(after) for kind in (_WORD, _OPERATOR)) or (
+        before in "eEpP" and after in "+-")
