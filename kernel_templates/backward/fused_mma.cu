@@ -40,11 +40,11 @@ pitch   = "min(layer.kernel_w, layer.stride_w) * (32 + halo) + 4"
 least_floats = "128 * taps * n * m + 36 * 64 * ceil_div(m, 2) + 16 * n * pitch"
 smem_bytes   = "1024 * SHARED_KB + 16"
 */
-#include "common/fused_multiply.cuh"
-#include "common/fused_stage.cuh"
-#include "common/split_mma_reduce.cuh"
-#include "common/tile_place.cuh"
-#include "common/weight_launch.cuh"
+#include "families/fused_mma/multiply.cuh"
+#include "families/fused_mma/stage.cuh"
+#include "families/split_mma/reduce.cuh"
+#include "contract/tile_place.cuh"
+#include "contract/weight_launch.cuh"
 
 // A step: tap row `row` of a tile of the input.
 struct FusedPlace : TilePlace {
@@ -54,7 +54,7 @@ struct FusedPlace : TilePlace {
 
 // Against split_mma (grad_weight): all tap rows and channels of a group belong to one block, so each element of gy that
 // a tile meets is staged once for both gradients, and the input is read once, too. A step is one tap row of a tile:
-// the row of gy that it meets lies de-interleaved by the stride in shared memory (common/row_taps.cuh) beside the
+// the row of gy that it meets lies de-interleaved by the stride in shared memory (contract/row_taps.cuh) beside the
 // weights, which stay there. Copies run STAGES - 1 steps ahead without registers; each element is rounded to TF32 once,
 // in place, by the thread that copied it.
 //

@@ -28,9 +28,9 @@ least      = "layer.kernel_d * rows * width * (2 if element_bytes == 8 else 1)"
 image      = "4 * TILE * layer.stride_w"
 smem_bytes = "1024 * STAGE_KB + max(4, element_bytes) * 2 * image"
 */
-#include "common/depthwise_strip.cuh"
+#include "families/depthwise/strip.cuh"
 
-// The kernel is in depthwise_strip.cuh. A block computes every residue of H and W of its tile, for each of the group's
+// The kernel is in families/depthwise/strip.cuh. A block computes every residue of H and W of its tile, for each of the group's
 // output channels.
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes) {

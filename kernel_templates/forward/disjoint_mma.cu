@@ -27,10 +27,10 @@ held       = "min(slabs, 4 if precision == 'tf32x3' else 8)"
 weights    = "taps * ceil_div(slabs, held) * held * (256 if precision == 'tf32x3' else 128)"
 smem_bytes = "4 * ((weights if weights <= 12288 else 0) + IMAGES * 16 * (warps * 16 * layer.stride_w + 36))"
 */
-#include "common/const_loop.cuh"
-#include "common/disjoint_plan.cuh"
-#include "common/pack.cuh"
-#include "common/ptx.cuh"
+#include "hardware/const_loop.cuh"
+#include "families/disjoint_mma/plan.cuh"
+#include "hardware/pack.cuh"
+#include "hardware/ptx.cuh"
 
 // The run-time half of a launch. An item is one batch element, one input plane and row, one chunk of the row.
 struct DisjointArguments {

@@ -39,9 +39,9 @@ stages      = "STAGES if STAGES > 0 else 3 if slim else 4"
 table       = "16 * chunk if k <= chunk // 2 else 0"
 smem_bytes  = "4 * max(stages * chunk * (tile_m * planes + tile_n + 8) + table, tile_m * (tile_n + 8))"
 */
-#include "common/gathered_block.cuh"
+#include "families/gathered_mma/block.cuh"
 
-// The kernel is in gathered_block.cuh. Phase decomposition: outputs that agree modulo the stride along each axis share
+// The kernel is in families/gathered_mma/block.cuh. Phase decomposition: outputs that agree modulo the stride along each axis share
 // their taps, and are a problem of stride 1. A block has outputs of one residue, and walks over its taps alone; a
 // residue without taps is zero, or the bias.
 template <class Layer, class Tune>

@@ -66,9 +66,9 @@ weights       = "WEIGHTS if WEIGHTS > 0 else (1 if tile_floats <= resident else 
 weight_floats = "tile_floats if weights == 1 else STAGES * stage_floats if weights == 2 else 0"
 smem_bytes    = "4 * (weight_floats + STAGES * input_floats + image_floats)"
 */
-#include "common/strip_block.cuh"
+#include "families/implicit_gemm_mma/block.cuh"
 
-// The kernel is in strip_block.cuh. Phase decomposition: with a stride, output residue r is a stride-1 convolution over
+// The kernel is in families/implicit_gemm_mma/block.cuh. Phase decomposition: with a stride, output residue r is a stride-1 convolution over
 // the taps that meet r. A block sums all residues along W at once, each from the same inputs, and lays them side by
 // side in shared memory between the zeros of the others: rows leave whole, once. Along D and H it does the residues one
 // after the other.

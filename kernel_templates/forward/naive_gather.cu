@@ -11,10 +11,10 @@ needs     = []
 BLOCK          = {values = [32, 64, 128, 256, 512], default = 128, help = "threads per block"}
 CO_PER_THREAD  = {values = [1, 2, 4, 8], default = 1, help = "output channels that share each loaded input value"}
 */
-#include "common/epilogue.cuh"
-#include "common/flat_grid.cuh"
-#include "common/problem.cuh"
-#include "common/scalar.cuh"
+#include "contract/epilogue.cuh"
+#include "contract/flat_grid.cuh"
+#include "contract/problem.cuh"
+#include "contract/scalar.cuh"
 
 // Read this one first. It computes the definition, turned around: the layer scatters input i over outputs
 // o = i * stride - padding + k * dilation; an output gathers the inputs that reach it:

@@ -36,9 +36,9 @@ least      = "channel + layer.kernel_w * 32 * WARPS + 4"
 image      = "WARPS * max(3072, 144 * layer.stride_w)"
 smem_bytes = "max(1024 * STAGE_KB, 4 * STAGES * least, 4 * image) + 8 * tile"
 */
-#include "common/fma_strip.cuh"
+#include "families/register_blocked/strip.cuh"
 
-// The kernel is in fma_strip.cuh. Phase decomposition: output residue r along W is a stride-1 problem over the taps
+// The kernel is in families/register_blocked/strip.cuh. Phase decomposition: output residue r along W is a stride-1 problem over the taps
 // that meet r. A thread holds the sums of all residues of its 4 steps, for several channels; each tap multiplies only
 // what it meets. Rows leave as whole pieces, zeros (or the bias) of residues without taps among them. A block has one
 // residue of H.

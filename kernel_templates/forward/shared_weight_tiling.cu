@@ -21,13 +21,12 @@ taps       = "min(layer.kernel_d * layer.kernel_h * layer.kernel_w, capacity)"
 channels   = "min(layer.in_channels // layer.groups, capacity // taps)"
 smem_bytes = "channels * taps * pack_bytes"
 */
-#include "common/epilogue.cuh"
-#include "common/flat_grid.cuh"
-#include "common/pack.cuh"
-#include "common/problem.cuh"
-#include "common/staged_products.cuh"
-#include "common/taps.cuh"
-#include "common/weight_stage.cuh"
+#include "contract/epilogue.cuh"
+#include "contract/flat_grid.cuh"
+#include "hardware/pack.cuh"
+#include "contract/problem.cuh"
+#include "families/shared_weight_tiling/staged_products.cuh"
+#include "contract/taps.cuh"
 
 // For the compiler: 512 threads a multiprocessor (128 registers each) hide the latency of loads; conversion from two
 // bytes and large tiles of sums need more registers. Unasked, ptxas spills to fit more threads.

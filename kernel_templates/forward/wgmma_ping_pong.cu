@@ -30,9 +30,9 @@ other_bytes  = "tile * slice + fixed_bytes"
 stages       = "min(STAGES, (227 * 1024 - other_bytes) // (2 * stage_bytes))"
 smem_bytes   = "other_bytes + 2 * stages * stage_bytes"
 */
-#include "common/ping_pong_products.cuh"
+#include "families/wgmma_ping_pong/products.cuh"
 
-// The kernel is in ping_pong_products.cuh; what it stages is the input.
+// The kernel is in families/wgmma_ping_pong/products.cuh; what it stages is the input.
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes) {
   return ping_pong_workspace<PingPongPlan<Layer, Tune, true>>();

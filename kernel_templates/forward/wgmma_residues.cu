@@ -31,9 +31,9 @@ inputs      = "BUFFERS * staged * 8 * (TEAMS * cells + reach)"
 images      = "32 * (TEAMS * cells * layer.stride_w + OWNED // 4 + 8)"
 smem_bytes  = "4 * (weights + inputs + images + 66)"
 */
-#include "common/ptx.cuh"
-#include "common/residue_store.cuh"
-#include "common/wgmma.cuh"
+#include "hardware/ptx.cuh"
+#include "families/wgmma_residues/store.cuh"
+#include "hardware/wgmma.cuh"
 
 // All taps' weights of the block's channels, rounded. thread -> data: values as they lie in memory.
 template <class P, class Layer>

@@ -29,8 +29,8 @@ window     = "planes * (reach_h + 1)"
 ring       = "min(window + STAGES, (227 * 256 - 192 - weights - images) // unit)"
 smem_bytes = "4 * (weights + images + ring * unit + 192)"
 */
-#include "common/paired_multiply.cuh"
-#include "common/paired_stage.cuh"
+#include "families/wgmma_strided/products.cuh"
+#include "families/wgmma_strided/stage.cuh"
 
 // thread -> data: one value of a fragment of weights. Its row of the product is a channel and a residue: rows r and r + 8
 // are one channel's, so that a thread's sums of two positions are four neighbours of the result.

@@ -28,9 +28,9 @@ least      = "layer.kernel_d * rows * width * (2 if element_bytes == 8 else 1)"
 image      = "4 * TILE * 1"
 smem_bytes = "1024 * STAGE_KB + max(4, element_bytes) * 2 * image"
 */
-#include "common/depthwise_strip.cuh"
+#include "families/depthwise/strip.cuh"
 
-// The kernel is in depthwise_strip.cuh. A block stages the gradients that a tile of inputs meets as they lie, whatever
+// The kernel is in families/depthwise/strip.cuh. A block stages the gradients that a tile of inputs meets as they lie, whatever
 // the stride, one output channel of the group after the other.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes) {

@@ -37,10 +37,10 @@ source      = "tile_n * (chunk + 4) if along else chunk * (tile_n + 8)"
 table       = "6 * tile_n if along else 16 * chunk if k <= chunk // 2 else 0"
 smem_bytes  = "4 * max(stages * (chunk * tile_m * planes + source) + table, tile_m * (tile_n + 8))"
 */
-#include "common/gathered_along.cuh"
-#include "common/gathered_block.cuh"
+#include "families/gathered_mma/along.cuh"
+#include "families/gathered_mma/block.cuh"
 
-// The kernels are in gathered_block.cuh and, for long strides along W, in gathered_along.cuh. All inputs share all
+// The kernels are in families/gathered_mma/block.cuh and, for long strides along W, in families/gathered_mma/along.cuh. All inputs share all
 // taps: neighbouring ones meet every stride-th element of grad_output.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes sizes) {

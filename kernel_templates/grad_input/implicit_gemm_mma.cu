@@ -66,9 +66,9 @@ weights       = "WEIGHTS if WEIGHTS > 0 else (1 if tile_floats <= resident else 
 weight_floats = "tile_floats if weights == 1 else STAGES * stage_floats if weights == 2 else 0"
 smem_bytes    = "4 * (weight_floats + STAGES * input_floats + image_floats)"
 */
-#include "common/strip_block.cuh"
+#include "families/implicit_gemm_mma/block.cuh"
 
-// The kernel is in strip_block.cuh. grad_output is staged row by row and whole; with a stride the lanes pick their
+// The kernel is in families/implicit_gemm_mma/block.cuh. grad_output is staged row by row and whole; with a stride the lanes pick their
 // elements there, where that costs nothing. Taps along H share the rows too when the stride there is 1; else each
 // stages the rows that it meets.
 // Bytes: grad_output crosses to the SM once per channel tile and tap along D (and H, with a stride there); weights stay

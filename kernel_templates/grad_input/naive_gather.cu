@@ -11,10 +11,10 @@ needs     = []
 BLOCK          = {values = [32, 64, 128, 256, 512], default = 128, help = "threads per block"}
 CI_PER_THREAD  = {values = [1, 2, 4, 8], default = 1, help = "input channels that share each loaded gradient"}
 */
-#include "common/epilogue.cuh"
-#include "common/flat_grid.cuh"
-#include "common/problem.cuh"
-#include "common/scalar.cuh"
+#include "contract/epilogue.cuh"
+#include "contract/flat_grid.cuh"
+#include "contract/problem.cuh"
+#include "contract/scalar.cuh"
 
 // Read this one first. Input i went, through tap k, to output o = i * stride - padding + k * dilation; so its gradient
 // is the sum of the gradients at those o, each times the weight of its tap:

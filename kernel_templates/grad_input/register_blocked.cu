@@ -37,9 +37,9 @@ least      = "channel + layer.kernel_w * 32 * WARPS + 4"
 image      = "WARPS * max(3072, 144 * 1)"
 smem_bytes = "max(1024 * STAGE_KB, 4 * STAGES * least, 4 * image) + 8 * tile"
 */
-#include "common/fma_strip.cuh"
+#include "families/register_blocked/strip.cuh"
 
-// The kernel is in fma_strip.cuh. With a stride, every tap meets every input position, but in grad_output the positions
+// The kernel is in families/register_blocked/strip.cuh. With a stride, every tap meets every input position, but in grad_output the positions
 // of neighbouring steps lie a stride apart. Either it is staged as planes, one for each residue along W that a tap
 // meets, and within a plane every layer has stride 1; or as it lies, in wide copies, and a thread's window is longer.
 template <class Layer, class Tune>

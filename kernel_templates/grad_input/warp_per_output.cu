@@ -12,12 +12,12 @@ WARPS              = {values = [1, 2, 4, 8, 16], default = 4, help = "warps per 
 CI_PER_WARP        = {values = [1, 2, 4, 8], default = 8, help = "input channels that share each loaded gradient"}
 POSITIONS_PER_WARP = {values = [1, 2, 4, 8], default = 4, help = "neighbouring positions that share each loaded weight"}
 */
-#include "common/epilogue.cuh"
-#include "common/flat_grid.cuh"
-#include "common/lane_products.cuh"
-#include "common/problem.cuh"
-#include "common/reduce.cuh"
-#include "common/taps.cuh"
+#include "contract/epilogue.cuh"
+#include "contract/flat_grid.cuh"
+#include "families/warp_per_output/lane_products.cuh"
+#include "contract/problem.cuh"
+#include "contract/reduce.cuh"
+#include "contract/taps.cuh"
 
 // Against naive_gather: there a thread walks the whole reduction over (output channel, tap) of its results; here the 32
 // lanes of a warp walk it side by side. That pays where inputs are few and reductions long: a short input with many

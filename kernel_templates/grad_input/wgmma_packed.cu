@@ -42,9 +42,9 @@ runs            = "half_runs if RUNS or CONSUMERS * half_runs * row_bytes + halo
 stage_bytes     = "CONSUMERS * runs * row_bytes + halo_bytes"
 weight_elements = "parts * layer.groups * ceil_div(channels, tile) * tile * layer.kernel_d * layer.kernel_h * layer.kernel_w * (layer.out_channels // layer.groups + 16)"
 */
-#include "common/packed_products.cuh"
+#include "families/wgmma_packed/products.cuh"
 
-// The kernel is in packed_products.cuh; what it packs is the gradient.
+// The kernel is in families/wgmma_packed/products.cuh; what it packs is the gradient.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes sizes) {
   return packed_workspace<PackedPlan<Layer, Tune, false>>(sizes);

@@ -27,10 +27,10 @@ width      = "(layer.kernel_w - 1) * layer.dilation_w + 4 * layer.stride_w + 8"
 least      = "(4 + layer.kernel_d * rows * width) * (2 if element_bytes == 8 else 1)"
 smem_bytes = "1024 * STAGE_KB + 64 * max(4, element_bytes) * (THREADS // 32)"
 */
-#include "common/depthwise_weight_plan.cuh"
-#include "common/fma_window.cuh"
-#include "common/grad_weight.cuh"
-#include "common/reduce.cuh"
+#include "families/depthwise/weight_plan.cuh"
+#include "families/register_blocked/window.cuh"
+#include "contract/grad_weight.cuh"
+#include "contract/reduce.cuh"
 
 // Against register_blocked: a gradient belongs to one input channel and one output channel, so no product can be
 // shared and bytes rule. A block walks over tiles of positions of its pair of channels; input and gradients of the

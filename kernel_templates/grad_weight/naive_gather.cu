@@ -12,7 +12,7 @@ BLOCK          = {values = [32, 64, 128, 256], default = 128, help = "threads pe
 CO_PER_THREAD  = {values = [1, 2, 4, 8], default = 1, help = "output channels that share each loaded input value"}
 SPLIT          = {values = [1, 4, 16, 64, 256], default = 64, help = "threads that share one sum"}
 */
-#include "common/grad_weight.cuh"
+#include "contract/grad_weight.cuh"
 
 // Read this one first. The definition: input position i meets tap k at output o = i * stride - padding + k * dilation,
 //     grad_weight[ci, co, k] = sum over n and i of input[n, ci, i] * grad_output[n, co, o], where 0 <= o < out.

@@ -50,10 +50,10 @@ v_chunks = "slabs * ceil_div(block_slabs, slabs)"
 stage_bytes = "32 * planes * (u_tiles * STRIP * min(64, 8 * ceil_div(cu, 8)) + v_chunks * (STRIP + halo) * v_channels)"
 smem_bytes = "232448"
 */
-#include "common/strip_pack.cuh"
-#include "common/strip_products.cuh"
-#include "common/strip_reduce.cuh"
-#include "common/weight_launch.cuh"
+#include "families/packed_wgmma/pack.cuh"
+#include "families/strip_wgmma/products.cuh"
+#include "families/packed_wgmma/reduce.cuh"
+#include "contract/weight_launch.cuh"
 
 // Asks for all that a stage holds of a tile; `full` counts the bytes. One thread calls it.
 template <class Layer, class Tune>

@@ -21,14 +21,14 @@ SHARES    = {values = [132, 264, 396, 528, 792, 1056, 1584], default = 792, help
 [derived]
 smem_bytes = "1024 * SHARED_KB + 16"
 */
-#include "common/fma_weight_reduce.cuh"
-#include "common/fma_weight_stage.cuh"
-#include "common/pack.cuh"
-#include "common/weight_launch.cuh"
+#include "families/register_blocked/weight_plan.cuh"
+#include "families/register_blocked/weight_stage.cuh"
+#include "hardware/pack.cuh"
+#include "contract/weight_launch.cuh"
 
 // Against shared_weight_tiling: gy is not staged once for each tap. A tile is TILE neighbouring positions of one row
 // of the input; for each of its tap rows (kd, kh) the block stages the row of gy that it meets, de-interleaved by the
-// stride (common/row_taps.cuh): all taps of the row are shifts within it, taken from a window of registers. A thread
+// stride (contract/row_taps.cuh): all taps of the row are shifts within it, taken from a window of registers. A thread
 // has A x B channel pairs: an input in a register serves B * KT products, a gradient A * KT of them. Copies run
 // STAGES - 1 tiles ahead without registers.
 //

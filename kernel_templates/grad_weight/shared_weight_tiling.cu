@@ -18,8 +18,8 @@ accumulator_bytes = "8 if dtype == 'float64' else 4"
 row_bytes = "POSITIONS * accumulator_bytes + 16"
 smem_bytes = "(8 * CI_PER_THREAD + 16 * COLUMNS_PER_THREAD) * row_bytes + 16 * COLUMNS_PER_THREAD * 32"
 */
-#include "common/grad_weight.cuh"
-#include "common/pack.cuh"
+#include "contract/grad_weight.cuh"
+#include "hardware/pack.cuh"
 
 // Blocks that are to fit on a multiprocessor at once, so that some compute while others stage: as many as leave each
 // thread registers for its gradients and for the vectors it multiplies.

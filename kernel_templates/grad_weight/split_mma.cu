@@ -22,15 +22,15 @@ BLOCKS    = {values = [132, 264, 396, 528], default = 264, help = "about so many
 [derived]
 smem_bytes = "1024 * SHARED_KB"
 */
-#include "common/split_mma_multiply.cuh"
-#include "common/split_mma_reduce.cuh"
-#include "common/split_mma_stage.cuh"
-#include "common/tile_place.cuh"
-#include "common/weight_launch.cuh"
+#include "families/split_mma/multiply.cuh"
+#include "families/split_mma/reduce.cuh"
+#include "families/split_mma/stage.cuh"
+#include "contract/tile_place.cuh"
+#include "contract/weight_launch.cuh"
 
 // Against shared_weight_tiling: tensor cores multiply, and nothing is staged once per tap. A tile is TILE neighbouring
 // positions of one row of the input; for each of its tap rows (kd, kh) the block stages the row of gy that it meets,
-// de-interleaved by the stride (common/row_taps.cuh), and all taps of the row are shifts within it. Copies run
+// de-interleaved by the stride (contract/row_taps.cuh), and all taps of the row are shifts within it. Copies run
 // STAGES - 1 tiles ahead without registers; each element is rounded to TF32 once, in place, by the thread that copied
 // it.
 //

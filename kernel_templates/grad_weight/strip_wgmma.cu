@@ -94,11 +94,11 @@ own_registers = "max(entry, sums)"
 copy_registers = "(entry * (4 * consumers + copy_warps) - 4 * consumers * own_registers) // copy_warps // 8 * 8"
 smem_bytes = "232448"
 */
-#include "common/rolling_products.cuh"
-#include "common/rolling_reduce.cuh"
-#include "common/strip_bias.cuh"
-#include "common/strip_stage.cuh"
-#include "common/weight_launch.cuh"
+#include "families/strip_wgmma/rolling_products.cuh"
+#include "families/strip_wgmma/rolling_reduce.cuh"
+#include "families/strip_wgmma/bias.cuh"
+#include "families/strip_wgmma/stage.cuh"
+#include "contract/weight_launch.cuh"
 
 template <class Layer, class Tune>
 struct StripWgmmaShape {
@@ -115,11 +115,11 @@ struct StripWgmmaShape {
 // Against packed_wgmma, which reads and writes both tensors once more to bring them into strips: here some warps
 // do that on the way into shared memory. They copy rows as they are, one tile ahead, into a ring of their own, and
 // write them from there as strips. A block walks along h, and rows of V that the next tile meets again stay where they
-// are (common/rolling_plan.cuh): that saves their reading, rounding and writing for all taps along h but one.
+// are (families/strip_wgmma/rolling_plan.cuh): that saves their reading, rounding and writing for all taps along h but one.
 //
 // thread -> data: warpgroup (w, u) owns 64 channels of U and SLABS slabs of N columns; a warp behind them stages eight
 // channels at a time.
-// Warps that stage gy also add up grad_bias, if asked (common/strip_bias.cuh).
+// Warps that stage gy also add up grad_bias, if asked (families/strip_wgmma/bias.cuh).
 // `full` of a stage says that all copying warps have stored their part, `empty` that all products of it are done.
 template <class Layer, class Tune, int U_WIDTH, int V_WIDTH>
 __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) strip_wgmma(

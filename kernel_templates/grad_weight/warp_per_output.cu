@@ -12,7 +12,7 @@ WARPS        = {values = [1, 2, 4, 8], default = 4, help = "warps per block"}
 CO_PER_WARP  = {values = [1, 2, 4, 8], default = 8, help = "output channels that share each loaded input value"}
 BLOCKS       = {values = [132, 1056, 4224, 16896], default = 4224, help = "about so many, by splitting positions"}
 */
-#include "common/grad_weight.cuh"
+#include "contract/grad_weight.cuh"
 
 // Warps that are to fit on a multiprocessor at once, to hide the latency of loads: as many as leave a thread registers
 // for all it keeps. A run-time layer and float64 need more of them.

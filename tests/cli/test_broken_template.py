@@ -18,7 +18,6 @@ SENTENCE = "The header of broken.cu is not TOML: Invalid value (at line 2, colum
 def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("one_is_broken") / "templates"
     (root / "forward").mkdir(parents=True)
-    shutil.copytree(TEMPLATES / "common", root / "common")
     shutil.copy(TEMPLATES / "forward" / "naive_gather.cu", root / "forward")
     (root / "forward" / "broken.cu").write_text('/* variant\nname = broken"\n*/\n')
     return root

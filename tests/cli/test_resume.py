@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from workbench.core.variants import TEMPLATES
@@ -13,7 +12,6 @@ from .test_cli import SMALL, cli
 def test_resuming_what_failed_to_build_is_not_right(tmp_path: Path) -> None:
     root = tmp_path / "templates"
     (root / "forward").mkdir(parents=True)
-    shutil.copytree(TEMPLATES / "common", root / "common")
     text = (TEMPLATES / "forward" / "naive_gather.cu").read_text()
     (root / "forward" / "naive_gather.cu").write_text(text + "\nthis is no C++\n")
     words = ["run", *SMALL, "--templates", str(root), "--session", "one", "--no-baselines", "--direction", "forward"]

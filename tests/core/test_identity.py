@@ -33,10 +33,9 @@ def rewrite(path: Path, old: str, new: str) -> None:
 
 def test_a_header_in_another_folder_and_another_comment_change_no_id(tree: Path) -> None:
     before = id_in(tree)
-    (tree / "contract").mkdir()
-    (tree / "common" / "problem.cuh").rename(tree / "contract" / "problem_and_sizes.cuh")
+    (tree / "contract" / "problem.cuh").rename(tree / "hardware" / "sizes.cuh")
     for path in tree.rglob("*.cu*"):
-        path.write_text(path.read_text().replace('"common/problem.cuh"', '"contract/problem_and_sizes.cuh"'))
+        path.write_text(path.read_text().replace('"contract/problem.cuh"', '"hardware/sizes.cuh"'))
     assert id_in(tree) == before
     template = find("naive_gather", "forward", root=tree).path
     template.write_text(template.read_text().replace("// ", "// reworded: ").replace("\n\n", "\n") + "\n\n// The end.\n")
@@ -45,7 +44,7 @@ def test_a_header_in_another_folder_and_another_comment_change_no_id(tree: Path)
 
 def test_a_token_in_a_template_or_a_header_changes_the_id(tree: Path) -> None:
     before = id_in(tree)
-    rewrite(tree / "common" / "problem.cuh", "struct Sizes {", "struct Sizes { int unused;")
+    rewrite(tree / "contract" / "problem.cuh", "struct Sizes {", "struct Sizes { int unused;")
     in_header = id_in(tree)
     rewrite(find("naive_gather", "forward", root=tree).path, "__global__", "__global__ static")
     assert len({before, in_header, id_in(tree)}) == 3

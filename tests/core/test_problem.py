@@ -13,7 +13,7 @@ from workbench.core.variants import TEMPLATES
 
 from ..require import require
 
-HEADER = TEMPLATES / "common" / "problem.cuh"
+HEADER = TEMPLATES / "contract" / "problem.cuh"
 
 
 def test_every_member_stands_where_the_library_writes_it(tmp_path: Path) -> None:

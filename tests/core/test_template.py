@@ -27,8 +27,8 @@ needs     = []
 BLOCK          = {values = [32, 64, 128], default = 128}
 CO_PER_THREAD  = {values = [1, 2, 4, 8], default = 1}
 */
-#include "common/problem.cuh"
-#include "common/scalar.cuh"
+#include "contract/problem.cuh"
+#include "contract/scalar.cuh"
 
 // Read this one first.
 template <class Layer, class Tune>
@@ -42,9 +42,8 @@ __global__ void __launch_bounds__(Tune::BLOCK) small(Layer layer, Sizes sizes) {
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A templates folder with the shipped headers and one template."""
+    """A templates folder for one template; its headers are the shipped ones."""
     (tmp_path / "forward").mkdir()
-    (tmp_path / "common").symlink_to(TEMPLATES / "common")
     return tmp_path
 
 
@@ -100,10 +99,10 @@ def test_a_wrong_header_is_one_sentence(root: Path, old: str, new: str, words: l
 
 
 def test_an_include_that_does_not_exist_is_named(root: Path) -> None:
-    broken = variant(root, ('#include "common/scalar.cuh"', '#include "common/scaler.cuh"'))
-    with pytest.raises(RenderError, match=r'small.cu includes "common/scaler.cuh", which does not exist') as got:
+    broken = variant(root, ('#include "contract/scalar.cuh"', '#include "contract/scaler.cuh"'))
+    with pytest.raises(RenderError, match=r'small.cu includes "contract/scaler.cuh", which does not exist') as got:
         render(candidate(broken))
-    assert "common/" in got.value.advice
+    assert "contract/problem.cuh" in got.value.advice
 
 
 def test_a_value_that_is_not_offered_is_refused(root: Path) -> None:
@@ -133,7 +132,7 @@ def test_lines_of_the_source_are_lines_of_the_files(batched: bool, dtype: str) -
         found = places(render_batch([rendered]) if batched else rendered.source)
         ours = f"{one.direction}/{one.path.name}"
         assert ours in found
-        for name in [ours, *(n for n in found if n.startswith("common/"))]:
+        for name in [ours, *(n for n in found if n.endswith(".cuh"))]:
             original = (TEMPLATES / name).read_text().rstrip().split("\n")
             seen = 0
             for number, text in found[name].items():
@@ -191,25 +190,19 @@ def test_a_batch_keeps_two_texts_of_one_name_apart(root: Path) -> None:
 def test_headers_that_differ_under_one_name_are_not_mixed(root: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     (other / "forward").mkdir(parents=True)
-    (other / "common").mkdir()
-    for header in (TEMPLATES / "common").iterdir():
-        (other / "common" / header.name).write_text(header.read_text() + "// changed\n")
+    (other / "contract").mkdir()
+    (other / "contract" / "scalar.cuh").write_text((TEMPLATES / "contract" / "scalar.cuh").read_text() + "// changed\n")
     with pytest.raises(RenderError, match="separate batches"):
         render_batch([render(candidate(variant(root))), render(candidate(variant(other)))])
 
 
 def test_a_ring_of_includes_ends(root: Path) -> None:
-    (root / "common").unlink()
-    (root / "common").mkdir()
-    for header in (TEMPLATES / "common").iterdir():
-        text = header.read_text()
-        if header.name == "scalar.cuh":
-            text = '#include "common/problem.cuh"\n' + text
-        if header.name == "problem.cuh":
-            text = '#include "common/scalar.cuh"\n' + text
-        (root / "common" / header.name).write_text(text)
+    (root / "contract").mkdir()
+    for name, other in (("scalar", "problem"), ("problem", "scalar")):
+        text = (TEMPLATES / "contract" / f"{name}.cuh").read_text()
+        (root / "contract" / f"{name}.cuh").write_text(f'#include "contract/{other}.cuh"\n{text}')
     rendered = render(candidate(variant(root)))
-    assert [n for n, _ in rendered.headers].count("common/scalar.cuh") == 1
+    assert [n for n, _ in rendered.headers].count("contract/scalar.cuh") == 1
 
 
 def test_a_file_in_the_folder_of_another_direction_is_refused(tmp_path: Path) -> None:

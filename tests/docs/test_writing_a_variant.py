@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def templates(tmp_path: Path) -> Path:
-    """A template root with the shared headers and no kernel."""
-    shutil.copytree(TEMPLATES / "common", tmp_path / "common")
+    """A template root without a kernel."""
     (tmp_path / "forward").mkdir()
     return tmp_path
 

@@ -11,7 +11,7 @@ import pytest
 from workbench.measure.emulator import COMPILE_FLAGS, INCLUDE_DIRS, LINK_FLAGS, translate
 
 FIXTURES = Path(__file__).parent / "fixtures"
-COMMON = Path(__file__).parents[2] / "kernel_templates" / "common"
+TEMPLATES = Path(__file__).parents[2] / "kernel_templates"
 
 Kernels = Callable[..., "Library"]
 
@@ -40,7 +40,7 @@ def build(name: str, folder: Path, *, flags: tuple[str, ...] = (), source: str |
     text = (FIXTURES / f"{name}.cu").read_text() if source is None else source
     cpp, library = folder / f"{name}.cpp", folder / f"lib{name}.so"
     cpp.write_text(translate(f'#line 1 "{name}.cu"\n{text}'))
-    includes = [f"-I{path}" for path in (*INCLUDE_DIRS, COMMON, COMMON.parent)]
+    includes = [f"-I{path}" for path in (*INCLUDE_DIRS, TEMPLATES)]
     command = ["g++", *COMPILE_FLAGS, *flags, *includes, str(cpp), *LINK_FLAGS, "-o", str(library)]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 0, f"{' '.join(command)}\n{made.stderr}"

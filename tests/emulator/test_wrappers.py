@@ -1,4 +1,4 @@
-"""The emulated instructions of kernel_templates/common/ptx.cuh against numpy."""
+"""The emulated instructions of kernel_templates/hardware/ptx.cuh against numpy."""
 
 import numpy as np
 import pytest

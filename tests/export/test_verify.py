@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from functools import partial
 from pathlib import Path
 
@@ -133,7 +132,6 @@ def test_a_name_that_the_original_does_not_have_is_refused(folder: Path, worker:
 
 def _both_gradients(root: Path) -> Candidate:
     """A variant made of the two naive ones, one after the other, which share one workspace."""
-    shutil.copytree(TEMPLATES / "common", root / "common")
     parts = {d: find("naive_gather", d, root=TEMPLATES) for d in ("grad_input", "grad_weight")}
     bodies = {d: v.text[v.text.index("*/") + 2:] for d, v in parts.items()}
     includes = "\n".join(dict.fromkeys(re.findall(r'^#include "[^"]+"', "\n".join(bodies.values()), re.M)))

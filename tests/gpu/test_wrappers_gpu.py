@@ -1,4 +1,4 @@
-"""Each wrapper of kernel_templates/common/ptx.cuh: the real instruction gives what the emulation gives, bit for bit."""
+"""Each wrapper of kernel_templates/hardware/ptx.cuh: the real instruction gives what the emulation gives, bit for bit."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any
 from workbench.core.candidate import Candidate
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.template import render, render_batch, symbol
-from workbench.core.variants import TEMPLATES, find
+from workbench.core.variants import find
 from workbench.measure.build import build
 
 BAD_KERNELS = Path(__file__).resolve().parents[1] / "bad_kernels"
@@ -39,8 +39,7 @@ class Built:
 
 
 def bad_templates(folder: Path) -> Path:
-    """A template root with the project's common/ and the bad kernels."""
-    shutil.copytree(TEMPLATES / "common", folder / "common")
+    """A template root with the bad kernels."""
     shutil.copytree(BAD_KERNELS, folder, dirs_exist_ok=True)
     return folder
 

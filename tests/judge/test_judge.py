@@ -116,7 +116,7 @@ def test_launcher(naive: Built) -> None:
 
 
 def test_arguments_are_those_of_the_exporting_header() -> None:
-    text = (Path(__file__).parents[2] / "kernel_templates" / "common" / "export.cuh").read_text()
+    text = (Path(__file__).parents[2] / "kernel_templates" / "contract" / "export.cuh").read_text()
     for direction, names in launch.ARGUMENTS.items():
         macro = text.split(f"#define KW_EXPORT_{direction.upper()}(")[1].split("\n#define")[0]
         signature = macro.split("const Problem* problem, ")[1].split(")")[0].replace("\\\n", " ")

@@ -91,19 +91,20 @@ def test_extreme_layers(direction: str, precision: str, library: Library) -> Non
 def changed_copy(folder: Path, file: str, old: str, new: str) -> Path:
     root = folder / "templates"
     shutil.copytree(TEMPLATES, root)
-    text = (root / "common" / file).read_text(encoding="utf-8")
+    path = next(root.glob(f"families/gathered_mma/{file}"), root / file)
+    text = path.read_text(encoding="utf-8")
     assert text.count(old) == 1, f"{file} no longer contains {old!r} once: name another line to change"
-    (root / "common" / file).write_text(text.replace(old, new), encoding="utf-8")
+    path.write_text(text.replace(old, new), encoding="utf-8")
     return root
 
 
 @pytest.mark.parametrize(("file", "old", "new", "right"), [
-    ("flat_grid.cuh", "1LL << 30", "7", True),                               # more blocks than a row of the grid holds
-    ("gathered_axis.cuh", "return begin < stop ?", "return begin + 1 < stop ?", False),
-    ("gathered_axis.cuh", "* INVERSE % TAP_STEP", "% TAP_STEP", False),
-    ("gathered_tile.cuh", "h >= a.result_h || w >= a.result_w", "h >= a.result_h", False),
-    ("gathered_steps.cuh", "P::CHUNK) - step + 1;", "P::CHUNK) - step;", False),
-    ("gathered_block.cuh", "cp_async_wait<P::STAGES - 2>", "cp_async_wait<P::STAGES - 1>", False),
+    ("contract/flat_grid.cuh", "1LL << 30", "7", True),                               # more blocks than a row of the grid holds
+    ("plan.cuh", "return begin < stop ?", "return begin + 1 < stop ?", False),
+    ("plan.cuh", "* INVERSE % TAP_STEP", "% TAP_STEP", False),
+    ("tile.cuh", "h >= a.result_h || w >= a.result_w", "h >= a.result_h", False),
+    ("steps.cuh", "P::CHUNK) - step + 1;", "P::CHUNK) - step;", False),
+    ("block.cuh", "cp_async_wait<P::STAGES - 2>", "cp_async_wait<P::STAGES - 1>", False),
 ])
 def test_a_changed_copy(file: str, old: str, new: str, right: bool, tmp_path: Path) -> None:
     """The layers above notice what breaks it."""
@@ -114,13 +115,13 @@ def test_a_changed_copy(file: str, old: str, new: str, right: bool, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("file", "old", "new", "right"), [
-    ("gathered_shares.cuh", "BLOCKS = 264", "BLOCKS = 100000", True),
-    ("gathered_shares.cuh", "BLOCKS = 264", "BLOCKS = 1", True),             # never split
-    ("gathered_shares.cuh", "shares >= 16", "shares >= 2", True),
-    ("gathered_along.cuh", "const bool aligned = ", "const bool aligned = false && ", True),
-    ("gathered_along.cuh", "a.source_w % 4 == 0 && ", "", False),
-    ("gathered_along_steps.cuh", "begin = row * ROW_PAIRS", "begin = (row + 1) * ROW_PAIRS", False),
-    ("gathered_along_steps.cuh", "* (share + 1) / shares - from", "/ shares", False),
+    ("shares.cuh", "BLOCKS = 264", "BLOCKS = 100000", True),
+    ("shares.cuh", "BLOCKS = 264", "BLOCKS = 1", True),             # never split
+    ("shares.cuh", "shares >= 16", "shares >= 2", True),
+    ("along.cuh", "const bool aligned = ", "const bool aligned = false && ", True),
+    ("along.cuh", "a.source_w % 4 == 0 && ", "", False),
+    ("along_steps.cuh", "begin = row * ROW_PAIRS", "begin = (row + 1) * ROW_PAIRS", False),
+    ("along_steps.cuh", "* (share + 1) / shares - from", "/ shares", False),
 ])
 def test_a_changed_copy_along_w(file: str, old: str, new: str, right: bool, tmp_path: Path) -> None:
     few = [(one, given) for one, given in candidates(changed_copy(tmp_path, file, old, new))
@@ -153,7 +154,7 @@ def test_header_and_code_agree(tmp_path: Path) -> None:
             one = Candidate(variant, layer, "float32", config, precision=precision)
             if why_not(one, sm=90) is None:
                 tried.append(one)
-    parts, calls = ['#include "common/gathered_plan.cuh"'], []
+    parts, calls = ['#include "families/gathered_mma/plan.cuh"'], []
     for number, one in enumerate(tried):
         layer = "".join(f"static constexpr int {k} = {v};" for k, v in layer_fields(one.layer).items())
         tune = "".join(f"static constexpr int {k} = {v};" for k, v in one.config.items())

@@ -169,7 +169,7 @@ def test_more_blocks_than_one_row_of_the_grid_holds(tmp_path: Path) -> None:
     """2^30 blocks cannot run here, so a copy of the templates has rows of 7."""
     root = tmp_path / "templates"
     shutil.copytree(TEMPLATES, root)
-    _replace(root / "common/flat_grid.cuh", "1LL << 30", "7")
+    _replace(root / "contract/flat_grid.cuh", "1LL << 30", "7")
     variants = [v for v in discover(root) if "flat_grid.cuh" in v.text and "float32" in dtypes(v)]
     assert variants
     library = build_emulated([candidate(v, FEW[0], form=v.forms[-1]) for v in variants], tmp_path)
@@ -186,13 +186,13 @@ BROKEN = [  # variant, the file that is broken, what is taken out, what is put t
     ("forward/naive_gather", "", "if (co0 + c < co_per_group)\n", "if (co0 + c + 1 < co_per_group)\n", STRIDED,
      "UNWRITTEN"),
     ("forward/naive_gather", "", "if (item >= ", "if (item > ", STRIDED, "OUT_OF_BOUNDS"),
-    ("forward/shared_weight_tiling", "common/taps.cuh", "while (remainder != 0 &&", "while (false &&", STRIDED,
+    ("forward/shared_weight_tiling", "contract/taps.cuh", "while (remainder != 0 &&", "while (false &&", STRIDED,
      "MISMATCH"),
-    ("forward/warp_per_output", "common/taps.cuh", "-(dilation / divisor)", "-1", DILATED, "MISMATCH"),
+    ("forward/warp_per_output", "contract/taps.cuh", "-(dilation / divisor)", "-1", DILATED, "MISMATCH"),
     ("grad_input/naive_gather", "", "kw * layer.dilation_w", "kw", DILATED, "MISMATCH"),
-    ("grad_input/shared_weight_tiling", "common/taps.cuh", "i * stride - padding, dilation}", "i - padding, dilation}",
+    ("grad_input/shared_weight_tiling", "contract/taps.cuh", "i * stride - padding, dilation}", "i - padding, dilation}",
      STRIDED, "MISMATCH"),
-    ("grad_weight/naive_gather", "common/positions.cuh", "1LL * kw * layer.dilation_w", "1LL * kw", DILATED,
+    ("grad_weight/naive_gather", "contract/positions.cuh", "1LL * kw * layer.dilation_w", "1LL * kw", DILATED,
      "MISMATCH"),
 ]
 

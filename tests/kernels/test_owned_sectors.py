@@ -83,9 +83,9 @@ def test_every_element_is_right(built: tuple[Library, list], shift: int) -> None
         assert outcome.status == "OK", f"{one.direction} {label(work)} {work.dtype}: {outcome.status} {outcome.text}"
 
 
-RESIDUE_STORE = "common/residue_store.cuh"
+RESIDUE_STORE = "families/wgmma_residues/store.cuh"
 # What stores a result -> the same, storing who it was.
-WHO = {"implicit_gemm_mma": [("common/strip_store.cuh", "if (stored) store_strip(out + place[i], v[turn][i]);",
+WHO = {"implicit_gemm_mma": [("families/implicit_gemm_mma/store.cuh", "if (stored) store_strip(out + place[i], v[turn][i]);",
                               "for (float& one : v[turn][i].value) one = float(tile.item % 100 * 8 + warp_n);\n"
                               "if (stored) store_strip(out + place[i], v[turn][i]);")],
        "disjoint_mma": [("forward/disjoint_mma.cu", "return *reinterpret_cast<const Pack<float, VECTOR>*>(row + w);",
@@ -133,8 +133,8 @@ def test_no_sector_is_stored_by_two(rule: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("rule", "file", "old", "new"), [  # something must stay unwritten
-    ("strips", "common/strip_store.cuh", "alone = first <= 0 ||", "alone = first < 0 ||"),
-    ("strips", "common/strip_store.cuh", "max(w - end + 1, 0)", "max(w - end + 2, 0)"),
+    ("strips", "families/implicit_gemm_mma/store.cuh", "alone = first <= 0 ||", "alone = first < 0 ||"),
+    ("strips", "families/implicit_gemm_mma/store.cuh", "max(w - end + 1, 0)", "max(w - end + 2, 0)"),
     ("disjoint", "forward/disjoint_mma.cu", "from = chunk == 0 ? 0 : sector(origin)", "from = sector(origin + 8)"),
     ("residues", RESIDUE_STORE, "end = last ? a.out_w : up(", "end = last ? a.out_w : -8 + up("),
 ])
@@ -145,7 +145,7 @@ def test_a_broken_rule_is_caught(rule: str, file: str, old: str, new: str, tmp_p
 
 
 @pytest.mark.parametrize(("rule", "file", "old", "new"), [
-    ("strips", "common/strip_block.cuh", "a.overlap = unit == C::SECTOR ? 0 : C::OVERLAP;", "a.overlap = 0;"),
+    ("strips", "families/implicit_gemm_mma/block.cuh", "a.overlap = unit == C::SECTOR ? 0 : C::OVERLAP;", "a.overlap = 0;"),
     ("disjoint", "forward/disjoint_mma.cu", "from = chunk == 0 ? 0 : sector(origin)", "from = chunk == 0 ? 0 : origin"),
 ])
 def test_without_the_rule_sectors_are_shared(rule: str, file: str, old: str, new: str, tmp_path: Path) -> None:

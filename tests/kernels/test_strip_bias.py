@@ -62,7 +62,7 @@ def test_a_slip_is_caught(slip: str, tmp_path: Path) -> None:
     number, config, old, new = SLIPS[slip]
     root = tmp_path / "templates"
     shutil.copytree(TEMPLATES, root)
-    file = root / "common/strip_bias.cuh"
+    file = root / "families/strip_wgmma/bias.cuh"
     text = file.read_text(encoding="utf-8")
     assert text.count(old) == 1
     file.write_text(text.replace(old, new), encoding="utf-8")

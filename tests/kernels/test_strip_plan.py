@@ -34,7 +34,7 @@ def chosen() -> list[Candidate]:
 
 def constants(candidates: list[Candidate], folder: Path) -> list[dict[str, int]]:
     """What the code makes of each of them, compiled for the host."""
-    parts, calls = ['#include "common/strip_stage.cuh"'], []
+    parts, calls = ['#include "families/strip_wgmma/stage.cuh"'], []
     for number, one in enumerate(candidates):
         layer = "".join(f"static constexpr int {k} = {v};" for k, v in layer_fields(one.layer).items())
         tune = "".join(f"static constexpr int {k} = {v};" for k, v in one.config.items())

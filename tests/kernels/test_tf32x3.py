@@ -73,10 +73,11 @@ def error_of(length: int, series: int) -> float:
 def test_series_are_short_enough() -> None:
     """What the templates ask of a tensor core at once keeps the error of positive sums below a half of 3e-6."""
     found = {}
-    for file, name, unit in (("packed_layer", r"TAPS_KEPT = (\d+)", 8), ("strip_config", r"ROWS_KEPT = (\d+) / W", 8),
-                             ("strip_plan", r"PROMOTE = \(SPLIT \? (\d+)", 1),
-                             ("gathered_plan", r"SERIES = THREE \? (\d+)", 1)):
-        number = re.search(name, (TEMPLATES / "common" / f"{file}.cuh").read_text(encoding="utf-8"))
+    for file, name, unit in (("wgmma_packed/layer", r"TAPS_KEPT = (\d+)", 8),
+                             ("implicit_gemm_mma/config", r"ROWS_KEPT = (\d+) / W", 8),
+                             ("strip_wgmma/plan", r"PROMOTE = \(SPLIT \? (\d+)", 1),
+                             ("gathered_mma/plan", r"SERIES = THREE \? (\d+)", 1)):
+        number = re.search(name, (TEMPLATES / "families" / f"{file}.cuh").read_text(encoding="utf-8"))
         assert number, f"{file}.cuh no longer says how long a series is"
         found[file] = int(number[1]) * unit
     assert set(found.values()) == {128}

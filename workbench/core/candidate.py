@@ -58,7 +58,7 @@ def layer_fields(layer: ConvTranspose) -> dict[str, int]:
 
 
 def problem_fields(workload: Workload) -> dict[str, int]:
-    """The members of `struct Problem` (kernel_templates/common/problem.cuh), in its order; all are int64."""
+    """The members of `struct Problem` (kernel_templates/contract/problem.cuh), in its order; all are int64."""
     flat = workload.in_three_dimensions()
     return {"batch": flat.batch,
             **{f"in_{a}": v for a, v in zip(AXES, flat.input_size, strict=True)},

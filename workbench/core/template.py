@@ -13,6 +13,7 @@ from .candidate import Candidate, layer_fields
 from .errors import RenderError
 from .identity import candidate_id
 from .layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT
+from .variants import TEMPLATES
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*$', re.M)
 _PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*$", re.M)
@@ -21,7 +22,7 @@ _LAYER_USE = re.compile(r"\b(?:Layer::|layer\.)([a-z]\w*)")
 _MACRO = {FORWARD: "KW_EXPORT_FORWARD", GRAD_INPUT: "KW_EXPORT_GRAD_INPUT", GRAD_WEIGHT: "KW_EXPORT_GRAD_WEIGHT",
           BACKWARD: "KW_EXPORT_BACKWARD"}
 _SCALAR = {"float32": "float", "float64": "double", "float16": "__half", "bfloat16": "__nv_bfloat16"}
-_SCALAR_HEADER = {"float16": "common/scalar_half.cuh", "bfloat16": "common/scalar_bfloat16.cuh"}
+_SCALAR_HEADER = {"float16": "contract/scalar_half.cuh", "bfloat16": "contract/scalar_bfloat16.cuh"}
 _LAYER_MEMBERS = {"scalar", "accumulator", "is_constant"}
 ENTRY = "kw_"  # exported symbols of a single rendering: kw_forward, kw_forward_workspace
 
@@ -43,7 +44,7 @@ def render(candidate: Candidate) -> Rendered:
     variant = candidate.variant
     root = variant.path.parent.parent
     _check_names(candidate)
-    headers = _headers(["common/export.cuh", *_scalar_header(candidate), *_INCLUDE.findall(variant.text)],
+    headers = _headers(["contract/export.cuh", *_scalar_header(candidate), *_INCLUDE.findall(variant.text)],
                        root, variant.path.name)
     body = _INCLUDE.sub("", variant.text)
     instance = _instance(candidate)
@@ -97,10 +98,11 @@ def _headers(names: Sequence[str], root: Path, asked_by: str) -> tuple[tuple[str
     def take(name: str, by: str) -> None:
         if name in done:
             return
-        path = root / name
-        if not path.is_file():
+        path = next((p for p in (root / name, TEMPLATES / name) if p.is_file()), None)
+        if path is None:
             raise RenderError(f'{by} includes "{name}", which does not exist.',
-                              advice=f"Headers are named from {root.name}/: common/<file>.cuh.")
+                              advice=f"Name a header from {root.name}/ or from the shipped templates, such as "
+                                     f"contract/problem.cuh.")
         text = path.read_text(encoding="utf-8")
         done[name] = ""  # taken before its own includes: a ring of includes ends here
         for inner in _INCLUDE.findall(text):

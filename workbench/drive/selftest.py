@@ -229,7 +229,6 @@ def _prepared() -> Iterator[tuple[Path, Session]]:
     """One template root of all attacking kernels, and a session; both are gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-selftest-") as folder:
         root = Path(folder) / "templates"
-        shutil.copytree(TEMPLATES / "common", root / "common")
         for fixtures in (BAD_KERNELS, RED_TEAM / "kernels"):
             shutil.copytree(fixtures, root, dirs_exist_ok=True)
         yield root, Session.create(Path(folder) / "sessions", "selftest")

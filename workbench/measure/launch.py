@@ -11,7 +11,7 @@ import torch
 from ..core.candidate import problem_fields
 from ..core.layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
 
-# Tensor arguments of each launcher, in the order of kernel_templates/common/export.cuh.
+# Tensor arguments of each launcher, in the order of kernel_templates/contract/export.cuh.
 ARGUMENTS = {
     FORWARD: ("input", "weight", "bias", "output"),
     GRAD_INPUT: ("grad_output", "weight", "grad_input"),

@@ -1,7 +1,7 @@
 // What the bad kernels share: one right sum per output, one thread each, so that each file shows only its defect.
 #pragma once
-#include "common/problem.cuh"
-#include "common/scalar.cuh"
+#include "contract/problem.cuh"
+#include "contract/scalar.cuh"
 #include <stdio.h>
 #include <vector>
 

@@ -1,0 +1,64 @@
+// What the second stages of split_mma, fused_mma, packed_wgmma and strip_wgmma share: partial sums, which lie in slots
+// in the order in which warps hold them as fragments of products, are added up and become weights.
+#pragma once
+#include "contract/scalar.cuh"
+
+// thread -> data: lane = one float4 (a lane's part of a fragment: 2 rows x 2 columns), the 8 warps of a block share the
+// slots; row 0, the first warp, adds up what the others left, always in the same order.
+struct SlotSums {
+  const int lane = threadIdx.x % 32, row = threadIdx.x / 32;
+  float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+
+  __device__ __forceinline__ void add(const float4& v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; }
+
+  // `from`: this lane's float4 in the first slot; slots are `apart` float4 apart.
+  __device__ __forceinline__ void add_slots(const float4* from, long long slots, long long apart) {
+#pragma unroll 4
+    for (long long slot = row; slot < slots; slot += 8) add(from[slot * apart]);
+  }
+  // All 256 threads of the block call it. False: this warp has left its sums to the first one.
+  __device__ __forceinline__ bool add_rows() {
+    __shared__ float4 left[8][32];
+    left[row][lane] = sum;
+    __syncthreads();
+    if (row != 0) return false;
+    for (int other = 1; other < 8; ++other) add(left[other][lane]);
+    return true;
+  }
+};
+
+// Takes a number apart, which counts several things, the last running fastest: each call gives one of `base`.
+struct Digits {
+  int rest;
+  __device__ __forceinline__ int operator()(int base) {
+    const int value = rest % base;
+    rest /= base;
+    return value;
+  }
+};
+
+// Channels beyond a group's are what fills a fragment up; they are no weights.
+template <class Layer, class Plan>
+__device__ __forceinline__ void store_weight(typename Layer::scalar* __restrict__ grad_weight, int group, int ci,
+                                             int co, int tap_row, int k, float value) {
+  if (ci < Plan::CI && co < Plan::CO)
+    grad_weight[((1LL * group * Plan::CI + ci) * Plan::CO + co) * Plan::ROWS * Layer::kernel_w +
+                1LL * tap_row * Layer::kernel_w + k] = narrow<typename Layer::scalar>(value);
+}
+
+// Of strips (families/strip_wgmma/plan.cuh): fragment (warp, eight columns) of 64 channels of U x a part of V's, for all taps
+// of a row.
+template <class Layer, class Plan>
+__device__ __forceinline__ void store_strip_weights(typename Layer::scalar* __restrict__ grad_weight,
+                                                    const SlotSums& sums, int warp, int eight, int group, int u_part,
+                                                    int v_part, int tap_row) {
+  const float value[4] = {sums.sum.x, sums.sum.y, sums.sum.z, sums.sum.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int in_tile = warp * 16 + sums.lane / 4 + i / 2 * 8, u = u_part * 64 + in_tile;
+    const int column = eight * 8 + sums.lane % 4 * 2 + i % 2, k = Plan::tap_of_shift(column / Plan::V_CHANNELS);
+    const int v = v_part * Plan::V_CHANNELS + column % Plan::V_CHANNELS;
+    const int ci = Plan::U_IS_GY ? v : u, co = Plan::U_IS_GY ? u : v;
+    store_weight<Layer, Plan>(grad_weight, group, ci, co, tap_row, k, value[i]);
+  }
+}

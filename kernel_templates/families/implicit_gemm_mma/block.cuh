@@ -1,0 +1,212 @@
+// The kernels of implicit_gemm_mma, forward and grad_input, and their launch.
+#pragma once
+#include "families/implicit_gemm_mma/store.cuh"
+
+template <class C>
+__global__ void __launch_bounds__(256) pack_fragments(const typename C::Scalar* __restrict__ weight,
+                                                      float* __restrict__ packed) {
+  if constexpr (C::HALVES) {
+    pack_half_weights<C>(weight, packed);
+  } else {
+    pack_strip_weights<C>(weight, packed);
+  }
+}
+
+// Persistent: a block keeps its channel tile and walks over tiles of positions. Copies run STAGES - 1 steps ahead,
+// across tiles too, so that they go on while results are stored.
+// All threads meet once a step: after it the step's copies are there, and the buffer of the step before is free.
+template <class C>
+__device__ __forceinline__ void strip_block(const StripArgumentsOf<C>& a, float* shared) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int warp_m = warp % C::WARPS_M, warp_n = warp / C::WARPS_M;
+  const int cell = blockIdx.x % C::CELLS;
+  float* const weights = shared;
+  using Scalar = typename C::Scalar;
+  Scalar* const inputs = reinterpret_cast<Scalar*>(weights + C::WEIGHT_FLOATS);
+  float* const image = reinterpret_cast<float*>(inputs + C::STAGES * C::INPUT_STAGE) + warp * 8 * C::IMAGE_PITCH;
+  const float* const packed = a.packed + cell * C::WEIGHT_TILE;
+
+  StripSteps<C> ahead;
+  ahead.start(a);
+  int filled = 0;
+  const auto fill = [&]() {
+    if (!ahead.tile.ended(a)) {
+      copy_step<C>(a, ahead, cell, inputs + filled * C::INPUT_STAGE, weights + filled * C::WEIGHT_STAGE);
+      ahead.next(a);
+    }
+    filled = filled + 1 == C::STAGES ? 0 : filled + 1;
+    cp_async_commit();
+  };
+  if constexpr (C::WEIGHTS == StripWeights::resident)
+    for (int i = threadIdx.x * 4; i < int(C::WEIGHT_TILE); i += C::THREADS * 4) cp_async<16>(weights + i, packed + i);
+  for (int i = 0; i < C::STAGES - 1; ++i) fill();
+
+  int stage = 0;
+  StripTile<C> tile;
+  for (tile.start(a); !tile.ended(a); tile.next(a)) {
+    StripSums<C> sum = {};
+    [[maybe_unused]] StripSums<C> few = {};  // tf32x3: what the tensor cores hold
+    [[maybe_unused]] int since = 0;          // rows of taps in it
+    bool any = false;
+#pragma unroll 1
+    for (int depth_tap = tile.depth_tap(a, 0); depth_tap < C::D::TAPS; depth_tap = tile.depth_tap(a, depth_tap + 1)) {
+      any = true;
+#pragma unroll 1
+      for (int chunk = 0; chunk < C::CHUNKS; ++chunk) {
+        cp_async_wait<C::STAGES - 2>();
+        __syncthreads();
+        fill();
+        const Scalar* x = inputs + stage * C::INPUT_STAGE;
+        x += (warp_n * strip_warp_step<C>(a) + lane / 4 * C::STRIP) * C::W::IN_STEP;
+        const int slab0 = depth_tap * C::SLABS + chunk * (C::CHANNELS / C::SLAB);
+        const float* from = C::WEIGHTS == StripWeights::direct     ? packed + 1LL * slab0 * C::WEIGHT_SLAB
+                            : C::WEIGHTS == StripWeights::resident ? weights + slab0 * C::WEIGHT_SLAB
+                                                                   : weights + stage * C::WEIGHT_STAGE;
+        from += warp_m * C::MA * C::PLANES_OF_A * 128 + lane * 4;
+#pragma unroll 1
+        for (int slab = 0; slab < C::CHANNELS / C::SLAB; ++slab, x += C::SLAB * C::PITCH, from += C::WEIGHT_SLAB)
+#pragma unroll C::ROWS_UNROLLED
+          for (int tap = 0; tap < C::H::TAPS; ++tap) {
+            if (C::H::OUT_STEP > 1 && C::H::residue(tap) != tile.residue_h()) continue;
+            const int rows = C::ROW_PLANES > 1 ? tap * C::CHANNELS * C::PITCH
+                                               : C::H::offset(tap) * a.pitch * C::W::IN_STEP;
+            const float* const of_row = from + tap * C::W::TAPS * C::MT * C::PLANES_OF_A * 128;
+            if constexpr (C::THREE) {
+              add_row<C>(few, x + rows, of_row, lane);
+              if (++since == C::ROWS_KEPT) take_out<C>(few, sum), since = 0;
+            } else if constexpr (C::HALVES) {
+              add_row_of_halves<C>(sum, x + rows, of_row, lane);
+            } else {
+              add_row<C>(sum, x + rows, of_row, lane);
+            }
+          }
+        stage = stage + 1 == C::STAGES ? 0 : stage + 1;
+      }
+    }
+    if constexpr (C::THREE) take_out<C>(few, sum);
+    if (a.out_vector == 4) {
+      store_tile<C, 4>(a, tile, sum, cell, warp_m, warp_n, lane, image, any);
+    } else if (a.out_vector == 2) {
+      store_tile<C, 2>(a, tile, sum, cell, warp_m, warp_n, lane, image, any);
+    } else {
+      store_tile<C, 1>(a, tile, sum, cell, warp_m, warp_n, lane, image, any);
+    }
+  }
+  cp_async_wait<0>();
+}
+
+// Against shared_weight_tiling:
+// - The sums are matrix products on tensor cores (TF32; tf32x3 adds the products with the rounding errors; fp16 and
+//   bf16 take pairs of channels and stay 16 bits wide in shared memory, halves.cuh): channels of the result x
+//   positions, over channels of the source and taps.
+// - The source comes by cp.async, some steps ahead, and serves every tap along W from shared memory.
+// - Weights are rounded and turned into fragment order once, by pack_fragments.
+//
+// thread -> data: a warp has FRAGMENTS_M x 16 channels and 8 x STRIP positions; a lane sums STRIP neighbours.
+// Blocks are persistent: cell (group, channel tile) = block % cells, tiles of positions in turn. For the barriers see
+// strip_block().
+template <class C>
+__global__ void __launch_bounds__(C::THREADS, C::BLOCKS) implicit_gemm_mma(StripArgumentsOf<C> arguments) {
+  extern __shared__ __align__(16) float implicit_gemm_shared[];
+  strip_block<C>(arguments, implicit_gemm_shared);
+}
+
+// The most of 8, 4, 2, 1 values, at most `most`, that divide both the row length and the address.
+template <class Scalar>
+int strip_vector(int row, const Scalar* address, int most) {
+  const unsigned long long bits = reinterpret_cast<unsigned long long>(address) / sizeof(Scalar) | unsigned(row);
+  while (bits % most != 0) most /= 2;
+  return most;
+}
+
+template <class C>
+StripArgumentsOf<C> strip_arguments(const Sizes& sizes, const typename C::Scalar* in, const float* packed,
+                                    const typename C::Scalar* bias, typename C::Scalar* out) {
+  StripArgumentsOf<C> a = {};
+  a.in = in, a.packed = packed, a.bias = bias, a.out = out;
+  a.in_d = C::FORWARD ? sizes.in_d : sizes.out_d, a.out_d = C::FORWARD ? sizes.out_d : sizes.in_d;
+  a.in_h = C::FORWARD ? sizes.in_h : sizes.out_h, a.out_h = C::FORWARD ? sizes.out_h : sizes.in_h;
+  a.in_w = C::FORWARD ? sizes.in_w : sizes.out_w, a.out_w = C::FORWARD ? sizes.out_w : sizes.in_w;
+  a.depth = C::D::steps(a.out_d);
+  a.rows = C::H::steps(a.out_h);
+  const int steps = C::W::steps(a.out_w);
+  // Of a row of `pitch` positions these are no results: they only hold what the last ones reach.
+  constexpr int HALO = ceil_div(C::W::REACH + C::LEAD, C::W::IN_STEP);
+  constexpr int WIDEST = C::ROWS_APART > 0 ? C::MAX_PITCH : ceil_div(16384 + HALO, 4 * C::W::IN_STEP) * 4 + HALO + 4;
+  static_assert((WIDEST - HALO) / C::PIECE > 0, "MAX_PITCH must be longer than the kernel along W");
+  // Where all rows of the result begin with a sector, tiles can too, and need not overlap.
+  const bool begin_sectors = a.out_w % C::SECTOR == 0 && C::W::CUT == 0 &&
+                             reinterpret_cast<size_t>(out) % (C::SECTOR * sizeof(*out)) == 0;
+  const bool room = WIDEST / C::SECTOR * C::SECTOR - HALO >= C::SECTOR;
+  const int unit = C::OVERLAP > 0 && begin_sectors && room ? C::SECTOR : C::PIECE;
+  const int most = (WIDEST / unit * unit - HALO) / unit * unit;
+  a.overlap = unit == C::SECTOR ? 0 : C::OVERLAP;
+  a.column_blocks = ceil_div(steps, most);
+  a.columns = round_up(ceil_div(steps, a.column_blocks), unit);
+  a.column_blocks = ceil_div(steps, a.columns);
+  a.pitch = round_up(a.columns + HALO, unit);
+  const int step = C::WARPS_N * (C::WARP_COLUMNS - a.overlap);
+  a.tiles = int(ceil_div(1LL * (a.rows - 1) * a.pitch + a.columns, 1LL * step));
+  a.by_pitch = unsigned((1ULL << 32) / a.pitch + 1);
+  a.by_in_pitch = unsigned((1ULL << 32) / (a.pitch * C::W::IN_STEP) + 1);
+  a.items = sizes.batch * a.depth * a.column_blocks * a.tiles;
+  a.in_vector = strip_vector(a.in_w, in, C::PIECE);
+  a.out_vector = strip_vector(a.out_w | C::W::CUT, out, 4);
+  return a;
+}
+
+// Rows of the source, all channels counted; 0: they need no padding.
+template <class C>
+long long strip_rows_to_pad(const Sizes& sizes) {
+  const int depth = C::FORWARD ? sizes.in_d : sizes.out_d, height = C::FORWARD ? sizes.in_h : sizes.out_h;
+  const int width = C::FORWARD ? sizes.in_w : sizes.out_w;
+  return C::PAD && width % 2 != 0 ? sizes.batch * C::GROUPS * C::K * depth * height : 0;
+}
+
+// Packed weights; behind them, the padded source.
+template <class C>
+long long strip_workspace(const Sizes& sizes) {
+  const int width = C::FORWARD ? sizes.in_w : sizes.out_w;
+  return 4 * C::CELLS * C::WEIGHT_TILE + 2LL * strip_rows_to_pad<C>(sizes) * round_up(width, 8);
+}
+
+// `bias` is not read by grad_input, nor where the layer has none.
+template <class C>
+cudaError_t launch_strips(const Sizes& sizes, const typename C::Scalar* in, const typename C::Scalar* weight,
+                          const typename C::Scalar* bias, typename C::Scalar* out, void* workspace,
+                          cudaStream_t stream) {
+  if (sizes.batch == 0) return cudaSuccess;
+  const auto kernel = implicit_gemm_mma<C>;
+  float* packed = static_cast<float*>(workspace);
+  StripArgumentsOf<C> a = strip_arguments<C>(sizes, in, packed, bias, out);
+  int device = 0, processors = 0, blocks = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(C::SHARED_BYTES));
+  if (error == cudaSuccess)
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, C::THREADS, size_t(C::SHARED_BYTES));
+  if (error != cudaSuccess) return error;
+  constexpr long long THREADS_TO_PACK = C::CELLS * C::WEIGHT_TILE / (4 * C::PLANES_OF_A);
+  constexpr long long PACKERS = ceil_div(THREADS_TO_PACK, 256LL);
+  pack_fragments<C><<<unsigned(PACKERS < 1024 ? PACKERS : 1024), 256, 0, stream>>>(weight, packed);
+  error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+  if constexpr (C::PAD) {
+    if (const long long rows = strip_rows_to_pad<C>(sizes)) {
+      typename C::Scalar* padded = reinterpret_cast<typename C::Scalar*>(packed + C::CELLS * C::WEIGHT_TILE);
+      const long long pieces = ceil_div(rows * (round_up(a.in_w, 8) / 8), 256LL);
+      pad_rows<<<unsigned(pieces < 65536 ? pieces : 65536), 256, 0, stream>>>(in, padded, rows, a.in_w);
+      error = cudaGetLastError();
+      if (error != cudaSuccess) return error;
+      a.in = padded, a.in_w = round_up(a.in_w, 8), a.in_vector = 8;
+    }
+  }
+  // One wave; each channel tile gets the same number of blocks, and they share its tiles evenly.
+  long long each = 1LL * processors * (blocks > 0 ? blocks : 1) / C::CELLS;
+  if (each < 1) each = 1;
+  if (each > a.items) each = a.items;
+  each = ceil_div(a.items, ceil_div(a.items, each));
+  kernel<<<unsigned(each * C::CELLS), C::THREADS, size_t(C::SHARED_BYTES), stream>>>(a);
+  return cudaGetLastError();
+}

@@ -1,0 +1,276 @@
+// The kernels of register_blocked, forward and grad_input, and their launch.
+#pragma once
+#include "contract/flat_grid.cuh"
+#include "families/register_blocked/copy.cuh"
+#include "families/register_blocked/plan.cuh"
+#include "families/register_blocked/window.cuh"
+
+template <class Scalar, class Sum>
+struct FmaArguments {
+  const Scalar* in;
+  const Sum* packed;
+  const Scalar* bias;  // null: none
+  Scalar* out;
+  long long batch;
+  int in_d, in_h, in_w, out_d, out_h, out_w;
+  FmaTile tile;
+  int vector;          // elements that a copy may take together
+  unsigned by_pieces;  // of a staged row
+};
+
+// packed[group][channel tile][tap row][chunk][channel of the chunk][tap][channel of the tile], 0 for what does not
+// exist.
+template <class P>
+__global__ void __launch_bounds__(256) pack_for_fma(const typename P::Scalar* __restrict__ weight,
+                                                    typename P::Sum* __restrict__ packed) {
+  for (long long e = 1LL * blockIdx.x * blockDim.x + threadIdx.x; e < P::PACKED; e += 1LL * gridDim.x * blockDim.x) {
+    const int inner = int(e % P::WEIGHTS);
+    long long rest = e / P::WEIGHTS;
+    const int m_of_tile = inner % P::MB, kw = inner / P::MB % P::W::TAPS, of_chunk = inner / P::MB / P::W::TAPS;
+    const int c = int(rest % P::CHUNKS) * P::KC + of_chunk;
+    rest /= P::CHUNKS;
+    const int tap_row = int(rest % P::TAP_ROWS);
+    rest /= P::TAP_ROWS;
+    const int m = int(rest % P::M_TILES) * P::MB + m_of_tile;
+    const long long group = rest / P::M_TILES;
+    const bool there = of_chunk < P::KC && c < P::K && m < P::M;
+    const long long pair = P::FORWARD ? (group * P::K + c) * P::M + m : (group * P::M + m) * P::K + c;
+    packed[e] = there ? typename P::Sum(widen(weight[pair * P::TAPS + tap_row * P::W::TAPS + kw]))
+                      : typename P::Sum(0);
+  }
+}
+
+// The tap rows (kd, kh) that meet a block's results, one after the other, and the chunks of channels of each.
+template <class P>
+struct FmaSteps {
+  int kd, kh, chunk;
+
+  template <class Place>
+  __device__ __forceinline__ void settle(const Place& at) {
+    for (; kd < P::D::TAPS; ++kd, kh = 0) {
+      if (!at.meets_d(kd)) continue;
+      for (; kh < P::H::TAPS; ++kh)
+        if (at.meets_h(kh)) return;
+    }
+  }
+  template <class Place>
+  __device__ __forceinline__ void next(const Place& at) {
+    if (++chunk < P::CHUNKS) return;
+    chunk = 0;
+    ++kh;
+    settle(at);
+  }
+  __device__ __forceinline__ bool ended() const { return kd >= P::D::TAPS; }
+};
+
+// Where a block works: depth step and residue, first row step and residue, rows.
+template <class P>
+struct FmaBlockPlace {
+  int qd, rd, qh, rh, rows, in_d, in_h;
+  __device__ __forceinline__ int source_d(int kd) const { return qd * P::D::IN_STEP + P::D::BASE + P::D::offset(kd); }
+  __device__ __forceinline__ int source_h(int kh) const { return qh * P::H::IN_STEP + P::H::BASE + P::H::offset(kh); }
+  __device__ __forceinline__ bool meets_d(int kd) const {
+    return P::D::residue(kd) == rd && unsigned(source_d(kd)) < unsigned(in_d);
+  }
+  __device__ __forceinline__ bool meets_h(int kh) const {
+    const int first = source_h(kh);
+    return P::H::residue(kh) == rh && first < in_h && first + (rows - 1) * P::H::IN_STEP >= 0;
+  }
+};
+
+template <class P>
+__device__ __forceinline__ void fma_strip_block(const FmaArguments<typename P::Scalar, typename P::Sum>& a,
+                                                typename P::Sum* shared) {
+  using Scalar = typename P::Scalar;
+  using Sum = typename P::Sum;
+  using Row = typename P::Row;
+  constexpr int MC = P::MC, STRIPS = P::STRIPS, STAGES = P::STAGES;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int warp_m = warp % P::WARPS_M, warp_n = warp / P::WARPS_M;
+
+  long long rest = flat_block();
+  const int m_tile = int(rest % P::M_TILES);
+  rest /= P::M_TILES;
+  FmaBlockPlace<P> at;
+  at.rh = int(rest % P::H::OUT_STEP);
+  rest /= P::H::OUT_STEP;
+  const int strip0 = int(rest % a.tile.strip_tiles) * a.tile.strips;
+  rest /= a.tile.strip_tiles;
+  at.qh = int(rest % a.tile.row_tiles) * a.tile.rows;
+  rest /= a.tile.row_tiles;
+  const int od = int(rest % a.out_d);
+  rest /= a.out_d;
+  const int group = int(rest % P::GROUPS);
+  const long long n = rest / P::GROUPS;
+  if (n >= a.batch) return;  // the whole block
+  at.qd = (od + P::D::CUT) / P::D::OUT_STEP, at.rd = (od + P::D::CUT) % P::D::OUT_STEP;
+  at.rows = a.tile.rows, at.in_d = a.in_d, at.in_h = a.in_h;
+
+  // Own strips, and where the results of all the tile's strips go.
+  const int width = Row::width(a.tile.strips), strips = a.tile.strips * a.tile.rows;
+  FmaPlace* places = reinterpret_cast<FmaPlace*>(shared + P::BODY);
+  for (int j = threadIdx.x; j < P::TILE; j += P::THREADS) {
+    const int r = fma_divided(j, a.tile.by_strips), s = strip0 + j - r * a.tile.strips;
+    const int h = (at.qh + r) * P::H::OUT_STEP + at.rh - P::H::CUT;
+    const bool there = j < strips && unsigned(h) < unsigned(a.out_h);
+    places[j] = {there ? h : -1, 4 * s * P::W::OUT_STEP - P::W::CUT};
+  }
+  int own[STRIPS];
+#pragma unroll
+  for (int s = 0; s < STRIPS; ++s) {
+    const int j = warp_n * (32 * STRIPS) + s * 32 + lane, r = fma_divided(j, a.tile.by_strips);
+    own[s] = j < strips ? r * width + 4 * Row::STEP * (j - r * a.tile.strips) : 0;
+  }
+
+  const long long in_plane = 1LL * a.in_h * a.in_w, in_volume = in_plane * a.in_d;
+  const Scalar* in = a.in + (n * P::GROUPS + group) * P::K * in_volume;
+  const Sum* packed = a.packed + (1LL * group * P::M_TILES + m_tile) * (1LL * P::TAP_ROWS * P::CHUNKS * P::WEIGHTS);
+  const auto copy = [&](const FmaSteps<P>& step, Sum* stage) {
+    FmaRows of;
+    of.rows = a.tile.rows, of.h0 = 0, of.height = a.in_h, of.width = width, of.length = a.in_w, of.by = a.by_pieces;
+    of.h0 = at.source_h(step.kh);
+    // A team of warps takes every TEAMS-th channel.
+    constexpr int TEAMS = P::THREADS / P::TEAM;
+    const int team = threadIdx.x / P::TEAM, first_channel = step.chunk * P::KC + team;
+    FmaChannels channels;
+    channels.count = ceil_div(P::KC - team, TEAMS), channels.there = ceil_div(P::K - first_channel, TEAMS);
+    channels.pitch = TEAMS * P::CHANNEL, channels.volume = TEAMS * in_volume;
+    const Scalar* source = in + at.source_d(step.kd) * in_plane;
+    if (first_channel < P::K) source += first_channel * in_volume;
+    const_loop<0, Row::PLANES>([&](auto which) {
+      constexpr int PLANE = decltype(which)::value;
+      of.first = 4 * Row::STEP * strip0 + Row::low(PLANE);
+      fma_copy<P::TEAM, Row::SOURCE_STEP, P::H::IN_STEP>(stage + team * P::CHANNEL + PLANE * P::PLANE, source, of,
+                                                         channels, Row::residue_of_plane(PLANE),
+                                                         int(threadIdx.x % P::TEAM), a.vector);
+    });
+    const Sum* weights = packed + (1LL * (step.kd * P::H::TAPS + step.kh) * P::CHUNKS + step.chunk) * P::WEIGHTS;
+    constexpr int EACH = 16 / int(sizeof(Sum));
+    for (int e = threadIdx.x * EACH; e < P::WEIGHTS; e += P::THREADS * EACH)
+      cp_async<16>(stage + P::KC * P::CHANNEL + e, weights + e);
+  };
+
+  FmaSteps<P> ahead = {0, 0, 0};
+  ahead.settle(at);
+  FmaSteps<P> counted = ahead;
+  int steps = 0;
+  for (; !counted.ended(); counted.next(at)) ++steps;
+#pragma unroll 1
+  for (int i = 0; i < STAGES - 1; ++i) {
+    if (!ahead.ended()) {
+      copy(ahead, shared + i * P::STAGE);
+      ahead.next(at);
+    }
+    cp_async_commit();
+  }
+
+  Sum sum[MC][STRIPS][P::W::CLASSES][4] = {};
+  int now = 0;
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+    cp_async_wait<STAGES - 2>();
+    __syncthreads();  // this step's copies are there, the step before is computed: its place is free
+    if (!ahead.ended()) {
+      copy(ahead, shared + (now == 0 ? STAGES - 1 : now - 1) * P::STAGE);
+      ahead.next(at);
+    }
+    cp_async_commit();
+    const Sum* stage = shared + now * P::STAGE;
+    if (++now == STAGES) now = 0;
+    const Sum* weights = stage + P::KC * P::CHANNEL + warp_m * MC;
+#pragma unroll(P::UNROLL)
+    for (int c = 0; c < P::KC; ++c) {
+      const Sum* source[STRIPS];
+#pragma unroll
+      for (int s = 0; s < STRIPS; ++s) source[s] = stage + c * P::CHANNEL + own[s];
+      fma_taps<Row, STRIPS, Sum>(source, P::PLANE, [&](auto tap, auto from, const auto& v) {
+        constexpr int TAP = decltype(tap)::value, AT = decltype(from)::value, CLASS = Row::class_of(TAP);
+        const Pack<Sum, MC> w = *reinterpret_cast<const Pack<Sum, MC>*>(weights + (c * Row::TAPS + TAP) * P::MB);
+#pragma unroll
+        for (int m = 0; m < MC; ++m)
+#pragma unroll
+          for (int s = 0; s < STRIPS; ++s)
+#pragma unroll
+            for (int j = 0; j < 4; ++j) sum[m][s][CLASS][j] += v[s][AT + j * Row::STEP] * w.value[m];
+      });
+    }
+  }
+  cp_async_wait<0>();
+  __syncthreads();  // places are there, and nobody reads a stage any more: images take their place
+
+  const long long out_plane = 1LL * a.out_h * a.out_w, out_volume = out_plane * a.out_d;
+  const int first = group * P::M + m_tile * P::MB + warp_m * MC, left = P::M - m_tile * P::MB - warp_m * MC;
+  Scalar* out = a.out + (n * (P::GROUPS * P::M) + first) * out_volume + od * out_plane;
+  Sum* image = shared + warp * (P::IMAGES * P::Image::FLOATS);
+  const_loop<0, STRIPS>([&](auto which) {
+    constexpr int S = decltype(which)::value;
+    const_loop<0, MC / P::IMAGES>([&](auto part) {
+      constexpr int M0 = decltype(part)::value * P::IMAGES;
+      if (M0 >= left) return;
+      Sum bias[P::IMAGES];
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < P::IMAGES; ++i) {
+        bias[i] = 0;
+        if constexpr (P::HAS_BIAS)
+          if (M0 + i < left) bias[i] = widen(a.bias[first + M0 + i]);
+        if (steps > 0) P::Image::fill(image + i * P::Image::FLOATS, sum[M0 + i][S], lane);
+      }
+      __syncwarp();
+      P::Image::template drain<P::IMAGES>(image, places + warp_n * (32 * STRIPS) + S * 32, out + M0 * out_volume,
+                                          out_volume, a.out_w, left - M0, bias, lane, steps > 0);
+    });
+  });
+}
+
+// Against shared_weight_tiling:
+// - The source too comes through shared memory, by cp.async some steps ahead of its use; a thread loads a window of it
+//   into registers, 16 bytes at a time, and all taps of a kernel row are shifts within that window.
+// - Weights are turned once, by pack_for_fma, so that a warp gets those of all its channels with a load or two.
+// - Rows leave as whole pieces, neighbouring lanes side by side.
+//
+// thread -> data: warp (channels, positions); a lane has STRIPS runs of 4 steps and MC channels (plan.cuh). A block
+// has a few rows of steps of one plane; it walks over the tap rows (kd, kh) that meet them.
+// The barrier of a step: its copies have arrived for all, and everyone has left the stage that the next copies
+// overwrite.
+template <class P>
+__global__ void __launch_bounds__(P::THREADS, P::BLOCKS) register_blocked(
+    FmaArguments<typename P::Scalar, typename P::Sum> arguments) {
+  extern __shared__ float4 register_blocked_shared[];
+  fma_strip_block<P>(arguments, reinterpret_cast<typename P::Sum*>(register_blocked_shared));
+}
+
+template <class P>
+long long fma_strip_workspace() {
+  return P::PACKED * (long long)(sizeof(typename P::Sum));
+}
+
+// `bias` is not read by grad_input, nor where the layer has none.
+template <class P>
+cudaError_t launch_fma_strip(const Sizes& sizes, const typename P::Scalar* in, const typename P::Scalar* weight,
+                             const typename P::Scalar* bias, typename P::Scalar* out, void* workspace,
+                             cudaStream_t stream) {
+  if (sizes.in_w > 1 << 29 || sizes.out_w > 1 << 29) return cudaErrorInvalidValue;  // columns are counted in int
+  FmaArguments<typename P::Scalar, typename P::Sum> a;
+  a.in = in, a.bias = bias, a.out = out, a.batch = sizes.batch;
+  a.packed = static_cast<const typename P::Sum*>(workspace);
+  a.in_d = P::FORWARD ? sizes.in_d : sizes.out_d, a.out_d = P::FORWARD ? sizes.out_d : sizes.in_d;
+  a.in_h = P::FORWARD ? sizes.in_h : sizes.out_h, a.out_h = P::FORWARD ? sizes.out_h : sizes.in_h;
+  a.in_w = P::FORWARD ? sizes.in_w : sizes.out_w, a.out_w = P::FORWARD ? sizes.out_w : sizes.in_w;
+  a.tile = fma_tile(P::W::steps(a.out_w), P::H::steps(a.out_h), P::TILE, P::MOST_ROWS);
+  a.vector = P::Row::PLANAR ? 1 : fma_copy_width<typename P::Scalar>(in, a.in_w);
+  a.by_pieces = fma_divisor(P::Row::width(a.tile.strips) / a.vector);
+
+  pack_for_fma<P><<<unsigned(P::PACKED < 256 * 1024 ? ceil_div(P::PACKED, 256) : 1024), 256, 0, stream>>>(
+      weight, static_cast<typename P::Sum*>(workspace));
+  if (const cudaError_t error = cudaGetLastError()) return error;
+  const auto kernel = register_blocked<P>;
+  if (const cudaError_t error =
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::SHARED_BYTES))
+    return error;
+  const long long blocks = sizes.batch * P::GROUPS * a.out_d * a.tile.row_tiles * a.tile.strip_tiles *
+                           P::H::OUT_STEP * P::M_TILES;
+  if (blocks == 0) return cudaSuccess;
+  kernel<<<flat_grid(blocks), P::THREADS, P::SHARED_BYTES, stream>>>(a);
+  return cudaGetLastError();
+}

@@ -1,0 +1,301 @@
+// The kernel of wgmma_ping_pong, forward and grad_input, and its launch: two warpgroups load the source, round it once
+// and stage it for tensor cores; two others multiply, each its own tile out of its own ring: while one stores its sums,
+// the other multiplies.
+#pragma once
+#include "families/wgmma_ping_pong/layer.cuh"
+#include "hardware/wgmma.cuh"
+
+// A warpgroup's place in the sequence (tile, chunk), of which it takes every second.
+template <class Plan>
+struct ChunkWalk {
+  int tile, chunk;  // the block's tile number
+  __device__ explicit ChunkWalk(int producer)
+      : tile(Plan::CHUNKS == 1 ? producer : 0), chunk(Plan::CHUNKS == 1 ? 0 : producer) {}
+  // How many tiles further on that is; up to the next one unless there is but one chunk.
+  __device__ __forceinline__ int advance() {
+    constexpr int TILES = Plan::CHUNKS == 1 ? 2 : 1;
+    chunk += 2;
+    if (chunk < Plan::CHUNKS) return 0;
+    chunk -= TILES * Plan::CHUNKS;
+    tile += TILES;
+    return TILES;
+  }
+};
+
+// thread -> data: UNITS times two neighbouring positions of four channels; four lanes take the first four channels of
+// a chunk, the next four lanes the others. Loads run DEPTH chunks ahead, in registers. Every instruction here counts:
+// two warps on a scheduler cannot hide how long each takes.
+template <class Plan, bool paired>
+__device__ __forceinline__ void ping_pong_stage(const PingPongGeometry& g, const float* __restrict__ source, int tiles,
+                                                unsigned char* ring, unsigned full, unsigned empty, int producer) {
+  constexpr int R = Plan::RING, DEPTH = Plan::DEPTH;
+  const int thread = threadIdx.x % 128, quad = thread >> 2 & 1, pair = thread >> 3 << 2 | (thread & 3);
+  float2 value[DEPTH][Plan::UNITS][4];
+  const float* from[Plan::UNITS];  // running pointers keep the address arithmetic short
+  bool inside[Plan::UNITS], inside_too[Plan::UNITS];
+  ChunkWalk<Plan> load(producer), store(producer);
+  PingPongTile<Plan> at(g);
+  for (int i = 0; i < load.tile; ++i) at.advance(g);
+
+  const auto begin_tile = [&] {
+#pragma unroll
+    for (int u = 0; u < Plan::UNITS; ++u) {
+      const int w = at.first(g) + Plan::LEFT + 2 * pair + 128 * u;
+      inside[u] = unsigned(w) < unsigned(g.source_w), inside_too[u] = unsigned(w + 1) < unsigned(g.source_w);
+      from[u] = source + ((1LL * at.n * Plan::GROUPS + at.group) * Plan::SUMMED + load.chunk * 8 + quad * 4) * g.source_plane +
+                1LL * at.row * g.source_w + w;
+    }
+  };
+  const auto issue = [&](float2 (&to)[Plan::UNITS][4]) {
+    const int channels = Plan::SUMMED - load.chunk * 8 - quad * 4;
+#pragma unroll
+    for (int u = 0; u < Plan::UNITS; ++u) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const bool there = Plan::SUMMED % 8 == 0 || c < channels;
+        const float* const element = from[u] + c * g.source_plane;
+        to[u][c] = make_float2(0.f, 0.f);
+        if constexpr (paired) {
+          if (there && inside[u]) to[u][c] = __ldg(reinterpret_cast<const float2*>(element));
+        } else {
+          if (there && inside[u]) to[u][c].x = __ldg(element);
+          if (there && inside_too[u]) to[u][c].y = __ldg(element + 1);
+        }
+      }
+      from[u] += 16 * g.source_plane;
+    }
+    const int further = load.advance();
+    if (further == 0) return;
+    for (int i = 0; i < further; ++i) at.advance(g);
+    begin_tile();
+  };
+
+  float4* const mine = reinterpret_cast<float4*>(ring) + quad * Plan::PLANE + 2 * pair;
+  int consumer, stage, parity;  // where the next chunk is stored: a stage of its consumer's ring
+  const auto find_place = [&] {
+    const int chunk = (store.tile >> 1) * Plan::CHUNKS + store.chunk;  // counted through the tiles of the consumer
+    consumer = store.tile & 1, stage = chunk % R, parity = (chunk / R & 1) ^ 1;
+  };
+  const auto put = [&](const float2 (&from)[Plan::UNITS][4]) {
+    const int slot = consumer * R + stage;
+    mbarrier_wait(empty + slot * 8, parity);
+    float4* const to = mine + slot * (Plan::STAGE_BYTES / 16);
+#pragma unroll
+    for (int u = 0; u < Plan::UNITS; ++u) {
+      float x[4], y[4];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        x[c] = round_for_tensor_cores(from[u][c].x, g.one), y[c] = round_for_tensor_cores(from[u][c].y, g.one);
+      }
+      to[128 * u] = make_float4(x[0], x[1], x[2], x[3]);
+      to[128 * u + 1] = make_float4(y[0], y[1], y[2], y[3]);
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(full + slot * 8);
+    stage += 2;
+    if (stage >= R) stage -= R, parity ^= 1;
+    if (store.advance() != 0) find_place();
+  };
+
+  begin_tile();
+  find_place();
+  int left = (tiles * Plan::CHUNKS - producer + 1) / 2;
+#pragma unroll
+  for (int i = 0; i < DEPTH; ++i)
+    if (i < left) issue(value[i]);
+#pragma unroll 1
+  for (; left >= 2 * DEPTH; left -= DEPTH) {
+#pragma unroll
+    for (int i = 0; i < DEPTH; ++i) {
+      put(value[i]);
+      issue(value[i]);
+    }
+  }
+#pragma unroll 1
+  for (; left > 0; left -= DEPTH) {
+#pragma unroll
+    for (int i = 0; i < DEPTH; ++i) {
+      if (i < left) put(value[i]);
+      if (i + DEPTH < left) issue(value[i]);
+    }
+  }
+}
+
+// Eight channels of 32 positions at a time through the warp's own staging memory; only lanes of one warp meet.
+template <class Plan>
+__device__ __forceinline__ void ping_pong_store(const PingPongGeometry& g, const PingPongTile<Plan>& t,
+                                                const float (&sum)[2][64], float* staging,
+                                                const float* __restrict__ bias, float* __restrict__ result) {
+  constexpr int PITCH = 40;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  const int first_channel = t.channel_tile * Plan::CHANNEL_TILE, first = t.first(g);
+  float* row = result + (1LL * t.n * Plan::GROUPS + t.group) * Plan::CHANNELS * g.result_plane +
+               1LL * t.row * g.result_w + first;
+  const bool whole = g.paired_results && first + Plan::RESULTS <= g.result_w &&
+                     first_channel + Plan::CHANNEL_TILE <= Plan::CHANNELS;
+  float* put = staging + lane / 4 * PITCH + lane % 4 * 2;
+  const float* pair = staging + lane / 16 * PITCH + lane % 16 * 2;
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+    const int column0 = Plan::COLUMN_TILES == 1 ? 0 : tile * 128, channel0 = Plan::ROW_TILES == 1 ? 0 : tile * 64;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int channel = first_channel + channel0 + warp * 16 + half * 8;
+      float added = 0.f;  // to the sums of this lane's row
+      if constexpr (Plan::HAS_BIAS)
+        if (channel + lane / 4 < Plan::CHANNELS) added = bias[t.group * Plan::CHANNELS + channel + lane / 4];
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          *reinterpret_cast<float2*>(put + i * 8) = make_float2(sum[tile][(part * 4 + i) * 4 + half * 2] + added,
+                                                               sum[tile][(part * 4 + i) * 4 + half * 2 + 1] + added);
+        __syncwarp();
+        const int column = column0 + part * 32;
+        if (whole) {  // two rows at a time, 128 bytes of each
+          float* to = row + (channel + lane / 16) * g.result_plane + column + lane % 16 * 2;
+#pragma unroll
+          for (int i = 0; i < 4; ++i, to += 2 * g.result_plane) {
+            const float2 value = *reinterpret_cast<const float2*>(pair + i * 2 * PITCH);
+            if (column + lane % 16 * 2 < Plan::RESULTS) __stcs(reinterpret_cast<float2*>(to), value);
+          }
+        } else {
+          const int w = first + column + lane;
+          const bool inside = column + lane < Plan::RESULTS && unsigned(w) < unsigned(g.result_w);
+          float* to = row + channel * g.result_plane + column + lane;
+#pragma unroll
+          for (int i = 0; i < 8; ++i, to += g.result_plane)
+            if (inside && channel + i < Plan::CHANNELS) *to = staging[i * PITCH + lane];
+        }
+      }
+    }
+  }
+}
+
+// Shared memory: all weights of the block's channel tile, the rings of both consumers, staging of their warps, barriers.
+template <class Plan, bool paired>
+__device__ __forceinline__ void ping_pong_products(const PingPongGeometry& g, const float* __restrict__ source,
+                                                   const char* weights, const float* __restrict__ bias,
+                                                   float* __restrict__ result) {
+  constexpr int R = Plan::RING;
+  extern __shared__ __align__(1024) unsigned char ping_pong_memory[];
+  const unsigned base = shared_address(ping_pong_memory), ring = base + Plan::WEIGHT_BYTES;
+  const unsigned full = base + Plan::BARRIERS_AT, empty = full + 2 * R * 8, weights_there = empty + 2 * R * 8;
+  const int warpgroup = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2 * R; ++i) mbarrier_init(full + i * 8, 4), mbarrier_init(empty + i * 8, 4);
+    mbarrier_init(weights_there, 1);
+    mbarrier_init_done();
+  }
+  __syncthreads();
+  const int tiles = blockIdx.x < g.tiles ? int((g.tiles - 1 - blockIdx.x) / gridDim.x) + 1 : 0;
+
+  if (warpgroup >= 2) {
+    give_registers<Plan::KEPT>();
+    ping_pong_stage<Plan, paired>(g, source, tiles, ping_pong_memory + Plan::WEIGHT_BYTES, full, empty, warpgroup - 2);
+  } else {
+    take_registers<Plan::TAKEN>();
+    if (threadIdx.x == 0) {
+      const PingPongTile<Plan> t(g);
+      mbarrier_arrive_expecting(weights_there, Plan::WEIGHT_BYTES);
+      for (int i = 0; i < Plan::CHUNKS; ++i)
+        bulk_copy(base + i * Plan::SLICE_BYTES,
+                  weights + 1LL * (t.group * Plan::CHANNEL_TILES + t.channel_tile) * Plan::WEIGHT_BYTES +
+                      1LL * i * Plan::SLICE_BYTES,
+                  Plan::SLICE_BYTES, weights_there);
+    }
+    __syncwarp();
+    mbarrier_wait(weights_there, 0);
+    const unsigned long long w0 = matrix_descriptor(base, Plan::CHANNEL_TILE * 16, 128);
+    const unsigned long long x0 = matrix_descriptor(ring + warpgroup * R * Plan::STAGE_BYTES, Plan::PLANE * 16, 128);
+    const unsigned my_full = full + warpgroup * R * 8, my_empty = empty + warpgroup * R * 8;
+    float* staging = reinterpret_cast<float*>(ping_pong_memory + Plan::STAGING_AT + threadIdx.x / 32 * Plan::STAGING);
+    PingPongTile<Plan> t(g);
+    if (warpgroup == 1) t.advance(g);
+    int stage = 0, parity = 0;
+    float sum[2][64];  // the first product of a tile does not read it
+#pragma unroll 1
+    for (int number = warpgroup; number < tiles; number += 2) {
+      int before = -1;
+#pragma unroll 1
+      for (int chunk = 0; chunk < Plan::CHUNKS; ++chunk) {
+        mbarrier_wait(my_full + stage * 8, parity);
+        // Here, not in the producers: there it would wait for all their loads.
+        products_see_writes();
+        wgmma_fence();
+#pragma unroll
+        for (int kw = 0; kw < Plan::KW; ++kw)
+#pragma unroll
+          for (int tile = 0; tile < 2; ++tile)
+            wgmma<Plan::precision, float, 128>(
+                sum[tile],
+                w0 + (chunk * (Plan::SLICE_BYTES >> 4) + kw * 2 * Plan::CHANNEL_TILE + (Plan::ROW_TILES == 1 ? 0 : tile * 64)),
+                x0 + (stage * (Plan::STAGE_BYTES >> 4) + kw * Plan::DW + (Plan::COLUMN_TILES == 1 ? 0 : tile * 128)),
+                kw == 0 ? chunk : 1);
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (before >= 0 && lane == 0) mbarrier_arrive(my_empty + before * 8);
+        before = stage;
+        if (++stage == R) stage = 0, parity ^= 1;
+      }
+      wgmma_wait<0>();
+      if (lane == 0) mbarrier_arrive(my_empty + before * 8);
+      wgmma_own(sum[0]), wgmma_own(sum[1]);
+      ping_pong_store<Plan>(g, t, sum, staging, bias, result);
+      t.advance(g), t.advance(g);
+    }
+  }
+}
+
+// Against wgmma_packed:
+// - The source goes from global memory through registers of the producers, which round it once, into the layout that
+//   tensor cores read: nothing is written and read again. Worth it where one load serves few taps: along W only.
+// - All weights of a channel tile stay in shared memory.
+// - Each consumer has a ring of its own and takes every second tile: one stores while the other multiplies.
+//
+// consumer -> data: 128 channels of 128 positions or 64 of 256, less the halo. A producer waits for an empty stage of
+// the ring, a consumer for a full one. `paired`: pairs of source positions are aligned.
+// Bytes: source once for each channel tile, result once, in whole rows of sectors.
+template <class Plan, bool paired>
+__global__ void __launch_bounds__(Plan::THREADS, 1) wgmma_ping_pong(
+    PingPongGeometry geometry, const float* __restrict__ source, const char* __restrict__ weights,
+    const float* __restrict__ bias, float* __restrict__ result) {
+  ping_pong_products<Plan, paired>(geometry, source, weights, bias, result);
+}
+
+// The packed weights.
+template <class Plan>
+long long ping_pong_workspace() {
+  return 1LL * Plan::GROUPS * Plan::CHANNEL_TILES * Plan::WEIGHT_BYTES;
+}
+
+// Packs the weights into the workspace, then computes. `bias` is not read by grad_input, nor where the layer has none.
+template <class Plan>
+cudaError_t ping_pong_launch(const Sizes& sizes, const float* source, const float* weight, const float* bias,
+                             float* result, void* workspace, cudaStream_t stream) {
+  if (sizes.batch == 0) return cudaSuccess;
+  if (1LL * sizes.out_d * sizes.out_h > 1 << 30) return cudaErrorInvalidValue;  // counted in int, as tiles are
+  PingPongGeometry g = ping_pong_geometry<Plan>(sizes);
+  constexpr int VARIETIES = Plan::GROUPS * Plan::CHANNEL_TILES, WEIGHTS = VARIETIES * (Plan::WEIGHT_BYTES / 4);
+  pack_weights<Plan><<<ceil_div(WEIGHTS, 256), 256, 0, stream>>>(weight, static_cast<float*>(workspace));
+  cudaError_t error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+  int device = 0, multiprocessors = 1;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  // A multiple of the varieties, so that a block keeps its channel tile and group.
+  const long long most = larger(multiprocessors / VARIETIES, 1) * 1LL * VARIETIES, blocks = g.tiles < most ? g.tiles : most;
+  if (g.tiles > 1 << 30 || g.tiles / blocks * Plan::CHUNKS > 1 << 30) return cudaErrorInvalidValue;  // counted in int
+  const int step = int(blocks) / VARIETIES;
+  g.step_tile = step % g.tiles_per_row, g.step_row = step / g.tiles_per_row % g.rows;
+  g.step_n = step / g.tiles_per_row / g.rows;
+  if (reinterpret_cast<size_t>(result) % 8 != 0) g.paired_results = 0;
+  const bool paired = g.source_w % 2 == 0 && reinterpret_cast<size_t>(source) % 8 == 0;
+  const auto kernel = paired ? wgmma_ping_pong<Plan, true> : wgmma_ping_pong<Plan, false>;
+  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::BYTES);
+  if (error != cudaSuccess) return error;
+  kernel<<<unsigned(blocks), Plan::THREADS, Plan::BYTES, stream>>>(g, source, static_cast<const char*>(workspace), bias,
+                                                                  result);
+  return cudaGetLastError();
+}
