@@ -19,9 +19,10 @@ from workbench.core.candidate import Candidate
 from workbench.core.errors import BadRequest
 from workbench.core.layer import BACKWARD, ConvTranspose, Workload
 from workbench.core.presets import preset
-from workbench.core.trial import Status
+from workbench.core.trial import Status, Trial
 from workbench.core.variants import TEMPLATES, find
 from workbench.drive.bench.best import derive, write_best
+from workbench.drive.bench.defaults import default_precision
 from workbench.drive.bench.spills import Nvcc
 from workbench.drive.best_recipe import best_known, best_recipe, origin
 from workbench.drive.session import Session
@@ -70,10 +71,47 @@ def test_the_best_config_of_each_variant_worth_knowing(tmp_path, nvcc):
         (c, v, ms) for c in ("tf32", "ieee") for v, ms in (("shared_weight_tiling", 0.8), ("warp_per_output", 1.1))}
     best = next(e for e in found if e.precision_class == "tf32" and e.ms == 0.8)
     assert best.config == {"BLOCK": 128} and best.layer == str(WORK.layer) and best.batch == 32
-    assert (best.baseline, best.baseline_ms, best.pytorch_precision) == ("eager, TF32 on", 2.0, "tf32")
+    assert (best.baseline, best.baseline_ms, best.pytorch_precision) == ("eager, TF32 on", 2.0, "")
     assert (best.session, best.gpu, best.note) == ("recorded-h200", "NVIDIA H200", "")
     exact = next(e for e in found if e.precision_class == "ieee" and e.ms == 0.8)
     assert (exact.baseline, exact.baseline_ms) == ("eager, TF32 off", 4.0)
+
+
+def default(direction: str, precision: str, **detail) -> Trial:
+    return trial("kb74", direction, "eager", 3.0, precision, kind="baseline", detail=detail)
+
+
+def test_the_default_is_what_a_process_of_its_own_says_whatever_session_it_stands_in(tmp_path, nvcc):
+    """Beside cudnn.benchmark the default inherits its algorithm, so that says nothing of the default."""
+    bench = bench_of_kb74(tmp_path)
+    beside = [default(d, "ieee") for d in DIRECTIONS]
+    alone = [default(d, p, fresh_process=True) for d, p in zip(DIRECTIONS, ("tf32", "ieee", "tf32"), strict=True)]
+    defaults = recorded(tmp_path, [*beside, *alone], name="recorded-h200-defaults", layers=("kb74",), strength="default")
+    found = {(e.arch, e.direction): e for e in derive([bench, defaults], nvcc)}
+    for arch in ("sm_80", "sm_90"):
+        assert [found[arch, d].pytorch_precision for d in DIRECTIONS] == ["tf32", "ieee", "tf32"]
+    assert all(e.session == bench.name and e.baseline_ms == 2.0 for e in found.values() if e.precision_class == "tf32")
+    assert all(e.pytorch_precision == "" for e in derive([bench], nvcc))
+
+
+def test_both_gradients_at_once_are_as_exact_as_the_more_exact_default():
+    both = trial("kb74", BACKWARD, "fused_mma", 1.0, "tf32")
+    def asked(first: str, second: str) -> str:
+        return default_precision([default("grad_input", first), default("grad_weight", second)], both)
+    assert (asked("tf32", "ieee"), asked("tf32", "tf32"), asked("tf32", "")) == ("ieee", "tf32", "")
+    assert default_precision([default(BACKWARD, "tf32"), default("grad_input", "ieee")], both) == "tf32"
+
+
+def test_the_sessions_of_defaults_are_taken_and_shipped(tmp_path, monkeypatch, capsys, nvcc):
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    bench_of_kb74(tmp_path)
+    recorded(tmp_path, [default(d, "tf32", fresh_process=True) for d in DIRECTIONS], name="mine", layers=("kb74",),
+             strength="default")
+    assert cli.main(["bench", "--ship", "recorded-mine", "mine"]) == 0
+    assert cli.main(["bench", "--write-best", str(tmp_path / "best.json")]) == 0, capsys.readouterr().err
+    assert {e.pytorch_precision for e in load(tmp_path / "best.json")} == {"tf32"}
+    capsys.readouterr()
+    assert cli.main(["bench", "--table"]) == 0 and "not measured yet" not in capsys.readouterr().out
 
 
 def test_sm_80_gets_the_best_that_is_legal_there_and_says_that_it_is_predicted(tmp_path, monkeypatch, nvcc):

@@ -86,6 +86,24 @@ def test_a_wrong_or_unbuildable_variant_is_a_trial_and_the_rest_goes_on(place: P
     assert status == {"broken": "BUILD_FAILED", "naive_gather": "OK"} and "naive_gather" in out
 
 
+def test_the_defaults_are_pytorch_alone_each_layer_in_a_process_of_its_own(place: Path) -> None:
+    words = ["--device", "cpu", "--size", "small", "--layers", "kb81,kb74", "--directions", "forward,grad_weight",
+             "--effort", "quick", "--baselines", "default", "--session", "defaults"]
+    code, out, err = bench(place, *words)
+    assert code == 0, err
+    assert "4 of 4 PyTorch defaults to run" in err and "All 4 PyTorch defaults are measured" in err
+    trials = Session.open(place / "defaults").trials()
+    assert [(t.kind, t.name, t.workload["preset"], t.direction, t.precision) for t in trials] == [
+        ("baseline", "eager", f"{layer}/small", d, "ieee") for layer in ("kb81", "kb74") for d in ("forward", "grad_weight")]
+    assert all(t.ok and t.kernel_ms and t.detail["fresh_process"] for t in trials)
+    pids = [t.detail["pid"] for t in trials]
+    assert pids[0] == pids[1] != pids[2] == pids[3]
+    assert "kb81/small  grad_weight  ieee" in out
+    code, _, err = bench(place, *words)
+    assert code == 0 and "0 of 0" not in err and "0 of 4 PyTorch defaults to run" in err
+    assert len(Session.open(place / "defaults").trials()) == 4
+
+
 @pytest.mark.parametrize(("words", "sentence"), [
     (["--device", "cpu"], "give --size small"), ([*WORDS, "--time-limit", "0"], "--time-limit is 0"),
     ([*WORDS, "--configs", "sweep"], "--configs sweep 16"), (["--check"], "--check needs the file"),

@@ -64,7 +64,6 @@ def test_the_whole_ladder(runner: Runner, tmp_path: Path, number: int) -> None:
     print(ours.status, ours.headline, ours.kernel_ms, ours.flags, ours.detail)
     assert ours.ok and ours.detail["against"]["verdict"] in ("FASTER", "SLOWER", "SAME", "UNSURE")
     assert all(t.detail["kernels"] for t in there.values() if t.ok)
-    assert there["eager"].precision == there["eager"].detail["default_precision"]
     assert {"eager", "eager, TF32 on", "eager, TF32 off", "torch.compile", "eager, called by the host"} <= set(there)
     assert ("as convolution, flipped weight" in there) == (set(workload.layer.stride) == {1})
 

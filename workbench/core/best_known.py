@@ -48,7 +48,7 @@ class BestKnown:
     rel_l2: float | None = None
     baseline: str = ""              # the fastest PyTorch that qualifies, in the same session
     baseline_ms: float | None = None
-    pytorch_precision: str = ""     # what PyTorch's default computed in
+    pytorch_precision: str = ""     # what PyTorch computes in with no switch touched; "": not measured
     compile_flags: tuple[str, ...] = ()
     note: str = ""                  # "" or PREDICTED
 

@@ -21,7 +21,7 @@ from .builds import BuildOrder
 from .device_lock import DeviceLock
 from .module_run import judge_modules
 from .resume import measured_directions
-from .run import Row, Run
+from .run import DEFAULTS, FRESH, Row, Run
 from .session import Session, SessionFull
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerTimeout
 from .workers import Workers, units
@@ -199,18 +199,23 @@ class Execution:
             have = measured_directions(self.session.trials(), request, self.device)
             wanted = [d for d in wanted if d not in have]
         limit_s = 4 * request.run_timeout_s
-        for direction in wanted:
-            run.message = f"measuring PyTorch {direction}"
-            order = {"workload": request.workload.to_json(), "directions": [direction], "device": self.name,
+        alone = request.strength == DEFAULTS
+        for directions in [wanted] if alone and wanted else [[d] for d in wanted]:
+            run.message = f"measuring PyTorch {', '.join(directions)}"
+            order = {"workload": request.workload.to_json(), "directions": directions, "device": self.name,
                      "effort": request.effort, "cold_l2": request.cold_l2, "scratch": str(self.workers.scratch),
                      "strength": request.strength}
             try:
-                answer = self.workers.measure(self.name).call("baseline", order, limit_s=limit_s, stop=run.cancelled,
-                                                              on_event=lambda event: limit_s)
+                if alone:  # cuDNN keeps what cudnn.benchmark chose earlier in a process: the default is asked in its own
+                    found = self._fresh("baseline", order, limit_s=limit_s)["baselines"]
+                    found = [{**b, "detail": {**b.get("detail", {}), FRESH: True}} for b in found]
+                else:
+                    found = self.workers.measure(self.name).call("baseline", order, limit_s=limit_s, stop=run.cancelled,
+                                                                 on_event=lambda event: limit_s)["baselines"]
             except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
-                answer = {"baselines": [{"name": "eager", "direction": direction, "precision": "",
-                                         **outcome.failure(error, building=False)}]}
-            for measured in answer["baselines"]:
+                found = [{"name": "eager", "direction": direction, "precision": "", **outcome.failure(error, building=False)}
+                         for direction in directions]
+            for measured in found:
                 self._record(outcome.baseline_trial(self.session, run, self.device, measured))
 
     def _fresh(self, op: str, request: dict[str, Any], *, limit_s: float = _MODULE_S) -> dict[str, Any]:

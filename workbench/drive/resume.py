@@ -9,7 +9,7 @@ from ..core.candidate import EMULATED_SM, Candidate, why_not
 from ..core.errors import RenderError
 from ..core.template import render
 from ..core.trial import Status, Trial
-from .run import RunRequest
+from .run import DEFAULTS, FRESH, RunRequest
 
 # Says nothing for good about the candidate: what stood in its way was the machine, a limit or a person.
 NO_VERDICT = frozenset({Status.CANCELLED, Status.NO_COMPILER, Status.BUILD_TIMEOUT, Status.WORKER_DIED,
@@ -32,8 +32,10 @@ def missing(candidates: Iterable[Candidate], trials: list[Trial], request: RunRe
 
 
 def measured_directions(trials: list[Trial], request: RunRequest, device: dict[str, Any]) -> set[str]:
-    """Directions whose PyTorch baselines were measured: the same workload, on that very device."""
+    """Directions whose PyTorch baselines were measured: the same workload, on that very device; the default alone by
+    those of a fresh process, any other strength by the others."""
     return {t.direction for t in trials if t.kind == "baseline" and t.ok
+            and bool(t.detail.get(FRESH)) == (request.strength == DEFAULTS)
             and t.workload == request.workload.to_json() and t.device.get("key") == device["key"]}
 
 

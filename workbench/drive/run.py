@@ -15,7 +15,9 @@ from ..core.layer import Workload
 from ..core.trial import Status, Trial
 
 EFFORTS = ("quick", "normal", "full")
-STRENGTHS = ("quick", "strong")
+DEFAULTS = "default"          # PyTorch with no switch touched, in a process in which nothing else ran
+FRESH = "fresh_process"       # the mark of such a baseline, in its detail
+STRENGTHS = ("quick", "strong", DEFAULTS)
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class RunRequest:
     device: str = "auto"                 # "auto" | "cpu" | "cuda:0"
     directions: tuple[str, ...] = ()     # of the baselines; () = those of the candidates
     baselines: bool = True
-    strength: str = "quick"              # of the baselines: "quick", or "strong" for the whole ladder
+    strength: str = "quick"              # of the baselines: "quick"; "strong", the whole ladder; "default", no switch touched
     modules: bool = False                # also judge the best recipe as a ModelNew: module_ms
     effort: str = "normal"
     time: bool = True

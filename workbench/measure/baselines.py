@@ -7,6 +7,7 @@ kernels that really ran are named.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ from .device import out_of_memory
 from .inputs import NORMAL, fill, needed, results, shapes, torch_dtype
 from .reference import Truth
 from .validate import Comparison, allowed_rel_l2
-from .ways import WAYS, Unavailable, Way, bind, call, ladder, switches
+from .ways import WAYS, Unavailable, Way, bind, ladder, switches
 
 Emit = Callable[[dict[str, Any]], None]
 _KERNELS = 3         # of those that ran, the longest are named
@@ -32,8 +33,8 @@ _NAME_LENGTH = 110   # characters of a kernel's name that are kept: templates ma
 
 
 def measure(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-    """Worker operation "baseline". Request: workload, directions, strength ("quick" or "strong") or modes (keys of WAYS),
-    device, effort, cold_l2, scratch. Returns {"baselines": [{name, direction, precision, kernel_ms, samples, errors,
+    """Worker operation "baseline". Request: workload, directions, strength (as `ladder` knows) or modes (keys of
+    WAYS), device, effort, cold_l2, scratch. Returns {"baselines": [{name, direction, precision, kernel_ms, samples, errors,
     flags, status, headline, advice, detail}]}; one that does not fit into memory has that status and no time."""
     workload, device = Workload.from_json(request["workload"]), request["device"]
     if device != "cpu":
@@ -45,7 +46,6 @@ def measure(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
             emit({"phase": "baseline", "text": f"{WAYS[mode].name}, {direction}"})
             found.append({"name": WAYS[mode].name, "direction": direction,
                           **_one(workload, direction, mode, device, request)})
-        _tell_the_default(found, workload, direction, modes, device, request)
     return {"baselines": found}
 
 
@@ -101,7 +101,7 @@ def _measured(workload: Workload, direction: str, way: Way, device: str, request
     measured = timing.measure(timed, device=device, effort=request.get("effort", "normal"),
                               cold_l2=request.get("cold_l2", True), host_pays=not replayed)
     cudnn = torch.backends.cudnn
-    detail = {"kernels": kernels(direct, device), "replayed": replayed, "drop_in": way.drop_in,
+    detail = {"kernels": kernels(direct, device), "replayed": replayed, "drop_in": way.drop_in, "pid": os.getpid(),
               "allow_tf32": cudnn.allow_tf32, "cudnn_benchmark": cudnn.benchmark}
     return {"precision": precision, "kernel_ms": measured.timing, "samples": measured.samples, "errors": errors,
             "flags": [f for f in (*flags, *measured.flags) if f != "emulated"], "status": str(Status.OK),
@@ -121,23 +121,6 @@ def kernels(run: Callable[[], Any], device: str) -> list[str]:
     if not cuda:  # wrappers take time, too, and say nothing
         taken = {name: us for name, us in taken.items() if "conv" in name and name not in _WRAPPERS} or taken
     return [name[:_NAME_LENGTH] for name, us in sorted(taken.items(), key=lambda item: -item[1])[:_KERNELS] if us > 0]
-
-
-def _tell_the_default(found: list[dict[str, Any]], workload: Workload, direction: str, modes: list[str], device: str,
-                      request: dict[str, Any]) -> None:
-    """Note on every baseline of the direction which precision PyTorch computes in when no switch is touched."""
-    here = [b for b in found if b["direction"] == direction and b.get("detail")]
-    if not here:
-        return
-    if "default" in modes:
-        precision = next((b["precision"] for b in here if b["name"] == WAYS["default"].name), "")
-    else:
-        plain = plain_tensors(workload, direction, device)
-        truth = _truth(workload, direction, device, request)
-        truth.prepare(plain)
-        precision = _errors(workload, direction, call(workload, direction, plain), truth, plain)[1]
-    for baseline in here:
-        baseline["detail"]["default_precision"] = precision
 
 
 def _truth(workload: Workload, direction: str, device: str, request: dict[str, Any]) -> Truth:

@@ -55,13 +55,16 @@ WAYS = {
 
 
 def ladder(strength: str, workload: Workload, device: str) -> list[str]:
-    """Keys of WAYS for "quick" or "strong". Ways that cannot be for this layer are left out, not reported missing.
+    """Keys of WAYS for "quick", "strong" or "default" (PyTorch as it stands, alone). Ways that cannot be for this layer
+    are left out, not reported missing.
     At stride 1 a convolution with flipped weight belongs to both: it is drop-in, and often faster (H200, #74 forward).
 
     Those with cudnn.benchmark come first: a process keeps the algorithm that cuDNN chose first for a problem (H200, torch
     2.11, 3 x 7 taps in fp32: 7.50 ms when benchmark came first, 8.62 ms after the default), and the strong
     one counts.
     """
+    if strength == "default":
+        return ["default"]
     dense = ["as_convolution"] if set(workload.layer.stride) == {1} else []
     if device == "cpu":
         return ["default", *(dense if strength == "strong" else [])]

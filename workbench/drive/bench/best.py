@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...core.best_known import CLASSES, PREDICTED, BestKnown, load, save, sm_of
@@ -17,10 +17,19 @@ from ...core.trial import Trial
 from .. import report
 from ..recorded import candidate_of
 from ..session import Session
+from .defaults import default_precision, defaults_of
 from .spills import Nvcc, recorded_spills
 
 PREDICTED_ARCHS = ("sm_80",)
 _WORTH_KNOWING = 1.5     # times the best: slower variants are left out, unless they are the best of their precision
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """PyTorch's times by session, because times of two sessions are not compared; its defaults from all of them."""
+
+    defaults: list[Trial]
+    of_session: dict[str, list[Trial]] = field(default_factory=dict)
 
 
 def write_best(sessions: Sequence[Session], file: Path) -> list[BestKnown]:
@@ -48,14 +57,15 @@ def write_best(sessions: Sequence[Session], file: Path) -> list[BestKnown]:
 def derive(sessions: Iterable[Session], nvcc: Nvcc) -> list[BestKnown]:
     """Entries from every right candidate that was timed on a GPU, on the largest tensors its layer was run with, and that
     does not spill there."""
+    sessions = list(sessions)
     cells: dict[tuple[str, str, str, str], list[tuple[Trial, Session]]] = {}
-    baselines: list[tuple[Trial, Session]] = []
+    baselines = Baselines(defaults_of(sessions))
     for session in sessions:
         for trial in session.trials():
             if trial.device.get("kind") != "cuda" or not trial.ok or not trial.kernel_ms:
                 continue
             if trial.kind == "baseline":
-                baselines.append((trial, session))
+                baselines.of_session.setdefault(session.name, []).append(trial)
             elif trial.kind == "candidate":
                 work = Workload.from_json(trial.workload)
                 key = (str(trial.device["arch"]), str(work.layer), trial.direction, work.dtype)
@@ -73,7 +83,7 @@ def derive(sessions: Iterable[Session], nvcc: Nvcc) -> list[BestKnown]:
     return entries
 
 
-def _of_cell(trials: list[tuple[Trial, Session]], baselines: list[tuple[Trial, Session]], precision_class: str, *,
+def _of_cell(trials: list[tuple[Trial, Session]], baselines: Baselines, precision_class: str, *,
              arch: str = "") -> list[BestKnown]:
     """The best config of every variant and precision; of those the ones worth knowing."""
     best: dict[tuple[str, str], tuple[Trial, Session]] = {}
@@ -88,8 +98,8 @@ def _of_cell(trials: list[tuple[Trial, Session]], baselines: list[tuple[Trial, S
             if _ms(t) <= _WORTH_KNOWING * least or first_of[t.precision] is t]
 
 
-def _predicted(cells: dict[tuple[str, str, str, str], list[tuple[Trial, Session]]],
-               baselines: list[tuple[Trial, Session]], arch: str, nvcc: Nvcc) -> list[BestKnown]:
+def _predicted(cells: dict[tuple[str, str, str, str], list[tuple[Trial, Session]]], baselines: Baselines, arch: str,
+               nvcc: Nvcc) -> list[BestKnown]:
     """For a GPU that nobody measured: of each cell of the nearest newer one the fastest trial that can run there and
     that nvcc compiles for it without spills."""
     def fastest(trials: list[tuple[Trial, Session]]) -> list[tuple[Trial, Session]]:
@@ -130,11 +140,9 @@ def _spilled(trial: Trial, arch: str) -> bool:
         return False
 
 
-def _entry(trial: Trial, session: Session, baselines: list[tuple[Trial, Session]], precision_class: str,
-           arch: str) -> BestKnown:
+def _entry(trial: Trial, session: Session, baselines: Baselines, precision_class: str, arch: str) -> BestKnown:
     work = Workload.from_json(trial.workload)
-    mine = [b for b, s in baselines if s.name == session.name]
-    baseline = report.best_baseline(mine, replace(trial, precision=precision_class))
+    baseline = report.best_baseline(baselines.of_session.get(session.name, []), replace(trial, precision=precision_class))
     return BestKnown(
         arch=arch or str(trial.device["arch"]), layer=str(work.layer), direction=trial.direction, dtype=work.dtype,
         precision_class=precision_class, variant=trial.name, config=dict(trial.config), precision=trial.precision,
@@ -143,13 +151,7 @@ def _entry(trial: Trial, session: Session, baselines: list[tuple[Trial, Session]
         rel_l2=_two_digits(max((e.rel_l2 for e in trial.errors.values()), default=None)),
         baseline=baseline.name if baseline else "",
         baseline_ms=round(baseline.kernel_ms.median_ms, 6) if baseline and baseline.kernel_ms else None,
-        pytorch_precision=_pytorch_precision(mine, trial), compile_flags=trial.compile_flags)
-
-
-def _pytorch_precision(baselines: list[Trial], trial: Trial) -> str:
-    """What PyTorch's default computed this cell in: TF32 is allowed by default, so that mode stands in for it."""
-    here = {b.name: b.precision for b in baselines if b.direction == trial.direction and report.same_place(b, trial)}
-    return here.get("eager") or here.get("eager, TF32 on") or ""
+        pytorch_precision=default_precision(baselines.defaults, trial), compile_flags=trial.compile_flags)
 
 
 def _elements(trial: Trial) -> int:

@@ -92,13 +92,19 @@ class Summary:
 
 
 def wanted_of(sessions: Iterable[Session]) -> list[Wanted]:
-    """The cells that the sessions' benches are about, in the order of the suite. Empty for sessions without a bench."""
+    """The cells that the sessions' benches are about, in the order of the suite. Empty for sessions without a bench, and
+    for those of PyTorch's defaults alone: no candidate competes there."""
     found = {Wanted(layer, event["size"], direction, event["precision"]) for session in sessions
-             for event in session.events() if event.get("event") == EVENT
+             for event in session.events() if event.get("event") == EVENT and not event.get("defaults")
              for layer in event["layers"] if layer in PRESETS for direction in event["directions"]}
     names = list(PRESETS)
     return sorted(found, key=lambda w: (list(CLASSES).index(w.precision), SIZES.index(w.size), names.index(w.preset),
                                         LAUNCHES.index(w.direction)))
+
+
+def holds_bench(session: Session) -> bool:
+    """Whether a bench was begun in it, of candidates or of PyTorch's defaults."""
+    return any(event.get("event") == EVENT for event in session.events())
 
 
 def cells_of(sessions: Sequence[Session]) -> list[Cell]:

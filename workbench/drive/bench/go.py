@@ -14,8 +14,8 @@ from ...core.template import Rendered, render
 from ...core.trial import Trial
 from ..builds import BuildOrder
 from ..devices import resolve_device
-from ..resume import missing
-from ..run import Run, RunRequest
+from ..resume import measured_directions, missing
+from ..run import DEFAULTS, Run, RunRequest
 from ..runner import Runner
 from ..session import Session
 from .ahead import BuildAhead, units_of
@@ -25,7 +25,7 @@ _POLL_S = 0.1
 _BUILD_TIMEOUT_S = 580.0
 _RUN_TIMEOUT_S = 120.0      # the naive variants take a second a launch on the largest layers
 _MOST_BUILD_WORKERS = 12   # each is a Python with torch and an nvcc: about 1.5 GB
-EVENT = "bench"          # one in the session for every plan that was begun; what the table's cells are taken from
+EVENT = "bench"          # one in the session for every plan that was begun; the table's cells are those of candidates
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Bench:
         deadline = started + time_limit_s if time_limit_s is not None else float("inf")
         known = self.runner.device(self.device)
         jobs = self.plan.jobs(sm=int(known.get("sm") or EMULATED_SM), arch=str(known["arch"]))
-        if not any(job.candidates for job in jobs):
+        if self.plan.strength != DEFAULTS and not any(job.candidates for job in jobs):
             raise BadRequest(f"No variant computes {', '.join(self.plan.directions)} of {', '.join(self.plan.layers)} "
                              f"in the class {self.plan.precision}; 'python -m workbench variants' lists them.")
         begin(self.session, self.plan, known)
@@ -69,9 +69,8 @@ class Bench:
                 wanted[id(missed)] = {r.candidate_id for r in _rendered(missed)}
                 units += [unit for unit in units_of(_rendered(job), emulated=emulated)
                           if wanted[id(missed)] & {r.candidate_id for r in unit}]
-        total = sum(len(job.candidates) for job in left)
-        self.on_line(f"{total} of {sum(len(j.candidates) for j in jobs)} candidates to run on {known['name']}, "
-                     f"session {self.session.name}")
+        total = self._count(left)
+        self.on_line(f"{total} of {self._count(jobs)} {self._what} to run on {known['name']}, session {self.session.name}")
         order = BuildOrder(str(known["kind"]), str(known["arch"]), "", _BUILD_TIMEOUT_S)
         with BuildAhead(units, order, self.runner.work_dir, workers=_build_workers()) as ahead:
             while left:
@@ -85,7 +84,15 @@ class Bench:
                 if done.state == "stopped" or (left and time.monotonic() >= deadline):
                     return self._stopped(total, time_limit_s)
         seconds = time.monotonic() - started
-        return BenchResult("done", f"All {total} candidates are judged ({seconds:.0f} s).", self._judged)
+        done_to_them = "measured" if self.plan.strength == DEFAULTS else "judged"
+        return BenchResult("done", f"All {total} {self._what} are {done_to_them} ({seconds:.0f} s).", self._judged)
+
+    @property
+    def _what(self) -> str:
+        return "PyTorch defaults" if self.plan.strength == DEFAULTS else "candidates"
+
+    def _count(self, jobs: list[Job]) -> int:
+        return sum(len(job.directions if self.plan.strength == DEFAULTS else job.candidates) for job in jobs)
 
     def _job(self, job: Job, built: dict[str, dict[str, Any]], deadline: float) -> Run:
         request = RunRequest(job.workload, job.candidates, device=self.device, directions=job.directions,
@@ -97,27 +104,28 @@ class Bench:
             if time.monotonic() >= deadline and not run.wait(0):
                 self.runner.stop(run)
 
-        self.on_line(f"{job.workload.preset}: {len(job.candidates)} candidates")
+        self.on_line(f"{job.workload.preset}: {self._count([job])} {self._what}")
         return self.runner.run(request, self.session, resume=True, on_change=on_change)
 
     def _tell(self, run: Run) -> None:
         for trial in [t for t in list(run.trials) if t.trial_id not in self._said]:
             self._said.add(trial.trial_id)
-            self._judged += trial.kind == "candidate"
+            self._judged += trial.kind == ("baseline" if self.plan.strength == DEFAULTS else "candidate")
             self.on_line(f"  {trial.status:<10} {line_of(trial)}")
 
     def _missing(self, job: Job, device: dict[str, Any]) -> Job | None:
         """The job without what the session has; None when nothing is left, PyTorch's times included."""
         trials = self.session.trials()
-        request = RunRequest(job.workload, job.candidates, device=self.device)
+        request = RunRequest(job.workload, job.candidates, device=self.device, strength=self.plan.strength)
         left = missing(job.candidates, trials, request, device)
-        have = {t.direction for t in trials if t.kind == "baseline" and t.device.get("key") == device["key"]
-                and t.workload == job.workload.to_json()}
-        return replace(job, candidates=tuple(left)) if left or set(job.directions) - have else None
+        more = [d for d in job.directions if d not in measured_directions(trials, request, device)]
+        if self.plan.strength == DEFAULTS:
+            job = replace(job, directions=tuple(more))
+        return replace(job, candidates=tuple(left)) if left or more else None
 
     def _stopped(self, total: int, limit_s: float | None) -> BenchResult:
         why = f"the time limit of {limit_s:g} s" if limit_s is not None else "a request"
-        return BenchResult("stopped", f"Stopped by {why} after {self._judged} of {total} candidates; go on with "
+        return BenchResult("stopped", f"Stopped by {why} after {self._judged} of {total} {self._what}; go on with "
                            f"--session {self.session.name}.", self._judged)
 
 
@@ -130,9 +138,9 @@ def begin(session: Session, plan: BenchPlan, device: dict[str, Any]) -> None:
     """Note in the session which cells the bench is about; once for the same plan."""
     fields = {"suite": "kernelbench", "layers": list(plan.layers), "directions": list(plan.directions),
               "precision": plan.precision, "size": plan.size, "configs": plan.configs, "sweep": plan.sweep,
-              "top": plan.top, "seed": plan.seed, "device": device["name"]}
+              "top": plan.top, "seed": plan.seed, "device": device["name"], "defaults": plan.strength == DEFAULTS}
     for event in session.events():
-        if event.get("event") == EVENT and {k: event.get(k) for k in fields} == fields:
+        if event.get("event") == EVENT and {k: event.get(k, False) for k in fields} == fields:
             return
     session.event(EVENT, **fields)
 

@@ -15,6 +15,7 @@ from ...core.layer import DIRECTIONS, LAUNCHES, Workload
 from ...core.presets import PRESETS, SIZES, preset
 from ...core.space import SearchSpace
 from ...core.variants import Variant, discover, refuse_broken
+from ..run import DEFAULTS
 
 SUITES = {"kernelbench": tuple(PRESETS)}
 # Class -> what a variant computes in for it: the first group it offers anything of. In `ieee`, all of the group.
@@ -50,7 +51,7 @@ class BenchPlan:
     variants: tuple[str, ...] = ()         # () = every one that applies
     without: tuple[str, ...] = ()          # variants left out: the slow ones cost a GPU much time
     effort: str = "normal"
-    strength: str = "quick"                # of the baselines: quick | strong
+    strength: str = "quick"                # of the baselines: quick | strong; default: PyTorch as it stands and no candidate
     templates: Path | None = None
 
     def __post_init__(self) -> None:
@@ -84,7 +85,9 @@ class BenchPlan:
 
     def jobs(self, *, sm: int, arch: str) -> list[Job]:
         """What runs, in order: every layer with the first config of every variant that applies, and only then the
-        sampled ones, so that a bench cut short has something of every cell."""
+        sampled ones, so that a bench cut short has something of every cell. Of PyTorch's defaults no candidate runs."""
+        if self.strength == DEFAULTS:
+            return [Job(workload, (), self.directions) for workload in self.workloads]
         chosen = [(workload, self.candidates(workload, sm=sm, arch=arch)) for workload in self.workloads]
         jobs = [self._job(workload, [found[0] for found in lists]) for workload, lists in chosen]
         for workload, lists in chosen:

@@ -3,6 +3,7 @@
     python -m workbench bench --suite kernelbench --session h200 --time-limit 540      again until all is done
     python -m workbench bench --layers kb74,kb81 --directions forward --configs sweep 16
     python -m workbench bench --device cpu --size small --layers kb81                  emulated: verdicts, no speeds
+    python -m workbench bench --baselines default --session h200-defaults              what precision PyTorch's default has
     python -m workbench bench --table h200 --readme README.md --docs docs/benchmark.md --check
     python -m workbench bench --write-best workbench/core/best_known.json h200
 
@@ -22,13 +23,14 @@ from ...core.layer import BACKWARD, DIRECTIONS
 from ...core.presets import SIZES, preset
 from ...drive.bench import markdown
 from ...drive.bench.best import write_best
-from ...drive.bench.cells import NOTE, cells_of, wanted_of
+from ...drive.bench.cells import NOTE, cells_of, holds_bench, wanted_of
+from ...drive.bench.defaults import defaults_of, defaults_table
 from ...drive.bench.go import Bench
 from ...drive.bench.plan import CLASSES, CONFIGS, SUITES, BenchPlan
 from ...drive.bench.ship import ship
 from ...drive.bench.text import table
 from ...drive.devices import resolve_device
-from ...drive.run import EFFORTS, STRENGTHS
+from ...drive.run import DEFAULTS, EFFORTS, STRENGTHS
 from ...drive.runner import Runner
 from ...drive.session import Session, list_sessions, sessions_root
 from ..arguments import check_folder, say_broken, session_from
@@ -54,7 +56,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
     how.add_argument("--effort", choices=EFFORTS, default="normal")
-    how.add_argument("--baselines", choices=STRENGTHS, default="quick", help="how hard to try PyTorch")
+    how.add_argument("--baselines", choices=STRENGTHS, default="quick", help="how hard to try PyTorch; default: only PyTorch "
+                     "with no switch touched, each layer in a process of its own, and no candidate")
     how.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
     how.add_argument("--time-limit", type=float, metavar="S", help="stop cleanly after so many seconds")
     shown = parser.add_argument_group("what is made of sessions")
@@ -109,10 +112,13 @@ def _run(args: argparse.Namespace) -> int:
         result = bench.run(time_limit_s=args.time_limit)
     print(result.sentence, file=sys.stderr)
     cells = [c for c in cells_of([session]) if c.name.precision == plan.precision and c.name.size == plan.size]
-    print(table(cells))
+    defaults = defaults_of([session])
+    print(defaults_table(defaults) if plan.strength == DEFAULTS else table(cells))
     print(f"Session {session.path}")
     if result.state == "failed":
         return 3
+    if plan.strength == DEFAULTS:
+        return 0 if all(t.ok for t in defaults) else 1
     wrong = [t for c in cells for t in c.candidates if not t.ok and t.status != "SKIPPED"]
     return 1 if wrong else 0
 
@@ -176,7 +182,7 @@ def _sessions(args: argparse.Namespace) -> list[Session]:
     if args.sessions:
         return [session_from(name) for name in args.sessions]
     there = sorted(p for p in list_sessions() if p.name.startswith("recorded-"))
-    return [s for s in map(Session.open, there) if wanted_of([s])]
+    return [s for s in map(Session.open, there) if holds_bench(s)]
 
 
 def _only(args: argparse.Namespace, option: str) -> Session:

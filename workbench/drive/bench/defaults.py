@@ -1,0 +1,49 @@
+"""What PyTorch computes a layer's directions in with no switch touched: sessions in, baselines of fresh processes out.
+
+cuDNN keeps the algorithm it chose first for a problem, whatever `cudnn.benchmark` says later, and algorithms differ in
+precision. So only a process in which nothing else ran knows the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...core import numbers
+from ...core.layer import BACKWARD, GRAD_INPUT, GRAD_WEIGHT
+from ...core.trial import Trial
+from .. import report
+from ..run import FRESH
+from ..session import Session
+from ..tables import aligned
+
+
+def defaults_of(sessions: Iterable[Session]) -> list[Trial]:
+    """The newest such baseline of each workload, direction and device."""
+    found: dict[tuple[str, str, str], Trial] = {}
+    for session in sessions:
+        for trial in session.trials():
+            if trial.kind == "baseline" and trial.detail.get(FRESH):
+                key = report.workload_key(trial.workload), trial.direction, str(trial.device.get("key"))
+                if key not in found or found[key].at <= trial.at:
+                    found[key] = trial
+    return list(found.values())
+
+
+def default_precision(defaults: Iterable[Trial], trial: Trial) -> str:
+    """What PyTorch's default computes the trial's cell in; "" where that was not measured. Both gradients at once are as
+    exact as the more exact of the two."""
+    here = {b.direction: b.precision for b in defaults if b.ok and report.same_place(b, trial)}
+    if trial.direction != BACKWARD or BACKWARD in here:
+        return here.get(trial.direction, "")
+    alone = [here.get(GRAD_INPUT, ""), here.get(GRAD_WEIGHT, "")]
+    return "ieee" if "ieee" in alone else "" if "" in alone else alone[0]
+
+
+def defaults_table(defaults: Iterable[Trial]) -> str:
+    """One line for each: the layer, the direction, what it was computed in, by which kernel, in which time."""
+    rows = [("layer", "direction", "computed in", "median, ms", "longest kernel")]
+    for trial in defaults:
+        kernels = trial.detail.get("kernels") or [trial.headline]
+        rows.append((str(trial.workload.get("preset", "")), trial.direction, trial.precision or numbers.MISSING,
+                     numbers.milliseconds(trial.kernel_ms.median_ms if trial.kernel_ms else None), kernels[0]))
+    return "\n".join(aligned(rows))
