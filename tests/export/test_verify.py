@@ -139,7 +139,7 @@ def _both_gradients(root: Path) -> Candidate:
     head = "\n".join(f"{t.name} = {{values = {list(t.values)}, default = {t.default}}}" for t in tune.values())
     spaces = "\n".join(f"namespace both_{d} {{\n" + re.sub(r'^#include "[^"]+"', "", body, flags=re.M) + "\n}"
                        for d, body in bodies.items())
-    (root / "backward").mkdir()
+    (root / "backward").mkdir(parents=True)
     (root / "backward/both.cu").write_text(f"""/* variant
 name = "both"
 computes = ["grad_input", "grad_weight"]
