@@ -16,14 +16,14 @@ from workbench.drive.run import Run, RunRequest
 from workbench.drive.runner import Runner
 from workbench.drive.session import Session
 
-from ..judge.bench import bad_templates
+from ..judge.bench import BAD_TEMPLATES
 
 WORKLOAD = Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), output_padding=(0, 1), groups=2), 2, (5, 7))
 
 
 @pytest.fixture(scope="session")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bad_templates(tmp_path_factory.mktemp("broken"))
+def broken() -> Path:
+    return BAD_TEMPLATES
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.judge.bench import CROPPED, LAYER, WORKLOAD, bad_candidate, bad_templates
+from tests.judge.bench import BAD_TEMPLATES, CROPPED, LAYER, WORKLOAD, bad_candidate
 from tests.require import require
 from workbench.core.candidate import Candidate
 from workbench.core.layer import DIRECTIONS, DTYPES, ConvTranspose, Workload
@@ -77,7 +77,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bad(gpu: dict[str, Any], folder: Path) -> dict[str, tuple[Candidate, dict[str, Any]]]:
-    root = bad_templates(folder / "templates")
+    root = BAD_TEMPLATES
     return _built({v.name: bad_candidate(root, v.name, direction=v.direction) for v in discover(root)
                    if v.name in STATUS or v.name in ("writes_to_null", "never_ends")}, gpu, folder)
 

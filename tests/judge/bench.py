@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,10 @@ from workbench.core.candidate import Candidate
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.template import render, render_batch, symbol
 from workbench.core.variants import find
+from workbench.drive.selftest import RED_TEAM
 from workbench.measure.build import build
 
-BAD_KERNELS = Path(__file__).resolve().parents[1] / "bad_kernels"
+BAD_TEMPLATES = RED_TEAM / "kernels"
 # Two spatial dimensions, a stride that leaves holes, padding, groups, a tail that fills no block.
 LAYER = ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), output_padding=(0, 1), groups=2)
 WORKLOAD = Workload(LAYER, batch=2, input_size=(5, 7))
@@ -36,12 +36,6 @@ class Ended:
 class Built:
     library: Path
     symbols: dict[Candidate, str]  # keys: by value, config included
-
-
-def bad_templates(folder: Path) -> Path:
-    """A template root with the bad kernels."""
-    shutil.copytree(BAD_KERNELS, folder, dirs_exist_ok=True)
-    return folder
 
 
 def bad_candidate(root: Path, name: str, *, direction: str = "forward", **config: int) -> Candidate:

@@ -10,14 +10,14 @@ from workbench.core.candidate import Candidate
 from workbench.core.layer import DIRECTIONS, DTYPES
 from workbench.core.variants import discover, find
 
-from .bench import LAYER, Built, bad_candidate, bad_templates, build_batch
+from .bench import BAD_TEMPLATES, LAYER, Built, bad_candidate, build_batch
 
 NOT_BUILT = {"undefined_identifier", "undefined_tunable", "builds_for_minutes"}
 
 
 @pytest.fixture(scope="session")
-def bad_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bad_templates(tmp_path_factory.mktemp("templates"))
+def bad_root() -> Path:
+    return BAD_TEMPLATES
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import shutil
 import tempfile
 import time
 import tomllib
@@ -35,7 +34,7 @@ from .session import TRIALS, Session
 from .worker_process import WorkerProcess
 
 RED_TEAM = Path(__file__).resolve().parents[1] / "red_team"
-BAD_KERNELS = TEMPLATES.parent / "tests" / "bad_kernels"
+KERNELS = RED_TEAM / "kernels"
 # A stride that leaves holes, padding that crops, groups, a tail that fills no block.
 _USUAL = Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), output_padding=(0, 1), groups=2), 2, (5, 7))
 # Kernel 1 and padding 1: the border of the input meets no output, and with stride 3 some outputs are just zero.
@@ -116,10 +115,10 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
         results.append(result)
         on_result(result)
 
-    with _prepared() as (root, session), _runner(runner) as kernels:
+    with _session() as session, _runner(runner) as kernels:
         for name, group in _GROUPS.items():  # hangs come last: each costs its whole limit
             here = [a for a in wanted if a.kind in ("kernel", "control") and a.group == name]
-            _run_kernels(kernels, session, device, here, group, root, report)
+            _run_kernels(kernels, session, device, here, group, report)
         with held(device), _judges(_AT_ONCE[kind]) as judges:
             modules = [a for a in wanted if a.kind == "module"]
             timed = [a for a in modules if _attacks_the_clock(a, kind)]
@@ -163,9 +162,9 @@ def confinement(results: Sequence[Result]) -> str:
     return "\n".join(dict.fromkeys(r.confined for r in results if r.confined))
 
 
-def _run_kernels(runner: Runner, session: Session, device: str, wanted: Sequence[Attack], group: _Group, root: Path,
+def _run_kernels(runner: Runner, session: Session, device: str, wanted: Sequence[Attack], group: _Group,
                  report: Callable[[Result], None]) -> None:
-    candidates = {a.name: _candidate(a, group, root) for a in wanted}
+    candidates = {a.name: _candidate(a, group) for a in wanted}
     if not candidates:
         return
     request = RunRequest(group.workload, tuple(candidates.values()), device=device, baselines=False, effort="quick",
@@ -217,21 +216,18 @@ def _attacks_the_clock(attack: Attack, kind: str) -> bool:
     return attack.expected[kind] == Status.OK or attack.group == "timed"
 
 
-def _candidate(attack: Attack, group: _Group, root: Path) -> Candidate:
+def _candidate(attack: Attack, group: _Group) -> Candidate:
     name = "naive_gather" if attack.kind == "control" else attack.name
-    variant = find(name, attack.direction, root=TEMPLATES if attack.kind == "control" else root)
+    variant = find(name, attack.direction, root=TEMPLATES if attack.kind == "control" else KERNELS)
     config = {} if attack.kind == "control" else dict(group.config)
     return Candidate(variant, group.workload.layer, "float32", config, form="runtime")
 
 
 @contextmanager
-def _prepared() -> Iterator[tuple[Path, Session]]:
-    """One template root of all attacking kernels, and a session; both are gone afterwards."""
+def _session() -> Iterator[Session]:
+    """A session that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-selftest-") as folder:
-        root = Path(folder) / "templates"
-        for fixtures in (BAD_KERNELS, RED_TEAM / "kernels"):
-            shutil.copytree(fixtures, root, dirs_exist_ok=True)
-        yield root, Session.create(Path(folder) / "sessions", "selftest")
+        yield Session.create(Path(folder) / "sessions", "selftest")
 
 
 @contextmanager
