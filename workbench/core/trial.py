@@ -16,6 +16,7 @@ class Status(StrEnum):
     CANCELLED = "CANCELLED"
     RENDER_FAILED = "RENDER_FAILED"
     NO_COMPILER = "NO_COMPILER"
+    MACHINE_FAILED = "MACHINE_FAILED"
     BUILD_FAILED = "BUILD_FAILED"
     BUILD_TIMEOUT = "BUILD_TIMEOUT"
     LAUNCH_FAILED = "LAUNCH_FAILED"
@@ -36,6 +37,9 @@ class Status(StrEnum):
     IMPLAUSIBLE = "IMPLAUSIBLE"
 
 
+# Nothing was judged: what stood in the way was the machine, or that the kernel does not serve this layer.
+NOT_JUDGED = frozenset({Status.SKIPPED, Status.CANCELLED, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.OUT_OF_MEMORY})
+
 # What to do next when the trial itself has nothing more exact to say: one step, imperative, one line.
 DEFAULT_ADVICE = {
     Status.OK: "Compare it with the best PyTorch, or try other tunables.",
@@ -43,6 +47,7 @@ DEFAULT_ADVICE = {
     Status.CANCELLED: "Resume runs what is missing.",
     Status.RENDER_FAILED: "Correct the template in the line named above.",
     Status.NO_COMPILER: "Install the compiler named above, or choose device cpu.",
+    Status.MACHINE_FAILED: "This says nothing about the kernel: put right what is named above, then resume the run.",
     Status.BUILD_FAILED: "Open the line named above.",
     Status.BUILD_TIMEOUT: "Unroll less, or raise the build time limit.",
     Status.LAUNCH_FAILED: "Lower the block size or the shared memory of the config.",
