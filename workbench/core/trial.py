@@ -6,6 +6,9 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from .trial_line import unusable
+from .typed import misfit
+
 SCHEMA = "kernel-workbench/trial/1"
 NOT_DROP_IN = "not_drop_in"   # flag of a baseline that wants another memory format: shown, never the one to beat
 
@@ -123,7 +126,7 @@ class Trial:
     advice: str
     candidate_id: str = ""
     build_key: str = ""
-    config: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, int | str] = field(default_factory=dict)
     form: str = ""                       # "constant" | "runtime"
     compile_flags: tuple[str, ...] = ()
     errors: dict[str, Errors] = field(default_factory=dict)      # result name -> errors
@@ -151,8 +154,10 @@ class Trial:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Trial:
-        """Rebuild a trial from its line. Raises KeyError, TypeError or ValueError on a line that is not one."""
-        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
+        """Rebuild a trial from its line. Raises ValueError, which names what is wrong, for a line that is not one."""
+        if why := misfit(cls)(data, "") or unusable(data):
+            raise ValueError(why)
+        known = dict(data)
         known["status"] = Status(known["status"])
         for key in ("compile_flags", "flags"):
             known[key] = tuple(known.get(key, ()))
