@@ -96,7 +96,7 @@ def test_a_torch_without_cuda_cannot_build_for_cuda(cache: Path) -> None:
 
 def test_a_full_disk_where_the_log_is_written(cache: Path) -> None:
     result = built(cache, log="/dev/full")
-    assert result["status"] == "BUILD_FAILED"
+    assert result["status"] == "MACHINE_FAILED"
     assert str(result["headline"]).startswith("The disk is full: ")
     assert built(cache)["status"] == "OK"
 
@@ -116,11 +116,11 @@ def test_a_full_disk_where_the_compiler_writes(tmp_path: Path) -> None:
     done = subprocess.run([*mount, sys.executable, "-c", program, str(source)], cwd=ROOT, text=True,
                           capture_output=True, env={**os.environ}, check=False)
     result = json.loads(done.stdout.splitlines()[-1])
-    assert result["status"] == "BUILD_FAILED" and result["headline"].startswith("The disk is full: "), result
+    assert result["status"] == "MACHINE_FAILED" and result["headline"].startswith("The disk is full: "), result
 
 
 def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     result = built(tmp_path / "file" / "cache")
-    assert result["status"] == "BUILD_FAILED"
+    assert result["status"] == "MACHINE_FAILED"
     assert "cannot be written: Not a directory." in str(result["headline"])

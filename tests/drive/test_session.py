@@ -16,11 +16,12 @@ from workbench.core.trial import Errors, Status, Timing, Trial
 from workbench.drive.session import Session, SessionFull, list_sessions, unpack
 
 from ..require import require
+from .conftest import WORKLOAD
 
 
 def a_trial(number: int = 0, **more) -> Trial:
     return Trial(trial_id=f"t{number:05d}", run_id="r", at="2026-01-01T00:00:00+00:00", kind="candidate", name="naive_gather",
-                 direction="forward", precision="ieee", workload={"batch": 1}, device={"kind": "cpu", "key": "cpu"},
+                 direction="forward", precision="ieee", workload=WORKLOAD.to_json(), device={"kind": "cpu", "key": "cpu"},
                  status=Status.OK, headline="Right in all checks.", advice="", **more)
 
 
@@ -41,7 +42,7 @@ def test_a_torn_last_line_costs_itself_only(tmp_path: Path) -> None:
         file.write('{"schema": "kernel-workbench/trial/1", "trial_id": "half')
     session.append(a_trial(2))
     assert [t.trial_id for t in session.trials()] == ["t00001", "t00002"]
-    assert session.unreadable == ["Line 2 was left out: it is torn or no trial."]
+    assert session.unreadable == [f"{session.path}/trials.jsonl, line 2 was left out: it is torn or no trial."]
 
 
 def test_an_unknown_schema_is_left_out_and_said(tmp_path: Path) -> None:
@@ -71,11 +72,18 @@ def test_two_processes_write_one_session(tmp_path: Path) -> None:
     assert len(ids) == 400 and session.unreadable == []
 
 
-def test_a_line_stays_under_4_kb(tmp_path: Path) -> None:
+def test_a_line_stays_under_4_kb_and_nothing_of_the_trial_is_lost(tmp_path: Path) -> None:
     session = Session.create(tmp_path, "long")
-    session.append(a_trial(1, detail={"log_tail": "y" * 6000}, resources={"sm_90": {"k": {"registers": 32}}}))
+    names = {f"fused_mma<float, {n}>": {"registers": 153, "shared_bytes": n} for n in range(99)}
+    long = a_trial(1, detail={"log_tail": "y" * 6000}, resources={"sm_90": names}, memory={"peak_bytes": 1})
+    session.append(long)
     assert all(len(line) < 4096 for line in (session.path / "trials.jsonl").read_bytes().splitlines())
-    assert session.trials()[0].flags == ("shortened",)
+    there, = session.trials()
+    assert (there.resources, there.detail, there.memory) == (long.resources, long.detail, long.memory)
+    elsewhere = unpack(session.pack(tmp_path / "long.zip"), tmp_path / "there")
+    assert elsewhere.trials() == [there]
+    (elsewhere.path / "blobs" / there.blobs["more"]).unlink()
+    assert [t.trial_id for t in elsewhere.trials()] == ["t00001"], "what is left is shown all the same"
 
 
 def test_a_full_disk_loses_nothing_recorded(tmp_path: Path) -> None:

@@ -6,6 +6,9 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from .trial_line import unusable
+from .typed import misfit
+
 SCHEMA = "kernel-workbench/trial/1"
 NOT_DROP_IN = "not_drop_in"   # flag of a baseline that wants another memory format: shown, never the one to beat
 
@@ -16,6 +19,7 @@ class Status(StrEnum):
     CANCELLED = "CANCELLED"
     RENDER_FAILED = "RENDER_FAILED"
     NO_COMPILER = "NO_COMPILER"
+    MACHINE_FAILED = "MACHINE_FAILED"
     BUILD_FAILED = "BUILD_FAILED"
     BUILD_TIMEOUT = "BUILD_TIMEOUT"
     LAUNCH_FAILED = "LAUNCH_FAILED"
@@ -36,6 +40,9 @@ class Status(StrEnum):
     IMPLAUSIBLE = "IMPLAUSIBLE"
 
 
+# Nothing was judged: what stood in the way was the machine, or that the kernel does not serve this layer.
+NOT_JUDGED = frozenset({Status.SKIPPED, Status.CANCELLED, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.OUT_OF_MEMORY})
+
 # What to do next when the trial itself has nothing more exact to say: one step, imperative, one line.
 DEFAULT_ADVICE = {
     Status.OK: "Compare it with the best PyTorch, or try other tunables.",
@@ -43,6 +50,7 @@ DEFAULT_ADVICE = {
     Status.CANCELLED: "Resume runs what is missing.",
     Status.RENDER_FAILED: "Correct the template in the line named above.",
     Status.NO_COMPILER: "Install the compiler named above, or choose device cpu.",
+    Status.MACHINE_FAILED: "This says nothing about the kernel: put right what is named above, then resume the run.",
     Status.BUILD_FAILED: "Open the line named above.",
     Status.BUILD_TIMEOUT: "Unroll less, or raise the build time limit.",
     Status.LAUNCH_FAILED: "Lower the block size or the shared memory of the config.",
@@ -118,7 +126,7 @@ class Trial:
     advice: str
     candidate_id: str = ""
     build_key: str = ""
-    config: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, int | str] = field(default_factory=dict)
     form: str = ""                       # "constant" | "runtime"
     compile_flags: tuple[str, ...] = ()
     errors: dict[str, Errors] = field(default_factory=dict)      # result name -> errors
@@ -146,8 +154,10 @@ class Trial:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Trial:
-        """Rebuild a trial from its line. Raises KeyError, TypeError or ValueError on a line that is not one."""
-        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
+        """Rebuild a trial from its line. Raises ValueError, which names what is wrong, for a line that is not one."""
+        if why := misfit(cls)(data, "") or unusable(data):
+            raise ValueError(why)
+        known = dict(data)
         known["status"] = Status(known["status"])
         for key in ("compile_flags", "flags"):
             known[key] = tuple(known.get(key, ()))

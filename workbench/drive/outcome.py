@@ -21,12 +21,16 @@ from .worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 
 _ROOT = Path(__file__).resolve().parents[2]
 _KILLED = "signal 9 (SIGKILL)"
+_FROM_OUTSIDE = (_KILLED, "signal 15 (SIGTERM)", "signal 1 (SIGHUP)", "signal 2 (SIGINT)", "signal 7 (SIGBUS)")
 
 
 def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool) -> dict[str, Any]:
     """A worker's end as a result: status, headline, advice and the last lines it printed."""
     if isinstance(error, WorkerFailed):  # a defect of ours costs this trial, not the run
         first = str(error).strip().splitlines()[0]
+        if error.machine:
+            return _result(Status.MACHINE_FAILED, f"The machine refused something while {_while(building)}: {first}",
+                           detail={"log_tail": error.trace[-1200:]})
         return _result(Status.WORKER_DIED, f"The process gave up while {_while(building)}: {first}",
                        advice="The kernel need not be at fault: report this with the trace that the trial records.",
                        detail={"log_tail": error.trace[-1200:]})
@@ -38,6 +42,9 @@ def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool)
         return _result(status, headline, detail=detail)
     if "address-sanitizer" in error.log.lower() or "AddressSanitizer" in error.log:
         return _result(Status.OUT_OF_BOUNDS, _sanitizer_line(error.log), detail=detail)
+    if building and error.how in _FROM_OUTSIDE:
+        short = ": out of memory?" if error.how == _KILLED else "."
+        return _result(Status.MACHINE_FAILED, f"The process that builds was ended by {error.how}{short}", detail=detail)
     if error.how == _KILLED:
         return _result(Status.WORKER_DIED, f"The process was killed from outside (signal 9) while {_while(building)}.",
                        advice="If memory is short, use the small size; the next trial starts fresh.", detail=detail)

@@ -12,7 +12,7 @@ from ..core.trial import Status, Trial
 from .run import DEFAULTS, FRESH, RunRequest
 
 # Says nothing for good about the candidate: what stood in its way was the machine, a limit or a person.
-NO_VERDICT = frozenset({Status.CANCELLED, Status.NO_COMPILER, Status.BUILD_TIMEOUT, Status.WORKER_DIED,
+NO_VERDICT = frozenset({Status.CANCELLED, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.BUILD_TIMEOUT, Status.WORKER_DIED,
                         Status.OUT_OF_MEMORY})
 
 

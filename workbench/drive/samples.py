@@ -33,4 +33,7 @@ def _read(name: str, path: Path) -> tuple[float, ...]:
         return ()
     if hashlib.sha256(data).hexdigest() != name:  # somebody wrote over it
         return ()
-    return tuple(float(x) for x in json.loads(data))
+    try:
+        return tuple(float(x) for x in json.loads(data))
+    except (ValueError, TypeError):  # a blob of something else
+        return ()

@@ -2,19 +2,23 @@
 
     trials.jsonl   one immutable `Trial` a line, under 4 KB
     events.jsonl   run started, phases, heartbeat, stopped
-    blobs/<sha256> sources, logs, samples
+    blobs/<sha256> sources, logs, samples; of a trial that would take over 4 KB what does not fit ("more")
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import itertools
 import json
+import logging
 import os
 import re
+import shutil
 import zipfile
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +32,10 @@ _SCHEMA_FAMILY = SCHEMA.rsplit("/", 1)[0] + "/"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _MAX_PACKED_BYTES = 1 << 30
 _MOST_LINE_BYTES = 4096
+MORE = "more"                                                      # the blob with what was too long for the line
+_MAY_LIE_ELSEWHERE = ("resources", "detail", "environment", "memory")  # in this order
+_LOG = logging.getLogger("workbench")
+_warned: set[str] = set()
 
 
 class SessionFull(OSError):
@@ -46,13 +54,15 @@ class Session:
 
     @classmethod
     def create(cls, root: Path | None = None, name: str | None = None) -> Session:
-        """Make the folder, or open it when it is there. Raises `BadRequest` for a name that is no file name, and for a
-        place where nothing can be written."""
-        name = name or datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        """Make the folder, or open it when it is there; without a name always a new one, called by the time. Raises
+        `BadRequest` for a name that is no file name, and for a place where nothing can be written."""
+        root = root or sessions_root()
+        if not name:
+            return cls(_new_folder(root, datetime.now(UTC).strftime("%Y%m%d-%H%M%S")))
         if not _NAME.match(name):
             raise BadRequest(f"Session name {name!r} is no plain file name; use letters, digits, '.', '_' and '-'.",
                              field="session")
-        session = cls((root or sessions_root()) / name)
+        session = cls(root / name)
         with _disk(session.path):
             (session.path / BLOBS).mkdir(parents=True, exist_ok=True)
         return session
@@ -75,26 +85,29 @@ class Session:
         return self.name.startswith("recorded-")
 
     def trials(self) -> list[Trial]:
-        """All readable trials, oldest first. `unreadable` then holds one sentence for each line left out."""
+        """All readable trials, oldest first. `unreadable` then holds one sentence for each line left out; the first time
+        it is also a warning of the log, which without a handler goes to stderr."""
         self.unreadable = []
         found = []
-        for number, line in enumerate(_lines(self.path / TRIALS), 1):
-            try:
-                data = json.loads(line)
-                schema = str(data["schema"])
-                if schema != SCHEMA:
-                    why = ("was written by another version" if schema.startswith(_SCHEMA_FAMILY) else "is unknown")
-                    self.unreadable.append(f"Line {number} was left out: its schema {schema!r} {why}.")
-                    continue
-                found.append(self._known(Trial.from_json(data)))
-            except (ValueError, KeyError, TypeError, AttributeError):
-                self.unreadable.append(f"Line {number} was left out: it is torn or no trial.")
+        file = self.path / TRIALS
+        try:
+            for number, line in _lines(file):
+                try:
+                    found.append(self._known(_trial(line)))
+                except ValueError as error:
+                    self.unreadable.append(f"{file}, line {number} was left out: {str(error).rstrip('.')}.")
+        except OSError as error:
+            self.unreadable.append(f"{file} cannot be read: {error.strerror}.")
+        for sentence in self.unreadable:
+            if sentence not in _warned:
+                _warned.add(sentence)
+                _LOG.warning(sentence)
         return found
 
     def events(self) -> list[dict[str, Any]]:
         """All readable events, oldest first."""
         found = []
-        for line in _lines(self.path / EVENTS):
+        for _, line in _lines(self.path / EVENTS):
             try:
                 event = json.loads(line)
             except ValueError:
@@ -105,14 +118,14 @@ class Session:
 
     def append(self, trial: Trial) -> None:
         """Add one finished trial. Raises `SessionFull` when the disk is full; nothing recorded before is lost."""
-        line = json.dumps(trial.to_json(), ensure_ascii=False, separators=(",", ":"))
-        if len(line.encode()) >= _MOST_LINE_BYTES:
-            line = json.dumps(_shortened(trial.to_json()), ensure_ascii=False, separators=(",", ":"))
-        self._append(TRIALS, line)
+        data = trial.to_json()
+        if len(_line(data)) >= _MOST_LINE_BYTES:
+            self._shorten(data)
+        self._append(TRIALS, _line(data))
 
     def event(self, event: str, **fields: Any) -> None:
         """Add one event with its time. Raises `SessionFull` when the disk is full."""
-        self._append(EVENTS, json.dumps({"at": now(), "event": event, **fields}, ensure_ascii=False))
+        self._append(EVENTS, json.dumps({"at": now(), "event": event, **fields}, ensure_ascii=False).encode())
 
     def put_blob(self, data: bytes) -> str:
         """Keep bytes under their SHA-256; returns it."""
@@ -150,14 +163,30 @@ class Session:
                 temporary.unlink(missing_ok=True)
         return target
 
+    def _shorten(self, data: dict[str, Any]) -> None:
+        """What makes a line too long goes into a blob."""
+        more = {}
+        for key in _MAY_LIE_ELSEWHERE:
+            if key in data:
+                more[key] = data.pop(key)
+            data["blobs"] = {**data.get("blobs", {}), MORE: "0" * 64}
+            if len(_line(data)) < _MOST_LINE_BYTES:
+                break
+        data["blobs"][MORE] = self.put_blob(_line(more))
+
     def _known(self, trial: Trial) -> Trial:
-        """The trial; its samples can be found from now on."""
+        """The trial, whole; its samples can be found from now on. Raises ValueError for a blob that is no part of one."""
+        if MORE in trial.blobs and (self.path / BLOBS / trial.blobs[MORE]).is_file():
+            more = json.loads(self.blob(trial.blobs[MORE]))
+            if not isinstance(more, dict):
+                raise ValueError(f"its blob {trial.blobs[MORE][:12]} holds no part of a trial")
+            trial = Trial.from_json({**trial.to_json(), **{k: more[k] for k in _MAY_LIE_ELSEWHERE if k in more}})
         for timing in (trial.kernel_ms, *trial.module_ms.values()):
             if timing and timing.samples_blob:
                 samples.remember(timing.samples_blob, self.path / BLOBS / timing.samples_blob)
         return trial
 
-    def _append(self, name: str, line: str) -> None:
+    def _append(self, name: str, line: bytes) -> None:
         """One write on an append fd under a lock; a torn last line is ended first, a half-written one taken back."""
         with _disk(self.path):
             fd = os.open(self.path / name, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -165,7 +194,7 @@ class Session:
                 fcntl.flock(fd, fcntl.LOCK_EX)
                 size = os.fstat(fd).st_size
                 torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
-                data = (b"\n" if torn else b"") + line.encode() + b"\n"
+                data = (b"\n" if torn else b"") + line + b"\n"
                 try:
                     written = os.write(fd, data)
                     if written != len(data):
@@ -194,14 +223,18 @@ def unpack(archive_path: Path, root: Path | None = None) -> Session:
         if sum(i.file_size for i in archive.infolist()) > _MAX_PACKED_BYTES:
             raise BadRequest(f"{Path(archive_path).name} unpacks to over 1 GiB; that is no session.")
         name = next(iter(tops))
-        target, number = root / name, 1
-        while target.exists():
-            number += 1
-            target = root / f"{name}-{number}"
-        with _disk(root):
-            (target / BLOBS).mkdir(parents=True)
-            for entry in names:
-                (target / entry.split("/", 1)[1]).write_bytes(archive.read(entry))
+        target = _new_folder(root, name)
+        try:
+            with _disk(root):
+                for entry in names:
+                    (target / entry.split("/", 1)[1]).write_bytes(archive.read(entry))
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # torn, or with a password
+            shutil.rmtree(target, ignore_errors=True)
+            raise BadRequest(f"{Path(archive_path).name} cannot be unpacked: {str(error).rstrip('.')}. Pack the session again, "
+                             f"without a password.") from error
+        except (SessionFull, BadRequest):
+            shutil.rmtree(target, ignore_errors=True)
+            raise
     return Session(target)
 
 
@@ -247,17 +280,40 @@ def _disk(place: Path) -> Iterator[None]:
                          f"the sessions.", field="session") from error
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines that are not empty, with their numbers in the file."""
     if path.is_file():
         with path.open(encoding="utf-8", errors="replace") as file:
-            yield from (line for line in file if line.strip())
+            yield from ((number, line) for number, line in enumerate(file, 1) if line.strip())
 
 
-def _shortened(data: dict[str, Any]) -> dict[str, Any]:
-    """A line over 4 KB loses what its blobs hold as well: resources, then detail, then the environment."""
-    for key in ("resources", "detail", "environment", "memory"):
-        data.pop(key, None)
-        if len(json.dumps(data, ensure_ascii=False).encode()) < 4000:
-            break
-    data["flags"] = [*data.get("flags", []), "shortened"]
-    return data
+def _line(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _trial(line: str) -> Trial:
+    """Raises ValueError, which says what is wrong with the line."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("it is torn or no trial") from error
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema is None:
+        raise ValueError("it is torn or no trial")
+    if schema != SCHEMA:
+        other = str(schema).startswith(_SCHEMA_FAMILY)
+        raise ValueError(f"its schema {schema!r} {'was written by another version' if other else 'is unknown'}")
+    return Trial.from_json(data)
+
+
+def _new_folder(root: Path, name: str) -> Path:
+    """A session's folder that was not there before: NAME, NAME-2, ...; of two processes each gets one of its own."""
+    with _disk(root / name):
+        root.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            folder = root / (name if number == 1 else f"{name}-{number}")
+            with suppress(FileExistsError):
+                folder.mkdir()
+                (folder / BLOBS).mkdir()
+                return folder
+    raise AssertionError("the numbers never end")

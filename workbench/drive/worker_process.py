@@ -46,13 +46,15 @@ class WorkerCancelled(RuntimeError):
 class WorkerFailed(RuntimeError):
     """The operation raised: a defect of ours, never of the candidate. Carries the child's traceback.
 
-    `bad_request`: what was asked cannot be done, and `str(error)` is the sentence for the user.
+    `bad_request`: what was asked cannot be done, and `str(error)` is the sentence for the user. `machine`: the disk or
+    another part of the machine refused, which is no defect of anybody's.
     """
 
-    def __init__(self, message: str, trace: str, *, bad_request: bool = False) -> None:
+    def __init__(self, message: str, trace: str, *, bad_request: bool = False, machine: bool = False) -> None:
         super().__init__(message)
         self.trace = trace
         self.bad_request = bad_request
+        self.machine = machine
 
 
 class WorkerProcess:
@@ -164,7 +166,7 @@ class WorkerProcess:
                         error = message["error"]
                         bad = error["type"] in _BAD_REQUESTS
                         raise WorkerFailed(error["message"] if bad else f"{error['type']}: {error['message']}",
-                                           error["trace"], bad_request=bad)
+                                           error["trace"], bad_request=bad, machine=error.get("machine", False))
                     else:
                         if message["result"].get("restart"):
                             self._end()

@@ -19,7 +19,7 @@ from ..core.env import cache_dir, cxx_problem, find_toolchain, ninja_problem, nv
 from ..core.toolchain import Toolchain
 from ..core.trial import DEFAULT_ADVICE, Status
 from . import emulator
-from .compiler_log import disk_full, first_error, headline, killed
+from .compiler_log import came_to_an_end, disk_full, first_error, headline, machine_failed
 from .load_inline import Flags, NinjaFailed, compile_library
 from .resources import NVCC_FLAGS, by_kernel, cubin_constants, parse_ptxas
 
@@ -55,7 +55,7 @@ def build(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
     members = request.get("members") or []
     if not members:
         return _told(whole)
-    if whole["status"] != Status.BUILD_FAILED or len(members) == 1 or whole["hopeless"]:
+    if whole["status"] not in (Status.BUILD_FAILED, Status.MACHINE_FAILED) or len(members) == 1 or whole["hopeless"]:
         results = {m["symbol"]: _told(whole) | {"resources": _of_member(whole, m["symbol"])} for m in members}
     else:
         results = {}
@@ -79,13 +79,13 @@ def _build_unit(request: dict[str, Any]) -> dict[str, Any]:
     unit = _unit(request, compiler)
     try:
         found = cache.find(unit.key) or _compile(unit, cache, tools, compiler)
+        cached = "fresh" not in found
+        if cached and unit.log:
+            _append(unit.log, Path(found["path"]) / "log.txt")
     except _Stopped as stop:
         return {**stop.result, "key": unit.key, "compiler": compiler, "seconds": round(time.monotonic() - started, 3)}
     except OSError as error:
-        return _result(Status.BUILD_FAILED, **_unwritable(error, cache.root), compiler=compiler, hopeless=True)
-    cached = "fresh" not in found
-    if cached and unit.log:
-        _append(unit.log, Path(found["path"]) / "log.txt")
+        return _result(Status.MACHINE_FAILED, **_unwritable(error, cache.root), compiler=compiler, hopeless=True)
     return _result(Status.OK, f"Built by {compiler} in {found['seconds']:.1f} s.",
                    library=f"{found['path']}/library.so", seconds=found["seconds"], cached=cached, compiler=compiler,
                    kernels=found["kernels"],
@@ -93,11 +93,11 @@ def _build_unit(request: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Stopped(Exception):
-    """A compiler or the linker said no."""
+    """No library: a compiler or the linker said no, or (MACHINE_FAILED) could not say anything."""
 
-    def __init__(self, text: str, *, advice: str = "", **more: Any) -> None:
+    def __init__(self, text: str, *, status: Status = Status.BUILD_FAILED, advice: str = "", **more: Any) -> None:
         super().__init__(text)
-        self.result = _result(Status.BUILD_FAILED, text, advice=advice, **more)
+        self.result = _result(status, text, advice=advice, **more)
 
 
 def _missing(tools: Toolchain, *, cuda: bool) -> str | None:
@@ -139,7 +139,7 @@ def _compile(unit: _Unit, cache: Cache, tools: Toolchain, compiler: str) -> dict
         try:
             library = compile_library(text, work, log=log, flags=_flags(unit, work, tools), tools=tools, cuda=cuda)
         except NinjaFailed as error:
-            raise _why(error, _tail(log, begin), unit, compiler.partition(" ")[0]) from error
+            raise _why(error, _tail(log, begin), unit, work, compiler.partition(" ")[0]) from error
         said = _tail(log, begin)
         exported = library.read_bytes()
         missing = [s for s in unit.symbols if s.encode() + b"\0" not in exported]
@@ -166,15 +166,21 @@ def _flags(unit: _Unit, work: Path, tools: Toolchain) -> Flags:
                  link=(*_LINK_FLAGS, *emulator.LINK_FLAGS, *sanitizer))
 
 
-def _why(error: NinjaFailed, log: str, unit: _Unit, tool: str) -> _Stopped:
+def _why(error: NinjaFailed, log: str, unit: _Unit, work: Path, tool: str) -> _Stopped:
     """What the log, or load_inline when the log is silent, says of a failed build."""
     texts = (log, str(error))
     if disk_full(texts):
-        return _Stopped("The disk is full: the compiler could not write its output.", hopeless=True,
-                        advice="Free some space, or empty the cache: python -m workbench cache --clear.")
-    if killed(log):
-        return _Stopped(f"{tool} was killed, most likely because memory ran out.",
-                        advice="Build fewer candidates at once, or unroll less.")
+        return _Stopped("The disk is full: the compiler could not write its output.", status=Status.MACHINE_FAILED,
+                        hopeless=True, advice="Free some space, or empty the cache: python -m workbench cache --clear.")
+    if not work.is_dir():
+        return _Stopped(f"{work.parents[2]} was removed while {tool} worked there.", status=Status.MACHINE_FAILED)
+    if text := machine_failed(tool, log):
+        return _Stopped(text, status=Status.MACHINE_FAILED)
+    if not came_to_an_end(log):
+        said = [line for text in texts for line in text.splitlines() if line.strip()]
+        last = said[-1] if said else "it said nothing"
+        return _Stopped(f"The build was broken off before {tool} came to its end: {last.strip()[:200]}",
+                        status=Status.MACHINE_FAILED)
     first = first_error(log, unit.source) or first_error(str(error), unit.source)
     if first is None:
         last = next((line for text in texts for line in reversed(text.splitlines()) if line.strip()), "it said nothing")

@@ -26,7 +26,14 @@ _UNPLACED = (
 _SOURCE_NAME = re.compile(r'^[ \t]*#[ \t]*line[ \t]+\d+[ \t]+"([^"]+)"', re.M)
 _REFERENCE = re.compile(r"(?P<file>[^:()\n]+?)(?::(?P<colon>\d+)(?::\d+)?:|\((?P<paren>\d+)\))")
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
-_KILLED = re.compile(r"Killed signal terminated program|: Killed$|died due to signal 9", re.M)
+_NO_MEMORY = re.compile(r"out of memory allocating \d+ bytes|virtual memory exhausted|: Cannot allocate memory")
+_REFUSED = re.compile(r": (Read-only file system|Input/output error|File too large|Too many open files|"
+                      r"Resource temporarily unavailable|Stale file handle)$", re.M)
+_ENDED = re.compile(r"^# (?P<tool>\S+) ended with code (?P<code>\d+)$", re.M)  # written by the scripts of load_inline
+_KILLED = re.compile(r"(?P<name>Killed|Terminated|Bus error|File size limit exceeded) signal terminated program|"
+                     r"(?:died due to|terminated with) signal (?P<number>\d+)")
+_NAMES = {"Killed": 9, "Terminated": 15, "Bus error": 7, "File size limit exceeded": 25}
+_OF_THE_MACHINE = {1: "SIGHUP", 2: "SIGINT", 7: "SIGBUS", 9: "SIGKILL", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ"}
 _FILES = ("main.cpp", "cuda.cu", "source.cu")  # what text without #line is compiled as
 _CONTEXT_LINES = 12  # how far around an error its "required from" lines are looked for
 
@@ -83,9 +90,35 @@ def disk_full(texts: Iterable[str]) -> bool:
     return any(_DISK_FULL.search(text) for text in texts)
 
 
-def killed(log: str) -> bool:
-    """The system ended the compiler, which on Linux means that memory ran out."""
-    return bool(_KILLED.search(log))
+def machine_failed(tool: str, log: str) -> str | None:
+    """The sentence, where it was the machine that ended a failed build: memory, files, or a signal that no source
+    sends to its compiler (a compiler that crashes by itself, SIGSEGV, is another matter). None where a compiler came
+    to its end and refused."""
+    ended = _ENDED.search(log)
+    tool, code = (ended["tool"], int(ended["code"])) if ended else (tool, 0)
+    told = _KILLED.search(log)
+    number = int(told["number"] or _NAMES[told["name"]]) if told else code - 128
+    if number == 9:
+        return f"{tool} was killed (signal 9): out of memory?"
+    if number in _OF_THE_MACHINE:
+        return f"{tool} was ended by signal {number} ({_OF_THE_MACHINE[number]}) from outside."
+    if _NO_MEMORY.search(log):
+        return f"{tool} ran out of memory."
+    if refused := _REFUSED.search(log):
+        return f"{tool} could not read or write its files: {refused[1]}."
+    if code in (126, 127):
+        return f"{tool} could not be started."
+    return None
+
+
+def ending(tool: str, returncode: int) -> str:
+    """The line about a failed compiler, as the scripts of load_inline write it. Python has a signal as a negative code."""
+    return f"# {tool} ended with code {returncode if returncode > 0 else 128 - returncode}"
+
+
+def came_to_an_end(log: str) -> bool:
+    """Whether the log holds the end of a compiler that failed. Where none does, something else broke off the build."""
+    return bool(_ENDED.search(log))
 
 
 def _ours(file: str, ours: set[str]) -> str:

@@ -2,6 +2,7 @@
 
 Before the compilers stand small shell scripts, which load_inline finds on PATH by the compilers' names:
 - ninja holds a job's output back until the job ends, so they write command lines and messages straight to the log;
+- a compiler that was killed says nothing, so they write the exit code of each that failed: `ended_as` reads it;
 - ninja gives each job a process group of its own, which outlives a kill of the worker's group, so they watch a pipe
   that the worker holds open, and end their group when it is gone;
 - after linking they keep the library and hand load_inline an empty one to load, so that no static initialiser of
@@ -37,7 +38,10 @@ printf '$ %s %s\\n' {name} "$*" >> {log}
 {real} "$@" >> {log} 2>&1
 code=$?
 kill $!
-[ $code = 0 ] || exit $code
+if [ $code != 0 ]; then
+  printf '# %s ended with code %s\n' {name} $code >> {log}
+  exit $code
+fi
 if [ -z "$compile" ] && [ -n "$out" ]; then
   mv "$out" {library} && {cxx} -shared -nostdlib -x c /dev/null -o "$out" >> {log} 2>&1
 fi
@@ -47,7 +51,7 @@ _LIFELINE = "alive"
 
 
 class NinjaFailed(Exception):
-    """A compiler or the linker refused; the log says why. `str(error)` is what load_inline had to say."""
+    """No library came out; the log says why. `str(error)` is what load_inline had to say."""
 
 
 @dataclass(frozen=True)

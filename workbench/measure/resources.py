@@ -21,7 +21,7 @@ from ..core.cache import Cache, build_key
 from ..core.env import cache_dir, find_toolchain, nvcc_problem
 from ..core.toolchain import Toolchain
 from ..core.trial import DEFAULT_ADVICE, Status
-from .compiler_log import first_error, headline
+from .compiler_log import disk_full, ending, first_error, headline, machine_failed
 
 # What load_inline gives nvcc by itself (torch.utils.cpp_extension.COMMON_NVCC_FLAGS): without these the numbers would
 # be of another program.
@@ -68,6 +68,8 @@ def resources_op(request: dict[str, Any], emit: Callable[[dict[str, Any]], None]
     try:
         measured = resources(source, archs, flags, toolchain=tools)
     except CompileFailed as error:
+        if text := "The disk is full." if disk_full([error.log]) else machine_failed("nvcc", error.log):
+            return _result(Status.MACHINE_FAILED, text)
         first = first_error(error.log, source)
         return _result(Status.BUILD_FAILED, headline("nvcc", first) if first else "nvcc stopped without an error line.",
                        first_error=first.to_json() if first else None)
@@ -163,7 +165,7 @@ def _of_arch(file: Path, arch: str, flags: Sequence[str], tools: Toolchain) -> d
     done = subprocess.run(command, cwd=file.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           errors="replace", env={**os.environ, "LC_ALL": "C", "TMPDIR": str(file.parent)}, check=False)
     if done.returncode:
-        raise CompileFailed(done.stdout)
+        raise CompileFailed(f"{done.stdout}\n{ending('nvcc', done.returncode)}")
     numbers = parse_ptxas(done.stdout).get(arch, {})
     for kernel, size in cubin_constants(cubin).items():
         if kernel in numbers:

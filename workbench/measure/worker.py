@@ -6,6 +6,7 @@ hang or poison a CUDA context happens here.
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import importlib
 import json
@@ -31,6 +32,8 @@ OPS = {
     "verify_export": "modules:verify_export",
     "check": "check.judge:check",
 }
+# What a full or vanished disk, or too little memory, makes of an operation.
+_REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EFBIG)
 RESTART_EXIT_CODE = 75  # a sticky CUDA error: the parent starts a fresh process
 
 
@@ -61,7 +64,8 @@ def _serve(request_fd: int, reply_fd: int) -> int:
                 result = _operation(request["op"])(request, lambda event, n=number: send({"id": n, "event": event}))
             except Exception as error:  # the boundary of the process: the parent gets it as data
                 send({"id": number, "error": {"type": type(error).__name__, "message": str(error),
-                                              "trace": traceback.format_exc()}})
+                                              "trace": traceback.format_exc(),
+                                              "machine": getattr(error, "errno", None) in _REFUSALS}})
                 continue
             send({"id": number, "result": result})
             if result.get("restart"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...core.errors import BadRequest
 from ...core.numbers import bytes_decimal
-from ..session import BLOBS, EVENTS, TRIALS, Session
+from ..session import BLOBS, EVENTS, MORE, TRIALS, Session
 from .cells import Cell, cells_of
 
 PREFIX = "recorded-"
@@ -56,6 +56,6 @@ def _kept(session: Session, cells: Sequence[Cell]) -> tuple[set[str], list[str]]
         if trial.trial_id in best or (not trial.ok and trial.kind == "candidate"):
             kept |= {blob for name, blob in trial.blobs.items() if name != "source"}
             sources += [blob for name, blob in trial.blobs.items() if name == "source"]
-        elif "samples" in trial.blobs:
-            kept.add(trial.blobs["samples"])
+        else:
+            kept |= {blob for name, blob in trial.blobs.items() if name in ("samples", MORE)}
     return kept, sources

@@ -137,7 +137,7 @@ def _about(trial: Trial, everything: list[Trial]) -> None:
 
 
 def _text(trial: Trial, session: Session) -> None:
-    usual = "Build log" if str(trial.status).startswith(("BUILD", "NO_COMPILER")) else "Source"
+    usual = "Build log" if str(trial.status).startswith(("BUILD", "NO_COMPILER", "MACHINE_FAILED")) else "Source"
     view = st.segmented_control("View", _VIEWS, default=usual, key=f"view-{trial.trial_id}", required=True,
                                 label_visibility="collapsed", width="stretch") or usual
     blob = {"Source": "source", "Template": "template", "Build log": "log"}[view]

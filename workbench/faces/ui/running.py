@@ -17,7 +17,7 @@ from ...drive.run import Row, Run
 from . import theme
 
 _SEGMENTS = ("building", "checking", "timing", "rechecking")
-_BUILD_ENDS = (Status.BUILD_FAILED, Status.BUILD_TIMEOUT, Status.NO_COMPILER, Status.RENDER_FAILED)
+_BUILD_ENDS = (Status.BUILD_FAILED, Status.BUILD_TIMEOUT, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.RENDER_FAILED)
 _LOG_CHARACTERS = 12_000
 
 

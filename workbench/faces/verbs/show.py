@@ -39,8 +39,6 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps(trial.to_json()))
     else:
         print(tables.text_table(trials))
-    for sentence in session.unreadable:
-        print(sentence)
     return 0
 
 

@@ -1,0 +1,94 @@
+"""A session with lines or files that cannot be read, on the command line: each costs itself, and stderr says which."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from workbench.drive.session import Session
+
+from .test_cli import ROOT, SMALL, cli
+
+RUN = ["run", *SMALL, "--direction", "forward", "--variant", "naive_gather", "--effort", "quick"]
+DAMAGE = (
+    ("status", "SPLENDID", "status is 'SPLENDID', which is not known."),
+    ("kernel_ms", {"median_ms": "fast"}, "kernel_ms.cold_l2 is missing."),
+    ("workload", {"batch": 1}, "workload.input_size is missing."),
+    ("device", {"kind": 7}, "device.kind is 7, not a text."),
+    ("config", [128], "config is [128], not an object."),
+    ("colour", "red", "colour is not known."),
+    ("resources", {"sm_90": {"k": {"registers": "many"}}}, "resources.sm_90.k.registers is 'many', not a whole number."))
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sessions")
+    assert cli(*RUN, "--session", "good", sessions=root).returncode == 0
+    return root / "good" / "trials.jsonl"
+
+
+@pytest.mark.parametrize("words", [
+    ["show", "damaged"], ["show", "damaged", "--json"], ["compare", "damaged", "damaged", "--json"],
+    ["export", "--session", "damaged", "--out", "model_new.py"], [*RUN, "--session", "damaged", "--resume"]],
+    ids=lambda words: "-".join(w for w in words if w in ("show", "compare", "export", "run", "--json")))
+def test_every_verb_leaves_out_lines_of_wrong_types(words: list[str], good: Path, tmp_path: Path) -> None:
+    file = Session.create(tmp_path, "damaged").path / "trials.jsonl"
+    lines = good.read_text().splitlines()
+    bad = [json.dumps({**json.loads(lines[0]), key: value}) for key, value, _ in DAMAGE]
+    file.write_text("\n".join([*lines, "", *bad, ""]))
+    words = [str(tmp_path / w) if w == "model_new.py" else w for w in words]
+    done = cli(*words, sessions=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if "left out" in line]
+    assert said == [f"{file}, line {len(lines) + 2 + i} was left out: {why}" for i, (_, _, why) in enumerate(DAMAGE)]
+    assert "left out" not in done.stdout and "Traceback" not in done.stderr
+    if "--json" in words:
+        for line in [done.stdout] if words[0] == "compare" else done.stdout.splitlines():
+            json.loads(line)
+
+
+def test_one_file_that_cannot_be_read_does_not_hide_the_other_sessions(good: Path, tmp_path: Path) -> None:
+    unreadable = Session.create(tmp_path, "unreadable")
+    (unreadable.path / "trials.jsonl").symlink_to("/proc/self/mem")  # there, and a read of it is an I/O error
+    Session.create(tmp_path, "other")
+    done = cli("show", sessions=tmp_path)
+    assert done.returncode == 0 and "other: 0 trials" in done.stdout, done.stderr
+    assert done.stderr == f"{unreadable.path}/trials.jsonl cannot be read: Input/output error.\n"
+
+
+@pytest.mark.parametrize("damage", ["torn", "password"])
+def test_a_corrupt_zip_is_one_sentence(damage: str, good: Path, tmp_path: Path) -> None:
+    archive = Session.open(good.parent).pack(tmp_path / "good.zip")
+    data = bytearray(archive.read_bytes())
+    with zipfile.ZipFile(archive) as whole:
+        entry = whole.getinfo("good/trials.jsonl")
+    if damage == "torn":
+        begin = entry.header_offset + 30 + len(entry.filename)
+        data[begin + 20:begin + 60] = bytes(40)
+    else:  # the flag that says that it is encrypted, in both headers of every entry
+        for mark, place in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+            at = data.find(mark)
+            while at >= 0:
+                data[at + place] |= 1
+                at = data.find(mark, at + 1)
+    archive.write_bytes(data)
+    done = cli("pack", "--open", str(archive), sessions=tmp_path / "there")
+    assert done.returncode == 2 and done.stderr.startswith("good.zip cannot be unpacked: "), done.stderr
+    assert len(done.stderr.splitlines()) == 1 and not list((tmp_path / "there").iterdir())
+
+
+def test_two_runs_of_one_second_have_two_sessions(tmp_path: Path) -> None:
+    program = ("import sys, time; from pathlib import Path; from workbench.drive.session import Session; "
+               "time.sleep(float(sys.argv[2]) - time.time()); print(Session.create(Path(sys.argv[1])).name)")
+    import time
+    at = str(int(time.time()) + 3.2)
+    makers = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path), at], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+                               env={**os.environ}) for _ in range(6)]
+    names = {maker.communicate(timeout=60)[0].strip() for maker in makers}
+    assert len(names) == 6 and {p.name for p in tmp_path.iterdir()} == names
