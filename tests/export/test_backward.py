@@ -15,7 +15,7 @@ from workbench.drive.recipe import Recipe, fastest
 from workbench.measure.module_subject import Subject
 
 from .recipes import candidate, run_fresh
-from .test_calls import counted, pair
+from .test_calls import CPU, counted, pair
 
 FUSED = Workload(ConvTranspose(1, 9, 10, 3, stride=2, padding=1), 2, 20)
 
@@ -88,11 +88,22 @@ def test_bias_alone_needs_no_kernel(alone: Subject) -> None:
     assert launched == []
 
 
-def test_another_layer_goes_to_the_general_kernels(alone: Subject) -> None:
+def test_another_layer_goes_to_pytorch(alone: Subject) -> None:
     ours, theirs = pair(alone, 9, 10, 2, 3)
     launched = counted(alone)
     agree(ours, theirs, {"x", "weight", "bias"})
-    assert sorted(launched) == ["kw_grad_input", "kw_grad_weight"]
+    assert launched == []
+
+
+def test_where_both_at_once_are_refused_each_goes_its_own_way(folder: Path) -> None:
+    subject = subject_of(fused(grad_weight=candidate(FUSED, "grad_weight")), folder)
+    ours, theirs = pair(subject, 9, 10, 3, 2, 1)
+    launched = counted(subject)
+    both = subject.namespace["_KERNELS"]["backward"]
+    both.launchers[CPU] = (lambda *a: 1, both.launchers[CPU][1])
+    with pytest.warns(RuntimeWarning, match="backward/fused_mma .* CUDA error 1"):
+        agree(ours, theirs, {"x", "weight", "bias"})
+    assert launched == ["kw_grad_weight"]
 
 
 def test_the_file_proves_itself(folder: Path) -> None:

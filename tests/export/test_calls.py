@@ -13,7 +13,7 @@ from workbench.measure.module_subject import Subject
 
 from .recipes import SMALL, TWO_D, naive
 
-LAYER = SMALL.layer
+LAYER, CPU = SMALL.layer, torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,15 @@ def flat(folder: Path) -> Subject:
     return subject
 
 
+def constant(folder: Path) -> Subject:
+    """The same layer, its kernels made for it alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNEL_WORKBENCH_CACHE", str(folder / "cache"))
+        subject = Subject(verify_request(export_text(naive(SMALL)), SMALL, device="cpu", scratch=folder))
+        subject.build_all(lambda event: None)
+    return subject
+
+
 def pair(exported: Subject, *arguments, **more) -> tuple[nn.Module, nn.ConvTranspose1d]:
     """ModelNew and nn.ConvTranspose1d, drawn under the same seed."""
     torch.manual_seed(7)
@@ -49,11 +58,10 @@ def pair(exported: Subject, *arguments, **more) -> tuple[nn.Module, nn.ConvTrans
 def counted(exported: Subject) -> list[str]:
     """Names of the kernels launched from now on."""
     launched: list[str] = []
-    for kernels in exported.namespace["_KERNELS"].values():
-        for kernel in kernels:
-            device = torch.device("cpu")
-            launch, query = exported.namespace["_Kernel"]._load(kernel, device)
-            kernel.launchers[device] = (lambda *a, f=launch, n=kernel.symbol: launched.append(n) or f(*a), query)
+    for kernel in exported.namespace["_KERNELS"].values():
+        device = torch.device("cpu")
+        launch, query = exported.namespace["_Kernel"]._load(kernel, device)
+        kernel.launchers[device] = (lambda *a, f=launch, n=kernel.symbol: launched.append(n) or f(*a), query)
     return launched
 
 
@@ -131,13 +139,112 @@ def test_what_the_kernels_do_not_take_is_pytorchs(exported):
     assert launched == []
 
 
-def test_a_launch_that_fails_names_its_kernel(exported):
-    kernel = exported.namespace["_KERNELS"]["forward"][0]
-    load, device = kernel._load(torch.device("cpu")), torch.device("cpu")
-    kernel.launchers[device] = (lambda *a: 9, load[1])
-    with pytest.raises(RuntimeError, match=r"forward/naive_gather .* could not be launched: CUDA error 9"):
-        exported.cls(3, 4, 3)(torch.randn(1, 3, 5))
+def test_a_launch_that_is_refused_goes_to_pytorch_with_one_warning(exported):
+    ours, theirs = pair(exported, 3, 4, 3)
+    launched = counted(exported)
+    kernel = exported.namespace["_KERNELS"]["forward"]
+    load, device, tried = kernel.launchers[CPU], CPU, []
+    kernel.launchers[device] = (lambda *a: tried.append(1) or 9, load[1])
+    x = torch.randn(1, 3, 5)
+    with pytest.warns(RuntimeWarning, match=r"forward/naive_gather .* is not used: its launch gives CUDA error 9. PyTorch "
+                                            "computes it instead") as warned:
+        for _ in range(3):
+            torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=0)
+    assert len(warned) == 1 and len(tried) == 1 and not launched
+    with pytest.warns(RuntimeWarning):                      # another size is another question
+        ours(torch.randn(1, 3, 6))
     kernel.launchers[device] = load
+    ours(x).sum().backward()
+    assert launched == ["kw_grad_weight"]                   # nobody asks for the refused problem again
+    kernel.refused.clear()
+    ours(x)
+    assert launched[1:] == ["kw_forward"]
+
+
+def test_sizes_that_a_launcher_does_not_take_are_pytorchs(exported):
+    kernel = exported.namespace["_KERNELS"]["forward"]
+    launched = counted(exported)
+    load = kernel.launchers[CPU]
+    kernel.launchers[CPU] = (load[0], lambda numbers: -1)
+    with pytest.warns(RuntimeWarning, match="it does not take these sizes"):
+        exported.cls(3, 4, 3)(torch.randn(1, 3, 5))
+    assert launched == []
+    kernel.launchers[CPU] = load
+    kernel.refused.clear()
+
+
+def test_a_lost_gpu_and_a_full_memory_are_raised(exported):
+    kernel = exported.namespace["_KERNELS"]["forward"]
+    load = kernel.launchers[CPU] = kernel._load(CPU)
+    kernel.launchers[CPU] = (lambda *a: 700, load[1])
+    with pytest.raises(RuntimeError, match=r"forward/naive_gather .* could not be launched: CUDA error 700"):
+        exported.cls(3, 4, 3)(torch.randn(1, 3, 5))
+    kernel.launchers[CPU] = (load[0], lambda numbers: 1 << 60)
+    with pytest.raises(RuntimeError, match="memory"):
+        exported.cls(3, 4, 3)(torch.randn(1, 3, 5))
+    assert not kernel.refused
+    kernel.launchers[CPU] = load
+
+
+def test_a_kernel_that_does_not_build_is_pytorchs_with_one_warning():
+    namespace: dict = {}
+    exec(export_text(naive(SMALL)), namespace)
+    builds = []
+
+    def build(*order):
+        builds.append(order)
+        raise RuntimeError("Error building extension 'kw'\nand a long log")
+
+    namespace.update(_DEVICE_TYPE="cpu", _build=build)
+    theirs = nn.ConvTranspose1d(*constructor_arguments(LAYER))
+    ours = namespace["ModelNew"](*constructor_arguments(LAYER))
+    ours.load_state_dict(theirs.state_dict())
+    with pytest.warns(RuntimeWarning, match="its build fails: Error building extension 'kw'. PyTorch") as warned:
+        for length in (9, 9, 11):
+            x = torch.randn(2, 3, length, requires_grad=True)
+            torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=0)
+            gradients = [torch.autograd.grad(m(x).square().sum(), [x, *m.parameters()]) for m in (ours, theirs)]
+            for one, other in zip(*gradients, strict=True):
+                torch.testing.assert_close(one, other)
+    assert len(warned) == len(builds) == 3                  # one a kernel
+    assert "Function" not in type(ours(x).grad_fn).__name__ and type(ours(x).grad_fn) is type(theirs(x).grad_fn)
+
+
+@pytest.mark.parametrize("other", [{"dilation": 3}, {"stride": 1}, {"bias": False}, {"groups": 1, "kernel_size": 5}])
+def test_other_constructor_arguments_are_pytorchs_own_op(folder, other):
+    """Kernels made for one layer: any other is nn.ConvTranspose, without a Function of ours around it."""
+    subject = constant(folder)
+    launched = counted(subject)
+    arguments = {"in_channels": 3, "out_channels": 4, "kernel_size": 3, "stride": 2}
+    ours, theirs = pair(subject, **{**arguments, **other})
+    x = torch.randn(2, 3, 9, requires_grad=True)
+    one, two = ours(x), theirs(x)
+    assert torch.equal(one, two) and type(one.grad_fn) is type(two.grad_fn) and launched == []
+    one.sum().backward()
+    assert launched == []
+    assert torch.equal(ours(x[0]), theirs(x[0])) and launched == []
+    ours, theirs = pair(subject, **arguments)               # and the layer they were made for is theirs
+    torch.testing.assert_close(ours(x), theirs(x))
+    ours(x).sum().backward()
+    assert launched == ["kw_forward", "kw_forward", "kw_grad_input", "kw_grad_weight"]
+
+
+def test_a_gpu_without_the_shared_memory_or_the_instructions_is_not_asked(folder):
+    subject = constant(folder)
+    kernels = subject.namespace["_KERNELS"]
+    ours, theirs = pair(subject, 3, 4, 3, 2)
+    launched, x = counted(subject), torch.randn(2, 3, 9)
+    torch.testing.assert_close(ours(x), theirs(x))
+    assert launched == ["kw_forward"]
+    limit = subject.namespace["_gpu"](CPU)[1]
+    for name, kernel in kernels.items():
+        kernel.shared_bytes, kernel.min_sm = (limit + 1, 80) if name == "forward" else (limit, 100)
+    subject.namespace["_has_kernel"].cache_clear()
+    x.requires_grad_()
+    one, two = ours(x), theirs(x)
+    one.sum().backward()
+    assert torch.equal(one, two) and type(one.grad_fn) is type(two.grad_fn) and launched == ["kw_forward"]
+    assert not any(kernel.refused for kernel in kernels.values())
 
 
 def test_the_class_is_an_nn_convtranspose(exported):

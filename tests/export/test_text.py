@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.core.candidate import Candidate
+from workbench.core.candidate import Candidate, layer_fields
 from workbench.core.errors import BadRequest
 from workbench.core.identity import candidate_id
 from workbench.core.layer import DIRECTIONS
@@ -24,8 +24,8 @@ FREE = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "outp
         "dilation")
 
 
-def kernels_of(text: str) -> dict[str, list[dict]]:
-    """Direction -> the keyword and positional arguments of its `_Kernel` entries, read without running the file."""
+def kernels_of(text: str) -> dict[str, dict]:
+    """Direction -> the keyword and positional arguments of its `_Kernel` entry, read without running the file."""
     tree = ast.parse(text)
     values: dict[str, str] = {}
     table = None
@@ -36,13 +36,11 @@ def kernels_of(text: str) -> dict[str, list[dict]]:
                 table = node.value
             elif isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
                 values[name] = node.value.value
-            elif isinstance(node.value, ast.BinOp) and isinstance(node.value.left, ast.Name):
-                values[name] = values[node.value.left.id] + ast.literal_eval(node.value.right)
     assert isinstance(table, ast.Dict)
-    return {ast.literal_eval(key): [
-        {"name": ast.literal_eval(call.args[0]), "symbol": ast.literal_eval(call.args[1]),
-         "source": values[call.args[2].id], **{k.arg: ast.literal_eval(k.value) for k in call.keywords}}
-        for call in entries.elts] for key, entries in zip(table.keys, table.values, strict=True)}
+    return {ast.literal_eval(key): {
+        "name": ast.literal_eval(call.args[0]), "symbol": ast.literal_eval(call.args[1]),
+        "source": values[call.args[2].id], **{k.arg: ast.literal_eval(k.value) for k in call.keywords}}
+        for key, call in zip(table.keys, table.values, strict=True)}
 
 
 @pytest.mark.parametrize("variant", discover(), ids=lambda v: v.key)
@@ -74,25 +72,47 @@ def test_the_cuda_text_is_the_one_that_was_judged(workload):
     found = kernels_of(export_text(recipe))
     for direction in DIRECTIONS:
         judged = render(getattr(recipe, direction))
-        chosen, general = found[direction]
+        chosen = found[direction]
         assert chosen["source"] == judged.source
         assert candidate_id(chosen["source"], compile_flags=chosen.get("flags", ())) == judged.candidate_id
         assert judged.candidate_id in chosen["name"] and chosen["symbol"] == f"kw_{direction}"
-        assert "is_constant = false" in general["source"] and "layer" not in general
+        assert chosen["layer"] == tuple(layer_fields(workload.layer).values())
 
 
 def test_flags_are_part_of_the_candidate_and_of_the_file():
     plain = candidate(SMALL, "forward")
     flagged = Candidate(plain.variant, plain.layer, plain.dtype, plain.config, compile_flags=("-DX=1", "--fmad=false"))
-    entry = kernels_of(export_text(Recipe(SMALL, forward=flagged)))["forward"][0]
+    entry = kernels_of(export_text(Recipe(SMALL, forward=flagged)))["forward"]
     assert entry["flags"] == ("-DX=1", "--fmad=false")
     judged = candidate_id(entry["source"], compile_flags=entry["flags"])
     assert judged == render(flagged).candidate_id != render(plain).candidate_id
 
 
-def test_a_candidate_in_run_time_form_serves_every_layer_alone():
-    found = kernels_of(export_text(naive(SMALL, form="runtime")))
-    assert [len(entries) for entries in found.values()] == [1, 1, 1]
+def test_the_kernels_are_those_of_the_recipe_and_no_others(tmp_path: Path):
+    """Nobody chose naive_gather, nor the first template in reading order, which does not even compile."""
+    root = tmp_path / "t"
+    shutil.copytree(TEMPLATES, root)
+    naive_gather = (root / "forward/naive_gather.cu").read_text()
+    (root / "forward/aaa_broken.cu").write_text(naive_gather.replace('"naive_gather"', '"aaa_broken"').replace(
+        "__global__", "__global__ this does not compile"))
+    for templates in (TEMPLATES, root):
+        text = export_text(Recipe(SMALL, forward=candidate(SMALL, "forward", "implicit_gemm_mma", root=templates)))
+        assert list(kernels_of(text)) == ["forward"] and text.count("_Kernel(") == 1
+        assert "aaa_broken" not in text and "void naive_gather" not in text
+
+
+def test_a_candidate_in_run_time_form_serves_every_layer():
+    text = export_text(naive(SMALL, form="runtime"))
+    assert [entry.get("layer") for entry in kernels_of(text).values()] == [None, None, None]
+    assert "chosen in their run-time form: forward by naive_gather" in " ".join(text.split())
+
+
+def test_an_entry_says_what_shared_memory_its_block_needs():
+    layer = PRESETS["kb81"].layer
+    fused = Candidate(find("fused_mma", "backward"), layer, "float32", {"SHARED_KB": 160})
+    entry = kernels_of(export_text(Recipe(PRESETS["kb81"].workload(), backward=fused)))["backward"]
+    assert entry["shared_bytes"] == 160 * 1024 + 16
+    assert "shared_bytes" not in kernels_of(export_text(naive(SMALL)))["forward"]
 
 
 def test_the_file_says_its_precision_and_what_is_left_to_pytorch():

@@ -8,16 +8,16 @@ from __future__ import annotations
 import keyword
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from ..core.candidate import Candidate, layer_fields
+from ..core.candidate import EMULATED_SM, Candidate, derived_values, layer_fields
 from ..core.env import require_torch
 from ..core.errors import BadRequest
-from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, LAUNCHES, ConvTranspose, Workload
+from ..core.layer import BACKWARD, FORWARD, LAUNCHES, ConvTranspose, Workload
 from ..core.presets import Preset
 from ..core.template import ENTRY, Rendered, render
 from . import outcome
@@ -25,7 +25,6 @@ from .recipe import Recipe, serves_any_layer
 from .worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 
 _FIXED = Path(__file__).with_name("model_new.py.txt")
-_INSTANCE = '#line 1 "instance of '
 _FREE = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups", "bias",
          "dilation")
 _DEFAULTS = {"stride": "1", "padding": "0", "output_padding": "0", "groups": "1", "bias": "False", "dilation": "1"}
@@ -41,13 +40,15 @@ _ABOUT_TF32 = (
 _ABOUT_PARAMETERS = ("Parameters are drawn as PyTorch draws them under the same seed; its state_dict can be loaded.",)
 _ABOUT_CALLS = (
     "Tensors that are not {dtype}, are not on a CUDA device, or are empty go to PyTorch's own op, and so do calls",
-    "that it refuses, for its message. torch.autocast casts nothing here: tensors are taken as they are. There is no",
-    "double backward.",
+    "that it refuses, for its message. So does what a GPU has no instructions or no shared memory for; a kernel that",
+    "cannot be built or launched is left to PyTorch with one warning. Where a kernel serves, torch.autocast casts",
+    "nothing, tensors are taken as they are, and there is no double backward.",
     "",
     "Kernels run on the current stream and nobody waits for them. With KW_DEBUG_SYNC=1 in the environment every launch",
     "is waited for, and a kernel that fails is named.",
     "",
     "Needs torch >= 2.0 for CUDA, nvcc and ninja. A kernel is compiled when it is first used, once per machine.")
+_WIDTH = 116         # of a line of the docstring
 # KernelBench reads an answer as text and rejects these; `except` only outside comments.
 _FORBIDDEN = (r"\bpass\b", r"\btry\s*:")
 _FORBIDDEN_IN_CODE = (r"\bexcept\b", r"\bimport\s+threading\b")
@@ -60,9 +61,10 @@ def _names_taken() -> set[str]:
 
 
 def export_text(recipe: Recipe, *, constructor: Preset | None = None, class_name: str = "ModelNew",
-                debug_sync: bool = False) -> str:
+                debug_sync: bool = False, notes: Sequence[str] = ()) -> str:
     """The file. `constructor` gives it the signature and parameter names of that preset's `Model`, else it has
     those of nn.ConvTransposeNd. `debug_sync` turns the debug switch on that KW_DEBUG_SYNC=1 turns on otherwise.
+    `notes`: sentences about the choice that its reader should know.
 
     Raises `BadRequest` for a preset of another layer, a name that is none, or a word that KernelBench rejects.
     """
@@ -72,11 +74,10 @@ def export_text(recipe: Recipe, *, constructor: Preset | None = None, class_name
     if constructor is not None and constructor.layer != recipe.layer:
         raise BadRequest(f"The recipe is for {recipe.layer}, preset {constructor.name} is {constructor.layer}; "
                          f"export it without the preset.", field="constructor")
-    kernels = {d: [(c, render(c)) for c in found] for d, found in recipe.kernels.items()}
-    sources, names = _sources(kernels)
-    parts = {"DOCSTRING": _docstring(recipe, kernels, constructor), "DTYPE": f"torch.{recipe.workload.dtype}",
+    kernels = {d: (c, render(c)) for d, c in recipe.chosen.items()}
+    parts = {"DOCSTRING": _docstring(recipe, kernels, constructor, notes), "DTYPE": f"torch.{recipe.workload.dtype}",
              "DEBUG_SYNC": str(int(debug_sync)), "CLASS": _class(recipe.layer, constructor, class_name),
-             "SOURCES": sources, "KERNELS": _table(kernels, names)}
+             "SOURCES": _sources(kernels), "KERNELS": _table(kernels)}
     text = re.sub(r"@([A-Z_]+)@", lambda m: parts[m[1]], _FIXED.read_text(encoding="utf-8"))
     _check_words(text)
     return text
@@ -130,7 +131,8 @@ def verify_request(text: str, workload: Workload, *, device: str, scratch: Path,
             "device": device, "emulate": device == "cpu", "effort": "normal", "time": False, "scratch": str(scratch)}
 
 
-def _docstring(recipe: Recipe, kernels: dict[str, list[tuple[Candidate, Rendered]]], preset: Preset | None) -> str:
+def _docstring(recipe: Recipe, kernels: dict[str, tuple[Candidate, Rendered]], preset: Preset | None,
+               notes: Sequence[str]) -> str:
     layer, dtype = recipe.layer, recipe.workload.dtype
     title = f"{layer} in {dtype}"
     lines = [f'"""{title}, by CUDA kernels in place of PyTorch\'s own.', ""]
@@ -147,30 +149,28 @@ def _docstring(recipe: Recipe, kernels: dict[str, list[tuple[Candidate, Rendered
             lines.append(f"    {direction:<12} left to PyTorch: {own}, in TF32 or not as PyTorch is set")
             continue
         config = " ".join(f"{k}={v}" for k, v in candidate.config.items())
-        rendered = next(r for c, r in kernels[candidate.direction] if c == candidate)
-        lines.append(f"    {direction:<12} {candidate.variant.name} {config} (candidate {rendered.candidate_id})")
+        name = f"{candidate.variant.name} {config} (candidate {kernels[direction][1].candidate_id})"
+        lines.append(f"    {direction:<12} {name}")
         lines.append(f"    {'':<12} computes in {candidate.precision}: {_PRECISION[candidate.precision]}")
         if direction == BACKWARD:
             lines.append(f"    {'':<12} both gradients from one launch, where both are wanted")
-    others = _others(recipe, kernels)
+    lines += ["", *(line for note in notes for line in textwrap.wrap(note, _WIDTH))] if notes else []
     lines += ["", *_ABOUT_TF32, ""] if dtype == "float32" else [""]
     kind = f"nn.ConvTranspose{layer.dims}d"
     original = f"KernelBench's problem {preset.number} (level 1)" if preset else f"{kind}, with its output_size"
     lines.append(f"Constructor, parameter names and forward are those of {original}.")
-    lines += [*_ABOUT_PARAMETERS, *others, *(line.format(dtype=dtype) for line in _ABOUT_CALLS), '"""']
+    lines += [*_ABOUT_PARAMETERS, *_others(recipe), *(line.format(dtype=dtype) for line in _ABOUT_CALLS), '"""']
     return "\n".join(lines)
 
 
-def _others(recipe: Recipe, kernels: dict[str, list[tuple[Candidate, Rendered]]]) -> list[str]:
-    general = {d: c.variant.name for d in DIRECTIONS for c, _ in kernels.get(d, []) if serves_any_layer(c)}
-    lines = []
-    if general:
-        lines += ["Any other constructor arguments and input sizes work, too. Kernels that take the layer at run time:",
-                  "    " + ", ".join(f"{d} {name}" for d, name in general.items()) + "."]
-    left = [d for d in recipe.precision if d not in general]
-    if left:
-        lines.append(f"For other constructor arguments PyTorch's own op computes {', '.join(left)}.")
-    return lines
+def _others(recipe: Recipe) -> list[str]:
+    general = [f"{d} by {c.variant.name}" for d, c in recipe.chosen.items() if serves_any_layer(c)]
+    lines = [f"Every layer is computed by these kernels, because they were chosen in their run-time form: {', '.join(general)}."
+             ] if general else []
+    if len(general) < len(recipe.chosen):
+        lines.append("Kernels that were made for the constructor arguments above serve no others: with others PyTorch's own op "
+                     "computes. Every input size works.")
+    return textwrap.wrap(" ".join(lines), _WIDTH)
 
 
 def _class(layer: ConvTranspose, preset: Preset | None, name: str) -> str:
@@ -205,43 +205,24 @@ def _class(layer: ConvTranspose, preset: Preset | None, name: str) -> str:
 '''
 
 
-def _sources(kernels: dict[str, list[tuple[Candidate, Rendered]]]) -> tuple[str, dict[str, str]]:
-    """(Python text, candidate_id -> variable). Template text that two sources share stands there once."""
-    templates: dict[str, str] = {}
-    names: dict[str, str] = {}
-    lines: list[str] = []
-    for direction, found in kernels.items():
-        for candidate, rendered in found:
-            if rendered.candidate_id in names:
-                continue
-            template, mark, instance = rendered.source.partition(_INSTANCE)
-            if template not in templates:
-                count = sum(n.startswith(f"_{direction.upper()}_TEMPLATE") for n in templates.values())
-                templates[template] = f"_{direction.upper()}_TEMPLATE{count + 1 if count else ''}"
-                lines.append(f"{templates[template]} = {_literal(template)}\n")
-            general = "_FOR_ANY_LAYER" if serves_any_layer(candidate) else ""
-            names[rendered.candidate_id] = f"_{direction.upper()}{general}"
-            lines.append(f"{names[rendered.candidate_id]} = {templates[template]} + {_literal(mark + instance)}\n")
-    return "\n".join(lines), names
+def _sources(kernels: dict[str, tuple[Candidate, Rendered]]) -> str:
+    return "\n".join(f"_{d.upper()} = {_literal(rendered.source)}\n" for d, (_, rendered) in kernels.items())
 
 
-def _table(kernels: dict[str, list[tuple[Candidate, Rendered]]], names: dict[str, str]) -> str:
-    lines = ["# Direction -> its kernels; the first that serves the layer is taken.", "_KERNELS = {"]
-    for direction, found in kernels.items():
-        lines.append(f'    "{direction}": (')
-        for candidate, rendered in found:
-            any_layer = serves_any_layer(candidate)
-            words = [f'"{candidate.variant.key} (candidate {rendered.candidate_id})"',
-                     f'"{ENTRY}{candidate.direction}"', names[rendered.candidate_id],
-                     f'\n                precision="{candidate.precision}"']
-            if not any_layer:
-                words.append(f"layer={tuple(layer_fields(candidate.layer).values())}")
-            if candidate.compile_flags:
-                words.append(f"flags={candidate.compile_flags!r}")
-            if candidate.variant.min_sm != 80:
-                words.append(f"min_sm={candidate.variant.min_sm}")
-            lines.append(f"        _Kernel({', '.join(words).replace(', ' + chr(10), ',' + chr(10))}),")
-        lines.append("    ),")
+def _table(kernels: dict[str, tuple[Candidate, Rendered]]) -> str:
+    lines = ["# Direction -> its kernel; PyTorch computes what none of them serves.", "_KERNELS = {"]
+    for direction, (candidate, rendered) in kernels.items():
+        words = [f'"{candidate.variant.key} (candidate {rendered.candidate_id})"', f'"{ENTRY}{candidate.direction}"',
+                 f"_{direction.upper()}", f'\n            precision="{candidate.precision}"']
+        if not serves_any_layer(candidate):
+            words.append(f"layer={tuple(layer_fields(candidate.layer).values())}")
+        if candidate.compile_flags:
+            words.append(f"flags={candidate.compile_flags!r}")
+        if candidate.variant.min_sm != 80:
+            words.append(f"min_sm={candidate.variant.min_sm}")
+        if shared_bytes := derived_values(candidate, sm=max(EMULATED_SM, candidate.variant.min_sm)).get("smem_bytes"):
+            words.append(f"shared_bytes={shared_bytes}")
+        lines.append(f'    "{direction}": _Kernel(' + ", ".join(words).replace(", \n", ",\n") + "),")
     return "\n".join([*lines, "}"])
 
 

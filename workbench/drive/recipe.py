@@ -1,4 +1,4 @@
-"""`Recipe`: the candidates that together cover a layer's directions, and what serves the layers they cannot."""
+"""`Recipe`: the candidates that together cover a layer's directions; what they cannot is PyTorch's."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from ..core.candidate import Candidate, why_not
+from ..core.candidate import Candidate
 from ..core.errors import BadRequest
 from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, ConvTranspose, Workload
-from ..core.variants import PRECISIONS_OF, TEMPLATES, Variant, discover, find
-
-_OLDEST_SM = 80
+from ..core.variants import TEMPLATES, find
 
 
 @dataclass(frozen=True)
@@ -50,17 +48,6 @@ class Recipe:
         found = {d: getattr(self, d) if d == FORWARD else self.backward or getattr(self, d) for d in DIRECTIONS}
         return {d: c.precision for d, c in found.items() if c is not None}
 
-    @property
-    def kernels(self) -> dict[str, tuple[Candidate, ...]]:
-        """Launcher direction -> its candidates, the chosen one first, then one that serves every other layer."""
-        table: dict[str, tuple[Candidate, ...]] = {BACKWARD: (self.backward,)} if self.backward else {}
-        for direction in DIRECTIONS:
-            candidate = getattr(self, direction)
-            like = candidate or (self.backward if direction != FORWARD else None)
-            fallback = _general(like, direction) if like else None
-            table[direction] = tuple(dict.fromkeys(c for c in (candidate, fallback) if c is not None))
-        return {direction: table[direction] for direction in LAUNCHES if table.get(direction)}
-
     def to_json(self) -> dict[str, Any]:
         return {"workload": self.workload.to_json(), **{d: _to_json(c) for d, c in self.chosen.items()}}
 
@@ -81,7 +68,8 @@ def fastest(ms: Mapping[str, float]) -> tuple[str, ...]:
 
 def serves_any_layer(candidate: Candidate) -> bool:
     """Whether its launcher takes every layer as an argument."""
-    return candidate.form == "runtime" and _is_general(candidate.variant)
+    conditions = (*candidate.variant.needs, *(text for _, text in candidate.variant.derived))
+    return candidate.form == "runtime" and not any("layer." in c for c in conditions)
 
 
 def _check(candidate: Candidate, direction: str, workload: Workload) -> None:
@@ -97,38 +85,6 @@ def _check(candidate: Candidate, direction: str, workload: Workload) -> None:
     if not candidate.precision:
         raise BadRequest(f"{name} does not compute {candidate.dtype}; choose another variant for {direction}.",
                          field=direction)
-
-
-def _general(candidate: Candidate, direction: str) -> Candidate | None:
-    """The same variant in its run-time form; else the first general variant of that direction in reading order.
-
-    One of the same precision is preferred. None when no variant serves: then PyTorch computes the other layers.
-    """
-    root = candidate.variant.path.parent.parent
-    others = [v for where in dict.fromkeys((root, TEMPLATES)) for v in discover(where) if v.direction == direction]
-    fitting = [v for v in others if _is_general(v) and _offered(v, candidate.dtype)]
-    fitting.sort(key=lambda v: candidate.precision not in _offered(v, candidate.dtype))
-    if _is_general(candidate.variant) and candidate.direction == direction:
-        same = _runtime(candidate.variant, candidate, candidate.config)
-        # A config may need more than the oldest GPU has, or more than the run-time form has.
-        return same if why_not(same, sm=_OLDEST_SM) is None else _runtime(candidate.variant, candidate, {})
-    return _runtime(fitting[0], candidate, {}) if fitting else None
-
-
-def _runtime(variant: Variant, candidate: Candidate, config: dict[str, int]) -> Candidate:
-    offered = _offered(variant, candidate.dtype)
-    precision = candidate.precision if candidate.precision in offered else offered[0]
-    # A layer of its own does not matter to the run-time form: the same source serves every recipe.
-    return Candidate(variant, candidate.layer, candidate.dtype, config, precision, "runtime", candidate.compile_flags)
-
-
-def _is_general(variant: Variant) -> bool:
-    conditions = (*variant.needs, *(text for _, text in variant.derived))
-    return "runtime" in variant.forms and variant.min_sm <= _OLDEST_SM and not any("layer." in c for c in conditions)
-
-
-def _offered(variant: Variant, dtype: str) -> list[str]:
-    return [p for p in variant.precision if p in PRECISIONS_OF[dtype]]
 
 
 def _to_json(candidate: Candidate) -> dict[str, Any]:

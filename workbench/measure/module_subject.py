@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import inspect
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from ..core.compile_flags import emulated
+from ..core.layer import BACKWARD, FORWARD
 from ..core.trial import Status
 from .build import build
 from .compiler_log import first_error
@@ -64,12 +66,12 @@ class Subject:
         return getattr(module, self.attribute)
 
     def build_all(self, emit: Callable[[dict[str, Any]], None]) -> None:
-        """Compile every kernel of the file for the device, before anything is measured."""
-        kernels = [k for found in self.namespace["_KERNELS"].values() for k in found]
+        """Compile every kernel of the file that this device can run, before anything is measured."""
+        device = torch.device(self.device)
+        kernels = [k for k in self.namespace["_KERNELS"].values() if k.fits(device)]
         for number, kernel in enumerate(kernels, 1):
             emit({"phase": "build", "text": f"kernel {number} of {len(kernels)}: {kernel.name}"})
             try:
-                device = torch.device(self.device)
                 kernel.launchers[device] = kernel._load(device)
             except FOREIGN as error:
                 first = first_error(str(error), kernel.source)
@@ -77,11 +79,17 @@ class Subject:
                               detail={"first_error": first.to_json()} if first else {}) from error
 
     def call(self, what: Callable[[], Any]) -> Any:
-        """Run foreign code. Raises `Finding` for what it raises."""
+        """Run foreign code. Raises `Finding` for what it raises, and for a kernel that was refused: the file then goes on
+        with PyTorch, which proves nothing of the kernel."""
         try:
-            result = what()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".* is not used: .* PyTorch computes it instead")
+                result = what()
             if self.device != "cpu":
                 torch.cuda.synchronize(self.device)
+            for kernel in self.namespace["_KERNELS"].values():
+                for reason in kernel.refused.values():
+                    raise RuntimeError(f"{kernel.name} could not be launched: {reason}.")
             return result
         except torch.cuda.OutOfMemoryError:
             raise
@@ -89,15 +97,13 @@ class Subject:
             raise self._finding(error) from error
 
     def precision(self, direction: str, *, own: bool) -> tuple[str, bool]:
-        """(precision, whether a kernel computes it): by the chosen kernel for its own layer, else by the general."""
-        table = self.namespace["_KERNELS"]
-        found = table.get(direction, ())
-        if own and direction != "forward":
-            found = table.get("backward", ()) or found
-        fitting = [k for k in found if own or k.layer is None]
-        if not fitting:
-            return _LEFT_TO_PYTORCH[self.dtype], False
-        return (fitting[0] if own else fitting[-1]).precision, True
+        """(precision, whether a kernel computes it), where all results are wanted; `own`: for the layer it was made for."""
+        names = [direction] if direction == FORWARD else [BACKWARD, direction]
+        device = torch.device(self.device)
+        for kernel in (self.namespace["_KERNELS"].get(name) for name in names):
+            if kernel and (own or kernel.layer is None) and kernel.fits(device):
+                return kernel.precision, True
+        return _LEFT_TO_PYTORCH[self.dtype], False
 
     def _finding(self, error: Exception) -> Finding:
         cuda = self.device != "cpu"
