@@ -20,6 +20,7 @@ from ..core.trial import NOT_DROP_IN, Status, Timing, Trial
 from ..core.verdict import FASTER as FASTER
 from ..core.verdict import SAME, UNSURE, Verdict, from_quartiles, from_samples, more_samples
 from ..core.verdict import SLOWER as SLOWER
+from .main_kernel import main_numbers
 from .matched import differences, matched
 from .matched import workload_key as workload_key
 from .samples import samples_of
@@ -320,17 +321,10 @@ def _row(trial: Trial, trials: list[Trial], clock: str, direction: str) -> dict:
             "of_limit": 100 * limit / timing.median_ms if limit and timing else None, "floor_ms": limit,
             "rel_l2": max((e.rel_l2 for e in errors), default=None),
             "max_abs": max((e.max_abs for e in errors), default=None),
-            "registers": registers(trial), "build_s": trial.build.get("seconds"),
+            "registers": main_numbers(trial).get("registers"), "build_s": trial.build.get("seconds"),
             "peak_bytes": trial.memory.get("peak_bytes"), "clock": clock,
             "device": trial.device.get("name", ""), "headline": trial.headline, "advice": trial.advice,
             "trial_id": trial.trial_id}
-
-
-def registers(trial: Trial) -> int | None:
-    """The most registers a thread of any kernel needs, on the trial's own arch when it is known."""
-    per_arch = trial.resources
-    chosen = per_arch.get(trial.device.get("arch", ""), next(iter(per_arch.values()), {}))
-    return max((int(k["registers"]) for k in chosen.values() if isinstance(k, dict) and "registers" in k), default=None)
 
 
 def _identity(trial: Trial) -> tuple:
