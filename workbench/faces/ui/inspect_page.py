@@ -212,7 +212,8 @@ def _shared_row(trial: Trial, arch: str, static: int) -> tuple[str, ...]:
     if most is None:
         return _gauge("shared memory", f"{numbers.memory(static)} static", static / limit,
                       "and dynamic memory, whose size is not recorded")
-    parts = "all static" if most == static else f"{numbers.memory(static)} static, {numbers.memory(most - static)} dynamic at most"
+    dynamic = f"{numbers.memory(static)} static, {numbers.memory(most - static)} dynamic at most"
+    parts = "all static" if most == static else dynamic
     return _gauge("shared memory", f"{numbers.memory(most)} per block", most / limit, f"of {numbers.memory(limit)}: {parts}")
 
 
