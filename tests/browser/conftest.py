@@ -11,7 +11,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,22 +36,32 @@ def chromium() -> Iterator:
 
 
 @pytest.fixture
-def serving(tmp_path) -> Iterator[tuple[str, subprocess.Popen]]:
+def serving(serve) -> Iterator[tuple[str, subprocess.Popen]]:
     """(address, process) of a server with an empty folder of sessions."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = (tmp_path / "server.log").open("wb")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port)], cwd=ROOT, stdout=log,
-        stderr=subprocess.STDOUT, env={**os.environ, "KERNEL_WORKBENCH_SESSIONS": str(tmp_path / "sessions")})
-    try:
-        _wait_for(f"http://127.0.0.1:{port}/_stcore/health", process)
-        yield f"http://127.0.0.1:{port}", process
-    finally:
-        process.terminate()
-        process.wait(30)
-        log.close()
+    with serve([]) as found:
+        yield found
+
+
+@pytest.fixture
+def serve(tmp_path) -> Callable[[list[str]], AbstractContextManager[tuple[str, subprocess.Popen]]]:
+    """Starts `streamlit run app.py` with more options: (address, process)."""
+    @contextmanager
+    def started(options: list[str]) -> Iterator[tuple[str, subprocess.Popen]]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        sessions = os.environ.get("KERNEL_WORKBENCH_SESSIONS") or str(tmp_path / "sessions")
+        with (tmp_path / "server.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port), *options], cwd=ROOT,
+                stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "KERNEL_WORKBENCH_SESSIONS": sessions})
+            try:
+                _wait_for(f"http://127.0.0.1:{port}/_stcore/health", process)
+                yield f"http://127.0.0.1:{port}", process
+            finally:
+                process.terminate()
+                process.wait(30)
+    return started
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pandas as pd
@@ -9,7 +10,7 @@ import pytest
 
 from workbench.core.presets import preset
 from workbench.core.trial import DEFAULT_ADVICE, Errors, Status, Timing, Trial
-from workbench.drive import plots, report
+from workbench.drive import plots, report, tables
 
 WORK = preset("kb74").workload("full")
 H200 = {"kind": "cuda", "name": "NVIDIA H200", "arch": "sm_90", "key": "NVIDIA H200"}
@@ -170,3 +171,14 @@ def test_emulated_bars_say_so_and_have_no_ratio():
     figure = plots.bars([trial("eager", 0.33, kind="baseline", device=CPU), trial("naive_gather", 42.0, device=CPU)])
     assert figure.layout.xaxis.title.text == "<b>forward</b>, ms on this CPU, kernels emulated"
     assert not any("×" in note.text for note in figure.layout.annotations)
+
+
+def test_many_trials_are_told_in_a_time_that_grows_with_their_number():
+    """Each trial looks its baseline up. To search all trials for it takes minutes of 2 000, and hours of 10 000."""
+    others = [replace(b, workload={**WORK.to_json(), "batch": n}) for n in range(100, 160) for b in pytorch()]
+    many = [*pytorch(), *others, *(trial("v", 1.0 + i / 2000, config={"BLOCK": i}, samples=4) for i in range(2000))]
+    before = time.process_time()
+    assert tables.text_table(many).count("2.15×") > 10  # 4.29 ms against 2.0 ms
+    report.against_pytorch(many)
+    report.for_workload(many, WORK)
+    assert time.process_time() - before < 3

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from .trial_line import unusable
@@ -146,6 +148,11 @@ class Trial:
     def ok(self) -> bool:
         return self.status is Status.OK
 
+    @cached_property
+    def place(self) -> tuple[str | None, str]:
+        """(device key, workload key): equal where two times may be compared at all. Made once: every pair asks for it."""
+        return self.device.get("key"), workload_key(self.workload)
+
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
         data["status"] = str(self.status)
@@ -167,6 +174,11 @@ class Trial:
         known["errors"] = {k: Errors(**{**v, "worst_index": tuple(v["worst_index"])})
                            for k, v in known.get("errors", {}).items()}
         return cls(**known)
+
+
+def workload_key(workload: dict[str, Any]) -> str:
+    """Equal for the same tensors; the preset's name does not count."""
+    return json.dumps({k: v for k, v in workload.items() if k != "preset"}, sort_keys=True)
 
 
 def _timing(data: dict[str, Any]) -> Timing:

@@ -32,14 +32,9 @@ def fastest_right(trials: Iterable[Trial]) -> Trial | None:
     return min((t for t in trials if t.ok), key=_ms, default=None)
 
 
-def workload_key(workload: dict) -> str:
-    """Equal for the same tensors; the preset's name does not count."""
-    return json.dumps({k: v for k, v in workload.items() if k != "preset"}, sort_keys=True)
-
-
 def variant_of(trial: Trial) -> tuple[str, ...]:
     """Equal for one variant at one piece of work, whatever its config; the preset's name does not count."""
-    return (workload_key(trial.workload), trial.direction, trial.kind, trial.name, trial.precision)
+    return (trial.place[1], trial.direction, trial.kind, trial.name, trial.precision)
 
 
 def differences(a: Trial, b: Trial) -> str:

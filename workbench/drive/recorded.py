@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..core.candidate import Candidate
+from ..core.candidate import EMULATED_SM, Candidate, derived_values
 from ..core.errors import BadRequest
 from ..core.layer import LAUNCHES, Workload
 from ..core.occupancy import candidate_occupancy
 from ..core.template import render
 from ..core.trial import Trial
 from ..core.variants import find
+from .main_kernel import main_kernel
 from .recipe import Recipe, fastest
 from .session import Session
 
@@ -27,21 +28,34 @@ def candidate_of(trial: Trial, *, templates: Path | None = None) -> Candidate:
 
 
 def occupancy_of(trial: Trial) -> dict[str, dict[str, dict[str, Any]]]:
-    """{arch: {kernel: {"warps_per_sm", "max_warps", "limiter"}}} of a candidate's kernels, as far as nvcc was asked. Empty when
-    the template has gone: the size of a block is the template's."""
-    try:
-        candidate = candidate_of(trial) if trial.kind == "candidate" else None
-    except BadRequest:
-        candidate = None
+    """{arch: {main kernel: {"warps_per_sm", "max_warps", "limiter"}}} of a candidate, as far as nvcc was asked. Empty when the
+    template has gone, or does not say how large a block is: the blocks of its helpers are sized otherwise."""
+    candidate = _candidate_or_none(trial)
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for arch, kernels in trial.resources.items() if candidate else ():
-        sm = int("".join(c for c in arch if c.isdigit()))
-        for name, kernel in kernels.items() if isinstance(kernels, dict) else ():
-            if one := candidate_occupancy(candidate, kernel, sm=sm):
-                found.setdefault(arch, {})[name] = {"warps_per_sm": one.warps_per_sm, "max_warps": one.max_warps,
-                                                    "limiter": one.limiter}
-            break  # the variant's own kernel stands first; blocks of its helpers are sized otherwise
+        if isinstance(kernels, dict) and kernels:
+            name = main_kernel(trial, arch)
+            if one := candidate_occupancy(candidate, kernels[name], sm=sm_of(arch)):
+                found[arch] = {name: {"warps_per_sm": one.warps_per_sm, "max_warps": one.max_warps, "limiter": one.limiter}}
     return found
+
+
+def most_shared_bytes(trial: Trial, arch: str) -> int | None:
+    """The most shared memory that a block of the main kernel takes, static and dynamic; None where it takes dynamic memory and
+    its template does not say how much, or has gone."""
+    static = int(trial.resources[arch][main_kernel(trial, arch)].get("shared_bytes", 0))
+    candidate = _candidate_or_none(trial)
+    if candidate is None:
+        return None
+    declared = derived_values(candidate, sm=sm_of(arch)).get("smem_bytes")
+    if declared is not None:
+        return max(static, int(declared))
+    return None if "extern __shared__" in render(candidate).source else static
+
+
+def sm_of(arch: str) -> int:
+    """`sm_90a` -> 90."""
+    return int("".join(c for c in arch if c.isdigit()) or EMULATED_SM)
 
 
 def judged_candidate(trial: Trial, *, templates: Path | None = None) -> Candidate:
@@ -93,3 +107,10 @@ def recipe_from_session(session: Session, workload: Workload | None = None, *, t
 
 def _ms(trial: Trial) -> float:
     return trial.kernel_ms.median_ms if trial.kernel_ms else float("inf")
+
+
+def _candidate_or_none(trial: Trial) -> Candidate | None:
+    try:
+        return candidate_of(trial) if trial.kind == "candidate" else None
+    except BadRequest:
+        return None

@@ -6,7 +6,6 @@ medians, and only between times of one device, one workload and one direction.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,11 +16,12 @@ from ..core.ceilings import best_known
 from ..core.layer import BACKWARD, FORWARD, LAUNCHES, Workload
 from ..core.roofline import Floor, floor
 from ..core.trial import NOT_DROP_IN, Status, Timing, Trial
+from ..core.trial import workload_key as workload_key
 from ..core.verdict import FASTER as FASTER
 from ..core.verdict import SAME, UNSURE, Verdict, from_quartiles, from_samples, more_samples
 from ..core.verdict import SLOWER as SLOWER
+from .main_kernel import main_numbers
 from .matched import differences, matched
-from .matched import workload_key as workload_key
 from .samples import samples_of
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def frame(trials: Iterable[Trial]) -> pandas.DataFrame:
     """
     import pandas as pd  # half a second, which the page's first look need not wait for
     trials = list(trials)
-    rows = [row for trial in trials for row in _rows(trial, trials)]
+    baselines, limits = Baselines(trials), {}
+    rows = [row for trial in trials for row in _rows(trial, baselines, limits)]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     if table.empty:
         return table
@@ -84,16 +85,39 @@ def frame(trials: Iterable[Trial]) -> pandas.DataFrame:
         drop=True)
 
 
-def best_baseline(trials: Iterable[Trial], trial: Trial, *, clock: str = "kernel_ms",
+class Baselines:
+    """The right baselines among some trials, kept by where they may be compared: built once, asked by many trials."""
+
+    def __init__(self, trials: Iterable[Trial]) -> None:
+        self._there: dict[tuple, list[tuple[float, Trial]]] = {}
+        self._best: dict[tuple, Trial | None] = {}
+        for b in trials:
+            if is_baseline(b) and b.ok:
+                times = {("module_ms", d): t for d, t in b.module_ms.items()} | {("kernel_ms", b.direction): b.kernel_ms}
+                for (clock, direction), timing in times.items():
+                    if timing:
+                        self._there.setdefault((b.place, clock, direction), []).append((timing.median_ms, b))
+
+    def at(self, trial: Trial, clock: str, direction: str) -> list[tuple[float, Trial]]:
+        """(median in ms, baseline) of all that may be compared with `trial` on that clock."""
+        return self._there.get(_where(trial, clock, direction), [])
+
+    def best(self, trial: Trial, clock: str, direction: str) -> Trial | None:
+        """The fastest drop-in one of a precision at least as strict as the trial's."""
+        key = (_where(trial, clock, direction), trial.precision)
+        if key not in self._best:
+            there = [(ms, b) for ms, b in self.at(trial, clock, direction)
+                     if NOT_DROP_IN not in b.flags and b.precision in QUALIFIES.get(trial.precision, ())]
+            self._best[key] = min(there, key=lambda pair: pair[0])[1] if there else None
+        return self._best[key]
+
+
+def best_baseline(trials: Iterable[Trial] | Baselines, trial: Trial, *, clock: str = "kernel_ms",
                   direction: str | None = None) -> Trial | None:
     """The fastest right drop-in baseline that may be compared with `trial`: same device key, workload and direction, and
     a precision at least as strict. None when there is none."""
-    direction = direction or trial.direction
-    there = [(timing.median_ms, b) for b in trials
-             if is_baseline(b) and b.ok and NOT_DROP_IN not in b.flags and same_place(b, trial)
-             and b.precision in QUALIFIES.get(trial.precision, ())
-             and (timing := timing_of(b, clock, direction)) is not None]
-    return min(there, key=lambda pair: pair[0])[1] if there else None
+    baselines = trials if isinstance(trials, Baselines) else Baselines(trials)
+    return baselines.best(trial, clock, direction or trial.direction)
 
 
 def best_candidate(trials: Iterable[Trial], direction: str) -> Trial | None:
@@ -160,15 +184,15 @@ def against_pytorch(trials: Iterable[Trial], *, default: bool = False) -> list[P
     for t in trials:
         if is_baseline(t) or not t.ok or not (t.kernel_ms or t.module_ms):
             continue
-        key = (workload_key(t.workload), t.device.get("key"), t.kind, t.direction, t.precision)
+        key = (t.place, t.kind, t.direction, t.precision)
         held = best.get(key)
         if held is None or (t.kernel_ms and held.kernel_ms and t.kernel_ms.median_ms < held.kernel_ms.median_ms):
             best[key] = t
-    found = []
+    baselines, found = Baselines(trials), []
     for t in best.values():
         for clock, direction in [("module_ms", d) for d in t.module_ms] or [("kernel_ms", t.direction)]:
-            other = _default_of(trials, t, clock, direction) if default else best_baseline(
-                trials, t, clock=clock, direction=direction)
+            other = _default_of(baselines, t, clock, direction) if default else best_baseline(
+                baselines, t, clock=clock, direction=direction)
             if other is not None:
                 found.append(_against(t, other, clock, direction))
     return found
@@ -206,7 +230,7 @@ def is_emulated(trial: Trial) -> bool:
 
 def same_place(a: Trial, b: Trial) -> bool:
     """Whether two times may be compared at all: one device key, one workload."""
-    return a.device.get("key") == b.device.get("key") and workload_key(a.workload) == workload_key(b.workload)
+    return a.place == b.place
 
 
 def for_workload(trials: Iterable[Trial], workload: Workload) -> list[Trial]:
@@ -214,7 +238,7 @@ def for_workload(trials: Iterable[Trial], workload: Workload) -> list[Trial]:
     key = workload_key(workload.to_json())
     newest: dict[tuple, Trial] = {}
     for trial in trials:
-        if workload_key(trial.workload) == key:
+        if trial.place[1] == key:
             newest[_identity(trial)] = trial
     return list(newest.values())
 
@@ -273,10 +297,10 @@ WRONG = frozenset({Status.WRONG_SHAPE, Status.WRONG_DTYPE, Status.WRONG_DEVICE, 
 
 def _fastest(trials: Sequence[Trial], timed: list[Trial]) -> Headline | None:
     """module_ms where it exists, because it is what the user gets; else the best kernel_ms ratio."""
-    found = []
+    baselines, found = Baselines(trials), []
     for trial in timed:
         for clock, direction in (*(("module_ms", d) for d in trial.module_ms), ("kernel_ms", trial.direction)):
-            baseline = best_baseline(trials, trial, clock=clock, direction=direction)
+            baseline = best_baseline(baselines, trial, clock=clock, direction=direction)
             ratio = speedup(trial, baseline, clock=clock, direction=direction)
             if ratio:
                 found.append((clock == "module_ms", ratio.value, clock, direction, trial, baseline, ratio))
@@ -297,16 +321,28 @@ def _fastest(trials: Sequence[Trial], timed: list[Trial]) -> Headline | None:
     return Headline(ratio.verdict, sentence, evidence)
 
 
-def _rows(trial: Trial, trials: list[Trial]) -> list[dict]:
+def _where(trial: Trial, clock: str, direction: str) -> tuple:
+    """What two times have in common that may be compared. A module has a forward and, whatever gradient is asked for, a
+    backward."""
+    if clock == "module_ms":
+        direction = FORWARD if direction == FORWARD else BACKWARD
+    return trial.place, clock, direction
+
+
+def _rows(trial: Trial, baselines: Baselines, limits: dict[tuple, float | None]) -> list[dict]:
+    """`limits`: the floors found so far; a session of many trials has few of them."""
+    key = (trial.place, trial.device.get("name"), trial.direction, trial.precision)
+    if key not in limits and not is_emulated(trial):
+        limits[key] = floor_ms(trial)
     clocks = [("module_ms", d) for d in trial.module_ms] or [("kernel_ms", trial.direction)]
-    return [_row(trial, trials, clock, direction) for clock, direction in clocks]
+    return [_row(trial, baselines, clock, direction, limits.get(key) if clock == "kernel_ms" else None)
+            for clock, direction in clocks]
 
 
-def _row(trial: Trial, trials: list[Trial], clock: str, direction: str) -> dict:
+def _row(trial: Trial, baselines: Baselines, clock: str, direction: str, limit: float | None) -> dict:
     timing = timing_of(trial, clock, direction)
     ratio = None if is_baseline(trial) else speedup(
-        trial, best_baseline(trials, trial, clock=clock, direction=direction), clock=clock, direction=direction)
-    limit = floor_ms(trial) if clock == "kernel_ms" and not is_emulated(trial) else None
+        trial, best_baseline(baselines, trial, clock=clock, direction=direction), clock=clock, direction=direction)
     # Of some samples on a host that does other things it says nothing, neither of a kernel nor of PyTorch.
     spread = timing.spread if timing and trial.device.get("kind") != "cpu" else None
     verdict = EMULATED if timing and is_emulated(trial) else ratio.verdict if ratio else ""
@@ -320,22 +356,15 @@ def _row(trial: Trial, trials: list[Trial], clock: str, direction: str) -> dict:
             "of_limit": 100 * limit / timing.median_ms if limit and timing else None, "floor_ms": limit,
             "rel_l2": max((e.rel_l2 for e in errors), default=None),
             "max_abs": max((e.max_abs for e in errors), default=None),
-            "registers": registers(trial), "build_s": trial.build.get("seconds"),
+            "registers": main_numbers(trial).get("registers"), "build_s": trial.build.get("seconds"),
             "peak_bytes": trial.memory.get("peak_bytes"), "clock": clock,
             "device": trial.device.get("name", ""), "headline": trial.headline, "advice": trial.advice,
             "trial_id": trial.trial_id}
 
 
-def registers(trial: Trial) -> int | None:
-    """The most registers a thread of any kernel needs, on the trial's own arch when it is known."""
-    per_arch = trial.resources
-    chosen = per_arch.get(trial.device.get("arch", ""), next(iter(per_arch.values()), {}))
-    return max((int(k["registers"]) for k in chosen.values() if isinstance(k, dict) and "registers" in k), default=None)
-
-
 def _identity(trial: Trial) -> tuple:
     return (trial.kind, trial.name, trial.direction, trial.precision, trial.device.get("key"), trial.candidate_id,
-            json.dumps(trial.config, sort_keys=True), trial.form, trial.compile_flags)
+            tuple(sorted(trial.config.items())), trial.form, trial.compile_flags)
 
 
 def _pair(a: Trial, b: Trial, clock: str, direction: str) -> Pair:
@@ -378,11 +407,10 @@ def _against(trial: Trial, baseline: Trial, clock: str, direction: str) -> Pair:
     return Pair(trial, baseline, ratio, ratio.verdict if ratio else "", note, clock, direction)
 
 
-def _default_of(trials: Sequence[Trial], trial: Trial, clock: str, direction: str) -> Trial | None:
+def _default_of(baselines: Baselines, trial: Trial, clock: str, direction: str) -> Trial | None:
     """PyTorch without a switch; where that was not measured, with TF32 on, as PyTorch is delivered for convolutions."""
     order = ("eager", "nn.ConvTranspose", "eager, TF32 on", "nn.ConvTranspose, TF32 on")
-    there = [b for b in trials if is_baseline(b) and b.name in order and same_place(b, trial)
-             and timing_of(b, clock, direction) is not None]
+    there = [b for _, b in baselines.at(trial, clock, direction) if b.name in order]
     return min(there, key=lambda b: order.index(b.name), default=None)
 
 

@@ -8,19 +8,21 @@ from html import escape
 import streamlit as st
 
 from ...core import numbers
-from ...core.candidate import EMULATED_SM
 from ...core.errors import BadRequest
 from ...core.gpu import gpu_limits
 from ...core.layer import Workload
 from ...core.occupancy import REGISTERS_PER_THREAD_MAX
-from ...core.trial import Errors, Trial
+from ...core.trial import Errors, Status, Trial
 from ...drive import plots, report
-from ...drive.recorded import occupancy_of, source_of
+from ...drive.main_kernel import arch_of, main_kernel
+from ...drive.recorded import most_shared_bytes, occupancy_of, sm_of, source_of
 from ...drive.session import Session
 from . import state, theme
 
 _FASTEST = 8  # configs of a cell in the list beside the source
 _VIEWS = ("Source", "Template", "Build log")
+_NOT_BUILT = (Status.SKIPPED, Status.CANCELLED, Status.RENDER_FAILED, Status.NO_COMPILER, Status.BUILD_FAILED,
+              Status.BUILD_TIMEOUT)
 
 
 def draw() -> None:
@@ -159,46 +161,67 @@ def _text(trial: Trial, session: Session) -> None:
 
 
 def _resources(trial: Trial) -> str:
-    kernels = {arch: k for arch, k in trial.resources.items() if isinstance(k, dict)}
-    if not kernels:
-        why = ("Its kernels are candidates of their own." if trial.kind == "module" else
-               "Left out: a trial's line stays under 4 KB. The command below measures them again."
-               if "shortened" in trial.flags else "Not known: they need nvcc (see Machine).")
-        return theme.heading("Resources") + f'<span class="foot">{why}</span>'
-    own = trial.device.get("arch", "")
-    arch = own if own in kernels else sorted(kernels)[-1]
-    sm = int("".join(c for c in arch if c.isdigit()) or EMULATED_SM)
-    parts = []
-    main, *helpers = kernels[arch].items()  # the variant's own kernel is compiled first
-    for name, kernel in [main]:
-        rows = _occupancy_rows(trial, arch, name) + [
+    arch = arch_of(trial)
+    if not arch:
+        return theme.heading("Resources") + f'<span class="foot">{escape(_why_no_resources(trial))}</span>'
+    kernels, name = trial.resources[arch], main_kernel(trial, arch)
+    kernel = kernels[name]
+    rows = [_occupancy_row(trial, arch, name),
             _gauge("registers", f"{kernel.get('registers', 0)} per thread",
                    kernel.get("registers", 0) / REGISTERS_PER_THREAD_MAX, f"of {REGISTERS_PER_THREAD_MAX}"),
-            _gauge("static shared memory", f"{numbers.memory(kernel.get('shared_bytes', 0))} per block",
-                   kernel.get("shared_bytes", 0) / gpu_limits(sm)["shared_per_block"],
-                   f"of {numbers.memory(gpu_limits(sm)['shared_per_block'])}"),
+            _shared_row(trial, arch, int(kernel.get("shared_bytes", 0))),
             _gauge("spills", f"{kernel.get('spill_store_bytes', 0) + kernel.get('spill_load_bytes', 0)} B", 0, ""),
             _gauge("constant memory", numbers.memory(kernel.get("constant_bytes", 0)), 0, "")]
-        parts.append(theme.heading(f"Resources of {name}, {arch}") + theme.table(("",) * 4, rows, right=(1,)))
-    parts += [f'<div class="foot">{escape(name)}: {kernel.get("registers", 0)} registers, '
-              f'{numbers.memory(kernel.get("shared_bytes", 0))} shared</div>' for name, kernel in helpers]
-    others = [a for a in kernels if a != arch]
+    parts = [theme.heading(f"Resources of {_plain(name)}, {arch}") + theme.table(("",) * 4, rows, right=(1,))]
+    parts += [f'<div class="foot">{escape(_plain(other))}: {k.get("registers", 0)} registers, '
+              f'{numbers.memory(k.get("shared_bytes", 0))} static shared memory</div>'
+              for other, k in kernels.items() if other != name]
+    others = [a for a, there in trial.resources.items() if a != arch and isinstance(there, dict) and there]
     if others:
-        words = [f"{a}: " + ", ".join(f"{n} {k.get('registers', 0)} registers" for n, k in kernels[a].items())
-                 for a in others]
-        parts.append(f'<div class="foot">{escape("; ".join(words))}</div>')
+        words = [f"{a}: {trial.resources[a][main_kernel(trial, a)].get('registers', 0)} registers" for a in others]
+        parts.append(f'<div class="foot">The main kernel for other targets: {escape("; ".join(words))}</div>')
     if trial.memory:
         memory = ", ".join(f"{k.removesuffix('_bytes')} {numbers.memory(v)}" for k, v in trial.memory.items())
         parts.append(f'<div class="foot">memory: {escape(memory)}</div>')
     return "".join(parts)
 
 
-def _occupancy_rows(trial: Trial, arch: str, name: str) -> list[tuple[str, ...]]:
+def _why_no_resources(trial: Trial) -> str:
+    if trial.kind == "module":
+        return "Its kernels are candidates of their own."
+    if "shortened" in trial.flags:
+        return "Left out: a trial's line stays under 4 KB. The command below measures them again."
+    if trial.status in _NOT_BUILT:
+        return f"Not known: the trial ended with {trial.status} before there was a kernel."
+    if trial.environment.get("nvcc"):
+        return "Not known: nvcc gave no numbers for this trial."
+    return "Not known: they need nvcc, which was not there when the trial ran (see Machine)."
+
+
+def _occupancy_row(trial: Trial, arch: str, name: str) -> tuple[str, ...]:
     found = occupancy_of(trial).get(arch, {}).get(name)
     if found is None:
-        return []
+        return _gauge("occupancy", "not known", 0, "the template does not give its block size")
     warps, most = found["warps_per_sm"], found["max_warps"]
-    return [_gauge("occupancy", f"{warps} warps of {most}", warps / most, f"limited by {found['limiter']}")]
+    return _gauge("occupancy", f"{warps} warps of {most}", warps / most, f"limited by {found['limiter']}")
+
+
+def _shared_row(trial: Trial, arch: str, static: int) -> tuple[str, ...]:
+    """Static and dynamic: the compiler knows the first, the template's header the most of both."""
+    limit, most = gpu_limits(sm_of(arch))["shared_per_block"], most_shared_bytes(trial, arch)
+    if most is None:
+        return _gauge("shared memory", f"{numbers.memory(static)} static", static / limit,
+                      "and dynamic memory, whose size is not recorded")
+    dynamic = f"{numbers.memory(static)} static, {numbers.memory(most - static)} dynamic at most"
+    parts = "all static" if most == static else dynamic
+    return _gauge("shared memory", f"{numbers.memory(most)} per block", most / limit, f"of {numbers.memory(limit)}: {parts}")
+
+
+def _plain(kernel: str) -> str:
+    """A kernel's short name without the names of its layer's own types: `pack<Plan<true, c_0123::Layer>>` -> `pack`; what
+    tells two instances apart stays: `strip_wgmma<4>`."""
+    name, _, arguments = kernel.partition("<")
+    return name if "::" in arguments else kernel
 
 
 def _gauge(name: str, value: str, share: float, limit: str) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ import json
 
 from ...core.errors import BadRequest
 from ...drive import tables
-from ...drive.recorded import occupancy_of
+from ...drive.main_kernel import arch_of, main_kernel
+from ...drive.recorded import most_shared_bytes, occupancy_of
 from ...drive.session import Session, list_sessions, sessions_root
 from ..arguments import session_from
 
@@ -52,5 +53,7 @@ def _one(session: Session, trials: list, args: argparse.Namespace) -> int:
                 raise BadRequest(f"Trial {found[0].trial_id} has no {blob}.")
             print(session.blob(found[0].blobs[blob]).decode("utf-8", "replace"))
     if not args.source and not args.log:
-        print(json.dumps({**found[0].to_json(), "occupancy": occupancy_of(found[0])}, indent=2))
+        trial, arch = found[0], arch_of(found[0])
+        shared = {"main_kernel": main_kernel(trial, arch), "most_shared_bytes": most_shared_bytes(trial, arch)} if arch else {}
+        print(json.dumps({**trial.to_json(), **shared, "occupancy": occupancy_of(trial)}, indent=2))
     return 0
