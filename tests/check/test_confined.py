@@ -63,7 +63,8 @@ def content(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("ways", "victims"), [
-    *((ways, Path("/tmp")) for ways in (*HELD[:3], HELD[4])), ("landlock", Path.home()), ("user", Path.home())], indirect=["victims"])
+    *((ways, Path("/tmp")) for ways in (*HELD[:3], HELD[4])), ("landlock", Path.home()), ("user", Path.home())],
+    indirect=["victims"])
 def test_only_its_own_folder_can_be_written(hold, checked, victims: Path, ways: str) -> None:
     hold(ways)
     report = checked(models.writes_elsewhere(victims))
@@ -180,9 +181,9 @@ def test_bwrap_shows_no_service_and_no_disk(hold, tmp_path: Path) -> None:
     scratch = tmp_path / "candidate"
     scratch.mkdir()
     for device in ("cpu", "cuda:0"):
-        words = confine._in_bwrap(["sh", "-c", "ls /run; find /dev -type b; ls -d /dev/mem /dev/kvm"], scratch, device,
-                                  Confinement(bwrap=True))
-        seen = subprocess.run(words, capture_output=True, text=True, check=False, cwd=scratch)
+        words = ["sh", "-c", "ls /run; find /dev -type b; ls -d /dev/mem /dev/kvm"]
+        with confine._held(Confinement(bwrap=True), words, scratch, device, 0) as how:
+            seen = subprocess.run(**how, capture_output=True, text=True, check=False)
         assert seen.stdout == "" and "No such file" in seen.stderr, seen
 
 

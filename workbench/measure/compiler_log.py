@@ -28,6 +28,7 @@ _REFERENCE = re.compile(r"(?P<file>[^:()\n]+?)(?::(?P<colon>\d+)(?::\d+)?:|\((?P
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _KILLED = re.compile(r"Killed signal terminated program|: Killed$|died due to signal 9", re.M)
 _FILES = ("main.cpp", "cuda.cu", "source.cu")  # what text without #line is compiled as
+_MOST_OF_A_LINE = 4000
 _CONTEXT_LINES = 12  # how far around an error its "required from" lines are looked for
 
 
@@ -49,7 +50,7 @@ def first_error(log: str, source: str) -> FirstError | None:
     `source` is the compiled text: its #line directives say which files are the user's.
     """
     ours = source_names(source)
-    lines = log.splitlines()
+    lines = [line[:_MOST_OF_A_LINE] for line in log.splitlines()]
     for number, text in enumerate(lines):
         if text.startswith("$ "):  # a command line, written by the wrapper
             continue

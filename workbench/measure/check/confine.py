@@ -102,8 +102,9 @@ def _held(way: Confinement, words: list[str], scratch: Path, device: str, data_b
     if way.landlock and not way.bwrap:
         rules = landlock.ruleset([scratch, Path("/dev/shm")], [*_DEVICES, *_of_the_gpu(device)])
     try:
-        yield {"args": _in_bwrap(words, scratch, device, way) if way.bwrap else words, "cwd": scratch, "env": environment(scratch),
-               "start_new_session": True, "preexec_fn": partial(_in_child, rules, data_bytes, user, way.reads)}
+        yield {"args": _in_bwrap(words, scratch, device, way) if way.bwrap else words, "cwd": scratch,
+               "env": environment(scratch), "start_new_session": True,
+               "preexec_fn": partial(_in_child, rules, data_bytes, user, way.reads)}
     finally:
         if rules is not None:
             os.close(rules)
