@@ -145,7 +145,8 @@ _IN_SHORT = {
     "noncontiguous": "is wrong for a non-contiguous input", "batch_one": "is wrong for batch 1",
     "empty_batch": "fails on an empty batch", "gradients": "has no gradient",
     "gradient_values": "computes wrong gradients", "stream": "ignores the current stream",
-    "inputs": "changes its inputs", "same_bits": "gives other bits each time", "times": "answers wrongly when timed"}
+    "inputs": "changes its inputs", "same_bits": "gives other bits each time", "times": "answers wrongly when timed",
+    "judge": "stops the judge"}
 
 
 def _short(question: Question) -> str:

@@ -13,6 +13,8 @@ from .errors import BadRequest
 
 VARIABLE = "KERNEL_WORKBENCH_CONFINE"  # words of WAYS that may be used, or "none"; unset: all
 WAYS = ("bwrap", "landlock", "user")
+# What bwrap takes away of everybody. Root would keep its capabilities otherwise, and mount the disk writable again.
+BWRAP_TAKES = ("--cap-drop", "ALL", "--unshare-user-try", "--unshare-net", "--unshare-ipc", "--unshare-uts")
 OTHER_USER = 65534                     # "nobody" nearly everywhere
 _ALONE = "in its own process, with limits of time and memory"
 
@@ -33,7 +35,8 @@ class Confinement:
     def sentence(self) -> str:
         """What held, and what did not."""
         if self.bwrap:
-            return "the file ran in bwrap: no network, own scratch folder, the rest of the disk read-only"
+            also = " and under Landlock" if self.landlock else ""
+            return f"the file ran in bwrap{also}: no network, own scratch folder, the rest of the disk read-only"
         if not self.landlock and not self.user:
             return f"the file was not confined: {self.why}; it ran as you, {_ALONE}"
         how = " ".join([*(["under Landlock"] if self.landlock else []), *([f"as user {self.user}"] if self.user else [])])
@@ -85,7 +88,7 @@ def _bwrap_tried() -> str:
     if not bwrap():
         return "bwrap is not installed"
     try:
-        tried = subprocess.run([bwrap(), "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-net",
+        tried = subprocess.run([bwrap(), "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", *BWRAP_TAKES,
                                 "--unshare-pid", "true"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bwrap does not work here ({type(error).__name__})"

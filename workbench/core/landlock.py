@@ -2,6 +2,10 @@
 
 Not every C library has the three calls, so they go by number, the same on x86-64 and aarch64
 (https://docs.kernel.org/userspace-api/landlock.html). Each version of the interface holds more back.
+
+    python -m workbench.core.landlock FOLDER... [--devices DEVICE...] -- COMMAND
+
+runs a command that is held so: inside bwrap, whose own mounts Landlock would refuse.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import ctypes
 import errno
 import os
 import platform
+import sys
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -79,6 +84,16 @@ def restrict(fd: int) -> None:
     _call(_RESTRICT_SELF, ctypes.c_int(fd), ctypes.c_uint32(0))
 
 
+def main(argv: list[str]) -> None:
+    """Hold this process, and become the command."""
+    places, command = argv[:argv.index("--")], argv[argv.index("--") + 1:]
+    cut = places.index("--devices") if "--devices" in places else len(places)
+    fd = ruleset(map(Path, places[:cut]), map(Path, places[cut + 1:]))
+    restrict(fd)
+    os.close(fd)
+    os.execvp(command[0], command)
+
+
 def _allow(ruleset_fd: int, path: Path, rights: int) -> None:
     try:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -106,3 +121,7 @@ def _call(number: int, *arguments: object) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

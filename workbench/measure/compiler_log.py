@@ -35,6 +35,7 @@ _KILLED = re.compile(r"(?P<name>Killed|Terminated|Bus error|File size limit exce
 _NAMES = {"Killed": 9, "Terminated": 15, "Bus error": 7, "File size limit exceeded": 25}
 _OF_THE_MACHINE = {1: "SIGHUP", 2: "SIGINT", 7: "SIGBUS", 9: "SIGKILL", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ"}
 _FILES = ("main.cpp", "cuda.cu", "source.cu")  # what text without #line is compiled as
+_MOST_OF_A_LINE = 4000
 _CONTEXT_LINES = 12  # how far around an error its "required from" lines are looked for
 
 
@@ -56,7 +57,7 @@ def first_error(log: str, source: str) -> FirstError | None:
     `source` is the compiled text: its #line directives say which files are the user's.
     """
     ours = source_names(source)
-    lines = log.splitlines()
+    lines = [line[:_MOST_OF_A_LINE] for line in log.splitlines()]
     for number, text in enumerate(lines):
         if text.startswith("$ "):  # a command line, written by the wrapper
             continue

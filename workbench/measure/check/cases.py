@@ -53,8 +53,8 @@ class Case:
 def setting_of(parameters: list[str], arguments: str, keywords: str, structure: dict[str, Any] | None) -> Setting:
     """The reference's own arguments. Raises `BadRequest` when they are no literals."""
     try:
-        given, named = ast.literal_eval(arguments), ast.literal_eval(keywords)
-    except (ValueError, SyntaxError) as error:
+        given, named = list(ast.literal_eval(arguments)), dict(ast.literal_eval(keywords))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise BadRequest("get_init_inputs() gives something other than numbers, strings, tuples and lists; the "
                          "check cannot hand that to another process.") from error
     layer = None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core import landlock
-from ...core.confinement import OTHER_USER, Confinement, bwrap, bwrap_problem, landlock_problem, user_problem
+from ...core.confinement import BWRAP_TAKES, OTHER_USER, Confinement, bwrap, bwrap_problem, landlock_problem, user_problem
 from . import other_user, privileges
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,6 +25,7 @@ _MOST_FILE_BYTES = 4 << 30
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PARTIES = ("candidate", "reference", "benchmark", "nvcc")  # the names of scratch folders
 _DEVICES = tuple(Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom"))
+_DRIVER_IN_RUN = "/run/opengl-driver"  # NixOS has the libraries of the driver there
 _START_CUDA = "import ctypes, sys; code = ctypes.CDLL('libcuda.so.1').cuInit(0); sys.exit(f'CUDA error {code}' if code else 0)"
 # What a process needs to find its interpreter, compilers and GPU. Nothing else is handed on: no token, no key.
 _KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CXX",
@@ -52,8 +53,12 @@ def confinement(device: str) -> Confinement:
     CPU, another user as well. On a GPU that comes only where there is no Landlock: CUDA IPC between users may be refused.
     Raises `BadRequest` for a wrong $KERNEL_WORKBENCH_CONFINE."""
     why = [bwrap_problem()]
-    if not why[0]:
-        return Confinement(bwrap=True)
+    for version in () if why[0] else dict.fromkeys((0 if landlock_problem() else landlock.version(), 0)):
+        in_bwrap = Confinement(bwrap=True, landlock=version)
+        said = _fails(in_bwrap, _starts(device), device)
+        if not said:
+            return in_bwrap
+        why = [f"what the file needs does not start in bwrap ({said})"]
     no_landlock = landlock_problem() or _fails(Confinement(landlock=landlock.version()), _starts(device), device)
     found = Confinement(landlock=0 if no_landlock else landlock.version())
     if no_landlock or device == "cpu":
@@ -94,12 +99,12 @@ def _held(way: Confinement, words: list[str], scratch: Path, device: str, data_b
         scratch.parent.chmod(0o711)
         scratch.chmod(0o700)
         os.chown(scratch, user, user)
-    if way.landlock:
-        gpu = Path("/dev").glob("nvidia*") if device != "cpu" else ()
-        rules = landlock.ruleset([scratch, Path("/dev/shm")], [*_DEVICES, *gpu])
+    if way.landlock and not way.bwrap:
+        rules = landlock.ruleset([scratch, Path("/dev/shm")], [*_DEVICES, *_of_the_gpu(device)])
     try:
-        yield {"args": _in_bwrap(words, scratch, device) if way.bwrap else words, "cwd": scratch, "env": environment(scratch),
-               "start_new_session": True, "preexec_fn": partial(_in_child, rules, data_bytes, user, way.reads)}
+        yield {"args": _in_bwrap(words, scratch, device, way) if way.bwrap else words, "cwd": scratch,
+               "env": environment(scratch), "start_new_session": True,
+               "preexec_fn": partial(_in_child, rules, data_bytes, user, way.reads)}
     finally:
         if rules is not None:
             os.close(rules)
@@ -121,8 +126,9 @@ def _in_child(rules: int | None, data_bytes: int, user: int, reads: bool) -> Non
 
 
 def _starts(device: str) -> list[str]:
-    """A command that fails where the sandbox does not let CUDA's driver start. Without torch: half a second."""
-    return ["true"] if device == "cpu" else [sys.executable, "-c", _START_CUDA]
+    """A command that fails where the sandbox does not let the interpreter, or CUDA's driver, start. Without torch: half a
+    second."""
+    return [sys.executable, "-c", "import workbench" if device == "cpu" else _START_CUDA]
 
 
 def _fails(way: Confinement, words: list[str], device: str) -> str:
@@ -137,14 +143,26 @@ def _fails(way: Confinement, words: list[str], device: str) -> str:
             return str(error)
 
 
-def _in_bwrap(words: list[str], scratch: Path, device: str) -> list[str]:
+def _in_bwrap(words: list[str], scratch: Path, device: str, way: Confinement) -> list[str]:
+    """No capability, no sockets of the system's services in /run, and of /dev what everybody has and the GPU's own: root would
+    write to a disk's device without any capability."""
     seen = dict.fromkeys(str(Path(p).resolve()) for p in (ROOT, sys.prefix, sys.base_prefix, sys.exec_prefix))
-    # A GPU's driver files live in /dev; its shared memory between processes does not cross process namespaces.
-    machine = ["--dev", "/dev", "--unshare-pid"] if device == "cpu" else ["--dev-bind", "/dev", "/dev"]
-    return [bwrap(), "--ro-bind", "/", "/", *machine, "--proc", "/proc", "--tmpfs", "/tmp",
+    gpu = _of_the_gpu(device)
+    # The GPU's shared memory between processes does not cross process namespaces, and torch counts who uses it in /dev/shm.
+    machine = ["--unshare-pid"] if device == "cpu" else [
+        "--bind", "/dev/shm", "/dev/shm", *(word for p in gpu for word in ("--dev-bind", str(p), str(p))),
+        "--ro-bind-try", _DRIVER_IN_RUN, _DRIVER_IN_RUN]
+    if way.landlock:
+        words = [sys.executable, "-m", landlock.__name__, str(scratch), "/tmp", "/dev/shm", "--devices",
+                 *map(str, (*_DEVICES, *gpu)), "--", *words]
+    return [bwrap(), "--ro-bind", "/", "/", "--dev", "/dev", "--tmpfs", "/run", *machine, "--proc", "/proc", "--tmpfs", "/tmp",
             *(word for path in seen for word in ("--ro-bind", path, path)), "--bind", str(scratch), str(scratch),
-            "--unshare-net", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--new-session",
-            "--chdir", str(scratch), *words]
+            *BWRAP_TAKES, "--die-with-parent", "--new-session", "--chdir", str(scratch), *words]
+
+
+def _of_the_gpu(device: str) -> list[Path]:
+    """The files of /dev that CUDA's driver opens: NVIDIA's, under WSL dxg."""
+    return [] if device == "cpu" else [*Path("/dev").glob("nvidia*"), *Path("/dev").glob("dxg")]
 
 
 def adopt_orphans() -> None:

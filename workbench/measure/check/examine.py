@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from .cases import Case
 from .distance import distance
 from .party import Party
 from .process import Ended, Raised
-from .trialrun import NotForReference, Outcome, Problem, State, TrialRun, _bits, wide
+from .trialrun import NotForReference, Outcome, Problem, State, TrialRun, same_bits, wide
 
 _SHRINK_S = 20.0
 _RUNS = 3
@@ -178,7 +179,7 @@ class Examination:
             self.trial.loads_state = False
             self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {_said(error)}",
                                              "Keep the reference's parameter names and shapes."))
-        equal = [a.shape == b.shape and torch.equal(_bits(a), _bits(b)) for a, b in zip(theirs, ours, strict=False)]
+        equal = [same_bits(a, b) for a, b in zip(theirs, ours, strict=False)]
         if len(theirs) == len(ours) and all(equal):
             self._pass("same_draw", "Yes: equal bits under one seed." if names else "There are none to draw.")
         elif len(theirs) == len(ours):
@@ -280,11 +281,12 @@ class Examination:
         for _ in range(_RUNS):
             _, results = self.trial.candidate.call(self.trial.how(self.given), outcome.inputs, layout=self.given.layout,
                                                    no_grad=True, state=state)
-            first = results[0] if first is None else first
-            if results[0].shape != first.shape or not torch.equal(_bits(results[0]), _bits(first)):
+            got = results[0] if results else torch.empty(0)
+            first = got if first is None else first
+            if not same_bits(got, first):
                 others += 1
-                if results[0].shape == first.shape:
-                    apart = max(apart, float((results[0].double() - first.double()).abs().nan_to_num(1e308).max()))
+                alike = (got.shape, got.dtype) == (first.shape, first.dtype)
+                apart = max(apart, float((got.double() - first.double()).abs().nan_to_num(1e308).max()) if alike else inf)
         return others, apart
 
     def _others(self, key: str, tried: Iterable[Case], gradients: bool) -> None:

@@ -25,6 +25,7 @@ from .host_module import arguments_of, convolves, is_the_layer, structure, the_s
 from .wire import Message, pack, receive_blocking
 
 FILE = "<model file>"
+_MOST_MESSAGE = 200_000  # a compiler's whole log may be in it
 
 
 class Host:
@@ -166,8 +167,9 @@ def _told(error: BaseException, host: Host) -> dict[str, Any]:
     line = next((f.lineno for f in reversed(frames) if f.filename == FILE), None)
     if isinstance(error, SyntaxError) and error.filename == FILE:
         line = error.lineno
-    return {"type": type(error).__name__, "message": str(error)[:20_000], "line": line,
-            "where": host.loaded.where, "detail": {**getattr(error, "detail", {}), "calls": host.loaded.calls},
+    detail = error.detail if isinstance(error, host_load.BuildFailed) else {}
+    return {"type": type(error).__name__, "message": str(error)[:_MOST_MESSAGE], "line": line,
+            "where": host.loaded.where, "detail": {**detail, "calls": host.loaded.calls},
             "trace": "".join(traceback.format_exception(error))[-6000:]}
 
 

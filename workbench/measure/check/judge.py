@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -42,14 +43,20 @@ def check(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
     scratch = Path(tempfile.mkdtemp(prefix="kernel-workbench-check-"))
     begin = time.monotonic()
     limits = Limits(request["memory_bytes"], request["call_s"], request["build_s"])
-    candidate = ForeignProcess("candidate", device=request["device"], limits=limits, scratch=scratch)
     patient = replace(limits, call_s=max(120.0, limits.call_s))  # the limit is meant for the candidate
     reference = ForeignProcess("reference", device=request["device"], limits=patient, scratch=scratch)
+    candidate = ForeignProcess("candidate", device=request["device"], limits=limits, scratch=scratch, beside=reference)
     benchmark = ForeignProcess("benchmark", device=request["device"], limits=patient, scratch=scratch)
     reference.begin()
     candidate.begin()
+    asked = _Check(request, emit, scratch, candidate, reference, benchmark)
     try:
-        found = _Check(request, emit, scratch, candidate, reference, benchmark).run()
+        found = asked.run()
+    except BadRequest:
+        raise
+    except Exception as error:  # what an answer led to is told like all that it says; nothing passes by it
+        traceback.print_exc()
+        found = asked.stopped_by(error)
     finally:
         candidate.close()
         reference.close()
@@ -111,10 +118,21 @@ class _Check:
                                (("values", "Right values at the given size?"), ("gradients", "Has gradients?"))]
         self._static(calls, compiler)
         examined["kernelbench"] = {**examined.get("kernelbench", {}), "text": native.kernelbench_text(self.text)}
-        return {"questions": [{**vars(q), "answer": str(q.answer), "status": str(q.status)} for q in self.questions],
+        return {"questions": self._told(),
                 "seed": self.seed,
                 "emulated": self.emulate and (any(c["cuda_sources"] for c in calls) or facts.get("own_export", False)),
                 **examined}
+
+    def stopped_by(self, error: Exception) -> dict[str, Any]:
+        """What was asked before the judge met something that it does not know."""
+        said = (str(error).strip().splitlines() or ["no more is known"])[0][:200]
+        self.questions.append(Question(
+            "judge", "Could the judge ask everything?", Answer.FAILED, f"No. It stopped at what came back: "
+            f"{type(error).__name__}: {said}.", "Report this, with the file.", str(Status.WORKER_DIED)))
+        return {"questions": self._told(), "seed": self.seed}
+
+    def _told(self) -> list[dict[str, Any]]:
+        return [{**vars(q), "answer": str(q.answer), "status": str(q.status)} for q in self.questions]
 
     def _reference(self) -> tuple[dict[str, Any], list[torch.Tensor], Setting]:
         """What the reference is. Its defects are a bad request: nothing can be judged against it."""

@@ -18,13 +18,14 @@ from .verdict_text import in_the_file
 
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
 _ARCH = "sm_80"
+_MOST_READ = 200_000  # characters
 
 
 def findings(text: str, calls: list[dict[str, Any]]) -> list[dict[str, str]]:
     """[{"seen", "advice"}] from the text alone: hints, never proof."""
     found = []
     code = "\n".join(line.split("//")[0] for call in calls for line in "\n".join(call["cuda_sources"]).splitlines())
-    code = code or text
+    code = (code or text)[:_MOST_READ]
     streams = [c["config"].count(",") >= 3 for c in _LAUNCH.finditer(_flat(code))]
     if streams and not all(streams):
         found.append({"about": "stream", "seen": f"{streams.count(False)} of {len(streams)} launches name no stream: they "
@@ -64,7 +65,7 @@ def nvcc(calls: list[dict[str, Any]], text: str, scratch: Path, *, memory_bytes:
         source = "\n".join(["#include <torch/types.h>", "#include <cuda.h>", "#include <cuda_runtime.h>",
                             '#line 1 "cuda_sources"', *call["cuda_sources"]])
         path = scratch / f"cuda_{number}.cu"
-        path.write_text(source, encoding="utf-8")
+        path.write_text(source, encoding="utf-8", errors="replace")
         path.chmod(0o644)  # nvcc may run as another user
         includes = [w for p in (*cpp_extension.include_paths(), sysconfig.get_paths()["include"]) for w in ("-isystem", p)]
         words = [str(tools.nvcc), "-c", str(path), "-o", str(path.with_suffix(".o")), f"-arch={_ARCH}", "-std=c++20",

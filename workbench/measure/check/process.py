@@ -21,14 +21,15 @@ import torch
 
 from ...core import numbers
 from ...core.trial import Status
-from . import confine
+from . import confine, replies
 from .hold import Hold
-from .wire import Line, Message, NotTheProtocol
+from .wire import Kind, Line, Message, NotTheProtocol
 
 _START_S = 120
 _LOG_TAIL = 4000
 _MOST_LOG_BYTES = 8 << 20
 _WATCH_S = 0.3
+_MORE_BYTES, _TIMES = 64 << 20, 4  # an answer may have that much, and that often what the reference has answered
 _PIPE_BYTES = 1 << 20
 _IMPORT_BYTES = 250 << 20  # what importing torch takes, about
 # What Python, the loader, OpenBLAS and C++ say when the limit of memory stops them.
@@ -48,9 +49,8 @@ class Raised(Exception):
     """The foreign code raised; the process goes on. `type`, `message`, `line` (in the foreign file, or None)."""
 
     def __init__(self, data: dict[str, Any]) -> None:
-        self.type, self.message = str(data.get("type", "")), str(data.get("message", ""))
-        self.line, self.trace = data.get("line"), str(data.get("trace", ""))
-        self.where, self.detail = str(data.get("where", "")), data.get("detail") or {}
+        self.type, self.message, self.line, self.trace = data["type"], data["message"], data["line"], data["trace"]
+        self.where, self.detail = data["where"], data["detail"]
         super().__init__(f"{self.type}: {self.message}")
 
     @property
@@ -69,10 +69,12 @@ class Limits:
 
 
 class ForeignProcess:
-    """Starts at the first `ask`, and again after a death."""
+    """Starts at the first `ask`, and again after a death. `beside`: the process whose answers say how large those of this one
+    may be; without it only the limit of memory does."""
 
-    def __init__(self, name: str, *, device: str, limits: Limits, scratch: Path) -> None:
-        self.name, self.device, self.limits = name, device, limits
+    def __init__(self, name: str, *, device: str, limits: Limits, scratch: Path, beside: ForeignProcess | None = None) -> None:
+        self.name, self.device, self.limits, self.beside = name, device, limits, beside
+        self.largest = 0              # bytes of the tensors of one answer
         self.scratch = scratch / name
         self.scratch.mkdir(parents=True, exist_ok=True)
         self.log_path = scratch / f"{name}.log"
@@ -100,12 +102,12 @@ class ForeignProcess:
         limit_s = limit_s or self.limits.call_s
         deadline = time.monotonic() + limit_s
         doing = doing or "it worked"
+        request = header or {}
         try:
             self._number += 1
-            self._line.send({"op": op, "id": self._number, **(header or {})}, tensors, deadline)
-            answer, results = self._line.receive(deadline, most_bytes=4 * self.limits.memory_bytes)
-            if answer.pop("id", None) != self._number:  # a fork of it answers too
-                raise NotTheProtocol("an answer to no question")
+            self._line.send({"op": op, "id": self._number, **request}, tensors, deadline)
+            answer, results = self._line.receive(deadline, most_bytes=self._most_bytes(tensors),
+                                                 accept=partial(self._accept, op, request, tensors))
             self._too_loud()
         except TimeoutError:
             self._lose()
@@ -119,6 +121,7 @@ class ForeignProcess:
                               "Leave descriptors that the file did not open alone.") from None
         if "raised" in answer:
             raise Raised(answer["raised"])
+        self.largest = max(self.largest, sum(t.nbytes for t in results))
         return answer, results
 
     def begin(self) -> None:
@@ -166,6 +169,18 @@ class ForeignProcess:
             file.seek(max(0, self.log_path.stat().st_size - _LOG_TAIL))
             return file.read().decode("utf-8", "replace")
 
+    def _most_bytes(self, sent: Sequence[torch.Tensor]) -> int:
+        if self.beside is None:
+            return self.limits.memory_bytes
+        return _MORE_BYTES + _TIMES * max(self.beside.largest, sum(t.nbytes for t in sent))
+
+    def _accept(self, op: str, request: dict[str, Any], sent: Sequence[torch.Tensor], answer: dict[str, Any],
+                kinds: list[Kind]) -> None:
+        number = answer.pop("id", None)
+        if type(number) is not int or number != self._number:  # a fork of it answers too
+            raise NotTheProtocol("an answer to no question")
+        replies.accept(op, request, sent, answer, kinds)
+
     def _start(self) -> None:
         self.close()
         to_read, to_write = os.pipe()
@@ -187,7 +202,7 @@ class ForeignProcess:
 
     def _wait_ready(self) -> None:
         try:
-            self._line.receive(time.monotonic() + _START_S, most_bytes=0)
+            self._line.receive(time.monotonic() + _START_S, most_bytes=0, accept=partial(replies.accept, "ready", {}, ()))
         except (TimeoutError, EOFError, NotTheProtocol):
             ended = self._death("it started")
             little = self.device == "cpu" and self.limits.memory_bytes < _IMPORT_BYTES  # which may end in a signal, unsaid

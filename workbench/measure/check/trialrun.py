@@ -109,6 +109,8 @@ class TrialRun:
                                                     grad_output=None if grad_output is None else grad_output.double())
         except Raised as error:
             raise NotForReference(error.sentence) from error
+        if not truth:
+            raise NotForReference(f"it returns a {wide_facts['type']}, not one tensor")
         if not wide_facts.get("requires_grad"):
             outcome.grad_output = None  # the reference has no gradients: none are asked for
         outcome.expected = self._named(wide_facts, truth)
@@ -324,7 +326,11 @@ def _scale(v: torch.Tensor) -> float:
 
 def _bits(x: torch.Tensor) -> torch.Tensor:
     x = x.contiguous().reshape(-1)
-    return x.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.itemsize])
+    return x.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(x.itemsize, torch.int64))
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return (a.shape, a.dtype) == (b.shape, b.dtype) and torch.equal(_bits(a), _bits(b))
 
 
 def _gradients_alone(outcome: Outcome) -> bool:

@@ -91,9 +91,10 @@ def in_the_file(first: FirstError | None, text: str, call: dict[str, Any]) -> Fi
 
 
 def _demangled(name: str) -> str:
-    if not name.startswith("_Z"):
+    if not re.fullmatch(r"_Z\w{1,2000}", name, re.ASCII) or shutil.which("c++filt") is None:
         return name
-    if shutil.which("c++filt") is None:
+    try:
+        done = subprocess.run(["c++filt", name], capture_output=True, text=True, check=False, timeout=10)
+    except (OSError, subprocess.SubprocessError):
         return name
-    done = subprocess.run(["c++filt", name], capture_output=True, text=True, check=False, timeout=10)
     return (done.stdout.strip() or name).replace("at::Tensor", "Tensor")

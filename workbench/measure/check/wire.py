@@ -13,8 +13,14 @@ from typing import Any, BinaryIO
 import torch
 
 MOST_HEADER_BYTES = 4 << 20
+# All dtypes that cross. Of others PyTorch has names too (quint8, bits8), for which it ends the process.
+DTYPES = {name: getattr(torch, name) for name in (
+    "float64", "float32", "float16", "bfloat16", "complex128", "complex64", "int64", "int32", "int16", "int8", "uint8", "bool")}
+_MOST_DIMS, _MOST_ELEMENTS = 32, 1 << 48
+_MOST_TENSORS = 1 << 16
 _POLL_S = 0.1
 Message = tuple[dict[str, Any], list[torch.Tensor]]
+Kind = tuple[torch.dtype, tuple[int, ...]]
 
 
 class NotTheProtocol(ValueError):
@@ -22,21 +28,27 @@ class NotTheProtocol(ValueError):
 
 
 def pack(header: dict[str, Any], tensors: Sequence[torch.Tensor] = ()) -> list[bytes | memoryview]:
-    """The parts of a message, in order."""
-    kinds = [{"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)} for t in tensors]
+    """The parts of a message, in order. Raises TypeError for a tensor of a dtype that does not cross."""
+    kinds = [{"dtype": _name(t.dtype), "shape": list(t.shape)} for t in tensors]
     return [json.dumps({**header, "tensors": kinds}).encode() + b"\n", *(_bytes(t) for t in tensors)]
 
 
-def unpack(line: bytes, read: Callable[[int], bytearray], *, most_bytes: int = 1 << 40) -> Message:
-    """A message from its first line and a function that reads so many bytes more. Raises `NotTheProtocol`."""
+def unpack(line: bytes, read: Callable[[int], bytearray], *, most_bytes: int = 1 << 40,
+           accept: Callable[[dict[str, Any], list[Kind]], None] = lambda header, kinds: None) -> Message:
+    """A message from its first line and a function that reads so many bytes more. `accept` raises for a header or for
+    tensors that are not to be read. Raises `NotTheProtocol`."""
     try:
-        header = json.loads(line)
-        kinds = [(getattr(torch, k["dtype"]), tuple(int(n) for n in k["shape"])) for k in header.pop("tensors")]
-        sizes = [prod(shape) * dtype.itemsize for dtype, shape in kinds]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise NotTheProtocol(f"{type(error).__name__}: {error}") from error
-    if any(size < 0 for size in sizes) or sum(sizes) > most_bytes:
+        header = json.loads(line.decode("utf-8"), parse_constant=_no_number)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise NotTheProtocol(f"{type(error).__name__}: {str(error)[:200]}") from error
+    described = header.pop("tensors", None) if isinstance(header, dict) else None
+    if not isinstance(described, list) or len(described) > _MOST_TENSORS:
+        raise NotTheProtocol("a line that is no message")
+    kinds = [_kind(one) for one in described]
+    sizes = [prod(shape) * dtype.itemsize for dtype, shape in kinds]
+    if sum(sizes) > most_bytes:
         raise NotTheProtocol(f"tensors of {sum(sizes)} bytes")
+    accept(header, kinds)
     return header, [_tensor(read(size), dtype, shape) for (dtype, shape), size in zip(kinds, sizes, strict=True)]
 
 
@@ -75,32 +87,30 @@ class Line:
                 self._wait([], [self._write_fd], deadline)
                 view = view[os.write(self._write_fd, view[:1 << 20]):]
 
-    def receive(self, deadline: float, *, most_bytes: int) -> Message:
-        """Raises TimeoutError, EOFError, `NotTheProtocol`."""
+    def receive(self, deadline: float, *, most_bytes: int, accept: Callable[[dict[str, Any], list[Kind]], None]) -> Message:
+        """Raises TimeoutError, EOFError, `NotTheProtocol`; see `unpack`."""
         while (end := self._buffer.find(b"\n")) < 0:
             if len(self._buffer) > MOST_HEADER_BYTES:
                 raise NotTheProtocol("a line without an end")
             self._more(deadline)
         line = bytes(self._buffer[:end])
         del self._buffer[:end + 1]
-        return unpack(line, lambda size: self._exactly(size, deadline), most_bytes=most_bytes)
+        return unpack(line, lambda size: self._exactly(size, deadline), most_bytes=most_bytes, accept=accept)
 
     def close(self) -> None:
         os.close(self._write_fd)
         os.close(self._read_fd)
 
     def _exactly(self, size: int, deadline: float) -> bytearray:
-        data = bytearray(size)
-        have = min(size, len(self._buffer))
-        data[:have] = self._buffer[:have]
-        del self._buffer[:have]
-        view = memoryview(data)[have:]
-        while view:
+        """As it comes: what is only announced takes no memory."""
+        data = self._buffer[:size]
+        del self._buffer[:size]
+        while len(data) < size:
             self._wait([self._read_fd], [], deadline)
-            count = os.readv(self._read_fd, [view[:1 << 20]])
-            if not count:
+            part = os.read(self._read_fd, min(size - len(data), 1 << 20))
+            if not part:
                 raise EOFError
-            view = view[count:]
+            data += part
         return data
 
     def _more(self, deadline: float) -> None:
@@ -119,6 +129,27 @@ class Line:
             if ready[0] or ready[1]:
                 return
             self._watch()
+
+
+def _name(dtype: torch.dtype) -> str:
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise TypeError(f"a tensor of dtype {name}, which is not known here")
+    return name
+
+
+def _kind(described: Any) -> Kind:
+    dtype, shape = (described.get("dtype"), described.get("shape")) if isinstance(described, dict) else (None, None)
+    if not isinstance(dtype, str) or dtype not in DTYPES or len(described) != 2:
+        raise NotTheProtocol(f"a tensor of dtype {str(dtype)[:40]!r}")
+    if not isinstance(shape, list) or len(shape) > _MOST_DIMS or any(type(n) is not int or n < 0 for n in shape) or \
+            prod(max(n, 1) for n in shape) > _MOST_ELEMENTS:
+        raise NotTheProtocol(f"a tensor of shape {str(shape)[:80]}")
+    return DTYPES[dtype], tuple(shape)
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number")
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
