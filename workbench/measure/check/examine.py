@@ -14,12 +14,12 @@ from ...core.answers import Answer, Question
 from ...core.errors import BadRequest
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
-from . import cases, gpu_questions, kernelbench, magnitudes, mistakes, shrink, times
+from . import cases, gpu_questions, habits, kernelbench, magnitudes, mistakes, shrink, times
 from .cases import Case
 from .distance import distance
 from .party import Party
 from .process import Ended, Raised
-from .trialrun import NotForReference, Outcome, Problem, State, TrialRun, _bits, wide
+from .trialrun import NotDrawn, NotForReference, Outcome, Problem, State, TrialRun, _bits, wide
 
 _SHRINK_S = 20.0
 _RUNS = 3
@@ -27,6 +27,7 @@ _SAME = 1e-9       # of float64, called twice: another order of its sums
 _ROUNDING = 1e-3   # runs that are less apart may have added in another order
 _OF_VALUES = ("values", "gradients", "gradient_values")
 _ONE_CASE = ("batch_one", "empty_batch")
+_MOST_VALUES = 1 << 24   # of a case beside the given one whose gradients are asked for, too
 _EXPANDED = "for the grad_output of y.sum().backward(), which is expanded (stride 0)"
 _ASKED = {
     "constructs": "Constructs with the same arguments?", "state_dict": "Takes the reference's state_dict?",
@@ -35,7 +36,7 @@ _ASKED = {
     "gradient_values": "Right grad_input, grad_weight, grad_bias?", "other_sizes": "Right at other sizes?",
     "other_arguments": "Right with other constructor arguments?", "noncontiguous": "Right for a non-contiguous input?",
     "batch_one": "Right for batch 1?", "empty_batch": "Takes an empty batch?", "inputs": "Leaves its inputs alone?",
-    "same_bits": "Same bits each time?", "times": "How fast?"}
+    "same_bits": "Same bits each time?", "times": "How fast?", **habits.ASKED}
 
 
 class Examination:
@@ -75,9 +76,12 @@ class Examination:
         else:
             small = self.given
         if not broken and not (right if small is self.given else self._small_is_right(small, gradients)):
-            self._skip(("noncontiguous", "batch_one"), "Not asked: the same small case is wrong already.")
+            self._skip(("noncontiguous", "batch_one", *habits.KEYS), "Not asked: the same small case is wrong already.")
         else:
             self._layouts(small, gradients)
+            if not broken:
+                self.emit({"phase": "check", "text": "without gradients, after .eval(), twice at once"})
+                self.questions += habits.ask(self.trial, small, gradients=gradients)
         self._others("empty_batch", [cases.with_batch(small, 0, "an empty batch")], gradients)
         if self.trial.device != "cpu" and not broken:
             self.emit({"phase": "check", "text": "streams, graphs, memory"})
@@ -102,8 +106,8 @@ class Examination:
         if self.given.setting.layer is not None:
             return
         how = self.trial.how(self.given, dtype="float64")
-        inputs = [wide(x) for x in cases.fill(self.given, self.trial.given, self.trial.generator)]
         try:
+            inputs = [wide(x) for x in self.trial.inputs(self.given)]
             facts, drawn = self.trial.reference.make(how)
             once, again = (self.trial.reference.call(how, inputs, state=(facts["names"], drawn))[1] for _ in range(2))
         except (Raised, Ended):  # told at the given size
@@ -291,12 +295,17 @@ class Examination:
         """One question over several cases: right in all, or wrong in these."""
         right: list[str] = []
         wrong: list[tuple[str, Problem, Outcome]] = []
+        not_drawn = ""
         for case in tried:
             if self.trial.candidate.given_up:
                 break
             self.emit({"phase": "check", "text": case.name})
             try:
-                outcome = self.trial.run(case, gradients=gradients)
+                few = sum(torch.Size(s).numel() for s in case.shapes) <= _MOST_VALUES
+                outcome = self.trial.run(case, gradients=gradients and few)
+            except NotDrawn as error:
+                not_drawn = str(error)
+                continue
             except NotForReference:
                 continue
             except Ended as error:
@@ -309,11 +318,19 @@ class Examination:
                 wrong.append((case.name, found, outcome))
         if not right and not wrong and self.trial.candidate.given_up:
             self._skip((key,), "Not asked: the process has ended too often.")
+        elif not right and not wrong and not_drawn:
+            self._skip((key,), f"Not asked: {not_drawn}.")
         elif not right and not wrong:
             self._skip((key,), "The reference takes none, or its constructor has nothing to change." if key == "other_arguments"
                        else "The reference takes none.")
         elif not wrong:
             self._pass(key, f"Yes: {_listed(right)}." if len(right) > 1 or key.startswith("other") else "Yes.")
+        elif key == "empty_batch":
+            _, problem, outcome = wrong[0]
+            self.questions.append(Question(
+                key, _ASKED[key], Answer.WARNED, f"No. It cannot take an empty batch: {problem.seen} PyTorch returns "
+                f"{numbers.shape(outcome.expected['output'].shape)}.", "Return an empty output where the batch is 0.",
+                str(problem.status)))
         else:
             name, problem, outcome = wrong[0]
             if self.first_wrong is None or (not self.first_wrong.got and outcome.got):
@@ -380,8 +397,8 @@ class Examination:
         ours = not any(q.answer is Answer.FAILED for q in self.questions)
         reason = ""
         if found["strict"] != ours:
-            failed = [q.question.rstrip("?").lower() for q in self.questions if q.answer is Answer.FAILED]
-            reason = f"It looks at the forward alone, at one size; wrong here: {', '.join(failed)}." if not ours else (
+            failed = " ".join(q.question for q in self.questions if q.answer is Answer.FAILED)
+            reason = f"It looks at the forward alone, at one size. Here the answer is no to: {failed}" if not ours else (
                 f"{found['why']} Against float64 the output is right: at 1e-4 the comparison measures PyTorch's own "
                 "round-off too.")
         self.found["kernelbench"] = {**found, "ours": ours, "reason": reason}
