@@ -18,7 +18,7 @@ from .trials import trial_of
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], dict[str, Question]]]:
     """The questions of one file after the other, in one process: each is right where it is called plainly."""
-    with trial_of(models.RIGHT, models.REFERENCE, tmp_path_factory.mktemp("habits")) as (trial, case):
+    with trial_of(habits.RIGHT, habits.REFERENCE, tmp_path_factory.mktemp("habits")) as (trial, case):
         process = trial.candidate.process
 
         def questions(text: str) -> dict[str, Question]:
@@ -36,13 +36,13 @@ def test_what_is_wrong_in_one_way_of_calling_fails_that_question_alone(ask, name
     assert questions[key].answer is Answer.FAILED and questions[key].seen.startswith("No. ") and questions[key].advice
 
 
-@pytest.mark.parametrize("text", [models.RIGHT, habits.RIGHT_BACKWARD], ids=["a copy", "its own backward"])
+@pytest.mark.parametrize("text", [habits.RIGHT, habits.RIGHT_BACKWARD], ids=["a copy", "its own backward"])
 def test_what_is_right_in_all_of_them_passes(ask, text: str) -> None:
     assert {key: q.answer for key, q in ask(text).items()} == dict.fromkeys(asked_habits.KEYS, Answer.PASSED)
 
 
 def test_a_report_says_which_way_of_calling_is_wrong(checked) -> None:
-    report = checked(habits.HABITS["input kept on self"])
+    report = checked(habits.HABITS["input kept on self"], reference=habits.REFERENCE)
     assert failed(report) == {"two_calls": "MISMATCH"} and report.headline.endswith("is wrong while two answers are in use")
     assert report.kernelbench["strict"] and "Right while two answers are in use?" in report.kernelbench["reason"]
 
@@ -65,7 +65,7 @@ def test_buffers_that_a_call_should_have_changed(checked, text: str, answer: Ans
 
 
 @pytest.mark.parametrize(("text", "reference", "words"), [
-    (habits.ONLY_SO_LARGE, models.REFERENCE, "For batch 5: "),
+    (habits.ONLY_SO_LARGE, habits.REFERENCE, "For batch 5: "),
     (habits.LAYER_ONLY_SO_LARGE, models.LAYER.replace("3, 9)", "3, 32)"), "For a size above the given one: ")],
     ids=["any module", "a layer"])
 def test_a_size_above_the_given_one_is_asked(checked, text: str, reference: str, words: str) -> None:

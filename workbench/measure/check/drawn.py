@@ -15,8 +15,12 @@ import torch
 
 Draw = Callable[[int], list[torch.Tensor]]
 _NEAR = 1e-5            # of a matrix that is symmetric but for rounding, of sums that are 1
-_BY_CHANCE = 14.0       # natural logarithm of one in a million: what so many draws show is no accident
+_BY_CHANCE = 7.0        # natural logarithm of a thousand: once in so many it would be an accident, which costs other sizes
 _DISTINCT = 2           # a mask has so few values
+SYMMETRIC, OF_SUM_1, OF_NORM_1, OF_WHOLE, OF_ONE_VALUE = ("symmetric", "of rows that sum to 1", "of rows of norm 1",
+                                                          "of whole numbers", "of one value")
+THE_SAME = "the same as another one"
+_RIGID = (OF_NORM_1, OF_WHOLE, OF_ONE_VALUE, THE_SAME)  # no change, or none that a gradient by itself tells of
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Drawn:
         self.structures = [_structure([a, b]) for a, b in zip(given, another, strict=True)]
         for a, b in combinations(range(len(given)), 2):
             if not same[a] and _equal(given[a], given[b]) and _equal(another[a], another[b]):
-                self.structures[a] = self.structures[b] = Structure("the same as another one", tuple(range(given[a].dim())))
+                self.structures[a] = self.structures[b] = Structure(THE_SAME, tuple(range(given[a].dim())))
         # What every seed gives would be known to a file; without a structure other orders of it are as good.
         self._shuffled = [s and one is None for s, one in zip(same, self.structures, strict=True)]
         self.fixed = bool(given) and all(s and not shuffled and x.numel() > 1
@@ -72,6 +76,28 @@ class Drawn:
         """Whether an input would not be what it is with its values multiplied."""
         return any(s and not s.varied for s in self.structures)
 
+    def tangent(self, place: int, grad: torch.Tensor) -> torch.Tensor:
+        """Of a gradient what changes count for that leave the input what it is: of a symmetric matrix its symmetric part."""
+        x, structure = self.given[place], self.structures[place]
+        word = structure.word if structure else ""
+        if grad.shape != x.shape or not word:
+            return grad
+        if word == SYMMETRIC:
+            return (grad + grad.mT) / 2
+        if structure.varied:
+            return torch.where(x.to(grad.device) == 0, torch.zeros_like(grad), grad)
+        return grad - grad.mean(-1, keepdim=True) if word == OF_SUM_1 else grad
+
+    def differentiable(self, place: int) -> bool:
+        """Whether there are changes that leave the input what it is."""
+        structure = self.structures[place]
+        return self.given[place].is_floating_point() and not (structure and structure.word in _RIGID)
+
+    @property
+    def bound(self) -> list[str]:
+        """What those inputs are whose changes are not all of them."""
+        return [s.word for x, s in zip(self.given, self.structures, strict=True) if s and x.is_floating_point()]
+
     def _fresh(self) -> list[torch.Tensor]:
         return self._draw(int(torch.randint(2**31, (), generator=self._generator)))
 
@@ -100,28 +126,29 @@ def _structure(draws: list[torch.Tensor]) -> Structure | None:
     if whole:
         return Structure("without repetition", (x.dim() - 1,)) if _without_repetition(draws) else None
     if all(bool((d == d.reshape(-1)[0]).all()) for d in draws):
-        return Structure("of one value")
+        return Structure(OF_ONE_VALUE)
     if all(bool((d == d.round()).all()) or d.unique().numel() <= _DISTINCT for d in draws):
-        return Structure("of whole numbers")
+        return Structure(OF_WHOLE)
     matrix = x.dim() > 1 and x.shape[-1] == x.shape[-2] > 1
     if matrix and all(bool((d - d.mT).abs().max() <= _NEAR * d.abs().max()) for d in draws):
-        return Structure("symmetric", (-2, -1), "matrix")
+        return Structure(SYMMETRIC, (-2, -1), "matrix")
     zeros = draws[0] == 0
     if bool(zeros.any()) and all(bool(((d == 0) == zeros).all()) for d in draws):
         word = "triangular" if matrix and (bool((x == x.tril()).all()) or bool((x == x.triu()).all())) else \
             "with zeros in fixed places"
         return Structure(word, tuple(range(x.dim())) if x.dim() < 3 else (-2, -1), "each")
     if x.shape[-1] > 1:
-        for word, size in (("of rows that sum to 1", lambda d: d.sum(-1)), ("of rows of norm 1", lambda d: d.norm(dim=-1))):
+        for word, size in ((OF_SUM_1, lambda d: d.sum(-1)), (OF_NORM_1, lambda d: d.norm(dim=-1))):
             if all(bool((size(d.double()) - 1).abs().max() <= _tolerance(d)) for d in draws):
                 return Structure(word, (-1,))
     return None
 
 
 def _in_order(draws: list[torch.Tensor], dim: int) -> bool:
-    size = draws[0].shape[dim]
-    rows = draws[0].numel() // max(1, size)
-    if size < 2 or len(draws) * rows * lgamma(size + 1) < _BY_CHANCE:
+    x = draws[0]
+    size = x.shape[dim]
+    begins = x.dim() == 1 and not x.is_floating_point() and all(int(d[0]) == 0 for d in draws)  # as places do
+    if size < 2 or len(draws) * (x.numel() // size) * lgamma(size + 1) < _BY_CHANCE and not begins:
         return False
     steps = [d.diff(dim=dim) for d in draws]
     return (all(bool((s >= 0).all()) for s in steps) or all(bool((s <= 0).all()) for s in steps)) and any(

@@ -229,7 +229,11 @@ class Examination:
         self.gradients_known = not outcome.not_finite
         left_out = f" Not compared: {', '.join(outcome.not_finite)}, not finite in the reference." if outcome.not_finite else ""
         self._answer("gradient_values", outcome, "gradient_values", "Yes. " + " ".join(
-            _distance(outcome, n) for n in outcome.got if n in outcome.expected and n != "output") + left_out)
+            _distance(outcome, n) for n in outcome.got if n in outcome.expected and n != "output") + left_out + self._bound())
+
+    def _bound(self) -> str:
+        bound = self.trial.drawn.bound if self.trial.drawn else []
+        return f" Compared for changes that leave the inputs {' and '.join(dict.fromkeys(bound))}." if bound else ""
 
     def _right_if_expanded(self, dense: Outcome) -> bool:
         """The gradients once more, for y.sum().backward(). There they may cancel to nothing (of a softmax, say): errors are
@@ -414,7 +418,8 @@ class Examination:
             self._skip(("times",), "A wrong module gets no time. Fix the values first.")
         else:
             self.emit({"phase": "time", "text": "in turns with PyTorch"})
-            backward = self.gradients_known and any(q.key == "gradient_values" and q.answer is Answer.PASSED
+            bound = self.trial.drawn is not None and self.trial.drawn.bound  # then not each value of a gradient is known
+            backward = self.gradients_known and not bound and any(q.key == "gradient_values" and q.answer is Answer.PASSED
                                                     for q in self.questions)
             result = times.measure(self.trial, self.given, backward=backward, effort=self.effort, emit=self.emit,
                                    benchmark=self.benchmark, errors=self.found["errors"], factor=self._factor())

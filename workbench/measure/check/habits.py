@@ -224,7 +224,8 @@ class _Habits:
     def _compared(self, those: tuple[tuple[str, Outcome, dict[str, torch.Tensor]], ...]) -> str:
         """The first of these that is wrong, in words."""
         for words, outcome, got in those:
-            if said := self._wrong(outcome, {n if n == "output" else self.trial.plain(n): v for n, v in got.items()}):
+            if said := self._wrong(outcome, {n if n == "output" else self.trial.plain(n): self.trial.tangent(n, v)
+                                             for n, v in got.items()}):
                 return f"{words}: {said}"
         return ""
 

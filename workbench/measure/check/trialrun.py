@@ -117,7 +117,7 @@ class TrialRun:
             facts, drawn = self.reference.make(self.how(case))
             state = outcome.state = state or (facts["names"], self._state(case, facts["names"], drawn))
             of_float64 = (state[0], [wide(v) for v in state[1]])
-            names = outcome.names = [*(f"input {i}" for i, x in enumerate(inputs) if x.is_floating_point()),
+            names = outcome.names = [*(f"input {i}" for i, x in enumerate(inputs) if self._differentiable(i, x)),
                                      *facts["parameters"]]
             grad_output = None
             if gradients and (shape := self._output_shape(case, inputs, of_float64)) is not None:
@@ -316,8 +316,15 @@ class TrialRun:
     def _named(self, facts: dict[str, Any], results: list[torch.Tensor], factors: dict[str, torch.Tensor] | None = None
                ) -> dict[str, torch.Tensor]:
         there = [n for n in facts.get("gradients") or [] if n]
-        found = {"output": results[0], **{self.plain(n): g for n, g in zip(there, results[1:], strict=True)}}
+        found = {"output": results[0], **{self.plain(n): self.tangent(n, g) for n, g in zip(there, results[1:], strict=True)}}
         return {n: v / factors[n] if factors else v for n, v in found.items()}
+
+    def tangent(self, name: str, grad: torch.Tensor) -> torch.Tensor:
+        """Of the gradient of that name what is asked: an input may be bound to what get_inputs() draws."""
+        return self.drawn.tangent(int(name[6:]), grad) if self.drawn and name.startswith("input ") else grad
+
+    def _differentiable(self, place: int, x: torch.Tensor) -> bool:
+        return self.drawn.differentiable(place) if self.drawn else x.is_floating_point()
 
     def plain(self, name: str) -> str:
         prefix = f"{self.attribute}." if self.attribute else ""
