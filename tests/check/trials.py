@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from workbench.measure.check.cases import Case, setting_of
+from workbench.measure.check.drawn import Drawn
 from workbench.measure.check.party import Party
 from workbench.measure.check.process import ForeignProcess, Limits
 from workbench.measure.check.trialrun import TrialRun
@@ -28,6 +29,8 @@ def trial_of(text: str, reference: str, scratch: Path, *, kind: type[ForeignProc
         trial.given, trial.parameters = inputs, facts["parameters"]
         trial.attribute = (made["structure"] or {}).get("attribute", "")
         setting = setting_of(facts["parameters"], answer["arguments"], answer["keywords"], made["structure"])
+        if setting.layer is None:
+            trial.drawn = Drawn(inputs, parties[0].draw, trial.generator)
         yield trial, Case("the given size", setting, tuple(tuple(x.shape) for x in inputs), ("float32",) * len(inputs))
     finally:
         for process in processes:

@@ -143,7 +143,9 @@ _IN_SHORT = {
     "kind": "returns the wrong shape, dtype or device", "values": "computes wrong outputs",
     "other_sizes": "is wrong at other sizes", "other_arguments": "is wrong with other constructor arguments",
     "noncontiguous": "is wrong for a non-contiguous input", "batch_one": "is wrong for batch 1",
-    "empty_batch": "fails on an empty batch", "gradients": "has no gradient",
+    "no_grad": "is wrong under no_grad", "eval_mode": "is wrong after .eval()", "buffers": "leaves other buffers",
+    "two_calls": "is wrong while two answers are in use", "some_gradients": "is wrong when only some gradients are wanted",
+    "parameters": "does not follow its parameters", "gradients": "has no gradient",
     "gradient_values": "computes wrong gradients", "stream": "ignores the current stream",
     "inputs": "changes its inputs", "same_bits": "gives other bits each time", "times": "answers wrongly when timed",
     "judge": "stops the judge"}

@@ -89,6 +89,8 @@ def sizes(given: Case) -> Iterator[Case]:
                               ("size 1", 1, tuple(1 for _ in spatial))):
         if (case := resized(small, batch, size)) is not None:
             yield replace(case, name=name)
+    if (case := resized(given, given.shapes[0][0] + 1, tuple(n + 1 for n in given.shapes[0][2:]))) is not None:
+        yield replace(case, name="a size above the given one")
 
 
 def arguments(given: Case, parameters: list[str], defaults: dict[str, Any]) -> Iterator[Case]:
@@ -195,8 +197,9 @@ def fill(case: Case, given: list[torch.Tensor], generator: torch.Generator) -> l
 
 def _generic_sizes(given: Case) -> Iterator[Case]:
     batch = given.shapes[0][0] if given.shapes and given.shapes[0] else 0
-    if batch:
-        yield with_batch(given, 3, "batch 3")
+    for size in (3, batch + 1) if batch else ():
+        if size != batch:
+            yield with_batch(given, size, f"batch {size}")
     last = given.shapes[0][-1] if given.shapes else 0
     for size in (last + 1, max(1, last // 2)):
         shapes = tuple((*s[:-1], size) if len(s) > 1 and s[-1] == last else s for s in given.shapes)

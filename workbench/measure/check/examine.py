@@ -15,12 +15,12 @@ from ...core.answers import Answer, Question
 from ...core.errors import BadRequest
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
-from . import cases, gpu_questions, kernelbench, magnitudes, mistakes, shrink, times
+from . import cases, gpu_questions, habits, kernelbench, magnitudes, mistakes, shrink, times
 from .cases import Case
 from .distance import distance
 from .party import Party
 from .process import Ended, Raised
-from .trialrun import NotForReference, Outcome, Problem, State, TrialRun, same_bits, wide
+from .trialrun import NotDrawn, NotForReference, Outcome, Problem, State, TrialRun, same_bits, wide
 
 _SHRINK_S = 20.0
 _RUNS = 3
@@ -28,6 +28,7 @@ _SAME = 1e-9       # of float64, called twice: another order of its sums
 _ROUNDING = 1e-3   # runs that are less apart may have added in another order
 _OF_VALUES = ("values", "gradients", "gradient_values")
 _ONE_CASE = ("batch_one", "empty_batch")
+_MOST_VALUES = 1 << 24   # of a case beside the given one whose gradients are asked for, too
 _EXPANDED = "for the grad_output of y.sum().backward(), which is expanded (stride 0)"
 _ASKED = {
     "constructs": "Constructs with the same arguments?", "state_dict": "Takes the reference's state_dict?",
@@ -36,7 +37,7 @@ _ASKED = {
     "gradient_values": "Right grad_input, grad_weight, grad_bias?", "other_sizes": "Right at other sizes?",
     "other_arguments": "Right with other constructor arguments?", "noncontiguous": "Right for a non-contiguous input?",
     "batch_one": "Right for batch 1?", "empty_batch": "Takes an empty batch?", "inputs": "Leaves its inputs alone?",
-    "same_bits": "Same bits each time?", "times": "How fast?"}
+    "same_bits": "Same bits each time?", "times": "How fast?", **habits.ASKED}
 
 
 class Examination:
@@ -76,9 +77,12 @@ class Examination:
         else:
             small = self.given
         if not broken and not (right if small is self.given else self._small_is_right(small, gradients)):
-            self._skip(("noncontiguous", "batch_one"), "Not asked: the same small case is wrong already.")
+            self._skip(("noncontiguous", "batch_one", *habits.KEYS), "Not asked: the same small case is wrong already.")
         else:
             self._layouts(small, gradients)
+            if not broken:
+                self.emit({"phase": "check", "text": "without gradients, after .eval(), twice at once"})
+                self.questions += habits.ask(self.trial, small, gradients=gradients)
         self._others("empty_batch", [cases.with_batch(small, 0, "an empty batch")], gradients)
         if self.trial.device != "cpu" and not broken:
             self.emit({"phase": "check", "text": "streams, graphs, memory"})
@@ -103,8 +107,8 @@ class Examination:
         if self.given.setting.layer is not None:
             return
         how = self.trial.how(self.given, dtype="float64")
-        inputs = [wide(x) for x in cases.fill(self.given, self.trial.given, self.trial.generator)]
         try:
+            inputs = [wide(x) for x in self.trial.inputs(self.given)]
             facts, drawn = self.trial.reference.make(how)
             once, again = (self.trial.reference.call(how, inputs, state=(facts["names"], drawn))[1] for _ in range(2))
         except (Raised, Ended):  # told at the given size
@@ -226,7 +230,11 @@ class Examination:
         self.gradients_known = not outcome.not_finite
         left_out = f" Not compared: {', '.join(outcome.not_finite)}, not finite in the reference." if outcome.not_finite else ""
         self._answer("gradient_values", outcome, "gradient_values", "Yes. " + " ".join(
-            _distance(outcome, n) for n in outcome.got if n in outcome.expected and n != "output") + left_out)
+            _distance(outcome, n) for n in outcome.got if n in outcome.expected and n != "output") + left_out + self._bound())
+
+    def _bound(self) -> str:
+        bound = self.trial.drawn.bound if self.trial.drawn else []
+        return f" Compared for changes that leave the inputs {' and '.join(dict.fromkeys(bound))}." if bound else ""
 
     def _right_if_expanded(self, dense: Outcome) -> bool:
         """The gradients once more, for y.sum().backward(). There they may cancel to nothing (of a softmax, say): errors are
@@ -293,12 +301,17 @@ class Examination:
         """One question over several cases: right in all, or wrong in these."""
         right: list[str] = []
         wrong: list[tuple[str, Problem, Outcome]] = []
+        not_drawn = ""
         for case in tried:
             if self.trial.candidate.given_up:
                 break
             self.emit({"phase": "check", "text": case.name})
             try:
-                outcome = self.trial.run(case, gradients=gradients)
+                few = sum(torch.Size(s).numel() for s in case.shapes) <= _MOST_VALUES
+                outcome = self.trial.run(case, gradients=gradients and few)
+            except NotDrawn as error:
+                not_drawn = str(error)
+                continue
             except NotForReference:
                 continue
             except Ended as error:
@@ -311,11 +324,19 @@ class Examination:
                 wrong.append((case.name, found, outcome))
         if not right and not wrong and self.trial.candidate.given_up:
             self._skip((key,), "Not asked: the process has ended too often.")
+        elif not right and not wrong and not_drawn:
+            self._skip((key,), f"Not asked: {not_drawn}.")
         elif not right and not wrong:
             self._skip((key,), "The reference takes none, or its constructor has nothing to change." if key == "other_arguments"
                        else "The reference takes none.")
         elif not wrong:
             self._pass(key, f"Yes: {_listed(right)}." if len(right) > 1 or key.startswith("other") else "Yes.")
+        elif key == "empty_batch":
+            _, problem, outcome = wrong[0]
+            self.questions.append(Question(
+                key, _ASKED[key], Answer.WARNED, f"No. It cannot take an empty batch: {problem.seen} PyTorch returns "
+                f"{numbers.shape(outcome.expected['output'].shape)}.", "Return an empty output where the batch is 0.",
+                str(problem.status)))
         else:
             name, problem, outcome = wrong[0]
             if self.first_wrong is None or (not self.first_wrong.got and outcome.got):
@@ -382,8 +403,8 @@ class Examination:
         ours = not any(q.answer is Answer.FAILED for q in self.questions)
         reason = ""
         if found["strict"] != ours:
-            failed = [q.question.rstrip("?").lower() for q in self.questions if q.answer is Answer.FAILED]
-            reason = f"It looks at the forward alone, at one size; wrong here: {', '.join(failed)}." if not ours else (
+            failed = " ".join(q.question for q in self.questions if q.answer is Answer.FAILED)
+            reason = f"It looks at the forward alone, at one size. Here the answer is no to: {failed}" if not ours else (
                 f"{found['why']} Against float64 the output is right: at 1e-4 the comparison measures PyTorch's own "
                 "round-off too.")
         self.found["kernelbench"] = {**found, "ours": ours, "reason": reason}
@@ -399,7 +420,8 @@ class Examination:
             self._skip(("times",), "A wrong module gets no time. Fix the values first.")
         else:
             self.emit({"phase": "time", "text": "in turns with PyTorch"})
-            backward = self.gradients_known and any(q.key == "gradient_values" and q.answer is Answer.PASSED
+            bound = self.trial.drawn is not None and self.trial.drawn.bound  # then not each value of a gradient is known
+            backward = self.gradients_known and not bound and any(q.key == "gradient_values" and q.answer is Answer.PASSED
                                                     for q in self.questions)
             result = times.measure(self.trial, self.given, backward=backward, effort=self.effort, emit=self.emit,
                                    benchmark=self.benchmark, errors=self.found["errors"], factor=self._factor())

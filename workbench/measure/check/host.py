@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from . import host_calls, host_jumps, host_load
+from . import host_calls, host_habits, host_jumps, host_load
 from .host_module import arguments_of, convolves, is_the_layer, structure, the_state
 from .wire import Message, pack, receive_blocking
 
@@ -106,6 +106,10 @@ class Host:
 
     def reach(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
         return host_jumps.reach(self.modules[request["module"]], request, tensors, self.device)
+
+    def habit(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
+        """One of the ways in which a network calls a module."""
+        return host_habits.HABITS[request["what"]](self.modules[request["module"]], request, tensors, self.device)
 
     def special(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
         """One of the calls that only a GPU allows: side stream, waiting, memory, torch.compile, CUDA graph."""

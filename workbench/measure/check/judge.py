@@ -24,6 +24,7 @@ from ...core.trial import Status
 from ..device import free_bytes
 from . import confine, native
 from .cases import Case, Setting, setting_of
+from .drawn import Drawn
 from .examine import Examination
 from .party import Party
 from .process import Ended, ForeignProcess, Limits, Raised, kill_orphans
@@ -100,6 +101,8 @@ class _Check:
                              dtype=next((str(x.dtype).removeprefix("torch.") for x in given if x.is_floating_point()),
                                         "float32"))
             trial.given, trial.parameters = given, reference_facts["parameters_of_constructor"]
+            if setting.layer is None:
+                trial.drawn = Drawn(given, self.reference.draw, trial.generator)
             trial.defaults = reference_facts["defaults"]
             if not reference_facts["convolves"]:
                 trial.of_float32 = "ieee"

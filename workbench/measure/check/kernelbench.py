@@ -1,4 +1,5 @@
-"""KernelBench's own verdict, by its rule: same seed for both, no weights copied, forward only, torch.allclose."""
+"""KernelBench's own verdict, by its rule: both modules made once, under one seed, no weights copied; inputs that get_inputs()
+draws under its seeds; forward only, torch.allclose."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 
 from ...core import numbers
-from .cases import Case, fill
+from .cases import Case
 from .process import Ended, Raised
 from .trialrun import TrialRun
 
@@ -21,11 +22,13 @@ def verdict(trial: TrialRun, given: Case) -> dict[str, Any]:
     strict_tolerance = 1e-4 if trial.dtype in ("float32", "float64") else 1e-2
     found: dict[str, Any] = {"strict": True, "loose": True, "why": "", "tolerance": strict_tolerance, "trials": 0}
     large = sum(torch.Size(s).numel() for s in given.shapes) > _LARGE
-    for _ in range(_FEW if large else _TRIALS):
-        inputs = fill(given, trial.given, trial.generator)
+    how = trial.how(given, seed=_SEED)
+    for seed in _seeds()[:_FEW if large else _TRIALS]:
+        first = not found["trials"]
         try:
-            _, theirs = trial.reference.call(trial.how(given, seed=_SEED), inputs, state=None, no_grad=True)
-            _, ours = trial.candidate.call(trial.how(given, seed=_SEED), inputs, state=None, no_grad=True)
+            inputs = trial.reference.draw(seed)
+            _, theirs = trial.reference.call(how, inputs, state=None, as_it_is=not first, no_grad=True)
+            _, ours = trial.candidate.call(how, inputs, state=None, as_it_is=not first, no_grad=True)
         except (Raised, Ended) as error:
             why = f"It raises {error.sentence}." if isinstance(error, Raised) else error.headline
             return {**found, "strict": False, "loose": False, "why": why}
@@ -40,3 +43,9 @@ def verdict(trial: TrialRun, given: Case) -> dict[str, Any]:
                 apart = float((a.double() - b.double()).abs().max())
                 found["why"] = found["why"] or f"Up to {numbers.error(apart)} from PyTorch's own output."
     return found
+
+
+def _seeds() -> list[int]:
+    """Those of its trials, which it draws under its first one."""
+    generator = torch.Generator().manual_seed(_SEED)
+    return [int(torch.randint(0, 2**32 - 1, (1,), generator=generator)) for _ in range(_TRIALS)]

@@ -28,6 +28,8 @@ def ask(trial: TrialRun, given: Outcome) -> Question:
     """`given`: of float32, and right."""
     if not trial.loads_state and given.state[0]:
         return _skipped("Not asked: its parameters cannot be set.")
+    if trial.drawn is not None and trial.drawn.of_values:
+        return _skipped("Not asked: multiplied, the inputs would not be what get_inputs() draws.")
     x, of_state, y = _factors(trial, given)
     try:
         if not _scales(trial, given, x, of_state, y):
@@ -84,7 +86,7 @@ def _by_channel(layer: ConvTranspose, generator: torch.Generator
 def _scales(trial: TrialRun, given: Outcome, x: torch.Tensor, of_state: list[torch.Tensor], y: torch.Tensor) -> bool:
     """Whether float64 says that the reference's output is multiplied as it should be: of a layer at a small size."""
     small = cases.small_case(given.case) if given.case.setting.layer is not None else given.case
-    inputs = [v.double() if v.is_floating_point() else v for v in cases.fill(small, trial.given, trial.generator)]
+    inputs = [v.double() if v.is_floating_point() else v for v in trial.inputs(small)]
     names, values = given.state
     wide = [v.double() if v.is_floating_point() else v for v in values]
 

@@ -63,14 +63,29 @@ class Party:
         self._made[how] = name
         return answer
 
+    def draw(self, seed: int) -> list[torch.Tensor]:
+        """What get_inputs() of a reference gives under that seed."""
+        self.load()
+        return self.process.ask("given", {"seed": seed}, doing="get_inputs() was called")[1]
+
     def call(self, how: Construction, inputs: list[torch.Tensor], *, state: tuple[list[str], list[torch.Tensor]] | None,
-             grad_output: torch.Tensor | None = None, gradients: list[str] | None = None, **options: Any
-             ) -> tuple[dict[str, Any], list[torch.Tensor]]:
-        """One call with this state; see `host_calls.call` for what comes back."""
-        self.ready(how, state)
+             grad_output: torch.Tensor | None = None, gradients: list[str] | None = None, as_it_is: bool = False,
+             **options: Any) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        """One call with this state; see `host_calls.call` for what comes back. `as_it_is`: of the module that was called last,
+        without a state."""
+        there = self.process.alive and self._loaded_in == self.process.deaths and how in self._made
+        if not (as_it_is and there):
+            self.ready(how, state)
         tensors = [*inputs, *([grad_output] if grad_output is not None else [])]
         return self.process.ask("call", {"module": self._made[how], "inputs": len(inputs), **options,
                                          "gradients": gradients if grad_output is not None else None}, tensors,
+                                doing="the module was called")
+
+    def habit(self, what: str, how: Construction, tensors: list[torch.Tensor],
+              state: tuple[list[str], list[torch.Tensor]] | None, **options: Any) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        """One of `host_habits.HABITS`."""
+        self.ready(how, state)
+        return self.process.ask("habit", {"module": self._made[how], "what": what, **options}, tensors,
                                 doing="the module was called")
 
     def special(self, what: str, how: Construction, inputs: list[torch.Tensor],

@@ -28,7 +28,7 @@ from .. import timing
 from ..inputs import reduction_length
 from ..validate import allowed_rel_l2
 from . import jumps, waiting
-from .cases import Case, fill
+from .cases import Case
 from .distance import beside_noise, distance
 from .doubt import LOOSER, doubted_ways
 from .hold import StillRunning
@@ -145,12 +145,12 @@ class _Bench:
         facts, drawn = trial.reference.make(self.how)
         self.state = (facts["names"], drawn)
         self.parameters = facts["parameters"]
-        first = fill(case, trial.given, trial.generator)
+        first = trial.inputs(case)
         few = sum(x.numel() * x.itemsize for x in first) > _LARGE_BYTES
         self.count = _FEW_SETS if few else _SETS
         if direction == "forward":
             self.fixed: list[torch.Tensor] = []
-            self.sets = [first, *(fill(case, trial.given, trial.generator) for _ in range(self.count - 1))]
+            self.sets = [first, *(trial.inputs(case) for _ in range(self.count - 1))]
         else:
             _, results = trial.reference.call(self.how, first, state=self.state)
             self.fixed = first

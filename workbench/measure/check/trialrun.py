@@ -16,6 +16,7 @@ from ..validate import Comparison, allowed_rel_l2
 from . import jumps
 from .cases import Case, fill, positional
 from .distance import distance
+from .drawn import Drawn
 from .party import Construction, Party
 from .process import Ended, Raised
 
@@ -72,6 +73,10 @@ class NotForReference(Exception):
     """The reference itself refuses the case."""
 
 
+class NotDrawn(NotForReference):
+    """What get_inputs() draws cannot be had in that size."""
+
+
 class TrialRun:
     """Reference and candidate under one device and one secret seed."""
 
@@ -79,6 +84,7 @@ class TrialRun:
         self.reference, self.candidate, self.device, self.dtype = reference, candidate, device, dtype
         self.generator = torch.Generator().manual_seed(seed)
         self.given: list[torch.Tensor] = []
+        self.drawn: Drawn | None = None   # of anything but one transposed convolution
         self.attribute = ""
         self.loads_state = True       # else both draw under the same seed
         self.parameters: list[str] = []   # of the reference's constructor
@@ -89,16 +95,29 @@ class TrialRun:
         texts = positional(case.setting, self.parameters).texts
         return Construction(*texts, seed, self.dtype if dtype is None else dtype)
 
+    def inputs(self, case: Case) -> list[torch.Tensor]:
+        """Numbers of the judge's own for a layer, which takes any; else what get_inputs() draws, cut to the case. Raises
+        `NotForReference` where that would not be what the reference is made for."""
+        if self.drawn is None:
+            return fill(case, self.given, self.generator)
+        if why := self.drawn.why_not(case.shapes):
+            raise NotDrawn(why)
+        try:
+            return self.drawn.inputs(case.shapes)
+        except Raised as error:
+            raise NotForReference(error.sentence) from error
+
     def run(self, case: Case, *, gradients: bool = True, values: list[torch.Tensor] | None = None,
-            least_rms: dict[str, float] | None = None) -> Outcome:
-        """Never raises for the candidate's sake. Raises `NotForReference`, `Ended` for the reference's."""
+            state: State | None = None, least_rms: dict[str, float] | None = None) -> Outcome:
+        """Never raises for the candidate's sake. Raises `NotForReference`, `Ended` for the reference's. `values`, `state`: of
+        the inputs and the module, where they are not to be new ones."""
         outcome = Outcome(case, least_rms=least_rms or {})
-        inputs = outcome.inputs = values or fill(case, self.given, self.generator)
+        inputs = outcome.inputs = values or self.inputs(case)
         try:
             facts, drawn = self.reference.make(self.how(case))
-            state = outcome.state = (facts["names"], self._state(case, facts["names"], drawn))
+            state = outcome.state = state or (facts["names"], self._state(case, facts["names"], drawn))
             of_float64 = (state[0], [wide(v) for v in state[1]])
-            names = outcome.names = [*(f"input {i}" for i, x in enumerate(inputs) if x.is_floating_point()),
+            names = outcome.names = [*(f"input {i}" for i, x in enumerate(inputs) if self._differentiable(i, x)),
                                      *facts["parameters"]]
             grad_output = None
             if gradients and (shape := self._output_shape(case, inputs, of_float64)) is not None:
@@ -115,8 +134,7 @@ class TrialRun:
             outcome.grad_output = None  # the reference has no gradients: none are asked for
         outcome.expected = self._named(wide_facts, truth)
         if not bool(truth[0].isfinite().all()):  # NaN is never right: its identical copy would be wrong
-            raise NotForReference("its output is not finite on inputs in the range of those of get_inputs (standard normal "
-                                  "where these have negative numbers); change get_inputs")
+            raise NotForReference("its output is not finite on inputs that get_inputs() draws; change get_inputs")
         outcome.not_finite = [n for n, v in outcome.expected.items() if not bool(v.isfinite().all())]
         for name in outcome.not_finite:
             del outcome.expected[name]
@@ -149,12 +167,8 @@ class TrialRun:
                 self.how(case), outcome.inputs, state=outcome.state if self.loads_state else None, layout=case.layout,
                 gradients=names, poison=True, echo=True, expanded=case.expanded,
                 grad_output=grad_output.new_ones(()) if case.expanded and grad_output is not None else grad_output)
-        except Raised as error:
-            outcome.problems.append(Problem("call", _status_of(error), f"The module raised {error.sentence}.",
-                                            _advice_for(error), error.trace))
-            return
-        except Ended as error:
-            outcome.problems.append(Problem("call", Status(error.status), error.headline, error.advice, error.log))
+        except (Raised, Ended) as error:
+            outcome.problems.append(problem_of(error))
             return
         outcome.facts = facts
         if problem := self._kind(outcome):
@@ -183,6 +197,14 @@ class TrialRun:
             outcome.problems.append(Problem("gradients", Status.NO_GRADIENT, f"Autograd gives no {', '.join(missing)}.",
                                             "Return that gradient from backward."))
         self._judge_gradients(outcome)
+
+    def compare(self, outcome: Outcome) -> None:
+        """What was `got` with what is expected, and nothing else. Without a grad_output nothing of it is a gradient."""
+        for name in outcome.got:
+            if name == "output" or outcome.grad_output is None:
+                self._compare(outcome, name, "values")
+        if outcome.grad_output is not None:
+            self._judge_gradients(outcome)
 
     def _judge_gradients(self, outcome: Outcome) -> None:
         """PyTorch's own gradients may be off by a jump as well; what it explains of them is no tolerance either."""
@@ -296,8 +318,15 @@ class TrialRun:
     def _named(self, facts: dict[str, Any], results: list[torch.Tensor], factors: dict[str, torch.Tensor] | None = None
                ) -> dict[str, torch.Tensor]:
         there = [n for n in facts.get("gradients") or [] if n]
-        found = {"output": results[0], **{self.plain(n): g for n, g in zip(there, results[1:], strict=True)}}
+        found = {"output": results[0], **{self.plain(n): self.tangent(n, g) for n, g in zip(there, results[1:], strict=True)}}
         return {n: v / factors[n] if factors else v for n, v in found.items()}
+
+    def tangent(self, name: str, grad: torch.Tensor) -> torch.Tensor:
+        """Of the gradient of that name what is asked: an input may be bound to what get_inputs() draws."""
+        return self.drawn.tangent(int(name[6:]), grad) if self.drawn and name.startswith("input ") else grad
+
+    def _differentiable(self, place: int, x: torch.Tensor) -> bool:
+        return self.drawn.differentiable(place) if self.drawn else x.is_floating_point()
 
     def plain(self, name: str) -> str:
         prefix = f"{self.attribute}." if self.attribute else ""
@@ -308,6 +337,13 @@ class TrialRun:
 def _advice(status: Status, case: Case) -> str:
     """The step that a status asks for; of a module that is no transposed convolution less is known."""
     return DEFAULT_ADVICE[status] if case.setting.layer else _ADVICE_FOR_ANY.get(status, DEFAULT_ADVICE[status])
+
+
+def problem_of(error: Raised | Ended) -> Problem:
+    """Of a call."""
+    if isinstance(error, Raised):
+        return Problem("call", _status_of(error), f"The module raised {error.sentence}.", _advice_for(error), error.trace)
+    return Problem("call", Status(error.status), error.headline, error.advice, error.log)
 
 
 def new_seed() -> int:

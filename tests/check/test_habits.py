@@ -1,0 +1,80 @@
+"""Files that are right when called plainly: what is asked of them beside; one that is wrong there, and one that is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from workbench.core.answers import Answer, Question
+from workbench.measure.check import habits as asked_habits
+from workbench.measure.check.party import Party
+
+from . import habits, models
+from .conftest import failed
+from .trials import trial_of
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], dict[str, Question]]]:
+    """The questions of one file after the other, in one process: each is right where it is called plainly."""
+    with trial_of(habits.RIGHT, habits.REFERENCE, tmp_path_factory.mktemp("habits")) as (trial, case):
+        process = trial.candidate.process
+
+        def questions(text: str) -> dict[str, Question]:
+            trial.candidate = Party(process, text, class_name="ModelNew", emulate=False)
+            assert not trial.run(case).problems
+            return {q.key: q for q in asked_habits.ask(trial, case, gradients=True)}
+        yield questions
+
+
+@pytest.mark.parametrize("name", habits.HABITS)
+def test_what_is_wrong_in_one_way_of_calling_fails_that_question_alone(ask, name: str) -> None:
+    questions = ask(habits.HABITS[name])
+    key = habits.KEYS.get(name, name)
+    assert [q.key for q in questions.values() if q.answer is not Answer.PASSED] == [key], questions
+    assert questions[key].answer is Answer.FAILED and questions[key].seen.startswith("No. ") and questions[key].advice
+
+
+@pytest.mark.parametrize("text", [habits.RIGHT, habits.RIGHT_BACKWARD], ids=["a copy", "its own backward"])
+def test_what_is_right_in_all_of_them_passes(ask, text: str) -> None:
+    assert {key: q.answer for key, q in ask(text).items()} == dict.fromkeys(asked_habits.KEYS, Answer.PASSED)
+
+
+def test_a_report_says_which_way_of_calling_is_wrong(checked) -> None:
+    report = checked(habits.HABITS["input kept on self"], reference=habits.REFERENCE)
+    assert failed(report) == {"two_calls": "MISMATCH"} and report.headline.endswith("is wrong while two answers are in use")
+    assert report.kernelbench["strict"] and "Right while two answers are in use?" in report.kernelbench["reason"]
+
+
+def test_a_layer_is_asked_with_whole_numbers(checked) -> None:
+    report = checked(models.LAYER.replace("class Model(", "class ModelNew("), reference=models.LAYER)
+    assert failed(report) == {}
+    assert set(asked_habits.KEYS) <= {q.key for q in report.questions if q.answer is Answer.PASSED}, report.questions
+
+
+@pytest.mark.parametrize(("text", "answer", "words"), [
+    (habits.NORMED_RIGHT, Answer.PASSED, "linear.1.running_mean"),
+    (habits.LEAVES_STATISTICS, Answer.FAILED, "linear.1.running_mean"),
+    (habits.DOES_NOT_COUNT, Answer.WARNED, "linear.1.num_batches_tracked")], ids=["right", "statistics", "a count alone"])
+def test_buffers_that_a_call_should_have_changed(checked, text: str, answer: Answer, words: str) -> None:
+    report = checked(text, reference=habits.NORMED)
+    question = report.question("buffers")
+    assert question.answer is answer and words in question.seen, question
+    assert set(failed(report)) == ({"buffers"} if answer is Answer.FAILED else set())
+
+
+@pytest.mark.parametrize(("text", "reference", "words"), [
+    (habits.ONLY_SO_LARGE, habits.REFERENCE, "For batch 5: "),
+    (habits.LAYER_ONLY_SO_LARGE, models.LAYER.replace("3, 9)", "3, 32)"), "For a size above the given one: ")],
+    ids=["any module", "a layer"])
+def test_a_size_above_the_given_one_is_asked(checked, text: str, reference: str, words: str) -> None:
+    report = checked(text, reference=reference)
+    assert set(failed(report)) == {"other_sizes"} and words in report.question("other_sizes").seen
+
+
+def test_an_empty_batch_alone_is_a_warning(checked) -> None:
+    report = checked(models.RIGHT.replace("self.linear(x)", "self.linear(x.view(x.shape[0], x.numel() // x.shape[0]))"))
+    question = report.question("empty_batch")
+    assert failed(report) == {} and question.answer is Answer.WARNED and report.headline.endswith("in all checks that ran")
+    assert "cannot take an empty batch" in question.seen and question.seen.endswith("PyTorch returns 0 × 8.")
