@@ -13,12 +13,13 @@ from typing import Any
 
 from .errors import BadRequest, RenderError
 from .layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES
+from .shipped import shipped
 
 PRECISIONS = ("ieee", "tf32", "tf32x3", "fp16", "bf16", "fp64")
 PRECISIONS_OF = {"float32": ("ieee", "tf32", "tf32x3"), "float16": ("fp16",), "bfloat16": ("bf16",),
                  "float64": ("fp64",)}
 FORMS = ("constant", "runtime")
-TEMPLATES = Path(__file__).resolve().parents[2] / "kernel_templates"
+TEMPLATES = shipped("kernel_templates")
 _HEADER = re.compile(r"\A\s*/\*\s*variant\s*\n(?P<toml>.*?)\*/", re.S)
 _KEYS = {"name", "computes", "after", "idea", "precision", "layer", "needs", "min_sm", "arch", "tune",
          "derived"}

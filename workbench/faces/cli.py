@@ -13,6 +13,7 @@ from ..core.errors import BadRequest
 from ..drive.session import SessionFull
 
 VERBS = {
+    "app": "serve the page in the browser",
     "doctor": "what this machine has, what works now, and the command that would enable the rest",
     "variants": "the kernel templates there are",
     "presets": "the 17 KernelBench layers",

@@ -1,0 +1,88 @@
+"""The wheel works from any folder: built, installed into an empty environment, used by its console script."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+import tomllib
+import urllib.request
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.xdist_group("wheel")  # one environment serves all
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin/ of an environment that holds the wheel; torch and the rest come from the environment of the tests."""
+    folder = tmp_path_factory.mktemp("wheel")
+    done = subprocess.run([sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--no-build-isolation",
+                           "-w", str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    wheel, = folder.glob("kernel_workbench-*.whl")
+    venv.create(folder / "env", with_pip=False)
+    packages = folder / "env" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    (packages / "of_the_tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    subprocess.run([str(folder / "env/bin/python"), "-m", "pip", "install", "-q", "--no-deps", "--no-index", str(wheel)],
+                   check=True)
+    return folder / "env" / "bin"
+
+
+def workbench(installed: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "KERNEL_WORKBENCH_SESSIONS"))}
+    return subprocess.run([str(installed / "workbench"), *words], cwd=folder, capture_output=True, text=True, check=False,
+                          timeout=300, env={**environment, "PATH": f"{installed}:{environment['PATH']}"})
+
+
+def test_nothing_is_imported_from_the_checkout(installed: Path, tmp_path: Path) -> None:
+    done = subprocess.run([str(installed / "python"), "-c", "import workbench; print(workbench.__file__)"], cwd=tmp_path,
+                          capture_output=True, text=True, check=True)
+    assert Path(done.stdout.strip()).is_relative_to(installed.parent)
+    assert (Path(done.stdout.strip()).parent / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("words", [
+    ("doctor",), ("variants",), ("selftest", "--only", "returns_zeros", "half", "knows_the_seeds", "--device", "cpu"),
+    ("run", "--preset", "kb81", "--device", "cpu", "--direction", "forward", "--variant", "naive_gather"),
+    ("export", "--preset", "kb74", "--forward", "naive_gather", "--verify", "--device", "cpu", "--out", "model_new.py")])
+def test_verbs_work_in_another_folder(installed: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = workbench(installed, tmp_path, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = {path.name for path in tmp_path.iterdir()}
+    assert made == {"run": {"sessions"}, "export": {"model_new.py"}}.get(words[0], set())
+
+
+def test_recorded_sessions_are_there_in_any_folder(installed: Path, tmp_path: Path) -> None:
+    done = workbench(installed, tmp_path, "show", "recorded-h200-kernelbench")
+    assert done.returncode == 0 and "NVIDIA H200" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_page_is_served(installed: Path, tmp_path: Path) -> None:
+    port = 8600 + os.getpid() % 300
+    with subprocess.Popen([str(installed / "workbench"), "app", "--port", str(port)], cwd=tmp_path,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True) as server:
+        try:
+            for _ in range(150):
+                try:
+                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=2) as answer:
+                        assert answer.read() == b"ok"
+                        break
+                except OSError:
+                    assert server.poll() is None, server.stdout.read().decode()
+                    time.sleep(0.2)
+            else:
+                pytest.fail("The page was not served within 30 s.")
+        finally:
+            os.killpg(server.pid, 15)
+
+
+def test_the_two_lists_of_requirements_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    assert project["dependencies"] == [line for line in lines if not line.startswith("#")]

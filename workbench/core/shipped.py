@@ -1,0 +1,13 @@
+"""Where the files lie that ship beside the code: an installed package holds them inside, a checkout at its top."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def shipped(name: str) -> Path:
+    """The path of `kernel_templates`, `sessions` or `app.py`."""
+    inside = _PACKAGE / "shipped" / name
+    return inside if inside.exists() else _PACKAGE.parent / name

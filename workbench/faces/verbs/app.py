@@ -1,0 +1,19 @@
+"""Serve the page on http://127.0.0.1:8501 until Ctrl-C: the same as `streamlit run app.py` in a checkout."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+from ...core.shipped import shipped
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, default=8501, metavar="N", help="default 8501")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Streamlit's own exit code."""
+    command = [sys.executable, "-m", "streamlit", "run", str(shipped("app.py")), "--server.port", str(args.port)]
+    return subprocess.run(command, check=False).returncode
