@@ -24,7 +24,7 @@ from workbench.core.variants import TEMPLATES, find
 from workbench.drive.bench.best import derive, write_best
 from workbench.drive.bench.defaults import default_precision
 from workbench.drive.bench.spills import Nvcc
-from workbench.drive.best_recipe import best_known, best_recipe, origin
+from workbench.drive.best_recipe import best_known, best_recipe, cautions, origin
 from workbench.drive.session import Session
 from workbench.faces import cli
 
@@ -247,7 +247,8 @@ def shipped(workload: Workload = WORK, arch: str = "sm_90") -> dict[str, BestKno
 def test_export_best_writes_the_file_and_says_where_it_comes_from(tmp_path, capsys):
     out = tmp_path / "model_new.py"
     assert cli.main(["export", "--preset", "kb74", "--best", "--arch", "sm_80", "--out", str(out)]) == 0
-    assert capsys.readouterr().err.splitlines() == [origin(e) for e in shipped(arch="sm_80").values()]
+    there = shipped(arch="sm_80").values()
+    assert capsys.readouterr().err.splitlines() == [*map(origin, there), *cautions(there, "sm_80")]
     for direction, entry in shipped(arch="sm_80").items():
         config = " ".join(f"{k}={v}" for k, v in entry.candidate(WORK).config.items())
         assert f"{direction:<12} {entry.variant} {config}" in out.read_text()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..core import numbers
-from ..core.best_known import BestKnown, best_config
+from ..core.best_known import BestKnown, best_config, sm_of
 from ..core.env import gpus
 from ..core.errors import BadRequest
 from ..core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
@@ -60,6 +60,22 @@ def best_recipe(workload: Workload, arch: str, *, precision: str = "", file: Pat
                          "instead: 'python -m workbench variants' lists them.", field="best")
     used = [entries[d] for d in fastest({d: e.ms for d, e in entries.items()})]
     return Recipe(workload, **{e.direction: e.candidate(workload) for e in used}), used
+
+
+def cautions(entries: Iterable[BestKnown], arch: str, precision: str = "") -> list[str]:
+    """What the reader of a best recipe should know: what was not measured on that GPU, or not of PyTorch. `precision`: the
+    class that was asked for; without one each direction has that of PyTorch's default."""
+    entries = list(entries)
+    predicted = [e.direction for e in entries if e.predicted]
+    older = [e.direction for e in entries if not e.predicted and sm_of(e.arch) != sm_of(arch)]
+    unknown = [e.direction for e in entries if not precision and not e.pytorch_precision and e.dtype == "float32"]
+    gpus_measured = " and ".join(dict.fromkeys(e.gpu for e in entries))
+    lines = [f"{', '.join(predicted)}: predicted, not measured on {arch}."] if predicted else []
+    lines += [f"Nothing was measured on {arch}: {', '.join(older)} as on {gpus_measured}."] if older else []
+    if unknown:
+        lines.append(f"In what precision PyTorch computes {', '.join(unknown)} by default was not measured; TF32 counts as "
+                     "allowed, as PyTorch documents it.")
+    return lines
 
 
 def left_to_pytorch(recipe: Recipe, arch: str) -> str:

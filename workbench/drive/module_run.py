@@ -12,14 +12,16 @@ from ..core.trial import Trial
 from . import outcome
 from .export import export_text, verify_request
 from .recipe import Recipe, fastest
+from .report import is_emulated
 from .run import Row, Run
 from .session import Session
 from .worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 
 
 def best_rows(run: Run) -> dict[str, Row]:
-    """Direction -> the row whose trial is right and fastest (first, where nothing was timed), of the fastest recipe."""
-    times = {t.trial_id: t.kernel_ms.median_ms if t.kernel_ms else float("inf") for t in run.trials if t.ok}
+    """Direction -> the row whose trial is right and fastest (first, where no GPU timed it), of the fastest recipe."""
+    times = {t.trial_id: t.kernel_ms.median_ms if t.kernel_ms and not is_emulated(t) else float("inf")
+             for t in run.trials if t.ok}
     best: dict[str, Row] = {}
     for row in run.rows:
         if row.trial_id in times and row.direction in LAUNCHES:

@@ -61,7 +61,7 @@ class _Panel:
 def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | None = None,
          floors: Mapping[str, float] | None = None, waiting: str = "not run yet", mode: str = "light") -> go.Figure:
     """Three panels (forward, grad_input, grad_weight; a fourth where `backward` ran) over shared rows: our variants
-    fastest first, then PyTorch.
+    fastest first, then PyTorch. Emulated times rank nothing: there no variant is first, and no bar is the best.
 
     `trials` are of one workload and one device; each variant shows its best config. `expected` maps a direction to
     the variants that exist or are asked for, `floors` a direction to ms. Each bar's customdata is (trial_id, row).
@@ -81,8 +81,7 @@ def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | Non
                        floor_ms=(floors or {}).get(direction), emulated=emulated)
         best = _best_pytorch(here)
         panel.best_ms = best.kernel_ms.median_ms if best and best.kernel_ms else None
-        fastest = min((t.kernel_ms.median_ms for t in here if t.kind == "candidate" and t.ok and t.kernel_ms),
-                      default=None)
+        fastest = report.best_candidate(here, direction)
         for row in ours:
             panel.cells[row] = _our_cell(row, here, trials, fastest, panel, expected.get(direction, ()), waiting, mode)
         for name in theirs:
@@ -116,7 +115,7 @@ def module_bars(trials: Iterable[Trial], *, mode: str = "light") -> go.Figure | 
             else:
                 baseline = report.best_baseline(trials, trial, clock="module_ms", direction=direction)
                 ratio = report.speedup(trial, baseline, clock="module_ms", direction=direction)
-                panel.cells[trial.name] = _bar(trial, timing, _palette(mode)["best"],
+                panel.cells[trial.name] = _bar(trial, timing, _palette(mode)["other" if emulated else "best"],
                                                ratio.value if ratio and not report.is_emulated(trial) else None, None)
         panels.append(panel)
     return _draw(panels, rows, mode)
@@ -163,9 +162,11 @@ def describe(trials: Iterable[Trial]) -> str:
     parts = []
     for direction in LAUNCHES:
         best = report.best_candidate(trials, direction)
+        emulated = sum(t.direction == direction and t.ok and t.kernel_ms is not None and report.is_emulated(t) for t in trials)
         if best and best.kernel_ms:
-            parts.append(f"{direction} best {best.name} {numbers.time(best.kernel_ms.median_ms)}"
-                         + (" on the CPU emulator" if report.is_emulated(best) else ""))
+            parts.append(f"{direction} best {best.name} {numbers.time(best.kernel_ms.median_ms)}")
+        elif emulated:
+            parts.append(f"{direction} {emulated} on the CPU emulator, which say nothing about a GPU")
     return "Times per direction and variant. " + ("; ".join(parts) or "Nothing measured yet") + "."
 
 
@@ -192,14 +193,14 @@ def _row_order(candidates: list[Trial], expected: Mapping[str, Sequence[str]]) -
     return [*rows, *dict.fromkeys(v for names in expected.values() for v in names if v not in named)]
 
 
-def _our_cell(row: str, here: list[Trial], trials: list[Trial], fastest: float | None, panel: _Panel,
+def _our_cell(row: str, here: list[Trial], trials: list[Trial], fastest: Trial | None, panel: _Panel,
               expected: Sequence[str], waiting: str, mode: str) -> _Bar | str:
     mine = [t for t in here if t.kind == "candidate" and row_name(t) == row]
     timed = [t for t in mine if t.ok and t.kernel_ms]
     if timed:
-        best = min(timed, key=lambda t: t.kernel_ms.median_ms)
+        best = timed[-1] if panel.emulated else min(timed, key=lambda t: t.kernel_ms.median_ms)
         ratio = report.speedup(best, report.best_baseline(trials, best))
-        colour = _palette(mode)["best" if best.kernel_ms.median_ms == fastest else "other"]
+        colour = _palette(mode)["best" if best is fastest else "other"]
         return _bar(best, best.kernel_ms, colour, ratio.value if ratio and not report.is_emulated(best) else None,
                     panel.floor_ms)
     if mine:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from pathlib import Path
 from typing import Any
 
+from ..core.best_known import CLASSES, best_config
 from ..core.candidate import EMULATED_SM, Candidate, derived_values
 from ..core.errors import BadRequest
 from ..core.layer import LAUNCHES, Workload
@@ -13,9 +15,13 @@ from ..core.occupancy import candidate_occupancy
 from ..core.template import render
 from ..core.trial import Trial
 from ..core.variants import find
+from .best_recipe import DEFAULT_ARCH
 from .main_kernel import main_kernel
 from .recipe import Recipe, fastest
+from .report import is_emulated
 from .session import Session
+
+_CLASSED = {precision for admitted in CLASSES.values() for precision in admitted}
 
 
 def candidate_of(trial: Trial, *, templates: Path | None = None) -> Candidate:
@@ -78,10 +84,28 @@ def source_of(trial: Trial, session: Session) -> str:
         return render(judged_candidate(trial)).source
 
 
-def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None, *,
-                       templates: Path | None = None) -> Recipe:
-    """The fastest right candidate of each direction (the last right one, where none was timed), for `workload` or for
-    the only workload there is. Raises `BadRequest` when none was right or there are several workloads."""
+def first_choice(trials: Iterable[Trial], arch: str) -> tuple[Trial | None, str]:
+    """Of right candidates of one direction the fastest on a GPU; where none has a time of a GPU the only one there is, or
+    the best known one for `arch`, and then a sentence that says so. None where nothing says which."""
+    different = {(t.name, t.precision, t.form, t.compile_flags, str(sorted(t.config.items()))): t for t in trials}
+    if best := min((t for t in different.values() if _ms(t) < inf), key=_ms, default=None):
+        return best, ""
+    if len(different) == 1:
+        return next(iter(different.values())), ""
+    for trial in different.values():
+        workload = Workload.from_json(trial.workload)
+        known = best_config(trial.direction, workload, trial.precision, arch) if trial.precision in _CLASSED else None
+        if known and (known.variant, known.precision, known.candidate(workload).config) == (
+                trial.name, trial.precision, trial.config):
+            return trial, (f"{trial.direction}: {trial.name} is taken because it is the best known for {known.arch}; the times "
+                           "here are no GPU's.")
+    return None, ""
+
+
+def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None, *, templates: Path | None = None,
+                       arch: str = DEFAULT_ARCH) -> tuple[Recipe, list[str]]:
+    """The `first_choice` of each direction, for `workload` or for the only workload there is, and the sentences about it.
+    Raises `BadRequest` when none was right, when there are several workloads, or when nothing says which to take."""
     right = [t for t in trials if t.kind == "candidate" and t.ok]
     works = {str(t.workload): Workload.from_json(t.workload) for t in right}
     if workload is None:
@@ -90,23 +114,27 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
             raise BadRequest(f"The session holds right candidates for {names}; say for which with --preset or --layer."
                              if works else "No candidate was right, so there is nothing to export.", field="session")
         workload = next(iter(works.values()))
-    best: dict[str, Trial] = {}
+    there: dict[str, list[Trial]] = {}
     for trial in right:
         if Workload.from_json(trial.workload) == workload and trial.direction in LAUNCHES:
-            if trial.direction not in best or _ms(trial) <= _ms(best[trial.direction]):
-                best[trial.direction] = trial
-    if not best:
+            there.setdefault(trial.direction, []).append(trial)
+    if not there:
         raise BadRequest(f"No candidate was right for {workload.layer}, so there is nothing to export.", field="session")
+    best, notes = {}, []
+    for direction, some in there.items():
+        best[direction], note = first_choice(some, arch)
+        notes += [note] if note else []
+        if best[direction] is None:
+            names = ", ".join(dict.fromkeys(t.name for t in some))
+            raise BadRequest(f"No {direction} candidate here has a time of a GPU, so nothing says which of {names} is the "
+                             f"fastest; name the variants to export.", field="session")
     used = fastest({direction: _ms(trial) for direction, trial in best.items()})
-    return Recipe(workload, **{d: judged_candidate(best[d], templates=templates) for d in used})
-
-
-def recipe_from_session(session: Session, workload: Workload | None = None, *, templates: Path | None = None) -> Recipe:
-    return recipe_from_trials(session.trials(), workload, templates=templates)
+    return Recipe(workload, **{d: judged_candidate(best[d], templates=templates) for d in used}), notes
 
 
 def _ms(trial: Trial) -> float:
-    return trial.kernel_ms.median_ms if trial.kernel_ms else float("inf")
+    """Emulated times say nothing about a GPU: they rank nothing."""
+    return trial.kernel_ms.median_ms if trial.kernel_ms and not is_emulated(trial) else inf
 
 
 def _candidate_or_none(trial: Trial) -> Candidate | None:

@@ -64,7 +64,8 @@ class Pair:
 
 
 def frame(trials: Iterable[Trial]) -> pandas.DataFrame:
-    """One row per trial and time, the verdict first: best of a direction on top, failures below, baselines last.
+    """One row per trial and time, the verdict first: best of a direction on top, failures below, baselines last. Emulated
+    times rank nothing: those rows keep their order.
 
     A module trial has a row for `forward` and one for `backward` with `clock` "module_ms"; all others one row with
     "kernel_ms". Times in ms, `of_limit` and `spread` in percent. A result that was wrong has no time; an emulated one
@@ -80,7 +81,7 @@ def frame(trials: Iterable[Trial]) -> pandas.DataFrame:
     rank = pd.DataFrame({
         "direction": table["direction"].map({d: i for i, d in enumerate(LAUNCHES)}),
         "baseline": table["kind"].isin(BASELINES), "failed": table["status"].ne("OK"),
-        "ms": table["median_ms"].fillna(float("inf"))})
+        "ms": table["median_ms"].where(table["verdict"].ne(EMULATED)).fillna(float("inf"))})
     return table.loc[rank.sort_values(["direction", "baseline", "failed", "ms"], kind="stable").index].reset_index(
         drop=True)
 
@@ -121,8 +122,9 @@ def best_baseline(trials: Iterable[Trial] | Baselines, trial: Trial, *, clock: s
 
 
 def best_candidate(trials: Iterable[Trial], direction: str) -> Trial | None:
-    """The fastest candidate of a direction that was right."""
-    there = [t for t in trials if t.kind == "candidate" and t.ok and t.kernel_ms and t.direction == direction]
+    """The fastest candidate of a direction that was right on a GPU: emulated times say nothing about one."""
+    there = [t for t in trials if t.kind == "candidate" and t.ok and t.kernel_ms and t.direction == direction
+             and not is_emulated(t)]
     return min(there, key=lambda t: t.kernel_ms.median_ms, default=None)
 
 
@@ -258,7 +260,7 @@ def headline(trials: Sequence[Trial]) -> Headline | None:
     if not timed:
         return Headline("OK", f"{_of_all(right, ours)} right in all checks; none was timed", counted)
     if all(is_emulated(t) for t in timed):
-        first = min((t for t in timed if t.kernel_ms), default=timed[0], key=lambda t: t.kernel_ms.median_ms)
+        first = next((t for t in timed if t.kernel_ms), timed[0])
         time = f"{numbers.time(first.kernel_ms.median_ms)}" if first.kernel_ms else "The time"
         wrong = [t for t in ours if t.status in WRONG]
         sentence = (f"{_of_all(right, ours)} right in all checks" if not wrong else

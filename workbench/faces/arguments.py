@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -81,6 +83,22 @@ def check_folder(file: Path | None) -> None:
         raise BadRequest(f"{file} cannot be written: there is no folder {file.absolute().parent}.")
     if file is not None and file.is_dir():
         raise BadRequest(f"{file} cannot be written: it is a folder; name a file.")
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write the file as a whole or not at all: what was there before stays where the disk is full. Raises `BadRequest`."""
+    target = file.resolve()
+    part = target.with_name(f".{target.name}.{os.getpid()}.part") if target.is_file() or not target.exists() else target
+    try:
+        part.write_text(text, encoding="utf-8")
+        if part != target:
+            if target.exists():
+                shutil.copymode(target, part)
+            os.replace(part, target)
+    except OSError as error:
+        if part != target:
+            part.unlink(missing_ok=True)
+        raise BadRequest(f"{file} cannot be written: {error.strerror or error}.") from error
 
 
 def session_from(text: str | Path) -> Session:

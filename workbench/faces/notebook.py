@@ -23,7 +23,7 @@ from ..drive.doctor import Finding, examine
 from ..drive.run import Run, RunRequest
 from ..drive.runner import Runner
 from ..drive.session import Session
-from .arguments import check_folder, say_broken, session_from
+from .arguments import check_folder, say_broken, session_from, write_whole
 
 if TYPE_CHECKING:
     import pandas
@@ -134,14 +134,17 @@ class Result:
                              field="trial_id")
         return self.session.blob(trial.blobs["source"]).decode()
 
-    def export(self, path: str | Path, *, class_name: str = "ModelNew") -> Path:
-        """Write the fastest right candidates as a ModelNew file. Raises `BadRequest` when none is right."""
+    def export(self, path: str | Path, *, class_name: str = "ModelNew", variants: str | Iterable[str] = ()) -> Path:
+        """Write the fastest right candidates on a GPU as a ModelNew file; `variants` names those to take it from. Raises
+        `BadRequest` when none is right, and where no time of a GPU says which is the fastest."""
+        from ..drive.best_recipe import arch_of
         from ..drive.export import export_text
         from ..drive.recorded import recipe_from_trials
         check_folder(Path(path))
-        recipe = recipe_from_trials(self.trials)
+        names = names_of(variants, "variants")
+        recipe, notes = recipe_from_trials([t for t in self.trials if not names or t.name in names], arch=arch_of())
         chosen = parse_preset(recipe.workload.preset)[0] if recipe.workload.preset else None
-        Path(path).write_text(export_text(recipe, constructor=chosen, class_name=class_name))
+        write_whole(Path(path), export_text(recipe, constructor=chosen, class_name=class_name, notes=notes))
         return Path(path)
 
     @property

@@ -16,10 +16,11 @@ from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHE
 from ...core.presets import PRESETS, Preset
 from ...core.trial import Trial
 from ...drive import report
+from ...drive.best_recipe import arch_of
 from ...drive.daemon_threads import DaemonThreads
 from ...drive.export import export_text, verify
 from ...drive.recipe import Recipe, fastest
-from ...drive.recorded import judged_candidate
+from ...drive.recorded import first_choice, judged_candidate
 from ...drive.runner import Runner
 from . import state, theme
 
@@ -98,29 +99,38 @@ def _options(workload: Workload) -> tuple[str, Preset | None, str]:
 
 
 def _recipe_choice(trials: list[Trial]) -> dict[str, Trial | None]:
-    """One right candidate per direction, fastest first, or PyTorch; both gradients at once where that was right."""
+    """One right candidate per direction, at first the fastest on a GPU, or PyTorch; both gradients at once where that was
+    right."""
     wanted = set(st.session_state.get("export_rows", []))
     chosen: dict[str, Trial | None] = {}
     there = {d: sorted((t for t in trials if t.kind == "candidate" and t.ok and d == t.direction and _still_there(t)),
                        key=_ms) for d in LAUNCHES}
     directions = LAUNCHES if there[BACKWARD] else DIRECTIONS
-    used = fastest({d: _ms(found[0]) for d, found in there.items() if found})
+    taken = {d: first_choice(found, arch_of()) for d, found in there.items()}
+    first = {d: trial for d, (trial, _) in taken.items()}
+    used = fastest({d: _ms(trial) for d, trial in first.items() if trial})
     for direction, cell in zip(directions, st.columns(len(directions), gap="small"), strict=True):
         right = there[direction]
         options = {t.trial_id: t for t in right}
         names = [t.name for t in right]
         ids = [*options, PYTORCH]
         nothing = APART if direction == BACKWARD else PYTORCH
-        first = next((i for i, t in enumerate(ids) if t in wanted), 0 if direction in used else len(ids) - 1)
-        pick = cell.selectbox(direction, ids, index=first, key=f"export_{direction}_{'_'.join(ids)[:60]}",
+        given = ids.index(first[direction].trial_id) if direction in used else len(ids) - 1
+        given = next((i for i, t in enumerate(ids) if t in wanted), given)
+        pick = cell.selectbox(direction, ids, index=given, key=f"export_{direction}_{'_'.join(ids)[:60]}",
                               format_func=lambda i, o=options, n=names, no=nothing: no if i == PYTORCH else _label(o[i], n))
         if direction != BACKWARD or pick in options:
             chosen[direction] = options.get(pick)
+    notes = [note for _, note in taken.values() if note]
+    notes += [f"{d}: no time of a GPU says which candidate is the fastest; choose one." for d, found in there.items()
+              if found and first[d] is None]
+    theme.html("".join(f'<div class="foot">{escape(note)}</div>' for note in notes))
     return chosen
 
 
 def _ms(trial: Trial) -> float:
-    return trial.kernel_ms.median_ms if trial.kernel_ms else float("inf")
+    """Emulated times rank nothing."""
+    return trial.kernel_ms.median_ms if trial.kernel_ms and not report.is_emulated(trial) else float("inf")
 
 
 def _label(trial: Trial, names: list[str]) -> str:

@@ -1,7 +1,7 @@
 """Write the chosen recipe as one self-contained ModelNew file.
 
     python -m workbench export --preset kb74 --forward shared_weight_tiling --out model_new.py --verify
-    python -m workbench export --session NAME --out model_new.py      the fastest right candidates of a session
+    python -m workbench export --session NAME --out model_new.py      the fastest right candidates of a session on a GPU
     python -m workbench export --preset kb74 --best --out model_new.py    the best known ones for this GPU
 
 A direction that is not chosen is left to PyTorch; the file then says so.
@@ -14,19 +14,20 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ...core.candidate import Candidate
+from ...core.best_known import sm_of
+from ...core.candidate import Candidate, why_not
 from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, LAUNCHES, Workload
 from ...core.presets import parse_preset
 from ...core.variants import discover, find
-from ...drive.best_recipe import arch_of, best_recipe, left_to_pytorch, origin
+from ...drive.best_recipe import arch_of, best_recipe, cautions, left_to_pytorch, origin
 from ...drive.choose import check_names, parse_settings, values_for
 from ...drive.devices import resolve_device
 from ...drive.export import export_text, proof_workload, verify
 from ...drive.recipe import Recipe
-from ...drive.recorded import recipe_from_session
+from ...drive.recorded import recipe_from_trials
 from ...drive.runner import Runner
-from ..arguments import add_workload, check_folder, session_from, workload_from
+from ..arguments import add_workload, check_folder, session_from, workload_from, write_whole
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -54,10 +55,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 written (and proved, with --verify); 1 the proof failed, nothing is written."""
     check_folder(args.out)
-    recipe = _recipe(args)
+    recipe, notes = _recipe(args)
+    for note in notes:
+        print(note, file=sys.stderr)
     workload = recipe.workload
     preset = parse_preset(workload.preset)[0] if workload.preset and args.constructor == "auto" else None
-    text = export_text(recipe, constructor=preset, class_name=args.class_name, debug_sync=args.debug_sync)
+    text = export_text(recipe, constructor=preset, class_name=args.class_name, debug_sync=args.debug_sync,
+                       notes=notes)
     if args.verify:
         device = resolve_device(args.device)
         workload = proof_workload(workload, device)
@@ -70,14 +74,15 @@ def run(args: argparse.Namespace) -> int:
             print(result.get("advice", ""), file=sys.stderr)
             return 1
     if args.out:
-        args.out.write_text(text)
+        write_whole(args.out, text)
         print(args.out)
     else:
         print(text)
     return 0
 
 
-def _recipe(args: argparse.Namespace) -> Recipe:
+def _recipe(args: argparse.Namespace) -> tuple[Recipe, list[str]]:
+    """The recipe, and what its reader should know of how it was chosen."""
     chosen = {d: getattr(args, d) for d in LAUNCHES if getattr(args, d)}
     if args.best:
         return _best(args, others=[*chosen, *args.set, *([args.session] if args.session else [])])
@@ -86,8 +91,9 @@ def _recipe(args: argparse.Namespace) -> Recipe:
     if args.session:
         if chosen:
             raise BadRequest("Give --session or variants, not both.")
-        return recipe_from_session(session_from(args.session), workload_from(args) if args.preset or args.layer else None,
-                                   templates=args.templates)
+        workload = workload_from(args) if args.preset or args.layer else None
+        return recipe_from_trials(session_from(args.session).trials(), workload, templates=args.templates,
+                                  arch=arch_of(args.device))
     if not (args.preset or args.layer):
         raise BadRequest("Give --preset, --layer or --session: the layer to export for.")
     workload: Workload = workload_from(args)
@@ -95,11 +101,12 @@ def _recipe(args: argparse.Namespace) -> Recipe:
         raise BadRequest("Give at least one of --forward, --grad-input, --grad-weight, --backward, or --best, or --session.")
     settings = parse_settings(args.set)
     check_names(discover(), (), (), settings)
-    return Recipe(workload=workload, **{d: _candidate(name, d, workload, settings, args.precision)
-                                        for d, name in chosen.items()})
+    sm = sm_of(arch_of(args.device))
+    return Recipe(workload=workload, **{d: _candidate(name, d, workload, settings, args.precision, sm)
+                                        for d, name in chosen.items()}), []
 
 
-def _best(args: argparse.Namespace, *, others: list[str]) -> Recipe:
+def _best(args: argparse.Namespace, *, others: list[str]) -> tuple[Recipe, list[str]]:
     if others:
         raise BadRequest("--best chooses variants and configs itself; leave out --session, --set and the variants.")
     if not (args.preset or args.layer):
@@ -109,13 +116,17 @@ def _best(args: argparse.Namespace, *, others: list[str]) -> Recipe:
     for line in (*map(origin, entries), left_to_pytorch(recipe, arch)):
         if line:
             print(line, file=sys.stderr)
-    return recipe
+    return recipe, cautions(entries, arch, args.precision)
 
 
-def _candidate(name: str, direction: str, workload: Workload, settings: dict, precision: str) -> Candidate:
+def _candidate(name: str, direction: str, workload: Workload, settings: dict, precision: str, sm: int) -> Candidate:
     variant = find(name, direction)
     values = values_for(variant, settings)
     for tunable, several in values.items():
         if len(several) != 1:
             raise BadRequest(f"An export takes one value for {tunable}; got {', '.join(map(str, several))}.", field="set")
-    return Candidate(variant, workload.layer, workload.dtype, {k: v[0] for k, v in values.items()}, precision)
+    candidate = Candidate(variant, workload.layer, workload.dtype, {k: v[0] for k, v in values.items()}, precision)
+    # A variant for a newer GPU than the one here may be exported for that one.
+    if reason := why_not(candidate, sm=max(sm, variant.min_sm)):
+        raise BadRequest(reason.replace("Not run:", "Not exported:", 1), field=direction)
+    return candidate
