@@ -132,7 +132,7 @@ def test_a_module_is_not_one_more_candidate():
     assert report.headline([trial("a", 1.0, device=CPU), ours]).sentence == (
         "1 of 1 candidates and ModelNew are right in all checks")
     assert report.headline([trial("a", 1.0, device=CPU), wrong, ours]).sentence == (
-        "1 of 2 candidates are wrong, the first is b forward")
+        "1 of 2 candidates is wrong: b, forward")
 
 
 def test_where_the_verdict_is_unsure_nobody_is_as_fast_as_anybody():

@@ -138,9 +138,9 @@ def _asked() -> CheckRequest | str:
     else:
         return "There is no reference yet; upload a file with Model, get_inputs and get_init_inputs."
     try:
-        return CheckRequest(text, reference, form["check_device"], name=uploaded.name if uploaded is not None else "model_new.py",
-                            reference_name=name, size=size, memory_gib=float(form["check_memory"]),
-                            call_s=float(form["check_limit"]))
+        return CheckRequest(text, reference, form["check_device"], reference_name=name, size=size,
+                            name=uploaded.name if uploaded is not None else "model_new.py",
+                            memory_gib=float(form["check_memory"]), call_s=float(form["check_limit"]))
     except BadRequest as error:
         return str(error)
 

@@ -158,6 +158,11 @@ def guarded(draw: Callable[[], None]) -> Callable[[], None]:
     return page
 
 
+def dead_link() -> bool:
+    """Whether this drawing has met a link to what is not here: nothing else is drawn in its place."""
+    return bool(_missing())
+
+
 def _missing() -> list[tuple[str, str]]:
     """(sentence, what there is instead) of each dead link of this drawing."""
     return st.session_state.setdefault("dead links", [])
