@@ -28,7 +28,8 @@ def said(at: AppTest) -> str:
 
 def test_the_wrong_sample_is_checked_and_its_mistake_named(page: AppTest) -> None:
     assert "Nothing checked yet" in said(page) and "FOREIGN CODE" in said(page)
-    assert page.button(key="check_run").disabled
+    page.button(key="check_run").click().run()
+    assert "There is no candidate yet; paste or upload a file" in said(page)
     page.button(key="check_sample").click().run()
     assert "class ModelNew" in page.text_area(key="check_text").value
     page.selectbox(key="check_device").select("cpu").run()
@@ -44,4 +45,4 @@ def test_the_wrong_sample_is_checked_and_its_mistake_named(page: AppTest) -> Non
     assert "taps flipped" in text and "there is no backward to check" in text
     assert "The smallest case that still fails" in text and "KernelBench, 1e-4" in text
     assert "no time" in text
-    assert "Against KernelBench #74, small" in text and "at the small size, which is not KernelBench's own" in unescape(text)
+    assert "Against KernelBench #74 (small)" in text and "at the small size, which is not KernelBench's own" in unescape(text)

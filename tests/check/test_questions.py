@@ -71,7 +71,7 @@ def test_right_only_for_stride_1_is_told_with_its_smallest_case(checked) -> None
     text = report_text(report)
     assert text.startswith(report.badge) and "Same output: no divisibility test" in text
     assert text.index("x FAILED") < text.index("+ PASSED")
-    assert "\nagainst KernelBench #81, small\non cpu, seed" in text
+    assert "\nagainst KernelBench #81 (small)\non cpu, seed" in text
     assert "forward only, 5 inputs, at the small size, which is not KernelBench's own" in text
 
 
@@ -227,9 +227,9 @@ def test_a_report_says_which_size_was_judged() -> None:
     found = {"strict": True, "loose": True, "why": "", "tolerance": 1e-4, "trials": 5, "ours": True, "reason": "", "text": []}
     small, full, layer = (CheckReport("m.py", name, "cpu", right, kernelbench=found, size=size) for name, size in (
         ("KernelBench #81", "small"), ("KernelBench #81", "full"), ("nn.ConvTranspose1d(3, 4, 5)", "")))
-    assert small.headline == "m.py does what KernelBench #81, small, does, in all checks that ran"
-    assert layer.headline == "m.py does what nn.ConvTranspose1d(3, 4, 5) does, in all checks that ran"
-    for report, against, own in ((small, "KernelBench #81, small", False), (full, "KernelBench #81, full", True),
+    assert small.headline == "m.py matches KernelBench #81 (small) in all checks that ran"
+    assert layer.headline == "m.py matches nn.ConvTranspose1d(3, 4, 5) in all checks that ran"
+    for report, against, own in ((small, "KernelBench #81 (small)", False), (full, "KernelBench #81 (full)", True),
                                  (layer, "nn.ConvTranspose1d(3, 4, 5)", True)):
         text = report_text(report)
         assert f"\nagainst {against}\non cpu, seed" in text

@@ -55,7 +55,7 @@ def test_first_page_shows_preset_74_small_and_the_doctor(page):
 
 def test_before_a_run_a_table_stands_where_the_bars_will_be(page):
     """Of what serves the layer only; the chart's library is not loaded for it, unless recorded times can be drawn."""
-    assert "Times will stand here" in said(page) and said(page).count("not run yet") == len(ticked())
+    assert "Results appear here" in said(page) and said(page).count("not run yet") == len(ticked())
     assert "disjoint_mma" not in said(page) and not page.get("plotly_chart")
 
 
@@ -64,7 +64,7 @@ def test_recorded_times_of_pytorch_are_drawn_and_a_large_layer_is_warned_of(page
     page.segmented_control(key="size").select("full")
     page.run()
     assert len(page.get("plotly_chart")) == 1 and "PyTorch: recorded on NVIDIA H200" in said(page)
-    assert "85.9 GFLOP a launch are too much for the emulator" in said(page)
+    assert "85.9 GFLOP a launch is too much for the emulator" in said(page)
 
 
 def test_every_variant_that_serves_the_layer_is_ticked(page):
@@ -76,7 +76,7 @@ def test_every_variant_that_serves_the_layer_is_ticked(page):
 
 
 def test_each_its_own_precision_runs_all_that_serve_the_layer(page):
-    page.selectbox(key="precision").select("its own")
+    page.selectbox(key="precision").select("")
     opened(page)
     assert run_button(page).label == f"Run {len(ticked(''))}" and len(ticked("")) > len(ticked())
     assert page.checkbox(key="tick forward implicit_gemm_mma").value

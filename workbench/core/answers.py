@@ -80,8 +80,8 @@ class CheckReport:
 
     @property
     def against(self) -> str:
-        """`problem.py`, or `KernelBench #81, small`: a preset with the size that was judged."""
-        return f"{self.reference}, {self.size}" if self.size else self.reference
+        """`problem.py`, or `KernelBench #81 (small)`: a preset with the size that was judged."""
+        return f"{self.reference} ({self.size})" if self.size else self.reference
 
     @property
     def badge(self) -> str:
@@ -98,7 +98,7 @@ class CheckReport:
         """The strip's sentence: what is wrong, in words."""
         if not self.failed:
             if self.ran:
-                return f"{self.name} does what {self.against}{',' if self.size else ''} does, in all checks that ran"
+                return f"{self.name} matches {self.against} in all checks that ran"
             return f"{self.name} could not be run here; nothing that was looked at is wrong"
         keys = {q.key for q in self.failed}
         words = [_short(q) for q in self.failed if q.key in _IN_SHORT

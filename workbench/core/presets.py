@@ -94,6 +94,14 @@ def parse_preset(text: str, *, default_size: str = "full") -> tuple[Preset, str]
     return chosen, size
 
 
+def called(workload: Workload) -> str:
+    """What a person calls it: `KernelBench #74 (small)`, or the layer as one writes it."""
+    if not workload.preset:
+        return str(workload.layer)
+    chosen, size = parse_preset(workload.preset)
+    return f"KernelBench #{chosen.number} ({size})"
+
+
 def default_size(device: str) -> str:
     """What a preset without a size means there: all of it on a GPU; the emulator would take hours."""
     return "small" if device == "cpu" else "full"

@@ -9,6 +9,7 @@ import contextlib
 import shlex
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -85,6 +86,7 @@ class Check:
     def __init__(self, request: CheckRequest) -> None:
         self.request = request
         self.text = "starting"
+        self.started_at = time.time()
         self.report: CheckReport | None = None
         self.problem = ""
         self._stopped = threading.Event()

@@ -12,6 +12,7 @@ from ..core import numbers
 from ..core.ceilings import best_known
 from ..core.facts import bytes_moved, flops, intensity
 from ..core.layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
+from ..core.presets import called
 from ..core.roofline import Ceilings, memory_seconds
 from ..core.trial import Trial
 from . import report
@@ -122,7 +123,7 @@ def _points(pairs: Sequence[report.Pair]) -> list[_Point]:
         if pair.clock == "module_ms":  # what the user gets stands in the table; here it would hide the kernels' own
             continue
         workload = Workload.from_json(pair.a.workload)
-        label = workload.preset or str(workload.layer)
+        label = called(workload).removeprefix("KernelBench ")
         point = _Point(label, workload, pair.direction, pair.a, ours.median_ms, theirs.median_ms, report.floor_ms(pair.a),
                        pair.ratio.value)
         held = best.get((label, pair.direction))

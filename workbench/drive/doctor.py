@@ -69,7 +69,8 @@ def summary(findings: list[Finding]) -> str:
         need = next(f for f in findings if not f.ok and f.command)
         return f"Nothing can be built yet: {need.name} is missing. {need.command}"
     if where == ["cpu"]:
-        return "Every kernel runs on this machine's CPU through the emulator: verdicts are real, times say nothing of a GPU."
+        return ("Every kernel runs on this machine's CPU through the emulator. Correctness is checked for real; times here do "
+                "not predict a GPU.")
     return f"Kernels run on {', '.join(where)}; the emulator works too."
 
 

@@ -59,12 +59,14 @@ class _Panel:
 
 
 def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | None = None,
+         absent: Mapping[str, Mapping[str, str]] | None = None,
          floors: Mapping[str, float] | None = None, waiting: str = "not run yet", mode: str = "light") -> go.Figure:
     """Three panels (forward, grad_input, grad_weight; a fourth where `backward` ran) over shared rows: our variants
     fastest first, then PyTorch. Emulated times rank nothing: there no variant is first, and no bar is the best.
 
     `trials` are of one workload and one device; each variant shows its best config. `expected` maps a direction to
-    the variants that exist or are asked for, `floors` a direction to ms. Each bar's customdata is (trial_id, row).
+    the variants that are asked for, `absent` says of others why they are not, `floors` maps a direction to ms. Each bar's
+    customdata is (trial_id, row).
     """
     trials = [t for t in trials if t.kind in ("candidate", "baseline")]
     ran = any(t.direction == BACKWARD and t.kind == "candidate" and t.status is not Status.SKIPPED for t in trials)
@@ -83,7 +85,8 @@ def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | Non
         panel.best_ms = best.kernel_ms.median_ms if best and best.kernel_ms else None
         fastest = report.best_candidate(here, direction)
         for row in ours:
-            panel.cells[row] = _our_cell(row, here, trials, fastest, panel, expected.get(direction, ()), waiting, mode)
+            panel.cells[row] = _our_cell(row, here, trials, fastest, panel, expected.get(direction, ()), waiting,
+                                         (absent or {}).get(direction, {}), mode)
         for name in theirs:
             trial = min((t for t in here if t.kind == "baseline" and t.name == name and t.ok and t.kernel_ms),
                         key=lambda t: t.kernel_ms.median_ms, default=None)
@@ -194,7 +197,7 @@ def _row_order(candidates: list[Trial], expected: Mapping[str, Sequence[str]]) -
 
 
 def _our_cell(row: str, here: list[Trial], trials: list[Trial], fastest: Trial | None, panel: _Panel,
-              expected: Sequence[str], waiting: str, mode: str) -> _Bar | str:
+              expected: Sequence[str], waiting: str, absent: Mapping[str, str], mode: str) -> _Bar | str:
     mine = [t for t in here if t.kind == "candidate" and row_name(t) == row]
     timed = [t for t in mine if t.ok and t.kernel_ms]
     if timed:
@@ -205,7 +208,8 @@ def _our_cell(row: str, here: list[Trial], trials: list[Trial], fastest: Trial |
                     panel.floor_ms)
     if mine:
         return f"{mine[-1].status}" + (", not timed" if mine[-1].ok else "")
-    return waiting if row.split(" ")[0] in expected else "does not apply"
+    name = row.split(" ")[0]
+    return waiting if name in expected else absent.get(name, "not run")
 
 
 def _best_pytorch(here: list[Trial]) -> Trial | None:

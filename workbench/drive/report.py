@@ -263,8 +263,8 @@ def headline(trials: Sequence[Trial]) -> Headline | None:
         first = next((t for t in timed if t.kernel_ms), timed[0])
         time = f"{numbers.time(first.kernel_ms.median_ms)}" if first.kernel_ms else "The time"
         wrong = [t for t in ours if t.status in WRONG]
-        sentence = (f"{_of_all(right, ours)} right in all checks" if not wrong else
-                    f"{_of_all(wrong, ours)} wrong, the first is {wrong[0].name} {wrong[0].direction}")
+        which = f"{', for example' if wrong[1:] else ':'} {wrong[0].name}, {wrong[0].direction}" if wrong else ""
+        sentence = f"{_of_all(wrong, ours)} wrong{which}" if wrong else f"{_of_all(right, ours)} right in all checks"
         return Headline(str(wrong[0].status) if wrong else EMULATED, sentence,
                         f"{first.name} {first.direction}: {time} on the CPU emulator: says "
                         f"nothing about a GPU. {counted}")
@@ -396,7 +396,7 @@ def _of_all(some: Sequence[Trial], ours: Sequence[Trial]) -> str:
     words = [f"{len(some) - len(modules)} of {len(everyone)} candidates"] if everyone else []
     words += [modules[0].name if len(modules) == 1 else f"{len(modules)} modules"] if modules else []
     words = words or ["no module"]
-    single = len(words) == 1 and (bool(modules) or len(everyone) == 1)
+    single = len(words) == 1 and (bool(modules) or len(some) == 1 or len(everyone) == 1)
     return f"{' and '.join(words)} {'is' if single else 'are'}"
 
 

@@ -67,6 +67,8 @@ class Runner:
         run = Run(secrets.token_hex(4), request, session.path,
                   [Row(c) for c, trial in zip(candidates, had, strict=True) if trial is None],
                   kept=[trial for trial in had if trial is not None])
+        if before := next((r for r in reversed(self.runs) if r.active), None):
+            run.message = f"waits for the run in session {before.session.name}"
         self.runs.append(run)
         execution = Execution(run, session, self.workers, device, resume=resume)
         if run.rows:  # the compiler's process imports torch while the measuring one asks about the device

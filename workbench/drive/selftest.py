@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 import json
 import tempfile
+import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,7 @@ from .check import CheckRequest, check, judge_process, workload_reference
 from .daemon_threads import DaemonThreads
 from .device_lock import held
 from .devices import resolve_device
-from .run import RunRequest
+from .run import Run, RunRequest
 from .runner import Runner
 from .session import TRIALS, Session
 from .worker_process import WorkerProcess
@@ -102,12 +103,53 @@ def chosen(names: Sequence[str]) -> list[Attack]:
     return [a for a in there if a.kind == "control" or a.name in names]
 
 
+class SelfTest:
+    """A self-test under way, or done, in a thread: `text` says what happens, `results` grow, of `total` attacks."""
+
+    def __init__(self, device: str, runner: Runner) -> None:
+        self.device, self.text, self.problem = device, "starting", ""
+        self.results: list[Result] = []
+        self.total = sum(_kind(device) in a.expected for a in attacks())
+        self.started_at = time.time()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._guarded, args=(runner,), daemon=True, name="selftest")
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._thread.join(timeout)
+        return self.done
+
+    def stop(self) -> None:
+        """End its compilers, kernels and modules now; nothing is kept of it."""
+        self._stopped.set()
+
+    def _guarded(self, runner: Runner) -> None:
+        try:
+            selftest(self.device, runner=runner, on_result=self.results.append, on_text=self._said, stopped=self._stopped)
+        except (BadRequest, OSError, RuntimeError) as error:  # a worker's end is a RuntimeError, too
+            self.problem = "Stopped by you." if self._stopped.is_set() else str(error)
+
+    def _said(self, text: str) -> None:
+        self.text = text
+
+
 def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lambda result: None,
-             runner: Runner | None = None, wanted: Sequence[Attack] | None = None) -> list[Result]:
+             runner: Runner | None = None, wanted: Sequence[Attack] | None = None,
+             on_text: Callable[[str], None] = lambda text: None, stopped: threading.Event | None = None) -> list[Result]:
     """Run every attack that this device can show, or those of `wanted`; only a whole self-test is kept for the page.
-    Raises `BadRequest` for a device that is not there."""
+    `on_text` hears what happens now. Raises `BadRequest` for a device that is not there, `RuntimeError` when `stopped` is
+    set before the end."""
     device = resolve_device(device)
-    kind = "cpu" if device == "cpu" else "cuda"
+    kind = _kind(device)
+    stopped = stopped or threading.Event()
     whole, wanted = wanted is None, [a for a in (attacks() if wanted is None else wanted) if kind in a.expected]
     results: list[Result] = []
 
@@ -118,11 +160,11 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
     with _session() as session, _runner(runner) as kernels:
         for name, group in _GROUPS.items():  # hangs come last: each costs its whole limit
             here = [a for a in wanted if a.kind in ("kernel", "control") and a.group == name]
-            _run_kernels(kernels, session, device, here, group, report)
-        with held(device), _judges(_AT_ONCE[kind]) as judges:
+            _run_kernels(kernels, session, device, here, group, report, on_text, stopped)
+        with held(device, on_text, stopped), _judges(_AT_ONCE[kind]) as judges:
             modules = [a for a in wanted if a.kind == "module"]
             timed = [a for a in modules if _attacks_the_clock(a, kind)]
-            one = partial(_run_module, device=device, session=session, judges=judges)
+            one = partial(_run_module, device=device, session=session, judges=judges, on_text=on_text, stopped=stopped)
             with DaemonThreads(_AT_ONCE[kind]) as pool:
                 for result in pool.map(one, [a for a in modules if a not in timed]):
                     report(result)
@@ -162,18 +204,30 @@ def confinement(results: Sequence[Result]) -> str:
     return "\n".join(dict.fromkeys(r.confined for r in results if r.confined))
 
 
+def _kind(device: str) -> str:
+    return "cpu" if device == "cpu" else "cuda"
+
+
 def _run_kernels(runner: Runner, session: Session, device: str, wanted: Sequence[Attack], group: _Group,
-                 report: Callable[[Result], None]) -> None:
+                 report: Callable[[Result], None], on_text: Callable[[str], None], stopped: threading.Event) -> None:
     candidates = {a.name: _candidate(a, group) for a in wanted}
     if not candidates:
         return
     request = RunRequest(group.workload, tuple(candidates.values()), device=device, baselines=False, effort="quick",
                          run_timeout_s=group.run_timeout_s)
-    run = runner.run(request, session)
+
+    def watch(run: Run) -> None:
+        on_text(f"{run.done_rows} of these {len(run.rows)} kernels, {run.message}")
+        if stopped.is_set():
+            run.stop()
+
+    run = runner.run(request, session, on_change=watch)
+    if stopped.is_set():
+        raise RuntimeError("The self-test was stopped.")
     trials = {t.trial_id: t for t in run.trials}
     for attack, row in zip(wanted, run.rows, strict=True):
         trial = trials.get(row.trial_id)
-        expected = attack.expected["cpu" if device == "cpu" else "cuda"]
+        expected = attack.expected[_kind(device)]
         status = str(trial.status) if trial else "no trial"
         timed = bool(trial and trial.kernel_ms)
         caught = status == expected and timed == (expected == Status.OK)
@@ -181,22 +235,26 @@ def _run_kernels(runner: Runner, session: Session, device: str, wanted: Sequence
                       trial.headline if trial else run.message, caught))
 
 
-def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQueue[WorkerProcess]) -> Result:
+def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQueue[WorkerProcess],
+                on_text: Callable[[str], None], stopped: threading.Event) -> Result:
     """Through `check`. Caught: the expected status is among the failures, and no trial of the session has changed; for
     OK, nothing failed and no time was taken for a victory."""
+    if stopped.is_set():
+        raise RuntimeError("The self-test was stopped.")
+    on_text(f"checking {attack.name}")
     before = (session.path / TRIALS).read_bytes()
     reference, name = workload_reference(_MODULE)
     text = (RED_TEAM / "modules" / f"{attack.name}.py").read_text(encoding="utf-8")
-    kind = "cpu" if device == "cpu" else "cuda"
+    kind = _kind(device)
     expected = attack.expected[kind]
     request = CheckRequest(text, reference, device, name=attack.name, reference_name=name, effort="quick", nvcc=False,
                            call_s=_GROUPS[attack.group].run_timeout_s, time=_attacks_the_clock(attack, kind))
     if request.time:  # in a judge of its own: what it shares of the GPU's memory is free again only when it has ended
-        report = check(request, device_held=True)
+        report = check(request, device_held=True, stopped=stopped)
     else:
         judge = judges.get()
         try:
-            report = check(request, device_held=True, judge=judge)
+            report = check(request, device_held=True, judge=judge, stopped=stopped)
         finally:
             judges.put(judge)
     failed = [q for q in report.questions if q.answer is Answer.FAILED

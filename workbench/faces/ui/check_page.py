@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
+import time
 from html import escape
 from typing import Any
 
@@ -10,6 +12,7 @@ import streamlit as st
 
 from ...core import numbers
 from ...core.answers import Answer, CheckReport, Question
+from ...core.errors import BadRequest
 from ...core.presets import PRESETS, parse_preset
 from ...drive import check_times
 from ...drive.check import MOST_TEXT_BYTES, Check, CheckRequest, workload_reference
@@ -17,6 +20,7 @@ from ...drive.check_text import default_text, kernelbench_reason, kernelbench_ro
 from . import state, theme
 
 OWN = "a file of my own"
+_MOST_KEPT = 20  # reports that have ended
 _MOST_MB = MOST_TEXT_BYTES >> 20
 _WORDS = {Answer.WARNED: "WARN"}
 _SAMPLE = '''"""A wrong sample: taps are flipped, and the output has no gradient."""
@@ -40,9 +44,12 @@ class ModelNew(nn.Module):
 
 
 def draw() -> None:
+    check = _own()
     with st.sidebar:
-        request = _form()
-    check: Check | None = _checks().get("last")
+        _form(check)
+    _elsewhere(check)
+    if missing := st.session_state.get("check_missing"):
+        theme.html(theme.strip("BAD INPUT", missing, "Nothing was started."))
     strip = st.empty()
     if check is None:
         with strip:
@@ -69,7 +76,7 @@ def draw() -> None:
     grid = st.grid(2, min_column_width=470, gap="medium")
     with grid.container():
         theme.html(_questions(report))
-        _buttons(report, request)
+        _buttons(report)
     with grid.container():
         for card in (_smallest(report), _mistake(report), _kernelbench(report), _speed(report)):
             if card:
@@ -79,55 +86,101 @@ def draw() -> None:
         theme.html(_ladder(report))
 
 
-def _form() -> CheckRequest | None:
-    """The sidebar; None while something is missing, which it says."""
+def _form(check: Check | None) -> None:
+    """The sidebar. `_asked` reads it when a button is pressed, not before: a text that was pasted a moment ago counts."""
     names = {p.name: p.title for p in PRESETS.values()}
     chosen = st.selectbox("Reference", [*names, OWN], format_func=lambda n: names.get(n, n), key="check_reference",
                           index=list(names).index("kb74"), persist_state="session")
-    own = st.file_uploader("Reference: Model, get_inputs, get_init_inputs", type="py", key="check_reference_file",
-                           max_upload_size=_MOST_MB) \
-        if chosen == OWN else None
+    if chosen == OWN:
+        st.file_uploader("Reference: Model, get_inputs, get_init_inputs", type="py", key="check_reference_file",
+                         max_upload_size=_MOST_MB)
     uploaded = st.file_uploader("Candidate: a file with ModelNew", type="py", key="check_file", max_upload_size=_MOST_MB)
     if (sample := st.session_state.pop("check_sample_text", None)) is not None:
         st.session_state["check_text"] = sample
-    pasted = st.text_area("or paste it", key="check_text", height=140, disabled=uploaded is not None)
+    st.text_area("or paste it", key="check_text", height=140, disabled=uploaded is not None)
     device = st.selectbox("Device", list(state.device_names()), format_func=state.device_label, key="check_device")
-    size = st.segmented_control("Size", ["small", "medium", "full"], key="check_size",
-                                default="small" if device == state.CPU else "full") if chosen != OWN else None
+    if chosen != OWN:
+        st.segmented_control("Size", ["small", "medium", "full"], key="check_size",
+                             default="small" if device == state.CPU else "full")
     cells = st.columns(2, gap="small")
-    limit_s = cells[0].number_input("time limit, s", 1, 3600, 120, key="check_limit")
-    memory = cells[1].number_input("memory, GB", 1, 1024, 16, key="check_memory")
-    text = _decoded(uploaded) if uploaded is not None else pasted
-    reference = _decoded(own) if own is not None else ""
-    running = (last := _checks().get("last")) is not None and not last.done
-    ready = bool(text.strip()) and (chosen != OWN or bool(reference.strip()))
-    request = None
-    if ready:
-        name = "the reference"
-        if chosen != OWN:
-            reference, name = workload_reference(parse_preset(chosen)[0].workload(size or "small"))
-        request = CheckRequest(text, reference, device, name=uploaded.name if uploaded is not None else "model_new.py",
-                               reference_name=own.name if own is not None else name, memory_gib=float(memory),
-                               call_s=float(limit_s), size=(size or "small") if chosen != OWN else "")
-    if running:
-        st.button("Stop", width="stretch", key="check_stop", on_click=last.stop)
-    else:
-        st.button("Check", type="primary", width="stretch", key="check_run", disabled=not ready,
-                  on_click=_begin, args=(request,), help=None if ready else "Paste or upload a file first")
+    cells[0].number_input("time limit, s", 1, 3600, 120, key="check_limit")
+    cells[1].number_input("memory, GiB", 1, 1024, 16, key="check_memory")
+    if check is not None and not check.done:
+        st.button("Stop", width="stretch", key="check_stop", on_click=check.stop)
+    else:  # never disabled: the first click after a paste would be lost, because the text arrives with it
+        st.button("Check", type="primary", width="stretch", key="check_run", on_click=_begin)
     theme.html(theme.badge("WARN", "FOREIGN CODE") + '<div class="mute" style="margin-top:4px">A check runs the file. It '
                "runs in its own process, without your environment, under these limits, and where bwrap works without "
                "network and with a read-only disk. Without bwrap Landlock or another user may keep it from writing "
                "elsewhere; the report says what held.</div>")
-    return request
 
 
-def _begin(request: CheckRequest) -> None:
-    _checks()["last"] = Check(request).start()
+def _begin() -> None:
+    """For the callback of a button: start what the form asks for, or remember what is missing."""
+    asked = _asked()
+    st.session_state["check_missing"] = asked if isinstance(asked, str) else ""
+    if not isinstance(asked, str):
+        _show(secrets.token_hex(4), Check(asked).start())
+
+
+def _asked() -> CheckRequest | str:
+    """What the form says now, or the sentence that names what is missing."""
+    form = st.session_state
+    uploaded, own, chosen = form.get("check_file"), form.get("check_reference_file"), form["check_reference"]
+    text = _decoded(uploaded) if uploaded is not None else form.get("check_text") or ""
+    if not text.strip():
+        return "There is no candidate yet; paste or upload a file that defines ModelNew."
+    if chosen != OWN:
+        size = form.get("check_size") or "small"
+        reference, name = workload_reference(parse_preset(chosen)[0].workload(size))
+    elif own is not None:
+        reference, name, size = _decoded(own), own.name, ""
+    else:
+        return "There is no reference yet; upload a file with Model, get_inputs and get_init_inputs."
+    try:
+        return CheckRequest(text, reference, form["check_device"], reference_name=name, size=size,
+                            name=uploaded.name if uploaded is not None else "model_new.py",
+                            memory_gib=float(form["check_memory"]), call_s=float(form["check_limit"]))
+    except BadRequest as error:
+        return str(error)
+
+
+def _own() -> Check | None:
+    """The check that this tab asked for, under way or done. Its name stands in the address, so that a reload finds it."""
+    name = st.session_state.get("check_id") or st.query_params.get("check", "")
+    if not name:
+        return None
+    st.query_params["check"] = name
+    if name not in _checks():
+        theme.html(theme.strip("NOT HERE", f"The link asks for the report {name[:60]!r}, which is not here.",
+                               "Reports end with the server; check the file again."))
+        return None
+    st.session_state["check_id"] = name
+    return _checks()[name]
+
+
+def _elsewhere(own: Check | None) -> None:
+    """One line for each check that another tab has under way."""
+    for name, check in list(_checks().items()):
+        if check is not own and not check.done:
+            with st.container(horizontal=True, vertical_alignment="center", key=f"elsewhere {name}"):
+                _live_line(check)
+                st.button("Go to it", key=f"go {name}", on_click=_show, args=(name, check))
+                st.button("Stop it", key=f"stop {name}", on_click=check.stop)
+
+
+def _show(name: str, check: Check) -> None:
+    checks = _checks()
+    checks[name] = check
+    for old in [n for n, c in checks.items() if c.done and n != name][:-_MOST_KEPT]:
+        del checks[old]
+    st.session_state["check_id"] = name
 
 
 @st.cache_resource(show_spinner=False)
 def _checks() -> dict[str, Check]:
-    """The last check, under way or done. The server's own: a reload finds it again."""
+    """Name -> check, oldest first. The server's own, because a check goes on when its tab is closed; a tab shows what it
+    asked for."""
     return {}
 
 
@@ -136,8 +189,18 @@ def _live_strip(check: Check) -> None:
     if check.done:
         st.rerun()
     theme.html(theme.strip("RUNNING", f"{check.request.name}: {check.text}",
-                           "The first build takes a minute where it includes torch's headers; closing the browser does "
-                           "not stop the check."))
+                           f"{time.time() - check.started_at:.0f} s since start. The first build takes a minute where it "
+                           "includes torch's headers; closing the browser does not stop the check."))
+
+
+@st.fragment(run_every=1)
+def _live_line(check: Check) -> None:
+    if check.done:
+        st.rerun()
+    asked = check.request
+    against = f"{asked.reference_name} ({asked.size})" if asked.size else asked.reference_name
+    theme.html(f'{theme.badge("RUNNING")} Another tab checks {escape(asked.name)} against {escape(against)} on '
+               f"{escape(asked.device)}")
 
 
 def _questions(report: CheckReport) -> str:
@@ -154,9 +217,9 @@ def _row(q: Question) -> tuple[str, str, str]:
     return theme.badge(word), f"<b>{escape(q.question)}</b>{status}", f"{escape(q.seen)}{advice}{log}"
 
 
-def _buttons(report: CheckReport, request: CheckRequest | None) -> None:
+def _buttons(report: CheckReport) -> None:
     with st.container(horizontal=True):
-        st.button("Check again", key="check_again", disabled=request is None, on_click=_begin, args=(request,))
+        st.button("Check again", key="check_again", on_click=_begin)
         st.download_button("Download report", json.dumps(report.to_json(), indent=1), key="check_json",
                            file_name="check.json", mime="application/json", on_click="ignore")
         st.download_button("as text", report_text(report), file_name="check.txt", key="check_txt", on_click="ignore")

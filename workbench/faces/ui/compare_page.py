@@ -9,6 +9,7 @@ import streamlit as st
 
 from ...core import numbers
 from ...core.layer import LAUNCHES, Workload
+from ...core.presets import called
 from ...drive import compare_plots, report
 from . import state, theme
 
@@ -35,6 +36,8 @@ def draw() -> None:
         theme.html(theme.heading("What the words mean") + "".join(
             f"<div>{theme.badge(w)}<br><span class=mute>{escape(text)}</span></div>" for w, text in _WORDS))
     paths = state.session_paths()
+    if state.dead_link():
+        return
     if not name_a or not name_b:
         theme.html(theme.strip("READY", "No session to compare yet", "Run candidates on the Workbench, or reopen a "
                                "session that was saved."))
@@ -77,7 +80,7 @@ def _charts(pairs: list[report.Pair]) -> None:
 def _said(pairs: list[report.Pair]) -> str:
     """The chart in a sentence."""
     best = max((p for p in pairs if p.ratio and not report.is_baseline(p.a)), key=lambda p: p.ratio.value)
-    return (f"Speed-up per layer; the largest is {Workload.from_json(best.a.workload).preset} {best.direction} with "
+    return (f"Speed-up per layer; the largest is {called(Workload.from_json(best.a.workload))} {best.direction} with "
             f"{numbers.ratio(best.ratio.value)}")
 
 
@@ -94,10 +97,11 @@ def _strip(pairs: list[report.Pair], a: str, b: str, *, own: bool) -> str:
     evidence = f"A is {state.session_label(a)}; B is {b}. B / A above 1: A is the faster one."
     if not compared:
         word = report.EMULATED if count[report.EMULATED] else "NOTE"
-        return theme.strip(word, f"{len(pairs)} trials in common, none with two times that may be compared", evidence)
+        common = f"{len(pairs)} trial{'' if len(pairs) == 1 else 's'} in common"
+        return theme.strip(word, f"{common}, none with two times that may be compared", evidence)
     word = max((report.FASTER, report.SLOWER, report.SAME, report.UNSURE), key=lambda v: count[v])
-    return theme.strip(word, f"{count[report.FASTER]} of {compared} comparisons are faster in A, "
-                       f"{count[report.SLOWER]} slower, {count[report.SAME]} the same, {count[report.UNSURE]} unsure",
+    return theme.strip(word, f"A is faster in {count[report.FASTER]} of {compared}, "
+                       f"slower in {count[report.SLOWER]}, the same in {count[report.SAME]}, unsure in {count[report.UNSURE]}",
                        evidence, badge_text=f"{word} {count[word]}")
 
 
@@ -109,7 +113,7 @@ def _row(pair: report.Pair) -> tuple[str, ...]:
              for t, timing in zip((a, b), timings, strict=True)]
     clock = "module_ms" if pair.clock == "module_ms" else ""
     return (theme.badge(pair.verdict) if pair.verdict else "–",
-            f"<span class=nw>{escape(workload.preset)}</span>" if workload.preset else escape(str(workload.layer)),
+            f"<span class=nw>{escape(called(workload))}</span>" if workload.preset else escape(called(workload)),
             escape(pair.direction), _who(a), times[0], _who(b), times[1],
             f"<b>{numbers.ratio(ratio.value)}</b>" if ratio else "–",
             f"<span class=nw>{numbers.interval(ratio.low, ratio.high, ratio.value)}</span>" if ratio else "–",

@@ -12,6 +12,7 @@ from ...core.errors import BadRequest
 from ...core.gpu import gpu_limits
 from ...core.layer import Workload
 from ...core.occupancy import REGISTERS_PER_THREAD_MAX
+from ...core.presets import called
 from ...core.trial import Errors, Status, Trial
 from ...drive import plots, report
 from ...drive.main_kernel import arch_of, main_kernel
@@ -32,6 +33,8 @@ def draw() -> None:
         trials = [t for t in state.trials_of(path) if not report.is_baseline(t)]
         trial = _choose(trials)
     if path is None or trial is None:
+        if state.dead_link():
+            return
         theme.html(theme.strip("READY", "No trial to look at yet",
                                "Run candidates on the Workbench, or open a session."))
         return
@@ -62,18 +65,22 @@ def _choose(trials: list[Trial]) -> Trial | None:
     if not by_id:
         st.selectbox("Candidate", ["none yet"], disabled=True, key="inspect_trial-none")
         return None
+    names = {i: (f"{_layer(t)} · " if several else "") + _name(t) for i, t in by_id.items()}
     if st.session_state.get("inspect_trial") not in by_id:
         asked = st.query_params.get("trial", "")
-        st.session_state["inspect_trial"] = asked if asked in by_id else next(iter(by_id))
-    chosen = st.selectbox("Candidate", list(by_id), key="inspect_trial", persist_state="session",
-                          format_func=lambda i: (f"{_layer(by_id[i])} · " if several else "") + _name(by_id[i]))
+        st.session_state["inspect_trial"] = None if asked and asked not in by_id else asked or next(iter(by_id))
+        if st.session_state["inspect_trial"] is None:
+            state.not_here("trial", asked, list(names.values()))
+    chosen = st.selectbox("Candidate", list(by_id), key="inspect_trial", persist_state="session", format_func=names.get,
+                          placeholder="Choose a trial")
+    if chosen is None:
+        return None
     st.query_params["trial"] = chosen
     return by_id[chosen]
 
 
 def _layer(trial: Trial) -> str:
-    workload = Workload.from_json(trial.workload)
-    return workload.preset or str(workload.layer)
+    return called(Workload.from_json(trial.workload))
 
 
 def _name(trial: Trial) -> str:

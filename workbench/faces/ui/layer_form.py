@@ -83,6 +83,21 @@ def layer_form(variants: list[Variant]) -> Choice:
         return _rest(workload, tuple(problems.values()), values["dtype"], variants, precision_slot)
 
 
+def show(workload: Workload, device: str, session: str) -> None:
+    """Fill the form with that work, for the callback of a button."""
+    layer = workload.layer
+    name, _, size = workload.preset.partition("/")
+    st.session_state["preset"] = name or f"free{layer.dims}"
+    if size:
+        st.session_state["size"] = size
+    for field in _FIELDS[:8]:
+        st.session_state[field] = _text(getattr(layer, field))
+    st.session_state.update({
+        "batch": str(workload.batch), "input_size": ", ".join(map(str, workload.input_size)),
+        "bias": "yes" if layer.bias else "no", "dtype": workload.dtype, "memory_format": workload.memory_format,
+        "device": device, "session": session})
+
+
 def _title(name: str) -> str:
     return PRESETS[name].title if name in PRESETS else f"free layer {FREE[name]}-D"
 
@@ -188,20 +203,23 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
     if st.session_state.get("precision") not in offered:
         st.session_state["precision"] = offered[0]
     precision = precision_slot.selectbox(
-        "precision", offered, key="precision", persist_state="session", format_func=lambda p: p or "its own",
+        "precision", offered, key="precision", persist_state="session", format_func=lambda p: p or "each variant's default",
         help="ieee: fp32 multiply-adds. tf32: tensor cores, three decimal digits. tf32x3: three of them, fp32-like. "
-             "its own: every variant in the one it names first, so that all of them run at once.")
+             "each variant's default: the one it names first, so that all of them run at once.")
     devices = list(state.device_names())
     if st.session_state.get("device") not in devices:
         asked = st.query_params.get("device", "")
         st.session_state["device"] = asked if asked in devices else devices[0]
+        st.session_state["missing device"] = "" if asked in devices else asked
     device = st.selectbox("Device", devices, key="device", format_func=state.device_label, persist_state="session",
-                          on_change=lambda: st.query_params.update(device=st.session_state["device"]))
+                          on_change=_choose_device)
+    if missing := st.session_state.get("missing device"):
+        state.not_here("device", missing, [state.device_label(d) for d in devices])
     name = st.session_state["preset"]
     if name in PRESETS:
         st.segmented_control("Size", SIZES, key="size", required=True, width="stretch", on_change=_fill,
                              persist_state="session")
-    session = _session()
+    session = _session(workload, device)
     with st.expander("Compile flags and effort"):
         flags = st.text_input("compile flags", key="flags", placeholder="-O3 --use_fast_math", persist_state="session",
                               help="Given to the compiler for every candidate, after the project's own.")
@@ -218,11 +236,17 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
                   modules)
 
 
-def _session() -> str:
+def _choose_device() -> None:
+    st.session_state["missing device"] = ""
+    st.query_params["device"] = st.session_state["device"]
+
+
+def _session(workload: Workload | None, device: str) -> str:
+    """A tab that asks for none follows the newest run of its layer and device; else it begins a new session."""
     if "next session" in st.session_state:  # one that was reopened a moment ago
         st.session_state["session"] = st.session_state.pop("next session")
-    running = state.active_run() or state.latest_run()
-    return state.choose_session("Session", key="session", new=True, default=running.session.name if running else None)
+    run = state.latest_run(workload, device) if workload else None
+    return state.choose_session("Session", key="session", new=True, default=run.session.name if run else None) or state.NEW
 
 
 def _remember(preset: str, device: str, dtype: str) -> None:
@@ -243,6 +267,8 @@ def _remember(preset: str, device: str, dtype: str) -> None:
         params["bias"] = st.session_state["bias"]
     for name, value, usual in (("dtype", dtype, "float32"), ("device", device, next(iter(state.device_names()))),
                                ("memory_format", st.session_state["memory_format"], "contiguous")):
+        if name == "device" and st.session_state.get("missing device"):
+            continue  # the dead link stays in the address until a device is chosen
         if value == usual:
             params.pop(name, None)
         else:

@@ -34,7 +34,7 @@ def draw() -> None:
         _cache()
     if device != state.CPU:
         theme.html(_ceilings(state.device_names()[device]))
-        if st.button("Measure the ceilings", disabled=state.active_run() is not None, help="About 5 s; uses the GPU"):
+        if st.button("Measure the ceilings", disabled=bool(state.active_runs()), help="About 5 s; uses the GPU"):
             waits = st.empty()
             with st.spinner("measuring"):
                 state.runner().measure_ceilings(device, waits.text)
@@ -94,11 +94,49 @@ def _selftest(device: str) -> None:
              else theme.badge("NOTE"), f"<span class='mono nw'>{escape(r.name)}</span>",
              f"<span class=mute>{escape(r.idea)}</span>",
              f"<b>{escape(r.status)}</b> {escape(r.happened[:140])}") for r in [*missed, *(r for r in found if r.caught)]]))
-    if st.button("Run the self-test", disabled=state.active_run() is not None,
-                 help="Two to five minutes; the same as python -m workbench selftest"):
-        with st.spinner("the red team is at work"):
-            selftest.selftest(device, runner=state.runner())
+    if (test := under_way()) is not None:
+        _live_strip(test)
+        st.button("Cancel the self-test", on_click=test.stop, key="selftest_stop")
+        return
+    last = _tests()[-1] if _tests() else None
+    if last is not None and last.problem and last.device == device:
+        theme.html(theme.strip("CANCELLED" if last.stopped else "FAILED", last.problem, f"{len(last.results)} of {last.total} "
+                               "attacks had been run. Only a whole self-test is kept."))
+    st.button("Run the self-test", disabled=bool(state.active_runs()), on_click=_begin_selftest, args=(device,),
+              key="selftest_run", help="Two to five minutes; the same as python -m workbench selftest")
+
+
+def under_way() -> selftest.SelfTest | None:
+    """The self-test that runs now. It is the machine's: every tab sees it here, and none among its candidates."""
+    return next((test for test in _tests() if not test.done), None)
+
+
+@st.fragment(run_every=1)
+def live_line(test: selftest.SelfTest) -> None:
+    if test.done:
         st.rerun()
+    theme.html(f'{theme.badge("RUNNING")} The self-test runs on {escape(test.device)}: {len(test.results)} of {test.total} '
+               "attacks are done")
+
+
+@st.fragment(run_every=0.5)
+def _live_strip(test: selftest.SelfTest) -> None:
+    if test.done:
+        st.rerun()
+    theme.html(theme.strip("RUNNING", f"{test.text[:1].upper()}{test.text[1:]}",
+                           f"{time.time() - test.started_at:.0f} s since start · closing the browser does not stop it",
+                           badge_text=f"RUNNING {len(test.results)} of {test.total}"))
+
+
+def _begin_selftest(device: str) -> None:
+    if under_way() is None:  # another tab may have begun one meanwhile
+        _tests().append(selftest.SelfTest(device, state.runner()))
+
+
+@st.cache_resource(show_spinner=False)
+def _tests() -> list[selftest.SelfTest]:
+    """The self-tests since the server began, oldest first."""
+    return []
 
 
 @st.cache_data(ttl=300, show_spinner=False)

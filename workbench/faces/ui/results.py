@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _SHOWN = ["status", "verdict", "variant", "direction", "precision", "config", "median_ms", "spread", "speedup",
           "of_limit", "rel_l2", "registers", "build_s"]
+NOT_TICKED = "not ticked"  # said of a variant that serves the layer
 _VERDICTS = (report.FASTER, report.SLOWER, report.SAME, report.UNSURE, report.EMULATED)
 
 
@@ -63,15 +64,18 @@ def doctor_table(findings: Sequence[doctor.Finding]) -> str:
           f"<span class=mono>{escape(f.command)}</span>" if f.command else "–") for f in findings])
 
 
-def waiting_table(expected: Mapping[str, Sequence[str]], floors: Mapping[str, float]) -> str:
-    """What stands where the bars will be: a row for each variant that serves the layer, the floor of each direction above."""
-    directions = [d for d, names in expected.items() if names]
-    names = list(dict.fromkeys(name for d in directions for name in expected[d]))
+def waiting_table(ticked: Mapping[str, Sequence[str]], absent: Mapping[str, Mapping[str, str]],
+                  floors: Mapping[str, float]) -> str:
+    """What stands where the bars will be: a row for each variant that serves the layer, the floor of each direction above.
+    `absent`: direction -> name -> why Run would not take it if it is not ticked there."""
+    serve = {d: [name for name, word in words.items() if word == NOT_TICKED] for d, words in absent.items()}
+    directions = [d for d, found in serve.items() if found]
+    names = list(dict.fromkeys(name for d in directions for name in serve[d]))
     rows = [(f"<span class=mono>{escape(name)}</span>",
-             *(f"<span class=mute>{'not run yet' if name in expected[d] else 'does not apply'}</span>" for d in directions))
-            for name in names]
+             *(f"<span class=mute>{escape('not run yet' if name in ticked[d] else absent[d].get(name, '–'))}</span>"
+               for d in directions)) for name in names]
     heads = [f"{d}, floor {numbers.time(floors[d])}" if d in floors else d for d in directions]
-    return theme.heading("Times will stand here") + theme.table(("variant", *heads), rows)
+    return theme.heading("Results appear here") + theme.table(("variant", *heads), rows)
 
 
 def _for_display(table: pandas.DataFrame) -> pandas.DataFrame:

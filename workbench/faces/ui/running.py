@@ -12,6 +12,7 @@ from pathlib import Path
 import streamlit as st
 
 from ...core import numbers
+from ...core.presets import called
 from ...core.trial import Status
 from ...drive.run import Row, Run
 from . import theme
@@ -19,6 +20,7 @@ from . import theme
 _SEGMENTS = ("building", "checking", "timing", "rechecking")
 _BUILD_ENDS = (Status.BUILD_FAILED, Status.BUILD_TIMEOUT, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.RENDER_FAILED)
 _LOG_CHARACTERS = 12_000
+_BUILT = ("built in", "cached")  # what a row says between its build and its check
 
 
 @st.fragment(run_every=0.5)
@@ -42,6 +44,21 @@ def live_rows(run: Run) -> None:
             theme.html(f'<h4>{escape(row.label)}</h4><pre data-testid="live-log">{escape(text)}</pre>')
 
 
+@st.fragment(run_every=1)
+def live_line(run: Run) -> None:
+    """A run that belongs to another layer, session or device: its name and how far it is, and nothing of what it found."""
+    if not run.active:
+        st.rerun()
+    theme.html(f'{theme.badge("WAITING" if run.state == "waiting" else "RUNNING")} {escape(elsewhere(run))}')
+
+
+def elsewhere(run: Run) -> str:
+    """ "KernelBench #81 (small) runs on cpu in session 20261122-231318: 3 of 12 candidates are done" """
+    does = "waits for" if run.state == "waiting" else "runs on"
+    return (f"{called(run.request.workload)} {does} {run.request.device} in session {run.session.name}: {run.done_rows} of "
+            f"{len(run.rows)} candidates {'is' if run.done_rows == 1 else 'are'} done")
+
+
 def running_strip(run: Run) -> str:
     """RUNNING 3 of 8, what happens now, since when and about how long."""
     elapsed = time.time() - run.started_at
@@ -54,9 +71,9 @@ def running_strip(run: Run) -> str:
     return theme.strip(word, sentence, " · ".join(parts), badge_text=f"{word} {run.done_rows} of {len(run.rows)}")
 
 
-def ended_strip(run: Run) -> str | None:
-    """The strip of a run that did not come to its end; None for one that did."""
-    kept = f"{numbers.count(len(run.trials))} finished trials are kept."
+def ended_strip(run: Run, kept_trials: int) -> str | None:
+    """The strip of a run that did not come to its end; None for one that did. `kept_trials`: what its session holds."""
+    kept = f"{numbers.count(kept_trials)} finished {'trial is' if kept_trials == 1 else 'trials are'} kept in the session."
     if run.state == "failed":
         sentence = run.message[:1].upper() + run.message[1:]
         return theme.strip("FAILED", sentence if sentence.endswith(".") else f"{sentence}.", kept)
@@ -102,6 +119,8 @@ def log_tail(path: Path | None) -> str:
 def _now(row: Row) -> str:
     if row.phase == "done" and row.status is not None:
         return f"{theme.badge(str(row.status))} {escape(row.text)}"
+    if row.text.startswith(_BUILT):
+        return escape(f"{row.text}, waiting for check")
     return escape(row.phase if row.phase == row.text else f"{row.phase}: {row.text}")
 
 

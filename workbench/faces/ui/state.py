@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 
@@ -15,14 +15,16 @@ import streamlit as st
 
 from ...core.env import gpus
 from ...core.errors import BadRequest
+from ...core.layer import Workload
 from ...core.trial import Trial
-from ...drive import doctor
+from ...drive import doctor, report
 from ...drive.run import Run
 from ...drive.runner import Runner
 from ...drive.session import Session, SessionFull, list_sessions, sessions_root
 from . import theme
 
 _WARM_AFTER_S = 3.0
+_MOST_OFFERED = 6  # of what there is, where a link asks for something that is not
 NEW = "new session"
 CPU = "cpu"
 
@@ -90,35 +92,57 @@ def left_out(path: Path | None) -> str:
 
 
 def choose_session(label: str, *, key: str, new: bool = False, default: str | None = None) -> str:
-    """A select box over sessions, `new session` first where `new`; the choice survives reloads through the address."""
+    """A select box over sessions, `new session` first where `new`; the choice survives reloads through the address. ""
+    where there is none, or the address asks for one that is not here: the page then says so."""
     names = list(session_paths())
     options = [NEW, *names] if new else names
+    asked = st.query_params.get(key, "")
+    if st.session_state.get(key) not in options:
+        usual = default if default in options else options[0] if options else None
+        st.session_state[key] = (asked or usual) if not asked or asked in options else None
+        if st.session_state[key] is None and asked:
+            not_here("session", asked, [session_label(n) for n in names])
     if not options:
         st.selectbox(label, ["none yet"], disabled=True, key=f"{key}-none")
         return ""
-    if st.session_state.get(key) not in options:
-        asked = st.query_params.get(key, "")
-        st.session_state[key] = (asked if asked in options else default if default in options else options[0])
     chosen = st.selectbox(label, options, key=key, format_func=lambda n: n if n == NEW else session_label(n),
-                          persist_state="session")
-    st.query_params[key] = chosen
-    return chosen
+                          persist_state="session", placeholder="Choose a session")
+    if chosen is not None:
+        st.query_params[key] = chosen
+    return chosen or ""
 
 
-def latest_run(*, session: str | None = None) -> Run | None:
-    """The newest run of this server, of that session where one is named."""
-    runs = [r for r in runner().runs if session is None or r.session.name == session]
-    return runs[-1] if runs else None
+def not_here(what: str, asked: str, there: Sequence[str]) -> None:
+    """The address asks for a session, a trial or a device that is not here: the page says so above all else."""
+    some = ", ".join(there[:_MOST_OFFERED]) + (f" and {len(there) - _MOST_OFFERED} more" if len(there) > _MOST_OFFERED else "")
+    offered = f"Choose one on the left: {some}." if there else f"No {what} is here yet."
+    _missing().append((f"The link asks for the {what} {asked[:60]!r}, which is not here.", offered))
 
 
-def active_run() -> Run | None:
-    return next((r for r in reversed(runner().runs) if r.active), None)
+@st.cache_resource(show_spinner=False)
+def runs() -> list[Run]:
+    """What was started on the Workbench since the server began, oldest first, whichever tab asked. The self-test uses the
+    same runner; its runs are not here."""
+    return []
+
+
+def latest_run(workload: Workload, device: str, *, session: str | None = None) -> Run | None:
+    """The newest run of that work on that device, of that session where one is named."""
+    key = report.workload_key(workload.to_json())
+    return next((r for r in reversed(runs()) if report.workload_key(r.request.workload.to_json()) == key
+                 and r.request.device == device and session in (None, r.session.name)), None)
+
+
+def active_runs() -> list[Run]:
+    return [r for r in runs() if r.active]
 
 
 def guarded(draw: Callable[[], None]) -> Callable[[], None]:
     """One page, so that a bad request or a defect of ours becomes a strip and never a red box."""
     @wraps(draw)
     def page() -> None:
+        _missing().clear()
+        links = st.empty()
         try:
             draw()
         except (BadRequest, SessionFull) as error:
@@ -128,7 +152,20 @@ def guarded(draw: Callable[[], None]) -> Callable[[], None]:
                                    "Runs go on and nothing recorded is lost; all other pages work as before."))
             with st.expander("Details for a bug report"):
                 st.code("".join(_trace(error)), language=None)
+        if _missing():
+            with links:
+                theme.html("".join(theme.strip("NOT HERE", sentence, offered) for sentence, offered in _missing()))
     return page
+
+
+def dead_link() -> bool:
+    """Whether this drawing has met a link to what is not here: nothing else is drawn in its place."""
+    return bool(_missing())
+
+
+def _missing() -> list[tuple[str, str]]:
+    """(sentence, what there is instead) of each dead link of this drawing."""
+    return st.session_state.setdefault("dead links", [])
 
 
 def _trace(error: Exception) -> list[str]:

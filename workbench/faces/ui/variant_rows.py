@@ -15,7 +15,7 @@ from ...core.candidate import EMULATED_SM, Candidate, why_not
 from ...core.env import Gpu, gpus
 from ...core.layer import FORWARD, LAUNCHES, ConvTranspose, Workload
 from ...core.variants import PRECISIONS_OF, Tunable, Variant
-from . import state, theme
+from . import results, state, theme
 from .layer_form import EACH_ITS_OWN, Choice
 
 MOST_CANDIDATES = 200
@@ -94,6 +94,11 @@ def ticked(variants: Sequence[Variant], choice: Choice) -> dict[str, list[str]]:
                 if st.session_state.get(f"tick {_key(v)}", True) and not cannot(v, choice)] for d in LAUNCHES}
 
 
+def absent(variants: Sequence[Variant], choice: Choice) -> dict[str, dict[str, str]]:
+    """Direction -> name -> why Run would not take that variant there when it is not ticked, in a few words."""
+    return {d: {v.name: _absence(v, choice) for v in of_direction(variants, d)} for d in LAUNCHES}
+
+
 def of_direction(variants: Sequence[Variant], direction: str) -> list[Variant]:
     return [v for v in variants if v.direction == direction]
 
@@ -129,6 +134,16 @@ def _sm(device: str) -> int:
 @st.cache_data(ttl=60, show_spinner=False)
 def _cards() -> list[Gpu]:
     return gpus()
+
+
+def _absence(variant: Variant, choice: Choice) -> str:
+    if cannot(variant, choice) is None:
+        return results.NOT_TICKED
+    dtype = choice.workload.dtype if choice.workload else st.session_state["dtype"]
+    offered = [p for p in variant.precision if p in PRECISIONS_OF[dtype]]
+    if not offered:
+        return f"not in {dtype}"
+    return "does not apply" if choice.precision in (*offered, EACH_ITS_OWN) else f"only in {', '.join(offered)}"
 
 
 def _tunable(cell: DeltaGenerator, key: str, tunable: Tunable, several: bool) -> None:

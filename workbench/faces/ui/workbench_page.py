@@ -11,14 +11,14 @@ import streamlit as st
 from ...core import facts, numbers
 from ...core.errors import BadRequest
 from ...core.layer import LAUNCHES, Workload
-from ...core.presets import PRESETS
+from ...core.presets import called
 from ...core.trial import Trial
 from ...core.variants import Variant, broken, discover
 from ...drive import doctor, plots, report
 from ...drive.run import Run, RunRequest
 from ...drive.session import Session, list_sessions, unpack
-from . import best_box, pages, results, running, state, theme, variant_rows
-from .layer_form import Choice, layer_form
+from . import best_box, machine_page, pages, results, running, state, theme, variant_rows
+from .layer_form import Choice, layer_form, show
 from .picture_box import layer_picture
 
 _MOST_EMULATED_FLOPS = 4e9  # it computes 0.2 to 1 GFLOP/s, and a check launches several times
@@ -30,13 +30,18 @@ def draw() -> None:
     choice = layer_form(variants)
     if choice.workload is not None:
         st.session_state["last workload"] = choice.workload
-    workload: Workload = st.session_state.get("last workload") or (choice.preset or PRESETS["kb74"]).workload("small")
+    workload: Workload | None = st.session_state.get("last workload")
+    if workload is None:  # a link or a reload with a wrong value: no other layer's picture and results stand for it
+        theme.html(theme.strip("BAD INPUT", choice.problems[0], "Correct the value on the left, or choose a layer there."))
+        return
     faded = choice.workload is None
     theme.html(layer_line(workload, choice, faded=faded), faded=faded)
     path = state.session_paths().get(choice.session)
     trials = shown_trials(state.trials_of(path), workload, choice)
-    run = state.active_run()
-    _strip(choice, variants, trials, run)
+    last = state.latest_run(workload, choice.device, session=choice.session)
+    run = last if last is not None and last.active else None
+    _elsewhere(run)
+    _strip(choice, variants, trials, last)
     grid = st.grid(2, min_column_width=470, gap="medium")
     with grid.container():
         layer_picture(workload, faded=faded)
@@ -58,7 +63,7 @@ def layer_line(workload: Workload, choice: Choice, *, faded: bool) -> str:
     precision = choice.floor_precision(workload.dtype)
     limit = report.floor_of(workload, "forward", precision, gpu)
     floor = f"{numbers.time(limit.ms)}, {limit.limit}" if limit else "not known for this GPU"
-    origin = (f"KernelBench #{choice.preset.number}" if choice.preset and workload.preset else "free layer")
+    origin = called(workload) if workload.preset else "free layer"
     zero = facts.zero_share(workload)
     pairs = [("output", numbers.shape(workload.output_shape)), ("work", numbers.work(facts.flops(workload))),
              ("traffic, each tensor once", numbers.bytes_decimal(facts.bytes_moved(workload, "forward").total_bytes)),
@@ -84,34 +89,64 @@ def shown_trials(trials: list[Trial], workload: Workload, choice: Choice) -> lis
     return [t for t in mine if t.device.get("key") == key]
 
 
-def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], run: Run | None) -> None:
-    if run is not None:
-        st.session_state["followed"] = run.run_id
-        running.live_strip(run)
+def verdict_trials(trials: list[Trial], last: Run | None) -> list[Trial]:
+    """What the strip speaks of: the candidates of the newest run, with what a resumed one found finished, beside all of
+    PyTorch's times. Earlier runs of the session stay in the table. A recorded session is no run: all of it counts."""
+    ours = [t for t in trials if not report.is_baseline(t)]
+    if not ours:
+        return trials
+    newest = max(ours, key=lambda t: t.at).run_id
+    kept = {t.trial_id for t in last.kept} if last is not None and last.run_id == newest else set()
+    return [t for t in trials if report.is_baseline(t) or t.run_id == newest or t.trial_id in kept]
+
+
+def _elsewhere(own: Run | None) -> None:
+    """One line for each run that is not of this layer, session and device, and for a self-test."""
+    for run in state.active_runs():
+        if run is not own:
+            with st.container(horizontal=True, vertical_alignment="center", key=f"elsewhere {run.run_id}"):
+                running.live_line(run)
+                st.button("Go to it", key=f"go {run.run_id}", on_click=show,
+                          args=(run.request.workload, run.request.device, run.session.name))
+                st.button("Stop it", key=f"stop {run.run_id}", on_click=_stop, args=(run,))
+    if (test := machine_page.under_way()) is not None:
+        with st.container(horizontal=True, vertical_alignment="center", key="elsewhere self-test"):
+            machine_page.live_line(test)
+            if st.button("Go to it", key="go self-test"):
+                st.switch_page(pages.page("machine"))
+
+
+def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], last: Run | None) -> None:
+    if last is not None and last.active:
+        st.session_state["followed"] = last.run_id
+        running.live_strip(last)
         return
-    last = state.latest_run(session=choice.session)
     if last is not None and st.session_state.get("followed") == last.run_id:
         st.session_state["followed"] = None
         st.toast(f"The run has ended: {last.message}.")
     if choice.workload is None:
-        theme.html(theme.strip("BAD INPUT", choice.problems[0], "Only Run waits for this; the picture shows the last "
-                               "valid layer."))
+        theme.html(theme.strip("BAD INPUT", choice.problems[0], "Run is disabled until this is fixed; the picture shows "
+                               "the last valid layer."))
         return
-    ended = running.ended_strip(last) if last is not None and last.request.workload == choice.workload else None
-    found = report.headline(trials)
+    ended = running.ended_strip(last, len(state.trials_of(last.session))) if last is not None else None
+    recorded = choice.session.startswith("recorded-")
+    spoken_of = trials if recorded else verdict_trials(trials, last)
+    found = report.headline(spoken_of)
     if ended:
         theme.html(ended)
     elif found:
-        recorded = choice.session.startswith("recorded-")
         where = next((t.device.get("name", "") for t in trials), "")
-        evidence = f"{found.evidence} {state.left_out(state.session_paths().get(choice.session))}".strip()
+        earlier = len(trials) - len(spoken_of)
+        more = f"{earlier} of earlier runs {'stands' if earlier == 1 else 'stand'} in the table." if earlier else ""
+        left_out = state.left_out(state.session_paths().get(choice.session))
+        evidence = " ".join(filter(None, (found.evidence, more, left_out)))
         theme.html(theme.strip(
             found.badge, found.sentence, evidence if not recorded else f"RECORDED on {where}. {evidence}",
             more_badges=[f"RECORDED on {where}"] if recorded else []))
     else:
-        count = sum(map(len, variant_rows.ticked(variants, choice).values()))
+        count = len(variant_rows.chosen_candidates(variants, choice.workload, choice))
         theme.html(theme.strip("READY", "Nothing measured yet for this layer",
-                               f"{count} variants are ticked in all directions. "
+                               f"{count} candidate{'' if count == 1 else 's'} selected. "
                                f"{_too_much(choice) or doctor.summary(state.findings())}"))
 
 
@@ -120,7 +155,7 @@ def _too_much(choice: Choice) -> str:
     work = facts.flops(choice.workload)
     if choice.device != state.CPU or work < _MOST_EMULATED_FLOPS:
         return ""
-    return (f"{numbers.work(work)} a launch are too much for the emulator, which ends a kernel after a minute: choose size "
+    return (f"{numbers.work(work)} a launch is too much for the emulator, which ends a kernel after a minute: choose size "
             f"small, or fewer channels and positions.")
 
 
@@ -154,7 +189,7 @@ def _start(choice: Choice, candidates: tuple, resume: Run | None = None) -> None
     st.session_state["session"] = session.name
     request = resume.request if resume else RunRequest(
         choice.workload, candidates, device=choice.device, modules=choice.modules, effort=choice.effort)
-    state.runner().start(request, session, resume=resume is not None)
+    state.runs().append(state.runner().start(request, session, resume=resume is not None))
 
 
 def _stop(run: Run) -> None:
@@ -164,12 +199,9 @@ def _stop(run: Run) -> None:
 def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: list[Trial], path: Path | None,
            run: Run | None) -> None:
     floors = _floors(workload, trials, choice)
-    expected = variant_rows.ticked(variants, choice)
-    served = {d: [v.name for v in variant_rows.of_direction(variants, d) if variant_rows.cannot(v, choice) is None]
-              for d in LAUNCHES}
-    everything = {d: list(dict.fromkeys([*expected[d], *served[d]])) for d in LAUNCHES}
+    ticked, absent = variant_rows.ticked(variants, choice), variant_rows.absent(variants, choice)
     if run is not None:
-        _live_chart(run, workload, choice, expected, floors)
+        _live_chart(run, workload, choice, floors)
         return
     note = ""
     if not trials:
@@ -179,9 +211,9 @@ def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: 
             note = (f"PyTorch: recorded on {recorded[0].device.get('name', '')}. It is never compared with a time from "
                     f"another device.")
     if not trials:  # nothing to draw yet: the chart's library, a second of the browser's time, is not loaded before a run
-        theme.html(results.waiting_table(everything, floors))
+        theme.html(results.waiting_table(ticked, absent, floors))
         return
-    _draw_chart(trials, everything, _floors_for(trials, floors), "not run yet")
+    _draw_chart(trials, ticked, _floors_for(trials, floors), "not run yet", absent=absent)
     module = plots.module_bars(trials, mode=theme.mode())
     if module is not None:
         theme.html(theme.heading("ModelNew against nn.ConvTranspose, allocation and autograd included"))
@@ -203,14 +235,15 @@ def _floors(workload: Workload, trials: list[Trial], choice: Choice) -> dict[str
 
 
 @st.fragment(run_every=2)
-def _live_chart(run: Run, workload: Workload, choice: Choice, expected: dict, floors: dict) -> None:
-    trials = shown_trials(state.trials_of(run.session), run.request.workload, choice)
+def _live_chart(run: Run, workload: Workload, choice: Choice, floors: dict) -> None:
+    trials = shown_trials(state.trials_of(run.session), workload, choice)
     asked = {d: list(dict.fromkeys(r.variant for r in run.rows if r.direction == d)) for d in LAUNCHES}
     _draw_chart(trials, asked, _floors_for(trials, floors), "queued", live=True)
 
 
-def _draw_chart(trials: list[Trial], expected: dict, floors: dict, waiting: str, *, live: bool = False) -> None:
-    figure = plots.bars(trials, expected=expected, floors=floors, waiting=waiting, mode=theme.mode())
+def _draw_chart(trials: list[Trial], expected: dict, floors: dict, waiting: str, *, live: bool = False,
+                absent: dict | None = None) -> None:
+    figure = plots.bars(trials, expected=expected, absent=absent, floors=floors, waiting=waiting, mode=theme.mode())
     if live:
         theme.chart(figure, key="live-bars", alt=plots.describe(trials))
         return
@@ -260,7 +293,7 @@ def _session_actions(choice: Choice, path: Path | None, *, selected: list[str]) 
                 st.session_state["export_session"] = choice.session
                 st.session_state["export_rows"] = selected
                 st.switch_page(pages.page("export"))
-            last = state.latest_run(session=choice.session)
+            last = state.latest_run(choice.workload, choice.device, session=choice.session) if choice.workload else None
             if last is not None and last.state in ("stopped", "failed"):
                 st.button("Resume", on_click=_start, args=(choice, (), last), help="Runs only what is missing")
             st.download_button("Save", data=lambda: packed(path), file_name=f"{choice.session}.zip",

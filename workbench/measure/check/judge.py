@@ -211,7 +211,7 @@ class _Check:
         asked = {q.key for q in self.questions if q.answer is not Answer.SKIPPED}
         hints = [h for h in native.findings(self.text, calls) if h["about"] not in asked]
         if hints and calls:
-            self.questions.append(Question("text", "Anything in the text?", Answer.WARNED,
+            self.questions.append(Question("text", "Suspicious code?", Answer.WARNED,
                                            " ".join(h["seen"] for h in hints), " ".join(h["advice"] for h in hints)))
         if self.emulate and any(c["cuda_sources"] for c in calls):
             for key, text in (("stream", "Runs on the current stream?"), ("memory", "Memory against PyTorch's?"),
