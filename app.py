@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from streamlit.runtime import exists
+try:
+    from streamlit.runtime import exists
+except ModuleNotFoundError:  # a test needs no page
+    def exists() -> bool:
+        return False
 
 
 def page() -> None:
@@ -20,7 +24,8 @@ def page() -> None:
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--headless-test"]:
         from workbench.faces.cli import main as command_line
-        return command_line(["test", *arguments[1:]])
+        from workbench.faces.console import console
+        return console(command_line, ["test", *arguments[1:]])
     print("Start the page with:  streamlit run app.py\n"
           "Test without a page:  python app.py --headless-test   (the same as python -m workbench test)\n"
           "Everything else:      python -m workbench --help")

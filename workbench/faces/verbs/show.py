@@ -8,6 +8,7 @@ import json
 from ...core.errors import BadRequest
 from ...drive import tables
 from ...drive.recorded import occupancy_of
+from ...drive.resume import not_run
 from ...drive.session import Session, list_sessions, sessions_root
 from ..arguments import session_from
 
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         for trial in trials:
             print(json.dumps(trial.to_json()))
     else:
-        print(tables.text_table(trials))
+        print(tables.text_table(trials, not_run=not_run(session.events(), trials)))
     return 0
 
 
