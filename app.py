@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from starlette.middleware import Middleware
-from streamlit.runtime import exists
-from streamlit.starlette import App
-
-from workbench.faces.ui.hosts import KnownHostsOnly
+try:
+    from streamlit.runtime import exists
+except ModuleNotFoundError:  # a test needs no page
+    def exists() -> bool:
+        return False
 
 
 def page() -> None:
@@ -24,7 +24,8 @@ def page() -> None:
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--headless-test"]:
         from workbench.faces.cli import main as command_line
-        return command_line(["test", *arguments[1:]])
+        from workbench.faces.console import console
+        return console(command_line, ["test", *arguments[1:]])
     print("Start the page with:  streamlit run app.py\n"
           "Test without a page:  python app.py --headless-test   (the same as python -m workbench test)\n"
           "Everything else:      python -m workbench --help")
@@ -38,4 +39,9 @@ if exists():
 elif __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
 else:  # `streamlit run app.py` imports this file, serves what is called `app`, and runs this file for every browser
+    from starlette.middleware import Middleware
+    from streamlit.starlette import App
+
+    from workbench.faces.ui.hosts import KnownHostsOnly
+
     app = App(__file__, middleware=[Middleware(KnownHostsOnly)])

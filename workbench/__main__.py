@@ -2,7 +2,10 @@
 
 import sys
 
-from .faces.cli import main
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        from .faces.cli import main
+        from .faces.console import console
+        sys.exit(console(main, sys.argv[1:]))
+    except KeyboardInterrupt:  # before the verb has begun
+        sys.exit(130)

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -22,6 +21,7 @@ from typing import Any
 
 from .env import cache_dir
 from .errors import BadRequest
+from .owned_folder import abandoned, owned_folder, sweep
 
 DEFAULT_LIMIT_BYTES = 2 * 2**30
 LIMIT_VARIABLE = "KERNEL_WORKBENCH_CACHE_BYTES"
@@ -77,7 +77,7 @@ class Cache:
         """A private folder for one build, gone afterwards. What killed builds left behind is removed first."""
         self._building.mkdir(parents=True, exist_ok=True)
         self.sweep()
-        folder, lock = _locked_folder(self._building, key)
+        folder, lock = owned_folder(self._building, key)
         try:
             yield folder
         finally:
@@ -109,7 +109,7 @@ class Cache:
         entries = self._entries()
         live = 0
         for folder in _folders(self._building):
-            with _abandoned(folder) as nobodys:
+            with abandoned(folder) as nobodys:
                 live += not nobodys
         return Usage(self.root, sum(size for _, size, _ in entries), limit_bytes(), len(entries), live)
 
@@ -136,10 +136,7 @@ class Cache:
 
     def sweep(self) -> None:
         """Remove the folders of builds whose process is gone."""
-        for folder in _folders(self._building):
-            with _abandoned(folder) as nobodys:
-                if nobodys:
-                    shutil.rmtree(folder, ignore_errors=True)
+        sweep(_folders(self._building))
 
     def _entries(self) -> list[tuple[float, int, Path]]:
         """(used at, bytes, folder) of each entry; one that vanishes meanwhile is left out."""
@@ -174,39 +171,3 @@ def _folders(parent: Path) -> list[Path]:
         return [item for item in parent.iterdir() if item.is_dir()]
     except OSError:
         return []
-
-
-def _locked_folder(parent: Path, key: str) -> tuple[Path, int]:
-    """A new folder with an flock on it. The kernel drops the lock with the process, however that ends; unlike a
-    process id it is never reused, and holds across containers that share the cache."""
-    while True:
-        folder = parent / f"{key}.{os.getpid()}.{secrets.token_hex(4)}"
-        folder.mkdir()
-        try:
-            lock = os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:  # swept in the instant before it was locked
-            continue
-        with suppress(OSError):  # a file system without locks: then nothing is ever swept there
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.exists():
-            return folder, lock
-        os.close(lock)
-
-
-@contextmanager
-def _abandoned(folder: Path) -> Iterator[bool]:
-    """Whether the process that made `folder` is gone; while the block runs nobody else takes it."""
-    try:
-        probe = os.open(folder, os.O_RDONLY)
-    except OSError:
-        yield True
-        return
-    try:
-        fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        nobodys = True
-    except OSError:
-        nobodys = False
-    try:
-        yield nobodys
-    finally:
-        os.close(probe)

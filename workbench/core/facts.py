@@ -73,6 +73,15 @@ def macs(workload: Workload) -> int:
     return workload.batch * layer.in_channels * (layer.out_channels // layer.groups) * pairs
 
 
+def tensor_bytes(workload: Workload, direction: str) -> int:
+    """What the tensors of a launch take, each whole: inputs and results; of channels_last activations the judge holds two."""
+    activations, weight = prod(workload.input_shape) + prod(workload.output_shape), prod(workload.layer.weight_shape)
+    if direction == BACKWARD:
+        activations, weight = activations + prod(workload.input_shape), 2 * weight
+    copies = 2 if workload.memory_format == "channels_last" else 1
+    return workload.element_bytes * (copies * activations + weight)
+
+
 def flops(workload: Workload, direction: str = FORWARD) -> int:
     """Two per multiply-add; the same for each direction, twice that for `backward`. Bias is not counted."""
     return 2 * macs(workload) * (2 if direction == BACKWARD else 1)

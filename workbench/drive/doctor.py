@@ -6,6 +6,7 @@ import platform
 import shutil
 import sys
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from typing import Any
 
 from ..core import landlock, numbers
@@ -14,6 +15,8 @@ from ..core.confinement import Confinement, bwrap, bwrap_problem, landlock_probl
 from ..core.env import find_toolchain, gpus, nvcc_problem, platform_problem, torch_info
 
 _FOR_A_GPU = ("torch", "torch for the GPU", "nvcc")
+_PACKAGES = {"numpy": "nothing can be judged without it", "pandas": "tables of trials, on the command line too",
+             "plotly": "figures", "streamlit": "the page"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Finding:
 def examine() -> list[Finding]:
     """All findings, in the order in which they enable each other."""
     tools, torch, cards = find_toolchain(), torch_info(), gpus()
-    found = [_platform(), _torch(torch), _compiler(tools), _ninja(tools), _gpu(cards)]
+    found = [_platform(), _torch(torch), *map(_package, _PACKAGES), _compiler(tools), _ninja(tools), _gpu(cards)]
     found += [_ceilings(name) for name in dict.fromkeys(card.name for card in cards)]
     found.append(_nvcc(tools, torch, bool(cards)))
     found += [_torch_for_gpu(torch, bool(cards)), _optional("compute-sanitizer", tools.compute_sanitizer,
@@ -50,7 +53,7 @@ def devices(findings: list[Finding] | None = None) -> list[str]:
     findings = findings or examine()
     found = {f.name: f for f in findings}
     usable = [f"cuda:{gpu.index}" for gpu in gpus()] if found["GPU"].ok and gpu_lacks(findings) is None else []
-    return [*usable, "cpu"] if found["torch"].found and found["C++ compiler"].found else usable
+    return [*usable, "cpu"] if all(found[name].found for name in ("torch", "numpy", "C++ compiler")) else usable
 
 
 def gpu_lacks(findings: list[Finding] | None = None) -> Finding | None:
@@ -86,6 +89,13 @@ def _torch(torch: Any) -> Finding:
                        f"{sys.executable} -m pip install torch")
     cuda = f", CUDA {torch.cuda}" if torch.cuda else ", CPU build"
     return Finding("torch", f"{torch.version}{cuda}", "the truth that kernels are judged against")
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding(name, metadata.version(name), _PACKAGES[name])
+    except metadata.PackageNotFoundError:
+        return Finding(name, None, _PACKAGES[name], f"{sys.executable} -m pip install {name}")
 
 
 def _compiler(tools: Any) -> Finding:

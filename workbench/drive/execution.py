@@ -12,6 +12,7 @@ from typing import Any
 from ..core import ceilings
 from ..core.candidate import EMULATED_SM, why_not
 from ..core.errors import BadRequest, RenderError
+from ..core.facts import tensor_bytes
 from ..core.layer import BACKWARD, LAUNCHES
 from ..core.template import Rendered, render
 from ..core.trial import Status, Trial
@@ -40,6 +41,7 @@ class Execution:
         self.run, self.request, self.session, self.workers = run, run.request, session, workers
         self.name, self.resume = name, resume
         self.device: dict[str, Any] = {}
+        self.free_bytes = 0
 
     def go(self) -> None:
         """To the end, whatever happens: rows that were not judged become CANCELLED, and the run says how it ended."""
@@ -79,6 +81,7 @@ class Execution:
         try:
             run.state, run.message = "running", "preparing"
             threading.Thread(target=self._beat, daemon=True).start()
+            self.free_bytes = self.workers.free_bytes(self.name, stop=run.cancelled)
             self._measure_ceilings()
             self._candidates()
             if self.request.modules and not run.cancelled.is_set():
@@ -105,7 +108,7 @@ class Execution:
                     self._judge(row, rendered, built[rendered.candidate_id])
 
     def _prepared(self) -> list[_Prepared]:
-        """Render all; what cannot run or be rendered becomes its trial here."""
+        """Render all; what cannot run, does not fit into memory or cannot be rendered becomes its trial here."""
         ready = []
         sm = int(self.device.get("sm") or EMULATED_SM)
         for row in self.run.rows:
@@ -115,8 +118,11 @@ class Execution:
             except RenderError as error:
                 self._finish(row, None, {}, outcome.render_failed(error))
                 continue
+            needed = tensor_bytes(self.request.workload, row.direction)
             if rendered is None:
                 self._finish(row, None, {}, outcome.skipped(str(reason)))
+            elif needed > self.free_bytes:
+                self._finish(row, rendered, {}, outcome.too_large(needed, self.free_bytes, self.name))
             else:
                 row.log_path = self._log_of(rendered)
                 ready.append((row, rendered))
@@ -198,6 +204,7 @@ class Execution:
         if self.resume:
             have = measured_directions(self.session.trials(), request, self.device)
             wanted = [d for d in wanted if d not in have]
+        wanted = [d for d in wanted if tensor_bytes(request.workload, d) <= self.free_bytes]
         limit_s = 4 * request.run_timeout_s
         alone = request.strength == DEFAULTS
         for directions in [wanted] if alone and wanted else [[d] for d in wanted]:

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 from ..core.awkward import awkward_workloads
 from ..core.candidate import EMULATED_SM, Candidate, why_not
 from ..core.errors import RenderError
+from ..core.facts import tensor_bytes
 from ..core.layer import LAUNCHES, Workload
 from ..core.template import Rendered, render
 from ..core.trial import Status
@@ -81,6 +82,10 @@ def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", va
     sm = int(known.get("sm") or EMULATED_SM)
     ready: list[tuple[Candidate, Workload, Rendered]] = []
     for candidate, workload in planned(chosen, effort, sm, workloads):
+        needed = tensor_bytes(workload, candidate.direction)
+        if needed > int(known["free_bytes"]):
+            report(candidate, workload, outcome.too_large(needed, int(known["free_bytes"]), device), 0.0)
+            continue
         try:
             ready.append((candidate, workload, render(candidate)))
         except RenderError as error:

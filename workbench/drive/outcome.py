@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..core import compile_flags
+from ..core import compile_flags, numbers
 from ..core.candidate import Candidate
 from ..core.command import baseline_command, candidate_command, recipe_command
 from ..core.env import cache_dir, environment
@@ -53,6 +53,12 @@ def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool)
 
 def skipped(reason: str) -> dict[str, Any]:
     return _result(Status.SKIPPED, reason)
+
+
+def too_large(needed: int, free: int, device: str) -> dict[str, Any]:
+    """Its tensors alone do not fit: nothing was built."""
+    return _result(Status.OUT_OF_MEMORY, f"Not built: its tensors need {numbers.memory(needed)}, {numbers.memory(free)} are "
+                   f"free on {device}.", detail={"needed_bytes": needed, "free_bytes": free})
 
 
 def render_failed(error: Exception) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,6 +39,15 @@ def measured_directions(trials: list[Trial], request: RunRequest, device: dict[s
     return {t.direction for t in trials if t.kind == "baseline" and t.ok
             and bool(t.detail.get(FRESH)) == (request.strength == DEFAULTS)
             and t.workload == request.workload.to_json() and t.device.get("key") == device["key"]}
+
+
+def not_run(events: list[dict[str, Any]], trials: list[Trial]) -> int:
+    """How many candidates of the session's runs have no trial: of each workload and device, the last run counts, because
+    one that goes on asks for all that is missing."""
+    last = {json.dumps([e.get("workload"), e.get("device")], sort_keys=True): e for e in events
+            if e.get("event") == "run_started" and isinstance(e.get("rows"), list)}
+    done = Counter(t.run_id for t in trials if t.kind == "candidate")
+    return sum(max(0, len(e["rows"]) - done[str(e.get("run_id"))]) for e in last.values())
 
 
 def _answers(trial: Trial, request: RunRequest, device: dict[str, Any]) -> bool:

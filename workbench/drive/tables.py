@@ -6,19 +6,21 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..core import numbers
-from ..core.trial import Trial
+from ..core.trial import Status, Trial
 from ..core.verdict import SLOWER, Verdict
 from . import report
 from .matched import differences, fastest_right, matched, variant_of
 
+UNJUDGED = (Status.NO_COMPILER, Status.MACHINE_FAILED)  # no candidate became worse: B's machine could not say
 _COLUMNS = (("status", "status"), ("verdict", "verdict"), ("variant", "variant"), ("direction", "direction"),
             ("precision", "precision"), ("config", "config"), ("median_ms", "median, ms"), ("speedup", "vs PyTorch"),
             ("of_limit", "of limit"), ("rel_l2", "rel. L2"), ("registers", "regs"), ("build_s", "build, s"),
             ("trial_id", "trial"))
 
 
-def text_table(trials: Iterable[Trial]) -> str:
-    """The verdict first, then one line a trial; failures with their sentence and advice below."""
+def text_table(trials: Iterable[Trial], *, not_run: int = 0) -> str:
+    """The verdict first, then one line a trial; failures with their sentence and advice below. `not_run`: candidates that
+    were asked for and have no trial."""
     trials = list(trials)
     if not trials:
         return "No trials."
@@ -28,7 +30,9 @@ def text_table(trials: Iterable[Trial]) -> str:
     lines = []
     found = report.headline(trials)
     if found:
-        lines += [f"{found.badge}  {found.sentence}", found.evidence, ""]
+        lines += [f"{found.badge}  {found.sentence}{f', {not_run} not run' if not_run else ''}", found.evidence, ""]
+    elif not_run:
+        lines += [f"{not_run} candidates were not run", ""]
     lines += aligned(cells)
     for trial in trials:
         if not trial.ok:
@@ -80,12 +84,19 @@ def regressions(rows: Sequence[dict[str, Any]]) -> list[str]:
         differ = f" ({row['differ']})" if row["differ"] else ""
         if row["gone"]:
             found.append(f"{what} was OK in A and is not in B at all.")
-        elif row["status_a"] == "OK" and row["status_b"] not in ("OK", ""):
+        elif row["status_a"] == "OK" and row["status_b"] not in ("OK", "", *UNJUDGED):
             found.append(f"{what} was OK in A and is {row['status_b']} in B{differ}.")
         elif row["verdict"] == SLOWER and row["kind"] == "candidate":
             found.append(f"{what} is slower in B: {numbers.ratio(row['ratio'])} as fast as in A, interval "
                          f"{numbers.interval(row['low'], row['high'], row['ratio'])}{differ}.")
     return found
+
+
+def unjudged(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """One sentence for each candidate that was right in A and that B's machine could not judge."""
+    return [f"{row['variant']} {row['direction']} on {row['workload']} was OK in A and could not be judged in B "
+            f"({row['status_b']}); resume the run of B."
+            for row in rows if row["status_a"] == "OK" and row["status_b"] in UNJUDGED]
 
 
 def compare_text(rows: Sequence[dict[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import tempfile
@@ -12,6 +13,7 @@ from typing import Any
 from ..core import ceilings
 from ..core.env import require_torch
 from ..core.errors import BadRequest
+from ..core.owned_folder import owned_folder, sweep
 from ..core.roofline import floor
 from ..core.template import Rendered, symbol
 from . import outcome
@@ -21,13 +23,17 @@ from .sanitizer import sanitizer_environment
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 
 _POLL_S = 0.1
+_SCRATCH = "kernel-workbench-scratch"
 
 
 class Workers:
     """Started at the first use, started again after a death, ended by `close`. `scratch`: their logs and truths."""
 
     def __init__(self, *, build_workers: int | None = None) -> None:
-        self.scratch = Path(tempfile.mkdtemp(prefix="kernel-workbench-"))
+        temporary = Path(tempfile.gettempdir())
+        sweep(temporary.glob(f"{_SCRATCH}.*"))  # of processes that were killed
+        self._lock: int | None
+        self.scratch, self._lock = owned_folder(temporary, _SCRATCH, mode=0o700)
         self.pool = BuildPool(self.scratch, size=build_workers)
         self._measure: dict[str, WorkerProcess] = {}
         self._described: dict[str, dict[str, Any]] = {}
@@ -41,6 +47,9 @@ class Workers:
         for worker in self._measure.values():
             worker.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def device(self, name: str, *, stop: threading.Event | None = None) -> dict[str, Any]:
         """What the measuring process says of "cpu" or "cuda:N" (name, arch, key, memory); asked once.
@@ -61,6 +70,10 @@ class Workers:
             raise
         finally:
             self._asking.release()
+
+    def free_bytes(self, name: str, *, stop: threading.Event | None = None) -> int:
+        """What can be allocated there now."""
+        return int(self.measure(name).call("device", {"device": name}, limit_s=120, stop=stop)["free_bytes"])
 
     def measure(self, device: str, *, sanitize: str = "") -> WorkerProcess:
         """The one measuring process of a device; kernels built with AddressSanitizer get one with its runtime."""

@@ -1,16 +1,17 @@
-"""The command line: one verb, one library function. Exit codes: 0 right, 1 judged and not right, 2 a bad request,
-3 nothing could run, 130 interrupted."""
+"""The command line: one verb, one library function. Its exit codes are in `exit_codes`."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import sys
+import traceback
 from collections.abc import Sequence
 
 from .. import __version__
 from ..core.errors import BadRequest
 from ..drive.session import SessionFull
+from .exit_codes import BAD_REQUEST, CRASHED, INTERRUPTED, NOTHING_RAN, WORDS
 
 VERBS = {
     "app": "serve the page in the browser",
@@ -28,15 +29,13 @@ VERBS = {
     "pack": "one zip of a session, or open such a zip",
     "cache": "the cache of built libraries",
 }
-BAD_REQUEST, NOTHING_RAN, INTERRUPTED = 2, 3, 130
-_CODES = "exit codes: 0 right, 1 judged and not right, 2 a bad request, 3 nothing could run, 130 interrupted"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run the verb, turn a bad request into one sentence on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
-    args = _parser(words[0] if words else "").parse_args(words)
     try:
+        args = _parser(words[0] if words else "").parse_args(words)
         return importlib.import_module(f"{__package__}.verbs.{args.verb}").run(args)
     except BadRequest as error:
         print(f"{error}", file=sys.stderr)
@@ -47,19 +46,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("Stopped. Finished trials are kept.", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        return 0
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "workbench").partition(".")[0] != "workbench":
+            print(f"{error.name} is not installed: {sys.executable} -m pip install -r requirements.txt ('python -m workbench "
+                  f"doctor' says what else is missing).", file=sys.stderr)
+            return NOTHING_RAN
+        traceback.print_exc()
+        print("The workbench itself has failed: this is a defect, and says nothing about a kernel. Please report it with "
+              "the lines above.", file=sys.stderr)
+        return CRASHED
 
 
 def _parser(chosen: str) -> argparse.ArgumentParser:
     """All verbs by name; only the chosen one is imported, because some bring pandas."""
     parser = argparse.ArgumentParser(
-        prog="python -m workbench", epilog=_CODES,
+        prog="python -m workbench", epilog=WORDS,
         description="Transposed-convolution CUDA kernels: rendered, built, judged against PyTorch, exported.")
     parser.add_argument("--version", action="version", version=f"kernel-workbench {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, summary in VERBS.items():
-        verb = verbs.add_parser(name, help=summary, epilog=_CODES, formatter_class=argparse.RawDescriptionHelpFormatter)
+        verb = verbs.add_parser(name, help=summary, epilog=WORDS, formatter_class=argparse.RawDescriptionHelpFormatter)
         if name == chosen:
             module = importlib.import_module(f"{__package__}.verbs.{name}")
             verb.description = module.__doc__

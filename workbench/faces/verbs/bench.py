@@ -33,6 +33,7 @@ from ...drive.devices import resolve_device
 from ...drive.run import DEFAULTS, EFFORTS, STRENGTHS
 from ...drive.runner import Runner
 from ...drive.session import Session, list_sessions, sessions_root
+from .. import exit_codes
 from ..arguments import check_folder, say_broken, session_from
 
 
@@ -109,18 +110,25 @@ def _run(args: argparse.Namespace) -> int:
     with Runner() as runner:
         bench = Bench(plan, session, runner, device=device,
                       on_line=lambda line: print(line, file=sys.stderr, flush=True))
-        result = bench.run(time_limit_s=args.time_limit)
+        try:
+            result = bench.run(time_limit_s=args.time_limit)
+        except KeyboardInterrupt:
+            print(f"Stopped; session {session.name} keeps what was finished. Go on with the same command and --session "
+                  f"{session.name}.", file=sys.stderr)
+            return exit_codes.INTERRUPTED
     print(result.sentence, file=sys.stderr)
     cells = [c for c in cells_of([session]) if c.name.precision == plan.precision and c.name.size == plan.size]
     defaults = defaults_of([session])
     print(defaults_table(defaults) if plan.strength == DEFAULTS else table(cells))
     print(f"Session {session.path}")
     if result.state == "failed":
-        return 3
+        return exit_codes.NOTHING_RAN
     if plan.strength == DEFAULTS:
-        return 0 if all(t.ok for t in defaults) else 1
-    wrong = [t for c in cells for t in c.candidates if not t.ok and t.status != "SKIPPED"]
-    return 1 if wrong else 0
+        return exit_codes.of([t.status for t in defaults])
+    statuses = [t.status for c in cells for t in c.candidates]
+    if result.state == "stopped" and not statuses:  # at the time limit, before the first candidate
+        return exit_codes.RIGHT
+    return exit_codes.of(statuses)
 
 
 def _table(args: argparse.Namespace) -> int:

@@ -6,7 +6,8 @@ where a variant's configs differ (a new default, say), its fastest right one in 
 and the row says so.
 
 Exits 1 on a regression: a candidate that was right in A and is not right in B, or is not in B at all, or is SLOWER in B; and
-when B has no trials. Exits 0 otherwise, 2 when a session is not there. So two sessions guard a kernel in CI, both recorded by
+when B has no trials. Exits 3 when there is none, but B's machine could not judge what was right in A (no compiler, say).
+Exits 0 otherwise, 2 when a session is not there. So two sessions guard a kernel in CI, both recorded by
 the same command:
 
     python -m workbench run --preset kb74 --variant mine --session after && python -m workbench compare before after
@@ -16,9 +17,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from ...drive import tables
 from ..arguments import session_from
+from ..exit_codes import NOTHING_RAN, RIGHT, WRONG
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -34,4 +37,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(tables.compare_text(rows))
         print("".join(f"\nREGRESSION  {sentence}" for sentence in tables.regressions(rows)), end="\n")
-    return 1 if tables.regressions(rows) else 0
+    for sentence in tables.unjudged(rows):
+        print(sentence, file=sys.stderr)
+    return WRONG if tables.regressions(rows) else NOTHING_RAN if tables.unjudged(rows) else RIGHT

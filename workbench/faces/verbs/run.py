@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 
 from ...core.candidate import Candidate
@@ -21,6 +22,7 @@ from ...drive.devices import resolve_device
 from ...drive.run import EFFORTS, STRENGTHS, Run, RunRequest
 from ...drive.runner import Runner
 from ...drive.session import Session
+from .. import exit_codes
 from ..arguments import add_candidates, add_workload, directions_from, say_broken, workload_from
 
 
@@ -77,22 +79,34 @@ def run(args: argparse.Namespace) -> int:
     session = Session.create(name=args.session)
     progress = _Progress(quiet=args.json)
     with Runner() as runner:
-        done = runner.run(request, session, resume=args.resume, on_change=progress.show)
+        try:
+            done = runner.run(request, session, resume=args.resume, on_change=progress.show)
+        except KeyboardInterrupt:
+            _say_stopped(session, runner.runs)
+            return exit_codes.INTERRUPTED
     if done.state == "failed":
         print(done.message, file=sys.stderr)
-        return 3
+        return exit_codes.NOTHING_RAN
     if args.json:
         for trial in done.trials:
             print(json.dumps(trial.to_json()))
     else:
         print(tables.text_table(session.trials() if args.resume else done.trials))
         print(f"Session {session.path}")
-    judged = [t for t in [*done.kept, *done.trials] if t.kind in ("candidate", "module")]
-    if not done.trials and not args.resume:
-        return 3
-    if judged and all(t.status == "NO_COMPILER" for t in judged):
-        return 3
-    return 0 if all(t.ok or t.status == "SKIPPED" for t in judged) else 1
+    all_of_it = [*done.kept, *done.trials]
+    if args.resume and not all_of_it:  # PyTorch's times, which were there
+        return exit_codes.RIGHT
+    return exit_codes.of(t.status for t in [t for t in all_of_it if t.kind in ("candidate", "module")] or all_of_it)
+
+
+def _say_stopped(session: Session, runs: list[Run]) -> None:
+    """One line on stderr: how far it came, where that is kept, and the command that goes on."""
+    done = f" after {sum(bool(r.trial_id) for r in runs[-1].rows)} of {len(runs[-1].rows)} candidates" if runs else ""
+    words = sys.argv[2:] if sys.argv[1:2] == ["run"] else []
+    more = [] if any(w.partition("=")[0] == "--session" for w in words) else ["--session", session.name]
+    more += [] if "--resume" in words else ["--resume"]
+    print(f"Stopped{done}; session {session.name} keeps what was finished. Go on with: "
+          f"{shlex.join(['python', '-m', 'workbench', 'run', *words, *more])}", file=sys.stderr)
 
 
 def _best(args: argparse.Namespace, workload: Workload) -> tuple[Candidate, ...]:

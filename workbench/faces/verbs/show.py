@@ -9,6 +9,7 @@ from ...core.errors import BadRequest
 from ...drive import tables
 from ...drive.main_kernel import arch_of, main_kernel
 from ...drive.recorded import most_shared_bytes, occupancy_of
+from ...drive.resume import not_run
 from ...drive.session import Session, list_sessions, sessions_root
 from ..arguments import session_from
 
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         for trial in trials:
             print(json.dumps(trial.to_json()))
     else:
-        print(tables.text_table(trials))
+        print(tables.text_table(trials, not_run=not_run(session.events(), trials)))
     return 0
 
 

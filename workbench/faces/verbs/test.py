@@ -16,6 +16,7 @@ from ...drive.devices import resolve_device
 from ...drive.headless import Case, junit, to_json, validate
 from ...drive.run import EFFORTS
 from ...drive.runner import Runner
+from .. import exit_codes
 from ..arguments import add_candidates, add_workload, check_folder, directions_from, say_broken, workload_from
 
 
@@ -49,9 +50,7 @@ def run(args: argparse.Namespace) -> int:
     bad = sum(not c.ok for c in cases)
     if not cases:
         print("Nothing ran: no chosen variant applies to the chosen layers.", file=sys.stderr)
-        return 3
+        return exit_codes.NOTHING_RAN
     print(f"{len(cases) - bad} of {len(cases)} cases hold." +
           (" A template could not be read (above), so not every variant was tried." if left_out else ""))
-    if all(c.status == "NO_COMPILER" for c in cases):
-        return 3
-    return 1 if bad or left_out else 0
+    return exit_codes.of(c.status for c in cases) or (exit_codes.WRONG if left_out else exit_codes.RIGHT)

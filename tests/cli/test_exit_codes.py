@@ -1,0 +1,136 @@
+"""What a script sees: one exit code for each way in which a command can end, whoever reads the output."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workbench.core.trial import Status
+from workbench.drive.session import Session
+
+from .test_cli import ROOT, SMALL, cli
+
+ONE = [*SMALL, "--direction", "forward", "--variant", "naive_gather", "--no-baselines"]
+
+
+def killing(folder: Path) -> str:
+    """A g++ that is killed whenever it compiles."""
+    wrapper = folder / "g++"
+    wrapper.write_text(f'#!/bin/sh\ncase " $* " in *" -c "*) kill -KILL $$;; esac\nexec {shutil.which("g++")} "$@"\n')
+    wrapper.chmod(0o755)
+    return str(wrapper)
+
+
+def test_a_killed_compiler_is_exit_3_and_resumed(tmp_path: Path) -> None:
+    place = {"sessions": tmp_path / "sessions", "KERNEL_WORKBENCH_CACHE": str(tmp_path / "cache")}
+    done = cli("run", *ONE, "--session", "one", KERNEL_WORKBENCH_CXX=killing(tmp_path), **place)
+    assert done.returncode == 3 and "MACHINE_FAILED" in done.stdout, done.stdout + done.stderr
+    assert "g++ was killed (signal 9): out of memory?" in done.stdout
+    again = cli("run", *ONE, "--session", "one", "--resume", **place)
+    assert again.returncode == 0, again.stdout + again.stderr
+    shown = [json.loads(line)["status"] for line in cli("show", "one", "--json", **place).stdout.splitlines()]
+    assert shown == ["MACHINE_FAILED", "OK"]
+    tested = cli("test", *ONE[:-1], KERNEL_WORKBENCH_CXX=killing(tmp_path), KERNEL_WORKBENCH_CACHE=str(tmp_path / "new"))
+    assert tested.returncode == 3 and "0 of 1 cases hold" in tested.stdout, tested.stdout + tested.stderr
+
+
+@pytest.mark.parametrize("verb", ["run", "test"])
+def test_a_cache_that_cannot_be_written_is_exit_3(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = ONE if verb == "run" else ONE[:-1]
+    done = cli(verb, *words, sessions=tmp_path, KERNEL_WORKBENCH_CACHE=str(tmp_path / "file" / "c"))
+    assert done.returncode == 3 and "MACHINE_FAILED" in done.stdout, done.stdout + done.stderr
+
+
+def test_everything_skipped_is_exit_3(tmp_path: Path) -> None:
+    done = cli("run", *SMALL, "--direction", "forward", "--variant", "depthwise", "--no-baselines", sessions=tmp_path)
+    assert done.returncode == 3 and "SKIPPED" in done.stdout
+
+
+@pytest.mark.parametrize("verb", ["run", "test"])
+def test_what_does_not_fit_into_memory_is_said_before_anything_is_built(verb: str, tmp_path: Path) -> None:
+    large = ["--layer", "ConvTranspose2d(64, 64, 3)", "--batch", "4096", "--input-size", "4096", "--device", "cpu"]
+    done = cli(verb, *large, "--direction", "forward", "--variant", "naive_gather", sessions=tmp_path,
+               KERNEL_WORKBENCH_CACHE=str(tmp_path / "cache"))
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "OUT_OF_MEMORY" in done.stdout and "its tensors need 32.0 TiB" in done.stdout
+    assert not (tmp_path / "cache").exists() and "eager" not in done.stdout
+
+
+def test_a_defect_of_the_workbench_is_exit_70(tmp_path: Path) -> None:
+    """The package as a copy of it that is broken: a table of presets that has lost its name."""
+    copy = tmp_path / "copy"
+    shutil.copytree(ROOT / "workbench", copy / "workbench", ignore=shutil.ignore_patterns("__pycache__"))
+    verb = copy / "workbench/faces/verbs/presets.py"
+    verb.write_text(verb.read_text().replace("in PRESETS.values()", "in PRESET.values()"))
+    done = subprocess.run([sys.executable, "-m", "workbench", "presets"], cwd=copy, capture_output=True, text=True, check=False)
+    assert done.returncode == 70 and "NameError" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("The workbench itself has failed"), done.stderr
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The words of a run whose one candidate does not build."""
+    root = tmp_path_factory.mktemp("wrong") / "templates"
+    (root / "forward").mkdir(parents=True)
+    shutil.copytree(ROOT / "kernel_templates" / "common", root / "common")
+    text = (ROOT / "kernel_templates" / "forward" / "naive_gather.cu").read_text()
+    (root / "forward" / "naive_gather.cu").write_text(text + "\nthis is no C++\n")
+    return ["run", *ONE, "--templates", str(root)]
+
+
+@pytest.mark.parametrize("pipe", ["| true", "2>&1 | true", "| head -c 1", "2>&1 | head -1"])
+def test_a_reader_that_goes_away_does_not_change_the_verdict(pipe: str, wrong: list[str], tmp_path: Path) -> None:
+    line = f"{shlex.join([sys.executable, '-m', 'workbench', *wrong])} --session one {pipe}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False,
+                          env={**os.environ, "KERNEL_WORKBENCH_SESSIONS": str(tmp_path)})
+    assert done.returncode == 1, done.stderr
+    assert "Broken" not in done.stderr and "Traceback" not in done.stderr
+    assert [t.status for t in Session.open(tmp_path / "one").trials()] == [Status.BUILD_FAILED]
+
+
+def test_output_that_cannot_be_written_is_one_sentence() -> None:
+    for redirected in ("> /dev/full", "| cat > /dev/null"):
+        done = subprocess.run(["bash", "-c", f"{sys.executable} -m workbench presets {redirected}; exit ${{PIPESTATUS[0]}}"],
+                              cwd=ROOT, capture_output=True, text=True, check=False)
+        full = redirected.endswith("full")
+        assert done.returncode == (2 if full else 0)
+        assert done.stderr == ("stdout cannot be written: No space left on device. Not all was printed.\n" if full else "")
+
+
+def test_a_terminal_without_the_letters_gets_them_escaped() -> None:
+    done = cli("show", "recorded-h200-kernelbench", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and r"\xd7 as fast" in done.stdout and "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_comparison_with_what_a_machine_could_not_judge_is_exit_3(tmp_path: Path) -> None:
+    place = {"sessions": tmp_path, "KERNEL_WORKBENCH_CACHE": str(tmp_path / "cache")}
+    assert cli("run", *ONE, "--session", "before", **place).returncode == 0
+    place["KERNEL_WORKBENCH_CACHE"] += "2"
+    assert cli("run", *ONE, "--session", "after", KERNEL_WORKBENCH_CXX=killing(tmp_path), **place).returncode == 3
+    done = cli("compare", "before", "after", **place)
+    assert done.returncode == 3 and "could not be judged in B (MACHINE_FAILED)" in done.stderr, done.stdout
+    assert "REGRESSION" not in done.stdout
+
+
+def test_a_python_without_packages_names_what_to_install(tmp_path: Path) -> None:
+    """A virtual environment as `python -m venv` leaves it."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    python = str(tmp_path / "bare/bin/python")
+    for verb in ("show", "presets", "doctor"):
+        done = subprocess.run([python, "-m", "workbench", verb], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr, done.stderr
+        if done.returncode:
+            assert done.returncode == 3
+        if verb == "doctor":
+            assert all(f"- {name}, not found" in done.stdout for name in ("torch", "numpy", "pandas", "plotly", "streamlit"))
+    done = subprocess.run([python, "-m", "workbench", "run", *ONE], cwd=tmp_path, capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 3 and len(done.stderr.splitlines()) == 1 and "pip install" in done.stderr, done.stderr
