@@ -1,0 +1,198 @@
+"""What a foreign process may answer, sent by real ones: files that rewrite their process's answers. Whatever comes, the judge
+gives a report, and judges the next file in the same process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from workbench.core.answers import Answer
+from workbench.measure.check import replies, wire
+from workbench.measure.check.host import Host
+from workbench.measure.check.process import Ended, ForeignProcess, Limits
+from workbench.measure.check.wire import NotTheProtocol
+
+from . import models
+from .conftest import failed
+
+# Of the operation whose answer has the field, the line and the bytes behind it are changed before they are sent.
+_CHANGES = models.RIGHT + '''
+import __main__
+import json
+
+_real = __main__.pack
+
+
+def _changed(header, tensors=()):
+    line, *payload = map(bytes, _real(header, tensors))
+    if {field!r} not in header:
+        return [line, *payload]
+    message = json.loads(line)
+    kinds = message["tensors"]
+    raw = None
+    {change}
+    return [(json.dumps(message).encode() if raw is None else raw) + b"\\n", *payload]
+
+
+__main__.pack = _changed
+'''
+_OF_A_CALL = {
+    "a negative shape": "kinds[0]['shape'] = [-4, 8]",
+    "two negative sizes, whose product is not": "kinds[0]['shape'] = [-4, -8]",
+    "a huge shape": "kinds[0]['shape'] = [1 << 40, 8]",
+    "a GiB that never comes": "kinds[0]['shape'] = message['shape'] = [1 << 28]",
+    "a shape that is too large for any tensor": "kinds[0]['shape'] = [0, 1 << 40, 1 << 40]; payload = []",
+    "an empty shape of another output": "kinds[0]['shape'] = [0]; payload[0] = b''",
+    "a shape of booleans": "kinds[0]['shape'] = [True, True]",
+    "a shape of texts": "kinds[0]['shape'] = ['4', '8']",
+    "a shape that is a number": "kinds[0]['shape'] = 32",
+    "another size than it says": "message['shape'] = [8, 8]",
+    "quint8": "kinds[0]['dtype'] = 'quint8'",
+    "a function of torch's": "kinds[0]['dtype'] = 'load'",
+    "a class's attribute": "kinds[0]['dtype'] = '__class__'",
+    "a dtype that is a list": "kinds[0]['dtype'] = ['float32']",
+    "a complex echo": "kinds[1]['dtype'] = 'complex64'; payload[1] *= 2",
+    "an echo of another size": "kinds[1]['shape'] = [2, 8]; payload[1] = payload[1][:64]",
+    "a gradient of whole numbers": "kinds[-1]['dtype'] = 'int32'",
+    "results that are missing": "del kinds[1:], payload[1:]",
+    "no result at all": "kinds.clear(), payload.clear()",
+    "more results than were asked for": "kinds += kinds[:1] * 3; payload += payload[:1] * 3",
+    "a gradient nobody asked for": "message['gradients'] = ['weight of another'] * 3",
+    "gradients that are no list": "message['gradients'] = {'input 0': 1}",
+    "a key that is missing": "del message['requires_grad']",
+    "a key too many": "message['passed'] = True",
+    "a number for a flag": "message['requires_grad'] = 1",
+    "no tensors": "del message['tensors']",
+    "tensors that are a number": "message['tensors'] = 3",
+    "a boolean for its number": "message['id'] = True",
+    "NaN": "message['shape'] = [float('nan')]",
+    "Infinity": "message['id'] = float('inf')",
+    "a text of 10 MB": "message['device'] = 'x' * 10_000_000",
+    "deep nesting": "raw = b'[' * 1_000_000",
+    "deep nesting in a field": "raw = b'{\"detail\":' * 100_000",
+    "a list": "raw = b'[1, 2]'",
+    "null": "raw = b'null'",
+    "a number of a million digits": "raw = b'9' * 1_000_000",
+    "bytes that are no UTF-8": "raw = b'\\xff\\xfe\\x80' + json.dumps(message).encode()",
+    "nothing": "raw = b''; payload = []",
+}
+_OF_OTHERS = [
+    ("names that are numbers", "names", "message['names'] = [1, 2]", "constructs"),
+    ("names without their tensors", "names", "message['names'] = message['names'] * 2", "constructs"),
+    ("a state of quint8", "names", "kinds[0]['dtype'] = 'quint8'", "constructs"),
+    ("calls that are none", "calls", "message['calls'] = [{'cuda_sources': 3}]", "builds"),
+    ("nested calls", "calls", "message['calls'] = [[[[]]]]", "builds"),
+    ("seconds that are a text", "calls", "message['seconds'] = 'soon'", "builds"),
+    ("a default of NaN", "calls", "message['defaults'] = {'scale': float('nan')}", "builds"),
+    ("an exception without a message", "calls", "message = {'raised': {'type': 'X'}, 'id': message['id'], 'tensors': []}",
+     "builds"),
+    ("an exception that is a text", "calls", "message = {'raised': 'x', 'id': message['id'], 'tensors': []}", "builds"),
+    ("an exception in a line that is none", "calls", "message = {'id': message['id'], 'tensors': [], 'raised': {'type': 'X', "
+     "'message': 'm', 'line': {}, 'trace': '', 'where': '', 'detail': {}}}", "builds"),
+]
+
+
+@pytest.mark.parametrize("name", _OF_A_CALL)
+def test_what_is_no_answer_to_a_call_is_a_verdict(checked, judge, name: str) -> None:
+    report = checked(_CHANGES.format(field="requires_grad", change=_OF_A_CALL[name]))
+    said(report.question("values"))
+    assert judge().alive and judge().starts == 1
+
+
+@pytest.mark.parametrize(("name", "field", "change", "key"), _OF_OTHERS)
+def test_what_is_no_answer_to_another_question_is_a_verdict(checked, judge, name: str, field: str, change: str, key: str
+                                                             ) -> None:
+    report = checked(_CHANGES.format(field=field, change=change))
+    said(report.question(key))
+    assert judge().alive and judge().starts == 1
+
+
+def said(question) -> None:
+    assert question.answer is Answer.FAILED and question.status == "WORKER_DIED", question
+    assert "into the judge's pipe" in question.seen and question.seen.isprintable() and len(question.seen) < 400, question.seen
+
+
+def test_bytes_that_never_come_are_a_timeout(checked) -> None:
+    report = checked(_CHANGES.format(field="requires_grad", change="payload[-1] = payload[-1][:-4]"), call_s=2.0)
+    assert report.question("values").status == "RUN_TIMEOUT"
+
+
+@pytest.mark.parametrize("second", ["(y,)", "y.to(torch.complex64)", "y.double()", "y[:2]", "None"])
+def test_another_kind_of_output_when_called_again_is_told(checked, second: str) -> None:
+    """The first call is right; what comes later is compared with it all the same."""
+    body = "y = torch.relu(self.linear(x)) * self.scale\n        self.calls += 1\n        return y if self.calls < 4 else "
+    text = models.RIGHT.replace("return torch.relu(self.linear(x)) * self.scale", body + second).replace(
+        "self.scale = scale", "self.scale, self.calls = scale, 0")
+    report = checked(text)
+    assert failed(report) and "judge" not in failed(report), failed(report)
+
+
+def test_a_dtype_of_which_only_the_name_is_known_is_the_files_own_failure(checked) -> None:
+    text = models.RIGHT.replace("return torch.relu(", "return torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)\n"
+                                "        return torch.relu(")
+    question = checked(text).question("values")
+    assert question.status == "LAUNCH_FAILED" and "dtype quint8" in question.seen, question
+
+
+def test_a_result_that_is_only_announced_takes_no_memory(tmp_path: Path) -> None:
+    """Here the size is allowed, because nothing says what is expected."""
+    process = ForeignProcess("candidate", device="cpu", limits=Limits(8 << 30, call_s=1.5), scratch=tmp_path)
+    try:
+        text = _CHANGES.format(field="requires_grad", change="kinds[0]['shape'] = message['shape'] = [1 << 30]")
+        process.ask("load", {"text": text, "class_name": "ModelNew", "device": "cpu"})
+        process.ask("make", {"module": "m", "arguments": "[8]", "keywords": "{}", "seed": 1})
+        before = peak_bytes()
+        with pytest.raises(Ended, match="Still not done after 1.5 s"):
+            process.ask("call", {"module": "m", "inputs": 1}, [wire.torch.zeros(4, 8)])
+        assert peak_bytes() - before < 64 << 20
+    finally:
+        process.close()
+
+
+def peak_bytes() -> int:
+    line = next(s for s in Path("/proc/self/status").read_text().splitlines() if s.startswith("VmHWM"))
+    return 1024 * int(line.split()[1])
+
+
+def test_a_shared_file_that_is_cut_short_leaves_the_judge_alive(checked, judge) -> None:
+    """Timed results lie in a file that the process has opened, and may shorten while the judge reads."""
+    text = models.RIGHT + '''
+import mmap
+import os
+
+_open = mmap.mmap
+_kept = []
+
+
+def _mapped(fd, *rest):
+    _kept.append(os.dup(fd))
+    return _open(fd, *rest)
+
+
+mmap.mmap = _mapped
+from workbench.measure.check import host_calls
+
+_wait = host_calls._wait
+
+
+def _cut(device):
+    _wait(device)
+    for fd in _kept:
+        os.ftruncate(fd, 0)
+
+
+host_calls._wait = _cut
+'''
+    report = checked(text, time=True, effort="quick")
+    assert not report.times and judge().alive and judge().starts == 1, report.question("times")
+
+
+def test_every_operation_of_the_host_says_what_it_may_answer() -> None:
+    own = {name for name, value in vars(Host).items() if callable(value) and not name.startswith("_")}
+    assert own <= replies._FIELDS.keys() | {"special"}, own
+
+
+def test_an_operation_nobody_asks_has_no_answer() -> None:
+    with pytest.raises(NotTheProtocol):
+        replies.accept("an operation", {}, (), {"done": True}, [])
