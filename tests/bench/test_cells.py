@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
@@ -14,6 +15,7 @@ from workbench.drive import report
 from workbench.drive.bench import markdown, ship, text
 from workbench.drive.bench.cells import Wanted, cell, cells_of, summary
 from workbench.drive.session import Session
+from workbench.drive.session_files import blob
 from workbench.faces import cli
 
 from .made import pytorch, recorded, trial
@@ -183,9 +185,9 @@ def test_a_shipped_copy_keeps_trials_and_what_the_best_were_made_of(session, tmp
     work.event("heartbeat", run_id="x")
     assert cli.main(["bench", "--ship", "mine", "work"]) == 2 and "recorded-mine" in capsys.readouterr().err
     assert cli.main(["bench", "--ship", "recorded-mine", "work"]) == 0
-    copy = Session.open(tmp_path / "recorded-mine")
+    copy = Session.open(tmp_path / "recorded-mine.zip")
     assert [t.trial_id for t in copy.trials()] == [t.trial_id for t in work.trials()]
-    assert {p.name for p in (copy.path / "blobs").iterdir()} == {best, times}
+    assert {name for name in (best, slow, times) if blob(copy.path, name) is not None} == {best, times}
     assert {e["event"] for e in copy.events()} == {"bench", "bench_note"}
     assert markdown.short(cells_of([copy]), sessions=["x"]) == markdown.short(cells_of([work]), sessions=["x"])
 
@@ -193,11 +195,12 @@ def test_a_shipped_copy_keeps_trials_and_what_the_best_were_made_of(session, tmp
 def test_a_source_that_does_not_fit_stays_behind(session, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
     work = Session.create(tmp_path, "work")
-    large, small, log = (work.put_blob(text) for text in (b"x" * ship.MOST_BYTES, b"small source", b"a log"))
+    incompressible = random.Random(1).randbytes(ship.MOST_BYTES)
+    large, small, log = (work.put_blob(text) for text in (incompressible, b"small source", b"a log"))
     work.append(trial("kb74", "forward", "mma", 0.5, "tf32", blobs={"source": large, "log": log}))
     work.append(trial("kb81", "forward", "mma", 0.5, "tf32", blobs={"source": small}))
     for event in session.events():
         work.event(event.pop("event"), **{k: v for k, v in event.items() if k != "at"})
     assert cli.main(["bench", "--ship", "recorded-mine", "work"]) == 0, capsys.readouterr().err
-    kept = {p.name for p in (tmp_path / "recorded-mine" / "blobs").iterdir()}
-    assert large not in kept and {small, log} <= kept
+    kept = {name for name in (large, small, log) if blob(tmp_path / "recorded-mine.zip", name) is not None}
+    assert kept == {small, log}

@@ -11,7 +11,7 @@ from workbench.core.trial import Trial
 from workbench.drive.bench.cells import cells_of
 from workbench.drive.session import Session
 
-SESSION = Session(Path(__file__).resolve().parents[2] / "sessions" / "recorded-h200-kernelbench")
+SESSION = Session(Path(__file__).resolve().parents[2] / "sessions" / "recorded-h200-kernelbench.zip")
 RESULT = {FORWARD: "output", GRAD_INPUT: "grad_input", GRAD_WEIGHT: "grad_weight"}
 
 

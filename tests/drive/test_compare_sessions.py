@@ -11,7 +11,7 @@ import pytest
 
 from tests.page.test_report import trial
 from workbench.core.trial import NOT_DROP_IN, Status, Timing, Trial
-from workbench.drive import report, samples, tables
+from workbench.drive import report, session_files, tables
 from workbench.drive.session import Session
 from workbench.faces.cli import main
 
@@ -22,7 +22,7 @@ def _recorded(session: Session, name: str, ms: float, *, seed: int, share: float
     timing = Timing(median, q25, q75, min(taken), 60, "noise", True, session.put_blob(json.dumps(taken).encode()))
     made = replace(trial(name, ms, **more), kernel_ms=timing)
     session.append(made)
-    return made
+    return session.trials()[-1]
 
 
 def _pair(folder: Path, *, after_ms: float, **more) -> tuple[Session, Session]:
@@ -68,8 +68,8 @@ def test_samples_that_were_written_over_do_not_count(tmp_path: Path) -> None:
     made = _recorded(session, "a", 1.0, seed=3)
     name = made.kernel_ms.samples_blob
     (session.path / "blobs" / name).write_text("[0.001, 0.001, 0.001, 0.001, 0.001]")
-    samples._read.cache_clear()
-    assert samples.samples_of(name) == ()
+    session_files._samples.cache_clear()
+    assert session_files.samples_of(made.kernel_ms) == ()
 
 
 def test_only_drop_in_baselines_are_the_ones_to_beat() -> None:

@@ -11,13 +11,14 @@ from workbench.core.errors import BadRequest
 from workbench.core.template import render
 from workbench.drive.recorded import candidate_of, source_of
 from workbench.drive.session import Session
+from workbench.drive.session_files import blob
 
-SESSION = Session(Path(__file__).resolve().parents[2] / "sessions" / "recorded-h200-kernelbench")
+SESSION = Session(Path(__file__).resolve().parents[2] / "sessions" / "recorded-h200-kernelbench.zip")
 
 
 def test_a_source_that_did_not_ship_is_made_again_only_where_it_is_the_same() -> None:
     there = [t for t in SESSION.trials() if t.kind == "candidate" and t.name == "register_blocked"]
-    lost = next(t for t in there if not (SESSION.path / "blobs" / t.blobs["source"]).is_file())
+    lost = next(t for t in there if blob(SESSION.path, t.blobs["source"]) is None)
     rendered = render(candidate_of(lost))
     lost = replace(lost, candidate_id=rendered.candidate_id)  # templates change between recordings
     assert source_of(lost, SESSION) == rendered.source

@@ -33,12 +33,12 @@ def shown(session: str, trial_id: str) -> str:
 @pytest.fixture
 def recorded(monkeypatch) -> Path:
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(SESSIONS))
-    return SESSIONS / "recorded-h200-kernelbench"
+    return SESSIONS / "recorded-h200-kernelbench.zip"
 
 
 def test_the_main_kernel_has_the_gauges_and_its_helpers_a_line_beneath(recorded) -> None:
     there = next(t for t in Session(recorded).trials() if t.name == "implicit_gemm_mma" and t.resources)
-    text = shown(recorded.name, there.trial_id)
+    text = shown(recorded.stem, there.trial_id)
     assert "Resources of implicit_gemm_mma, sm_90" in text and "warps of 64" in text
     assert text.index("Resources of implicit_gemm_mma") < text.index("pack_fragments: ")
     assert "c_" not in text[text.index("Resources of"):text.index("pack_fragments: ")]
@@ -47,7 +47,7 @@ def test_the_main_kernel_has_the_gauges_and_its_helpers_a_line_beneath(recorded)
 def test_dynamic_shared_memory_is_shown(recorded) -> None:
     path, split = next((path, t) for path in sorted(SESSIONS.glob("recorded-*")) for t in Session(path).trials()
                        if t.name == "split_mma" and t.config.get("SHARED_KB") == 110 and t.resources)
-    text = shown(path.name, split.trial_id)
+    text = shown(path.stem, split.trial_id)
     assert "110 KiB per block" in text and "of 227 KiB: 0 B static, 110 KiB dynamic at most" in text
 
 

@@ -86,6 +86,7 @@ class Timing:
     stop: str
     cold_l2: bool
     samples_blob: str = ""
+    samples_in: str = field(default="", compare=False)  # the session that holds the blob, while it is open
     dropped: int = 0                     # samples left out because the GPU held its clocks down meanwhile
 
     @property
@@ -156,6 +157,9 @@ class Trial:
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
         data["status"] = str(self.status)
+        for timing in (data["kernel_ms"], *data["module_ms"].values()):
+            if timing:
+                del timing["samples_in"]
         needed = {f.name for f in fields(self) if f.default is MISSING and f.default_factory is MISSING}
         return {k: v for k, v in data.items() if k in needed or v not in (None, "", {}, ())}
 

@@ -86,7 +86,7 @@ def candidate_trial(session: Session, run: Run, device: dict[str, Any], candidat
         advice=result.get("advice") or DEFAULT_ADVICE[status],
         candidate_id=rendered.candidate_id if rendered else "", build_key=build.get("key", ""),
         config=dict(candidate.config), form=candidate.form, compile_flags=candidate.compile_flags,
-        errors=_errors(result), kernel_ms=_timing(result.get("kernel_ms"), blobs.get("samples", "")),
+        errors=_errors(result), kernel_ms=_timing(result.get("kernel_ms"), blobs.get("samples", ""), session),
         memory=result.get("memory", {}), resources=build.get("resources") or {},
         build={k: build[k] for k in ("seconds", "cached", "compiler") if k in build}, blobs=blobs,
         environment=environment(), detail=result.get("detail", {}),
@@ -114,7 +114,7 @@ def baseline_trial(session: Session, run: Run, device: dict[str, Any], measured:
         direction=measured["direction"], precision=measured["precision"], workload=run.request.workload.to_json(),
         device=_known(device), status=status, headline=measured.get("headline", "PyTorch, measured in the same run."),
         advice=measured.get("advice", ""), errors=_errors(measured),
-        kernel_ms=_timing(measured.get("kernel_ms"), blobs.get("samples", "")), blobs=blobs,
+        kernel_ms=_timing(measured.get("kernel_ms"), blobs.get("samples", ""), session), blobs=blobs,
         environment=environment(), flags=tuple(measured.get("flags", ())), detail=measured.get("detail", {}),
         command=baseline_command(run.request.workload, _name(device), measured["direction"],
                                  run.request.options))
@@ -131,7 +131,7 @@ def module_trials(session: Session, run: Run, device: dict[str, Any], name: str,
             precision=data.get("precision", ""), workload=run.request.workload.to_json(), device=_known(device), status=status,
             headline=data.get("headline", "nn.ConvTranspose, measured in the same run."),
             advice=data.get("advice") or DEFAULT_ADVICE[status], errors=_errors(data),
-            module_ms={k: _timing(v, taken.get(k, "")) for k, v in data.get("module_ms", {}).items() if v},
+            module_ms={k: _timing(v, taken.get(k, ""), session) for k, v in data.get("module_ms", {}).items() if v},
             memory=data.get("memory", {}), environment=environment(), detail=data.get("detail", {}),
             flags=tuple(dict.fromkeys([*data.get("flags", []), *(["emulated"] if emulated else [])])),
             command=recipe_command(list(recipe.values()), run.request.workload, _name(device), run.request.options), **more)
@@ -146,8 +146,8 @@ def _result(status: Status, headline: str, *, advice: str = "", detail: dict[str
             "detail": detail or {}}
 
 
-def _timing(data: dict[str, Any] | None, samples: str) -> Timing | None:
-    return Timing(**{**data, "samples_blob": samples}) if data else None
+def _timing(data: dict[str, Any] | None, samples: str, session: Session) -> Timing | None:
+    return Timing(**{**data, "samples_blob": samples, "samples_in": str(session.path)}) if data else None
 
 
 def _errors(result: dict[str, Any]) -> dict[str, Errors]:

@@ -22,7 +22,7 @@ from ..core.verdict import SAME, UNSURE, Verdict, from_quartiles, from_samples, 
 from ..core.verdict import SLOWER as SLOWER
 from .main_kernel import main_numbers
 from .matched import differences, matched
-from .samples import samples_of
+from .session_files import samples_of
 
 if TYPE_CHECKING:
     import pandas
@@ -149,15 +149,11 @@ def speedup(trial: Trial, baseline: Trial | None, *, clock: str = "kernel_ms", d
 
 def ratio_of(ours: Timing, theirs: Timing) -> Verdict:
     """theirs / ours with its 95 % interval: from the samples where they are at hand, else from the quartiles."""
-    if ours.samples_blob and theirs.samples_blob and (ratio := _from_blobs(ours.samples_blob, theirs.samples_blob)):
-        return ratio
+    a, b = samples_of(ours), samples_of(theirs)
+    if a and b:
+        return _bootstrapped(a, b)
     return from_quartiles((ours.median_ms, ours.q25_ms, ours.q75_ms, ours.samples),
                           (theirs.median_ms, theirs.q25_ms, theirs.q75_ms, theirs.samples))
-
-
-def _from_blobs(ours: str, theirs: str) -> Verdict | None:
-    a, b = samples_of(ours), samples_of(theirs)
-    return _bootstrapped(a, b) if a and b else None
 
 
 @lru_cache(maxsize=4096)

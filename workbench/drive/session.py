@@ -19,15 +19,18 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadRequest
-from ..core.trial import SCHEMA, Trial
-from . import samples
+from ..core.shipped import shipped
+from ..core.trial import SCHEMA, Timing, Trial
+from .session_files import BLOBS, EVENTS, TRIALS, blob, is_session, lines, name_of, newest_trial
 
-TRIALS, EVENTS, BLOBS = "trials.jsonl", "events.jsonl", "blobs"
+RECORDED = "recorded-"   # what the name of a session that ships begins with
+_FOLDER = "KERNEL_WORKBENCH_SESSIONS"
 _SCHEMA_FAMILY = SCHEMA.rsplit("/", 1)[0] + "/"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _MAX_PACKED_BYTES = 1 << 30
@@ -56,13 +59,16 @@ class Session:
     def create(cls, root: Path | None = None, name: str | None = None) -> Session:
         """Make the folder, or open it when it is there; without a name always a new one, called by the time. Raises
         `BadRequest` for a name that is no file name, and for a place where nothing can be written."""
-        root = root or sessions_root()
+        there, root = list_sessions(root), root or sessions_root()
         if not name:
             return cls(_new_folder(root, datetime.now(UTC).strftime("%Y%m%d-%H%M%S")))
         if not _NAME.match(name):
             raise BadRequest(f"Session name {name!r} is no plain file name; use letters, digits, '.', '_' and '-'.",
                              field="session")
         session = cls(root / name)
+        packed = next((p for p in there if name_of(p) == name and p.suffix == ".zip"), None)
+        if packed and not session.path.exists():  # a session that ships is gone on with in a folder of one's own
+            return unpack(packed, root)
         with _disk(session.path):
             (session.path / BLOBS).mkdir(parents=True, exist_ok=True)
         return session
@@ -70,19 +76,19 @@ class Session:
     @classmethod
     def open(cls, path: Path) -> Session:
         """Open an existing session. Raises `BadRequest` when there is none."""
-        if not (path / BLOBS).is_dir() and not (path / TRIALS).is_file():
+        if not is_session(path):
             raise BadRequest(f"{path} is no session: it has no {TRIALS}. Sessions are folders below {sessions_root()}.",
                              field="session")
         return cls(path)
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return name_of(self.path)
 
     @property
     def recorded(self) -> bool:
         """Shipped with the project, not made here."""
-        return self.name.startswith("recorded-")
+        return self.name.startswith(RECORDED)
 
     def trials(self) -> list[Trial]:
         """All readable trials, oldest first. `unreadable` then holds one sentence for each line left out; the first time
@@ -91,7 +97,7 @@ class Session:
         found = []
         file = self.path / TRIALS
         try:
-            for number, line in _lines(file):
+            for number, line in lines(self.path, TRIALS):
                 try:
                     found.append(self._known(_trial(line)))
                 except ValueError as error:
@@ -107,7 +113,7 @@ class Session:
     def events(self) -> list[dict[str, Any]]:
         """All readable events, oldest first."""
         found = []
-        for _, line in _lines(self.path / EVENTS):
+        for _, line in lines(self.path, EVENTS):
             try:
                 event = json.loads(line)
             except ValueError:
@@ -140,19 +146,20 @@ class Session:
                     temporary.replace(target)
                 finally:
                     temporary.unlink(missing_ok=True)
-        samples.remember(name, target)
         return name
 
     def blob(self, name: str) -> bytes:
         """The bytes put before. Raises `BadRequest` when they are not there."""
-        path = self.path / BLOBS / name
-        if not re.fullmatch(r"[0-9a-f]{64}", name) or not path.is_file():
+        found = blob(self.path, name)
+        if found is None:
             raise BadRequest(f"Session {self.name} has no blob {name[:12]!r}; it may have been packed without it.")
-        return path.read_bytes()
+        return found
 
     def pack(self, target: Path) -> Path:
         """One zip of the whole session that `unpack` opens elsewhere."""
         with _disk(target.parent):
+            if self.path.suffix == ".zip":
+                return Path(shutil.copyfile(self.path, target))
             temporary = target.with_name(f".{target.name}.{os.getpid()}")
             try:
                 with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -176,18 +183,21 @@ class Session:
 
     def _known(self, trial: Trial) -> Trial:
         """The trial, whole; its samples can be found from now on. Raises ValueError for a blob that is no part of one."""
-        if MORE in trial.blobs and (self.path / BLOBS / trial.blobs[MORE]).is_file():
-            more = json.loads(self.blob(trial.blobs[MORE]))
+        if MORE in trial.blobs and (found := blob(self.path, trial.blobs[MORE])) is not None:
+            more = json.loads(found)
             if not isinstance(more, dict):
                 raise ValueError(f"its blob {trial.blobs[MORE][:12]} holds no part of a trial")
             trial = Trial.from_json({**trial.to_json(), **{k: more[k] for k in _MAY_LIE_ELSEWHERE if k in more}})
-        for timing in (trial.kernel_ms, *trial.module_ms.values()):
-            if timing and timing.samples_blob:
-                samples.remember(timing.samples_blob, self.path / BLOBS / timing.samples_blob)
-        return trial
+        def here(timing: Timing | None) -> Timing | None:
+            return replace(timing, samples_in=str(self.path)) if timing and timing.samples_blob else timing
+
+        return replace(trial, kernel_ms=here(trial.kernel_ms), module_ms={d: here(t) for d, t in trial.module_ms.items()})
 
     def _append(self, name: str, line: bytes) -> None:
         """One write on an append fd under a lock; a torn last line is ended first, a half-written one taken back."""
+        if self.path.suffix == ".zip":
+            raise BadRequest(f"{self.path} is packed: nothing can be added to it. Unpack it with 'pack --open {self.path}'.",
+                             field="session")
         with _disk(self.path):
             fd = os.open(self.path / name, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
             try:
@@ -240,26 +250,23 @@ def unpack(archive_path: Path, root: Path | None = None) -> Session:
 
 def sessions_root() -> Path:
     """KERNEL_WORKBENCH_SESSIONS, else ./sessions."""
-    return Path(os.environ.get("KERNEL_WORKBENCH_SESSIONS") or "sessions")
+    return Path(os.environ.get(_FOLDER) or "sessions")
 
 
 def list_sessions(root: Path | None = None) -> list[Path]:
-    """Session folders, newest first; recorded ones last, by their newest trial: a checkout gives files times of its own."""
-    root = root or sessions_root()
-    found = [p for p in root.glob("*") if (p / TRIALS).is_file() or (p / BLOBS).is_dir()] if root.is_dir() else []
-    own = [p for p in found if not p.name.startswith("recorded-")]
-    recorded = [p for p in found if p.name.startswith("recorded-")]
-    return [*sorted(own, key=lambda p: -p.stat().st_mtime), *sorted(recorded, key=_newest_trial, reverse=True)]
-
-
-def _newest_trial(path: Path) -> bytes:
-    """When the last trial was written, UTC; from the end of its file alone: the page asks at each turn."""
-    try:
-        with (path / TRIALS).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 2 * _MOST_LINE_BYTES))
-            return max(re.findall(rb'"at":"([^"]+)"', file.read()), default=b"")
-    except OSError:
-        return b""
+    """Session folders, newest first; behind them the recorded ones, folders or zips, by their newest trial: a checkout gives
+    files times of its own. In the default folder those that ship with the package are there, too."""
+    places = [root or sessions_root()]
+    if root is None and not os.environ.get(_FOLDER):
+        places = list(dict.fromkeys(p.resolve() for p in (*places, shipped("sessions"))))
+    there = [p for place in places if place.is_dir() for p in sorted(place.glob("*"), key=lambda p: p.suffix == ".zip")]
+    found: dict[str, Path] = {}
+    for path in there:  # the first of a name is taken: one's own before what ships, a folder before a zip
+        if name_of(path) not in found and is_session(path):
+            found[name_of(path)] = path
+    own = [p for p in found.values() if not p.name.startswith(RECORDED)]
+    recorded = [p for p in found.values() if p.name.startswith(RECORDED)]
+    return [*sorted(own, key=lambda p: -p.stat().st_mtime), *sorted(recorded, key=newest_trial, reverse=True)]
 
 
 def now() -> str:
@@ -278,13 +285,6 @@ def _disk(place: Path) -> Iterator[None]:
         why = error.strerror or type(error).__name__
         raise BadRequest(f"{place} cannot be written: {why}. Use another folder; KERNEL_WORKBENCH_SESSIONS names that of "
                          f"the sessions.", field="session") from error
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not empty, with their numbers in the file."""
-    if path.is_file():
-        with path.open(encoding="utf-8", errors="replace") as file:
-            yield from ((number, line) for number, line in enumerate(file, 1) if line.strip())
 
 
 def _line(data: dict[str, Any]) -> bytes:

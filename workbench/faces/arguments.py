@@ -8,12 +8,13 @@ import shutil
 import sys
 from pathlib import Path
 
-from ..core.command import parse_layer
+from ..core.command import PROGRAM, parse_layer
 from ..core.errors import BadRequest
 from ..core.layer import BACKWARD, DTYPES, LAUNCHES, MEMORY_FORMATS, Workload
 from ..core.presets import default_size, parse_preset
 from ..core.variants import broken
 from ..drive.session import Session, list_sessions, sessions_root
+from ..drive.session_files import is_session, name_of
 
 
 def add_workload(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -103,9 +104,9 @@ def write_whole(file: Path, text: str) -> None:
 
 def session_from(text: str | Path) -> Session:
     """A session by name (below the sessions folder) or by path. Raises `BadRequest`, naming the ones there are."""
-    path = Path(text)
-    place = path if path.is_dir() else sessions_root() / path
-    if not place.is_dir():
-        names = ", ".join(sorted(p.name for p in list_sessions())) or "none; 'python -m workbench run' makes one"
+    there = {name_of(path): path for path in list_sessions()}
+    place = there.get(str(text), Path(text))
+    if not is_session(place):
+        names = ", ".join(sorted(there)) or f"none; '{PROGRAM} run' makes one"
         raise BadRequest(f"{str(text)!r} is no session: below {sessions_root()} there are {names}.", field="session")
     return Session.open(place)

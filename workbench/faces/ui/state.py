@@ -20,7 +20,8 @@ from ...core.trial import Trial
 from ...drive import doctor, report
 from ...drive.run import Run
 from ...drive.runner import Runner
-from ...drive.session import Session, SessionFull, list_sessions, sessions_root
+from ...drive.session import Session, SessionFull, list_sessions
+from ...drive.session_files import name_of, stamp
 from . import theme
 
 _WARM_AFTER_S = 3.0
@@ -57,7 +58,7 @@ def device_label(device: str) -> str:
 
 
 def session_paths() -> dict[str, Path]:
-    return {path.name: path for path in list_sessions(sessions_root())}
+    return {name_of(path): path for path in list_sessions()}
 
 
 def session_label(name: str) -> str:
@@ -76,14 +77,14 @@ def trials_of(path: Path | None) -> list[Trial]:
     """The session's trials, read again only when its file has changed."""
     if path is None:
         return []
-    return list(_read(str(path), _stamp(path))[0])
+    return list(_read(str(path), stamp(path))[0])
 
 
 def left_out(path: Path | None) -> str:
     """ "1 of 412 lines could not be read and was left out", or ""."""
     if path is None:
         return ""
-    trials, unreadable = _read(str(path), _stamp(path))
+    trials, unreadable = _read(str(path), stamp(path))
     if not unreadable:
         return ""
     count, total = len(unreadable), len(unreadable) + len(trials)
@@ -98,7 +99,7 @@ def choose_session(label: str, *, key: str, new: bool = False, default: str | No
     options = [NEW, *names] if new else names
     asked = st.query_params.get(key, "")
     if st.session_state.get(key) not in options:
-        usual = default if default in options else options[0] if options else None
+        usual = default if default in options else NEW if new else _with_candidates(names)
         st.session_state[key] = (asked or usual) if not asked or asked in options else None
         if st.session_state[key] is None and asked:
             not_here("session", asked, [session_label(n) for n in names])
@@ -110,6 +111,13 @@ def choose_session(label: str, *, key: str, new: bool = False, default: str | No
     if chosen is not None:
         st.query_params[key] = chosen
     return chosen or ""
+
+
+def _with_candidates(names: Sequence[str]) -> str | None:
+    """The first session that holds a candidate: one of PyTorch alone has little to show."""
+    paths = session_paths()
+    there = (name for name in names if any(t.kind == "candidate" for t in trials_of(paths[name])))
+    return next(there, names[0] if names else None)
 
 
 def not_here(what: str, asked: str, there: Sequence[str]) -> None:
@@ -171,14 +179,6 @@ def _missing() -> list[tuple[str, str]]:
 def _trace(error: Exception) -> list[str]:
     import traceback
     return traceback.format_exception(error)
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    file = path / "trials.jsonl"
-    if not file.is_file():
-        return (0, 0)
-    stat = file.stat()
-    return (stat.st_mtime_ns, stat.st_size)
 
 
 @st.cache_data(max_entries=32, show_spinner=False)

@@ -307,7 +307,7 @@ def _session_actions(choice: Choice, path: Path | None, *, selected: list[str]) 
 def packed(path: Path) -> bytes:
     """The session's zip."""
     with tempfile.TemporaryDirectory() as folder:
-        return Session(path).pack(Path(folder) / f"{path.name}.zip").read_bytes()
+        return Session(path).pack(Path(folder) / "session.zip").read_bytes()
 
 
 def _reopen() -> None:

@@ -83,8 +83,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"{args.write_best}: {len(found) - predicted} measured entries, {predicted} predicted for other GPUs")
         return 0
     if args.ship:
-        copy, size = ship(_only(args, "--ship"), args.ship, sessions_root())
-        print(f"{copy.path}: {size} bytes")
+        packed, size = ship(_only(args, "--ship"), args.ship, sessions_root())
+        print(f"{packed}: {size} bytes")
         return 0
     if args.note:
         return _note(args)

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.session:
         if args.trial:
             raise BadRequest("--trial needs the session that holds it: show NAME --trial ID.", field="session")
-        there = {path.name: len(Session.open(path).trials()) for path in list_sessions()}
+        there = {s.name: len(s.trials()) for s in map(Session.open, list_sessions())}
         for name, count in there.items():
             print(json.dumps({"session": name, "trials": count}) if args.json else f"{name}: {count} trials")
         if not there and not args.json:
