@@ -70,6 +70,18 @@ def test_a_file_we_exported_is_checked_on_the_emulator(checked) -> None:
     assert report.question("gradient_values").answer is Answer.PASSED and not report.times
 
 
+@pytest.mark.parametrize(("right", "broken"), [
+    ("const int tile = ", "const int tile = = "), ("Tune::BLOCK, 0, stream>>>", "2048, 0, stream>>>")])
+def test_an_export_whose_kernel_cannot_run_is_not_right_by_pytorch(checked, right: str, broken: str) -> None:
+    """On a GPU it would go on with PyTorch and a warning; here its kernels are what is asked about."""
+    recipe = Recipe(preset("kb74").workload("small"),
+                    forward=Candidate(find("naive_gather", "forward"), preset("kb74").layer, "float32", {}))
+    text = export_text(recipe, constructor=preset("kb74"))
+    assert right in text
+    report = checked(text.replace(right, broken), like="kb74")
+    assert failed(report) and "forward/naive_gather" in str([q.seen for q in report.questions]), report.questions
+
+
 def test_findings_in_the_text() -> None:
     call = {"cuda_sources": ["k<<<dim3((n + 1) / 2, 1), 256>>>(x); cudaDeviceSynchronize(); // atomicAdd(\n"]}
     found = {f["about"] for f in native.findings("", [call])}

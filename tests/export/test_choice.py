@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.bench.made import H200, recorded, trial
+from tests.bench.made import H200, pytorch, recorded, trial
 from workbench.core.best_known import best_config
 from workbench.core.candidate import Candidate
 from workbench.core.errors import BadRequest
@@ -40,6 +40,17 @@ def test_the_fastest_on_a_gpu_whatever_the_emulator_says():
     recipe, notes = recipe_from_trials([made("naive_gather", 0.1), made("shared_weight_tiling", 2.0, device=H200),
                                         made("warp_per_output", 3.0, device=H200)])
     assert recipe.forward.variant.name == "shared_weight_tiling" and notes == []
+
+
+def test_what_is_slower_than_pytorch_is_left_to_pytorch():
+    theirs = [*pytorch("kb74", "forward", 1.0, 1.5), *pytorch("kb74", "grad_input", 1.0, 9.0)]
+    ours = [made("shared_weight_tiling", 2.0, device=H200), made("naive_gather", 3.0, direction="grad_input", device=H200)]
+    recipe, notes = recipe_from_trials([*theirs, *ours])
+    assert recipe.forward is None and recipe.grad_input.variant.name == "naive_gather"
+    assert notes == ["forward: left to PyTorch, which takes 1.50 ms against 2.00 ms of shared_weight_tiling, the fastest "
+                     "candidate."]
+    with pytest.raises(BadRequest, match="Nothing to export. forward: left to PyTorch"):
+        recipe_from_trials([*theirs, ours[0]])
 
 
 @pytest.mark.parametrize("ms", [0.1, None])

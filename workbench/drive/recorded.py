@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
 
+from ..core import numbers
 from ..core.best_known import CLASSES, best_config
 from ..core.candidate import EMULATED_SM, Candidate, derived_values
 from ..core.errors import BadRequest
@@ -18,7 +19,7 @@ from ..core.variants import find
 from .best_recipe import DEFAULT_ARCH
 from .main_kernel import main_kernel
 from .recipe import Recipe, fastest
-from .report import is_emulated
+from .report import SLOWER, best_baseline, is_emulated, speedup
 from .session import Session
 
 _CLASSED = {precision for admitted in CLASSES.values() for precision in admitted}
@@ -84,11 +85,17 @@ def source_of(trial: Trial, session: Session) -> str:
         return render(judged_candidate(trial)).source
 
 
-def first_choice(trials: Iterable[Trial], arch: str) -> tuple[Trial | None, str]:
+def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] = ()) -> tuple[Trial | None, str]:
     """Of right candidates of one direction the fastest on a GPU; where none has a time of a GPU the only one there is, or
-    the best known one for `arch`, and then a sentence that says so. None where nothing says which."""
+    the best known one for `arch`, and then a sentence that says so. None with a sentence where PyTorch, measured among
+    `everyone`, is faster; None without one where nothing says which."""
     different = {(t.name, t.precision, t.form, t.compile_flags, str(sorted(t.config.items()))): t for t in trials}
     if best := min((t for t in different.values() if _ms(t) < inf), key=_ms, default=None):
+        baseline = best_baseline(everyone, best)
+        ratio = speedup(best, baseline)
+        if baseline and ratio and ratio.verdict == SLOWER:
+            return None, (f"{best.direction}: left to PyTorch, which takes {numbers.time(_ms(baseline))} against "
+                          f"{numbers.time(_ms(best))} of {best.name}, the fastest candidate.")
         return best, ""
     if len(different) == 1:
         return next(iter(different.values())), ""
@@ -106,6 +113,7 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
                        arch: str = DEFAULT_ARCH) -> tuple[Recipe, list[str]]:
     """The `first_choice` of each direction, for `workload` or for the only workload there is, and the sentences about it.
     Raises `BadRequest` when none was right, when there are several workloads, or when nothing says which to take."""
+    trials = list(trials)
     right = [t for t in trials if t.kind == "candidate" and t.ok]
     works = {str(t.workload): Workload.from_json(t.workload) for t in right}
     if workload is None:
@@ -122,12 +130,16 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
         raise BadRequest(f"No candidate was right for {workload.layer}, so there is nothing to export.", field="session")
     best, notes = {}, []
     for direction, some in there.items():
-        best[direction], note = first_choice(some, arch)
+        chosen, note = first_choice(some, arch, trials)
         notes += [note] if note else []
-        if best[direction] is None:
+        if chosen:
+            best[direction] = chosen
+        elif not note:
             names = ", ".join(dict.fromkeys(t.name for t in some))
             raise BadRequest(f"No {direction} candidate here has a time of a GPU, so nothing says which of {names} is the "
                              f"fastest; name the variants to export.", field="session")
+    if not best:
+        raise BadRequest(f"Nothing to export. {' '.join(notes)}", field="session")
     used = fastest({direction: _ms(trial) for direction, trial in best.items()})
     return Recipe(workload, **{d: judged_candidate(best[d], templates=templates) for d in used}), notes
 

@@ -142,7 +142,8 @@ class Result:
         from ..drive.recorded import recipe_from_trials
         check_folder(Path(path))
         names = names_of(variants, "variants")
-        recipe, notes = recipe_from_trials([t for t in self.trials if not names or t.name in names], arch=arch_of())
+        recipe, notes = recipe_from_trials([t for t in self.trials if not names or t.name in names or report.is_baseline(t)],
+                                           arch=arch_of())
         chosen = parse_preset(recipe.workload.preset)[0] if recipe.workload.preset else None
         write_whole(Path(path), export_text(recipe, constructor=chosen, class_name=class_name, notes=notes))
         return Path(path)

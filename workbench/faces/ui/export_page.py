@@ -106,7 +106,7 @@ def _recipe_choice(trials: list[Trial]) -> dict[str, Trial | None]:
     there = {d: sorted((t for t in trials if t.kind == "candidate" and t.ok and d == t.direction and _still_there(t)),
                        key=_ms) for d in LAUNCHES}
     directions = LAUNCHES if there[BACKWARD] else DIRECTIONS
-    taken = {d: first_choice(found, arch_of()) for d, found in there.items()}
+    taken = {d: first_choice(found, arch_of(), trials) for d, found in there.items()}
     first = {d: trial for d, (trial, _) in taken.items()}
     used = fastest({d: _ms(trial) for d, trial in first.items() if trial})
     for direction, cell in zip(directions, st.columns(len(directions), gap="small"), strict=True):
@@ -123,7 +123,7 @@ def _recipe_choice(trials: list[Trial]) -> dict[str, Trial | None]:
             chosen[direction] = options.get(pick)
     notes = [note for _, note in taken.values() if note]
     notes += [f"{d}: no time of a GPU says which candidate is the fastest; choose one." for d, found in there.items()
-              if found and first[d] is None]
+              if found and taken[d] == (None, "")]
     theme.html("".join(f'<div class="foot">{escape(note)}</div>' for note in notes))
     return chosen
 

@@ -74,7 +74,7 @@ class Loads:
 
     def adopt_export(self, namespace: dict[str, Any], cache: str) -> None:
         """A file that this project exported: its `_build` goes to the emulator, as when the export was proved."""
-        if not {"_build", "_DEVICE_TYPE", "_DEBUG_SYNC", "_KERNELS"} <= set(namespace):
+        if not {"_build", "_DEVICE_TYPE", "_DEBUG_SYNC", "_Kernel", "_KERNELS"} <= set(namespace):
             return
         self.own_export = True
         namespace["_DEVICE_TYPE"] = "cpu"
@@ -90,7 +90,11 @@ class Loads:
             self._libraries.append(ctypes.CDLL(result["library"]))
             return self._libraries[-1]
 
+        def refuse(kernel: Any, reason: str, *_: object) -> None:
+            raise (BuildFailed if self._ours else RuntimeError)(f"{kernel.name} is not used: {reason}.")
+
         namespace["_build"] = build_for_host
+        namespace["_Kernel"].refuse = refuse  # it would go on with PyTorch, and that says nothing of its kernels
 
     def _on_host(self, given: dict[str, Any], texts: dict[str, list[str]], names: list[str]) -> Any:
         folder = Path(cpp_extension._get_build_directory(f"emulated_{given['name']}", False))
