@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,33 @@ def test_the_scratch_of_a_living_process_is_not_swept(place: dict[str, str]) -> 
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)
+
+
+def test_build_workers_that_are_killed_leave_nothing_that_is_not_run_again(place: dict[str, str]) -> None:
+    """As the system does it where memory runs out."""
+    process = started(place, "--session", "one")
+    try:
+        while process.poll() is None:
+            for pid in build_workers(process.pid):
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+        said, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 3 and said.count("MACHINE_FAILED") >= 3, said
+    assert "The process that builds was ended by signal 9 (SIGKILL): out of memory?" in said
+    assert cli(*WORDS, "--session", "one", "--resume", **{**place, "KERNEL_WORKBENCH_CXX": ""}).returncode == 0
+
+
+def build_workers(parent: int) -> list[int]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = file.read_bytes().split(b"\0")
+            ours = int(file.with_name("stat").read_text().rpartition(")")[2].split()[1]) == parent
+            if ours and b"workbench.measure.worker" in words and b"build" in words:
+                found.append(int(file.parent.name))
+    return found
 
 
 def test_before_the_verb_has_begun(tmp_path: Path) -> None:
