@@ -204,20 +204,22 @@ class Execution:
         if self.resume:
             have = measured_directions(self.session.trials(), request, self.device)
             wanted = [d for d in wanted if d not in have]
-        wanted = [d for d in wanted if tensor_bytes(request.workload, d) <= self.free_bytes]
         limit_s = 4 * request.run_timeout_s
         for direction in wanted:
             run.message = f"measuring PyTorch {direction}"
             order = {"workload": request.workload.to_json(), "directions": [direction], "device": self.name,
                      "effort": request.effort, "cold_l2": request.cold_l2, "scratch": str(self.workers.scratch),
                      "strength": request.strength}
-            try:
-                answer = self.workers.measure(self.name).call("baseline", order, limit_s=limit_s, stop=run.cancelled,
-                                                              on_event=lambda event: limit_s)
-            except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
-                answer = {"baselines": [{"name": "eager", "direction": direction, "precision": "",
-                                         **outcome.failure(error, building=False)}]}
-            for measured in answer["baselines"]:
+            needed, why = tensor_bytes(request.workload, direction), None
+            if needed > self.free_bytes:
+                why = outcome.too_large(needed, self.free_bytes, self.name)
+            else:
+                try:
+                    answer = self.workers.measure(self.name).call("baseline", order, limit_s=limit_s, stop=run.cancelled,
+                                                                  on_event=lambda event: limit_s)
+                except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
+                    why = outcome.failure(error, building=False)
+            for measured in [{"name": "eager", "direction": direction, "precision": "", **why}] if why else answer["baselines"]:
                 self._record(outcome.baseline_trial(self.session, run, self.device, measured))
 
     def _fresh(self, op: str, request: dict[str, Any], *, limit_s: float = _MODULE_S) -> dict[str, Any]:
