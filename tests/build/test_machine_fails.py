@@ -14,7 +14,9 @@ from tests.build.sources import ANSWER, TWICE, build_elsewhere, request, result_
 from tests.build.test_live_and_killed import WORD, wait_for, wait_until
 from tests.require import require
 from workbench.core.env import find_toolchain
+from workbench.core.layer import ConvTranspose, Workload
 from workbench.measure.build import build
+from workbench.measure.judge import judge
 from workbench.measure.resources import resources_op
 
 
@@ -96,6 +98,13 @@ def test_registers_that_a_killed_nvcc_did_not_tell(cache: Path, tmp_path: Path, 
     monkeypatch.setenv("CUDA_HOME", str(ends_by("KILL", tmp_path / "bin", "nvcc").parents[1]))
     answer = resources_op({"source": TWICE, "archs": ["sm_80"], "flags": [], "cache": str(cache)}, lambda event: None)
     assert (answer["status"], answer["headline"]) == ("MACHINE_FAILED", "nvcc was killed (signal 9): out of memory?")
+
+
+def test_a_library_that_is_gone_before_it_is_judged(tmp_path: Path) -> None:
+    result = judge({"library": str(tmp_path / "library.so"), "symbol": "kw_forward", "direction": "forward", "device": "cpu",
+                    "workload": Workload(ConvTranspose(1, 3, 5, 3), 1, (9,)).to_json(), "precision": "ieee",
+                    "scratch": str(tmp_path)}, lambda event: None)
+    assert result["status"] == "MACHINE_FAILED" and "the cache was emptied after the build" in result["headline"]
 
 
 def compiling(root: int) -> list[int]:

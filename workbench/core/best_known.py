@@ -18,6 +18,7 @@ from .candidate import Candidate, why_not
 from .command import parse_layer
 from .errors import BadRequest
 from .layer import Workload
+from .typed import misfit
 from .variants import find
 
 SCHEMA = "kernel-workbench/best-known/1"
@@ -136,10 +137,17 @@ def sm_of(arch: str) -> int:
 
 @lru_cache(maxsize=8)
 def _load(path: Path, _stamp: int) -> tuple[BestKnown, ...]:
-    data = json.loads(path.read_text(encoding="utf-8"))
-    if data.get("schema") != SCHEMA:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadRequest(f"{path} holds no best known configs: {error}. Name a file that 'python -m workbench bench "
+                         f"--write-best' has written.") from error
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        data = data if isinstance(data, dict) else {}
         raise BadRequest(f"{path.name} has the schema {data.get('schema')!r}, this version reads {SCHEMA}; write it "
                          f"again with 'python -m workbench bench --write-best {path.name}'.")
+    if why := misfit(tuple[BestKnown, ...])(data.get("entries"), "entries"):
+        raise BadRequest(f"{path} cannot be read: {why}.")
     return tuple(BestKnown.from_json(e) for e in data["entries"])
 
 

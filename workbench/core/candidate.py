@@ -94,7 +94,8 @@ def why_not(candidate: Candidate, *, sm: int) -> str | None:
     used = names.get("smem_bytes", 0)
     if used > limit:
         config = " ".join(f"{k}={v}" for k, v in candidate.config.items())
-        return f"Not run: {config} needs {used:,} bytes of shared memory, this GPU has {limit:,}.".replace(",", " ")
+        grouped = [f"{size:,}".replace(",", " ") for size in (used, limit)]
+        return f"Not run: {config} needs {grouped[0]} bytes of shared memory, this GPU has {grouped[1]}."
     return None
 
 

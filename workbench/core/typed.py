@@ -42,7 +42,8 @@ def _plain(kind: type) -> Misfit:
 
     def ask(value: Any, place: str) -> str | None:
         if isinstance(value, takes) and (kind is bool or not isinstance(value, bool)):
-            return None
+            half = kind is str and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value)
+            return f"{place} is {_short(value)}, which holds half a letter" if half else None
         return f"{place} is {_short(value)}, not {_WORDS.get(kind, 'null')}"
     return ask
 

@@ -50,6 +50,10 @@ def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, vari
                                    names_of(compile_flags, "compile_flags")))
     if not found:
         left_out = "".join(f" {error}" for error in broken(templates).values())
+        named = [v for v in there if wanted and (v.name in wanted or v.key in wanted)]
+        if named and not any(v.direction in directions for v in named):
+            raise BadRequest(f"{', '.join(dict.fromkeys(v.name for v in named))} does not compute {', '.join(directions)}, but "
+                             f"{', '.join(dict.fromkeys(v.direction for v in named))}.", field="variant")
         raise BadRequest(f"No variant computes {', '.join(directions)} in {precision or workload.dtype}; "
                          f"'python -m workbench variants' lists them.{left_out}", field="variant")
     _check_used(settings, {c.variant for c in found})
@@ -74,7 +78,11 @@ def parse_settings(words: Iterable[str]) -> dict[str, dict[str, list[int]]]:
         example = "write VARIANT.TUNABLE=VALUE[,VALUE]"
         if not sign or not values or not tunable:
             raise BadRequest(f"The setting {word!r} cannot be read; {example}.", field="set")
-        numbers = settings.setdefault(variant if dot else "*", {})[tunable] = []
+        given = settings.setdefault(variant if dot else "*", {})
+        if tunable in given:
+            raise BadRequest(f"{name} is set twice; give its values together: {name}="
+                             f"{','.join(map(str, given[tunable]))},{values}.", field="set")
+        numbers = given[tunable] = []
         for value in values.split(","):
             try:
                 numbers.append(int(value))

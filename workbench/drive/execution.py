@@ -204,7 +204,6 @@ class Execution:
         if self.resume:
             have = measured_directions(self.session.trials(), request, self.device)
             wanted = [d for d in wanted if d not in have]
-        wanted = [d for d in wanted if tensor_bytes(request.workload, d) <= self.free_bytes]
         limit_s = 4 * request.run_timeout_s
         alone = request.strength == DEFAULTS
         for directions in [wanted] if alone and wanted else [[d] for d in wanted]:
@@ -213,7 +212,9 @@ class Execution:
                      "effort": request.effort, "cold_l2": request.cold_l2, "scratch": str(self.workers.scratch),
                      "strength": request.strength}
             try:
-                if alone:  # cuDNN keeps what cudnn.benchmark chose earlier in a process: the default is asked in its own
+                if too_large := next((why for d in directions if (why := self._too_large(d))), None):
+                    found = [{"name": "eager", "direction": d, "precision": "", **too_large} for d in directions]
+                elif alone:  # cuDNN keeps what cudnn.benchmark chose earlier in a process: the default is asked in its own
                     found = self._fresh("baseline", order, limit_s=limit_s)["baselines"]
                     found = [{**b, "detail": {**b.get("detail", {}), FRESH: True}} for b in found]
                 else:
@@ -224,6 +225,11 @@ class Execution:
                          for direction in directions]
             for measured in found:
                 self._record(outcome.baseline_trial(self.session, run, self.device, measured))
+
+    def _too_large(self, direction: str) -> dict[str, Any] | None:
+        """The outcome of a direction whose tensors do not fit."""
+        needed = tensor_bytes(self.request.workload, direction)
+        return outcome.too_large(needed, self.free_bytes, self.name) if needed > self.free_bytes else None
 
     def _fresh(self, op: str, request: dict[str, Any], *, limit_s: float = _MODULE_S) -> dict[str, Any]:
         return self.workers.fresh(op, request, limit_s=limit_s, stop=self.run.cancelled)

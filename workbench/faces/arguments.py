@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from ..core.command import PROGRAM, parse_layer
 from ..core.errors import BadRequest
@@ -31,7 +32,7 @@ def add_workload(parser: argparse.ArgumentParser, *, required: bool = True) -> N
 def workload_from(args: argparse.Namespace, device: str = "") -> Workload:
     """The workload that --preset or --layer describe; a preset without a size is the small one on the cpu, which is said
     on stderr. Raises `BadRequest`."""
-    if args.preset:
+    if args.preset is not None:
         for name in ("batch", "input_size"):
             if getattr(args, name) is not None:
                 raise BadRequest(f"--{name.replace('_', '-')} goes with --layer; a preset has its own sizes.", field=name)
@@ -79,11 +80,18 @@ def numbers(text: str, name: str) -> tuple[int, ...]:
 
 
 def check_folder(file: Path | None) -> None:
-    """Asked before the work begins: the folder that `file` goes to is there. Raises `BadRequest`."""
-    if file is not None and not file.absolute().parent.is_dir():
+    """Asked before the work begins: `file` can be written; what it holds stays as it is. Raises `BadRequest`."""
+    if file is None:
+        return
+    if not file.absolute().parent.is_dir():
         raise BadRequest(f"{file} cannot be written: there is no folder {file.absolute().parent}.")
-    if file is not None and file.is_dir():
+    if file.is_dir():
         raise BadRequest(f"{file} cannot be written: it is a folder; name a file.")
+    try:
+        with file.open("ab") if file.exists() else TemporaryFile(dir=file.absolute().parent):
+            pass
+    except OSError as error:
+        raise BadRequest(f"{file} cannot be written: {error.strerror}. Name a file elsewhere.") from error
 
 
 def write_whole(file: Path, text: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ...core.best_known import best_config, ranked
+from ...core.best_known import best_config, load, ranked
 from ...core.candidate import EMULATED_SM, Candidate
 from ...core.errors import BadRequest
 from ...core.expressions import names_in
@@ -71,6 +71,8 @@ class BenchPlan:
             raise BadRequest("The top needs a number of candidates above 0: --configs top 1.", field="configs")
         if self.known is not None and not self.known.is_file():
             raise BadRequest(f"{self.known} is not there; --known names a file that --write-best has written.", field="known")
+        if self.known is not None:
+            load(self.known)  # said now, also where the configs asked for do not need it
         object.__setattr__(self, "layers", tuple(dict.fromkeys(preset(name).name for name in self.layers)))
         there = discover(self.templates)
         refuse_broken(self.variants, self.directions, self.templates)

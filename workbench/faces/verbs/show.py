@@ -32,6 +32,9 @@ def run(args: argparse.Namespace) -> int:
         if not there and not args.json:
             print(f"No sessions below {sessions_root()} yet; 'python -m workbench run' makes one.")
         return 0
+    if (args.source or args.log) and not args.trial:
+        raise BadRequest(f"--{'source' if args.source else 'log'} needs the trial: show {args.session} --trial ID "
+                         f"--{'source' if args.source else 'log'}.", field="trial")
     session = session_from(args.session)
     trials = session.trials()
     if args.trial:

@@ -1,0 +1,84 @@
+"""A recorded line with one value replaced: it is a trial that everything can show, or a sentence says why it is none."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.core.trial import Trial
+from workbench.drive import tables
+from workbench.drive.recorded import occupancy_of
+from workbench.drive.session import Session
+
+RECORDED = Path(__file__).resolve().parents[2] / "sessions"
+BAD = (None, "x", -1, 0, 1.5, [], {}, True, float("nan"), 1e999, "\ud800", [["x"]], {"a": {"b": 1}})
+
+
+def lines(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (RECORDED / name / "trials.jsonl").read_text().splitlines()]
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if place:
+        yield place
+    if isinstance(value, (dict, list)):
+        for key in value if isinstance(value, dict) else range(len(value[:1])):
+            yield from places(value[key], (*place, key))
+
+
+def replaced(line: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    line = copy.deepcopy(line)
+    inner = line
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    return line
+
+
+@pytest.mark.parametrize(("session", "kind"), [
+    ("recorded-h200-kernelbench", "candidate"), ("recorded-h200-kernelbench", "baseline"), ("recorded-h200-modules", "module")])
+def test_no_value_in_any_place_is_more_than_a_line_left_out(session: str, kind: str) -> None:
+    there = [line for line in lines(session) if line["kind"] == kind and line["status"] == "OK"]
+    line = next((t for t in there if "against" in t.get("detail", {})), there[0])
+    refused = shown = 0
+    for place in places(line):
+        for value in BAD:
+            try:
+                trial = Trial.from_json(replaced(line, place, value))
+            except ValueError as error:
+                assert str(error), (place, value)
+                refused += 1
+                continue
+            shown += 1
+            if shown % 4 == 0:  # every fourth of them
+                assert tables.text_table([trial]) and json.dumps(trial.to_json()), (place, value)
+                tables.compare_text(tables.compare([trial], [Trial.from_json(line)]))
+                occupancy_of(trial)
+    assert refused > 300 and shown > 100
+
+
+def test_the_recorded_sessions_are_read_whole() -> None:
+    for path in sorted(RECORDED.glob("recorded-*")):
+        session = Session.open(path)
+        assert len(session.trials()) == len(lines(path.name)) and session.unreadable == []
+
+
+@pytest.mark.parametrize(("place", "value", "sentence"), [
+    (("kernel_ms", "median_ms"), "fast", "kernel_ms.median_ms is 'fast', not a number"),
+    (("kernel_ms", "median_ms"), -1.0, "kernel_ms.median_ms is -1.0, not a time"),
+    (("workload", "layer", "stride"), "2", "workload.layer.stride is '2', not a list"),
+    (("workload", "batch"), 0, "its workload cannot be: batch is 0; it must be 1 or more."),
+    (("direction",), "sideways", "direction is 'sideways', which is not known"),
+    (("blobs", "source"), "../../etc/passwd", "the blob '../../etc/passwd' is no SHA-256"),
+])
+def test_the_sentence_names_the_place(place: tuple[str, ...], value: Any, sentence: str) -> None:
+    line = next(t for t in lines("recorded-h200-kernelbench") if t["kind"] == "candidate" and "source" in t.get("blobs", {})
+                and t["status"] == "OK")
+    with pytest.raises(ValueError) as error:
+        Trial.from_json(replaced(line, place, value))
+    assert str(error.value) == sentence
