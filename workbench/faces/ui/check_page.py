@@ -18,6 +18,7 @@ from . import state, theme
 
 OWN = "a file of my own"
 _MOST_MB = MOST_TEXT_BYTES >> 20
+_MOST_LOG = 6000  # characters; the report's file holds all
 _WORDS = {Answer.WARNED: "WARN"}
 _SAMPLE = '''"""A wrong sample: taps are flipped, and the output has no gradient."""
 
@@ -150,7 +151,8 @@ def _row(q: Question) -> tuple[str, str, str]:
     word = _WORDS.get(q.answer, str(q.answer))
     status = f'<div class="foot mono">{escape(q.status)}</div>' if q.answer is Answer.FAILED and q.status else ""
     advice = f'<div class="mute">{escape(q.advice)}</div>' if q.advice and q.answer is not Answer.PASSED else ""
-    log = f"<pre>{escape(str(q.detail['log']))}</pre>" if q.answer is Answer.FAILED and q.detail.get("log") else ""
+    log = str(q.detail.get("log") or "")[-_MOST_LOG:] if q.answer is Answer.FAILED else ""
+    log = f"<pre>{escape(log)}</pre>" if log else ""
     return theme.badge(word), f"<b>{escape(q.question)}</b>{status}", f"{escape(q.seen)}{advice}{log}"
 
 
