@@ -54,7 +54,7 @@ def test_an_error_of_nvcc_is_told_with_the_line_of_the_file(built: Callable[[str
     tools = find_toolchain()
     require(tools.nvcc and tools.ninja and tools.cxx, "nvcc, ninja and g++ build what load_inline is given")
     text = _ON_A_GPU.format(home=str(tools.cuda_home)) + (BAD_MODELS / "does_not_compile.py").read_text()
-    text = text.replace("functions=[", f"verbose={verbose}, functions=[")
+    text = text.replace("verbose=False", f"verbose={verbose}")
     assert f"verbose={verbose}" in text
     question = built(text)
     line = next(n for n, words in enumerate(text.splitlines(), 1) if "* weight[" in words)
