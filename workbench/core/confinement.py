@@ -35,8 +35,7 @@ class Confinement:
     def sentence(self) -> str:
         """What held, and what did not."""
         if self.bwrap:
-            also = " and under Landlock" if self.landlock else ""
-            return f"the file ran in bwrap{also}: no network, own scratch folder, the rest of the disk read-only"
+            return "the file ran in bwrap: no network, own scratch folder, the rest of the disk read-only"
         if not self.landlock and not self.user:
             return f"the file was not confined: {self.why}; it ran as you, {_ALONE}"
         how = " ".join([*(["under Landlock"] if self.landlock else []), *([f"as user {self.user}"] if self.user else [])])

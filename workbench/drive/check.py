@@ -6,6 +6,7 @@ Checking a file runs it: that is foreign code on this machine, confined as far a
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import tempfile
 import threading
@@ -19,9 +20,10 @@ from ..core import numbers
 from ..core.answers import Answer, CheckReport, Question, question_from_json
 from ..core.command import PROGRAM
 from ..core.confinement import Confinement
-from ..core.env import environment
+from ..core.env import cache_dir, environment
 from ..core.errors import BadRequest
 from ..core.layer import Workload
+from ..core.plain_text import plain
 from ..core.presets import parse_preset
 from ..core.trial import DEFAULT_ADVICE, Status
 from . import check_times
@@ -85,12 +87,20 @@ class Check:
 
     def __init__(self, request: CheckRequest) -> None:
         self.request = request
-        self.text = "starting"
-        self.started_at = time.time()
+        self.said: list[tuple[float, str]] = []  # each text, and the seconds from the start
         self.report: CheckReport | None = None
         self.problem = ""
+        self._begun = time.monotonic()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+
+    @property
+    def text(self) -> str:
+        return self.said[-1][1] if self.said else "starting"
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._begun
 
     @property
     def done(self) -> bool:
@@ -113,12 +123,12 @@ class Check:
         try:
             self.report = check(self.request, on_text=self._said, stopped=self._stopped)
         except (BadRequest, WorkerFailed) as error:
-            self.problem = str(error)
+            self.problem = plain(str(error))
         except RuntimeError as error:
-            self.problem = "Stopped by you." if self._stopped.is_set() else str(error)
+            self.problem = "Stopped by you." if self._stopped.is_set() else plain(str(error))
 
     def _said(self, text: str) -> None:
-        self.text = text
+        self.said.append((self.elapsed_s, text))
 
 
 @contextlib.contextmanager
@@ -147,7 +157,7 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
              "effort": request.effort}
 
     def on_event(event: dict[str, Any]) -> None:
-        on_text(str(event.get("text", "")))
+        on_text(plain(str(event.get("text", ""))))
 
     try:
         with (contextlib.nullcontext() if device_held else held(request.device, on_text, stopped),
@@ -155,7 +165,7 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
             result = worker.call("check", order, limit_s=request.limit_s, on_event=on_event, stop=stopped)
     except WorkerFailed as error:
         if error.bad_request:
-            raise BadRequest(str(error)) from error
+            raise BadRequest(plain(str(error))) from error
         raise
     except (WorkerDied, WorkerTimeout) as error:
         result = {"questions": [vars(Question("values", "Right values at the given size?", Answer.FAILED,
@@ -165,20 +175,35 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
 
 
 def _report(request: CheckRequest, result: dict[str, Any]) -> CheckReport:
-    questions = tuple(question_from_json(q) for q in result["questions"])
+    """Here foreign text becomes part of a report: nothing of it reaches a terminal or the page as it was."""
+    result, name = plain(result), plain(request.name)
+    questions = tuple(_with_log(question_from_json(q), name) for q in result["questions"])
     workload = Workload.from_json(result["workload"]) if result.get("workload") else None
     times = {d: check_times.timed(found, d, workload, result.get("gpu") or {})
              for d, found in (result.get("times") or {}).items()}
     if times:
         questions = tuple(_with_times(q, times) for q in questions)
     return CheckReport(
-        name=request.name, reference=request.reference_name, size=request.size,
+        name=name, reference=plain(request.reference_name), size=request.size,
         device=f"{request.device} (emulator)" if result.get("emulated") else request.device, questions=questions,
         smallest=result.get("smallest") or {}, mistake=result.get("mistake") or {},
         kernelbench=result.get("kernelbench") or {}, times=times,
         speed="; ".join(check_times.sentence(d, t) for d, t in times.items()), confined=Confinement(**result["confined"]),
         seed=result.get("seed", 0), seconds=result.get("seconds", 0.0), environment=environment(),
-        command=shlex.join([*PROGRAM.split(), "check", *request.command]) if request.command else "")
+        command=plain(shlex.join([*PROGRAM.split(), "check", *request.command])) if request.command else "")
+
+
+def _with_log(question: Question, name: str) -> Question:
+    """A compiler's log is kept until a file of the same name is checked again."""
+    if question.key != "builds" or not question.detail.get("log"):
+        return question
+    path = cache_dir() / "check" / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)[:100]}.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(question.detail["log"], encoding="utf-8")
+    except OSError:  # it is in the report all the same
+        return question
+    return replace(question, detail={**question.detail, "log_path": str(path)})
 
 
 def _with_times(question: Question, times: dict[str, Any]) -> Question:

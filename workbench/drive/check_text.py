@@ -24,11 +24,19 @@ def report_text(report: CheckReport) -> str:
         lines += _wrapped(q.seen, "            ")
         if q.advice and q.answer in (Answer.FAILED, Answer.WARNED, Answer.SKIPPED):
             lines += _wrapped(f"-> {q.advice}", "            ")
+        if q.answer is Answer.FAILED and q.detail.get("log_path"):
+            lines.append(f"            its log: {q.detail['log_path']}")
     lines += [*_smallest(report), *_mistake(report), *_kernelbench(report), *_times(report), ""]
     lines.append(f"against {report.against}")
     where = f"on {report.device}, seed {report.seed}, {report.seconds:.0f} s"
     lines.append(f"{where}; {report.confined.sentence}")
     return "\n".join(lines)
+
+
+def log_text(report: CheckReport) -> str:
+    """The logs behind what failed, each below its question; "" without any."""
+    return "\n".join(f"\nThe log of: {q.question}\n{textwrap.indent(q.detail['log'].rstrip(), '  | ', lambda line: True)}"
+                     for q in report.ordered if q.answer is Answer.FAILED and q.detail.get("log"))
 
 
 def _smallest(report: CheckReport) -> list[str]:

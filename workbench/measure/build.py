@@ -72,7 +72,7 @@ def _build_unit(request: dict[str, Any]) -> dict[str, Any]:
     tools = find_toolchain()
     cuda = request["device"] == "cuda"
     compiler = tools.nvcc_label if cuda else tools.cxx_label
-    problem = _missing(tools, cuda=cuda)
+    problem = missing(tools, cuda=cuda)
     if problem:
         return _result(Status.NO_COMPILER, problem, compiler=compiler, hopeless=True,
                        advice="" if cuda else "Install it and run again; nothing needs a restart.")
@@ -100,7 +100,7 @@ class _Stopped(Exception):
         self.result = _result(status, text, advice=advice, **more)
 
 
-def _missing(tools: Toolchain, *, cuda: bool) -> str | None:
+def missing(tools: Toolchain, *, cuda: bool) -> str | None:
     """The sentence for what must be there and is not."""
     torch = torch_info()
     if cuda and torch.cuda is None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 
+from ..core.plain_text import plain
+
 # Tool, message and place of an error, tried in this order on every line of the log.
 _PLACED = (
     re.compile(r"^(?P<file>[^:()]+?):(?P<line>\d+):(?:\d+:)? (?:fatal )?[Ee]rror: (?P<message>.+)$"),  # g++, as
@@ -145,5 +147,5 @@ def _led_from(lines: list[str], number: int, ours: set[str]) -> tuple[str, int] 
 
 def _plain(message: str) -> str:
     """Without what repeats the place, and without g++'s name of the option that asked for it."""
-    message = message.strip().replace("\u2018", "'").replace("\u2019", "'")
+    message = plain(message.strip()).replace("\u2018", "'").replace("\u2019", "'")
     return re.sub(r" \[-W[^\]]+\]$", "", message).replace(" in this scope", "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from html import escape
 from typing import Any
 
@@ -22,6 +21,7 @@ from . import state, theme
 OWN = "a file of my own"
 _MOST_KEPT = 20  # reports that have ended
 _MOST_MB = MOST_TEXT_BYTES >> 20
+_MOST_LOG = 6000  # characters; the report's file holds all
 _WORDS = {Answer.WARNED: "WARN"}
 _SAMPLE = '''"""A wrong sample: taps are flipped, and the output has no gradient."""
 
@@ -189,7 +189,7 @@ def _live_strip(check: Check) -> None:
     if check.done:
         st.rerun()
     theme.html(theme.strip("RUNNING", f"{check.request.name}: {check.text}",
-                           f"{time.time() - check.started_at:.0f} s since start. The first build takes a minute where it "
+                           f"{check.elapsed_s:.0f} s since start. The first build takes a minute where it "
                            "includes torch's headers; closing the browser does not stop the check."))
 
 
@@ -213,7 +213,8 @@ def _row(q: Question) -> tuple[str, str, str]:
     word = _WORDS.get(q.answer, str(q.answer))
     status = f'<div class="foot mono">{escape(q.status)}</div>' if q.answer is Answer.FAILED and q.status else ""
     advice = f'<div class="mute">{escape(q.advice)}</div>' if q.advice and q.answer is not Answer.PASSED else ""
-    log = f"<pre>{escape(str(q.detail['log']))}</pre>" if q.answer is Answer.FAILED and q.detail.get("log") else ""
+    log = str(q.detail.get("log") or "")[-_MOST_LOG:] if q.answer is Answer.FAILED else ""
+    log = f"<pre>{escape(log)}</pre>" if log else ""
     return theme.badge(word), f"<b>{escape(q.question)}</b>{status}", f"{escape(q.seen)}{advice}{log}"
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from ...core.answers import Answer
 from ...core.errors import BadRequest
 from ...drive.check import MOST, Check, CheckRequest, size_of, workload_reference
-from ...drive.check_text import report_text
+from ...drive.check_text import log_text, report_text
 from ...drive.devices import resolve_device
 from ..arguments import add_workload, workload_from
 
@@ -40,32 +40,62 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-time", action="store_true", help="check only")
     parser.add_argument("--no-nvcc", action="store_true", help="without a GPU: do not compile with nvcc as well")
     parser.add_argument("--check-seed", type=int, metavar="N", help="repeat a check with the seed of its report")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--log", action="store_true", help="print the compiler's whole log below the report, too")
+    parser.add_argument("--json", action="store_true", help="print JSON, which holds the log; progress stays on stderr")
 
 
 def run(args: argparse.Namespace) -> int:
     """0 nothing is wrong; 1 something failed; 3 the file could not be run here at all."""
     request = request_from(args)
     check = Check(request).start()
-    said = ""
+    show = _InOneLine() if sys.stderr.isatty() else _Lines()
     try:
         while not check.wait(0.2):
-            if check.text != said and not args.json and sys.stderr.isatty():
-                said = check.text
-                print(f"\r\033[K{said} ...", end="", file=sys.stderr, flush=True)
+            show.new(check)
+        show.new(check)
     except KeyboardInterrupt:
         check.stop()
         check.wait(10)  # for its processes to be gone
         raise
-    if said:
-        print("\r\033[K", end="", file=sys.stderr)
+    finally:
+        show.end()
     if check.report is None:
         raise BadRequest(check.problem)
     print(json.dumps(check.report.to_json(), indent=1) if args.json else report_text(check.report))
+    if args.log and not args.json and (log := log_text(check.report)):
+        print(log)
     if check.report.failed:
         return 1
     values = check.report.question("values")
     return 0 if values is not None and values.answer is Answer.PASSED else 3
+
+
+class _InOneLine:
+    """On a terminal: the line changes."""
+
+    def new(self, check: Check) -> None:
+        print(f"\r\033[K{check.text} ...", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+class _Lines:
+    """Into a file or a pipe: one line a phase, with the seconds since the start. Turns of one series are one phase."""
+
+    def __init__(self) -> None:
+        self._shown, self._phase = 0, ""
+
+    def new(self, check: Check) -> None:
+        for seconds, text in check.said[self._shown:]:
+            self._shown += 1
+            phase = text.partition(", turn ")[0]
+            if phase != self._phase:
+                self._phase = phase
+                print(f"{seconds:6.1f} s  {phase}", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        return
 
 
 def request_from(args: argparse.Namespace) -> CheckRequest:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from ...drive import selftest
 
@@ -19,7 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 all caught, 1 one got through."""
+    """0 all caught, 1 one got through, 3 nothing could be built here."""
     show = (lambda result: None) if args.json else _show
     results = selftest.selftest(args.device, on_result=show, wanted=selftest.chosen(args.only) if args.only else None)
     if args.json:
@@ -27,6 +28,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(selftest.summary(results))
         print(selftest.confinement(results))
+    if all(r.status == "NO_COMPILER" for r in results if r.kind != "module"):
+        print(results[0].happened, file=sys.stderr)
+        return 3
     return 0 if results and all(r.caught for r in results) else 1
 
 

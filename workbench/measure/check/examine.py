@@ -16,6 +16,7 @@ from ...core.errors import BadRequest
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
 from . import cases, gpu_questions, habits, kernelbench, magnitudes, mistakes, shrink, times
+from .advice import advice_for
 from .cases import Case
 from .distance import distance
 from .party import Party
@@ -163,7 +164,7 @@ class Examination:
         except (Raised, Ended) as error:
             self._fail("constructs", Problem("call", Status.LAUNCH_FAILED if isinstance(error, Raised) else
                                              Status(error.status), f"No. {_said(error)}",
-                                             "Take the arguments of the reference's Model, in its order."))
+                                             _advice_for(error)))
             return False
         self._pass("constructs", "Yes.")
         names, own = facts["names"], ours_facts["names"]
@@ -467,6 +468,14 @@ def _guess(wrong: Outcome) -> mistakes.Guess | None:
     weight = next(v for n, v in zip(names, values, strict=True) if n.endswith("weight"))
     bias = next((v for n, v in zip(names, values, strict=True) if n.endswith("bias")), None)
     return mistakes.guess(wrong.case.setting.layer, wrong.inputs[0], weight, bias, wrong.got["output"])
+
+
+def _advice_for(error: Raised | Ended) -> str:
+    """Of a construction."""
+    if isinstance(error, Ended):
+        return error.advice
+    return advice_for(error, arguments="Take the arguments of the reference's Model, in its order.",
+                      otherwise="Run the file alone, and construct the class with the reference's arguments.")
 
 
 def _said(error: Raised | Ended) -> str:

@@ -20,7 +20,9 @@ import torch
 
 from ...core.answers import Answer, Question
 from ...core.errors import BadRequest
+from ...core.toolchain import find_toolchain
 from ...core.trial import Status
+from ..build import missing
 from ..device import free_bytes
 from . import confine, native
 from .cases import Case, Setting, setting_of
@@ -29,7 +31,7 @@ from .examine import Examination
 from .party import Party
 from .process import Ended, ForeignProcess, Limits, Raised, kill_orphans
 from .trialrun import TrialRun, new_seed
-from .verdict_text import build_question
+from .verdict_text import build_question, no_compiler
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -175,11 +177,19 @@ class _Check:
             facts = self.candidate.load()
         except (Raised, Ended) as error:
             calls = error.detail.get("calls", []) if isinstance(error, Raised) else []
-            return build_question(error, self.text, emulated=self.emulate), {"calls": calls}
+            question = build_question(error, self.text, printed=self.candidate.process.build_log(), emulated=self.emulate,
+                                      lacks=self._lacks())
+            return question, {"calls": calls}
+        if facts["own_export"] and (lacks := self._lacks()):  # it would build when it is called
+            return no_compiler(lacks), facts
         how = ""
         if any(c["cuda_sources"] for c in facts["calls"]) and self.emulate:
             how = ", for the CPU emulator"
         return Question("builds", "Imports and builds?", Answer.PASSED, f"Yes, in {facts['seconds']:.1f} s{how}."), facts
+
+    def _lacks(self) -> str:
+        """The compiler that this machine does not have, as a sentence; "" where it has all."""
+        return missing(find_toolchain(torch.version.cuda), cuda=not self.emulate) or ""
 
     def _start_nvcc(self, calls: list[dict[str, Any]]) -> tuple[threading.Thread, dict[str, str]] | None:
         """nvcc beside the questions, where there is no GPU to build for."""

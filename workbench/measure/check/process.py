@@ -27,6 +27,7 @@ from .wire import Kind, Line, Message, NotTheProtocol
 
 _START_S = 120
 _LOG_TAIL = 4000
+_BUILD_LOG = 200_000
 _MOST_LOG_BYTES = 8 << 20
 _WATCH_S = 0.3
 _MORE_BYTES, _TIMES = 64 << 20, 4  # an answer may have that much, and that often what the reference has answered
@@ -49,8 +50,8 @@ class Raised(Exception):
     """The foreign code raised; the process goes on. `type`, `message`, `line` (in the foreign file, or None)."""
 
     def __init__(self, data: dict[str, Any]) -> None:
-        self.type, self.message, self.line, self.trace = data["type"], data["message"], data["line"], data["trace"]
-        self.where, self.detail = data["where"], data["detail"]
+        self.type, self.message, self.line = data["type"], data["message"], data.get("line")
+        self.trace, self.where, self.detail = data.get("trace", ""), data.get("where", ""), data.get("detail", {})
         super().__init__(f"{self.type}: {self.message}")
 
     @property
@@ -162,11 +163,15 @@ class ForeignProcess:
             os.fchown(fd, user, user)
         return path, fd
 
-    def log_tail(self) -> str:
+    def build_log(self) -> str:
+        """What compilers have printed of which the exception holds nothing: load_inline(verbose=True)."""
+        return self.log_tail(_BUILD_LOG)
+
+    def log_tail(self, size: int = _LOG_TAIL) -> str:
         if not self.log_path.is_file():
             return ""
         with self.log_path.open("rb") as file:
-            file.seek(max(0, self.log_path.stat().st_size - _LOG_TAIL))
+            file.seek(max(0, self.log_path.stat().st_size - size))
             return file.read().decode("utf-8", "replace")
 
     def _most_bytes(self, sent: Sequence[torch.Tensor]) -> int:

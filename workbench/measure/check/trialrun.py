@@ -14,6 +14,7 @@ from .. import findings
 from ..inputs import reduction_length
 from ..validate import Comparison, allowed_rel_l2
 from . import jumps
+from .advice import advice_for
 from .cases import Case, fill, positional
 from .distance import distance
 from .drawn import Drawn
@@ -385,4 +386,5 @@ def _status_of(error: Raised) -> Status:
 def _advice_for(error: Raised) -> str:
     if "CUDA error" in error.message:
         return "Run it under compute-sanitizer: it names the line."
-    return f"Look at line {error.line}." if error.line else "Call it as the reference is called."
+    call = "Call it as the reference is called."
+    return advice_for(error, arguments=call, otherwise=call)

@@ -11,27 +11,33 @@ from typing import Any
 from ...core.answers import Answer, Question
 from ...core.trial import Status
 from ..compiler_log import FirstError, first_error, headline
+from .advice import advice_for
 from .process import Ended, Raised
 
 _QUESTION = "Imports and builds?"
 _PUT_BEFORE = {"cuda.cu": 3, "main.cpp": 1}  # lines that load_inline writes above the sources
 _UNDEFINED = re.compile(r"undefined (?:symbol: |reference to [`'\"])(?P<name>[^'`\"\n]+)")
+_BUILDS = re.compile(r"Error building extension|Ninja is required|CUDA_HOME environment variable is not set|undefined symbol: ")
+_NO_NINJA = "Ninja is required"
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 _NO_CLASS = re.compile(r"the file defines no class (\w+);")
 _KNOWN = ("name", "cpp_sources", "cuda_sources", "functions", "extra_cflags", "extra_cuda_cflags", "extra_ldflags",
           "extra_include_paths", "build_directory", "verbose", "with_cuda", "is_python_module")
 
 
-def build_question(error: Raised | Ended, text: str, *, emulated: bool) -> Question:
-    """FAILED, or SKIPPED where it is this machine that lacks something."""
+def build_question(error: Raised | Ended, text: str, *, emulated: bool, printed: str = "", lacks: str = "") -> Question:
+    """FAILED, or SKIPPED where it is this machine that lacks something. `printed`: what the file's process has printed;
+    `lacks`: the compiler that is not here, as a sentence."""
     if isinstance(error, Ended):
         return Question("builds", _QUESTION, Answer.FAILED, f"No. {error.headline}", error.advice, str(error.status),
                         {"log": error.log})
     detail = {"trace": error.trace}
     if error.where == "load_inline arguments":
         return _wrong_argument(error, detail)
-    if error.where == "load_inline":
-        return _wrong_source(error, text, detail, emulated=emulated)
+    if error.where == "load_inline" or _BUILDS.search(error.message):
+        if lacks or _NO_NINJA in error.message:
+            return no_compiler(lacks or "load_inline finds no ninja on PATH.")
+        return _wrong_source(error, text, detail, printed)
     if error.type in ("ModuleNotFoundError", "ImportError") and "triton" in error.message and emulated:
         return Question("builds", _QUESTION, Answer.SKIPPED, "Triton is not installed here, and needs a GPU.",
                         "Check the file on a machine with a GPU.", str(Status.SKIPPED), detail)
@@ -39,10 +45,16 @@ def build_question(error: Raised | Ended, text: str, *, emulated: bool) -> Quest
                               error.message):
         return Question("builds", _QUESTION, Answer.SKIPPED, f"It asks for a GPU while it is imported: {error.sentence}.",
                         "Check the file on a machine with a GPU.", str(Status.SKIPPED), detail)
-    advice = f"Open line {error.line}." if error.line else "Run the file alone: python model_new.py."
+    alone = "Run the file alone: python model_new.py."
+    advice = advice_for(error, arguments=alone, otherwise=alone)
     if missing := _NO_CLASS.search(error.message):
         advice = f"Name the module's class {missing[1]}."
     return Question("builds", _QUESTION, Answer.FAILED, f"No. {error.sentence}.", advice, str(Status.BUILD_FAILED), detail)
+
+
+def no_compiler(sentence: str) -> Question:
+    return Question("builds", _QUESTION, Answer.SKIPPED, f"Not known. {sentence}", "Install it, or put it on PATH, and check "
+                    "again.", str(Status.NO_COMPILER))
 
 
 def _wrong_argument(error: Raised, detail: dict[str, str]) -> Question:
@@ -56,25 +68,41 @@ def _wrong_argument(error: Raised, detail: dict[str, str]) -> Question:
                     f"{error.message.rstrip('.')}.", f"It takes {', '.join(_KNOWN)}.", str(Status.BUILD_FAILED), detail)
 
 
-def _wrong_source(error: Raised, text: str, detail: dict[str, str], *, emulated: bool) -> Question:
-    log = error.message
-    undefined = _UNDEFINED.search(log)
+def _wrong_source(error: Raised, text: str, detail: dict[str, str], printed: str) -> Question:
+    """From the exception's log; of load_inline(verbose=True), which has none, from what was printed."""
+    call = (error.detail.get("calls") or [{}])[-1]
+    log, first = error.message, None
+    for found in (error.message, printed):
+        undefined, first = _UNDEFINED.search(found), first_error(found, '#line 1 "cuda_sources"\n#line 1 "cpp_sources"\n')
+        if undefined or first:
+            log = found
+            break
+    detail = {**detail, "log": log if log is error.message else f"{error.message}\n\n{log}"}
     if undefined:
-        name = _demangled(undefined["name"].strip())
-        return Question("builds", _QUESTION, Answer.FAILED, f"No. {name} is declared in cpp_sources and defined nowhere "
-                        "with these arguments.", "Make declaration and definition agree, argument by argument.",
-                        str(Status.BUILD_FAILED), {**detail, "log": log[-3000:]})
+        return _failed(*_undefined(_demangled(undefined["name"].strip()), call), detail)
     tool = "g++ (for the CPU emulator)" if error.detail.get("build") == "emulator" else "The compiler"
-    first = in_the_file(first_error(log, '#line 1 "cuda_sources"\n#line 1 "cpp_sources"\n'), text,
-                        (error.detail.get("calls") or [{}])[-1])
+    first = in_the_file(first, text, call)
     if first is None:
         said = next((s.strip() for s in reversed(log.splitlines()) if "rror" in s), log.strip().splitlines()[0] if
                     log.strip() else "it said nothing")
-        return Question("builds", _QUESTION, Answer.FAILED, f"No. The build stopped: {said[:300]}.", "Read the log.",
-                        str(Status.BUILD_FAILED), {**detail, "log": log[-3000:]})
-    return Question("builds", _QUESTION, Answer.FAILED, f"No. {headline(tool, first)}",
-                    f"Open line {first.line}." if first.line else "", str(Status.BUILD_FAILED),
-                    {**detail, "first_error": first.to_json(), "log": log[-3000:]})
+        return _failed(f"No. The build stopped: {said[:300]}.", "Read its log.", detail)
+    return _failed(f"No. {headline(tool, first)}", f"Open line {first.line}." if first.line else "",
+                   {**detail, "first_error": first.to_json()})
+
+
+def _undefined(name: str, call: dict[str, Any]) -> tuple[str, str]:
+    """What was seen, and the advice. A name that the file does not declare belongs to a library."""
+    short = name.partition("(")[0].rpartition("::")[2]
+    if any(re.search(rf"\b{re.escape(short)}\b", source) for source in call.get("cpp_sources", ())) or \
+            short in call.get("functions", ()):
+        return (f"No. {name} is declared in cpp_sources and defined nowhere with these arguments.",
+                "Make declaration and definition agree, argument by argument.")
+    return (f"No. {name} is used and defined nowhere.",
+            "Define it, or name its library in extra_ldflags (-lcublas for cuBLAS, say).")
+
+
+def _failed(seen: str, advice: str, detail: dict[str, Any]) -> Question:
+    return Question("builds", _QUESTION, Answer.FAILED, seen, advice, str(Status.BUILD_FAILED), detail)
 
 
 def in_the_file(first: FirstError | None, text: str, call: dict[str, Any]) -> FirstError | None:

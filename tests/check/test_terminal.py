@@ -1,0 +1,127 @@
+"""`check` as a person meets it on the command line: what it prints of foreign text, of a build's log, and while it works."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.require import require
+
+from . import models
+
+ROOT = Path(__file__).resolve().parents[2]
+_FAKE = "\\x1b[2J17 OF 17 PASSED\\r\\u202e"
+_RAISES = f'raise ValueError("{_FAKE}")'
+# Where a file can put words of its own into a report.
+_PLACES = {
+    "an exception while it is imported": f"{_RAISES}\n{models.RIGHT}",
+    "an exception of its forward": models._in_forward(_RAISES),
+    "the class of an exception": models._in_forward(f'raise type("{_FAKE}", (Exception,), {{}})("m")'),
+    "a parameter's name": models.RIGHT.replace(
+        "self.scale = scale", f'self.scale = scale\n        self.register_buffer("{_FAKE}", torch.ones(1))'),
+    "a compiler's message": "from torch.utils.cpp_extension import load_inline\n"
+                            f'load_inline("x", cpp_sources="#error {_FAKE}", functions=[])\n{models.RIGHT}',
+    "half a character": models._in_forward('raise ValueError("\\ud800")'),
+}
+
+
+def check(tmp_path: Path, text: str, *more: str, path: str | None = None) -> subprocess.CompletedProcess[bytes]:
+    file, reference = tmp_path / "model_new.py", tmp_path / "problem.py"
+    file.write_text(text)
+    reference.write_text(models.REFERENCE)
+    words = [sys.executable, "-m", "workbench", "check", str(file), "--reference", str(reference), "--device", "cpu",
+             "--no-time", "--no-nvcc", *more]
+    env = {**os.environ, "KERNEL_WORKBENCH_CACHE": str(tmp_path / "cache"), **({"PATH": path} if path is not None else {})}
+    return subprocess.run(words, cwd=ROOT, env=env, capture_output=True, check=False, timeout=300)
+
+
+@pytest.mark.parametrize("place", _PLACES)
+def test_no_control_character_of_a_file_reaches_the_terminal(tmp_path: Path, place: str) -> None:
+    if place == "a compiler's message":
+        require(shutil.which("g++") and shutil.which("ninja"), "g++ and ninja build what load_inline is given")
+    done = check(tmp_path, _PLACES[place], "--log")
+    assert done.returncode == 1, done.stderr.decode()
+    printed = (done.stdout + done.stderr).decode()
+    assert all(c.isprintable() or c in "\n\t" for c in printed), repr(printed)
+    words = {"half a character": "\\ud800", "a compiler's message": "17 OF 17 PASSED"}  # g++ drops the escape by itself
+    assert words.get(place, "\\x1b[2J17 OF 17 PASSED") in printed
+    assert "\n17 OF 17 PASSED" not in printed
+
+
+def test_a_reference_that_raises_is_a_sentence_without_them_too(tmp_path: Path) -> None:
+    file, reference = tmp_path / "model_new.py", tmp_path / "problem.py"
+    file.write_text(models.RIGHT)
+    reference.write_text(f"{_RAISES}\n")
+    done = subprocess.run([sys.executable, "-m", "workbench", "check", str(file), "--reference", str(reference), "--device",
+                           "cpu"], cwd=ROOT, capture_output=True, check=False, timeout=120)
+    last = done.stderr.decode().splitlines()[-1]
+    assert done.returncode == 2 and "\\x1b[2J" in last and last.isprintable(), done.stderr
+
+
+def test_a_line_a_phase_where_nobody_looks_and_pure_json_beside(tmp_path: Path) -> None:
+    done = check(tmp_path, models.RIGHT, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["badge"].endswith("PASSED")
+    lines = done.stderr.decode().splitlines()
+    assert all(re.fullmatch(r" *\d+\.\d s  [^\r]+", line) for line in lines), lines
+    phases = [line.partition(" s  ")[2] for line in lines]
+    assert {"importing the reference", "importing and building the file", "the given size"} <= set(phases)
+    assert len(phases) == len({*zip(phases, phases[1:] + [""], strict=True)}), "a phase is told twice"
+    seconds = [float(line.partition(" s ")[0]) for line in lines]
+    assert seconds == sorted(seconds)
+
+
+def test_on_a_terminal_one_line_changes(tmp_path: Path) -> None:
+    file, reference = tmp_path / "model_new.py", tmp_path / "problem.py"
+    file.write_text(models.RIGHT)
+    reference.write_text(models.REFERENCE)
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "workbench", "check", str(file), "--reference", str(reference), "--device", "cpu"]
+    process = subprocess.Popen([*words, "--no-time", "--no-nvcc"], cwd=ROOT, stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    try:
+        while part := os.read(ours, 1 << 12):
+            seen += part
+    except OSError:  # the other end is closed
+        pass
+    finally:
+        os.close(ours)
+    assert b"PASSED" in process.communicate(timeout=60)[0] and process.returncode == 0
+    assert b"\r\x1b[K" in seen and seen.endswith(b"\r\x1b[K") and b"\n" not in seen
+
+
+def test_the_log_is_kept_and_printed_when_it_is_asked_for(tmp_path: Path) -> None:
+    require(shutil.which("g++") and shutil.which("ninja"), "g++ and ninja build what load_inline is given")
+    text = ('from torch.utils.cpp_extension import load_inline\nload_inline("x", cpp_sources="""\nint f() { return missing; }\n'
+            f'""", functions=["f"], verbose=VERBOSE)\n{models.RIGHT}')
+    for verbose in ("False", "True"):  # True: the compiler's words are not in the exception
+        done = check(tmp_path, text.replace("VERBOSE", verbose), "--log")
+        printed = done.stdout.decode()
+        assert done.returncode == 1 and "line 3: 'missing' was not declared" in printed, printed
+        path = tmp_path / "cache/check/model_new.py.log"
+        assert f"its log: {path}\n" in printed and "error: \u2018missing\u2019 was not declared" in path.read_text()
+        assert "The log of: Imports and builds?\n  | " in printed and "return missing; }" in printed
+        assert "The log of" not in check(tmp_path, text.replace("VERBOSE", verbose)).stdout.decode()
+
+
+def test_without_a_compiler_nothing_is_called_wrong(tmp_path: Path) -> None:
+    """The exit code for what could not run here."""
+    text = ('from torch.utils.cpp_extension import load_inline\nload_inline("x", cpp_sources="int f() { return 1; }", '
+            f'functions=["f"])\n{models.RIGHT}')
+    nothing = tmp_path / "bin"
+    nothing.mkdir()
+    (nothing / "ninja").symlink_to(shutil.which("ninja") or "/nowhere")
+    done = check(tmp_path, text, path=str(nothing))
+    assert done.returncode == 3 and "No C++ compiler was found" in done.stdout.decode(), done
+    words = [sys.executable, "-m", "workbench", "selftest", "--device", "cpu", "--only", "returns_zeros"]
+    env = {**os.environ, "PATH": str(nothing), "KERNEL_WORKBENCH_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 3 and "No C++ compiler was found" in done.stderr, done
