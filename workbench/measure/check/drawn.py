@@ -94,6 +94,11 @@ class Drawn:
         return self.given[place].is_floating_point() and not (structure and structure.word in _RIGID)
 
     @property
+    def varied(self) -> list[str]:
+        """How each may be multiplied; see `Structure`."""
+        return [s.varied if s else "each" for s in self.structures]
+
+    @property
     def bound(self) -> list[str]:
         """What those inputs are whose changes are not all of them."""
         return [s.word for x, s in zip(self.given, self.structures, strict=True) if s and x.is_floating_point()]

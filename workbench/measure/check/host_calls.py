@@ -208,9 +208,9 @@ class Batches:
         bound = self.bound[key]
         own_format = key and LADDER[key].kind == "channels_last"
         with host_ways.as_set(LADDER.get(key)):
-            for number, (which, begin) in enumerate(request["order"]):
+            for number, (which, begins) in enumerate(request["order"]):
                 for x, factors, into in zip(self.sets[which], self.factors, bound.inputs, strict=True):
-                    timed_input(x, factors, begin, into.detach())
+                    timed_input(x, factors, begins, into.detach())
                 start = number * request["stride"]
                 for result in self.dummy if request.get("only_copy") else bound.results():
                     size = result.numel() * result.itemsize
