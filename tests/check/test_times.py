@@ -304,7 +304,8 @@ def test_calls_one_by_one_are_compared_too(judge) -> None:
     """Right in batches, in which it looks ahead; alone a call gets the last answer. The reference is slow, so that it wins."""
     slow = models.REFERENCE.replace("return torch.relu", "time.sleep(1e-3)\n        return torch.relu").replace(
         "import torch\n", "import time\n\nimport torch\n", 1)
-    report = check(CheckRequest(models.STALE_WHEN_ALONE, slow, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
+    report = check(CheckRequest(models.STALE_WHEN_ALONE, slow, "cpu", effort="quick", nvcc=False, memory_gib=4.0),
+                   judge=judge())
     assert {q.key: q.status for q in report.failed} == {"times": "MISMATCH"} and not report.times, report.speed
     assert "did not give the right result" in report.question("times").seen
 

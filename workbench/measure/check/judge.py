@@ -97,7 +97,8 @@ class _Check:
             if setting.layer is None:
                 trial.drawn = Drawn(given, self.reference.draw, trial.generator)
             trial.defaults = reference_facts["defaults"]
-            if not reference_facts["convolves"]:
+            trial.convolves = reference_facts["convolves"]
+            if not trial.convolves:
                 trial.of_float32 = "ieee"
             trial.attribute = (reference_facts.get("structure") or {}).get("attribute", "")
             case = Case("the given size", setting, tuple(tuple(x.shape) for x in given),
