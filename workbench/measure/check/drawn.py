@@ -56,7 +56,8 @@ class Drawn:
         if not self.fixed:
             return []
         return [Question("fresh_inputs", "New inputs each time?", Answer.WARNED, "No. get_inputs() gives the same values "
-                         "under every seed: a file that knows the answer by heart would pass.", "Let get_inputs() draw its values.")]
+                         "under every seed: a file that knows the answer by heart would pass.",
+                         "Let get_inputs() draw its values.")]
 
     def inputs(self, shapes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
         """A fresh draw, cut to these shapes."""
