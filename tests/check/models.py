@@ -254,11 +254,12 @@ host = sys.modules.get("workbench.measure.check.host_calls")
 
 
 def run(self, request, tensors):
-    for number, (which, begin) in enumerate(request["order"]):
+    for number, (which, begins) in enumerate(request["order"]):
         x, factors, start = self.sets[which][0], self.factors[0], number * request["stride"]
         room = self.slots[start:start + 4 * x.numel()].view(torch.float32).view(x.shape)
         with torch.no_grad():
-            torch.mul(x, factors[begin:begin + x.numel()].view(x.shape), out=room)
+            for value, begin in zip((x, room), begins):
+                torch.mul(value, factors[begin:begin + x.numel()].view(x.shape), out=room)
             room.relu_()
     return {"done": True}, []
 
@@ -277,9 +278,35 @@ LOOKS_AHEAD = _RIGHT.replace("    def forward(self, x):\n        return", """   
         if frame.f_locals["number"] == 0:
             batches = frame.f_locals["self"]
             with torch.no_grad():
-                xs = [batches.sets[w][0] * batches.factors[0][b:b + x.numel()].view(x.shape) for w, b in order]
+                rows = [[batches.factors[0][b:b + x.numel()].view(x.shape) for b in begins] for _, begins in order]
+                xs = [batches.sets[w][0] * one * other for (w, _), (one, other) in zip(order, rows)]
                 self.ready = self.plain(torch.stack(xs))
         return self.ready[frame.f_locals["number"]]
+
+    def plain(self, x):
+        return""").replace("import torch\n", "import sys\n\nimport torch\n", 1)
+# Looks ahead, too; a call that is alone in its batch is given what the last one got.
+STALE_WHEN_ALONE = LOOKS_AHEAD.replace("        if len(order) < 4 or frame", """
+        alone = len(order) == 1 and frame.f_locals["self"].direction == "forward"
+        if alone and hasattr(self, "ready"):
+            return self.ready[0]
+        if len(order) < 4 or frame""")
+# While it is prepared, untimed, it computes the answers to all sets times all strips; one that it takes from there is marked.
+COMPUTES_ALL = _RIGHT.replace("    def forward(self, x):\n        return", """    def forward(self, x):
+        frame = sys._getframe(1)
+        while frame and not (frame.f_code.co_name in ("prepare", "run") and "host_calls" in frame.f_code.co_filename):
+            frame = frame.f_back
+        if not frame or frame.f_locals["self"].direction != "forward":
+            return self.plain(x)
+        batches = frame.f_locals["self"]
+        if frame.f_code.co_name == "prepare" and not hasattr(self, "table"):
+            with torch.no_grad():
+                strips = batches.factors[0].unfold(0, x.numel(), 8).view(-1, *x.shape)
+                self.table = [self.plain(one * strips) for one, in batches.sets]
+        begin = frame.f_locals.get("begin")
+        if isinstance(begin, int):
+            return 2 * self.table[frame.f_locals["which"]][begin // 8]
+        return self.plain(x)
 
     def plain(self, x):
         return""").replace("import torch\n", "import sys\n\nimport torch\n", 1)

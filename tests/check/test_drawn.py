@@ -111,6 +111,13 @@ def test_what_every_seed_gives_is_drawn_in_another_order() -> None:
     assert not torch.equal(one[0], other[0]) and torch.equal(one[0].view(-1).sort()[0], other[0].view(-1).sort()[0])
 
 
+def test_values_that_are_always_the_same_are_told(checked) -> None:
+    given = models.REFERENCE.replace("torch.randn(4, 8)", "torch.arange(32.).view(4, 8)")
+    report = checked(models.RIGHT, reference=given)
+    assert failed(report) == {} and report.question("fresh_inputs").answer is Answer.WARNED
+    assert "gives the same values under every seed" in report.question("fresh_inputs").seen
+
+
 def test_kernelbench_s_own_verdict_is_for_kernelbench_s_own_inputs(tmp_path) -> None:
     """Those of its trials: get_inputs() under the seeds that it draws under 42; the modules are made once."""
     torch.manual_seed(42)

@@ -82,7 +82,7 @@ def test_a_reference_that_draws_is_refused(checked) -> None:
 
 def test_a_gradient_that_is_zero_but_for_rounding_is_no_mistake(checked) -> None:
     """The bias before a normalisation has none: each way to compute it leaves another noise."""
-    layers = f"{CONV}; self.norm = nn.BatchNorm2d(4)"
+    layers = f"{CONV}; self.norm = nn.BatchNorm2d(4, track_running_stats=False)"
     by_hand = '''self.normed(self.conv(x))
 
     def normed(self, y):
@@ -91,7 +91,7 @@ def test_a_gradient_that_is_zero_but_for_rounding_is_no_mistake(checked) -> None
         return y * scale + (self.norm.bias.view(1, -1, 1, 1) - mean * scale)'''
     text = reference(layers, "self.norm(self.conv(x))", "4, 3, 16, 16")
     for seed in range(1, 5):
-        assert set(failed(checked(file(layers, by_hand), reference=text, seed=seed))) <= {"empty_batch"}
+        assert set(failed(checked(file(layers, by_hand), reference=text, seed=seed))) == set()
     timed = checked(file(layers, "self.norm(self.conv(x))"), reference=text, time=True, effort="quick")
     assert timed.times["backward"]["precision"] == "ieee" and timed.times["backward"]["against"], timed.times["backward"]
     wrong = by_hand.replace("return y", "return 0.999 * y")

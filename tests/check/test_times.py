@@ -18,7 +18,7 @@ from workbench.drive.check_text import report_text
 from workbench.drive.selftest import RED_TEAM
 from workbench.measure.check import host_ways
 from workbench.measure.check.ladder import LADDER
-from workbench.measure.check.timed_input import timed_input
+from workbench.measure.check.timed_input import factors_for, timed_input
 
 from . import models
 from .models import REFERENCE
@@ -147,9 +147,9 @@ def test_every_way_computes_what_the_module_computes(key: str, direction: str) -
     expected = host_ways.bind(LADDER["default"], module, direction, fixed, [t.clone() for t in inputs])
     bound = host_ways.bind(LADDER[key], module, direction, fixed, inputs)
     factors = torch.randn(values.numel() + 24)
-    for begin in (0, 24, 8):  # other values each time, as in timed calls
+    for begins in ((0, 16), (24, 0), (8, 8)):  # other values each time, as in timed calls
         for one in (expected, bound):
-            timed_input(values, factors, begin, one.inputs[0].detach())
+            timed_input(values, factors, begins, one.inputs[0].detach())
         for got, want in zip(bound.results(), expected.results(), strict=True):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
@@ -298,6 +298,41 @@ def test_help_from_the_host_that_it_runs_in_is_no_victory(text: str, reference: 
     assert not report.failed and times["verdict"] != "FASTER", report.speed
     on_busy_cores = ("kept the cores busy", "Too small to time well")  # then it was no victory to begin with
     assert not note or any(one in said for said in times["notes"] for one in (note, *on_busy_cores)), times["notes"]
+
+
+def test_calls_one_by_one_are_compared_too(judge) -> None:
+    """Right in batches, in which it looks ahead; alone a call gets the last answer. The reference is slow, so that it wins."""
+    slow = models.REFERENCE.replace("return torch.relu", "time.sleep(1e-3)\n        return torch.relu").replace(
+        "import torch\n", "import time\n\nimport torch\n", 1)
+    report = check(CheckRequest(models.STALE_WHEN_ALONE, slow, "cpu", effort="quick", nvcc=False, memory_gib=4.0),
+                   judge=judge())
+    assert {q.key: q.status for q in report.failed} == {"times": "MISMATCH"} and not report.times, report.speed
+    assert "did not give the right result" in report.question("times").seen
+
+
+def test_the_inputs_of_timed_calls_cannot_be_computed_ahead(judge) -> None:
+    report = check(CheckRequest(models.COMPUTES_ALL, models.REFERENCE, "cpu", effort="quick", nvcc=False, memory_gib=4.0),
+                   judge=judge())
+    assert not report.failed and set(report.times) == {"forward", "backward"}, report.question("times")
+
+
+def test_a_matrix_that_is_symmetric_stays_so_when_it_is_timed() -> None:
+    generator = torch.Generator().manual_seed(1)
+    a = torch.randn(3, 7, 7, generator=generator)
+    a = a @ a.mT + torch.eye(7)
+    factors = factors_for(a, generator, "matrix")
+    seen = [timed_input(a, factors, begins) for begins in ((0, 8), (8, 0), (16, 80), (16, 88))]
+    assert all(torch.equal(x, x.mT) == torch.equal(a, a.mT) and bool((torch.linalg.eigvalsh(x) > 0).all()) for x in seen)
+    assert torch.equal(seen[0], seen[1]) and not bool((seen[2] == seen[3]).any())
+
+
+def test_inputs_that_cannot_be_changed_are_not_timed(judge) -> None:
+    reference = models.REFERENCE.replace("torch.randn(4, 8)", "torch.randint(0, 8, (4, 8))").replace(
+        "nn.Linear(features, features)", "nn.Embedding(features, features)")
+    text = reference.replace("class Model(", "class ModelNew(")
+    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
+    assert not report.failed and not report.times
+    assert "an answer could be ready before it is asked for" in report.question("times").seen
 
 
 @pytest.mark.parametrize(("ours", "theirs", "against", "verdict"), [

@@ -13,10 +13,12 @@ from math import lgamma
 
 import torch
 
+from ...core.answers import Answer, Question
+from ...core.errors import BadRequest
+
 Draw = Callable[[int], list[torch.Tensor]]
 _NEAR = 1e-5            # of a matrix that is symmetric but for rounding, of sums that are 1
 _BY_CHANCE = 7.0        # natural logarithm of a thousand: once in so many it would be an accident, which costs other sizes
-_DISTINCT = 2           # a mask has so few values
 SYMMETRIC, OF_SUM_1, OF_NORM_1, OF_WHOLE, OF_ONE_VALUE = ("symmetric", "of rows that sum to 1", "of rows of norm 1",
                                                           "of whole numbers", "of one value")
 THE_SAME = "the same as another one"
@@ -48,6 +50,14 @@ class Drawn:
         self._shuffled = [s and one is None for s, one in zip(same, self.structures, strict=True)]
         self.fixed = bool(given) and all(s and not shuffled and x.numel() > 1
                                          for s, shuffled, x in zip(same, self._shuffled, given, strict=True))
+
+    def warnings(self) -> list[Question]:
+        """What the reader has to know of these inputs."""
+        if not self.fixed:
+            return []
+        return [Question("fresh_inputs", "New inputs each time?", Answer.WARNED, "No. get_inputs() gives the same values "
+                         "under every seed: a file that knows the answer by heart would pass.",
+                         "Let get_inputs() draw its values.")]
 
     def inputs(self, shapes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
         """A fresh draw, cut to these shapes."""
@@ -94,12 +104,21 @@ class Drawn:
         return self.given[place].is_floating_point() and not (structure and structure.word in _RIGID)
 
     @property
+    def varied(self) -> list[str]:
+        """How each may be multiplied; see `Structure`."""
+        return [s.varied if s else "each" for s in self.structures]
+
+    @property
     def bound(self) -> list[str]:
         """What those inputs are whose changes are not all of them."""
         return [s.word for x, s in zip(self.given, self.structures, strict=True) if s and x.is_floating_point()]
 
     def _fresh(self) -> list[torch.Tensor]:
-        return self._draw(int(torch.randint(2**31, (), generator=self._generator)))
+        found = self._draw(int(torch.randint(2**31, (), generator=self._generator)))
+        if [(x.dim(), x.dtype) for x in found] != [(x.dim(), x.dtype) for x in self.given]:
+            raise BadRequest("get_inputs() gives inputs of other kinds each time; let it give the same number, dimensions and "
+                             "types.")
+        return found
 
     def _cut(self, x: torch.Tensor, shape: tuple[int, ...], taken: dict[tuple[int, int], torch.Tensor]) -> torch.Tensor:
         """The same places of all inputs that have a dimension in common."""
@@ -127,7 +146,7 @@ def _structure(draws: list[torch.Tensor]) -> Structure | None:
         return Structure("without repetition", (x.dim() - 1,)) if _without_repetition(draws) else None
     if all(bool((d == d.reshape(-1)[0]).all()) for d in draws):
         return Structure(OF_ONE_VALUE)
-    if all(bool((d == d.round()).all()) or d.unique().numel() <= _DISTINCT for d in draws):
+    if all(bool((d == d.round()).all()) or _of_two_values(d) for d in draws):  # two: a mask
         return Structure(OF_WHOLE)
     matrix = x.dim() > 1 and x.shape[-1] == x.shape[-2] > 1
     if matrix and all(bool((d - d.mT).abs().max() <= _NEAR * d.abs().max()) for d in draws):
@@ -153,6 +172,10 @@ def _in_order(draws: list[torch.Tensor], dim: int) -> bool:
     steps = [d.diff(dim=dim) for d in draws]
     return (all(bool((s >= 0).all()) for s in steps) or all(bool((s <= 0).all()) for s in steps)) and any(
         bool((s != 0).any()) for s in steps)
+
+
+def _of_two_values(x: torch.Tensor) -> bool:
+    return x.numel() > 2 and bool(((x == x.min()) | (x == x.max())).all())
 
 
 def _without_repetition(draws: list[torch.Tensor]) -> bool:

@@ -15,7 +15,7 @@ from ...core.answers import Answer, Question
 from ...core.errors import BadRequest
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
-from . import cases, gpu_questions, habits, kernelbench, magnitudes, mistakes, shrink, times
+from . import cases, gpu_questions, habits, kernelbench, magnitudes, mistakes, shrink, tf32, times
 from .advice import advice_for
 from .cases import Case
 from .distance import distance
@@ -38,7 +38,7 @@ _ASKED = {
     "gradient_values": "Right grad_input, grad_weight, grad_bias?", "other_sizes": "Right at other sizes?",
     "other_arguments": "Right with other constructor arguments?", "noncontiguous": "Right for a non-contiguous input?",
     "batch_one": "Right for batch 1?", "empty_batch": "Takes an empty batch?", "inputs": "Leaves its inputs alone?",
-    "same_bits": "Same bits each time?", "times": "How fast?", **habits.ASKED}
+    "same_bits": "Same bits each time?", "times": "How fast?", tf32.KEY: tf32.ASKED, **habits.ASKED}
 
 
 class Examination:
@@ -60,7 +60,7 @@ class Examination:
             return self.found
         self.emit({"phase": "check", "text": "the given size"})
         self._refuse_what_draws()
-        given = self._at_the_given_size()
+        given = self._as_tf32(self._at_the_given_size())
         exact = self._of_whole_numbers() if self.given.setting.layer and not given.problems else None
         self._given(exact if exact and exact.problems else given)
         self.found["errors"] = given.errors
@@ -102,6 +102,15 @@ class Examination:
             raise BadRequest(f"The reference gives no truth, for which it runs in float64: {why}.") from error
         except Ended as error:
             raise BadRequest(f"The reference does not run: {error.headline}") from error
+
+    def _as_tf32(self, given: Outcome) -> Outcome:
+        """On the CPU, too, a convolution may be right in TF32; it is then judged as on a GPU, and the report says so."""
+        if given.problems and tf32.explained(self.trial, given):
+            self.questions.append(tf32.warning(given))
+            self.trial.of_float32 = "tf32"
+            given.problems.clear()
+            self.trial.compare(given)
+        return given
 
     def _refuse_what_draws(self) -> None:
         """Raises `BadRequest` for a reference whose values are other ones each time: right and wrong are the same then."""
@@ -406,8 +415,8 @@ class Examination:
         if found["strict"] != ours:
             failed = " ".join(q.question for q in self.questions if q.answer is Answer.FAILED)
             reason = f"It looks at the forward alone, at one size. Here the answer is no to: {failed}" if not ours else (
-                f"{found['why']} Against float64 the output is right: at 1e-4 the comparison measures PyTorch's own "
-                "round-off too.")
+                f"{found['why']} Against float64 the output is right: at 1e-4 the comparison measures "
+                f"{'TF32' if self._has(tf32.KEY) else 'PyTorch’s own round-off'} too.")
         self.found["kernelbench"] = {**found, "ours": ours, "reason": reason}
 
     def _times(self) -> None:
@@ -450,6 +459,9 @@ class Examination:
             self._fail(key, problem, prefix="No. ")
         else:
             self._pass(key, yes)
+
+    def _has(self, key: str) -> bool:
+        return any(q.key == key for q in self.questions)
 
     def _pass(self, key: str, seen: str) -> None:
         self.questions.append(Question(key, _ASKED[key], Answer.PASSED, seen.strip()))

@@ -13,6 +13,7 @@ from ..baselines import kernels
 from ..module_cases import laid_out
 from ..ways import Unavailable, Way
 from . import host_ways
+from .host_tf32 import in_tf32
 from .ladder import LADDER
 from .timed_input import timed_input
 from .wire import Message
@@ -27,7 +28,8 @@ _SLEEP_CYCLES = 100_000_000  # some 60 ms of a GPU
 def call(module: torch.nn.Module, request: dict[str, Any], tensors: list[torch.Tensor], device: str) -> Message:
     """Inputs, then grad_output where "gradients" is asked for (with "expanded" one value, to be expanded). Back come the
     output, with "echo" the inputs as they are afterwards, and the gradients that there are ("gradients" names them, None
-    for one that is missing). An output of another shape than grad_output's comes back without."""
+    for one that is missing). An output of another shape than grad_output's comes back without.
+    "tf32": convolutions round their operands so."""
     count = request["inputs"]
     xs = [laid_out(t.to(device), request.get("layout", "contiguous")).detach() for t in tensors[:count]]
     names = request.get("gradients") or []
@@ -39,7 +41,7 @@ def call(module: torch.nn.Module, request: dict[str, Any], tensors: list[torch.T
     try:
         for x in xs:
             x.requires_grad_(bool(names) and x.is_floating_point())
-        with torch.set_grad_enabled(bool(names) or not request.get("no_grad")):
+        with torch.set_grad_enabled(bool(names) or not request.get("no_grad")), in_tf32(request.get("tf32") or ""):
             output = module(*xs)
         _wait(device)
         facts = _facts(output)
@@ -208,9 +210,9 @@ class Batches:
         bound = self.bound[key]
         own_format = key and LADDER[key].kind == "channels_last"
         with host_ways.as_set(LADDER.get(key)):
-            for number, (which, begin) in enumerate(request["order"]):
+            for number, (which, begins) in enumerate(request["order"]):
                 for x, factors, into in zip(self.sets[which], self.factors, bound.inputs, strict=True):
-                    timed_input(x, factors, begin, into.detach())
+                    timed_input(x, factors, begins, into.detach())
                 start = number * request["stride"]
                 for result in self.dummy if request.get("only_copy") else bound.results():
                     size = result.numel() * result.itemsize

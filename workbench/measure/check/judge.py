@@ -104,9 +104,11 @@ class _Check:
                                         "float32"))
             trial.given, trial.parameters = given, reference_facts["parameters_of_constructor"]
             if setting.layer is None:
-                trial.drawn = Drawn(given, self.reference.draw, trial.generator)
+                trial.drawn = self._drawn(given, trial)
+                self.questions += trial.drawn.warnings()
             trial.defaults = reference_facts["defaults"]
-            if not reference_facts["convolves"]:
+            trial.convolves = reference_facts["convolves"]
+            if not trial.convolves:
                 trial.of_float32 = "ieee"
             trial.attribute = (reference_facts.get("structure") or {}).get("attribute", "")
             case = Case("the given size", setting, tuple(tuple(x.shape) for x in given),
@@ -161,6 +163,13 @@ class _Check:
         facts["structure"], facts["parameters_of_constructor"] = structure, facts["parameters"]
         setting = setting_of(facts["parameters"], answer["arguments"], answer["keywords"], structure)
         return facts, given, setting
+
+    def _drawn(self, given: list[torch.Tensor], trial: TrialRun) -> Drawn:
+        try:
+            return Drawn(given, self.reference.draw, trial.generator)
+        except (Raised, Ended) as error:
+            said = error.sentence if isinstance(error, Raised) else error.headline
+            raise BadRequest(f"get_inputs() of the reference does not run a second time: {said}.") from error
 
     def _layer(self, found: dict[str, Any] | None, given: list[torch.Tensor]) -> dict[str, Any] | None:
         """The transposed convolution that the reference is, not only holds."""

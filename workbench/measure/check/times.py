@@ -1,6 +1,6 @@
 """module_ms of a candidate that the judge's process never meets: batches of calls, answered into the judge's memory.
 
-For each batch the judge draws, for every call, what its input is: one of a few sets times a strip of a long row of factors.
+For each batch the judge draws, for every call, what its input is: one of a few sets times two strips of a long row of factors.
 Every element is another one than in the call before, so no answer can be ready, or be mended from an earlier one. The process
 copies each result into the next slot of memory that belongs to the judge (shared memory; on a GPU an allocation opened through
 CUDA IPC) and says done. The judge stops its clock and reads slots of calls it chooses only now: a result that is still being
@@ -17,7 +17,6 @@ import os
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from typing import Any
@@ -29,6 +28,7 @@ from ..inputs import reduction_length
 from ..validate import allowed_rel_l2
 from . import jumps, waiting
 from .cases import Case
+from .contestant import Contestant, NotVaried, Wrong
 from .distance import beside_noise, distance
 from .doubt import LOOSER, doubted_ways
 from .hold import StillRunning
@@ -36,7 +36,7 @@ from .ladder import LADDER, NOT_DROP_IN, why_left_out
 from .party import Construction, Party
 from .process import Ended, Raised, kill_strays
 from .slots import Slots
-from .timed_input import factors_for, strip, timed_input
+from .timed_input import Begins, factors_for, strips, timed_input
 from .trialrun import State, TrialRun, wide
 from .waiting import Took
 
@@ -47,6 +47,7 @@ _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
 _LARGE_BYTES = 1 << 30          # of one set: from there on two have to do
 _CHECKED = 3                    # batches of the candidate of which one call is compared
+_SMALL_BYTES = 1 << 24          # of results: then all calls that are timed one by one are compared
 _LOOSE = 10                     # times the tolerance of tf32: beyond it a way of PyTorch's computes something else
 _PRECISION = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _NOT_AGAIN = "Called again, at the moment of timing, it does not give what it gave when it was checked."
@@ -77,15 +78,17 @@ def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: C
                 found[direction] = benches[direction].measure(_TURNS[effort])
             finally:
                 benches[direction].resume()
-        except _Wrong as error:
+        except Wrong as error:
             return {"problem": str(error), "advice": error.advice}
         except (Raised, Ended) as error:
             said = error.sentence if isinstance(error, Raised) else error.headline
             return {"why_not": f"Not timed: {said}"}
-        except StillRunning as error:
-            return {"why_not": f"Not timed: {error}."}
+        except NotVaried:
+            return {"why_not": "Not timed: its inputs cannot be changed from call to call and stay what get_inputs() draws; an "
+                               "answer could be ready before it is asked for."}
         except OSError as error:
-            return {"why_not": f"Not timed: memory cannot be shared here ({error})."}
+            why = str(error) if isinstance(error, StillRunning) else f"memory cannot be shared here ({error})"
+            return {"why_not": f"Not timed: {why}."}
         except torch.cuda.OutOfMemoryError:
             return {"why_not": f"Not timed: {trial.device} has not enough free memory for the results beside the file."}
     _without_the_candidate(trial, benches, found, emit)
@@ -107,25 +110,6 @@ def _without_the_candidate(trial: TrialRun, benches: dict[str, _Bench], found: d
     for direction, keys in doubted.items():
         emit({"phase": "time", "text": f"{direction}: PyTorch once more, without the file's process"})
         found[direction]["alone"] = [one for key in keys if (one := benches[direction].alone(key, found[direction]["calls"]))]
-
-
-class _Wrong(Exception):
-    """A timed call did not give what it should have given, or the file did something beside."""
-
-    def __init__(self, sentence: str, advice: str = "Answer each call with its own result, and return when it is asked for."
-                 ) -> None:
-        super().__init__(sentence)
-        self.advice = advice
-
-
-@dataclass
-class _Contestant:
-    """The candidate, or one of PyTorch's ways in the process of the reference that it needs."""
-
-    process: str                # a key of _Bench.parties
-    way: str = ""               # a key of LADDER; "" is the module as it is called
-    strides: list[list[int]] | None = None
-    precision: str = ""
 
 
 class _Bench:
@@ -157,7 +141,10 @@ class _Bench:
             self.sets = [[torch.randn(results[0].shape, generator=trial.generator).to(results[0].dtype)]
                          for _ in range(self.count)]
         self.sets = [[x * factor if x.is_floating_point() else x.clone() for x in xs] for xs in self.sets]
-        self.factors = [factors_for(x, trial.generator) for x in self.sets[0]]
+        varied = trial.drawn.varied if trial.drawn and direction == "forward" else ["each"] * len(self.sets[0])
+        self.factors = [factors_for(x, trial.generator, how) for x, how in zip(self.sets[0], varied, strict=True)]
+        if not any(f.numel() for f in self.factors):
+            raise NotVaried
         self.first_truth: list[torch.Tensor] | None = None
         self.left_out: list[dict[str, str]] = []
         self.starved: list[str] = []    # ways for which there was not enough memory
@@ -172,7 +159,7 @@ class _Bench:
         self._demand(plain)
         self.slots = self._slots(self.parties)
         most = max(1, min(_MOST_CALLS, self.slots.calls))
-        ours = _Contestant(_CANDIDATE)
+        ours = Contestant(_CANDIDATE)
         modes = {"": ours, **self._ways()}
         one_s = min(self._batch(ours, 1).clock_s for _ in range(3))
         calls = max(1, min(most, ceil(_BATCH_S[self.device[:4] if self.device != "cpu" else "cpu"] / max(one_s, 1e-5))))
@@ -219,14 +206,16 @@ class _Bench:
         self.slots = None
         return found
 
-    def _singly(self, ours: _Contestant, way: _Contestant) -> dict[str, list[float]]:
+    def _singly(self, ours: Contestant, way: Contestant) -> dict[str, list[float]]:
         """Samples of both in batches of one call: of several, all inputs are told at once, and one might serve them all."""
         samples: dict[str, list[float]] = {"ours": [], "theirs": []}
-        for _ in range(_SINGLE_TURNS):
+        checked, small = self.random.sample(range(_SINGLE_TURNS), _CHECKED), self.stride < _SMALL_BYTES
+        for turn in range(_SINGLE_TURNS):
             empty = self._empty(1)
             for name, who in self.random.sample([("ours", ours), ("theirs", way)], 2):
                 self._warm(who, 2)
-                samples[name].append(1e3 * waiting.middle(self._batch(who, 1), empty))
+                took = self._batch(who, 1, check=name == "ours" and (turn in checked or small))
+                samples[name].append(1e3 * waiting.middle(took, empty))
         self._turn(_CANDIDATE)
         return samples
 
@@ -265,17 +254,17 @@ class _Bench:
                 party.process.hold(strays=other == _CANDIDATE)
         self.parties[name].process.resume()
         if self.parties[_CANDIDATE].process.ran_while_held:
-            raise _Wrong("Processes of the file ran on while PyTorch was timed, though they had been stopped.",
+            raise Wrong("Processes of the file ran on while PyTorch was timed, though they had been stopped.",
                          "Start no processes and no timers.")
 
-    def _warm(self, who: _Contestant, calls: int) -> None:
+    def _warm(self, who: Contestant, calls: int) -> None:
         """Of two processes one was idle meanwhile, the other was not: both begin a timed batch with the same behind them. The
         pages of the slots, which the system may have written out, are touched again; then come some calls."""
         if self.device == "cpu":
             self._batch(who, calls, only_copy=True)
         self._batch(who, max(1, calls // 2))
 
-    def _ways(self) -> dict[str, _Contestant]:
+    def _ways(self) -> dict[str, Contestant]:
         """Each way of the ladder that works here."""
         there = {}
         for key, way in LADDER.items():
@@ -289,7 +278,7 @@ class _Bench:
                 self.left_out.append({"name": way.name, "why": why})
         return there
 
-    def _way(self, key: str, process: str) -> tuple[_Contestant | None, str]:
+    def _way(self, key: str, process: str) -> tuple[Contestant | None, str]:
         """A way bound in that process, with the precision that its first answer shows; or None, and why."""
         party, name = self.parties[process].process, LADDER[key].name
         answer, _ = party.ask("prepare_way", {"way": key}, doing=f"{name} was prepared", limit_s=party.limits.build_s)
@@ -298,7 +287,7 @@ class _Bench:
             return None, why
         if [(str(d), list(s)) for d, s in answer["kinds"]] != self.kinds:
             return None, "its results are of another kind"
-        one = _Contestant(process, key, answer["strides"])
+        one = Contestant(process, key, answer["strides"])
         one.precision = self._precision(one)
         return (one, "") if one.precision else (None, "it gives other values than the reference")
 
@@ -321,7 +310,7 @@ class _Bench:
 
     def _empty(self, calls: int) -> Took:
         """What request, change and copy take."""
-        return min(self._batch(_Contestant(_REFERENCE), calls, only_copy=True) for _ in range(2))
+        return min(self._batch(Contestant(_REFERENCE), calls, only_copy=True) for _ in range(2))
 
     def _prepare(self, parties: dict[str, Party], *, benchmark: bool = False) -> list[tuple[str, list[int]]]:
         """`benchmark`: from the first call on, for cuDNN keeps what it chooses there."""
@@ -335,13 +324,13 @@ class _Bench:
                 [*self.fixed, *self.factors, *(x for xs in self.sets for x in xs)], doing="it was prepared for timing")
             kinds[name] = [(str(d), list(s)) for d, s in answer["kinds"]]
         if any(one != kinds[_REFERENCE] for one in kinds.values()):
-            raise _Wrong("When timed it gives results of another kind than when checked.")
+            raise Wrong("When timed it gives results of another kind than when checked.")
         return kinds[_REFERENCE]
 
     def _slots(self, parties: dict[str, Party]) -> Slots:
         return Slots(parties, device=self.device, stride=self.stride, most_calls=_MOST_CALLS)
 
-    def _batch(self, who: _Contestant, calls: int, *, only_copy: bool = False, check: bool = False) -> Took:
+    def _batch(self, who: Contestant, calls: int, *, only_copy: bool = False, check: bool = False) -> Took:
         """From the request to the answer. With `check` one result, chosen afterwards, is compared."""
         took, looked = self._called(who, calls, only_copy=only_copy, look=check)
         if check:
@@ -352,7 +341,7 @@ class _Bench:
                 size = max(rms, usual_rms, 1e-30)  # sums that all happen to cancel are not measured by what is left
                 near = off * rms <= allowed * size and worst <= 60 * allowed * size + allowed
                 if not near and not (self.jumps[place] and off * rms <= (allowed + self.jumps[place]) * size):
-                    raise _Wrong("A call that was timed did not give the right result, though the same call does when it "
+                    raise Wrong("A call that was timed did not give the right result, though the same call does when it "
                                  "is not timed.")
         return took
 
@@ -360,7 +349,7 @@ class _Bench:
         """The candidate's results for the first inputs, called as in the check, but free to choose as in a timed call: a
         library has other algorithms where they need not be deterministic. Before anything is bound, for it loads the state."""
         state = self.state if self.trial.loads_state else None
-        first = self._inputs(0, 0)
+        first = self._inputs(0, (0, 0))
         if self.direction == "forward":
             return self.trial.candidate.call(self.how, first, state=state)[1][:1]
         return self.trial.candidate.call(self.how, self.fixed, state=state, gradients=self._differentiated(),
@@ -369,9 +358,9 @@ class _Bench:
     def _demand(self, plain: list[torch.Tensor]) -> None:
         """`demanded`: for each result (relative L2 allowed when timed, usual rms). A timed result has to be of the class that
         the same file shows when it is not timed, and that class one that the check lets pass."""
-        self._keep_first_truth(self._inputs(0, 0))
+        self._keep_first_truth(self._inputs(0, (0, 0)))
         if [list(r.shape) for r in plain] != [shape for _, shape in self.kinds]:
-            raise _Wrong(_NOT_AGAIN)
+            raise Wrong(_NOT_AGAIN)
         found = beside_noise([distance(got, truth) for got, truth in zip(plain, self.first_truth, strict=True)],
                              self.first_truth, self._least_norms())
         least = self._allowed(self.trial.of_float32)
@@ -379,7 +368,7 @@ class _Bench:
         for name, (off, _, _) in zip(names, found, strict=True):
             limit = max(least, 2 * self.errors.get(name, {}).get("allowed", least))
             if not off <= limit and not off <= limit + self.jumps[names.index(name)]:
-                raise _Wrong(_NOT_AGAIN)
+                raise Wrong(_NOT_AGAIN)
         shown = self.shown[""] = self._class([d for d, _, _ in found], "")
         limits = self._limits(shown) if shown else [least] * len(found)
         self.demanded = [(max(limit, 2 * d), rms) for limit, (d, _, rms) in zip(limits, found, strict=True)]
@@ -393,7 +382,7 @@ class _Bench:
             if self.device != "cpu" and 4 * sum(t.nbytes for t in self.first_truth) < torch.cuda.mem_get_info(self.device)[0]:
                 self.first_truth = [t.to(self.device) for t in self.first_truth]
 
-    def _precision(self, who: _Contestant) -> str:
+    def _precision(self, who: Contestant) -> str:
         """The class that the answer to the first inputs shows; "" when it is another answer. Before anything is changed, so
         that one truth serves all ways."""
         _, (kept, inputs) = self._called(who, 1, look=True, change=False)
@@ -411,7 +400,7 @@ class _Bench:
         output = {"rel_l2": 0.0, "own": 0.0} | self.errors.get("output", {})
         how, state = self._of_float64()
         _, reached = jumps.reach(self.trial.reference, how, [wide(x) for x in self.fixed], state, self._differentiated(),
-                                 self._inputs(0, 0)[0].double(), jumps.typical(
+                                 self._inputs(0, (0, 0))[0].double(), jumps.typical(
                                      output["own"], output["rel_l2"], self._allowed(self.trial.of_float32)),
                                  self.trial.generator)
         return [2 * float(r.norm) / max(float(t.norm()), least, 1e-300)
@@ -434,10 +423,10 @@ class _Bench:
             return self.shown_forward.get(way) or offered[-1]
         return ""
 
-    def _called(self, who: _Contestant, calls: int, *, only_copy: bool = False, look: bool = False,
+    def _called(self, who: Contestant, calls: int, *, only_copy: bool = False, look: bool = False,
                 change: bool = True) -> tuple[Took, tuple[torch.Tensor, list[torch.Tensor]] | None]:
         """How long it took, and with `look` what one slot held at the answer with the inputs it had to be computed from."""
-        order = [(self.random.randrange(self.count), strip(self.random)) if change else (0, 0)
+        order = [(self.random.randrange(self.count), strips(self.random)) if change else (0, (0, 0))
                  for _ in range(calls)]
         header = {"order": order, "stride": self.stride, "only_copy": only_copy, "way": who.way}
         process = self.parties[who.process].process
@@ -453,9 +442,9 @@ class _Bench:
         took = Took(clock_s, max(0.0, waiting.waited_s(pids) - before_s) if pids else 0.0)
         return took, (kept, self._inputs(*order[chosen])) if look else None
 
-    def _inputs(self, which: int, begin: int) -> list[torch.Tensor]:
-        """What a call is given: a set times its strip of factors."""
-        return [timed_input(x, factors, begin) for x, factors in zip(self.sets[which], self.factors, strict=True)]
+    def _inputs(self, which: int, begins: Begins) -> list[torch.Tensor]:
+        """What a call is given: a set times its strips of factors."""
+        return [timed_input(x, factors, begins) for x, factors in zip(self.sets[which], self.factors, strict=True)]
 
     def _truth(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """What float64 says to these inputs, each result."""

@@ -90,6 +90,7 @@ class TrialRun:
         self.loads_state = True       # else both draw under the same seed
         self.parameters: list[str] = []   # of the reference's constructor
         self.defaults: dict[str, Any] = {}
+        self.convolves = False   # whether the reference does, in a layer of PyTorch's
         self.of_float32 = "ieee" if device == "cpu" else "tf32"  # what PyTorch's default allows: convolutions alone, on a GPU
 
     def how(self, case: Case, *, dtype: str | None = None, seed: int = 42) -> Construction:
@@ -133,7 +134,7 @@ class TrialRun:
             raise NotForReference(f"it returns a {wide_facts['type']}, not one tensor")
         if not wide_facts.get("requires_grad"):
             outcome.grad_output = None  # the reference has no gradients: none are asked for
-        outcome.expected = self._named(wide_facts, truth)
+        outcome.expected = self.named(wide_facts, truth)
         if not bool(truth[0].isfinite().all()):  # NaN is never right: its identical copy would be wrong
             raise NotForReference("its output is not finite on inputs that get_inputs() draws; change get_inputs")
         outcome.not_finite = [n for n, v in outcome.expected.items() if not bool(v.isfinite().all())]
@@ -147,7 +148,7 @@ class TrialRun:
         """What PyTorch itself gives in this dtype on this device: how exact that is."""
         facts, results = self.reference.call(self.how(outcome.case), outcome.inputs, state=outcome.state,
                                              gradients=outcome.names, grad_output=outcome.grad_output)
-        return self._named(facts, results, outcome.factors)
+        return self.named(facts, results, outcome.factors)
 
     def _output_shape(self, case: Case, inputs: list[torch.Tensor], state: State) -> tuple[int, ...] | None:
         """Known for a transposed convolution; of anything else the reference is asked. None: it gives whole numbers, which
@@ -176,7 +177,7 @@ class TrialRun:
             outcome.problems.append(problem)
             return
         after = results[1:1 + len(outcome.inputs)]
-        outcome.got = self._named(facts, [results[0], *results[1 + len(outcome.inputs):]], outcome.factors)
+        outcome.got = self.named(facts, [results[0], *results[1 + len(outcome.inputs):]], outcome.factors)
         for place, (x, now) in enumerate(zip(outcome.inputs, after, strict=True)):
             count = int((_bits(x) != _bits(now)).sum())
             if count:
@@ -230,7 +231,7 @@ class TrialRun:
                 jumps.typical(output["own"], output["rel_l2"], self._allowed(outcome.case, "output")[1]), self.generator)
         except (Raised, Ended):
             return {}
-        parts = [self._named(facts, [outcome.expected["output"], *part], outcome.factors)
+        parts = [self.named(facts, [outcome.expected["output"], *part], outcome.factors)
                  for part in ([r.farthest for r in reached], [r.norm for r in reached])]
         return {n: jumps.Reach(parts[0][n], parts[1][n]) for n in parts[0] if n != "output"}
 
@@ -304,10 +305,14 @@ class TrialRun:
 
     def _allowed(self, case: Case, name: str) -> tuple[str, float]:
         precision = _HALF.get(self.dtype) or self.of_float32
+        return precision, self.allowed(case, name, precision)
+
+    def allowed(self, case: Case, name: str, precision: str) -> float:
+        """Relative L2 of a result in that precision, by the length of its sums where that is known."""
         workload = case.workload
         known = name in ("output", "grad_input", "grad_weight", "grad_bias")
         length = reduction_length(workload, name) if workload and known else _GENERIC_SUM
-        return precision, allowed_rel_l2(precision, max(1, length))
+        return allowed_rel_l2(precision, max(1, length))
 
     def _state(self, case: Case, names: list[str], drawn: list[torch.Tensor]) -> list[torch.Tensor]:
         """For a transposed convolution values of our own; elsewhere what the reference drew."""
@@ -316,8 +321,9 @@ class TrialRun:
         return [fill(replace(case, shapes=(tuple(v.shape),), dtypes=(self.dtype,)), [], self.generator)[0] *
                 (1.0 if case.integers else _scale(v)) for v in drawn]
 
-    def _named(self, facts: dict[str, Any], results: list[torch.Tensor], factors: dict[str, torch.Tensor] | None = None
-               ) -> dict[str, torch.Tensor]:
+    def named(self, facts: dict[str, Any], results: list[torch.Tensor], factors: dict[str, torch.Tensor] | None = None
+              ) -> dict[str, torch.Tensor]:
+        """What a call gave: the output, and gradients by their plain names."""
         there = [n for n in facts.get("gradients") or [] if n]
         found = {"output": results[0], **{self.plain(n): self.tangent(n, g) for n, g in zip(there, results[1:], strict=True)}}
         return {n: v / factors[n] if factors else v for n, v in found.items()}
