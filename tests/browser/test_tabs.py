@@ -71,7 +71,7 @@ def test_two_tabs_two_layers(page):
 def test_a_self_test_in_one_tab_is_not_in_the_other_tabs_workbench(page):
     machine = open_tab(page, "/machine")
     machine.get_by_role("button", name="Run the self-test").click()
-    machine.locator(".strip", has_text="of these").wait_for()  # its kernels are with the runner
+    machine.locator(".strip", has_text="kernels of this group").wait_for()  # its kernels are with the runner
     page.reload()
     settled(page)
     page.get_by_text("The self-test runs on cpu").wait_for()

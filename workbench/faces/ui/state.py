@@ -24,7 +24,7 @@ from ...drive.session import Session, SessionFull, list_sessions, sessions_root
 from . import theme
 
 _WARM_AFTER_S = 3.0
-_MOST_OFFERED = 6  # of what there is, where a link asks for something that is not
+_MOST_OFFERED = 4  # of what there is, where a link asks for something that is not
 NEW = "new session"
 CPU = "cpu"
 
@@ -114,7 +114,7 @@ def choose_session(label: str, *, key: str, new: bool = False, default: str | No
 
 def not_here(what: str, asked: str, there: Sequence[str]) -> None:
     """The address asks for a session, a trial or a device that is not here: the page says so above all else."""
-    some = ", ".join(there[:_MOST_OFFERED]) + (f" and {len(there) - _MOST_OFFERED} more" if len(there) > _MOST_OFFERED else "")
+    some = "; ".join(there[:_MOST_OFFERED]) + (f"; and {len(there) - _MOST_OFFERED} more" if len(there) > _MOST_OFFERED else "")
     offered = f"Choose one on the left: {some}." if there else f"No {what} is here yet."
     _missing().append((f"The link asks for the {what} {asked[:60]!r}, which is not here.", offered))
 
@@ -154,7 +154,7 @@ def guarded(draw: Callable[[], None]) -> Callable[[], None]:
                 st.code("".join(_trace(error)), language=None)
         if _missing():
             with links:
-                theme.html("".join(theme.strip("NOT HERE", sentence, offered) for sentence, offered in _missing()))
+                theme.html("<div style='height:8px'></div>".join(theme.strip("NOT HERE", sentence, offered) for sentence, offered in _missing()))
     return page
 
 
