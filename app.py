@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from starlette.middleware import Middleware
 from streamlit.runtime import exists
-from streamlit.starlette import App
-
-from workbench.faces.ui.hosts import KnownHostsOnly
 
 
 def page() -> None:
@@ -38,4 +34,8 @@ if exists():
 elif __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
 else:  # `streamlit run app.py` imports this file, serves what is called `app`, and runs this file for every browser
+    from starlette.middleware import Middleware
+    from streamlit.starlette import App
+
+    from workbench.faces.ui.hosts import KnownHostsOnly
     app = App(__file__, middleware=[Middleware(KnownHostsOnly)])

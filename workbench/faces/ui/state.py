@@ -154,7 +154,8 @@ def guarded(draw: Callable[[], None]) -> Callable[[], None]:
                 st.code("".join(_trace(error)), language=None)
         if _missing():
             with links:
-                theme.html("<div style='height:8px'></div>".join(theme.strip("NOT HERE", sentence, offered) for sentence, offered in _missing()))
+                theme.html("<div style='height:8px'></div>".join(
+                    theme.strip("NOT HERE", sentence, offered) for sentence, offered in _missing()))
     return page
 
 
