@@ -17,6 +17,7 @@ from workbench.core.variants import find
 from workbench.drive.run import Run, RunRequest
 from workbench.drive.session import Session
 from workbench.faces.ui import state
+from workbench.faces.ui.running import rows_table
 from workbench.faces.ui.workbench_page import verdict_trials
 
 from .test_report import CPU, pytorch, trial
@@ -201,3 +202,14 @@ def test_does_not_apply_is_said_only_of_what_does_not_serve(sessions):
     assert not row, "it serves no direction in tf32"
     row = next(r for r in said(page).split("<tr>") if ">implicit_gemm_mma<" in r)
     assert row.count("not run yet") == 2
+
+
+def test_a_run_that_waits_says_for_which_and_a_built_row_says_what_it_waits_for(running):
+    second = state.runner().start(running.request, Session.create(running.session.parent, "second"))
+    try:
+        assert second.message == "waits for the run in session other"
+        second.rows[0].phase, second.rows[0].text = "building", "built in 1.8 s"
+        assert "built in 1.8 s, waiting for check" in rows_table(second)
+        assert "building: built" not in rows_table(second)
+    finally:
+        state.runner().stop(second)
