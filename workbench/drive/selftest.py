@@ -92,6 +92,11 @@ def attacks() -> list[Attack]:
     return found
 
 
+def total(device: str) -> int:
+    """How many attacks there are for that device."""
+    return sum(a.kind != "control" and _kind(device) in a.expected for a in attacks())
+
+
 def chosen(names: Sequence[str]) -> list[Attack]:
     """The attacks of these names and the control. Raises `BadRequest` for a name that there is not."""
     there = attacks()
@@ -109,7 +114,7 @@ class SelfTest:
     def __init__(self, device: str, runner: Runner) -> None:
         self.device, self.text, self.problem = device, "starting", ""
         self.results: list[Result] = []
-        self.total = sum(_kind(device) in a.expected for a in attacks())
+        self.total = total(device)
         self.started_at = time.time()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._guarded, args=(runner,), daemon=True, name="selftest")
@@ -118,6 +123,11 @@ class SelfTest:
     @property
     def done(self) -> bool:
         return not self._thread.is_alive()
+
+    @property
+    def fought(self) -> int:
+        """Attacks that have been run; the control is none."""
+        return sum(r.kind != "control" for r in self.results)
 
     @property
     def stopped(self) -> bool:
@@ -217,7 +227,8 @@ def _run_kernels(runner: Runner, session: Session, device: str, wanted: Sequence
                          run_timeout_s=group.run_timeout_s)
 
     def watch(run: Run) -> None:
-        on_text(f"{run.done_rows} of these {len(run.rows)} kernels, {run.message}")
+        on_text(f"{run.done_rows} of {len(run.rows)} kernels of this group are judged: "
+                f"{run.message.replace('candidates', 'kernels')}")
         if stopped.is_set():
             run.stop()
 

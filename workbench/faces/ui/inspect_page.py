@@ -121,10 +121,11 @@ def _about(trial: Trial, everything: list[Trial]) -> None:
     parts = []
     if same:
         shown = [t for i, t in enumerate(same) if i < _FASTEST or t.trial_id == trial.trial_id]
-        rows = [(f"<b>{escape(t.name)}</b>" if t.trial_id == trial.trial_id else escape(t.name),
+        rows = [(f"<{tag} style='overflow-wrap:anywhere'>{escape(t.name)}</{tag}>",
                  f"<span class=mute>{escape(t.precision)}</span>",
                  f"<span class=mute>{numbers.time(t.kernel_ms.median_ms)}"
-                 f"{' *' if report.is_emulated(t) else ''}</span>") for t in shown]
+                 f"{' *' if report.is_emulated(t) else ''}</span>")
+                for t in shown for tag in ("b" if t.trial_id == trial.trial_id else "span",)]
         most = f", {len(shown)} of {len(same)}" if len(shown) < len(same) else ""
         parts.append(theme.heading(f"Right in {trial.direction}{most}") + theme.table(("", "", ""), rows, right=(2,)))
         if any(report.is_emulated(t) for t in same):

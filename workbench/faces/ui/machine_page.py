@@ -81,7 +81,7 @@ def _selftest(device: str) -> None:
     known = selftest.kept(device)
     theme.html(theme.heading("Self-test: kernels and modules that try to fool the judge"))
     if known is None:
-        theme.html(f'<span class="foot">{len(selftest.attacks()) - 1} attacks are ready; none was run on this machine '
+        theme.html(f'<span class="foot">{selftest.total(device)} attacks are ready; none was run on this machine '
                    "yet.</span>")
     else:
         when, found = known
@@ -100,7 +100,7 @@ def _selftest(device: str) -> None:
         return
     last = _tests()[-1] if _tests() else None
     if last is not None and last.problem and last.device == device:
-        theme.html(theme.strip("CANCELLED" if last.stopped else "FAILED", last.problem, f"{len(last.results)} of {last.total} "
+        theme.html(theme.strip("CANCELLED" if last.stopped else "FAILED", last.problem, f"{last.fought} of {last.total} "
                                "attacks had been run. Only a whole self-test is kept."))
     st.button("Run the self-test", disabled=bool(state.active_runs()), on_click=_begin_selftest, args=(device,),
               key="selftest_run", help="Two to five minutes; the same as python -m workbench selftest")
@@ -115,7 +115,7 @@ def under_way() -> selftest.SelfTest | None:
 def live_line(test: selftest.SelfTest) -> None:
     if test.done:
         st.rerun()
-    theme.html(f'{theme.badge("RUNNING")} The self-test runs on {escape(test.device)}: {len(test.results)} of {test.total} '
+    theme.html(f'{theme.badge("RUNNING")} The self-test runs on {escape(test.device)}: {test.fought} of {test.total} '
                "attacks are done")
 
 
@@ -125,7 +125,7 @@ def _live_strip(test: selftest.SelfTest) -> None:
         st.rerun()
     theme.html(theme.strip("RUNNING", f"{test.text[:1].upper()}{test.text[1:]}",
                            f"{time.time() - test.started_at:.0f} s since start · closing the browser does not stop it",
-                           badge_text=f"RUNNING {len(test.results)} of {test.total}"))
+                           badge_text=f"RUNNING {test.fought} of {test.total}"))
 
 
 def _begin_selftest(device: str) -> None:

@@ -25,7 +25,7 @@ from ...drive.session_files import name_of, stamp
 from . import theme
 
 _WARM_AFTER_S = 3.0
-_MOST_OFFERED = 6  # of what there is, where a link asks for something that is not
+_MOST_OFFERED = 4  # of what there is, where a link asks for something that is not
 NEW = "new session"
 CPU = "cpu"
 
@@ -122,7 +122,7 @@ def _with_candidates(names: Sequence[str]) -> str | None:
 
 def not_here(what: str, asked: str, there: Sequence[str]) -> None:
     """The address asks for a session, a trial or a device that is not here: the page says so above all else."""
-    some = ", ".join(there[:_MOST_OFFERED]) + (f" and {len(there) - _MOST_OFFERED} more" if len(there) > _MOST_OFFERED else "")
+    some = "; ".join(there[:_MOST_OFFERED]) + (f"; and {len(there) - _MOST_OFFERED} more" if len(there) > _MOST_OFFERED else "")
     offered = f"Choose one on the left: {some}." if there else f"No {what} is here yet."
     _missing().append((f"The link asks for the {what} {asked[:60]!r}, which is not here.", offered))
 
@@ -162,7 +162,8 @@ def guarded(draw: Callable[[], None]) -> Callable[[], None]:
                 st.code("".join(_trace(error)), language=None)
         if _missing():
             with links:
-                theme.html("".join(theme.strip("NOT HERE", sentence, offered) for sentence, offered in _missing()))
+                theme.html("<div style='height:8px'></div>".join(
+                    theme.strip("NOT HERE", sentence, offered) for sentence, offered in _missing()))
     return page
 
 

@@ -1,0 +1,215 @@
+"""What is drawn belongs to the layer, session, device and tab it is drawn under; a link to what is not here says so."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from workbench.core.candidate import Candidate
+from workbench.core.presets import preset
+from workbench.core.trial import Status
+from workbench.core.variants import find
+from workbench.drive.run import Run, RunRequest
+from workbench.drive.session import Session
+from workbench.faces.ui import state
+from workbench.faces.ui.running import rows_table
+from workbench.faces.ui.workbench_page import verdict_trials
+
+from .test_report import CPU, pytorch, trial
+
+APP = Path(__file__).resolve().parents[2] / "app.py"
+
+
+@pytest.fixture
+def sessions(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "sessions"))
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "sessions"
+
+
+def tab(page: str = "", **asked: str) -> AppTest:
+    """A fresh tab: the app, or one page of it, opened by a link."""
+    at = AppTest.from_function(_one_page, default_timeout=60, kwargs={"name": page}) if page else \
+        AppTest.from_file(str(APP), default_timeout=60)
+    for name, value in asked.items():
+        at.query_params[name] = value
+    at.run()
+    assert not at.exception
+    return at
+
+
+def _one_page(name: str) -> None:
+    from workbench.faces.ui import compare_page, inspect_page, machine_page, state
+    module = {"inspect": inspect_page, "compare": compare_page, "machine": machine_page}[name]
+    state.guarded(module.draw)()
+
+
+def said(at: AppTest) -> str:
+    return unescape("\n".join(element.body for element in at.get("html")))
+
+
+@pytest.fixture
+def running(sessions):
+    """A run of KernelBench #81 (small) on the emulator, under way in a session called `other`."""
+    work = preset("kb81").workload("small")
+    candidates = tuple(Candidate(find("naive_gather", "forward"), work.layer, "float32", {"BLOCK": b}) for b in (64, 128, 256))
+    run = state.runner().start(RunRequest(work, candidates, device="cpu", baselines=False), Session.create(sessions, "other"))
+    state.runs().append(run)
+    yield run
+    state.runner().stop(run)
+    state.runs().remove(run)
+
+
+def test_another_layers_run_is_one_line_that_names_it(running):
+    here = tab(preset="kb79")
+    text = said(here)
+    assert "ConvTranspose1d(32, 64, 3, stride=2" in text and "Nothing measured yet for this layer" in text
+    assert "KernelBench #81 (small) runs on cpu in session other" in text or "KernelBench #81 (small) waits for cpu" in text
+    assert "naive_gather" not in text.split("Results appear here")[0], "its rows are not this layer's"
+    assert [b.label for b in here.button if b.label.startswith("Run")] and "build · check · time" not in text
+    here.button(key=f"go {running.run_id}").click().run()
+    assert "ConvTranspose2d(32, 64, 3, stride=5" in said(here) and here.selectbox(key="session").value == "other"
+    assert "build · check · time" in said(here) and "runs on cpu in session other" not in said(here)
+    here.button(key="stop").click().run()
+    assert running.wait(30) and running.state == "stopped"
+
+
+def test_a_run_of_the_same_layer_in_another_session_is_not_this_ones(running):
+    Session.create(running.session.parent, "mine")
+    here = tab(preset="kb81", size="small", session="mine")
+    assert "KernelBench #81 (small) runs on cpu in session other" in said(here) or "waits for cpu" in said(here)
+    assert "build · check · time" not in said(here)
+    here.button(key=f"stop {running.run_id}").click().run()
+    assert running.wait(30) and running.state == "stopped"
+
+
+def test_the_kernels_of_a_self_test_are_nobodys_candidates(sessions):
+    """Its runs go through the same runner; the Workbench shows its own alone."""
+    work = preset("kb74").workload("small")
+    attack = Candidate(find("naive_gather", "forward"), work.layer, "float32", {})
+    before = tab()
+    assert "Nothing measured yet" in said(before)
+    run = state.runner().start(RunRequest(work, (attack,), device="cpu", baselines=False), Session.create(sessions, "attacks"))
+    try:
+        after = tab()
+        assert "build · check · time" not in said(after) and "RUNNING" not in said(after)
+    finally:
+        state.runner().stop(run)
+
+
+def test_the_self_test_shows_its_progress_and_is_cancelled_where_it_was_started(sessions):
+    machine = tab("machine")
+    machine.button(key="selftest_run").click().run()
+    try:
+        assert "RUNNING 0 of" in said(machine) and not [b for b in machine.button if b.key == "selftest_run"]
+        assert "The self-test runs on cpu: 0 of" in said(tab()), "the Workbench names it in one line"
+    finally:
+        machine.button(key="selftest_stop").click().run()
+    end = time.monotonic() + 60
+    while "Stopped by you" not in said(machine) and time.monotonic() < end:
+        time.sleep(0.5)
+        machine.run()
+    assert "Stopped by you" in said(machine) and "attacks had been run" in said(machine)
+    assert machine.button(key="selftest_run") and "self-test runs" not in said(tab())
+
+
+@pytest.mark.parametrize(("page", "asked", "sentence", "box"), [
+    ("", {"session": "gone"}, "The link asks for the session 'gone', which is not here.", "session"),
+    ("", {"device": "cuda:7"}, "The link asks for the device 'cuda:7', which is not here.", "device"),
+    ("inspect", {"inspect_session": "gone"}, "The link asks for the session 'gone', which is not here.", "inspect_session"),
+    ("inspect", {"inspect_session": "here", "trial": "zzzz"}, "The link asks for the trial 'zzzz', which is not here.",
+     "inspect_trial"),
+    ("compare", {"compare_a": "gone"}, "The link asks for the session 'gone', which is not here.", "compare_a"),
+    ("compare", {"compare_a": "here", "compare_b": "gone"}, "The link asks for the session 'gone', which is not here.",
+     "compare_b"),
+])
+def test_a_link_to_what_is_not_here_says_so_and_offers_what_there_is(sessions, page, asked, sentence, box):
+    for name in ("here", "there"):
+        session = Session.create(sessions, name)
+        for one in [*pytorch(), trial("mine", 1.0)]:
+            session.append(one)
+    at = tab(page, **asked)
+    if "compare_b" in asked:
+        at.segmented_control(key="compare_against").select("session B").run()
+    for _ in range(2):  # it stands there until something else is chosen
+        assert not at.exception
+        assert sentence in said(at) and "Choose one on the left: " in said(at)
+        if page:
+            assert "4.29" not in said(at) and "Resources" not in said(at), "nothing else is drawn in its place"
+        at.run()
+    chosen = Session(sessions / "here").trials()[-1].trial_id if box == "inspect_trial" else "there"
+    if box == "device":
+        at.selectbox(key=box).set_value("cpu")
+        at.selectbox(key="precision").set_value("tf32").run()
+        assert sentence in said(at), "another choice says nothing of the device"
+        return
+    at.selectbox(key=box).set_value(chosen).run()
+    assert not at.exception and "which is not here" not in said(at)
+
+
+def test_a_reload_with_a_wrong_value_draws_no_other_layer(sessions):
+    session = Session.create(sessions, "here")
+    session.append(trial("mine", 1.0, device=CPU))
+    fresh = tab(preset="kb79", padding="-1", session="here")
+    text = said(fresh)
+    assert "padding is -1; it must be 0 or more." in text and "Correct the value on the left" in text
+    assert "ConvTranspose" not in text and not fresh.get("plotly_chart") and not fresh.dataframe
+
+
+def test_an_earlier_run_does_not_speak_for_a_new_one():
+    old = [trial("a", None, status=Status.MISMATCH), trial("b", 1.0)]
+    new = [trial("a", 2.0, compile_flags=("-O2",))]
+    old = [_of_run(t, "old", "2026-01-01") for t in old]
+    new = [_of_run(t, "new", "2026-01-02") for t in new]
+    assert verdict_trials([*pytorch(), *old, *new], None)[2:] == new
+    resumed = Run("new", RunRequest(preset("kb74").workload("full"), ()), Path("here"), [], kept=old[1:])
+    assert verdict_trials([*pytorch(), *old, *new], resumed)[2:] == [old[1], *new]
+    assert len(verdict_trials(pytorch(), None)) == 2
+
+
+def _of_run(one, run_id, at):
+    return replace(one, run_id=run_id, at=at)
+
+
+def test_what_is_kept_counts_the_whole_session(sessions):
+    session = Session.create(sessions, "long")
+    for _ in range(8):
+        session.append(trial("mine", 1.0, device=CPU))
+    work = preset("kb74").workload("small")
+    run = state.runner().start(RunRequest(work, (Candidate(find("naive_gather", "forward"), work.layer, "float32", {}),),
+                                          device="cpu", baselines=False), session)
+    state.runs().append(run)
+    try:
+        state.runner().stop(run)
+        assert "8 finished trials are kept in the session" in said(tab(session="long"))
+    finally:
+        state.runs().remove(run)
+
+
+def test_does_not_apply_is_said_only_of_what_does_not_serve(sessions):
+    page = tab()  # #74 in ieee
+    page.segmented_control(key="direction").select("grad_input").run()
+    page.checkbox(key="tick grad_input naive_gather").uncheck().run()
+    row = next(r for r in said(page).split("<tr>") if ">naive_gather<" in r)
+    assert "not ticked" in row and "does not apply" not in row
+    page.selectbox(key="precision").select("tf32").run()
+    row = next((r for r in said(page).split("<tr>") if ">naive_gather<" in r), "")
+    assert not row, "it serves no direction in tf32"
+    row = next(r for r in said(page).split("<tr>") if ">implicit_gemm_mma<" in r)
+    assert row.count("not run yet") == 2
+
+
+def test_a_run_that_waits_says_for_which_and_a_built_row_says_what_it_waits_for(running):
+    second = state.runner().start(running.request, Session.create(running.session.parent, "second"))
+    try:
+        assert second.message == "waits for the run in session other"
+        second.rows[0].phase, second.rows[0].text = "building", "built in 1.8 s"
+        assert "built in 1.8 s, waiting for check" in rows_table(second)
+        assert "building: built" not in rows_table(second)
+    finally:
+        state.runner().stop(second)
