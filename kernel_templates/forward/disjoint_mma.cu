@@ -2,7 +2,7 @@
 name      = "disjoint_mma"
 computes  = ["forward"]
 after     = "implicit_gemm_mma"
-idea      = "No output meets two taps: a row of inputs becomes whole rows of the result, each tap's products laid in place."
+idea      = "No output meets two taps: one row of inputs gives whole rows of the result."
 precision = ["tf32", "tf32x3"]
 layer     = ["constant"]
 needs     = [
@@ -14,9 +14,9 @@ needs     = [
 ]
 
 [tune]
-WARPS  = {values = [0, 1, 2, 4, 8], default = 0, help = "warps of a block, 16 input positions each (0: chosen)"}
-BLOCKS = {values = [1, 2, 3, 4], default = 2, help = "blocks a multiprocessor should hold"}
-IMAGES = {values = [1, 2], default = 1, help = "images of result rows; with two, one is filled while the other leaves"}
+WARPS  = {values = [0, 1, 2, 4, 8], default = 0, help = "warps of a block, 16 input positions each (0: automatic)"}
+BLOCKS = {values = [1, 2, 3, 4], default = 2, help = "blocks that a multiprocessor should hold"}
+IMAGES = {values = [1, 2], default = 1, help = "images of result rows; with 2, one is filled while the other is stored"}
 
 [derived]
 image      = "256 * layer.stride_w"

@@ -2,7 +2,7 @@
 name      = "wgmma_residues"
 computes  = ["forward"]
 after     = "wgmma_ping_pong"
-idea      = "Taps along W, any stride: a residue is a sum of its own, all residues leave together in long runs of whole sectors."
+idea      = "Each residue along W has its own sum; all residues of a row are stored together in long runs."
 precision = ["tf32"]
 layer     = ["constant"]
 needs     = ["layer.stride_d == 1 and layer.stride_h == 1 and layer.stride_w <= 32",
@@ -14,10 +14,10 @@ min_sm    = 90
 arch      = "sm_90a"
 
 [tune]
-CELLS   = {values = [0, 32, 64, 96, 128], default = 0, help = "input positions whose outputs a warpgroup sums (0: chosen)"}
-TEAMS   = {values = [1, 2, 3], default = 2, help = "warpgroups of a block, which stores so many times as long runs"}
-BUFFERS = {values = [1, 2], default = 1, help = "staged inputs; with two, a block meets once a tile instead of twice"}
-OWNED   = {values = [32, 128], default = 32, help = "aligned bytes of the result that have one writer"}
+CELLS   = {values = [0, 32, 64, 96, 128], default = 0, help = "input positions whose outputs a warpgroup sums (0: automatic)"}
+TEAMS   = {values = [1, 2, 3], default = 2, help = "warpgroups of a block; runs of the result grow with it"}
+BUFFERS = {values = [1, 2], default = 1, help = "copies of the staged inputs; 2 saves one of two barriers per chunk"}
+OWNED   = {values = [32, 128], default = 32, help = "aligned bytes of the result that one block writes alone"}
 
 [derived]
 classes     = "1 if layer.dilation_w % layer.stride_w == 0 else min(layer.kernel_w, layer.stride_w)"

@@ -2,7 +2,7 @@
 name      = "wgmma_strided"
 computes  = ["forward"]
 after     = "wgmma_ping_pong"
-idea      = "Both residues along W are rows of one product: a warp has whole runs of the result and stores them alone."
+idea      = "Both residues along W are rows of one product, so a warp stores whole runs of the result alone."
 precision = ["tf32"]
 layer     = ["constant"]
 needs     = ["layer.stride_w == 2", "layer.dilation_w % 2 == 1", "layer.stride_d * layer.stride_h <= 16", "ring >= window",
@@ -12,8 +12,8 @@ min_sm    = 90
 arch      = "sm_90a"
 
 [tune]
-TILE      = {values = [64, 128], default = 128, help = "positions along W of a product; it has two outputs for each"}
-STAGES    = {values = [1, 2, 4], default = 1, help = "input rows staged beyond those in use, as far as they fit"}
+TILE      = {values = [64, 128], default = 128, help = "positions along W of a product; each has two outputs"}
+STAGES    = {values = [1, 2, 4], default = 1, help = "input rows staged ahead, as many as fit"}
 
 [derived]
 m          = "layer.out_channels // layer.groups"
