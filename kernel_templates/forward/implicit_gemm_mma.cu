@@ -68,12 +68,12 @@ smem_bytes    = "4 * (weight_floats + STAGES * input_floats + image_floats)"
 */
 #include "families/implicit_gemm_mma/block.cuh"
 
-// The kernel is in families/implicit_gemm_mma/block.cuh. Phase decomposition: with a stride, output residue r is a stride-1 convolution over
-// the taps that meet r. A block sums all residues along W at once, each from the same inputs, and lays them side by
-// side in shared memory between the zeros of the others: rows leave whole, once. Along D and H it does the residues one
-// after the other.
-// Bytes: an input crosses to the SM once per channel tile and depth tap, an output once; weights stay in shared memory
-// or L1.
+// The kernel is in families/implicit_gemm_mma/block.cuh.
+// With a stride, output residue r is a convolution of stride 1 over the taps that meet r. A block sums all residues
+// along W at once, from the same inputs. It lays them side by side in shared memory, with zeros for residues without
+// taps, so rows are stored whole and once. Along D and H it does the residues one after the other.
+// Bytes: an input is read once for each channel tile and depth tap, an output written once. Weights stay in shared
+// memory or L1.
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes sizes) {
   return strip_workspace<StripConfig<true, Layer, Tune>>(sizes);

@@ -32,7 +32,7 @@ smem_bytes   = "other_bytes + 2 * stages * stage_bytes"
 */
 #include "families/wgmma_ping_pong/products.cuh"
 
-// The kernel is in families/wgmma_ping_pong/products.cuh; what it stages is the input.
+// The kernel is in families/wgmma_ping_pong/products.cuh. It stages the input.
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes) {
   return ping_pong_workspace<PingPongPlan<Layer, Tune, true>>();

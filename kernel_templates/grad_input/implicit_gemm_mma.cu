@@ -68,11 +68,11 @@ smem_bytes    = "4 * (weight_floats + STAGES * input_floats + image_floats)"
 */
 #include "families/implicit_gemm_mma/block.cuh"
 
-// The kernel is in families/implicit_gemm_mma/block.cuh. grad_output is staged row by row and whole; with a stride the lanes pick their
-// elements there, where that costs nothing. Taps along H share the rows too when the stride there is 1; else each
-// stages the rows that it meets.
-// Bytes: grad_output crosses to the SM once per channel tile and tap along D (and H, with a stride there); weights stay
-// in shared memory or L1.
+// The kernel is in families/implicit_gemm_mma/block.cuh.
+// grad_output is staged in whole rows. With a stride the lanes select their elements in shared memory, which costs
+// nothing. With stride 1 along H the taps along H share the rows; else each tap stages the rows that it meets.
+// Bytes: grad_output is read once for each channel tile and tap along D (and along H, with a stride there). Weights
+// stay in shared memory or L1.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes sizes) {
   return strip_workspace<StripConfig<false, Layer, Tune>>(sizes);

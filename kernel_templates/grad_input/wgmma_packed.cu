@@ -18,7 +18,7 @@ RUNS          = {values = [0, 1, 2, 3, 4, 5, 6, 8], default = 0, help = "runs of
 CONSUMERS     = {values = [1, 2, 3], default = 2, help = "warpgroups that multiply"}
 BLOCKS_PER_SM = {values = [1, 2], default = 1, help = "blocks that share a multiprocessor"}
 STAGES        = {values = [2, 3, 4, 6, 8], default = 6, help = "stages of the ring, at most"}
-RESIDENT      = {values = [0, 1, 2], default = 2, help = "weights stay in shared memory: 0 never, 1 beside 2 stages, 2 beside 3"}
+RESIDENT      = {values = [0, 1, 2], default = 2, help = "weights in shared memory: 0 never, 1 beside 2 stages, 2 beside 3"}
 PACKERS       = {values = [0, 1, 2, 3], default = 3, help = "warpgroups that pack the next slice of the batch (3: automatic)"}
 SLICE         = {values = [0, 4, 8, 16], default = 8, help = "tiles per block in a slice of the batch, at least (0: any)"}
 SHAPE         = {values = [0, 1, 2], default = 0, help = "tile: 1 positions of whole rows, 2 rows by columns, 0 automatic"}
@@ -44,7 +44,7 @@ weight_elements = "parts * layer.groups * ceil_div(channels, tile) * tile * laye
 */
 #include "families/wgmma_packed/products.cuh"
 
-// The kernel is in families/wgmma_packed/products.cuh; what it packs is the gradient.
+// The kernel is in families/wgmma_packed/products.cuh. It packs grad_output.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes sizes) {
   return packed_workspace<PackedPlan<Layer, Tune, false>>(sizes);

@@ -32,7 +32,7 @@ smem_bytes   = "other_bytes + 2 * stages * stage_bytes"
 */
 #include "families/wgmma_ping_pong/products.cuh"
 
-// The kernel is in families/wgmma_ping_pong/products.cuh; what it stages is the gradient.
+// The kernel is in families/wgmma_ping_pong/products.cuh. It stages grad_output.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes) {
   return ping_pong_workspace<PingPongPlan<Layer, Tune, false>>();
