@@ -41,9 +41,9 @@ smem_bytes  = "4 * max(stages * chunk * (tile_m * planes + tile_n + 8) + table, 
 */
 #include "families/gathered_mma/block.cuh"
 
-// The kernel is in families/gathered_mma/block.cuh. Phase decomposition: outputs that agree modulo the stride along each axis share
-// their taps, and are a problem of stride 1. A block has outputs of one residue, and walks over its taps alone; a
-// residue without taps is zero, or the bias.
+// The kernel is in families/gathered_mma/block.cuh.
+// Outputs that agree modulo the stride along each axis share their taps; each such class is a problem of stride 1. A
+// block has outputs of one class and walks over its taps alone. A class without taps is zero, or the bias.
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes) {
   return 4 * GatheredPlan<true, Layer, Tune>::PACKED_FLOATS;

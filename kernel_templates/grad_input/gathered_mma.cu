@@ -40,8 +40,8 @@ smem_bytes  = "4 * max(stages * (chunk * tile_m * planes + source) + table, tile
 #include "families/gathered_mma/along.cuh"
 #include "families/gathered_mma/block.cuh"
 
-// The kernels are in families/gathered_mma/block.cuh and, for long strides along W, in families/gathered_mma/along.cuh. All inputs share all
-// taps: neighbouring ones meet every stride-th element of grad_output.
+// The kernels are in families/gathered_mma/block.cuh and, for long strides along W, in families/gathered_mma/along.cuh.
+// All inputs share all taps. Neighbouring inputs meet every stride-th element of grad_output.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes sizes) {
   using Plan = GatheredPlan<false, Layer, Tune>;
