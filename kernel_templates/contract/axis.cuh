@@ -1,8 +1,9 @@
-// One axis of a transposed convolution, forward or grad_input, as a sum of shifted strips. Along the axis a block
-// counts "steps" q = 0, 1, ...: a step meets IN_STEP inputs and OUT_STEP outputs.
-//   forward:    output q * stride + r - CUT gets tap k from input q + BASE + offset(k), for the taps of residue r
-//   grad_input: input  q gets tap k from grad_output q * stride + BASE + offset(k), for all taps
-// So a tap is a shift that is known at compile time, and an output residue without taps is zero.
+// One axis of a transposed convolution, for forward or grad_input, as a sum of shifted strips.
+// A kernel counts "steps" q = 0, 1, ... along the axis. A step meets IN_STEP elements of the source and OUT_STEP
+// elements of the result:
+//     forward:    output q * stride + r - CUT gets tap k from input q + BASE + offset(k), for the taps of residue r
+//     grad_input: input  q gets tap k from grad_output q * stride + BASE + offset(k), for all taps
+// So each tap is a shift that is known at compile time. An output residue without taps is zero.
 #pragma once
 #include <cuda_runtime.h>
 

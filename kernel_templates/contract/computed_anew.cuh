@@ -1,9 +1,9 @@
-// Keeps the compiler from carrying what is computed from a value along in registers.
+// Prevents the compiler from keeping derived values in registers.
 #pragma once
 #include <cuda_runtime.h>
 
-// The same number, but not known to be what it was before: what is computed from it is not kept from call to call, or
-// from one turn of a loop to the next.
+// Returns the same number, but the compiler does not know that. So it recomputes what depends on the number at each
+// call or turn of a loop, instead of keeping it in registers.
 __device__ __forceinline__ int computed_anew(int value) {
 #ifndef __CUDACPU__
   asm volatile("" : "+r"(value));

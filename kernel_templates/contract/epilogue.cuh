@@ -1,4 +1,4 @@
-// The end of every kernel: sum, bias, conversion to the storage type, store.
+// The end of every kernel: add the bias, convert to the storage type, store.
 #pragma once
 #include "contract/scalar.cuh"
 

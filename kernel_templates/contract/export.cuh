@@ -1,5 +1,6 @@
-// The launchers that a built library exports: one C signature per direction, raw pointers, no allocation, no
-// synchronisation. They return a cudaError_t; `<symbol>_workspace` returns bytes (0: none).
+// The launchers that a built library exports: one C signature for each direction, with raw pointers.
+// They do not allocate or synchronise. They return a cudaError_t. `<symbol>_workspace` returns the bytes of workspace
+// (0: none).
 #pragma once
 #include "contract/problem.cuh"
 #include "contract/scalar.cuh"
@@ -37,7 +38,7 @@
                                    workspace, static_cast<cudaStream_t>(stream));                              \
   }
 
-// grad_bias is null when the layer has no bias or nobody asks for its gradient.
+// grad_bias is null if the layer has no bias or its gradient is not wanted.
 #define KW_EXPORT_GRAD_WEIGHT(symbol, Layer, Tune)                                                             \
   KW_EXPORT_WORKSPACE(symbol, grad_weight_workspace, Layer, Tune)                                              \
   extern "C" __attribute__((visibility("default"))) int symbol(                                                \

@@ -1,4 +1,4 @@
-// Any number of blocks, counted in one line: a grid holds 2^31 - 1 along x, so more of them go on along y.
+// Numbers any count of blocks in one sequence. A grid holds 2^31 - 1 blocks along x; more blocks continue along y.
 #pragma once
 #include "contract/problem.cuh"
 
@@ -7,7 +7,7 @@ inline dim3 flat_grid(long long blocks) {
   return blocks <= ROW ? dim3(unsigned(blocks)) : dim3(unsigned(ROW), unsigned(ceil_div(blocks, ROW)));
 }
 
-// Which block this is; the last row along y may go on beyond the number asked for, and those blocks have to leave.
+// The number of this block. The last row along y may go beyond the requested count; those blocks must return at once.
 __device__ __forceinline__ long long flat_block() {
   return 1LL * blockIdx.y * gridDim.x + blockIdx.x;
 }

@@ -1,9 +1,9 @@
-// grad_bias[co] = sum of grad_output[n, co, :] over batch and positions: the same for every variant of grad_weight.
+// grad_bias[co] = sum of grad_output[n, co, :] over batch and positions. All variants of grad_weight use it.
 #pragma once
 #include "contract/partial_sums.cuh"
 
-// thread -> data: a block sums one share of one channel, its threads side by side along the positions. The barrier:
-// warp 0 adds up the sums of all warps.
+// thread -> data: a block sums one share of one channel; its threads lie side by side along the positions.
+// The barrier: warp 0 adds up the sums of all warps.
 template <class Scalar, class Sum>
 __global__ void __launch_bounds__(256) sum_channel(const Scalar* __restrict__ grad_output, long long batch,
                                                    int channels, long long plane, Split split,
@@ -49,7 +49,7 @@ long long grad_bias_workspace(const Layer& layer, const Sizes& sizes) {
   return bias_split(layer, sizes).count * layer.out_channels * sizeof(typename Layer::accumulator);
 }
 
-// Does nothing when nobody asks for grad_bias (null).
+// Does nothing if grad_bias is null.
 template <class Layer>
 cudaError_t grad_bias_into(const Layer& layer, const Sizes& sizes, const typename Layer::scalar* grad_output,
                            typename Layer::scalar* grad_bias, void* workspace, cudaStream_t stream) {

@@ -1,5 +1,5 @@
-// What every variant of grad_weight needs around its kernel: how many weights there are, the workspace for partial
-// sums, and what follows the kernel. Stated once, so that a variant's file is its idea.
+// What a general variant of grad_weight needs around its kernel: the number of weights, the workspace for partial sums,
+// and the launches that follow the kernel.
 #pragma once
 #include "contract/grad_bias.cuh"
 #include "contract/partial_sums.cuh"
@@ -15,7 +15,7 @@ inline long long position_count(const Sizes& sizes) {
   return sizes.batch * sizes.in_d * sizes.in_h * sizes.in_w;
 }
 
-// Bytes for the partial sums of grad_weight. Those of grad_bias come afterwards, in the same place.
+// Bytes for the partial sums of grad_weight. The partial sums of grad_bias use the same place afterwards.
 template <class Layer>
 long long partials_workspace(const Layer& layer, const Sizes& sizes, const Split& split) {
   const long long bytes = split.count * weight_count(layer) * sizeof(typename Layer::accumulator);
@@ -23,7 +23,7 @@ long long partials_workspace(const Layer& layer, const Sizes& sizes, const Split
   return bytes > bias_bytes ? bytes : bias_bytes;
 }
 
-// To be called right after the kernel's launch, which left [split.count][weights] partial sums in workspace.
+// Call it right after the kernel's launch. The kernel has left [split.count][weights] partial sums in the workspace.
 template <class Layer>
 cudaError_t finish_grad_weight(const Layer& layer, const Sizes& sizes, const Split& split,
                                const typename Layer::scalar* grad_output, typename Layer::scalar* grad_weight_out,

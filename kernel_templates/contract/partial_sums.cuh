@@ -1,5 +1,6 @@
-// A long reduction in two stages: many threads each sum a share of the positions into workspace, a second kernel adds
-// the partial sums in a fixed order. No atomics, so two runs give the same bits; and shorter sums round less.
+// A long sum in two stages. Many threads each sum a share of the positions into the workspace; a second kernel adds
+// these partial sums in a fixed order.
+// No atomics are used, so two runs give the same bits. Shorter sums also round less.
 #pragma once
 #include "contract/problem.cuh"
 #include "contract/scalar.cuh"
@@ -9,12 +10,12 @@ struct Split {
   long long count, length;
 };
 
-// Terms that one accumulator adds up at most: float32 sums of 1e7 terms then stay within about 1e-6 of the truth.
+// One accumulator adds up at most this many terms: float32 sums of 1e7 terms then stay within about 1e-6 of the truth.
 constexpr long long TERMS_PER_SUM = 16384;
 
-// About `wanted` shares, each a multiple of `granule` positions, and more of them where one would exceed `longest`
-// positions; fewer when the partial sums would exceed 2^24 (64 MiB in float). It depends on the problem alone, so that
-// every GPU adds in the same order.
+// Returns about `wanted` shares, each a multiple of `granule` positions. It returns more shares if one would exceed
+// `longest` positions, and fewer if the partial sums would exceed 2^24 (64 MiB in float). The result depends on the
+// problem alone, so every GPU adds in the same order.
 inline Split split_positions(long long positions, long long results, long long wanted, int granule,
                              long long longest) {
   const long long room = (1LL << 24) / results;
@@ -27,7 +28,7 @@ inline Split split_positions(long long positions, long long results, long long w
   return {count < 1 ? 1 : count, length};
 }
 
-// A grid has at most 2^31 - 1 blocks along x; kernels walk on by gridDim.x where there is more to do.
+// A grid has at most 2^31 - 1 blocks along x. If there is more to do, a kernel continues in steps of gridDim.x.
 inline unsigned grid_blocks(long long blocks) {
   return unsigned(blocks < 2147483647LL ? blocks : 2147483647LL);
 }
@@ -40,8 +41,9 @@ __device__ __forceinline__ Sum sum_of_lanes(Sum value) {
   return value;
 }
 
-// thread -> data: a block takes 32 results; its 8 warps share their partial sums, lane = result, so a warp reads whole
-// sectors. The barriers: row 0 adds up what the other rows left, before they overwrite it for the next 32 results.
+// thread -> data: a block takes 32 results, one for each lane, so a warp reads whole sectors. Its 8 warps share the
+// partial sums of these results.
+// The barriers: row 0 adds up what the other rows left, before they overwrite it for the next 32 results.
 template <class Scalar, class Sum>
 __global__ void __launch_bounds__(256) sum_partials(const Sum* __restrict__ partials, long long results,
                                                     long long count, Scalar* __restrict__ result) {

@@ -1,21 +1,21 @@
-// Which input positions a tap meets, and how a thread walks over all positions (n, d, h, w) without dividing.
+// Which input positions a tap meets, and a walk over all positions (n, d, h, w) without divisions.
 #pragma once
 #include "contract/problem.cuh"
 
-// Along one axis tap k meets output o = i * stride - padding + k * dilation. That stays inside the output for the
-// input positions first <= i < first + count and for no others, so a loop over them needs no further test.
+// Along one axis tap k meets output o = i * stride - padding + k * dilation. That output exists for the input positions
+// first <= i < first + count and for no others, so a loop over them needs no further test.
 struct Reach {
   int first, count;
   __host__ __device__ __forceinline__ bool holds(int i) const { return unsigned(i - first) < unsigned(count); }
 };
 
-// One tap of the kernel: its reach, and what it adds to the index of an output element within its plane.
+// One tap of the kernel: its reach, and what it adds to the index of an output element in its plane.
 struct Tap {
   Reach d, h, w;
   long long offset;
 };
 
-// An input position; counted, position = ((n * in_d + d) * in_h + h) * in_w + w.
+// An input position. Its number is ((n * in_d + d) * in_h + h) * in_w + w.
 struct Position {
   long long n;
   int d, h, w;
@@ -41,8 +41,8 @@ __host__ __device__ Tap tap_at(const Layer& layer, const Sizes& sizes, int tap) 
           reach_of(w, layer.stride_w, sizes.in_w, sizes.out_w), (d * sizes.out_h + h) * sizes.out_w + w};
 }
 
-// Does the tap meet the output at this position? Along an axis with kernel 1 and no padding it always does: with a
-// constant layer the test folds away there, so a 1-D layer tests one axis only.
+// True if the tap meets the output at this position. Along an axis with kernel 1 and no padding it always does. With a
+// constant layer that test folds away, so a 1-D layer tests one axis only.
 template <class Layer>
 __device__ __forceinline__ bool meets(const Layer& layer, const Tap& tap, const Position& at) {
   return ((layer.kernel_d == 1 && layer.padding_d == 0) || tap.d.holds(at.d)) &&
@@ -50,7 +50,7 @@ __device__ __forceinline__ bool meets(const Layer& layer, const Tap& tap, const 
          ((layer.kernel_w == 1 && layer.padding_w == 0) || tap.w.holds(at.w));
 }
 
-// Index within its plane of the output element that a tap of offset 0 meets; tap.offset is added to it.
+// The index in its plane of the output element that a tap of offset 0 meets. Add tap.offset to it.
 template <class Layer>
 __device__ __forceinline__ long long output_index(const Layer& layer, const Sizes& sizes, const Position& at) {
   return (1LL * at.d * layer.stride_d * sizes.out_h + 1LL * at.h * layer.stride_h) * sizes.out_w +
@@ -66,7 +66,7 @@ inline __host__ __device__ Position position_at(long long counted, const Sizes& 
   return {slice / sizes.in_d, int(slice % sizes.in_d), int(row % sizes.in_h), int(counted % sizes.in_w)};
 }
 
-// at += step, digit by digit as in long addition; step = position_at(how far, sizes).
+// at += step, digit by digit as in written addition, where step = position_at(distance, sizes).
 __device__ __forceinline__ void advance(Position& at, const Position& step, const Sizes& sizes) {
   // Unsigned: two digits below 2^31 add up without overflow.
   const unsigned w = unsigned(at.w) + step.w, carry_w = w >= unsigned(sizes.in_w);

@@ -1,5 +1,6 @@
 // What the host tells a launcher: the layer's parameters and the run-time sizes, always in three dimensions.
-// A 1-D layer has D = H = 1, a 2-D layer has D = 1. All tensors are contiguous, NCDHW; sizes are in elements.
+// A 1-D layer has D = H = 1, a 2-D layer has D = 1. All tensors are contiguous, in the order NCDHW. Sizes are in
+// elements.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -10,7 +11,7 @@
   X(padding_d) X(padding_h) X(padding_w)                                     \
   X(dilation_d) X(dilation_h) X(dilation_w) X(has_bias)
 
-// The one argument struct of every launcher. Its order is held against workbench/core/candidate.py by a test.
+// The only argument struct of every launcher. A test compares its order with workbench/core/candidate.py.
 struct Problem {
   long long batch;
   long long in_d, in_h, in_w;
@@ -20,7 +21,7 @@ struct Problem {
 #undef KW_DECLARE
 };
 
-// The part of a problem that is known at run time only. Kernels take it by value.
+// The part of a problem that is known only at run time. Kernels take it by value.
 struct Sizes {
   long long batch;
   int in_d, in_h, in_w;
@@ -29,7 +30,8 @@ struct Sizes {
 
 enum class Precision { ieee, tf32, tf32x3, fp16, bf16, fp64 };
 
-// Fills a run-time layer, or holds a constant one against the problem: a library built for another layer refuses.
+// Fills a run-time layer, or compares a constant layer with the problem. Returns false if a library was built for
+// another layer.
 template <class Layer>
 bool bind_layer(Layer& layer, const Problem& problem) {
   bool same = true;

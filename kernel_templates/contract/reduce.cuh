@@ -2,9 +2,10 @@
 #pragma once
 #include <cuda_runtime.h>
 
-// N sums at once, N a power of two up to 32: afterwards lane l holds the sum of value[l / (32 / N)] over the warp.
-// At each of the first log2(N) steps a lane keeps half of its values and hands the other half over, so that all take
-// N - 1 shuffles and not 5 * N. Every lane of a full warp calls it. `value` is used up.
+// Computes N sums at once, N a power of two up to 32. Afterwards lane l holds the sum of value[l / (32 / N)] over the
+// warp.
+// At each of the first log2(N) steps a lane keeps half of its values and gives away the other half, so all sums
+// together take N - 1 shuffles plus log2(32 / N), not 5 * N. Every lane of a full warp calls it. It overwrites `value`.
 template <int KEPT, int DISTANCE, int N, class Sum>
 __device__ __forceinline__ void exchange_halves(Sum (&value)[N], int lane) {
   if constexpr (KEPT > 0) {

@@ -1,6 +1,6 @@
 // What the taps of one kernel row (kd, kh) meet in a row of the output, as constants of the layer.
-// Tap k meets output i * stride + offset(k). With offset = shift * stride + residue, that is element i + shift of the
-// plane of every stride-th output that begins at `residue`: inside a plane every layer has stride 1.
+// Tap k meets output i * stride + offset(k), where offset = shift * stride + residue. A plane is every stride-th output
+// from `residue` on. Tap k meets element i + shift of its plane, so inside a plane every layer has stride 1.
 #pragma once
 #include "contract/problem.cuh"
 
@@ -19,7 +19,8 @@ struct RowTaps {
   }
   static constexpr __host__ __device__ int shift(int k) { return int((offset(k) - residue(k)) / Layer::stride_w); }
 
-  // Groups of neighbouring taps, equally long where the reach allows it. The end of the group that begins at `first`.
+  // Taps are summed in groups of neighbours, equally long if the reach allows it. Returns the end of the group that
+  // begins at `first`.
   static constexpr __host__ __device__ int group_end(int first) {
     const int length = ceil_div(Layer::kernel_w, ceil_div(Layer::kernel_w, MOST));
     int end = first + 1;
@@ -30,7 +31,8 @@ struct RowTaps {
   }
 };
 
-// Taps FIRST .. FIRST + COUNT - 1 and the planes they meet, each staged from low(plane) on, VECTOR elements at a time.
+// Taps FIRST .. FIRST + COUNT - 1 and the planes they meet. A plane is staged from low(plane) on, VECTOR elements at a
+// time.
 template <class Layer, int FIRST, int VECTOR = 4>
 struct TapGroup {
   using Taps = RowTaps<Layer>;
@@ -55,14 +57,14 @@ struct TapGroup {
   }
   static constexpr __host__ __device__ int residue(int plane) { return Taps::residue(opener(plane)); }
   static constexpr __host__ __device__ bool meets(int k, int plane) { return Taps::residue(k) == residue(plane); }
-  // Where a plane's staged row begins, relative to the input position: a multiple of VECTOR where rows are copied in
-  // vectors.
+  // Where a plane's staged row begins, relative to the input position. With stride 1 rows are copied in vectors, and
+  // this is a multiple of VECTOR.
   static constexpr __host__ __device__ int low(int plane) {
     const int shift = Taps::shift(opener(plane));
     return Layer::stride_w > 1 ? shift : shift - (shift % VECTOR + VECTOR) % VECTOR;
   }
   static constexpr __host__ __device__ int step(int k, int plane) { return Taps::shift(k) - low(plane); }
-  // How far beyond its first element a staged row is read, in whole vectors.
+  // How far beyond its tile a staged row is read, in whole vectors.
   static constexpr __host__ __device__ int halo(int plane) {
     int most = 0;
     for (int k = FIRST; k < END; ++k)

@@ -1,22 +1,22 @@
-// What the second stages of split_mma, fused_mma, packed_wgmma and strip_wgmma share: partial sums, which lie in slots
-// in the order in which warps hold them as fragments of products, are added up and become weights.
+// The second stage of split_mma, fused_mma, packed_wgmma and strip_wgmma: partial sums are added up and become weights.
+// They lie in slots, in the order in which warps hold them as fragments of products.
 #pragma once
 #include "contract/scalar.cuh"
 
-// thread -> data: lane = one float4 (a lane's part of a fragment: 2 rows x 2 columns), the 8 warps of a block share the
-// slots; row 0, the first warp, adds up what the others left, always in the same order.
+// thread -> data: a lane has one float4, its part of a fragment: 2 rows x 2 columns. The 8 warps of a block share the
+// slots. The first warp (row 0) then adds up what the others left, always in the same order.
 struct SlotSums {
   const int lane = threadIdx.x % 32, row = threadIdx.x / 32;
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 
   __device__ __forceinline__ void add(const float4& v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; }
 
-  // `from`: this lane's float4 in the first slot; slots are `apart` float4 apart.
+  // `from` is this lane's float4 in the first slot; neighbouring slots are `apart` float4 apart.
   __device__ __forceinline__ void add_slots(const float4* from, long long slots, long long apart) {
 #pragma unroll 4
     for (long long slot = row; slot < slots; slot += 8) add(from[slot * apart]);
   }
-  // All 256 threads of the block call it. False: this warp has left its sums to the first one.
+  // All 256 threads of the block call it. It returns false in warps that have left their sums to the first one.
   __device__ __forceinline__ bool add_rows() {
     __shared__ float4 left[8][32];
     left[row][lane] = sum;
@@ -27,7 +27,7 @@ struct SlotSums {
   }
 };
 
-// Takes a number apart, which counts several things, the last running fastest: each call gives one of `base`.
+// Splits a number that counts several things, the last one fastest. Each call returns the next digit, of base `base`.
 struct Digits {
   int rest;
   __device__ __forceinline__ int operator()(int base) {
@@ -37,7 +37,7 @@ struct Digits {
   }
 };
 
-// Channels beyond a group's are what fills a fragment up; they are no weights.
+// Channels beyond the group only fill up a fragment; they are no weights.
 template <class Layer, class Plan>
 __device__ __forceinline__ void store_weight(typename Layer::scalar* __restrict__ grad_weight, int group, int ci,
                                              int co, int tap_row, int k, float value) {
@@ -46,8 +46,8 @@ __device__ __forceinline__ void store_weight(typename Layer::scalar* __restrict_
                 1LL * tap_row * Layer::kernel_w + k] = narrow<typename Layer::scalar>(value);
 }
 
-// Of strips (families/strip_wgmma/plan.cuh): fragment (warp, eight columns) of 64 channels of U x a part of V's, for all taps
-// of a row.
+// For strips (families/strip_wgmma/plan.cuh): a fragment is (warp, eight columns) of 64 channels of U x a part of V,
+// for all taps of a row.
 template <class Layer, class Plan>
 __device__ __forceinline__ void store_strip_weights(typename Layer::scalar* __restrict__ grad_weight,
                                                     const SlotSums& sums, int warp, int eight, int group, int u_part,

@@ -3,7 +3,7 @@
 #pragma once
 #include "contract/problem.cuh"
 
-// Taps first, first + step, ... (count of them); tap number m meets the other tensor at  at + m * at_step.
+// Taps first, first + step, ... (`count` of them). Tap number m meets the other tensor at  at + m * at_step.
 struct Taps {
   int first, step, count;
   int at, at_step;
@@ -18,9 +18,9 @@ constexpr __host__ __device__ int greatest_common_divisor(int a, int b) {
   return a;
 }
 
-// Taps that meet output `o`, and the inputs they meet. (o + padding - k * dilation) must be a multiple of the stride:
-// that holds for every (stride / gcd)-th tap, so one search for the first tap replaces a test at each. No test against
-// the ends of the input: `inside` does that.
+// The taps that meet output `o`, and the inputs they meet. (o + padding - k * dilation) must be a multiple of the
+// stride. That holds for every (stride / gcd)-th tap, so one search for the first tap replaces a test at each. The ends
+// of the input are not tested here; `inside` does that.
 __host__ __device__ __forceinline__ Taps taps_of_output(int o, int kernel, int stride, int padding, int dilation) {
   const int divisor = greatest_common_divisor(stride, dilation);
   const int step = stride / divisor;
@@ -37,7 +37,7 @@ __host__ __device__ __forceinline__ Taps taps_of_output(int o, int kernel, int s
           -(dilation / divisor)};
 }
 
-// Taps that meet input `i`, and the outputs they meet: every tap, in order.
+// The taps that meet input `i`, and the outputs they meet: every tap, in order.
 __host__ __device__ __forceinline__ Taps taps_of_input(int i, int kernel, int stride, int padding, int dilation) {
   return {0, 1, kernel, i * stride - padding, dilation};
 }
@@ -54,8 +54,8 @@ __host__ __device__ __forceinline__ Taps inside(Taps taps, int size) {
           taps.at + skipped * taps.at_step, taps.at_step};
 }
 
-// What the positions of a thread or a warp meet: taps in three dimensions, those of d and h all inside the source.
-// Position p meets the source p * span further on in W than w says, inside or not.
+// What the positions of a thread or a warp meet: taps in three dimensions. The taps of d and h are all inside the
+// source. Position p meets the source p * span further along W than w says, inside the source or not.
 struct TapGrid {
   Taps d, h, w;
   int span;
@@ -63,7 +63,8 @@ struct TapGrid {
   int source_h, source_w;
 };
 
-// The grid of output positions (od, oh, ow + p * apart); apart is a multiple of the stride, so all have ow's taps.
+// For the output positions (od, oh, ow + p * apart). `apart` is a multiple of the stride, so all of them have the taps
+// of ow.
 template <class Layer>
 __device__ __forceinline__ TapGrid tap_grid_of_outputs(const Layer& layer, const Sizes& sizes, int od, int oh, int ow,
                                                   int apart) {
@@ -73,7 +74,7 @@ __device__ __forceinline__ TapGrid tap_grid_of_outputs(const Layer& layer, const
           apart / layer.stride_w, layer.kernel_h, layer.kernel_w, sizes.in_h, sizes.in_w};
 }
 
-// The grid of input positions (id, ih, iw + p * apart) in the output.
+// For the input positions (id, ih, iw + p * apart).
 template <class Layer>
 __device__ __forceinline__ TapGrid tap_grid_of_inputs(const Layer& layer, const Sizes& sizes, int id, int ih, int iw,
                                                  int apart) {

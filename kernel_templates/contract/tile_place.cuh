@@ -2,8 +2,8 @@
 #pragma once
 #include "contract/problem.cuh"
 
-// Where a tile, `length` neighbouring positions of a row of the input, begins. Tiles are counted along h, then w, d, n:
-// neighbouring rows of the input meet the same rows of gy, which are then still in L2.
+// Where a tile begins. A tile is `length` neighbouring positions of an input row. Tiles are counted along h first, then
+// w, d, n: neighbouring rows of the input meet the same rows of gy, which are then still in L2.
 struct TilePlace {
   long long n;
   int d, h, w;

@@ -1,4 +1,4 @@
-// What the fast variants of grad_weight need around their kernels: tiles of the input, how many blocks share them, the
+// What the fast variants of grad_weight need around their kernels: the number of tiles, how many blocks share them, the
 // workspace, and one launch for each group of taps.
 #pragma once
 #include "contract/grad_bias.cuh"
@@ -8,12 +8,12 @@ inline long long input_tiles(const Sizes& sizes, int length) {
   return sizes.batch * sizes.in_d * sizes.in_h * ceil_div(sizes.in_w, length);
 }
 
-// `wanted` shares, but none without a tile, and at least one.
+// Returns `wanted` shares, at least one, and at most one for each tile.
 inline int share_count(long long wanted, long long tiles) {
   return int(wanted < 1 || tiles < 1 ? 1 : wanted < tiles ? wanted : tiles);
 }
 
-// Workspace: `bytes` for grad_weight. The partial sums of grad_bias come afterwards, in the same place.
+// The workspace: `bytes` for grad_weight. The partial sums of grad_bias use the same place afterwards.
 template <class Layer>
 long long or_grad_bias(long long bytes, const Layer& layer, const Sizes& sizes) {
   const long long bias = grad_bias_workspace(layer, sizes);
@@ -21,7 +21,7 @@ long long or_grad_bias(long long bytes, const Layer& layer, const Sizes& sizes) 
 }
 
 // Launch<Layer, Tune, FIRST> has `workspace` and `run` for the group of taps that begins with tap FIRST of a row
-// (Plan::Group). One group after the other, each through the same workspace.
+// (Plan::Group). The groups run one after the other and share one workspace.
 template <template <class, class, int> class Launch, class Layer, class Tune, int FIRST = 0>
 struct TapGroupsInTurn {
   using Own = Launch<Layer, Tune, FIRST>;

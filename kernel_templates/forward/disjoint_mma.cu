@@ -2,7 +2,7 @@
 name      = "disjoint_mma"
 computes  = ["forward"]
 after     = "implicit_gemm_mma"
-idea      = "No output meets two taps: a row of inputs becomes whole rows of the result, each tap's products laid in place."
+idea      = "No output meets two taps: one row of inputs gives whole rows of the result."
 precision = ["tf32", "tf32x3"]
 layer     = ["constant"]
 needs     = [
@@ -14,9 +14,9 @@ needs     = [
 ]
 
 [tune]
-WARPS  = {values = [0, 1, 2, 4, 8], default = 0, help = "warps of a block, 16 input positions each (0: chosen)"}
-BLOCKS = {values = [1, 2, 3, 4], default = 2, help = "blocks a multiprocessor should hold"}
-IMAGES = {values = [1, 2], default = 1, help = "images of result rows; with two, one is filled while the other leaves"}
+WARPS  = {values = [0, 1, 2, 4, 8], default = 0, help = "warps of a block, 16 input positions each (0: automatic)"}
+BLOCKS = {values = [1, 2, 3, 4], default = 2, help = "blocks that a multiprocessor should hold"}
+IMAGES = {values = [1, 2], default = 1, help = "images of result rows; with 2, one is filled while the other is stored"}
 
 [derived]
 image      = "256 * layer.stride_w"
@@ -32,7 +32,7 @@ smem_bytes = "4 * ((weights if weights <= 12288 else 0) + IMAGES * 16 * (warps *
 #include "hardware/pack.cuh"
 #include "hardware/ptx.cuh"
 
-// The run-time half of a launch. An item is one batch element, one input plane and row, one chunk of the row.
+// The run-time arguments of a launch. An item is one batch element, one input plane and row, one chunk of the row.
 struct DisjointArguments {
   const float* input;
   const float* weight;
@@ -44,7 +44,7 @@ struct DisjointArguments {
   long long items;
 };
 
-// values[from..end) of a row, whose place in memory is `out`; VECTOR at a time where all of them fit.
+// Stores values[from..end) of a row whose place in memory is `out`, VECTOR at a time where all of them fit.
 template <int VECTOR, class Value>
 __device__ __forceinline__ void store_run(float* out, int from, int end, int lane, const Value& value) {
   const int behind = int(reinterpret_cast<size_t>(out + from) / 4 % (32 * VECTOR));  // a line (or more) of 128 bytes
@@ -62,13 +62,14 @@ __device__ __forceinline__ void store_run(float* out, int from, int end, int lan
   }
 }
 
-// Against implicit_gemm_mma: nothing is staged but weights. A lane loads the inputs of its fragments itself, once for
-// all taps, and a row of the result is one image in shared memory, whose zeros between the taps were written once and
-// are never touched again: 16 channels x all that the block's positions own, so that long runs leave at a time. Rows
-// that no tap meets are stored straight from registers.
+// Compared with implicit_gemm_mma: only weights are staged. A lane loads the inputs of its fragments itself, once for
+// all taps. A row of the result is one image in shared memory: 16 channels x all outputs of the block's positions, so
+// long runs are stored at a time. Its zeros between the taps are written once and never touched again. Rows that no tap
+// meets are stored straight from registers.
 //
-// thread -> data: a warp has 16 input positions and 16 channels; then each warp stores some channels' rows. The barrier:
-// an image is whole before it is stored. With two, the next one is filled while this one leaves.
+// thread -> data: a warp has 16 input positions and 16 channels; then each warp stores some channels' rows.
+// The barrier: an image is complete before it is stored. With two images, the next one is filled while this one is
+// stored.
 template <class Layer, class Tune, int VECTOR>
 __global__ void __launch_bounds__(DisjointPlan<Layer, Tune>::THREADS, Tune::BLOCKS)
     disjoint_mma(DisjointArguments a) {

@@ -2,7 +2,7 @@
 name      = "gathered_mma"
 computes  = ["forward"]
 after     = "implicit_gemm_mma"
-idea      = "No strip, no halo: each step gathers what a tile of positions meets at a tap, so that every layer fits."
+idea      = "Each step gathers what a tile of positions meets at a tap, so no halo is staged and every layer fits."
 precision = ["tf32", "tf32x3"]
 layer     = ["constant"]
 needs     = [
@@ -13,10 +13,10 @@ needs     = [
 ]
 
 [tune]
-TILE_M = {values = [0, 16, 32, 64, 128], default = 0, help = "channels of a block (0: chosen)"}
-TILE_N = {values = [0, 64, 128, 256], default = 0, help = "positions of a block (0: chosen)"}
-CHUNK  = {values = [0, 8, 16, 32], default = 0, help = "pairs of tap and channel in a step, at most (0: chosen)"}
-STAGES = {values = [0, 2, 3, 4, 6], default = 0, help = "steps whose copies are under way or in use (0: chosen)"}
+TILE_M = {values = [0, 16, 32, 64, 128], default = 0, help = "channels of a block (0: automatic)"}
+TILE_N = {values = [0, 64, 128, 256], default = 0, help = "positions of a block (0: automatic)"}
+CHUNK  = {values = [0, 8, 16, 32], default = 0, help = "pairs of tap and channel in a step, at most (0: automatic)"}
+STAGES = {values = [0, 2, 3, 4, 6], default = 0, help = "steps whose copies are under way or in use (0: automatic)"}
 WARPS  = {values = [4, 8], default = 8, help = "warps of a block"}
 
 [derived]
@@ -41,9 +41,9 @@ smem_bytes  = "4 * max(stages * chunk * (tile_m * planes + tile_n + 8) + table, 
 */
 #include "families/gathered_mma/block.cuh"
 
-// The kernel is in families/gathered_mma/block.cuh. Phase decomposition: outputs that agree modulo the stride along each axis share
-// their taps, and are a problem of stride 1. A block has outputs of one residue, and walks over its taps alone; a
-// residue without taps is zero, or the bias.
+// The kernel is in families/gathered_mma/block.cuh.
+// Outputs that agree modulo the stride along each axis share their taps; each such class is a problem of stride 1. A
+// block has outputs of one class and walks over its taps alone. A class without taps is zero, or the bias.
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes) {
   return 4 * GatheredPlan<true, Layer, Tune>::PACKED_FLOATS;

@@ -2,13 +2,13 @@
 name      = "naive_gather"
 computes  = ["forward"]
 after     = ""
-idea      = "One thread per output; each tap is tested for divisibility by the stride."
+idea      = "One thread computes one output; it tests each tap for divisibility by the stride."
 precision = ["ieee", "fp16", "bf16", "fp64"]
 layer     = ["constant", "runtime"]
 needs     = []
 
 [tune]
-BLOCK          = {values = [32, 64, 128, 256, 512], default = 128, help = "threads per block"}
+BLOCK          = {values = [32, 64, 128, 256, 512], default = 128, help = "threads of a block"}
 CO_PER_THREAD  = {values = [1, 2, 4, 8], default = 1, help = "output channels that share each loaded input value"}
 */
 #include "contract/epilogue.cuh"

@@ -2,13 +2,13 @@
 name      = "warp_per_output"
 computes  = ["forward"]
 after     = "naive_gather"
-idea      = "A warp shares the reduction of a few outputs: each lane sums a part, shuffles add the parts."
+idea      = "A warp shares the sum of a few outputs: each lane sums a part, shuffles add the parts."
 precision = ["ieee", "fp16", "bf16", "fp64"]
 layer     = ["constant", "runtime"]
 needs     = ["CO_PER_WARP * POSITIONS_PER_WARP <= 32"]
 
 [tune]
-WARPS              = {values = [1, 2, 4, 8, 16], default = 4, help = "warps per block"}
+WARPS              = {values = [1, 2, 4, 8, 16], default = 4, help = "warps of a block"}
 CO_PER_WARP        = {values = [1, 2, 4, 8], default = 8, help = "output channels that share each loaded input value"}
 POSITIONS_PER_WARP = {values = [1, 2, 4, 8], default = 4, help = "neighbouring positions that share each loaded weight"}
 */

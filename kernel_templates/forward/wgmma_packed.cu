@@ -2,7 +2,7 @@
 name      = "wgmma_packed"
 computes  = ["forward"]
 after     = "naive_gather"
-idea      = "The input is packed once into the layout Hopper's tensor cores read; then wgmma and bulk copies need no index arithmetic."
+idea      = "The input is packed once into the layout of Hopper's tensor cores; wgmma and bulk copies do the rest."
 precision = ["tf32", "tf32x3", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = ["layer.stride_d == 1 and layer.stride_h == 1 and layer.stride_w == 1", "stage_bytes <= stage_limit",
@@ -12,16 +12,16 @@ min_sm    = 90
 arch      = "sm_90a"
 
 [tune]
-CHANNEL_TILE  = {values = [0, 8, 16, 24, 32, 48, 64, 96, 128], default = 0, help = "channels of a block; 0: by the layer; 64: channels are the rows of a product, else its columns"}
+CHANNEL_TILE  = {values = [0, 8, 16, 24, 32, 48, 64, 96, 128], default = 0, help = "channels of a block (0: automatic)"}
 RUN           = {values = [128, 256], default = 128, help = "neighbouring positions of a row that are multiplied together"}
-RUNS          = {values = [0, 1, 2, 3, 4, 5, 6, 8], default = 0, help = "runs of a warpgroup; 0: as many as registers hold"}
+RUNS          = {values = [0, 1, 2, 3, 4, 5, 6, 8], default = 0, help = "runs of a warpgroup (0: as many as registers hold)"}
 CONSUMERS     = {values = [1, 2, 3], default = 2, help = "warpgroups that multiply"}
 BLOCKS_PER_SM = {values = [1, 2], default = 1, help = "blocks that share a multiprocessor"}
-STAGES        = {values = [2, 3, 4, 6, 8], default = 6, help = "most stages of the ring"}
-RESIDENT      = {values = [0, 1, 2], default = 2, help = "weights stay in shared memory: 0 never, 1 if they fit, 2 if three stages fit too"}
-PACKERS       = {values = [0, 1, 2, 3], default = 3, help = "warpgroups that pack the next slice of the batch while this one is multiplied; 0: all is packed first; 3: 2 in three dimensions, else 0"}
-SLICE         = {values = [0, 4, 8, 16], default = 8, help = "tiles that a slice of the batch has at least for each block; 0: any"}
-SHAPE         = {values = [0, 1, 2], default = 0, help = "tile: 1 neighbouring positions of whole rows, 2 rows by columns, 0 the cheaper one"}
+STAGES        = {values = [2, 3, 4, 6, 8], default = 6, help = "stages of the ring, at most"}
+RESIDENT      = {values = [0, 1, 2], default = 2, help = "weights in shared memory: 0 never, 1 beside 2 stages, 2 beside 3"}
+PACKERS       = {values = [0, 1, 2, 3], default = 3, help = "warpgroups that pack the next slice of the batch (3: automatic)"}
+SLICE         = {values = [0, 4, 8, 16], default = 8, help = "tiles per block in a slice of the batch, at least (0: any)"}
+SHAPE         = {values = [0, 1, 2], default = 0, help = "tile: 1 positions of whole rows, 2 rows by columns, 0 automatic"}
 
 [derived]
 channels        = "layer.out_channels // layer.groups"
@@ -44,7 +44,7 @@ weight_elements = "parts * layer.groups * ceil_div(channels, tile) * tile * laye
 */
 #include "families/wgmma_packed/products.cuh"
 
-// The kernel is in families/wgmma_packed/products.cuh; what it packs is the input.
+// The kernel is in families/wgmma_packed/products.cuh. It packs the input.
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes sizes) {
   return packed_workspace<PackedPlan<Layer, Tune, true>>(sizes);

@@ -2,7 +2,7 @@
 name      = "wgmma_residues"
 computes  = ["forward"]
 after     = "wgmma_ping_pong"
-idea      = "Taps along W, any stride: a residue is a sum of its own, all residues leave together in long runs of whole sectors."
+idea      = "Each residue along W has its own sum; all residues of a row are stored together in long runs."
 precision = ["tf32"]
 layer     = ["constant"]
 needs     = ["layer.stride_d == 1 and layer.stride_h == 1 and layer.stride_w <= 32",
@@ -14,10 +14,10 @@ min_sm    = 90
 arch      = "sm_90a"
 
 [tune]
-CELLS   = {values = [0, 32, 64, 96, 128], default = 0, help = "input positions whose outputs a warpgroup sums (0: chosen)"}
-TEAMS   = {values = [1, 2, 3], default = 2, help = "warpgroups of a block, which stores so many times as long runs"}
-BUFFERS = {values = [1, 2], default = 1, help = "staged inputs; with two, a block meets once a tile instead of twice"}
-OWNED   = {values = [32, 128], default = 32, help = "aligned bytes of the result that have one writer"}
+CELLS   = {values = [0, 32, 64, 96, 128], default = 0, help = "input positions whose outputs a warpgroup sums (0: automatic)"}
+TEAMS   = {values = [1, 2, 3], default = 2, help = "warpgroups of a block; runs of the result grow with it"}
+BUFFERS = {values = [1, 2], default = 1, help = "copies of the staged inputs; 2 saves one of two barriers per chunk"}
+OWNED   = {values = [32, 128], default = 32, help = "aligned bytes of the result that one block writes alone"}
 
 [derived]
 classes     = "1 if layer.dilation_w % layer.stride_w == 0 else min(layer.kernel_w, layer.stride_w)"
@@ -35,7 +35,7 @@ smem_bytes  = "4 * (weights + inputs + images + 66)"
 #include "families/wgmma_residues/store.cuh"
 #include "hardware/wgmma.cuh"
 
-// All taps' weights of the block's channels, rounded. thread -> data: values as they lie in memory.
+// Stages the weights of all taps for the block's channels, rounded. thread -> data: values in the order of memory.
 template <class P, class Layer>
 __device__ __forceinline__ void residue_weights(const ResidueArguments& a, float* to, int group, int tile) {
   constexpr int ROW = 64 * P::KW, TOTAL = P::CHUNKS * P::SLABS * 8 * ROW;
@@ -49,13 +49,13 @@ __device__ __forceinline__ void residue_weights(const ResidueArguments& a, float
   }
 }
 
-// One chunk of the inputs of a tile, on its way from memory to shared memory. thread -> data: four channels of a
-// position at a time; lanes are neighbours in memory, and their 16 bytes are neighbours in shared memory.
+// One chunk of a tile's inputs between global and shared memory, in registers. thread -> data: four channels of a
+// position at a time. Lanes are neighbours in memory, and their 16 bytes are neighbours in shared memory.
 template <class P>
 struct ResidueInputs {
   float value[P::UNITS + P::EXTRA][4];
 
-  // f(values, quad of channels, position, whether that is staged)
+  // Calls f(values, quad of channels, position, whether it is staged).
   template <class F>
   __device__ __forceinline__ void each(const F& f) {
     const int across = P::ACROSS == P::THREADS ? threadIdx.x : threadIdx.x % P::ACROSS;
@@ -96,7 +96,8 @@ struct ResidueInputs {
   }
 };
 
-// A tap is a shift of the inputs' descriptor by so many positions; taps of one residue share their sums.
+// Multiplies one chunk. A tap is a shift of the inputs' descriptor by some positions; taps of one residue share their
+// sums.
 template <class P>
 __device__ __forceinline__ void residue_products(float (&sum)[P::CLASSES][P::CELLS / 2], unsigned weights, unsigned inputs,
                                                  int chunk) {
@@ -117,20 +118,20 @@ __device__ __forceinline__ void residue_products(float (&sum)[P::CLASSES][P::CEL
   for (int c = 0; c < P::CLASSES; ++c) wgmma_own(sum[c]);
 }
 
-// Against wgmma_ping_pong, for layers whose time goes to bytes:
-// - An output residue along W is a sum of its own over the same staged inputs; a tap is a shift of a descriptor.
-//   Residues without taps are zeros (or the bias) that lie in the images from the first tile on.
-// - No warp has a kind: all load, multiply and store together. The next tile's inputs are on their way meanwhile, in
-//   registers, and stores are not waited for.
-// - All of a block's warpgroups store into the same rows, one behind the other along W: runs of 2 KB of a row (two teams,
-//   stride 2). Each sector of 32 bytes has one writer, as neighbouring tiles overlap by a few cells.
-// - A block takes the next tile when it is done with one, so that tiles under way lie together in memory. Which block has
-//   which tile changes no result.
-// - Half of the shared memory stays with the L1 cache, where loads that do not begin at a sector meet their neighbours.
+// Compared with wgmma_ping_pong, for layers whose time goes to memory:
+// - Each output residue along W has its own sum over the same staged inputs; a tap is a shift of a descriptor. Residues
+//   without taps are zeros (or the bias), which lie in the images from the first tile on.
+// - No warp has a special duty: all load, multiply and store together. Meanwhile the next tile's inputs are loaded into
+//   registers. Nobody waits for stores.
+// - All warpgroups of a block store into the same rows, side by side along W: runs of 2 KB of a row (two teams, stride
+//   2). Neighbouring tiles overlap by a few cells, so each sector of 32 bytes has one writer.
+// - A block takes the next tile when it has finished one, so the tiles under way lie together in memory. Which block
+//   has which tile changes no result.
+// - Half of the shared memory is left to the L1 cache, where loads that do not begin at a sector find their neighbours.
 //
-// thread -> data: a warp has 16 channels of its team's cells. Barriers of the block: inputs are whole before they are
-// multiplied, and multiplied before they are overwritten. Barriers of the warps that share rows: an image is whole
-// before it leaves, and has left before it is overwritten.
+// thread -> data: a warp has 16 channels of its team's cells.
+// Barriers of the block: inputs are complete before they are multiplied, and multiplied before they are overwritten.
+// Barriers of the warps that share rows: an image is complete before it is stored, and stored before it is overwritten.
 // Bytes: inputs once for each channel tile, results once; weights stay in shared memory.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(ResiduePlan<Layer, Tune>::THREADS, ResiduePlan<Layer, Tune>::BLOCKS)
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(ResiduePlan<Layer, Tune>::THREADS, ResiduePlan
   if (P::HAS_BIAS && threadIdx.x < 64)
     bias[threadIdx.x] = channel + int(threadIdx.x) < P::M ? __ldg(a.bias + group * P::M + channel + threadIdx.x) : 0.0f;
 
-  // Tiles in the order in which blocks get to them: what is under way lies together in memory.
+  // Blocks take tiles in the order in which they get to them, so what is under way lies together in memory.
   int* const taken = reinterpret_cast<int*>(bias + 64);
   int next = 0, ticket = 0, turn = 0, buffer = 0;
   if (threadIdx.x == 0) ticket = workers + atomicAdd(a.tickets + variety, 1);

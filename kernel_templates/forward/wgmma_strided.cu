@@ -2,7 +2,7 @@
 name      = "wgmma_strided"
 computes  = ["forward"]
 after     = "wgmma_ping_pong"
-idea      = "Both residues along W are rows of one product: a warp has whole runs of the result and stores them alone."
+idea      = "Both residues along W are rows of one product, so a warp stores whole runs of the result alone."
 precision = ["tf32"]
 layer     = ["constant"]
 needs     = ["layer.stride_w == 2", "layer.dilation_w % 2 == 1", "layer.stride_d * layer.stride_h <= 16", "ring >= window",
@@ -12,8 +12,8 @@ min_sm    = 90
 arch      = "sm_90a"
 
 [tune]
-TILE      = {values = [64, 128], default = 128, help = "positions along W of a product; it has two outputs for each"}
-STAGES    = {values = [1, 2, 4], default = 1, help = "input rows staged beyond those in use, as far as they fit"}
+TILE      = {values = [64, 128], default = 128, help = "positions along W of a product; each has two outputs"}
+STAGES    = {values = [1, 2, 4], default = 1, help = "input rows staged ahead, as many as fit"}
 
 [derived]
 m          = "layer.out_channels // layer.groups"
@@ -32,8 +32,8 @@ smem_bytes = "4 * (weights + images + ring * unit + 192)"
 #include "families/wgmma_strided/products.cuh"
 #include "families/wgmma_strided/stage.cuh"
 
-// thread -> data: one value of a fragment of weights. Its row of the product is a channel and a residue: rows r and r + 8
-// are one channel's, so that a thread's sums of two positions are four neighbours of the result.
+// thread -> data: one value of a fragment of weights. Its row of the product is a channel and a residue: rows r and r +
+// 8 belong to one channel, so a thread's sums of two positions are four neighbours of the result.
 template <class P, class Layer>
 __global__ void __launch_bounds__(256) pack_paired_weights(const float* __restrict__ weight, float* __restrict__ packed) {
   const int index = int(blockIdx.x * 256 + threadIdx.x);
@@ -55,17 +55,18 @@ __global__ void __launch_bounds__(256) pack_paired_weights(const float* __restri
   packed[index] = round_to_tf32(v);
 }
 
-// Against wgmma_ping_pong:
-// - Rows r and r + 8 of a product are both residues along W of one channel, its columns are positions: a thread holds four
-//   neighbouring results, a quad 16. So a warp stores what it has multiplied, through memory of its own, in whole sectors;
-//   nobody waits for another warp but for rows of the input.
-// - Weights come from registers: where a tap has one residue alone, the zeros beside it take no memory. But an input that
+// Compared with wgmma_ping_pong:
+// - Rows r and r + 8 of a product are the two residues along W of one channel, and its columns are positions. So a
+//   thread holds four neighbouring results and a quad 16. A warp stores what it has multiplied, through its own memory,
+//   in whole sectors. A warp waits for others only when it needs rows of the input.
+// - Weights come from registers. If a tap has only one residue, the zeros beside it take no memory. But an input that
 //   is not finite makes NaN of the result beside those that it meets.
-// - A block walks down H, so that staged rows stay while the next results need them. Their residues along D and H have
-//   other taps: the rows of results of one residue along D are one warpgroup's, one after the other.
+// - A block walks down H, so staged rows stay while the next results need them. Residues along D and H have different
+//   taps. All result rows of one residue along D belong to one warpgroup, one after the other.
 //
-// warpgroup -> data: two multiply and store, in turns, one stages. They meet at mbarriers: a unit of the ring is full or
-// empty. Bytes: an input row once for each plane that it is shifted to, mostly from L2; a result once.
+// warpgroup -> data: two multiply and store, in turns; one stages. They meet at mbarriers: a unit of the ring is full
+// or empty.
+// Bytes: an input row once for each plane that it is shifted to, mostly from L2; a result once.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(PairedPlan<Layer, Tune>::THREADS, 1) wgmma_strided(PairedArguments a) {
   using P = PairedPlan<Layer, Tune>;

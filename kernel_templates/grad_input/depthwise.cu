@@ -2,7 +2,7 @@
 name      = "depthwise"
 computes  = ["grad_input"]
 after     = "register_blocked"
-idea      = "One input channel in a group: a tile of each of its gradients is read once, for all taps."
+idea      = "A block reads a tile of each output channel's gradient once and uses it for all taps."
 precision = ["ieee", "fp16", "bf16", "fp64"]
 layer     = ["constant"]
 needs     = [
@@ -15,9 +15,9 @@ needs     = [
 ]
 
 [tune]
-THREADS  = {values = [64, 128, 256], default = 128, help = "threads per block"}
+THREADS  = {values = [64, 128, 256], default = 128, help = "threads of a block"}
 TILE     = {values = [256, 512, 1024], default = 256, help = "runs of 4 steps that a block computes"}
-STAGE_KB = {values = [16, 32, 48, 64], default = 32, help = "shared memory for the source; tiles shrink to fit"}
+STAGE_KB = {values = [16, 32, 48, 64], default = 32, help = "shared memory for the source in KB; tiles shrink to fit"}
 
 [derived]
 taps       = "layer.kernel_d * layer.kernel_h * (layer.kernel_w + 3) * (layer.out_channels // layer.groups)"

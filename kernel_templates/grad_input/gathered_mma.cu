@@ -2,7 +2,7 @@
 name      = "gathered_mma"
 computes  = ["grad_input"]
 after     = "implicit_gemm_mma"
-idea      = "No strip, no halo: a step gathers what a tile meets at a tap or at a run of taps; so every layer fits."
+idea      = "Each step gathers what a tile meets at a tap or a run of taps, so no halo is staged and every layer fits."
 precision = ["tf32", "tf32x3"]
 layer     = ["constant"]
 needs     = [
@@ -13,10 +13,10 @@ needs     = [
 ]
 
 [tune]
-TILE_M = {values = [0, 16, 32, 64, 128], default = 0, help = "channels of a block (0: chosen)"}
-TILE_N = {values = [0, 64, 128, 256], default = 0, help = "positions of a block (0: chosen)"}
-CHUNK  = {values = [0, 8, 16, 32], default = 0, help = "pairs of tap and channel in a step, at most (0: chosen)"}
-STAGES = {values = [0, 2, 3, 4, 6], default = 0, help = "steps whose copies are under way or in use (0: chosen)"}
+TILE_M = {values = [0, 16, 32, 64, 128], default = 0, help = "channels of a block (0: automatic)"}
+TILE_N = {values = [0, 64, 128, 256], default = 0, help = "positions of a block (0: automatic)"}
+CHUNK  = {values = [0, 8, 16, 32], default = 0, help = "pairs of tap and channel in a step, at most (0: automatic)"}
+STAGES = {values = [0, 2, 3, 4, 6], default = 0, help = "steps whose copies are under way or in use (0: automatic)"}
 WARPS  = {values = [4, 8], default = 8, help = "warps of a block"}
 
 [derived]
@@ -40,8 +40,8 @@ smem_bytes  = "4 * max(stages * (chunk * tile_m * planes + source) + table, tile
 #include "families/gathered_mma/along.cuh"
 #include "families/gathered_mma/block.cuh"
 
-// The kernels are in families/gathered_mma/block.cuh and, for long strides along W, in families/gathered_mma/along.cuh. All inputs share all
-// taps: neighbouring ones meet every stride-th element of grad_output.
+// The kernels are in families/gathered_mma/block.cuh and, for long strides along W, in families/gathered_mma/along.cuh.
+// All inputs share all taps. Neighbouring inputs meet every stride-th element of grad_output.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes sizes) {
   using Plan = GatheredPlan<false, Layer, Tune>;

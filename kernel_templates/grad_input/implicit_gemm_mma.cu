@@ -2,26 +2,26 @@
 name      = "implicit_gemm_mma"
 computes  = ["grad_input"]
 after     = "shared_weight_tiling"
-idea      = "Tensor-core products (TF32, 16-bit) over strips: a tap is a shift into the staged grad_output."
+idea      = "Tensor cores multiply strips of positions; a tap is a shift into the staged grad_output."
 precision = ["tf32", "tf32x3", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = ["layer.groups == 1 or min(m, k) >= 8", "wide >= piece", "PAD == 1 or element_bytes == 2", "overlap < 8 * strip",
              "reach_w <= 2048", "max(reach_h, reach_d) < 1000000"]
 
 [tune]
-FRAGMENTS_M = {values = [0, 1, 2, 3, 4], default = 0, help = "tiles of 16 channels that a warp sums (0: chosen)"}
-STRIP       = {values = [0, 4, 8, 16], default = 0, help = "neighbouring positions a lane sums (0: chosen)"}
-WARPS_M     = {values = [0, 1, 2, 4], default = 0, help = "warps along the channels (0: chosen)"}
-WARPS_N     = {values = [0, 1, 2, 4, 8], default = 0, help = "warps along the positions (0: chosen)"}
-CHANNELS    = {values = [0, 8, 16, 32], default = 0, help = "channels a step stages, at most (0: chosen)"}
+FRAGMENTS_M = {values = [0, 1, 2, 3, 4], default = 0, help = "tiles of 16 channels that a warp sums (0: automatic)"}
+STRIP       = {values = [0, 4, 8, 16], default = 0, help = "neighbouring positions that a lane sums (0: automatic)"}
+WARPS_M     = {values = [0, 1, 2, 4], default = 0, help = "warps along the channels (0: automatic)"}
+WARPS_N     = {values = [0, 1, 2, 4, 8], default = 0, help = "warps along the positions (0: automatic)"}
+CHANNELS    = {values = [0, 8, 16, 32], default = 0, help = "channels that a step stages, at most (0: automatic)"}
 STAGES      = {values = [2, 3, 4], default = 2, help = "steps whose copies are under way or in use"}
-WEIGHTS     = {values = [0, 1, 2, 3], default = 0, help = "0: chosen, 1: all in shared memory, 2: staged, 3: from L1"}
-MAX_PITCH   = {values = [72, 136, 264], default = 136, help = "longest row of a tile in 2-D and 3-D"}
-UNROLL      = {values = [0, 1], default = 1, help = "1: a short loop over taps along H is unrolled"}
-PAD         = {values = [0, 1], default = 1, help = "1: 16-bit rows of odd length are first copied to aligned ones"}
-BLOCKS      = {values = [0, 1, 2, 3, 4], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
-OWNED       = {values = [0, 32, 128], default = 0, help = "warps overlap, so that so many aligned bytes have one writer"}
-ROLL        = {values = [0, 1], default = 0, help = "1: results leave in a loop, which takes fewer registers"}
+WEIGHTS     = {values = [0, 1, 2, 3], default = 0, help = "place of weights: 1 shared memory, 2 staged, 3 L1 (0: automatic)"}
+MAX_PITCH   = {values = [72, 136, 264], default = 136, help = "longest row of a tile in 2-D and 3-D, in positions"}
+UNROLL      = {values = [0, 1], default = 1, help = "1: unroll a short loop over taps along H"}
+PAD         = {values = [0, 1], default = 1, help = "1: copy 16-bit rows of odd length to aligned rows first"}
+BLOCKS      = {values = [0, 1, 2, 3, 4], default = 0, help = "blocks that a multiprocessor should hold (0: automatic)"}
+OWNED       = {values = [0, 32, 128], default = 0, help = "aligned bytes that one warp writes alone; warps overlap (0: off)"}
+ROLL        = {values = [0, 1], default = 0, help = "1: store results in a loop, which takes fewer registers"}
 
 [derived]
 m           = "layer.in_channels // layer.groups"
@@ -68,11 +68,11 @@ smem_bytes    = "4 * (weight_floats + STAGES * input_floats + image_floats)"
 */
 #include "families/implicit_gemm_mma/block.cuh"
 
-// The kernel is in families/implicit_gemm_mma/block.cuh. grad_output is staged row by row and whole; with a stride the lanes pick their
-// elements there, where that costs nothing. Taps along H share the rows too when the stride there is 1; else each
-// stages the rows that it meets.
-// Bytes: grad_output crosses to the SM once per channel tile and tap along D (and H, with a stride there); weights stay
-// in shared memory or L1.
+// The kernel is in families/implicit_gemm_mma/block.cuh.
+// grad_output is staged in whole rows. With a stride the lanes select their elements in shared memory, which costs
+// nothing. With stride 1 along H the taps along H share the rows; else each tap stages the rows that it meets.
+// Bytes: grad_output is read once for each channel tile and tap along D (and along H, with a stride there). Weights
+// stay in shared memory or L1.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes sizes) {
   return strip_workspace<StripConfig<false, Layer, Tune>>(sizes);

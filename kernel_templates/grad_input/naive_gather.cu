@@ -2,13 +2,13 @@
 name      = "naive_gather"
 computes  = ["grad_input"]
 after     = ""
-idea      = "One thread per input element; it sums the output gradients that its element reached, tap by tap."
+idea      = "One thread computes one input gradient: it sums the output gradients that its element reached."
 precision = ["ieee", "fp16", "bf16", "fp64"]
 layer     = ["constant", "runtime"]
 needs     = []
 
 [tune]
-BLOCK          = {values = [32, 64, 128, 256, 512], default = 128, help = "threads per block"}
+BLOCK          = {values = [32, 64, 128, 256, 512], default = 128, help = "threads of a block"}
 CI_PER_THREAD  = {values = [1, 2, 4, 8], default = 1, help = "input channels that share each loaded gradient"}
 */
 #include "contract/epilogue.cuh"

@@ -2,7 +2,7 @@
 name      = "register_blocked"
 computes  = ["grad_input"]
 after     = "shared_weight_tiling"
-idea      = "A thread sums 4 neighbouring input steps x all their residues x several channels in registers, by FMA."
+idea      = "A thread sums 4 neighbouring input steps for several channels in registers, in fp32."
 precision = ["ieee", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = [
@@ -15,16 +15,16 @@ needs     = [
 ]
 
 [tune]
-CHANNELS = {values = [4, 8, 16, 32], default = 16, help = "channels of a thread, at most"}
-STRIPS   = {values = [1, 2], default = 1, help = "runs of 4 steps of a thread: they share each loaded weight"}
-SUMS     = {values = [32, 64, 96, 128], default = 64, help = "registers of a thread for sums, about"}
-WARPS    = {values = [2, 4, 8], default = 4, help = "of a block: along the channels first, then along the positions"}
-STAGED   = {values = [1, 4, 8, 16], default = 8, help = "channels a step stages, at most"}
+CHANNELS = {values = [4, 8, 16, 32], default = 16, help = "channels that a thread sums, at most"}
+STRIPS   = {values = [1, 2], default = 1, help = "runs of 4 steps of a thread; they share each loaded weight"}
+SUMS     = {values = [32, 64, 96, 128], default = 64, help = "registers of a thread that hold sums, about"}
+WARPS    = {values = [2, 4, 8], default = 4, help = "warps of a block; they share channels first, then positions"}
+STAGED   = {values = [1, 4, 8, 16], default = 8, help = "channels that a step stages, at most"}
 STAGES   = {values = [2, 3, 4], default = 2, help = "steps whose copies are under way or in use"}
-STAGE_KB = {values = [32, 48, 72, 110, 160], default = 72, help = "shared memory for stages, at most"}
-UNROLL   = {values = [1, 2, 4], default = 1, help = "channels whose products are in one turn of the loop"}
-PLANES   = {values = [0, 1, 2], default = 0, help = "grad_output is staged 1: by residues, 2: as it lies (0: chosen)"}
-BLOCKS   = {values = [0, 1, 2, 3, 4, 5], default = 0, help = "blocks a multiprocessor should hold (0: chosen)"}
+STAGE_KB = {values = [32, 48, 72, 110, 160], default = 72, help = "shared memory for stages in KB, at most"}
+UNROLL   = {values = [1, 2, 4], default = 1, help = "channels in one turn of the loop"}
+PLANES   = {values = [0, 1, 2], default = 0, help = "staging of grad_output: 1 by residues, 2 as it lies (0: automatic)"}
+BLOCKS   = {values = [0, 1, 2, 3, 4, 5], default = 0, help = "blocks that a multiprocessor should hold (0: automatic)"}
 
 [derived]
 classes    = "1"

@@ -2,16 +2,16 @@
 name      = "shared_weight_tiling"
 computes  = ["grad_input"]
 after     = "naive_gather"
-idea      = "A block stages chunks of the weights in shared memory and reuses them for all its input positions."
+idea      = "A block keeps chunks of the weights in shared memory and uses them for all its input positions."
 precision = ["ieee", "fp16", "bf16", "fp64"]
 layer     = ["constant", "runtime"]
 needs     = []
 
 [tune]
-BLOCK                = {values = [32, 64, 128, 256], default = 128, help = "threads per block"}
+BLOCK                = {values = [32, 64, 128, 256], default = 128, help = "threads of a block"}
 CI_PER_THREAD        = {values = [1, 2, 4, 8, 16], default = 8, help = "input channels that share each loaded gradient"}
 POSITIONS_PER_THREAD = {values = [1, 2, 4], default = 4, help = "positions of a thread that share each loaded weight"}
-TILES_PER_BLOCK      = {values = [1, 4, 16], default = 4, help = "tiles of positions that share weights staged whole"}
+TILES_PER_BLOCK      = {values = [1, 4, 16], default = 4, help = "tiles of positions that share weights, if all of them fit"}
 STAGE_KB             = {values = [1, 8, 16, 32, 48], default = 32, help = "shared memory for weights, in KB"}
 
 [derived]

@@ -2,7 +2,7 @@
 name      = "wgmma_ping_pong"
 computes  = ["grad_input"]
 after     = "wgmma_packed"
-idea      = "No packed copy: two warpgroups round and stage the gradient, two multiply tiles in turns, so that stores hide behind products."
+idea      = "Two warpgroups round and stage the gradient, two multiply tiles in turns; stores hide behind products."
 precision = ["tf32"]
 layer     = ["constant"]
 needs     = ["layer.stride_d == 1 and layer.stride_h == 1 and layer.stride_w == 1",
@@ -14,9 +14,9 @@ min_sm    = 90
 arch      = "sm_90a"
 
 [tune]
-CHANNEL_TILE = {values = [0, 64, 128], default = 0, help = "channels of a block; 0: 128 where there are more than 64"}
-STAGES       = {values = [2, 3, 4, 6], default = 4, help = "stages of each consumer's ring, as far as they fit"}
-DEPTH        = {values = [2, 4, 6], default = 4, help = "times 8 registers of a thread that hold what is being loaded"}
+CHANNEL_TILE = {values = [0, 64, 128], default = 0, help = "channels of a block (0: automatic)"}
+STAGES       = {values = [2, 3, 4, 6], default = 4, help = "stages of each multiplying warpgroup's ring, as many as fit"}
+DEPTH        = {values = [2, 4, 6], default = 4, help = "groups of 8 registers of a thread that loads under way may use"}
 
 [derived]
 channels     = "layer.in_channels // layer.groups"
@@ -32,7 +32,7 @@ smem_bytes   = "other_bytes + 2 * stages * stage_bytes"
 */
 #include "families/wgmma_ping_pong/products.cuh"
 
-// The kernel is in families/wgmma_ping_pong/products.cuh; what it stages is the gradient.
+// The kernel is in families/wgmma_ping_pong/products.cuh. It stages grad_output.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes) {
   return ping_pong_workspace<PingPongPlan<Layer, Tune, false>>();

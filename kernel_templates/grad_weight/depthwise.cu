@@ -2,7 +2,7 @@
 name      = "depthwise"
 computes  = ["grad_weight"]
 after     = "register_blocked"
-idea      = "One channel pair per block: every thread sums all taps over its positions, the block adds up its threads."
+idea      = "A block sums one channel pair: each thread sums all taps over its positions, then the block adds them up."
 precision = ["ieee", "fp16", "bf16", "fp64"]
 layer     = ["constant"]
 needs     = [
@@ -15,11 +15,11 @@ needs     = [
 ]
 
 [tune]
-THREADS  = {values = [64, 128, 256], default = 128, help = "threads per block"}
+THREADS  = {values = [64, 128, 256], default = 128, help = "threads of a block"}
 TILE     = {values = [256, 512, 1024], default = 512, help = "runs of 4 positions staged at a time, at most"}
-SUMS     = {values = [16, 32, 48], default = 32, help = "taps a block sums; longer kernels are split by tap rows"}
-STAGE_KB = {values = [32, 48, 64, 96], default = 48, help = "shared memory for two stages; tiles shrink to fit"}
-BLOCKS   = {values = [264, 1056, 2112, 4224], default = 2112, help = "about so many: positions are split among them"}
+SUMS     = {values = [16, 32, 48], default = 32, help = "taps that a block sums; longer kernels are split by tap rows"}
+STAGE_KB = {values = [32, 48, 64, 96], default = 48, help = "shared memory for two stages in KB; tiles shrink to fit"}
+BLOCKS   = {values = [264, 1056, 2112, 4224], default = 2112, help = "blocks, about; they share the positions"}
 
 [derived]
 rows       = "(layer.kernel_h - 1) * layer.dilation_h + 1"

@@ -2,13 +2,13 @@
 name      = "naive_gather"
 computes  = ["grad_weight"]
 after     = ""
-idea      = "One thread per weight gradient walks over all positions; SPLIT shares of that walk make it bearable."
+idea      = "One thread sums one weight gradient over a share of all positions; a second kernel adds the shares."
 precision = ["ieee", "fp16", "bf16", "fp64"]
 layer     = ["constant", "runtime"]
 needs     = []
 
 [tune]
-BLOCK          = {values = [32, 64, 128, 256], default = 128, help = "threads per block"}
+BLOCK          = {values = [32, 64, 128, 256], default = 128, help = "threads of a block"}
 CO_PER_THREAD  = {values = [1, 2, 4, 8], default = 1, help = "output channels that share each loaded input value"}
 SPLIT          = {values = [1, 4, 16, 64, 256], default = 64, help = "threads that share one sum"}
 */

@@ -2,7 +2,7 @@
 name      = "packed_wgmma"
 computes  = ["grad_weight"]
 after     = "split_mma"
-idea      = "Both tensors are packed into strips; then Hopper's tensor cores take all taps of a row as one operand."
+idea      = "Both tensors are packed into strips; Hopper's tensor cores then take all taps of a row as one operand."
 precision = ["tf32", "tf32x3", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = [
@@ -16,11 +16,11 @@ min_sm    = 90
 arch      = "sm_90a"
 
 [tune]
-STRIP     = {values = [4, 5, 6, 8, 9, 12, 16], default = 8, help = "8 strips (16-bit: 16) are a tile; a row: whole tiles"}
+STRIP     = {values = [4, 5, 6, 8, 9, 12, 16], default = 8, help = "positions of a strip; 8 strips (16-bit: 16) are a tile"}
 CONSUMERS = {values = [1, 2, 3], default = 3, help = "warpgroups that multiply, at most"}
-U_TILES   = {values = [1, 2], default = 1, help = "times 64 channels of a block"}
-STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at once, as far as they fit"}
-BLOCKS    = {values = [132, 264], default = 132, help = "about so many: positions are split among them"}
+U_TILES   = {values = [1, 2], default = 1, help = "tiles of 64 channels in a block"}
+STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at once, as many as fit"}
+BLOCKS    = {values = [132, 264], default = 132, help = "blocks, about; they share the positions"}
 
 [derived]
 ci = "layer.in_channels // layer.groups"

@@ -2,7 +2,7 @@
 name      = "register_blocked"
 computes  = ["grad_weight"]
 after     = "shared_weight_tiling"
-idea      = "A thread sums a few channel pairs x all taps of a kernel row in registers, over 4 positions at a time."
+idea      = "A thread sums a few channel pairs for all taps of a kernel row in registers, 4 positions at a time."
 precision = ["ieee", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = [
@@ -11,12 +11,12 @@ needs     = [
 ]
 
 [tune]
-SUMS      = {values = [16, 32, 48, 64, 96], default = 64, help = "registers of a thread for sums, at most"}
-WARPS     = {values = [4, 8], default = 4, help = "of a block, at most: channels, then tap rows, then positions"}
-TILE      = {values = [32, 64, 128, 256], default = 64, help = "positions staged at a time, less if they do not fit"}
+SUMS      = {values = [16, 32, 48, 64, 96], default = 64, help = "registers of a thread that hold sums, at most"}
+WARPS     = {values = [4, 8], default = 4, help = "warps of a block, at most; they share channels, tap rows, positions"}
+TILE      = {values = [32, 64, 128, 256], default = 64, help = "positions staged at a time, fewer if they do not fit"}
 STAGES    = {values = [2, 3, 4], default = 2, help = "tiles in shared memory at once"}
-SHARED_KB = {values = [72, 110, 160], default = 72, help = "shared memory of a block, at most"}
-SHARES    = {values = [132, 264, 396, 528, 792, 1056, 1584], default = 792, help = "blocks, about"}
+SHARED_KB = {values = [72, 110, 160], default = 72, help = "shared memory of a block in KB, at most"}
+SHARES    = {values = [132, 264, 396, 528, 792, 1056, 1584], default = 792, help = "blocks, about; they share the positions"}
 
 [derived]
 smem_bytes = "1024 * SHARED_KB + 16"

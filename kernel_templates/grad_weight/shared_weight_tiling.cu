@@ -2,16 +2,16 @@
 name      = "shared_weight_tiling"
 computes  = ["grad_weight"]
 after     = "naive_gather"
-idea      = "A block owns a tile of the weight gradient; what it stages in shared memory serves the whole tile."
+idea      = "A block owns a tile of the weight gradient and uses what it stages for the whole tile."
 precision = ["ieee", "fp16", "bf16", "fp64"]
 layer     = ["constant", "runtime"]
 needs     = ["smem_bytes <= 49152"]  # static shared memory ends at 48 KB; only large tiles in float64 exceed it
 
 [tune]
-CI_PER_THREAD       = {values = [1, 2, 4, 8], default = 4, help = "8 times as many rows in a tile"}
-COLUMNS_PER_THREAD  = {values = [1, 2, 4, 8], default = 4, help = "16 times as many columns in a tile"}
+CI_PER_THREAD       = {values = [1, 2, 4, 8], default = 4, help = "a tile has 8 times as many rows (input channels)"}
+COLUMNS_PER_THREAD  = {values = [1, 2, 4, 8], default = 4, help = "a tile has 16 times as many columns"}
 POSITIONS           = {values = [16, 32], default = 32, help = "positions staged at a time"}
-BLOCKS              = {values = [132, 1056, 4224, 16896], default = 4224, help = "about so many: positions are split"}
+BLOCKS              = {values = [132, 1056, 4224, 16896], default = 4224, help = "blocks, about; they share the positions"}
 
 [derived]
 accumulator_bytes = "8 if dtype == 'float64' else 4"

@@ -2,7 +2,7 @@
 name      = "split_mma"
 computes  = ["grad_weight"]
 after     = "shared_weight_tiling"
-idea      = "Tensor cores multiply strips of positions; a window of registers serves all taps of a row."
+idea      = "Tensor cores multiply strips of positions; a window in registers serves all taps of a row."
 precision = ["tf32", "tf32x3", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = [
@@ -11,13 +11,13 @@ needs     = [
 ]
 
 [tune]
-M_TILES   = {values = [0, 1, 2, 3, 4], default = 0, help = "16 input channels each, per warp; 0: as the layer has them"}
-N_TILES   = {values = [0, 1, 2, 3, 4], default = 2, help = "8 output channels each, per warp; 0: as registers allow"}
-WARPS     = {values = [4, 8, 12], default = 8, help = "of a block, at most: channels, then tap rows, then positions"}
-TILE      = {values = [32, 64, 128, 256], default = 128, help = "positions staged at a time, less if they do not fit"}
+M_TILES   = {values = [0, 1, 2, 3, 4], default = 0, help = "tiles of 16 input channels per warp (0: automatic)"}
+N_TILES   = {values = [0, 1, 2, 3, 4], default = 2, help = "tiles of 8 output channels per warp (0: as registers allow)"}
+WARPS     = {values = [4, 8, 12], default = 8, help = "warps of a block, at most; they share channels, tap rows, positions"}
+TILE      = {values = [32, 64, 128, 256], default = 128, help = "positions staged at a time, fewer if they do not fit"}
 STAGES    = {values = [2, 3, 4], default = 2, help = "tiles in shared memory at once"}
-SHARED_KB = {values = [72, 110, 160, 224], default = 110, help = "shared memory of a block, at most"}
-BLOCKS    = {values = [132, 264, 396, 528], default = 264, help = "about so many: positions are split among them"}
+SHARED_KB = {values = [72, 110, 160, 224], default = 110, help = "shared memory of a block in KB, at most"}
+BLOCKS    = {values = [132, 264, 396, 528], default = 264, help = "blocks, about; they share the positions"}
 
 [derived]
 smem_bytes = "1024 * SHARED_KB"

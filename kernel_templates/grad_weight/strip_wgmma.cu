@@ -2,7 +2,7 @@
 name      = "strip_wgmma"
 computes  = ["grad_weight"]
 after     = "packed_wgmma"
-idea      = "Strips are made in shared memory, by warps that do nothing else; rows that the next tile needs stay."
+idea      = "Copying warps make the strips in shared memory; rows that the next tile needs stay there."
 precision = ["tf32"]
 layer     = ["constant"]
 needs     = [
@@ -22,15 +22,15 @@ min_sm    = 90
 arch      = "sm_90a"
 
 [tune]
-STRIP     = {values = [0, 8, 16], default = 0, help = "positions of a strip: 8 strips are a tile; 0: as the halo needs"}
-CONSUMERS = {values = [0, 1, 2, 3], default = 0, help = "warpgroups that multiply, at most; 0: 2 or 3, as taps fit"}
-U_TILES   = {values = [1, 2], default = 1, help = "times 64 channels of a block"}
-COLUMNS   = {values = [0, 96, 128, 160, 256], default = 0, help = "taps x channels of a product; 0: evenly, up to 200"}
-U         = {values = [0, 1, 2], default = 0, help = "not shifted is: 1 the input, 2 grad_output, 0: either"}
-STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at once, as far as they fit"}
-ROLL      = {values = [0, 1], default = 1, help = "1: rows that the next tile meets again stay in shared memory"}
-COPY_WARPS = {values = [0, 4, 8], default = 0, help = "that bring tiles into shared memory; 0: 8 where they fit"}
-BLOCKS    = {values = [132, 264], default = 132, help = "about so many: positions are split among them"}
+STRIP     = {values = [0, 8, 16], default = 0, help = "positions of a strip; 8 strips are a tile (0: automatic)"}
+CONSUMERS = {values = [0, 1, 2, 3], default = 0, help = "warpgroups that multiply, at most (0: automatic)"}
+U_TILES   = {values = [1, 2], default = 1, help = "tiles of 64 channels in a block"}
+COLUMNS   = {values = [0, 96, 128, 160, 256], default = 0, help = "taps x channels of a product, at most (0: automatic)"}
+U         = {values = [0, 1, 2], default = 0, help = "tensor that is not shifted: 1 input, 2 grad_output (0: automatic)"}
+STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at once, as many as fit"}
+ROLL      = {values = [0, 1], default = 1, help = "1: keep rows in shared memory that the next tile needs again"}
+COPY_WARPS = {values = [0, 4, 8], default = 0, help = "warps that copy tiles into shared memory (0: 8 if they fit, else 4)"}
+BLOCKS    = {values = [132, 264], default = 132, help = "blocks, about; they share the positions"}
 
 [derived]
 ci = "layer.in_channels // layer.groups"

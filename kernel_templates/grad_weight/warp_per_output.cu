@@ -2,15 +2,15 @@
 name      = "warp_per_output"
 computes  = ["grad_weight"]
 after     = "naive_gather"
-idea      = "A warp shares the sum of a weight gradient: lanes stride over the positions and shuffle to add up."
+idea      = "A warp shares the sum of a weight gradient: each lane sums some positions, shuffles add the parts."
 precision = ["ieee", "fp16", "bf16", "fp64"]
 layer     = ["constant", "runtime"]
 needs     = []
 
 [tune]
-WARPS        = {values = [1, 2, 4, 8], default = 4, help = "warps per block"}
+WARPS        = {values = [1, 2, 4, 8], default = 4, help = "warps of a block"}
 CO_PER_WARP  = {values = [1, 2, 4, 8], default = 8, help = "output channels that share each loaded input value"}
-BLOCKS       = {values = [132, 1056, 4224, 16896], default = 4224, help = "about so many, by splitting positions"}
+BLOCKS       = {values = [132, 1056, 4224, 16896], default = 4224, help = "blocks, about; they share the positions"}
 */
 #include "contract/grad_weight.cuh"
 

@@ -1,5 +1,5 @@
-// A loop whose counter is a constant in every turn: body(Constant<i>{}) for first <= i < end. Registers indexed with it
-// stay registers, and `if constexpr` may ask about it.
+// A loop whose counter is a constant in every turn: body(Constant<i>{}) for first <= i < end. Arrays indexed with the
+// counter stay in registers, and `if constexpr` may test it.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,5 +1,5 @@
-// Barriers in shared memory that count arrivals (mbarrier, sm_80) and bytes (sm_90), and the bulk copies that report to
-// them.
+// Barriers in shared memory (mbarrier): they count arrivals (sm_80) and bytes (sm_90). And the bulk copies that report
+// to them.
 // Under `__CUDACPU__` the emulator's version of each stands beside the PTX.
 #pragma once
 
@@ -38,8 +38,8 @@ inline void end_phase_if_complete(Barrier& barrier) {
   }
 }
 
-// Bulk copies of the running block that have not arrived yet: each is done only when somebody waits for its barrier,
-// so that a forgotten wait shows.
+// Bulk copies of the running block that have not arrived yet. The emulator executes each only when a thread waits for
+// its barrier, so a missing wait shows.
 struct BulkCopies {
   struct Copy {
     unsigned to, bytes, barrier;
@@ -104,7 +104,7 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals) {
 #endif
 }
 
-// After the inits, by the thread that made them, before the __syncthreads() that shows them to the others.
+// Call it after the inits, in the thread that made them, before the __syncthreads() that shows them to the others.
 __device__ __forceinline__ void mbarrier_init_done() {
 #if !defined(__CUDACPU__) && __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -124,7 +124,7 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
 #endif
 }
 
-// Arrives, and announces bytes of bulk copies that have to arrive too.
+// Arrives, and announces bytes of bulk copies that must arrive too.
 __device__ __forceinline__ void mbarrier_arrive_expecting(unsigned barrier, int bytes) {
 #ifdef __CUDACPU__
   ptx_emulation::barrier_at(barrier).bytes += bytes;
@@ -136,7 +136,7 @@ __device__ __forceinline__ void mbarrier_arrive_expecting(unsigned barrier, int 
 #endif
 }
 
-// Waits until the phase of that parity has ended; the phase before the first one counts as ended, and has parity 1.
+// Waits until the phase of that parity has ended. The phase before the first one counts as ended and has parity 1.
 __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity) {
 #ifdef __CUDACPU__
   for (int polls = 0;; ++polls) {
@@ -151,7 +151,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity) {
   }
 #elif __CUDA_ARCH__ >= 800
   unsigned ended = 0;
-  // A wait in vain ends the launch instead of holding the GPU.
+  // A wait that never ends stops the launch instead of blocking the GPU.
   for (int polls = 0; ended == 0; ++polls) {
 #if __CUDA_ARCH__ >= 900
 #define KW_WAIT "mbarrier.try_wait"  // sleeps a while before it says no
@@ -168,8 +168,8 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity) {
 #endif
 }
 
-// Copies `bytes` from global to shared memory by the copy engine, which reports them to the barrier. Addresses and
-// size are multiples of 16. Needs no register and no fence: wgmma reads through the same proxy.
+// The copy engine copies `bytes` from global to shared memory and reports them to the barrier. Addresses and size are
+// multiples of 16. It needs no register and no fence: wgmma reads through the same proxy.
 __device__ __forceinline__ void bulk_copy(unsigned to, const void* from, int bytes, unsigned barrier) {
 #ifdef __CUDACPU__
   if (to % 16 != 0 || reinterpret_cast<size_t>(from) % 16 != 0 || bytes % 16 != 0 || bytes <= 0) {

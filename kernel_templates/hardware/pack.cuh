@@ -1,4 +1,4 @@
-// N neighbouring values that are loaded together: 16 bytes at a time where N allows it.
+// N neighbouring values that are loaded together, 16 bytes at a time where N allows it.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,4 +1,4 @@
-// Instructions that CUDA C++ has no words for: asynchronous copies to shared memory, TF32 rounding, tensor-core
+// Instructions that CUDA C++ has no functions for: asynchronous copies to shared memory, TF32 rounding, tensor-core
 // products. Under `__CUDACPU__` the emulator's version of each stands beside the PTX.
 #pragma once
 
@@ -9,7 +9,7 @@
 #ifdef __CUDACPU__
 namespace ptx_emulation {
 
-// What one thread has asked to copy and has not waited for yet.
+// The copies that one thread has issued and not waited for yet.
 struct PendingCopies {
   struct Copy {
     void* to;
@@ -55,14 +55,14 @@ struct PendingCopies {
 }  // namespace ptx_emulation
 #endif
 
-// Copies `bytes` from global to shared memory without registers; both addresses are multiples of `bytes`. Only the
-// first `valid_bytes` are read, the rest is written as zeros. Nothing has arrived before cp_async_wait(), and then only
-// for the thread that issued it: other threads also need a barrier.
+// Copies `bytes` from global to shared memory without registers. Both addresses are multiples of `bytes`. Only the
+// first `valid_bytes` are read; the rest is written as zeros. The data has arrived after cp_async_wait(), for the
+// thread that issued the copy; other threads also need a barrier.
 template <int bytes>
 __device__ __forceinline__ void cp_async(void* shared, const void* global, int valid_bytes = bytes) {
   static_assert(bytes == 4 || bytes == 8 || bytes == 16, "cp.async copies 4, 8 or 16 bytes");
 #ifdef __CUDACPU__
-  // Done only at the wait, so that a forgotten wait shows.
+  // The emulator copies only at the wait, so a missing wait shows.
   if (!__isShared(shared)) {
     cuda_on_cpu::stop(cudaErrorIllegalAddress, "cp_async: the destination is not shared memory");
   }

@@ -1,4 +1,4 @@
-// Division of numbers that seldom need 64 bits: there it takes several times as long.
+// Division of 64-bit numbers that are usually small: 32-bit division is several times as fast.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,4 +1,5 @@
-// A barrier of some warps of a block (a named barrier): number 1 to 15, for so many threads, always the same ones.
+// A barrier of some warps of a block (a named barrier). It has a number from 1 to 15 and is always used by the same
+// threads.
 #pragma once
 #include <cuda_runtime.h>
 

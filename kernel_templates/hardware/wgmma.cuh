@@ -1,4 +1,5 @@
-// Shapes of wgmma (sm_90a): one struct for each number of columns. Written by pattern: only the register lists differ.
+// Shapes of wgmma (sm_90a): one struct for each number of columns. They follow one pattern; only the register lists
+// differ.
 #pragma once
 
 #include "contract/problem.cuh"
@@ -79,11 +80,11 @@ KW_WGMMA_SHAPE(256, KW_NAMES_0 "," KW_NAMES_1 "," KW_NAMES_2 "," KW_NAMES_3 "," 
 
 // Tensor-core products of a warpgroup (wgmma, sm_90a): 128 threads multiply two operands that lie in shared memory.
 // Under `__CUDACPU__` a twin decodes the same descriptors and reads the same bytes. In a build for another architecture
-// the instructions do not exist: there the kernel stops at the first of them.
+// the instructions do not exist; there the kernel stops at the first of them.
 
-// An operand whose rows hold their summed index K contiguously, without swizzle. Eight rows of 16 bytes, one behind the
-// other, are a core matrix; `k_step` bytes lie between the two core matrices along K, `row_step` between groups of
-// eight rows. The start is any multiple of 16: one more row is one unit of 16 bytes more.
+// The descriptor of an operand whose rows hold the summed index K contiguously, without swizzle. Eight rows of 16
+// bytes, one after the other, are a core matrix. `k_step` bytes lie between the two core matrices along K, `row_step`
+// bytes between groups of eight rows. The start is any multiple of 16: one row further is 16 bytes further.
 __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned start, unsigned k_step, unsigned row_step) {
   return static_cast<unsigned long long>((start & 0x3FFFFu) >> 4) |
          static_cast<unsigned long long>(k_step >> 4) << 16 | static_cast<unsigned long long>(row_step >> 4) << 32;
@@ -97,7 +98,7 @@ struct RegisterRows {
   float value[2][8];
 };
 
-// What one thread has asked to multiply and has not waited for yet.
+// The products that one thread has issued and not waited for yet.
 struct PendingProducts {
   struct Product {
     float* d;
@@ -201,8 +202,8 @@ inline void gather_rows(const float (&a)[4], RegisterRows& rows) {
 }  // namespace ptx_emulation
 #endif
 
-// A whole warpgroup hands registers of its threads back, or takes such as others have handed back: what is left of
-// those the block was launched with. Multiples of 8.
+// A whole warpgroup gives registers of its threads back, or takes registers that others have given back. The counts are
+// multiples of 8.
 template <int registers>
 __device__ __forceinline__ void give_registers() {
 #if !defined(__CUDACPU__) && defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -250,7 +251,8 @@ __device__ __forceinline__ void wgmma_wait() {
 #endif
 }
 
-// After wgmma_wait(): no use of d may move up before it, where the tensor cores still own the registers.
+// Call it after wgmma_wait(): the compiler must not move a use of d before the wait, where the tensor cores still own
+// the registers.
 template <int registers>
 __device__ __forceinline__ void wgmma_own(float (&d)[registers]) {
 #ifndef __CUDACPU__

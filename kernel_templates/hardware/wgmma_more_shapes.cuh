@@ -1,4 +1,4 @@
-// More shapes of wgmma (sm_90a): every number of columns that hardware/wgmma.cuh leaves out. Written by pattern.
+// More shapes of wgmma (sm_90a): every number of columns that hardware/wgmma.cuh leaves out, in the same pattern.
 #pragma once
 #include "hardware/wgmma.cuh"
 

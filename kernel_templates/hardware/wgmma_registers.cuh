@@ -1,5 +1,5 @@
-// Tensor-core products of a warpgroup (wgmma, sm_90a) whose first operand comes from registers: nothing of it needs to
-// lie in shared memory the way descriptors want it, and rows of zeros take no memory at all. TF32 only.
+// Tensor-core products of a warpgroup (wgmma, sm_90a) whose first operand comes from registers. That operand needs no
+// descriptor layout in shared memory, and rows of zeros take no memory at all. TF32 only.
 // Under `__CUDACPU__` a twin gathers the fragments of the four lanes that hold a row.
 #pragma once
 #include "hardware/wgmma.cuh"

@@ -1,5 +1,5 @@
 """Every template compiles with nvcc for sm_80 and sm_90 (sm_90a where it asks for it), in all dtypes and forms; no
-spills at the default config on the layers tried here (docs/performance.md names the ones that do spill elsewhere)."""
+spills at the default config on the layers tried here (docs/kernels.md names the ones that do spill elsewhere)."""
 
 from __future__ import annotations
 

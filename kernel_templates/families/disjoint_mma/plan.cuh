@@ -1,7 +1,7 @@
 // What disjoint_mma knows at compile time, and the weights in the order in which its lanes hold them.
 //
-// Along an axis with (kernel - 1) * dilation < stride no output meets two taps: input i owns the outputs
-// i * stride - padding + r, 0 <= r < stride, and tap k gives r = k * dilation alone.
+// Along an axis with (kernel - 1) * dilation < stride no output meets two taps. Input i owns the outputs i * stride -
+// padding + r, 0 <= r < stride, and tap k contributes to r = k * dilation alone.
 #pragma once
 #include "contract/problem.cuh"
 #include "hardware/tf32_parts.cuh"
@@ -19,10 +19,11 @@ struct DisjointPlan {
   static constexpr int WARPS = Tune::WARPS > 0 ? Tune::WARPS : WARPS_AUTO, THREADS = 32 * WARPS;
   static constexpr int POSITIONS = 16 * WARPS;  // of the input, side by side
   static constexpr int PIECES = POSITIONS / WARPS / 8;
-  // Where a row takes several blocks they overlap by so many positions that one of two has each 32-byte sector whole.
+  // If a row takes several blocks, they overlap by this many positions, so that one of two has each 32-byte sector
+  // whole.
   static constexpr int OVERLAP = ceil_div(ceil_div(7, Layer::stride_w), 4) * 4;
 
-  // Slabs of 8 channels whose inputs a lane holds at once; with all of them there, they serve every tap.
+  // Slabs of 8 channels whose inputs a lane holds at once. If it holds all of them, they serve every tap.
   static constexpr int MOST_HELD = THREE ? 4 : 8, HELD = ceil_div(K, 8) < MOST_HELD ? ceil_div(K, 8) : MOST_HELD;
   static constexpr int CHUNKS = ceil_div(K, 8 * HELD), SLABS = CHUNKS * HELD;
   static constexpr int TAPS_AT_ONCE = Layer::kernel_w < 4 ? Layer::kernel_w : 4;  // along W
@@ -31,7 +32,7 @@ struct DisjointPlan {
   static constexpr int CUT_W = Layer::padding_w % Layer::stride_w;    // outputs that it crops of the next one
   static constexpr int LEAD = (4 - CUT_W % 4) % 4;  // floats before the first of an image row, so that rows align
 
-  // Between rows of an image so many floats that the lanes of a product meet the fewest bank conflicts.
+  // The pitch between rows of an image for which the lanes of a product have the fewest bank conflicts.
   static constexpr int conflicts(int pitch) {
     int hits[32] = {}, worst = 0;
     for (int g = 0; g < 8; ++g)
@@ -53,12 +54,13 @@ struct DisjointPlan {
   // Weights: [cell][depth tap][row tap][slab][tap along W][high, low][lane][4].
   static constexpr long long WEIGHTS = 1LL * TAPS * SLABS * PARTS * 128;  // floats of a cell
   static_assert(WEIGHTS < 1LL << 31, "counted in 32 bits");
-  // In shared memory, where each block packs them itself; else packed by a launch of its own, and read from L1.
+  // Small weights lie in shared memory, where each block packs them itself. Others are packed by a launch of their own
+  // and read through L1.
   static constexpr bool RESIDENT = WEIGHTS <= 12288;
   static constexpr long long SHARED_BYTES = 4 * ((RESIDENT ? WEIGHTS : 0) + 1LL * Tune::IMAGES * IMAGE);
 };
 
-// Values first, first + step, ... of a cell's weights, counted in lanes of fragments, rounded once.
+// Packs values first, first + step, ... of a cell's weights, counted in lanes of fragments, rounded once.
 template <class P, class Layer>
 __device__ __forceinline__ void pack_cell(const float* __restrict__ weight, float* packed, int cell, int first, int step) {
   constexpr int KW = Layer::kernel_w, LANES = int(P::WEIGHTS / (4 * P::PARTS));
@@ -82,7 +84,7 @@ __device__ __forceinline__ void pack_cell(const float* __restrict__ weight, floa
   }
 }
 
-// thread -> data: four values of one lane; blockIdx.y is the cell. Nobody synchronises.
+// thread -> data: four values of one lane; blockIdx.y is the cell. No thread synchronises.
 template <class P, class Layer>
 __global__ void __launch_bounds__(64) pack_disjoint(const float* __restrict__ weight, float* __restrict__ packed) {
   for (int cell = blockIdx.y; cell < P::CELLS; cell += gridDim.y)

@@ -1,4 +1,4 @@
-// The kernel of gathered_mma for grad_input where the stride along W is long, and its launch.
+// The kernel of gathered_mma for grad_input with a long stride along W, and its launch. README.md has the words.
 #pragma once
 #include "contract/computed_anew.cuh"
 #include "families/gathered_mma/along_steps.cuh"
@@ -7,15 +7,16 @@
 #include "families/gathered_mma/shares.cuh"
 #include "families/gathered_mma/store.cuh"
 
-// Against the kernel in block.cuh: neighbouring lanes copy neighbouring taps of one position, which lie side
-// by side in grad_output, and not one tap of neighbouring positions, which lie a stride apart, each in a sector of its
-// own. A step is CHUNK floats of every position: a run of taps of one channel, or the end of one and the next.
+// Compared with the kernel in block.cuh: neighbouring lanes copy neighbouring taps of one position, which lie side by
+// side in grad_output. There they copy one tap of neighbouring positions, which lie a stride apart, each in a sector of
+// its own. A step is CHUNK floats of every position: a run of taps of one channel, or the end of one channel and the
+// start of the next.
 //
-// thread -> data: a block has TILE_M channels x TILE_N positions and one share of the reduction; for the copies a
+// thread -> data: a block has TILE_M channels x TILE_N positions and one share of the reduction. For the copies a
 // thread keeps its place in the step.
-// All threads meet once the positions are listed; once a step: after it the step's copies are there, and the buffer of
-// the step before is free; at the end around the image of the result.
-// Bytes: sectors of grad_output are read whole; by 16 bytes at a time where WIDTH is 4.
+// All threads meet once the positions are listed, and once a step: after the barrier the step's copies have arrived,
+// and the buffer of the step before is free. At the end they meet around the image of the result.
+// Bytes: sectors of grad_output are read whole, 16 bytes at a time where WIDTH is 4.
 template <class P, int WIDTH>
 __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) gathered_along(GatheredArguments a) {
   extern __shared__ __align__(16) float gathered_shared[];

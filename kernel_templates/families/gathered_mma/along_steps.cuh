@@ -1,12 +1,12 @@
-// The steps of gathered_along, and what is copied for each. The order of the reduction is that of gathered_pair:
-// taps along W run fastest, then channels, then rows of taps; a step is CHUNK pairs of it, wherever they begin and end.
+// The steps of gathered_along, and the copies of each. The reduction has the order of gathered_pair: taps along W run
+// fastest, then channels, then rows of taps. A step is CHUNK pairs of that order, wherever they begin and end.
 #pragma once
 #include "families/gathered_mma/pack.cuh"
 #include "families/gathered_mma/tile.cuh"
 #include "hardware/ptx.cuh"
 
-// Of a share of the steps that a tile needs. A thread copies the same WIDTH pairs of every step, for each PACE-th
-// position: lanes that are neighbours copy what is neighbours in grad_output.
+// The steps of one share of a tile. A thread copies the same WIDTH pairs of every step, for each PACE-th position, so
+// neighbouring lanes copy neighbours in grad_output.
 template <class P, int WIDTH>
 struct AlongSteps {
   static constexpr int LANES = P::CHUNK / WIDTH, PACE = P::THREADS / LANES;
@@ -70,7 +70,8 @@ struct AlongSteps {
     }
   }
 
-  // To the next step. WIDTH pairs are of one run: where it is 4, so is a factor of all lengths.
+  // Moves to the next step. The WIDTH pairs of a thread belong to one run: if WIDTH is 4, all lengths are multiples of
+  // 4.
   __device__ __forceinline__ void advance() {
     w += P::CHUNK % P::KERNEL_W, k += P::CHUNK / P::KERNEL_W;
     if (w >= P::KERNEL_W) w -= P::KERNEL_W, ++k;

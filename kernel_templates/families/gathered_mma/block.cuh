@@ -1,4 +1,4 @@
-// The kernel of gathered_mma, forward and grad_input, and its launch.
+// The kernel of gathered_mma, forward and grad_input, and its launch. README.md has the words.
 #pragma once
 #include "contract/computed_anew.cuh"
 #include "families/gathered_mma/launch.cuh"
@@ -6,17 +6,17 @@
 #include "families/gathered_mma/steps.cuh"
 #include "families/gathered_mma/store.cuh"
 
-// Against implicit_gemm_mma: no strip of the source is staged that must reach as far as the taps do. Each step of the
-// reduction gathers by itself what a tile of positions meets at a tap (or at some taps of few channels each), so that
-// shared memory does not depend on the layer, and no layer is left out. It costs a copy of 4 bytes for each position,
-// tap and channel, most of which L1 and L2 answer.
+// Compared with implicit_gemm_mma: no strip of the source is staged that must reach as far as the taps do. Each step of
+// the reduction gathers what a tile of positions meets at one tap (or, with few channels, at some taps). So shared
+// memory does not depend on the layer, and every layer fits. It costs a copy of 4 bytes for each position, tap and
+// channel; L1 and L2 answer most of them.
 //
-// thread -> data: a block has TILE_M channels x TILE_N positions of one class, flattened over batch, D, H and W; a warp
+// thread -> data: a block has TILE_M channels x TILE_N positions of one class, numbered over batch, D, H and W. A warp
 // has all or half of the channels x a share of the positions. For the copies a thread keeps its positions.
-// All threads meet once a step: after it the step's copies are there, and the buffer of the step before is free (as is
-// the list of rows that is filled next). At the end they meet around the image of the result.
-// Bytes: a tap that no position of the tile meets is left out; weights are read from L2 once for each tile of
-// positions; a warp stores 32 neighbouring positions of a channel at a time.
+// All threads meet once a step. After the barrier the step's copies have arrived, and the buffer of the step before is
+// free (so is the list of rows that is filled next). At the end they meet around the image of the result.
+// Bytes: a tap that no position of the tile meets is left out. Weights are read from L2 once for each tile of
+// positions. A warp stores 32 neighbouring positions of a channel at a time.
 template <class P>
 __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) gathered_mma(GatheredArguments a) {
   extern __shared__ __align__(16) float gathered_shared[];

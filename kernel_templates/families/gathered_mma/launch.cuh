@@ -1,4 +1,4 @@
-// What the launches of gathered_mma share.
+// What both launches of gathered_mma share: arguments, the packing launch, the launch of the blocks.
 #pragma once
 #include "contract/flat_grid.cuh"
 #include "families/gathered_mma/pack.cuh"

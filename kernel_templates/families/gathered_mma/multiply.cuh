@@ -32,8 +32,8 @@ struct GatheredSums {
   }
 };
 
-// A value of the source is rounded by the warp that multiplies it. (A 0 that stands for "meets nothing" is multiplied
-// too: an infinite weight makes NaN of positions that it does not meet.)
+// The warp that multiplies a value of the source also rounds it. A position that a tap does not meet has a 0 here, and
+// that 0 is multiplied too: an infinite weight makes NaN of positions that it does not meet.
 template <class P>
 __device__ __forceinline__ void multiply_gathered(GatheredSums<P>& sum, const float* stage, int warp_m, int warp_n,
                                                   int lane) {

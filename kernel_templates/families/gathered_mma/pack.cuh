@@ -1,16 +1,16 @@
-// The weights of gathered_mma in the order in which its lanes hold them, rounded once.
+// Brings the weights of gathered_mma into the order in which its lanes hold them, rounded once.
 #pragma once
 #include "families/gathered_mma/plan.cuh"
 #include "hardware/short_division.cuh"
 #include "hardware/tf32_parts.cuh"
 
-// A place in the order of the reduction: a channel, and a tap by its number in its class along each axis.
+// A term of the reduction: a channel, and a tap by its number in its class along each axis.
 struct GatheredPair {
   int k, h, w;
   long long d;
 };
 
-// Where there are taps_h and taps_w of a class. Channels run fastest; along W they do after the taps of a row.
+// For a class with taps_h and taps_w taps. Channels run fastest; in the kernel for long strides the taps of a row do.
 template <class P>
 __device__ __forceinline__ GatheredPair gathered_pair(long long pair, int taps_h, int taps_w) {
   GatheredPair of;
@@ -26,8 +26,7 @@ __device__ __forceinline__ GatheredPair gathered_pair(long long pair, int taps_h
   return of;
 }
 
-// thread -> data: the four values that one lane gives to a product (and what rounding leaves of them). Nobody
-// synchronises.
+// thread -> data: the four values that one lane gives to a product (and their remainders). No thread synchronises.
 template <class P>
 __global__ void __launch_bounds__(256) pack_gathered_weights(const float* __restrict__ weight,
                                                              float* __restrict__ packed) {

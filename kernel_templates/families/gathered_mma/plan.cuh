@@ -1,7 +1,6 @@
 // One axis of gathered_mma: which taps the positions of one class share, and where in the source they meet them.
-//   forward:    outputs o = q * stride + c of the same class c (0 <= c < stride) share their taps, and meet
-//               neighbouring inputs;
-//   grad_input: all inputs are one class, which has all taps, and meets every stride-th element of grad_output.
+//     forward:    outputs o = q * stride + c of the same class c (0 <= c < stride) share their taps and meet neighbouring inputs
+//     grad_input: all inputs are one class with all taps, and meet every stride-th element of grad_output
 // Tap number t of a class meets the source at  at + q * SPAN + t * SHIFT.
 #pragma once
 
@@ -16,7 +15,7 @@ struct GatheredRange {
   int begin, end;
 };
 
-// The x with  value * x = 1  modulo `modulus`; the two have no common factor.
+// Returns the x with  value * x = 1  modulo `modulus`. The two must have no common factor.
 constexpr int inverse_modulo(long long value, long long modulus) {
   long long a = value % modulus, b = modulus, of_a = 1, of_b = 0;
   while (a != 0) {
@@ -30,10 +29,10 @@ template <bool FORWARD, int KERNEL, int STRIDE, int PADDING, int DILATION>
 struct GatheredAxis {
   static constexpr int DIVISOR = greatest_common_divisor(STRIDE, DILATION);
   static constexpr int TAP_STEP = FORWARD ? STRIDE / DIVISOR : 1;
-  // Classes with a tap have different first taps, so that these number them.
+  // Classes with a tap have different first taps, so the first tap numbers them.
   static constexpr int FIRSTS = KERNEL < TAP_STEP ? KERNEL : TAP_STEP;
   static constexpr int MOST_TAPS = ceil_div(KERNEL, TAP_STEP);
-  // The same as the header of a variant bounds it, which knows no common divisors.
+  // The same bound as in a variant's header, which knows no common divisors.
   static constexpr int STEP_AT_LEAST = !FORWARD || DILATION % STRIDE == 0 ? 1
                                        : STRIDE > 2 * DILATION            ? ceil_div(STRIDE, DILATION)
                                                                           : 2;
@@ -43,13 +42,13 @@ struct GatheredAxis {
   // One tap, which meets each position at its own place in the source.
   static constexpr bool PLAIN = KERNEL == 1 && STRIDE == 1 && PADDING == 0 && DILATION == 1;
 
-  // Of a result so long: its classes, and the most positions of one.
+  // The classes of a result of this length, and the most positions of one class.
   static int classes(int result) { return result < RESULT_STEP ? result : RESULT_STEP; }
   static int positions(int result) { return int(ceil_div(1LL * result, RESULT_STEP)); }
 
   static constexpr __host__ __device__ int taps_from(int first) { return (KERNEL - first - 1) / TAP_STEP + 1; }
 
-  // (c + padding - tap * dilation) must be a multiple of the stride. That is solved by an inverse instead of a search.
+  // (c + padding - tap * dilation) must be a multiple of the stride. A modular inverse solves that without a search.
   static __device__ __forceinline__ GatheredTaps taps_of_class(int c) {
     if constexpr (!FORWARD) {
       return {0, KERNEL, -PADDING};
@@ -62,7 +61,7 @@ struct GatheredAxis {
     }
   }
 
-  // Those of the class that any of the positions from .. to may meet in a source of `size`.
+  // The taps of the class that any of the positions from .. to may meet in a source of `size`.
   static __device__ __forceinline__ GatheredRange range(const GatheredTaps& taps, int from, int to, int size) {
     constexpr int PACE = SHIFT < 0 ? -SHIFT : SHIFT;
     const long long low = taps.at + 1LL * from * SPAN, high = taps.at + 1LL * to * SPAN;
@@ -75,7 +74,7 @@ struct GatheredAxis {
 };
 
 // What gathered_mma knows at compile time: tiles, steps of the reduction, shared memory. "Result" and "source" are
-// output and input in forward, grad_input and grad_output in grad_input; M and K are their channels in a group.
+// output and input in forward, grad_input and grad_output in grad_input. M and K are their channels in a group.
 
 template <bool IS_FORWARD, class Layer, class Tune>
 struct GatheredPlan {
@@ -91,12 +90,13 @@ struct GatheredPlan {
   static constexpr int KERNEL_D = Layer::kernel_d, KERNEL_H = Layer::kernel_h, KERNEL_W = Layer::kernel_w;
   static constexpr long long KERNEL = 1LL * KERNEL_D * KERNEL_H * KERNEL_W;
 
-  // Tensor cores cut off what they add: longer sums leave them in between, and are added up where additions round.
+  // Tensor cores cut off what they add. Longer sums are taken out of them in between and added up in fp32, which
+  // rounds.
   static constexpr int SERIES = THREE ? 128 : 4096;
   static constexpr bool LONG = 1LL * D::TAPS_BOUND * H::TAPS_BOUND * W::TAPS_BOUND * K > SERIES;
 
-  // Neighbouring inputs meet every stride_w-th element of grad_output. Where that is far and the taps along W are
-  // neighbours, a step is a run of taps (along.cuh) and not of channels.
+  // Neighbouring inputs meet every stride_w-th element of grad_output. With a long stride and neighbouring taps along W
+  // a step is a run of taps (along.cuh), not of channels.
   static constexpr bool ALONG = !FORWARD && Layer::stride_w >= 4 && Layer::dilation_w == 1 && KERNEL_W >= 8;
   // Four taps of a run begin at a multiple of four, if the rows of grad_output do.
   static constexpr bool QUADS =
@@ -113,7 +113,7 @@ struct GatheredPlan {
   static constexpr int MA = TILE_M / 16 / WARPS_M, NB = TILE_N / 8 / WARPS_N;  // fragments of a warp
   static_assert(MA * NB * 4 * (LONG ? 2 : 1) <= 128, "a thread's sums must fit in registers");
 
-  // A step of the reduction is CHUNK pairs of tap and channel. With few channels it runs on into the next tap; with
+  // A step of the reduction is CHUNK pairs of tap and channel. With few channels it continues into the next tap. With
   // many it is part of one tap, whose last part is filled up with zeros. Along W, runs follow each other without a gap.
   static constexpr bool SLIM = TILE_M * PLANES + TILE_N <= 200;
   static constexpr int MOST = Tune::CHUNK > 0 ? Tune::CHUNK : SLIM ? 32 : 16;
@@ -155,7 +155,7 @@ struct GatheredPlan {
   static constexpr int BLOCKS = 65536 / THREADS >= 2 * HELD ? 2 : 1;
 };
 
-// The run-time half of a launch. Classes and positions: along each axis, as GatheredAxis counts them.
+// The run-time arguments of a launch. Classes and positions are counted along each axis as in GatheredAxis.
 struct GatheredArguments {
   const float* source;
   const float* packed;

@@ -1,11 +1,12 @@
-// Few positions with many terms each: the steps of the reduction are split into shares, each block sums one of them
+// For few positions with many terms each: the steps of the reduction are split into shares. Each block sums one share
 // into the workspace, and a second kernel adds the shares up in a fixed order.
 #pragma once
 #include "families/gathered_mma/plan.cuh"
 #include "contract/partial_sums.cuh"
 
-// As many as fill a large GPU once, unless a share would become too short to pay, or their sums exceed 2^24 (64 MiB).
-// It depends on the problem alone, so that every GPU adds in the same order. `results`: of the whole launch.
+// As many shares as fill a large GPU once, unless a share would become too short to pay or their sums would exceed 2^24
+// (64 MiB). The number depends on the problem alone, so every GPU adds in the same order. `results` counts the whole
+// launch.
 template <class P>
 long long gathered_shares(const Sizes& sizes, long long results) {
   constexpr long long BLOCKS = 264, SHORTEST = 8;
@@ -23,7 +24,7 @@ long long gathered_results(const Sizes& sizes) {
   return sizes.batch * P::GROUPS * P::M * sizes.in_d * sizes.in_h * sizes.in_w;
 }
 
-// thread -> data: one result. Nobody synchronises.
+// thread -> data: one result. No thread synchronises.
 template <class Sum>
 __global__ void __launch_bounds__(256) add_few_shares(const Sum* __restrict__ partials, long long results, int shares,
                                                       Sum* __restrict__ result) {
@@ -35,7 +36,8 @@ __global__ void __launch_bounds__(256) add_few_shares(const Sum* __restrict__ pa
   }
 }
 
-// Partial sums lie as [shares][results]. Eight threads a result, as add_partials has them, pay where shares are many.
+// Partial sums lie as [shares][results]. add_partials has eight threads for each result, which pays if there are many
+// shares.
 template <class Sum>
 cudaError_t add_shares(const Sum* partials, long long results, long long shares, Sum* result, cudaStream_t stream) {
   if (shares >= 16) return add_partials(partials, results, shares, result, stream);

@@ -1,10 +1,10 @@
-// The steps of the reduction of gathered_mma, and what is copied for each: values of the source, each from where a
+// The steps of the reduction of gathered_mma, and the copies of each: values of the source, each from the place where a
 // position meets a tap, and the weights as they were packed.
 #pragma once
 #include "families/gathered_mma/tile.cuh"
 #include "hardware/ptx.cuh"
 
-// A row of a step: a pair of tap and channel, as far from tap 0 and channel 0.
+// A row of a step: one pair of tap and channel, as its distance from tap 0 and channel 0.
 struct alignas(16) GatheredRow {
   long long shift;
   int d, h, w, exists;
@@ -31,12 +31,12 @@ struct GatheredSteps {
     }
   }
 
-  // Tap number of the class, as it is packed.
+  // The number of a tap in its class, in the order in which weights are packed.
   __device__ __forceinline__ long long number(int d, int h, int w) const {
     return (1LL * d * tile.h.count + h) * tile.w.count + w;
   }
 
-  // Starts the copies of the next step. `rows`: as list() left them.
+  // Starts the copies of the next step. `rows` is what list() wrote.
   __device__ __forceinline__ void copy(const GatheredColumn (&columns)[P::COLUMNS], const float* weights, float* stage,
                                        const GatheredRow* rows) {
     const long long packed = P::MIXED ? step : number(at_d, at_h, at_w) * P::PARTS + part;
@@ -58,7 +58,7 @@ struct GatheredSteps {
     }
   }
 
-  // The rows of the step that is `ahead` steps further on. Only those threads that have one work here.
+  // Writes the rows of the step that is `ahead` steps further. One thread works for each row.
   __device__ __forceinline__ void list(int ahead, GatheredRow* rows) const {
     if (count == 0 || int(threadIdx.x) >= P::CHUNK) return;
     const long long pair = (1LL * step + ahead) * P::CHUNK + threadIdx.x;
@@ -73,7 +73,7 @@ struct GatheredSteps {
   }
 
  private:
-  // Rows of one tap: channels k, k + ROW_STEP, ... Whether a position meets it is asked once.
+  // Copies rows of one tap: channels k, k + ROW_STEP, ... One test decides whether a position meets the tap.
   __device__ __forceinline__ void gather_tap(const GatheredColumn (&columns)[P::COLUMNS], int k, float* to) const {
     const int d = at_d * P::D::SHIFT, h = at_h * P::H::SHIFT, w = at_w * P::W::SHIFT;
     const long long shift = k * a.source_volume + (1LL * d * a.source_h + h) * a.source_w + w;
@@ -89,7 +89,7 @@ struct GatheredSteps {
     }
   }
 
-  // Rows of several taps.
+  // Copies rows of several taps.
   __device__ __forceinline__ void gather_rows(const GatheredColumn (&columns)[P::COLUMNS], const GatheredRow* rows,
                                               float* to) const {
 #pragma unroll

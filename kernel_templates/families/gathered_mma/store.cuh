@@ -1,8 +1,8 @@
-// The result of a block of gathered_mma: from the image in shared memory to where its positions are.
+// Stores the result of a block of gathered_mma: from the image in shared memory to its positions.
 #pragma once
 #include "families/gathered_mma/tile.cuh"
 
-// Those that a thread stores: its positions, and of their channels every ROW_STEP-th.
+// The results that a thread stores: its positions, and every ROW_STEP-th channel of them.
 template <class P>
 struct GatheredResults {
   float* of[P::COLUMNS];
@@ -13,7 +13,7 @@ struct GatheredResults {
       of[c] = gathered_result(a, tile, int(threadIdx.x) % P::TILE_N + c * P::THREADS);
   }
 
-  // `shift`: by so much further on.
+  // `shift` moves all places in the result, to the share's part of the workspace.
   __device__ __forceinline__ void store(const GatheredArguments& a, const float* image, int group, int m_tile,
                                         long long shift = 0) const {
     const int row = P::ROW_STEP > 1 ? threadIdx.x / P::TILE_N : 0, first = m_tile * P::TILE_M;

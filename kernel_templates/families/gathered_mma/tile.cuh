@@ -4,8 +4,8 @@
 #include "families/gathered_mma/plan.cuh"
 #include "hardware/short_division.cuh"
 
-// Blocks that are neighbours have the classes of the same stretch of the result, so that what they store of a sector
-// meets in L2; then the channel tiles, which read the same source.
+// Neighbouring blocks have the classes of the same part of the result, so their stores to one sector meet in L2. Then
+// come the channel tiles, which read the same source.
 template <class P>
 struct GatheredTile {
   int class_d, class_h, class_w, m_tile, group;
@@ -35,7 +35,7 @@ struct GatheredTile {
   __device__ __forceinline__ bool no_taps() const {
     return use_d.end == 0 || use_h.end == 0 || use_w.end == 0;
   }
-  // Of this block's channels and class.
+  // The weights of this block's channels and class.
   __device__ __forceinline__ const float* weights(const GatheredArguments& a) const {
     const long long firsts = (1LL * d.first * P::H::FIRSTS + h.first) * P::W::FIRSTS + w.first;
     return a.packed + ((1LL * group * P::M_TILES + m_tile) * P::FIRSTS + firsts) * P::CLASS_FLOATS;
@@ -59,7 +59,7 @@ struct GatheredColumn {
            (1LL * d * a.source_h + h) * a.source_w + w;
   }
 
-  // Is there a source where a tap is met that lies so far from tap 0?
+  // True if there is an element of the source where a tap is met that lies so far from tap 0.
   template <class P>
   __device__ __forceinline__ bool meets(const GatheredArguments& a, int to_d, int to_h, int to_w) const {
     return exists && (P::D::PLAIN || unsigned(d + to_d) < unsigned(a.source_d)) &&
@@ -68,7 +68,7 @@ struct GatheredColumn {
   }
 };
 
-// Where the result of a position is stored, in the tile's channel 0; null where there is none.
+// Where the result of a position is stored, in the tile's channel 0; null if there is none.
 template <class P>
 __device__ __forceinline__ float* gathered_result(const GatheredArguments& a, const GatheredTile<P>& tile, int column) {
   long long rest = tile.first + column;

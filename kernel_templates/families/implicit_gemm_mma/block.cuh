@@ -1,4 +1,4 @@
-// The kernels of implicit_gemm_mma, forward and grad_input, and their launch.
+// The kernel of implicit_gemm_mma, forward and grad_input, and its launch. README.md has the words.
 #pragma once
 #include "families/implicit_gemm_mma/store.cuh"
 
@@ -12,9 +12,10 @@ __global__ void __launch_bounds__(256) pack_fragments(const typename C::Scalar* 
   }
 }
 
-// Persistent: a block keeps its channel tile and walks over tiles of positions. Copies run STAGES - 1 steps ahead,
-// across tiles too, so that they go on while results are stored.
-// All threads meet once a step: after it the step's copies are there, and the buffer of the step before is free.
+// The work of one block. A block is persistent: it keeps its channel tile and walks over tiles of positions. Copies run
+// STAGES - 1 steps ahead, also across tiles, so they continue while results are stored.
+// All threads meet once a step. After the barrier the step's copies have arrived, and the buffer of the step before is
+// free.
 template <class C>
 __device__ __forceinline__ void strip_block(const StripArgumentsOf<C>& a, float* shared) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -95,23 +96,23 @@ __device__ __forceinline__ void strip_block(const StripArgumentsOf<C>& a, float*
   cp_async_wait<0>();
 }
 
-// Against shared_weight_tiling:
-// - The sums are matrix products on tensor cores (TF32; tf32x3 adds the products with the rounding errors; fp16 and
-//   bf16 take pairs of channels and stay 16 bits wide in shared memory, halves.cuh): channels of the result x
-//   positions, over channels of the source and taps.
-// - The source comes by cp.async, some steps ahead, and serves every tap along W from shared memory.
-// - Weights are rounded and turned into fragment order once, by pack_fragments.
+// Compared with shared_weight_tiling:
+// - The sums are matrix products on tensor cores: channels of the result x positions, summed over channels of the
+//   source and taps. tf32x3 adds the products with the rounding errors. fp16 and bf16 multiply pairs of channels and
+//   stay 16 bits wide in shared memory (halves.cuh).
+// - cp.async copies the source some steps ahead into shared memory, where it serves every tap along W.
+// - pack_fragments rounds the weights once and brings them into fragment order.
 //
 // thread -> data: a warp has FRAGMENTS_M x 16 channels and 8 x STRIP positions; a lane sums STRIP neighbours.
-// Blocks are persistent: cell (group, channel tile) = block % cells, tiles of positions in turn. For the barriers see
-// strip_block().
+// Blocks are persistent: the cell (group, channel tile) is block % cells; a block takes tiles of positions in turn. The
+// barriers are described at strip_block().
 template <class C>
 __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) implicit_gemm_mma(StripArgumentsOf<C> arguments) {
   extern __shared__ __align__(16) float implicit_gemm_shared[];
   strip_block<C>(arguments, implicit_gemm_shared);
 }
 
-// The most of 8, 4, 2, 1 values, at most `most`, that divide both the row length and the address.
+// The largest of 8, 4, 2, 1 (at most `most`) that divides both the row length and the address, in values.
 template <class Scalar>
 int strip_vector(int row, const Scalar* address, int most) {
   const unsigned long long bits = reinterpret_cast<unsigned long long>(address) / sizeof(Scalar) | unsigned(row);
@@ -155,7 +156,7 @@ StripArgumentsOf<C> strip_arguments(const Sizes& sizes, const typename C::Scalar
   return a;
 }
 
-// Rows of the source, all channels counted; 0: they need no padding.
+// The rows of the source that need padding, all channels counted; 0: none.
 template <class C>
 long long strip_rows_to_pad(const Sizes& sizes) {
   const int depth = C::FORWARD ? sizes.in_d : sizes.out_d, height = C::FORWARD ? sizes.in_h : sizes.out_h;
@@ -163,14 +164,14 @@ long long strip_rows_to_pad(const Sizes& sizes) {
   return C::PAD && width % 2 != 0 ? sizes.batch * C::GROUPS * C::K * depth * height : 0;
 }
 
-// Packed weights; behind them, the padded source.
+// Bytes of workspace: the packed weights, then the padded source.
 template <class C>
 long long strip_workspace(const Sizes& sizes) {
   const int width = C::FORWARD ? sizes.in_w : sizes.out_w;
   return 4 * C::CELLS * C::WEIGHT_TILE + 2LL * strip_rows_to_pad<C>(sizes) * round_up(width, 8);
 }
 
-// `bias` is not read by grad_input, nor where the layer has none.
+// `bias` is not read by grad_input, nor if the layer has none.
 template <class C>
 cudaError_t launch_strips(const Sizes& sizes, const typename C::Scalar* in, const typename C::Scalar* weight,
                           const typename C::Scalar* bias, typename C::Scalar* out, void* workspace,

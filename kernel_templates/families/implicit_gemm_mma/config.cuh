@@ -1,8 +1,8 @@
-// Everything a strip GEMM knows at compile time: tile shape, strides in shared memory, fragment order of the channels.
+// Everything a strip GEMM knows at compile time: tile shape, pitches in shared memory, fragment order of the channels.
 //
-// Rows (channels of the result, "M") x columns (positions, "N"), summed over channels ("K") and taps. A position is a
-// step along W (contract/axis.cuh); the rows of steps of one plane lie one behind the other at a pitch, so that a tile is
-// a run of COLUMNS positions, whatever the width of the plane.
+// The product has rows (channels of the result, "M") and columns (positions, "N"). It sums over channels of the source
+// ("K") and taps. A position is a step along W (contract/axis.cuh). The rows of steps of a plane lie one after the
+// other at a pitch, so a tile is a run of COLUMNS positions, whatever the width of the plane.
 #pragma once
 #include "contract/problem.cuh"
 #include "contract/axis.cuh"
@@ -11,7 +11,8 @@ enum class StripWeights { automatic, resident, streamed, direct };
 
 constexpr __host__ __device__ int round_up(int value, int multiple) { return ceil_div(value, multiple) * multiple; }
 
-// Which channel of a slab of 8 stands in slot k of a fragment. Three orders; the one without bank conflicts is taken.
+// Which channel of a slab of 8 stands in slot k of a fragment. There are three orders; the one with the fewest bank
+// conflicts is used.
 constexpr __host__ __device__ int strip_channel(int order, int slot) {
   const int q = slot & 3, high = slot >> 2;
   if (order == 1) return 2 * q + high;
@@ -19,7 +20,7 @@ constexpr __host__ __device__ int strip_channel(int order, int slot) {
   return slot;
 }
 
-// Worst number of lanes of a quarter-warp whose 16 bytes lie in the same four banks, when lane (g, t) reads
+// The largest number of lanes of a quarter-warp whose 16 bytes lie in the same four banks, if lane (g, t) reads
 // channel(t) * pitch + g * step (floats).
 constexpr int strip_conflicts(int order, int pitch, int step) {
   int worst = 0;
@@ -52,16 +53,16 @@ constexpr StripPlacement strip_placement(int width, int step) {
   return best;
 }
 
-// 16-bit values are multiplied in pairs of channels: lane column t of a fragment takes 4 channels of a slab of 16, in
-// slots 2t, 2t + 1 (pair 0), 2t + 8, 2t + 9 (pair 1), or 2 of a slab of 8, whose other slots are zero.
+// 16-bit values are multiplied in pairs of channels. Lane column t of a fragment takes 4 channels of a slab of 16, in
+// slots 2t, 2t + 1 (pair 0) and 2t + 8, 2t + 9 (pair 1). Of a slab of 8 it takes 2, and its other slots are zero.
 constexpr __host__ __device__ int strip_half_channel(int order, int slab, int t, int i) {
   if (order == 1) return 4 * i + t;
   if (order == 2) return slab / 4 * t + i;
   return 2 * t + (i & 1) + ((i & 2) << 2);
 }
 
-// Worst number of lanes that read the same four banks at once; `read` values of 16 bits a lane, 8 (a quarter-warp at a
-// time) or 4 (half a warp).
+// The largest number of lanes that read the same four banks at once. A lane reads `read` values of 16 bits: 8 (a
+// quarter-warp at a time) or 4 (half a warp).
 constexpr int strip_half_conflicts(int order, int slab, int pitch, int step, int read) {
   const int together = read == 8 ? 8 : 16;
   int worst = 0;
@@ -95,7 +96,7 @@ struct StripConfig {
   static constexpr bool FORWARD = FORWARD_;
   using Scalar = typename Layer::scalar;
   static constexpr bool HALVES = sizeof(Scalar) == 2, BFLOAT = Tune::precision == Precision::bf16;
-  // Rows of odd length are first copied to rows of whole pieces: cp.async wants 4 aligned bytes at least.
+  // Rows of odd length are first copied to rows of whole pieces, because cp.async needs at least 4 aligned bytes.
   static constexpr bool PAD = HALVES && Tune::PAD;
   static constexpr int PIECE = 16 / int(sizeof(Scalar));  // values that a copy takes, at most
   using D = StripAxis<FORWARD, Layer::kernel_d, Layer::stride_d, Layer::padding_d, Layer::dilation_d>;
@@ -109,15 +110,17 @@ struct StripConfig {
   static constexpr bool HAS_BIAS = FORWARD && Layer::has_bias;
   static constexpr bool THREE = Tune::precision == Precision::tf32x3;  // products of high and low parts
   static constexpr int PLANES_OF_A = THREE ? 2 : 1;                    // high parts; low parts
-  // An accumulator of a tensor core loses about 1e-8 of its sum at each product of 8: tf32x3 empties it after 16 taps.
+  // The accumulator of a tensor core loses about 1e-8 of its sum at each product of 8. So tf32x3 empties it after 16
+  // taps.
   static constexpr int ROWS_KEPT = 16 / W::TAPS < 1 ? 1 : 16 / W::TAPS;
 
-  // Taps along H share one plane of rows in shared memory, shifted by whole rows, where the rows they need are
-  // neighbours; else each tap has the rows it meets.
+  // If the rows that the taps along H need are neighbours, these taps share one plane of rows in shared memory, shifted
+  // by whole rows. Else each tap has the rows that it meets.
   static constexpr bool SHARED_ROWS = H::IN_STEP == 1 && H::REACH <= 6;
   static constexpr int ROW_PLANES = SHARED_ROWS ? 1 : H::TAPS;
 
-  // Tile shape; 0 in a tunable: chosen here, so that the sums fit the registers. The header's [derived] repeats this.
+  // Tile shape. If a tunable is 0 it is chosen here, so that the sums fit in the registers. The header's [derived]
+  // repeats this.
   static constexpr int SUMS = FORWARD ? (W::TAPS < W::OUT_STEP ? W::TAPS : W::OUT_STEP) : 1;  // residues, at most
   static constexpr bool NARROW = SUMS > 2 || W::IN_STEP > 1 || (THREE && SUMS > 1 && W::TAPS > 5);
   static constexpr int STRIP = Tune::STRIP > 0 ? Tune::STRIP : NARROW ? 4 : 8;
@@ -139,8 +142,8 @@ struct StripConfig {
   static constexpr int MT = WARPS_M * MA, TILE_M = 16 * MT, M_TILES = ceil_div(FRAGMENTS, MT);
   static constexpr int WARP_COLUMNS = 8 * STRIP, COLUMNS = WARPS_N * WARP_COLUMNS;
 
-  // A sector of 32 bytes that two warps write in part costs what several whole ones do: neighbouring warps overlap by so
-  // many positions that one of the two has all of it (store.cuh), or all of a line of 128 bytes.
+  // A 32-byte sector that two warps write in part costs as much as several whole ones. So neighbouring warps overlap by
+  // this many positions, and one of the two stores the whole sector (or the whole line of 128 bytes): see store.cuh.
   static constexpr int OWNED = Tune::OWNED / int(sizeof(Scalar)) < 32 ? Tune::OWNED / int(sizeof(Scalar)) : 32;
   static constexpr int SECTOR = OWNED > 0 ? OWNED : 32 / int(sizeof(Scalar));  // values
   static constexpr int OVERLAP = OWNED > 0 ? round_up(ceil_div(SECTOR - 1, W::OUT_STEP), PIECE) : 0;
@@ -160,7 +163,7 @@ struct StripConfig {
   static constexpr int PITCH = PLACEMENT.pitch, ORDER = PLACEMENT.order;
   static constexpr int INPUT_STAGE = ROW_PLANES * CHANNELS * PITCH;  // values
 
-  // Results of a warp on their way out: 8 channels x its positions.
+  // The image: results of a warp before they are stored, 8 channels x its positions.
   static constexpr bool ROLL = Tune::ROLL;
   static constexpr int IMAGE_WIDTH = WARP_COLUMNS * W::OUT_STEP, IMAGE_PITCH = IMAGE_WIDTH + 4;
 
@@ -172,11 +175,12 @@ struct StripConfig {
   static constexpr long long WEIGHT_TILE = 1LL * D::TAPS * SLABS * WEIGHT_SLAB;
   static constexpr int WEIGHT_STAGE = CHANNELS / SLAB * WEIGHT_SLAB;
   static constexpr StripWeights CHOICE = StripWeights(Tune::WEIGHTS);
-  // From L1 they cost registers that tf32x3 does not have. 163 KB of shared memory must do: that is all of an sm_80.
+  // Weights read from L1 take registers that tf32x3 does not have. 163 KB of shared memory must suffice: an sm_80 has
+  // no more.
   static constexpr bool STAGES_FIT = STAGES * (INPUT_STAGE + WEIGHT_STAGE) <= 38912;
   static constexpr int MOST_STAGED = !THREE || SUMS > 2 ? 5120 : STAGES_FIT ? 10240 : 0;
-  // At most what the inputs take, in words, as the header reckons it. All weights of 16 bits are few enough to stay in
-  // shared memory where the inputs are so wide that there is no room (grad_input with a large stride).
+  // An upper bound of what the inputs take, in words, as the header computes it. 16-bit weights are few enough to stay
+  // in shared memory, unless the inputs are so wide that there is no room (grad_input with a large stride).
   static constexpr long long INPUT_MOST =
       1LL * STAGES * ROW_PLANES * CHANNELS *
       (COLUMNS * W::IN_STEP + W::REACH + LEAD + 9 * PIECE - 4 + ROWS_APART * MAX_PITCH * W::IN_STEP) / (PIECE / 4);
@@ -194,7 +198,7 @@ struct StripConfig {
       4 * (WEIGHT_FLOATS + 1LL * WARPS * 8 * IMAGE_PITCH) + 1LL * sizeof(Scalar) * STAGES * INPUT_STAGE;
 
   static constexpr int ROWS_UNROLLED = Tune::UNROLL && H::OUT_STEP == 1 && TAPS <= (HALVES ? 9 : 15) ? H::TAPS : 1;
-  // Blocks a multiprocessor should hold: the compiler limits registers to that.
+  // Blocks that a multiprocessor should hold: the compiler limits registers to that.
   static constexpr int HELD = PLANES_OF_A * (SUMS * MA * STRIP * 4 + 2 * (WINDOW < 48 ? WINDOW : 48));
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
   static constexpr bool OLD = true;  // seen by device code only, so it must not change the shape of a tile

@@ -1,16 +1,16 @@
-// Implicit GEMM on tensor cores (mma.m16n8k8, TF32; for 16-bit values see halves.cuh) over strips: see
-// config.cuh for the shape of a tile.
+// Implicit GEMM on tensor cores (mma.m16n8k8, TF32; halves.cuh has 16-bit values) over strips. config.cuh describes the
+// shape of a tile.
 //
-// Column n of the j-th product of a warp is position n * STRIP + j: a lane owns STRIP neighbouring positions, and a tap
-// along W is a shift of the index into the window of inputs that it holds in registers. Each input leaves shared memory
-// once for all taps of a row, 16 bytes at a time.
+// Column n of the j-th product of a warp is position n * STRIP + j. So a lane owns STRIP neighbouring positions, and a
+// tap along W is a shift of the index into the window of inputs that the lane holds in registers. Each input is read
+// from shared memory once for all taps of a row, 16 bytes at a time.
 #pragma once
 #include "hardware/ptx.cuh"
 #include "families/implicit_gemm_mma/halves.cuh"
 #include "families/implicit_gemm_mma/walk.cuh"
 #include "hardware/tf32_parts.cuh"
 
-// weight[ci][co within its group][tap] -> fragments of A, rounded once. One thread: four values of one lane.
+// weight[ci][co within its group][tap] -> fragments of A, rounded once. A thread writes four values of one lane.
 template <class C>
 __device__ __forceinline__ void pack_strip_weights(const float* __restrict__ weight, float* __restrict__ packed) {
   constexpr long long FRAGMENTS = 1LL * C::CELLS * C::D::TAPS * C::SLABS * C::TAPS * C::MT;
@@ -44,8 +44,8 @@ __device__ __forceinline__ void pack_strip_weights(const float* __restrict__ wei
   }
 }
 
-// Issues the copies of one step's inputs; what lies outside the tensor arrives as zeros. A thread works out where a
-// piece of a row lies once, and copies it for several channels.
+// Issues the copies of one step's inputs. What lies outside the tensor arrives as zeros. A thread computes the place of
+// a piece of a row once and copies it for several channels.
 template <class C, int VECTOR>
 __device__ __forceinline__ void copy_strip(const StripArgumentsOf<C>& a, const StripSteps<C>& at, int group,
                                            typename C::Scalar* stage) {
@@ -122,7 +122,7 @@ __device__ __forceinline__ void copy_step(const StripArgumentsOf<C>& a, const St
   }
 }
 
-// tf32x3: tensor cores cut their sums off, so these leave them and are added up elsewhere, where additions round.
+// tf32x3: tensor cores cut off what they add. So sums are taken out of them and added up in fp32, which rounds.
 template <class C>
 __device__ __forceinline__ void take_out(StripSums<C>& few, StripSums<C>& sum) {
 #pragma unroll
@@ -138,7 +138,7 @@ __device__ __forceinline__ void take_out(StripSums<C>& few, StripSums<C>& sum) {
         }
 }
 
-// sum += weights * inputs for 8 channels and the taps of one row. `x`: the lane's window in channel 0 of the slab.
+// sum += weights * inputs for 8 channels and the taps of one row. `x` is the lane's window in channel 0 of the slab.
 template <class C>
 __device__ __forceinline__ void add_row(StripSums<C>& sum, const float* x, const float* weights, int lane) {
   constexpr bool WHOLE = C::WINDOW <= 48;  // else each tap reads its part of the window anew

@@ -1,6 +1,6 @@
-// What a strip GEMM (gemm.cuh) does otherwise with 16-bit values: mma.m16n8k16 sums 16 channels at once, and a
-// register holds two neighbouring channels of one position. In memory these lie in different rows, so that a lane reads
-// both rows as they are and exchanges the halves of their words.
+// The parts of a strip GEMM (gemm.cuh) that differ for 16-bit values. mma.m16n8k16 sums 16 channels at once, and a
+// register holds two neighbouring channels of one position. In memory these channels lie in different rows. So a lane
+// reads both rows as they are and exchanges the halves of their words.
 #pragma once
 #include "hardware/pack.cuh"
 #include "hardware/ptx.cuh"
@@ -9,8 +9,8 @@
 template <class C>
 using StripSums = float[C::W::CLASSES][C::MA][C::STRIP][4];
 
-// weight[ci][co within its group][tap] -> fragments of A, a pair of channels in a word. One thread: four words of one
-// lane.
+// weight[ci][co within its group][tap] -> fragments of A, with a pair of channels in a word. A thread writes four words
+// of one lane.
 template <class C>
 __device__ __forceinline__ void pack_half_weights(const typename C::Scalar* __restrict__ weight,
                                                   float* __restrict__ packed) {
@@ -43,7 +43,8 @@ __device__ __forceinline__ void pack_half_weights(const typename C::Scalar* __re
   }
 }
 
-// Rows of `width` values -> rows of round_up(width, 8), zeros behind them. thread -> data: 8 values of a row.
+// Copies rows of `width` values to rows of round_up(width, 8), with zeros behind them. thread -> data: 8 values of a
+// row.
 template <class Scalar>
 __global__ void __launch_bounds__(256) pad_rows(const Scalar* __restrict__ tensor, Scalar* __restrict__ padded,
                                                 long long rows, int width) {
@@ -62,8 +63,8 @@ __global__ void __launch_bounds__(256) pad_rows(const Scalar* __restrict__ tenso
   }
 }
 
-// Two neighbouring values of up to EACH channels, where no copy of 4 bytes is aligned. Of the first value `first`
-// channels exist, of the second `second`; the others are zero. `channels` are written.
+// Copies two neighbouring values of up to EACH channels, where no copy of 4 bytes is aligned. The first value exists in
+// `first` channels, the second in `second`; the others are zero. `channels` are written.
 template <int EACH, int PITCH, class Scalar>
 __device__ __forceinline__ void copy_halves(Scalar* to, const Scalar* from, long long volume, int channels, int first,
                                             int second) {

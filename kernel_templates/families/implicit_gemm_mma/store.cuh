@@ -1,17 +1,17 @@
-// The end of a strip GEMM: sums from fragments through shared memory to whole rows of the result, zeros of residues
-// that no tap meets included.
+// The end of a strip GEMM: sums go from fragments through shared memory to whole rows of the result, with the zeros of
+// residues that no tap meets.
 #pragma once
 #include "hardware/pack.cuh"
 #include "contract/scalar.cuh"
 #include "families/implicit_gemm_mma/gemm.cuh"
 
-// Where a run of 4 positions lies in the image: strips of neighbouring lanes fall into different banks.
+// Where a run of 4 positions lies in the image. Strips of neighbouring lanes lie in different banks.
 template <class C>
 __device__ __forceinline__ int image_quad(int quad) {
   return C::STRIP * C::W::OUT_STEP / 2 % 4 == 0 ? quad ^ ((quad >> 3 & 3) << 1) : quad;
 }
 
-// 8 channels (half: the upper 8 of a fragment of 16) x the positions of a warp.
+// Writes 8 channels (half 1: the upper 8 of a fragment of 16) x the positions of a warp.
 template <class C>
 __device__ __forceinline__ void fill_image(float* image, const float (&sum)[C::W::CLASSES][C::MA][C::STRIP][4], int m,
                                            int half, int lane) {
@@ -35,7 +35,7 @@ __device__ __forceinline__ void fill_image(float* image, const float (&sum)[C::W
     });
 }
 
-// Streaming: the result is not read again here, the inputs are.
+// Streaming stores: nothing reads the result again here, but other blocks still read the inputs.
 __device__ __forceinline__ void store_strip(float* out, const Pack<float, 4>& v) {
   __stcs(reinterpret_cast<float4*>(out), make_float4(v.value[0], v.value[1], v.value[2], v.value[3]));
 }
@@ -59,16 +59,16 @@ __device__ __forceinline__ void store_strip(Half* out, const Pack<float, N>& v) 
   }
 }
 
-// For which alignments a warp stores the values at w of a row, when it has the sectors whose first value in the row lies
-// from `first` to before `end`: bit q is for a place q values behind the start of a sector.
+// For which alignments a warp stores the values at w of a row. The warp stores the sectors whose first value in the row
+// lies from `first` to before `end`. Bit q stands for a place that is q values behind the start of a sector.
 template <int SECTOR>
 __device__ __forceinline__ unsigned owned_alignments(int w, int first, int end) {
   const int most = min(w - first, SECTOR - 1), least = min(max(w - end + 1, 0), SECTOR);
   return least > most ? 0u : (2u << most) - (1u << least);
 }
 
-// VECTOR positions a lane at a time, a row after the other; neighbouring lanes write neighbours. The places in the
-// result are the same for all channels: each lane works its own out once.
+// Stores VECTOR positions of a lane at a time, row after row; neighbouring lanes write neighbours. The places in the
+// result are the same for all channels, so each lane computes its own once.
 template <class C, int VECTOR>
 __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const StripTile<C>& tile,
                                            const float (&sum)[C::W::CLASSES][C::MA][C::STRIP][4], int cell, int warp_m,
@@ -76,13 +76,14 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
   constexpr int PIECES = C::IMAGE_WIDTH / VECTOR;
   constexpr int LANES = PIECES < 32 && 32 % PIECES == 0 ? PIECES : 32;  // of a row; the others write the next row
   constexpr int TOGETHER = 32 / LANES, ROUNDS = ceil_div(PIECES, LANES), TURNS = 8 / TOGETHER;
-  // Floats held on the way; fewer where ptxas 13.0 spills some of many sums otherwise (by trial: nvcc tells).
+  // Floats held between load and store. They are fewer where ptxas 13.0 otherwise spills (found by trial: nvcc reports
+  // it).
   constexpr bool MANY_SUMS = C::MA * C::STRIP * C::W::CLASSES >= 32;
   constexpr bool LARGE = MANY_SUMS && (C::HALVES || (C::OLD ? C::TAPS > 15 : C::TAPS == 15 && !C::FORWARD));
   constexpr int HELD = (LARGE ? 8 : 16) / (ROUNDS * VECTOR), FIT = HELD < TURNS ? HELD : TURNS;
   constexpr int BATCH = FIT >= 8 ? 8 : FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1;  // turns whose loads come before their stores
-  // By trial too: unrolled, these cost up to 90 registers and spill on sm_80; 16-bit values spill where they are
-  // unrolled, but for the case that spills where they are not.
+  // Also found by trial: unrolled, these cases take up to 90 more registers and spill on sm_80. 16-bit values spill if
+  // unrolled, but for one case that spills if not.
   constexpr bool ROLLED = C::HALVES ? !(MANY_SUMS && C::OLD && C::TAPS == 15) : C::ROLL || C::OLD || C::IMAGE_WIDTH > 128;
   constexpr int TURNS_UNROLLED = ROLLED ? 1 : TURNS / BATCH;
   static_assert(TOGETHER <= 8 && TURNS % BATCH == 0, "rows of an image divide evenly");

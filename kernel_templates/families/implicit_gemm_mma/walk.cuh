@@ -1,4 +1,4 @@
-// The order in which a persistent block does its tiles, and what the host tells it.
+// The order in which a persistent block takes its tiles, and the arguments that the host gives it.
 #pragma once
 #include "families/implicit_gemm_mma/config.cuh"
 
@@ -30,8 +30,8 @@ __device__ __forceinline__ int strip_warp_step(const StripArgumentsOf<C>& a) {
 // n / divisor for n * divisor < 2^32, `by` as above.
 __device__ __forceinline__ int divided(int n, unsigned by) { return int(__umulhi(unsigned(n), by)); }
 
-// A tile: batch n, depth step d, column block, first row and column; then residues of D and H, one after the other by
-// the same block (they read the same input, and every block gets the same mix of long and short sums).
+// A tile: batch element n, step d along D, column block, first row and column. A block does its residues of D and H one
+// after the other: they read the same input, and every block gets the same mix of long and short sums.
 template <class C>
 struct StripTile {
   long long item;
@@ -89,7 +89,7 @@ struct StripTile {
   }
 };
 
-// The steps of the sum, tile by tile: depth tap, then chunk of channels. Runs ahead of the products.
+// The steps of the sum, tile by tile: depth tap, then chunk of channels. They run ahead of the products.
 template <class C>
 struct StripSteps {
   StripTile<C> tile;

@@ -1,12 +1,13 @@
-// A stride-1 transposed convolution as one problem for forward and grad_input: result(r) sums source(r + LEFT + j * dil)
-// over taps j and channels. Source and weights are first packed the way tensor cores read them; this file says where
-// everything lies and packs it, products.cuh multiplies.
+// A transposed convolution of stride 1 as one problem for forward and grad_input: result(r) sums source(r + LEFT + j *
+// dil) over taps j and channels. Source and weights are first packed in the order in which tensor cores read them. This
+// file describes the layout and packs; products.cuh multiplies.
 //
-// Packed source: units of 16 bytes, that is 4 (TF32) or 8 (half-size) channels of one position, rounded once.
-//   [n][group][hi, lo][unit of channels][d][position], position = row * pitch + column
-// Rows and columns of zeros around the image are part of it, so nobody tests borders later. A position further on is 16
-// bytes further on: a tap is a shift of the start address.
-// Packed weights: [group][channel tile][tap d][chunk][tap h][tap w][hi, lo][unit 0, 1][channel of the tile], units of 16 bytes.
+// Packed source: units of 16 bytes, that is 4 (TF32) or 8 (16-bit) channels of one position, rounded once.
+//     [n][group][hi, lo][unit of channels][d][position], position = row * pitch + column
+// It includes rows and columns of zeros around the image, so nothing tests borders later. The next position is 16 bytes
+// further, so a tap is a shift of the start address.
+// Packed weights: [group][channel tile][tap d][chunk][tap h][tap w][hi, lo][unit 0, 1][channel of the tile], in units
+// of 16 bytes.
 #pragma once
 #include "contract/flat_grid.cuh"
 #include "hardware/pack.cuh"
@@ -17,12 +18,13 @@
 constexpr __host__ __device__ int larger(int a, int b) { return a > b ? a : b; }
 constexpr __host__ __device__ int smaller(int a, int b) { return a < b ? a : b; }
 
-// The columns of a product that hold `channels` with the least waste; 64 and more channels become its 64 rows.
+// The number of columns of a product that holds `channels` with the least waste. From 64 channels on, channels are its
+// 64 rows.
 constexpr int channel_tile_for(int channels) {
   return channels <= 8 ? 8 : channels <= 16 ? 16 : channels <= 24 ? 24 : channels <= 32 ? 32 : channels <= 48 ? 48 : 64;
 }
 
-// What is known when compiling.
+// What is known at compile time.
 template <class Layer, class Tune, bool is_forward>
 struct PackedPlan {
   using Scalar = typename Layer::scalar;
@@ -44,7 +46,7 @@ struct PackedPlan {
   static constexpr int CHUNKS = ceil_div(SUMMED, 2 * PER_UNIT);  // a product sums two units
   static constexpr int UNITS_OF_SOURCE = 2 * CHUNKS;
 
-  // Split weights are twice as many: where a stage would hold little else, they are those of fewer channels.
+  // Split weights are twice as large. Where they would fill most of a stage, a block takes fewer channels.
   static constexpr int tile_chosen() {
     int tile = channel_tile_for(CHANNELS);
     while (SPLIT && tile > 8 && KH * KW * PARTS * tile * 32 > 65536) tile = tile == 24 ? 16 : tile / 2;
@@ -54,25 +56,26 @@ struct PackedPlan {
   static constexpr bool CHANNELS_ARE_ROWS = CHANNEL_TILE == 64;  // of the product; else its 64 rows are positions
   static constexpr int CHANNEL_TILES = ceil_div(CHANNELS, CHANNEL_TILE);
 
-  // A run: positions that one warpgroup multiplies together, 8 at a time one behind the other.
+  // A run: positions that one warpgroup multiplies together, in groups of 8.
   static constexpr int RUN = Tune::RUN, CONSUMERS = Tune::CONSUMERS, BLOCKS = Tune::BLOCKS_PER_SM;
-  // Beside the consumers: one warp fills the ring; the others of PACKERS warpgroups pack what the next launch reads.
+  // Beside the consumers, one warp fills the ring. The other warps of PACKERS warpgroups pack what the next launch
+  // reads.
   static constexpr int PACKERS = Tune::PACKERS != 3 ? Tune::PACKERS : KD > 1 && CONSUMERS == 2 && BLOCKS == 1 ? 2 : 0;
   static constexpr int PRODUCERS = larger(1, PACKERS), PACKING_WARPS = PACKERS == 0 ? 0 : 4 * PRODUCERS - 1;
   static constexpr int THREADS = 128 * (CONSUMERS + PRODUCERS);
-  // A block starts with LAUNCHED registers a thread (the compiler's cap); producing warpgroups hand some of them on.
+  // A block starts with LAUNCHED registers a thread (the compiler's limit). Producing warpgroups give some of theirs
+  // away.
   static constexpr int LAUNCHED = 65536 / (THREADS * BLOCKS) / 8 * 8, KEPT = PACKING_WARPS == 0 ? 56 : PRODUCERS == 1 ? 88 : 72;
   static constexpr int TAKEN = smaller(240, (LAUNCHED * (CONSUMERS + PRODUCERS) - KEPT * PRODUCERS) / CONSUMERS / 8 * 8);
   static constexpr int PRODUCTS = CHANNELS_ARE_ROWS ? 1 : RUN / 64;  // for one tap and one run
   static constexpr int COLUMNS = CHANNELS_ARE_ROWS ? RUN : CHANNEL_TILE;
   static constexpr int SUMS = PRODUCTS * COLUMNS / 2 * PARTS;  // registers of a thread for one run; split: kept twice
-  // Tensor cores cut their sums off (an error linear in the length, 1e-6 after 128 products each of three terms): split
-  // sums are taken out of them after so many taps, or as many rows of taps.
+  // Tensor cores cut off what they add (an error that grows with the length, 1e-6 after 128 products of three terms
+  // each). So split sums are taken out of them after this many taps, or rows of taps.
   static constexpr int TAPS_KEPT = 16, ROWS_KEPT = larger(1, TAPS_KEPT / KW);
   static constexpr int MOST_SUMS = PACKERS != 0 ? 96 : TAKEN >= 208 ? 144 : TAKEN >= 168 ? 128 : 96;
   static constexpr int SLICE_BYTES = KH * KW * PARTS * CHANNEL_TILE * 32;  // weights of one tap d and chunk
-  // As many runs as registers hold and a tile of 1024 positions needs (512 where images are small), halved until three
-  // stages fit.
+  // As many runs as registers hold, for tiles of at most 1024 positions (512 in 3-D). Halved until three stages fit.
   static constexpr int runs_chosen() {
     int runs = Tune::RUNS != 0 ? Tune::RUNS : larger(1, smaller(MOST_SUMS / SUMS, (KD > 1 ? 512 : 1024) / (RUN * CONSUMERS)));
     while (Tune::RUNS == 0 && runs > 1 && wide_stage_bytes(runs) > 72000 / BLOCKS) runs /= 2;
@@ -115,7 +118,7 @@ PackedGeometry packed_geometry(const Sizes& sizes) {
   g.source_d = Plan::FORWARD ? sizes.in_d : sizes.out_d, g.result_d = Plan::FORWARD ? sizes.out_d : sizes.in_d;
   g.source_h = Plan::FORWARD ? sizes.in_h : sizes.out_h, g.result_h = Plan::FORWARD ? sizes.out_h : sizes.in_h;
   g.source_w = Plan::FORWARD ? sizes.in_w : sizes.out_w, g.result_w = Plan::FORWARD ? sizes.out_w : sizes.in_w;
-  // The zeros behind a row also serve as those before the next, where there are zeros.
+  // The zeros behind a row also serve as the zeros before the next row, if there are any.
   const int whole = g.result_w + Plan::HALO_W;
   g.pitch = smaller(whole, larger(g.result_w, larger(whole + Plan::LEFT_W, g.source_w - Plan::LEFT_W)));
   g.plane = (g.result_h + Plan::HALO_H) * g.pitch + Plan::HALO_W;
@@ -140,8 +143,8 @@ PackedGeometry packed_geometry(const Sizes& sizes) {
     const bool resident = room > Plan::WEIGHT_BYTES && kept >= (Plan::RESIDENT == 1 ? 2 : Plan::RESIDENT == 0 ? 99 : 3);
     const int stages = smaller(Plan::STAGES, resident ? kept : streamed);
     if (stages < 2) continue;  // the stage before is given back only after the next has begun
-    // Cycles of a stage: what tensor cores or shared memory need, or the loads: bytes from L2 and, with short rows, the
-    // copies themselves (66 cycles each, measured on an H200).
+    // Cycles of a stage: the longer of products (tensor cores or shared memory) and loads. Loads are bytes from L2 and,
+    // with short rows, the copies themselves (66 cycles each, measured on an H200).
     const int products = Plan::KH * Plan::KW * (Plan::TILE / 64) *
                          (Plan::CHANNELS_ARE_ROWS ? 32 : larger(Plan::CHANNEL_TILE / 2, 16 + Plan::CHANNEL_TILE / 4));
     const int loads = (patch_bytes + (resident ? 0 : Plan::SLICE_BYTES)) / 18;
@@ -170,8 +173,8 @@ PackedGeometry packed_geometry(const Sizes& sizes) {
   return g;
 }
 
-// With packing warps the batch goes through in slices: while one is multiplied the next is packed. Two are in the
-// workspace at a time. A slice has about SLICE tiles for every block, or more.
+// With packing warps the batch is processed in slices: while one is multiplied, the next is packed. Two slices are in
+// the workspace at a time. A slice has at least about SLICE tiles for every block.
 template <class Plan>
 long long packed_slice(const Sizes& sizes) {
   const PackedGeometry whole = packed_geometry<Plan>(sizes);
@@ -193,11 +196,11 @@ long long packed_workspace(const Sizes& sizes) {
          1LL * Plan::GROUPS * Plan::CHANNEL_TILES * Plan::WEIGHT_BYTES;
 }
 
-// One value as tensor cores take it, or what that leaves over.
+// A value as tensor cores take it (part 0), or the remainder (part 1).
 template <Precision precision>
 __device__ __forceinline__ float operand_part(float value, int part) {
   const float high = round_to_tf32(value);
-  // An infinity leaves nothing over: the difference would be NaN.
+  // An infinity leaves no remainder: the difference would be NaN.
   return part == 0 ? high : fabsf(value) < __uint_as_float(0x7F800000u) ? round_to_tf32(value - high) : 0.f;
 }
 template <Precision precision, class Scalar>
@@ -247,7 +250,7 @@ __device__ __forceinline__ void pack_positions(const PackedGeometry& g, const ty
   }
 }
 
-// Nobody synchronises.
+// The packing kernel of the first slice. No thread synchronises.
 constexpr int PACK_THREADS = 256, PACK_POSITIONS = 4;
 
 template <class Plan>
@@ -280,7 +283,7 @@ __global__ void __launch_bounds__(256) pack_weights(const typename Plan::Scalar*
   const int summed = (2 * chunk + unit) * Plan::PER_UNIT + in_unit;
   auto value = narrow<typename Plan::Scalar>(0.f);
   if (channel < Plan::CHANNELS && summed < Plan::SUMMED) {
-    // Forward meets its taps from the last to the first: the source position falls as the tap rises.
+    // In forward the source position falls as the tap rises, so taps are stored from the last to the first.
     const int tap = Plan::FORWARD ? ((Plan::KD - 1 - kd) * Plan::KH + Plan::KH - 1 - kh) * Plan::KW + Plan::KW - 1 - kw
                                   : (kd * Plan::KH + kh) * Plan::KW + kw;
     const long long ci = group * (Plan::FORWARD ? Plan::SUMMED : Plan::CHANNELS) + (Plan::FORWARD ? summed : channel);

@@ -1,5 +1,5 @@
-// The kernel of wgmma_packed, forward and grad_input, and its launch: one warp keeps a ring of stages filled by bulk
-// copies, the warpgroups of a block multiply out of it with wgmma and store their sums.
+// The kernel of wgmma_packed, forward and grad_input, and its launch. One warp keeps a ring of stages filled by bulk
+// copies. The consuming warpgroups multiply from the ring with wgmma and store their sums.
 #pragma once
 #include "families/wgmma_packed/layer.cuh"
 #include "families/wgmma_packed/ring.cuh"
@@ -7,7 +7,7 @@
 #include "families/wgmma_packed/tiles.cuh"
 #include "hardware/wgmma.cuh"
 
-// How many of a warpgroup's runs hold anything of the result.
+// How many runs of a warpgroup hold a part of the result.
 template <class Plan>
 __device__ __forceinline__ int runs_in_use(const PackedGeometry& g, const PackedTile& t, int first_run) {
   const int left = g.flat ? g.result_h * g.pitch - t.column : g.result_h - t.row;
@@ -15,7 +15,8 @@ __device__ __forceinline__ int runs_in_use(const PackedGeometry& g, const Packed
   return left / in_run + (left % in_run != 0) - first_run;
 }
 
-// What the tensor cores have summed goes into `total`, rounded instead of cut off; their next product starts anew.
+// Adds what the tensor cores have summed to `total`, which rounds instead of cutting off. Their next product starts
+// anew.
 template <class Plan, int runs>
 __device__ __forceinline__ void take_out(PackedSums<Plan>& sum, PackedSums<Plan>& total) {
   wgmma_commit();
@@ -31,7 +32,7 @@ __device__ __forceinline__ void take_out(PackedSums<Plan>& sum, PackedSums<Plan>
   wgmma_fence();
 }
 
-// All products of one stage of one warpgroup, for its first `runs` runs. Split: `since` rows of taps are in `sum`.
+// All products of one warpgroup in one stage, for its first `runs` runs. Split: `since` rows of taps are in `sum`.
 template <class Plan, int runs>
 __device__ __forceinline__ void multiply_stage(PackedSums<Plan>& sum, PackedSums<Plan>& total, int& since,
                                                unsigned long long x, unsigned long long w, const PatchLayout& patch,
@@ -68,9 +69,9 @@ __device__ __forceinline__ void multiply_stage(PackedSums<Plan>& sum, PackedSums
   }
 }
 
-// Shared memory: resident weights, ring, staging of the warps, barriers.
-// The consumers wait for a full stage, multiply, and give back the stage before when its products are done; the
-// producing warp waits for empty stages. Tiles go to blocks in turn; a block keeps its channel tile and group.
+// Shared memory holds: resident weights, the ring, staging of the warps, barriers.
+// A consumer waits for a full stage, multiplies, and gives back the stage before as soon as its products are done. The
+// producing warp waits for empty stages. Blocks take tiles in turn; a block keeps its channel tile and group.
 template <class Plan>
 __device__ __forceinline__ void packed_products(const PackedGeometry& g, const PackAhead<Plan>& ahead, const char* source,
                                                 const char* weights,
@@ -167,15 +168,18 @@ __device__ __forceinline__ void packed_products(const PackedGeometry& g, const P
   }
 }
 
-// Against naive_gather:
-// - Tensor cores multiply 64 x N tiles of channels and positions straight out of shared memory. They want the summed
-//   index contiguous, 16 bytes of channels to a position: pack_source turns the source so once, rounds it to TF32 on
-//   the way and writes the zeros around it. A tap is then a shift of a descriptor's start address by whole positions.
-// - A warp fills a ring of patches with bulk copies; the other warps issue nothing but wgmma until their sums are done.
-// - A patch with its halo is staged once for a chunk of channels and serves all taps of H and W; taps of D restage it.
+// Compared with naive_gather:
+// - Tensor cores multiply 64 x N tiles of channels and positions straight from shared memory. They need the summed
+//   index contiguous: 16 bytes of channels for each position. pack_source brings the source into that order once,
+//   rounds it to TF32 and writes the zeros around it. A tap is then a shift of a descriptor's start address by whole
+//   positions.
+// - One warp fills a ring of patches with bulk copies. The consuming warps issue nothing but wgmma until their sums are
+//   complete.
+// - A patch with its halo is staged once for a chunk of channels and serves all taps of H and W. Taps of D stage it
+//   again.
 //
-// warpgroup -> data: RUNS runs of RUN positions, for one tile of channels; block: CONSUMERS warpgroups, neighbouring
-// runs. Who waits for whom: packed_products().
+// warpgroup -> data: RUNS runs of RUN positions, for one tile of channels. A block has CONSUMERS such warpgroups with
+// neighbouring runs. packed_products() describes who waits for whom.
 // Bytes: the source is read once, written once packed and read about once more; the result is written once.
 template <class Plan>
 __global__ void __launch_bounds__(Plan::THREADS, Plan::BLOCKS) wgmma_packed(
@@ -184,8 +188,8 @@ __global__ void __launch_bounds__(Plan::THREADS, Plan::BLOCKS) wgmma_packed(
   packed_products<Plan>(geometry, ahead, source, weights, bias, result);
 }
 
-// Packs both operands into the workspace and multiplies, slice by slice. `bias` is not read by grad_input, nor where
-// the layer has none.
+// Packs both operands into the workspace and multiplies, slice by slice. `bias` is not read by grad_input, nor if the
+// layer has none.
 template <class Plan>
 cudaError_t packed_launch(const Sizes& sizes, const typename Plan::Scalar* source, const typename Plan::Scalar* weight,
                           const typename Plan::Scalar* bias, typename Plan::Scalar* result, void* workspace,

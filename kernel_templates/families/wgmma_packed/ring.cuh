@@ -1,11 +1,11 @@
-// The warps of wgmma_packed that copy: one fills the ring of stages, others pack what the next launch reads.
+// The copying warps of wgmma_packed: one fills the ring of stages, others pack what the next launch reads.
 #pragma once
 #include "hardware/mbarrier.cuh"
 #include "families/wgmma_packed/layer.cuh"
 #include "families/wgmma_packed/tiles.cuh"
 
-// The producing warp: for each tap of D and chunk of channels the patch (two units of channels, every row) and, unless
-// they are resident, the weights. Lane 0 announces the bytes; all lanes ask for copies.
+// The producing warp. For each tap of D and chunk of channels it copies the patch (two units of channels, every row)
+// and, unless they are resident, the weights. Lane 0 announces the bytes; all lanes issue copies.
 template <class Plan>
 __device__ __forceinline__ void fill_ring(const PackedGeometry& g, const char* source, const char* weights, unsigned ring,
                                           unsigned full, unsigned empty) {
@@ -44,7 +44,7 @@ __device__ __forceinline__ void fill_ring(const PackedGeometry& g, const char* s
   }
 }
 
-// What the packing warps do during a launch: the slice of the batch that the next launch reads.
+// What the packing warps do during a launch: they pack the slice of the batch that the next launch reads.
 template <class Plan>
 struct PackAhead {
   const typename Plan::Scalar* source;
@@ -52,7 +52,7 @@ struct PackAhead {
   unsigned images;  // 0: nothing left to pack
 };
 
-// warp -> data: 32 * POSITIONS positions of an image at a time, all packing warps of the grid in turn.
+// warp -> data: 32 * POSITIONS positions of an image at a time; all packing warps of the grid take turns.
 template <class Plan>
 __device__ __forceinline__ void pack_ahead(const PackedGeometry& g, const PackAhead<Plan>& ahead, int warp) {
   constexpr int POSITIONS = 32 / Plan::PER_UNIT / Plan::PARTS;  // as registers allow

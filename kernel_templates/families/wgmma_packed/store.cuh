@@ -1,4 +1,4 @@
-// The sums of a warpgroup of wgmma_packed, and how they are stored.
+// The sums of a warpgroup of wgmma_packed, and their stores.
 #pragma once
 #include "families/wgmma_packed/tiles.cuh"
 
@@ -47,7 +47,7 @@ __device__ __forceinline__ void store_sums(const PackedGeometry& g, const Packed
         }
       }
     } else {
-      // Of the 8-row groups of product i a warp holds two; they are PRODUCTS groups of positions apart.
+      // A warp holds two of the 8-row groups of product i; they are PRODUCTS groups of positions apart.
 #pragma unroll
       for (int part = 0; part < Plan::PRODUCTS / 2; ++part) {
         const int index = result_index<Plan>(g, t, first_run + run, warp * 16 * Plan::PRODUCTS + part * 32 + lane);

@@ -1,8 +1,8 @@
-// Which tile of a packed layer a block computes, how the tile lies in the staged patch and in the result.
+// Which tile of a packed layer a block computes, and how the tile lies in the staged patch and in the result.
 #pragma once
 #include "families/wgmma_packed/layer.cuh"
 
-// Where a block is: its tile of positions, and the channel tile and group it computes there.
+// Where a block works: its tile of positions, its channel tile and its group.
 struct PackedTile {
   long long n;
   int group, channel_tile, d;
@@ -52,7 +52,7 @@ __device__ __forceinline__ PatchLayout patch_layout(const PackedGeometry& g, con
   return {ROWS * Plan::RUN / 8 + Plan::HALO_H, LENGTH, LENGTH, Plan::RUN / 8 * LENGTH, LENGTH};
 }
 
-// The index in the result's plane of position p of run `run`; -1 where there is none.
+// The index in the result's plane of position p of run `run`; -1 if there is none.
 template <class Plan>
 __device__ __forceinline__ int result_index(const PackedGeometry& g, const PackedTile& t, int run, int p) {
   int row, column;
@@ -67,13 +67,13 @@ __device__ __forceinline__ int result_index(const PackedGeometry& g, const Packe
   return row < g.result_h && column < g.result_w ? row * g.result_w + column : -1;
 }
 
-// A tap of D outside the source adds nothing and is left out.
+// False if a tap of D lies outside the source. It adds nothing and is left out.
 template <class Plan>
 __device__ __forceinline__ bool reaches(const PackedGeometry& g, const PackedTile& t, int kd) {
   return unsigned(t.d + Plan::LEFT_D + kd * Plan::DD) < unsigned(g.source_d);
 }
 
-// The place in the ring, for whoever walks along it.
+// A place in the ring and its parity; producers and consumers each walk along it.
 struct RingPlace {
   int stage = 0, parity = 0;
   __device__ __forceinline__ void next(int stages) {

@@ -1,5 +1,6 @@
-// A stride-1 transposed convolution along W alone (kernel 1 in D and H), for forward and grad_input: what is known when
-// compiling, what the sizes decide. products.cuh computes it; weights are packed as families/wgmma_packed/layer.cuh says.
+// A transposed convolution of stride 1 along W alone (kernel 1 in D and H), for forward and grad_input: what is known
+// at compile time, and what the sizes decide. products.cuh computes it. Weights are packed as
+// families/wgmma_packed/layer.cuh describes.
 #pragma once
 #include "families/wgmma_packed/layer.cuh"
 
@@ -16,10 +17,10 @@ struct PingPongPlan {
   static constexpr int LEFT = is_forward ? Layer::padding_w - HALO : -Layer::padding_w;
   static constexpr int PARTS = 1, PER_UNIT = 4, CHUNKS = ceil_div(SUMMED, 8);
 
-  // A consumer sums 128 registers: 128 channels of 128 positions, or 64 channels of 256.
+  // A consumer's thread has 128 sums: the warpgroup has 128 channels of 128 positions, or 64 channels of 256.
   static constexpr int ROOM = 227 * 1024, STAGING = 8 * 40 * 4;  // of a warp: 8 channels of 32 positions, padded
   static constexpr int weight_bytes(int tile) { return CHUNKS * KW * tile * 32; }
-  // Products read HALO positions past the window; behind the last stage that is memory, too.
+  // Products read HALO positions beyond the window. Behind the last stage there must be memory for that, too.
   static constexpr int other_bytes(int tile) { return weight_bytes(tile) + HALO * 16 + 8 * STAGING + 512; }
   static constexpr int stage_bytes(int tile) { return 32 * (16384 / tile + 1); }
   static constexpr bool two_fit(int tile) { return other_bytes(tile) + 4 * stage_bytes(tile) <= ROOM; }
@@ -33,8 +34,8 @@ struct PingPongPlan {
   static constexpr int RESULTS = (WINDOW - HALO) / 2 * 2;  // even, so that pairs of positions stay aligned
   static_assert(RESULTS >= 2, "the taps must not span the window");
 
-  // Four channels of the window, 16 bytes a position, and behind them the next four; one position between the two, so
-  // that four lanes that write to either meet all banks.
+  // A stage: four channels of the window, 16 bytes a position, then the next four. One position lies between the two,
+  // so that four lanes that write to either meet all banks.
   static constexpr int PLANE = WINDOW + 1, STAGE_BYTES = stage_bytes(CHANNEL_TILE);
   static constexpr int SLICE_BYTES = KW * CHANNEL_TILE * 32, WEIGHT_BYTES = weight_bytes(CHANNEL_TILE);
   static constexpr int RING = smaller(Tune::STAGES, (ROOM - other_bytes(CHANNEL_TILE)) / (2 * STAGE_BYTES));  // of one consumer
@@ -80,7 +81,7 @@ struct PingPongTile {
     group = variety / Plan::CHANNEL_TILES, channel_tile = variety % Plan::CHANNEL_TILES;
     tile = rest % g.tiles_per_row, row = rest / g.tiles_per_row % g.rows, n = rest / g.tiles_per_row / g.rows;
   }
-  // The block's next one, without a division.
+  // Moves to the next tile of the block, without a division.
   __device__ __forceinline__ void advance(const PingPongGeometry& g) {
     tile += g.step_tile;
     const bool next_row = tile >= g.tiles_per_row;
@@ -90,6 +91,6 @@ struct PingPongTile {
     row -= next_image ? g.rows : 0;
     n += g.step_n + (next_image ? 1 : 0);
   }
-  // Its first result position; -1 where the row begins shifted.
+  // The first result position of the tile; -1 where the row begins shifted.
   __device__ __forceinline__ int first(const PingPongGeometry& g) const { return tile * Plan::RESULTS - g.shift; }
 };

@@ -1,17 +1,17 @@
-// The kernel of wgmma_ping_pong, forward and grad_input, and its launch: two warpgroups load the source, round it once
-// and stage it for tensor cores; two others multiply, each its own tile out of its own ring: while one stores its sums,
-// the other multiplies.
+// The kernel of wgmma_ping_pong, forward and grad_input, and its launch. Two warpgroups (producers) load the source,
+// round it once and stage it for tensor cores. Two others (consumers) multiply, each its own tile from its own ring:
+// while one stores its sums, the other multiplies.
 #pragma once
 #include "families/wgmma_ping_pong/layer.cuh"
 #include "hardware/wgmma.cuh"
 
-// A warpgroup's place in the sequence (tile, chunk), of which it takes every second.
+// The place of a producer in the sequence (tile, chunk). Each producer takes every second chunk.
 template <class Plan>
 struct ChunkWalk {
   int tile, chunk;  // the block's tile number
   __device__ explicit ChunkWalk(int producer)
       : tile(Plan::CHUNKS == 1 ? producer : 0), chunk(Plan::CHUNKS == 1 ? 0 : producer) {}
-  // How many tiles further on that is; up to the next one unless there is but one chunk.
+  // Moves on and returns by how many tiles: 0 or 1, or 2 if a tile has only one chunk.
   __device__ __forceinline__ int advance() {
     constexpr int TILES = Plan::CHUNKS == 1 ? 2 : 1;
     chunk += 2;
@@ -22,9 +22,9 @@ struct ChunkWalk {
   }
 };
 
-// thread -> data: UNITS times two neighbouring positions of four channels; four lanes take the first four channels of
-// a chunk, the next four lanes the others. Loads run DEPTH chunks ahead, in registers. Every instruction here counts:
-// two warps on a scheduler cannot hide how long each takes.
+// The work of a producer. thread -> data: UNITS times two neighbouring positions of four channels. Four lanes take the
+// first four channels of a chunk, the next four lanes the others. Loads run DEPTH chunks ahead, in registers. Every
+// instruction counts here: two warps on a scheduler cannot hide each other's latency.
 template <class Plan, bool paired>
 __device__ __forceinline__ void ping_pong_stage(const PingPongGeometry& g, const float* __restrict__ source, int tiles,
                                                 unsigned char* ring, unsigned full, unsigned empty, int producer) {
@@ -121,7 +121,7 @@ __device__ __forceinline__ void ping_pong_stage(const PingPongGeometry& g, const
   }
 }
 
-// Eight channels of 32 positions at a time through the warp's own staging memory; only lanes of one warp meet.
+// Stores eight channels of 32 positions at a time through the warp's own staging memory; only lanes of one warp meet.
 template <class Plan>
 __device__ __forceinline__ void ping_pong_store(const PingPongGeometry& g, const PingPongTile<Plan>& t,
                                                 const float (&sum)[2][64], float* staging,
@@ -173,7 +173,8 @@ __device__ __forceinline__ void ping_pong_store(const PingPongGeometry& g, const
   }
 }
 
-// Shared memory: all weights of the block's channel tile, the rings of both consumers, staging of their warps, barriers.
+// Shared memory holds: all weights of the block's channel tile, the rings of both consumers, staging of their warps,
+// barriers.
 template <class Plan, bool paired>
 __device__ __forceinline__ void ping_pong_products(const PingPongGeometry& g, const float* __restrict__ source,
                                                    const char* weights, const float* __restrict__ bias,
@@ -221,7 +222,7 @@ __device__ __forceinline__ void ping_pong_products(const PingPongGeometry& g, co
 #pragma unroll 1
       for (int chunk = 0; chunk < Plan::CHUNKS; ++chunk) {
         mbarrier_wait(my_full + stage * 8, parity);
-        // Here, not in the producers: there it would wait for all their loads.
+        // The fence is here and not in the producers, where it would wait for all their loads.
         products_see_writes();
         wgmma_fence();
 #pragma unroll
@@ -248,15 +249,16 @@ __device__ __forceinline__ void ping_pong_products(const PingPongGeometry& g, co
   }
 }
 
-// Against wgmma_packed:
+// Compared with wgmma_packed:
 // - The source goes from global memory through registers of the producers, which round it once, into the layout that
-//   tensor cores read: nothing is written and read again. Worth it where one load serves few taps: along W only.
+//   tensor cores read. No packed copy is written and read again. That pays where one load serves few taps: along W
+//   only.
 // - All weights of a channel tile stay in shared memory.
-// - Each consumer has a ring of its own and takes every second tile: one stores while the other multiplies.
+// - Each consumer has its own ring and takes every second tile: one stores while the other multiplies.
 //
 // consumer -> data: 128 channels of 128 positions or 64 of 256, less the halo. A producer waits for an empty stage of
 // the ring, a consumer for a full one. `paired`: pairs of source positions are aligned.
-// Bytes: source once for each channel tile, result once, in whole rows of sectors.
+// Bytes: the source is read once for each channel tile; the result is written once, in whole rows of sectors.
 template <class Plan, bool paired>
 __global__ void __launch_bounds__(Plan::THREADS, 1) wgmma_ping_pong(
     PingPongGeometry geometry, const float* __restrict__ source, const char* __restrict__ weights,
@@ -264,13 +266,13 @@ __global__ void __launch_bounds__(Plan::THREADS, 1) wgmma_ping_pong(
   ping_pong_products<Plan, paired>(geometry, source, weights, bias, result);
 }
 
-// The packed weights.
+// Bytes of the packed weights.
 template <class Plan>
 long long ping_pong_workspace() {
   return 1LL * Plan::GROUPS * Plan::CHANNEL_TILES * Plan::WEIGHT_BYTES;
 }
 
-// Packs the weights into the workspace, then computes. `bias` is not read by grad_input, nor where the layer has none.
+// Packs the weights into the workspace, then computes. `bias` is not read by grad_input, nor if the layer has none.
 template <class Plan>
 cudaError_t ping_pong_launch(const Sizes& sizes, const float* source, const float* weight, const float* bias,
                              float* result, void* workspace, cudaStream_t stream) {

@@ -1,5 +1,5 @@
 // What wgmma_residues knows at compile time. A cell is what one input position owns: `stride` neighbouring outputs. A
-// tile is SPAN neighbouring cells of a row, whose results the warpgroups ("teams") of a block sum, CELLS each.
+// tile is SPAN neighbouring cells of a row. The warpgroups ("teams") of a block sum its results, CELLS each.
 #pragma once
 #include "contract/axis.cuh"
 #include "contract/problem.cuh"
@@ -13,7 +13,8 @@ struct ResiduePlan {
   static constexpr int CLASSES = W::CLASSES, REACH = W::REACH;  // classes: residues that meet a tap, each with own sums
   static constexpr int CHANNEL_TILES = ceil_div(M, 64), VARIETIES = Layer::groups * CHANNEL_TILES;  // a block keeps its own
 
-  // As the header counts them: a factor common to stride and dilation is seen there only if it is the stride.
+  // An upper bound of CLASSES, counted as in the header, which sees a common factor of stride and dilation only if it
+  // is the stride.
   static constexpr int CLASSES_AT_MOST = Layer::dilation_w % S == 0 ? 1 : KW < S ? KW : S;
   static constexpr int CELLS = Tune::CELLS > 0 ? Tune::CELLS : CLASSES_AT_MOST == 1 ? 128 : CLASSES_AT_MOST == 2 ? 64 : 32;
   static_assert(CLASSES * CELLS <= 256, "the sums of a thread must fit in registers");
@@ -22,12 +23,12 @@ struct ResiduePlan {
   static constexpr int OWNED = Tune::OWNED / 4, OVERLAP = ceil_div(ceil_div(OWNED - 1, S), 4) * 4, STEP = SPAN - OVERLAP;
   static_assert(OWNED % 8 == 0 && OWNED <= 32 && STEP > 0, "whole sectors, and what the ends of a row leave over is a lane each");
 
-  // Input channels are summed in chunks of at most 32; a chunk is staged as [4 channels][position][channel].
+  // Input channels are summed in chunks of at most 32. A chunk is staged as [4 channels][position][channel].
   static constexpr int ALL_SLABS = ceil_div(K, 8), SLABS = ALL_SLABS < 4 ? ALL_SLABS : 4, CHUNKS = ceil_div(ALL_SLABS, SLABS);
   static constexpr int QUADS = 2 * SLABS;
   static constexpr bool WHOLE = K == CHUNKS * SLABS * 8;
   static constexpr int POSITIONS = SPAN + REACH;  // staged
-  // A thread stages the same position of several quads; the few positions behind are shared out one by one.
+  // A thread stages the same position of several quads. The few positions beyond the span are divided one by one.
   static constexpr int ACROSS = THREADS % SPAN == 0 ? SPAN : THREADS;
   static constexpr int COPIES = ceil_div(SPAN, ACROSS), MAIN = COPIES * ACROSS;
   static constexpr int QUADS_AT_ONCE = THREADS / ACROSS, TURNS = ceil_div(QUADS, QUADS_AT_ONCE);
@@ -35,8 +36,8 @@ struct ResiduePlan {
   static constexpr int BEHIND = POSITIONS > MAIN ? POSITIONS - MAIN : 0;
   static constexpr int EXTRA = ceil_div(BEHIND * QUADS, THREADS);
 
-  // Four images of the result: 8 channels of a tile each, as they will lie in memory. Rows begin at 16 bytes; 4 more than a
-  // multiple of 8 meets the fewest conflicts.
+  // Four images of the result, each 8 channels of a tile, in the order of the result in memory. Rows begin at 16 bytes.
+  // A pitch of 4 more than a multiple of 8 has the fewest bank conflicts.
   static constexpr int FRONT = OWNED;  // where in an image row its first whole unit begins
   static constexpr int PITCH = (FRONT + SPAN * S + 3) / 8 * 8 + 4, IMAGE = 8 * PITCH;
 
@@ -47,7 +48,8 @@ struct ResiduePlan {
   static constexpr int BIAS_AT = IMAGES_AT + 4 * IMAGE, BYTES = 4 * (BIAS_AT + 64 + 2);
   static_assert(BYTES <= 227 * 1024, "weights, inputs and images must fit in shared memory");
 
-  // Blocks whose shared memory fits beside each other, and warpgroups whose sums and loads under way do.
+  // Blocks of a multiprocessor: as many as shared memory holds, and as registers hold the sums and the loads under way
+  // of their warpgroups.
   static constexpr int FIT = 228 * 1024 / (BYTES + 1024);
   static constexpr int HELD = (CLASSES * CELLS / 2 + 4 * (UNITS + EXTRA) > 80 ? 2 : 4) / TEAMS;
   static constexpr int CHOSEN = FIT < HELD ? FIT : HELD, BLOCKS = CHOSEN > 1 ? CHOSEN : 1;
@@ -60,7 +62,7 @@ struct ResiduePlan {
   static constexpr __host__ __device__ int residue_of(int which) { return W::residue(first_tap_of(which)); }
 };
 
-// The run-time half of a launch. An item is a tile of a row.
+// The run-time arguments of a launch. An item is a tile of a row.
 struct ResidueArguments {
   const float* input;
   const float* weight;

@@ -1,13 +1,13 @@
-// How wgmma_residues stores its sums: 8 channels of all cells of a tile lie in an image in shared memory as they will in
-// the result, each row shifted so that its first whole sector (of 32 bytes, or line of 128) is aligned. A row then leaves at
-// once, 16 bytes a lane. Only the warps that hold these channels meet, one of each team.
+// How wgmma_residues stores its sums. An image in shared memory holds 8 channels of all cells of a tile, in the order
+// of the result. Each row of it is shifted so that its first whole sector (32 bytes, or a line of 128) is aligned. A
+// row is then stored at once, 16 bytes a lane. Only the warps that hold these channels meet, one of each team.
 #pragma once
 #include "hardware/const_loop.cuh"
 #include "families/wgmma_residues/plan.cuh"
 #include "hardware/warps_meet.cuh"
 
 // thread -> data: row lane / 4 of the image gets the sums as tensor cores leave them; teams take turns with its rows.
-// `filled` is where residues without taps lie in the lane's row: they keep what they hold from tile to tile.
+// `filled` is the place in the lane's row of residues without taps: they keep their values from tile to tile.
 template <class P>
 __device__ __forceinline__ void residue_store(const ResidueArguments& a, const float (&sum)[P::CLASSES][P::CELLS / 2],
                                               float* image, int& filled, const float* bias, float* rows, int tile,
@@ -48,7 +48,7 @@ __device__ __forceinline__ void residue_store(const ResidueArguments& a, const f
       if (HALF * 8 + m >= channels) break;
       float* const row = rows + (HALF * 8 + m) * a.out_plane;
       const unsigned mine = phase + unsigned(HALF * 8 + m) * plane;
-      const auto up = [&](int w) { return w + int((0u - (mine + unsigned(w))) & (P::OWNED - 1u)); };  // the next sector's first place
+      const auto up = [&](int w) { return w + int((0u - (mine + unsigned(w))) & (P::OWNED - 1u)); };  // next sector
       const int begin = up(place), end = last ? a.out_w : up(place + P::STEP * S);
       const float* const from = image + m * P::PITCH + P::FRONT - begin;  // from[w] leaves to row[w]
       const int whole = tile == 0 ? up(0) : begin, whole_end = end - int((mine + unsigned(end)) & (P::OWNED - 1u));
@@ -57,7 +57,7 @@ __device__ __forceinline__ void residue_store(const ResidueArguments& a, const f
         const int w = whole + 128 * i + 4 * lane;
         if (w < whole_end) __stcs(reinterpret_cast<float4*>(row + w), *reinterpret_cast<const float4*>(from + w));
       }
-      // What a row's first and last sectors share with other rows.
+      // The ends of a row, whose sectors belong to other rows too.
       if (tile == 0 && lane < min(whole, end)) row[lane] = from[lane];
       if (last && max(whole, whole_end) + lane < end) row[max(whole, whole_end) + lane] = from[max(whole, whole_end) + lane];
     }

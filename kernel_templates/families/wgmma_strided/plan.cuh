@@ -1,10 +1,11 @@
-// What wgmma_strided knows when compiling: which taps meet an output residue, how packed weights and shared memory are
-// laid out; and the walks that its blocks take.
+// What wgmma_strided knows at compile time: which taps meet an output residue, the layout of packed weights and shared
+// memory, and the walks of its blocks.
 //
-// Along D and H, output q * stride + r - CUT meets tap k, if that has residue r, at input q + FIRST - shift(k); along W,
-// output 2 q + residue(k) meets it at input q + offset(k). A cell is one q of D, one of H and TILE of W, with all its
-// outputs. A walk goes down H, cell by cell; what is staged is one row of the input ("unit"): all planes that a walk meets
-// at one height, then those at the next, so that rows stay while the next cells need them.
+// Along D and H, output q * stride + r - CUT meets tap k, if k has residue r, at input q + FIRST - shift(k). Along W,
+// output 2 q + residue(k) meets tap k at input q + offset(k).
+// A cell is one q of D, one q of H and TILE of W, with all its outputs. A walk goes down H, cell by cell. One staged
+// row of the input is a unit. Units are staged in this order: all planes that a walk meets at one height, then those at
+// the next height. So rows stay while the next cells need them.
 #pragma once
 #include "contract/problem.cuh"
 
@@ -25,14 +26,15 @@ struct PairedAxis {
       if (residue(tap) == r && number-- == 0) return tap;
     return KERNEL;
   }
-  // Different shifts, counted from the smallest; taps come in the order of their shifts.
+  // The number of this tap's shift among the different shifts, counted from the smallest. Taps come in the order of
+  // their shifts.
   static constexpr __host__ __device__ int shift_number(int tap) {
     int found = 0;
     for (int k = 1; k <= tap; ++k) found += shift(k) != shift(k - 1);
     return found;
   }
   static constexpr int SHIFTS = shift_number(KERNEL - 1) + 1;
-  // The last residue that meets the first input of those a cell needs, REACH before the last one.
+  // The last residue that meets the first input of those that a cell needs, which lies REACH before the last one.
   static constexpr __host__ __device__ int last_of_first() {
     int last = 0;
     for (int tap = 0; tap < KERNEL; ++tap)
@@ -47,7 +49,7 @@ struct PairedAxis {
   }
 };
 
-// W, with a stride of 2. Taps of the same offset are a slice: one product.
+// The axis W, with a stride of 2. Taps of the same offset are a slice: one product.
 template <int KERNEL, int PADDING, int DILATION>
 struct PairedColumns {
   static constexpr __host__ __device__ int residue(int tap) { return (PADDING + tap * DILATION) % 2; }
@@ -84,8 +86,8 @@ struct PairedPlan {
   static constexpr int CHANNELS = 32, CHANNEL_TILES = ceil_div(M, CHANNELS), VARIETIES = GROUPS * CHANNEL_TILES;
   static constexpr int CLASSES = Layer::stride_d * Layer::stride_h;  // of rows of outputs in a cell
 
-  // Fragments of weights: [kd][kh][slice][slab][thread of a warpgroup], four values where both residues have a
-  // tap in it, else two: no zeros are kept.
+  // Fragments of weights: [kd][kh][slice][slab][thread of a warpgroup]. Four values if both residues have a tap in the
+  // slice, else two: no zeros are kept.
   static constexpr __host__ __device__ bool both(int slice) { return W::tap_of(slice, 0) < KW && W::tap_of(slice, 1) < KW; }
   static constexpr __host__ __device__ int slice_floats(int slice) { return SLABS * (both(slice) ? 512 : 256); }
   static constexpr __host__ __device__ int slice_at(int slice) {
@@ -122,7 +124,7 @@ struct PairedArguments {
   float one;                 // 1, where the compiler cannot see it
 };
 
-// From a cell down to the end of its column or of what the block has to do.
+// A walk: from a cell down to the end of its column, or to the end of the block's work.
 template <class P>
 struct PairedWalk {
   int n, plane, chunk, row, length;
@@ -135,7 +137,7 @@ struct PairedWalk {
   __device__ __forceinline__ int units() const { return (length + P::H::REACH) * P::PLANES; }
 };
 
-// A unit of the ring is full or empty; the weights arrive once.
+// The mbarriers: a unit of the ring is full or empty; the weights arrive once.
 struct PairedBarriers {
   unsigned full, empty, weights_there;
   __device__ PairedBarriers(unsigned base, int ring) : full(base), empty(base + 8 * ring), weights_there(base + 16 * ring) {}

@@ -1,13 +1,14 @@
-// The products of wgmma_strided: weights come from shared memory through registers, staged rows by their descriptors. A
-// row of A is a channel and a residue along W, a column of B a position; a tap is a shift. plan.cuh has the words.
+// The products of wgmma_strided. Weights come from shared memory through registers, staged rows through their
+// descriptors. A row of A is a channel and a residue along W, a column of B is a position; a tap is a shift. plan.cuh
+// has the words.
 #pragma once
 
 #include "hardware/const_loop.cuh"
 #include "families/wgmma_strided/plan.cuh"
 #include "hardware/wgmma_registers.cuh"
 
-// Products of one class of outputs of a cell. A group of up to four slabs has the same taps; while it is multiplied the
-// fragments of the next one are loaded. `slot0`: where the cell's first unit lies.
+// The products of one class of outputs of a cell. A group of up to four slabs has the same taps. While it is
+// multiplied, the fragments of the next group are loaded. `slot0` is where the cell's first unit lies.
 template <class P, int RD, int RH>
 struct PairedProducts {
   static constexpr int SLAB_GROUPS = ceil_div(P::SLABS, 4), ROWS = P::D::count(RD) * P::H::count(RH);
@@ -18,7 +19,7 @@ struct PairedProducts {
   static constexpr int slabs(int i) { return P::SLABS - slab0(i) < 4 ? P::SLABS - slab0(i) : 4; }
   static constexpr int slice(int i) { return i / SLAB_GROUPS % P::W::SLICES; }
   static constexpr int row(int i) { return i / SLAB_GROUPS / P::W::SLICES; }
-  // Taps along H from the farthest shift to the nearest: the unit that came last is read last.
+  // Taps along H go from the farthest shift to the nearest, so the unit that arrived last is read last.
   static constexpr int kh(int i) { return P::H::tap(RH, P::H::count(RH) - 1 - row(i) / P::D::count(RD)); }
   static constexpr int kd(int i) { return P::D::tap(RD, row(i) % P::D::count(RD)); }
   static constexpr int unit(int i) { return (P::H::REACH - P::H::shift(kh(i))) * P::PLANES + P::D::shift_number(kd(i)); }
@@ -70,26 +71,28 @@ struct PairedProducts {
   }
 };
 
-// How a warp of wgmma_strided stores its sums, alone: whole sectors, long runs of a row. plan.cuh has the words.
+// How a warp of wgmma_strided stores its sums, without other warps: whole sectors, in long runs of a row. plan.cuh has
+// the words.
 
-// What a warp stores of a row: results 0 to `end` of the tile's, in whole sectors of 32 bytes. `goes_on`: the row behind
-// it comes next, and the values of its first sector stay in the image until then; `continues`: that was so before.
+// What a warp stores of a row: results 0 to `end` of the tile's, in whole sectors of 32 bytes. `goes_on`: the next row
+// follows it in memory and is stored next, so the values of its first sector stay in the image until then. `continues`:
+// that was so for the row before.
 struct PairedRun {
   int end;
   bool continues, goes_on;
 };
 
-// Eight channels of a row, 32 results of each at a time ("a part"), through shared memory of the warp's own: a lane has
-// four neighbours of one channel, but 32 lanes write 32 neighbours. The image holds two parts, as a ring, because what is
-// stored begins at a sector, up to 7 values before the part. `full`: all 8 channels exist, and all lanes store all but the
-// ends of the row.
+// Stores eight channels of a row, 32 results of each at a time ("a part"), through the warp's own shared memory. A lane
+// holds four neighbours of one channel, but 32 lanes write 32 neighbours. The image holds two parts, as a ring, because
+// what is stored begins at a sector, up to 7 values before the part. `full`: all 8 channels exist, and all lanes store
+// everything but the ends of the row.
 template <class P, bool full>
 __device__ __forceinline__ void paired_store(const float (&sum)[P::TILE / 2], float* memory, int image_at, float* out,
                                              long long volume, int channels, PairedRun run, float bias) {
   constexpr int PART = 32, LENGTH = 2 * PART, PARTS = 2 * P::TILE / PART;
   static_assert(P::IMAGES_AT % LENGTH == 0 && P::IMAGE_FLOATS == 8 * LENGTH, "halves of an image differ in one bit");
   // Where result `at` of channel c lies, in bytes. Four results lie as products leave them: first both of one residue.
-  // Odd channels have the halves of a part exchanged: then no two lanes that write meet in a bank.
+  // Odd channels have the halves of a part exchanged, so no two writing lanes meet in a bank.
   const auto place_of = [&](int c, int at) {
     const int four = at & (LENGTH - 4), one = (at & 1) << 1 | (at >> 1 & 1);
     return 4 * (image_at + c * LENGTH + ((four | one) ^ (c % 2 * 16)));
@@ -146,12 +149,12 @@ __device__ __forceinline__ void paired_store(const float (&sum)[P::TILE / 2], fl
   }
 }
 
-// The warpgroups of wgmma_strided that multiply and store: how they share work and hand staged rows back.
-// plan.cuh has the words.
+// The warpgroups of wgmma_strided that multiply and store: how they share work and give staged rows back. plan.cuh has
+// the words.
 
-// A warpgroup takes every CONSUMERS-th (cell, residue along D) and all rows of its outputs, and hands units back once
-// none of its own products needs them any more, also those it did not read. It waits for each before that: a barrier
-// tells only whether an odd or an even number of phases has ended.
+// A warpgroup takes every CONSUMERS-th (cell, residue along D), with all rows of its outputs. It gives units back once
+// none of its own products needs them any more, also those that it did not read. It waits for each unit before that,
+// because a barrier tells only whether an odd or an even number of phases has ended.
 template <class P, class Layer>
 __device__ __forceinline__ void paired_multiply(const PairedArguments& a, float* memory, unsigned ring, int image_at,
                                                 PairedBarriers barriers, int group, int tile, int first, int end,

@@ -6,9 +6,9 @@
 #include "families/wgmma_strided/plan.cuh"
 #include "hardware/ptx.cuh"
 
-// thread -> data: positions of four channels, 32 neighbours a warp; positions beyond the tile, which taps of its last
-// cells meet, are shared out one by one. A unit's first loads are under way while its place is still waited for. Rows
-// outside the input are zeros.
+// thread -> data: positions of four channels, 32 neighbours a warp. The positions beyond the tile, which taps of its
+// last cells meet, are divided one by one. A unit's first loads are issued before its place is free. Rows outside the
+// input are zeros.
 template <class P, class Layer>
 __device__ __forceinline__ void paired_stage(const PairedArguments& a, float* ring, PairedBarriers barriers, int group,
                                              int first, int end) {
