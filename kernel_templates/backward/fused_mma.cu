@@ -39,6 +39,21 @@ halo    = "4 * ceil_div((layer.kernel_w - 1) * layer.dilation_w // layer.stride_
 pitch   = "min(layer.kernel_w, layer.stride_w) * (32 + halo) + 4"
 least_floats = "128 * taps * n * m + 36 * 64 * ceil_div(m, 2) + 16 * n * pitch"
 smem_bytes   = "1024 * SHARED_KB + 16"
+
+[plan]
+Plan = "FusedPlan<Layer, Tune>"
+m = "Plan::M16"
+n = "Plan::N8"
+taps = "Plan::ROWS * Plan::KT"
+most = "Plan::MOST_FRAGMENTS / (Plan::ROWS * Plan::KT)"
+four = ""
+three = ""
+one = ""
+room = ""
+halo = ""
+pitch = ">= Plan::gy_pitch(32)"
+least_floats = ">= Plan::floats(32, 2)"
+smem_bytes = ">= Plan::SHARED_BYTES"
 */
 #include "families/fused_mma/multiply.cuh"
 #include "families/fused_mma/stage.cuh"

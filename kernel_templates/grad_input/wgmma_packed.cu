@@ -41,6 +41,22 @@ half_runs       = "most_runs if RUNS or CONSUMERS * most_runs * row_bytes + halo
 runs            = "half_runs if RUNS or CONSUMERS * half_runs * row_bytes + halo_bytes <= 72000 // BLOCKS_PER_SM else max(1, half_runs // 2)"
 stage_bytes     = "CONSUMERS * runs * row_bytes + halo_bytes"
 weight_elements = "parts * layer.groups * ceil_div(channels, tile) * tile * layer.kernel_d * layer.kernel_h * layer.kernel_w * (layer.out_channels // layer.groups + 16)"
+
+[plan]
+Plan            = "PackedPlan<Layer, Tune, false>"
+whole           = "channel_tile_for(Plan::CHANNELS)"
+most_tile       = ""
+half            = ""
+quarter         = ""
+tile            = "Plan::CHANNEL_TILE"
+run_sums        = "Plan::SUMS"
+most_runs       = ""
+row_bytes       = "Plan::PARTS * 32 * (Plan::RUN + Plan::HALO_W)"
+halo_bytes      = "Plan::wide_stage_bytes(0)"
+stage_limit     = "<= (Plan::BUDGET - Plan::FIXED_BYTES) / 2"
+half_runs       = ""
+stage_bytes     = "Plan::wide_stage_bytes(Plan::RUNS)"
+weight_elements = ">= 1LL * Plan::GROUPS * Plan::CHANNEL_TILES * Plan::WEIGHT_BYTES / int(sizeof(typename Plan::Scalar))"
 */
 #include "families/wgmma_packed/products.cuh"
 

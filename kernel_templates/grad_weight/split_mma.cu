@@ -21,6 +21,10 @@ BLOCKS    = {values = [132, 264, 396, 528], default = 264, help = "about so many
 
 [derived]
 smem_bytes = "1024 * SHARED_KB"
+
+[plan]
+Plan       = "SplitMmaPlan<Layer, Tune, 0>"
+smem_bytes = ">= Plan::SHARED_BYTES"
 */
 #include "families/split_mma/multiply.cuh"
 #include "families/split_mma/reduce.cuh"
