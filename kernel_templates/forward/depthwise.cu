@@ -26,6 +26,7 @@ rows       = "(layer.kernel_h - 1) * layer.dilation_h // layer.stride_h + 1"
 width      = "(layer.kernel_w - 1) * layer.dilation_w // layer.stride_w + 4 + 8"
 least      = "layer.kernel_d * rows * width * (2 if element_bytes == 8 else 1)"
 image      = "4 * TILE * layer.stride_w"
+threads    = "THREADS"
 smem_bytes = "1024 * STAGE_KB + max(4, element_bytes) * 2 * image"
 
 [plan]

@@ -25,6 +25,7 @@ taps       = "layer.kernel_d * layer.kernel_h * layer.kernel_w"
 slabs      = "ceil_div(layer.in_channels // layer.groups, 8)"
 held       = "min(slabs, 4 if precision == 'tf32x3' else 8)"
 weights    = "taps * ceil_div(slabs, held) * held * (256 if precision == 'tf32x3' else 128)"
+threads    = "32 * warps"
 smem_bytes = "4 * ((weights if weights <= 12288 else 0) + IMAGES * 16 * (warps * 16 * layer.stride_w + 36))"
 
 [plan]

@@ -37,6 +37,7 @@ slim        = "tile_m * planes + tile_n <= 200"
 chunk       = "CHUNK if CHUNK > 0 else 32 if slim else 16"
 stages      = "STAGES if STAGES > 0 else 3 if slim else 4"
 table       = "16 * chunk if k <= chunk // 2 else 0"
+threads     = "32 * WARPS"
 smem_bytes  = "4 * max(stages * chunk * (tile_m * planes + tile_n + 8) + table, tile_m * (tile_n + 8))"
 
 [plan]

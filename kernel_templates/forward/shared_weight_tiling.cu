@@ -27,7 +27,7 @@ pack_bytes = "sizeof(Weights)"
 capacity   = "1024 * Tune::STAGE_KB / int(sizeof(Weights))"
 taps       = "chunk_of(1024 * Tune::STAGE_KB / int(sizeof(Weights)), Layer::in_channels / Layer::groups, Layer::kernel_d * Layer::kernel_h * Layer::kernel_w).taps"
 channels   = "chunk_of(1024 * Tune::STAGE_KB / int(sizeof(Weights)), Layer::in_channels / Layer::groups, Layer::kernel_d * Layer::kernel_h * Layer::kernel_w).channels"
-smem_bytes = ""
+smem_bytes = "sizeof(Weights) * chunk_of(1024 * Tune::STAGE_KB / int(sizeof(Weights)), Layer::in_channels / Layer::groups, Layer::kernel_d * Layer::kernel_h * Layer::kernel_w).channels * chunk_of(1024 * Tune::STAGE_KB / int(sizeof(Weights)), Layer::in_channels / Layer::groups, Layer::kernel_d * Layer::kernel_h * Layer::kernel_w).taps"
 */
 #include "contract/epilogue.cuh"
 #include "contract/flat_grid.cuh"

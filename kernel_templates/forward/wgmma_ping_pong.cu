@@ -28,6 +28,7 @@ tile         = "CHANNEL_TILE if CHANNEL_TILE else 128 if wide else 64"
 stage_bytes  = "32 * (16384 // tile + 1)"
 other_bytes  = "tile * slice + fixed_bytes"
 stages       = "min(STAGES, (227 * 1024 - other_bytes) // (2 * stage_bytes))"
+threads      = "512"
 smem_bytes   = "other_bytes + 2 * stages * stage_bytes"
 
 [plan]

@@ -29,6 +29,7 @@ staged      = "min(slabs, 4)"
 weights     = "ceil_div(slabs, staged) * staged * layer.kernel_w * 512"
 inputs      = "BUFFERS * staged * 8 * (TEAMS * cells + reach)"
 images      = "32 * (TEAMS * cells * layer.stride_w + OWNED // 4 + 8)"
+threads     = "128 * TEAMS"
 smem_bytes  = "4 * (weights + inputs + images + 66)"
 
 [plan]

@@ -27,6 +27,7 @@ images     = "8 * 512"
 unit       = "slabs * 8 * (TILE + reach_w)"
 window     = "planes * (reach_h + 1)"
 ring       = "min(window + STAGES, (227 * 256 - 192 - weights - images) // unit)"
+threads    = "384"
 smem_bytes = "4 * (weights + images + ring * unit + 192)"
 
 [plan]

@@ -35,6 +35,7 @@ chunk       = "CHUNK if CHUNK > 0 else 32 if slim else 16"
 stages      = "STAGES if STAGES > 0 else 3 if slim else 4"
 source      = "tile_n * (chunk + 4) if along else chunk * (tile_n + 8)"
 table       = "6 * tile_n if along else 16 * chunk if k <= chunk // 2 else 0"
+threads     = "32 * WARPS"
 smem_bytes  = "4 * max(stages * (chunk * tile_m * planes + source) + table, tile_m * (tile_n + 8))"
 
 [plan]

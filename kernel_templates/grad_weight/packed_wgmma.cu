@@ -48,6 +48,7 @@ block_slabs = "ceil_div(all_slabs, ceil_div(all_slabs, most_slabs))"
 slabs = "ceil_div(block_slabs, wide)"
 v_chunks = "slabs * ceil_div(block_slabs, slabs)"
 stage_bytes = "32 * planes * (u_tiles * STRIP * min(64, 8 * ceil_div(cu, 8)) + v_chunks * (STRIP + halo) * v_channels)"
+threads = "128 * u_tiles * ceil_div(block_slabs, slabs)"
 smem_bytes = "232448"
 
 [plan]
