@@ -18,6 +18,7 @@ from pathlib import Path
 
 from workbench.core.candidate import Candidate, derived_values, layer_fields, why_not
 from workbench.core.expressions import names_in
+from workbench.core.layer import ConvTranspose
 from workbench.core.presets import PRESETS
 from workbench.core.template import render
 from workbench.core.variants import PRECISIONS_OF, Variant
@@ -26,8 +27,9 @@ from workbench.measure import emulator
 from .cases import ALONG, CASES, EXTREME
 
 SM = 90             # what an older GPU can run, this one can
-ALL_CONFIGS = 2500  # of a layer, before any condition; of more, so many that each pair of values of two tunables occurs
-SAMPLE = 2          # configs of every other layer, beside the default one
+ALL_CONFIGS = 1000  # of a layer, before any condition; of more, each pair of values of two tunables,
+DRAWN = 100         # and so many draws
+SAMPLE = 2          # draws for every other layer, beside the default config
 LAYERS = list(dict.fromkeys([p.layer for p in PRESETS.values()] + [w.layer for w in (*CASES, *EXTREME, *ALONG)]))
 ROOTS = ("smem_bytes", "threads")  # read by the workbench itself
 _HOLDS = {"": operator.eq, ">=": operator.ge}
@@ -35,13 +37,13 @@ _SCALARS = {"float32": ("float", "float"), "float64": ("double", "double"), "flo
             "bfloat16": ("__nv_bfloat16", "float")}
 
 
-def chosen(variant: Variant) -> list[Candidate]:
+def chosen(variant: Variant, layers: Sequence[ConvTranspose] = LAYERS) -> list[Candidate]:
     """Legal candidates in every precision, always the same ones: of the first layer of each number of dimensions that the
-    variant serves every config (above ALL_CONFIGS: pairs of values); of every other layer the default and a few."""
+    variant serves every config (above ALL_CONFIGS: pairs and draws); of every other layer the default and a few."""
     found: list[Candidate] = []
     for dtype, precision in ((d, p) for d, offered in PRECISIONS_OF.items() for p in variant.precision if p in offered):
         draw, whole = random.Random(f"{variant.key} {precision}"), set()
-        for layer in LAYERS:
+        for layer in layers:
             few = _legal(variant, dtype, precision, layer, [{}, *(_any(variant, draw) for _ in range(SAMPLE))])
             found += few
             if few and layer.dims not in whole:
@@ -98,7 +100,8 @@ def read(variant: Variant) -> set[str]:
     return names
 
 
-def _legal(variant: Variant, dtype: str, precision: str, layer, configs: Sequence[dict[str, int]]) -> list[Candidate]:
+def _legal(variant: Variant, dtype: str, precision: str, layer: ConvTranspose,
+           configs: Sequence[dict[str, int]]) -> list[Candidate]:
     made = (Candidate(variant, layer, dtype, config, precision=precision) for config in configs)
     return [one for one in made if why_not(one, sm=SM) is None]
 
@@ -111,8 +114,10 @@ def _many(variant: Variant, draw: random.Random,
           legal: Callable[[list[dict[str, int]]], list[Candidate]]) -> Iterator[Candidate]:
     tune = [t for t in variant.tune if t.name in read(variant)]
     if prod(len(t.values) for t in tune) <= ALL_CONFIGS:
-        yield from legal([dict(zip([t.name for t in tune], values, strict=True)) for values in product(*(t.values for t in tune))])
+        names = [t.name for t in tune]
+        yield from legal([dict(zip(names, values, strict=True)) for values in product(*(t.values for t in tune))])
         return
+    yield from legal([_any(variant, draw) for _ in range(DRAWN)])
     met: set[tuple[tuple[str, int], ...]] = set()
     for a, b in combinations(tune, 2):
         for pair in product(((a.name, v) for v in a.values), ((b.name, v) for v in b.values)):

@@ -1,4 +1,5 @@
-"""gathered_mma: layers that no staged strip serves, in both precisions; and whatever the layer, each direction has a fast variant whose default config runs on sm_80."""
+"""gathered_mma: layers that no staged strip serves, in both precisions; and whatever the layer, each
+direction has a fast variant whose default config runs on sm_80."""
 
 from __future__ import annotations
 

@@ -53,12 +53,9 @@ def occupancy(*, registers: int, shared_bytes: int, threads: int, sm: int) -> Oc
 
 
 def threads_per_block(candidate: Candidate, *, sm: int) -> int | None:
-    """Block size of a candidate: [derived] threads, else the tunable BLOCK, else 32 * WARPS; None without all three."""
-    derived = derived_values(candidate, sm=sm)
-    config = candidate.config
-    if "threads" in derived:
-        return int(derived["threads"])
-    return config["BLOCK"] if "BLOCK" in config else WARP * config["WARPS"] if "WARPS" in config else None
+    """Block size of a candidate: [derived] threads, else the tunable BLOCK; None without both."""
+    threads = derived_values(candidate, sm=sm).get("threads", candidate.config.get("BLOCK"))
+    return None if threads is None else int(threads)
 
 
 def candidate_occupancy(candidate: Candidate, kernel: dict[str, Any], *, sm: int) -> Occupancy | None:
