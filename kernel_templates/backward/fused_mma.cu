@@ -9,7 +9,7 @@ needs     = [
   "(layer.kernel_w - 1) * layer.dilation_w <= 16 * layer.stride_w",
   "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
   "min(ci, co) >= 2",
-  "room > 0",
+  "fewest <= most",
   "4 * least_floats <= 1024 * SHARED_KB",
 ]
 
@@ -33,12 +33,25 @@ taps    = "layer.kernel_d * layer.kernel_h * layer.kernel_w"
 most    = "(18 if precision == 'tf32x3' else 27) // taps"
 four    = "4 if n <= 8 // m * 4 and n % 4 == 0 else 99"
 three   = "3 if n <= 8 // m * 3 and n % 3 == 0 else four"
-one     = "1 if n <= 8 // m else 2 if n <= 8 // m * 2 and n % 2 == 0 else three"
-room    = "max(most - one + 1, 0)"
+fewest  = "1 if n <= 8 // m else 2 if n <= 8 // m * 2 and n % 2 == 0 else three"
 halo    = "4 * ceil_div((layer.kernel_w - 1) * layer.dilation_w // layer.stride_w + 4, 4)"
 pitch   = "min(layer.kernel_w, layer.stride_w) * (32 + halo) + 4"
 least_floats = "128 * taps * n * m + 36 * 64 * ceil_div(m, 2) + 16 * n * pitch"
 smem_bytes   = "1024 * SHARED_KB + 16"
+
+[plan]
+Plan = "FusedPlan<Layer, Tune>"
+m = "Plan::M16"
+n = "Plan::N8"
+taps = "Plan::ROWS * Plan::KT"
+most = "Plan::MOST_FRAGMENTS / (Plan::ROWS * Plan::KT)"
+four = ""
+three = ""
+fewest = ""
+halo = ""
+pitch = ">= Plan::gy_pitch(32)"
+least_floats = ">= Plan::floats(32, 2)"
+smem_bytes = ">= Plan::SHARED_BYTES"
 */
 #include "families/fused_mma/multiply.cuh"
 #include "families/fused_mma/stage.cuh"

@@ -25,7 +25,14 @@ taps       = "layer.kernel_d * layer.kernel_h * layer.kernel_w"
 slabs      = "ceil_div(layer.in_channels // layer.groups, 8)"
 held       = "min(slabs, 4 if precision == 'tf32x3' else 8)"
 weights    = "taps * ceil_div(slabs, held) * held * (256 if precision == 'tf32x3' else 128)"
+threads    = "32 * warps"
 smem_bytes = "4 * ((weights if weights <= 12288 else 0) + IMAGES * 16 * (warps * 16 * layer.stride_w + 36))"
+
+[plan]
+Plan       = "DisjointPlan<Layer, Tune>"
+image      = "Plan::IMAGE_FLOATS"
+slabs      = "ceil_div(Plan::K, 8)"
+smem_bytes = ">= Plan::SHARED_BYTES"
 */
 #include "hardware/const_loop.cuh"
 #include "families/disjoint_mma/plan.cuh"

@@ -37,7 +37,20 @@ slim        = "tile_m * planes + tile_n <= 200"
 chunk       = "CHUNK if CHUNK > 0 else 32 if slim else 16"
 stages      = "STAGES if STAGES > 0 else 3 if slim else 4"
 table       = "16 * chunk if k <= chunk // 2 else 0"
+threads     = "32 * WARPS"
 smem_bytes  = "4 * max(stages * chunk * (tile_m * planes + tile_n + 8) + table, tile_m * (tile_n + 8))"
+
+[plan]
+Plan       = "GatheredPlan<true, Layer, Tune>"
+step_d     = "Plan::D::STEP_AT_LEAST"
+step_h     = "Plan::H::STEP_AT_LEAST"
+step_w     = "Plan::W::STEP_AT_LEAST"
+taps       = "Plan::D::TAPS_BOUND * Plan::H::TAPS_BOUND * Plan::W::TAPS_BOUND"
+many_terms = "Plan::LONG"
+sets       = "1 + Plan::LONG"
+chunk      = "Plan::MOST"
+table      = ">= Plan::TABLE_FLOATS"
+smem_bytes = ">= Plan::SHARED_BYTES"
 */
 #include "families/gathered_mma/block.cuh"
 

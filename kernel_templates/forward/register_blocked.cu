@@ -35,6 +35,18 @@ channel    = "1 * (4 * tile + min(16, tile // 4) * window)"
 least      = "channel + layer.kernel_w * 32 * WARPS + 4"
 image      = "WARPS * max(3072, 144 * layer.stride_w)"
 smem_bytes = "max(1024 * STAGE_KB, 4 * STAGES * least, 4 * image) + 8 * tile"
+
+[plan]
+Plan       = "FmaPlan<true, Layer, Tune>"
+classes    = ">= Plan::W::CLASSES"
+sums       = ">= 4 * Plan::STRIPS * Plan::W::CLASSES"
+reach_w    = ""
+window     = ">= Plan::Row::WINDOW"
+tile       = ">= Plan::TILE"
+channel    = ">= Plan::CHANNEL"
+least      = ">= Plan::stage(1)"
+image      = ">= Plan::IMAGE_FLOATS"
+smem_bytes = ">= Plan::SHARED_BYTES"
 */
 #include "families/register_blocked/strip.cuh"
 

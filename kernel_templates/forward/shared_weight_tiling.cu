@@ -20,6 +20,14 @@ capacity   = "1024 * STAGE_KB // pack_bytes"
 taps       = "min(layer.kernel_d * layer.kernel_h * layer.kernel_w, capacity)"
 channels   = "min(layer.in_channels // layer.groups, capacity // taps)"
 smem_bytes = "channels * taps * pack_bytes"
+
+[plan]
+Weights    = "Pack<typename Layer::accumulator, Tune::CO_PER_THREAD>"
+pack_bytes = "sizeof(Weights)"
+capacity   = "1024 * Tune::STAGE_KB / int(sizeof(Weights))"
+taps       = "chunk_of(1024 * Tune::STAGE_KB / int(sizeof(Weights)), Layer::in_channels / Layer::groups, Layer::kernel_d * Layer::kernel_h * Layer::kernel_w).taps"
+channels   = "chunk_of(1024 * Tune::STAGE_KB / int(sizeof(Weights)), Layer::in_channels / Layer::groups, Layer::kernel_d * Layer::kernel_h * Layer::kernel_w).channels"
+smem_bytes = "sizeof(Weights) * chunk_of(1024 * Tune::STAGE_KB / int(sizeof(Weights)), Layer::in_channels / Layer::groups, Layer::kernel_d * Layer::kernel_h * Layer::kernel_w).channels * chunk_of(1024 * Tune::STAGE_KB / int(sizeof(Weights)), Layer::in_channels / Layer::groups, Layer::kernel_d * Layer::kernel_h * Layer::kernel_w).taps"
 */
 #include "contract/epilogue.cuh"
 #include "contract/flat_grid.cuh"

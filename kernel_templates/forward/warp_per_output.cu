@@ -11,6 +11,12 @@ needs     = ["CO_PER_WARP * POSITIONS_PER_WARP <= 32"]
 WARPS              = {values = [1, 2, 4, 8, 16], default = 4, help = "warps of a block"}
 CO_PER_WARP        = {values = [1, 2, 4, 8], default = 8, help = "output channels that share each loaded input value"}
 POSITIONS_PER_WARP = {values = [1, 2, 4, 8], default = 4, help = "neighbouring positions that share each loaded weight"}
+
+[derived]
+threads = "32 * WARPS"
+
+[plan]
+threads = ""
 */
 #include "contract/epilogue.cuh"
 #include "contract/flat_grid.cuh"

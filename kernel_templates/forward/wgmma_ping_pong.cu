@@ -28,7 +28,18 @@ tile         = "CHANNEL_TILE if CHANNEL_TILE else 128 if wide else 64"
 stage_bytes  = "32 * (16384 // tile + 1)"
 other_bytes  = "tile * slice + fixed_bytes"
 stages       = "min(STAGES, (227 * 1024 - other_bytes) // (2 * stage_bytes))"
+threads      = "512"
 smem_bytes   = "other_bytes + 2 * stages * stage_bytes"
+
+[plan]
+Plan         = "PingPongPlan<Layer, Tune, true>"
+slice        = "Plan::weight_bytes(1)"
+fixed_bytes  = "Plan::other_bytes(0)"
+wide         = "Plan::CHANNELS > 64 && Plan::two_fit(128)"
+tile         = "Plan::CHANNEL_TILE"
+other_bytes  = "Plan::other_bytes(Plan::CHANNEL_TILE)"
+stages       = "Plan::RING"
+smem_bytes   = ">= Plan::BYTES"
 */
 #include "families/wgmma_ping_pong/products.cuh"
 

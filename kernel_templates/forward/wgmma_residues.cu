@@ -29,7 +29,17 @@ staged      = "min(slabs, 4)"
 weights     = "ceil_div(slabs, staged) * staged * layer.kernel_w * 512"
 inputs      = "BUFFERS * staged * 8 * (TEAMS * cells + reach)"
 images      = "32 * (TEAMS * cells * layer.stride_w + OWNED // 4 + 8)"
+threads     = "128 * TEAMS"
 smem_bytes  = "4 * (weights + inputs + images + 66)"
+
+[plan]
+Plan        = "ResiduePlan<Layer, Tune>"
+classes     = "Plan::CLASSES_AT_MOST"
+slabs       = "Plan::ALL_SLABS"
+staged      = "Plan::SLABS"
+inputs      = "Plan::BUFFERS * Plan::BUFFER"
+images      = ">= 4 * Plan::IMAGE"
+smem_bytes  = ">= Plan::BYTES"
 */
 #include "hardware/ptx.cuh"
 #include "families/wgmma_residues/store.cuh"

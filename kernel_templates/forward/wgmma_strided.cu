@@ -27,7 +27,16 @@ images     = "8 * 512"
 unit       = "slabs * 8 * (TILE + reach_w)"
 window     = "planes * (reach_h + 1)"
 ring       = "min(window + STAGES, (227 * 256 - 192 - weights - images) // unit)"
+threads    = "384"
 smem_bytes = "4 * (weights + images + ring * unit + 192)"
+
+[plan]
+Plan       = "PairedPlan<Layer, Tune>"
+reach_w    = "Plan::W::REACH"
+reach_h    = "Plan::H::REACH"
+reach_d    = "Plan::D::REACH"
+images     = "4 * Plan::CONSUMERS * Plan::IMAGE_FLOATS"
+smem_bytes = ">= Plan::BYTES"
 */
 #include "families/wgmma_strided/products.cuh"
 #include "families/wgmma_strided/stage.cuh"

@@ -26,7 +26,17 @@ rows       = "(layer.kernel_h - 1) * layer.dilation_h + 1"
 width      = "(layer.kernel_w - 1) * layer.dilation_w + 4 * layer.stride_w + 8"
 least      = "layer.kernel_d * rows * width * (2 if element_bytes == 8 else 1)"
 image      = "4 * TILE * 1"
+threads    = "THREADS"
 smem_bytes = "1024 * STAGE_KB + max(4, element_bytes) * 2 * image"
+
+[plan]
+Plan       = "DepthwisePlan<false, Layer, Tune>"
+taps       = ">= Plan::MULTIPLIER * Plan::TAP_ROWS * Plan::TAPS_PITCH"
+weights    = ">= Plan::WEIGHTS * int(sizeof(typename Plan::Sum)) / 4"
+rows       = "Plan::source_rows(1)"
+width      = ">= Plan::Row::width(1)"
+least      = ">= Plan::DEPTHS * Plan::source_rows(1) * Plan::Row::width(1) * int(sizeof(typename Plan::Sum)) / 4"
+smem_bytes = ">= (Plan::IMAGES * Plan::IMAGE + Plan::ROOM) * int(sizeof(typename Plan::Sum))"
 */
 #include "families/depthwise/strip.cuh"
 

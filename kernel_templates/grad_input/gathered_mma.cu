@@ -35,7 +35,17 @@ chunk       = "CHUNK if CHUNK > 0 else 32 if slim else 16"
 stages      = "STAGES if STAGES > 0 else 3 if slim else 4"
 source      = "tile_n * (chunk + 4) if along else chunk * (tile_n + 8)"
 table       = "6 * tile_n if along else 16 * chunk if k <= chunk // 2 else 0"
+threads     = "32 * WARPS"
 smem_bytes  = "4 * max(stages * (chunk * tile_m * planes + source) + table, tile_m * (tile_n + 8))"
+
+[plan]
+Plan       = "GatheredPlan<false, Layer, Tune>"
+many_terms = "Plan::LONG"
+sets       = "1 + Plan::LONG"
+chunk      = "Plan::MOST"
+source     = ">= Plan::SOURCE_FLOATS"
+table      = ">= Plan::TABLE_FLOATS"
+smem_bytes = ">= Plan::SHARED_BYTES"
 */
 #include "families/gathered_mma/along.cuh"
 #include "families/gathered_mma/block.cuh"

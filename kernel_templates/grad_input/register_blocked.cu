@@ -36,6 +36,18 @@ channel    = "layer.stride_w * (4 * tile + min(16, tile // 4) * window)"
 least      = "channel + layer.kernel_w * 32 * WARPS + 4"
 image      = "WARPS * max(3072, 144 * 1)"
 smem_bytes = "max(1024 * STAGE_KB, 4 * STAGES * least, 4 * image) + 8 * tile"
+
+[plan]
+Plan       = "FmaPlan<false, Layer, Tune, Tune::PLANES>"
+classes    = ">= Plan::W::CLASSES"
+sums       = ">= 4 * Plan::STRIPS * Plan::W::CLASSES"
+reach_w    = ""
+window     = ">= ceil_div(Plan::Row::WINDOW, Plan::Row::STEP)"
+tile       = ">= Plan::TILE"
+channel    = ">= Plan::CHANNEL"
+least      = ">= Plan::stage(1)"
+image      = ">= Plan::IMAGE_FLOATS"
+smem_bytes = ">= Plan::SHARED_BYTES"
 */
 #include "families/register_blocked/strip.cuh"
 

@@ -25,7 +25,15 @@ BLOCKS   = {values = [264, 1056, 2112, 4224], default = 2112, help = "blocks, ab
 rows       = "(layer.kernel_h - 1) * layer.dilation_h + 1"
 width      = "(layer.kernel_w - 1) * layer.dilation_w + 4 * layer.stride_w + 8"
 least      = "(4 + layer.kernel_d * rows * width) * (2 if element_bytes == 8 else 1)"
+threads    = "THREADS"
 smem_bytes = "1024 * STAGE_KB + 64 * max(4, element_bytes) * (THREADS // 32)"
+
+[plan]
+Plan       = "DepthwiseWeightPlan<Layer, Tune>"
+rows       = ">= Plan::gy_rows(1)"
+width      = ">= Plan::Row::width(1)"
+least      = ">= (4 + Plan::DEPTHS * Plan::gy_rows(1) * Plan::Row::width(1)) * int(sizeof(typename Plan::Sum)) / 4"
+smem_bytes = ">= 2 * Plan::ROOM * int(sizeof(typename Plan::Sum))"
 */
 #include "families/depthwise/weight_plan.cuh"
 #include "families/register_blocked/window.cuh"

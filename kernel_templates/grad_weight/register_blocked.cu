@@ -20,6 +20,10 @@ SHARES    = {values = [132, 264, 396, 528, 792, 1056, 1584], default = 792, help
 
 [derived]
 smem_bytes = "1024 * SHARED_KB + 16"
+
+[plan]
+Plan       = "FmaWeightPlan<Layer, Tune, 0>"
+smem_bytes = ">= Plan::SHARED_BYTES + 16"
 */
 #include "families/register_blocked/weight_plan.cuh"
 #include "families/register_blocked/weight_stage.cuh"

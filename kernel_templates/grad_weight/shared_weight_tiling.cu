@@ -16,7 +16,14 @@ BLOCKS              = {values = [132, 1056, 4224, 16896], default = 4224, help =
 [derived]
 accumulator_bytes = "8 if dtype == 'float64' else 4"
 row_bytes = "POSITIONS * accumulator_bytes + 16"
+threads = "128"
 smem_bytes = "(8 * CI_PER_THREAD + 16 * COLUMNS_PER_THREAD) * row_bytes + 16 * COLUMNS_PER_THREAD * 32"
+
+[plan]
+accumulator_bytes = "sizeof(typename Layer::accumulator)"
+row_bytes = ""
+threads = ""
+smem_bytes = ""
 */
 #include "contract/grad_weight.cuh"
 #include "hardware/pack.cuh"

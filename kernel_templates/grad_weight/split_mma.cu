@@ -8,6 +8,7 @@ layer     = ["constant"]
 needs     = [
   "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
   "min(layer.in_channels, layer.out_channels) // layer.groups >= 2 or layer.kernel_w > 256",
+  "2 * element_bytes * least <= 1024 * SHARED_KB",
 ]
 
 [tune]
@@ -20,7 +21,46 @@ SHARED_KB = {values = [72, 110, 160, 224], default = 110, help = "shared memory 
 BLOCKS    = {values = [132, 264, 396, 528], default = 264, help = "blocks, about; they share the positions"}
 
 [derived]
+ci        = "layer.in_channels // layer.groups"
+co        = "layer.out_channels // layer.groups"
+m16       = "ceil_div(ci, 16)"
+n8        = "ceil_div(co, 8)"
+three     = "precision == 'tf32x3'"
+fragments = "12 if three else 28"
+kt        = "ceil_div(layer.kernel_w, ceil_div(layer.kernel_w, 8))"
+ma        = "min(M_TILES if M_TILES > 0 else 3 if m16 == 3 and not three and 3 * kt <= fragments else 2, m16)"
+by_2      = "2 if n8 % 2 == 0 and 2 * ma * kt <= fragments else 1"
+by_3      = "3 if n8 > 2 and 3 * ma * kt <= fragments and ceil_div(n8, 3) * 3 <= ceil_div(n8, by_2) * by_2 else by_2"
+by_4      = "4 if n8 > 3 and 4 * ma * kt <= fragments and ceil_div(n8, 4) * 4 <= ceil_div(n8, by_3) * by_3 else by_3"
+nb_asked  = "min(N_TILES, n8) if N_TILES > 0 else by_4"
+nb        = "min(nb_asked, max(1, fragments // (ma * kt))) if three else nb_asked"
+n_warps   = "ceil_div(n8, nb)"
+wn        = "ceil_div(n_warps, ceil_div(n_warps, WARPS))"
+m_warps   = "ceil_div(m16, ma)"
+wm        = "ceil_div(m_warps, ceil_div(m_warps, WARPS // wn))"
+vector    = "16 // element_bytes"
+beyond    = "min(16, (kt - 1) * layer.dilation_w // layer.stride_w) + (vector - 1 if layer.stride_w == 1 else 0)"
+planes    = "1 if layer.dilation_w % layer.stride_w == 0 else min(kt, layer.stride_w)"
+length    = "planes * (32 + ceil_div(beyond, vector) * vector)"
+gy_pitch  = "length + ((96 - length % 64) % 64 if element_bytes == 2 else 0 if length % 8 == 4 else 4)"
+least     = "16 * wm * ma * (32 if element_bytes == 2 else 36) + 8 * wn * nb * gy_pitch"
 smem_bytes = "1024 * SHARED_KB"
+
+[plan]
+Plan       = "SplitMmaPlan<Layer, Tune, 0>"
+kt         = ">= Plan::KT"
+by_2       = ""
+by_3       = ""
+by_4       = ""
+n_warps    = "Plan::N_WARPS_ALL"
+m_warps    = "Plan::M_WARPS_ALL"
+vector     = ""
+beyond     = ""
+planes     = ">= Plan::Group::PLANES"
+length     = ">= Plan::plane_at(Plan::Group::PLANES, 32)"
+gy_pitch   = ">= Plan::gy_pitch(32)"
+least      = ">= Plan::stage_elements(32, 1)"
+smem_bytes = ">= Plan::SHARED_BYTES"
 */
 #include "families/split_mma/multiply.cuh"
 #include "families/split_mma/reduce.cuh"

@@ -88,6 +88,9 @@ def test_a_name_in_a_comment_is_no_use(root: Path) -> None:
     ('computes  = ["forward"]', 'computes  = ["forward", "grad_input"]', ["computes one direction"]),
     ('needs     = []', 'wants     = []', ["wants", "needs"]),
     ('"ieee"', '"fp8"', ["fp8", "tf32"]), ('default = 128', 'default = 96', ["BLOCK", "96"]),
+    ('needs     = []', 'plan = "Plan<Layer, Tune>"', ["plan", "write it as a table [plan]"]),
+    ('[tune]', '[plan]\ntile_m = "Plan::TILE_M"\n[tune]', ["tile_m", "no [derived] value"]),
+    ('[tune]', '[derived]\ntile_m = "16"\n[plan]\ntile_m = 16\n[tune]', ["tile_m", "C++ expression"]),
     ('values = [1, 2, 4, 8]', 'values = [1, "two"]', ["CO_PER_THREAD", "whole numbers"]),
 ])
 def test_a_wrong_header_is_one_sentence(root: Path, old: str, new: str, words: list[str]) -> None:

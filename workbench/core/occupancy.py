@@ -53,12 +53,9 @@ def occupancy(*, registers: int, shared_bytes: int, threads: int, sm: int) -> Oc
 
 
 def threads_per_block(candidate: Candidate, *, sm: int) -> int | None:
-    """Block size of a candidate: [derived] threads, else the tunable THREADS or BLOCK, else 32 times the warps that
-    [derived] names (warps, or warps_m * warps_n), else 32 * WARPS; None where the header says none of it."""
-    derived, config = derived_values(candidate, sm=sm), candidate.config
-    named = derived.get("threads") or config.get("THREADS") or config.get("BLOCK")
-    warps = derived.get("warps") or derived.get("warps_m", 0) * derived.get("warps_n", 0) or config.get("WARPS")
-    return int(named or WARP * (warps or 0)) or None
+    """Block size of a candidate: [derived] threads, else the tunable BLOCK; None without both."""
+    threads = derived_values(candidate, sm=sm).get("threads", candidate.config.get("BLOCK"))
+    return None if threads is None else int(threads)
 
 
 def candidate_occupancy(candidate: Candidate, kernel: dict[str, Any], *, sm: int) -> Occupancy | None:

@@ -22,7 +22,7 @@ FORMS = ("constant", "runtime")
 TEMPLATES = shipped("kernel_templates")
 _HEADER = re.compile(r"\A\s*/\*\s*variant\s*\n(?P<toml>.*?)\*/", re.S)
 _KEYS = {"name", "computes", "after", "idea", "precision", "layer", "needs", "min_sm", "arch", "tune",
-         "derived"}
+         "derived", "plan"}
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Variant:
     min_sm: int
     tune: tuple[Tunable, ...]
     derived: tuple[tuple[str, str], ...]
+    plan: tuple[tuple[str, str], ...]  # what the code computes of the same: for tests, which compare the two
     path: Path
     text: str
     arch: str = ""  # the target it must be compiled for, such as sm_90a; empty: the GPU's own
@@ -189,7 +190,7 @@ def _checked(head: dict[str, Any], text: str, path: Path) -> Variant:
     for key in ("computes", "precision", "layer", "needs"):
         value = head.get(key, [])
         need(isinstance(value, list) and all(isinstance(v, str) for v in value), f"{key} is {value!r}; give a list of words")
-    for key in ("tune", "derived"):
+    for key in ("tune", "derived", "plan"):
         need(isinstance(head.get(key, {}), dict), f"{key} is {head.get(key)!r}; write it as a table [{key}]")
     need(isinstance(head.get("min_sm", 80), int), f"min_sm is {head.get('min_sm')!r}; give a whole number such as 80")
     need(head["name"] == path.stem, f"name is {head['name']!r} but the file is {path.name}; make them equal")
@@ -207,12 +208,17 @@ def _checked(head: dict[str, Any], text: str, path: Path) -> Variant:
         need(spec.get("default") in values, f"tunable {name} has default {spec.get('default')!r}, "
              f"which is not among its values {values}")
         tune.append(Tunable(name, tuple(map(int, values)), int(spec["default"]), spec.get("help", "")))
+    derived, plan = head.get("derived", {}), head.get("plan", {})
+    for name, text_of in plan.items():
+        need(isinstance(text_of, str), f"[plan] {name} is {text_of!r}; give a C++ expression in quotes")
+        need(name in derived or name[:1].isupper(),
+             f"[plan] {name} is no [derived] value; name one, or begin the name of a C++ type with a capital letter")
     return Variant(
         name=head["name"], direction=_direction(head["computes"]), computes=tuple(head["computes"]),
         after=head.get("after", ""), idea=head["idea"], precision=tuple(head["precision"]), forms=tuple(forms),
         needs=tuple(head.get("needs", [])), min_sm=int(head.get("min_sm", 80)), arch=str(head.get("arch", "")),
         tune=tuple(tune),
-        derived=tuple(head.get("derived", {}).items()), path=path, text=text)
+        derived=tuple(derived.items()), plan=tuple(plan.items()), path=path, text=text)
 
 
 def _direction(computes: list[str]) -> str:
