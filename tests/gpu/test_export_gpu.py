@@ -36,7 +36,9 @@ OTHERS = {"kb81": [({"in_channels": 64, "out_channels": 64, "kernel_size": 5, "s
           "kb74": [({"in_channels": 64, "out_channels": 64, "kernel_size": 5, "stride": 1, "padding": 0, "dilation": 3},
                     (16, 64, 16384)),
                    ({"in_channels": 128, "out_channels": 128, "kernel_size": 3, "stride": 1, "padding": 0, "dilation": 1},
-                    (16, 128, 16384))]}
+                    (16, 128, 16384))],
+          "kb64": [({"in_channels": 64, "out_channels": 64, "kernel_size": 5, "stride": 1, "padding": 0}, (16, 64, 16384)),
+                   ({"in_channels": 128, "out_channels": 128, "kernel_size": 3, "stride": 2, "padding": 1}, (16, 128, 8192))]}
 
 
 @pytest.fixture(scope="module", autouse=True)
