@@ -177,7 +177,7 @@ _OUTPUT = {"type": _text, "dtype": _text, "shape": _WHOLES, "device": _text, "re
 _WITH_GRADIENTS = {**_OUTPUT, "gradients": _each(_or_none(_text))}
 _FIELDS: dict[str, tuple[dict[str, Test], ...]] = {
     "ready": ({"ready": _flag},),
-    "load": ({"parameters": _TEXTS, "defaults": _values, "calls": _CALLS, "seconds": _seconds, "own_export": _flag},),
+    "load": ({"parameters": _TEXTS, "defaults": _values, "calls": _CALLS, "seconds": _number, "own_export": _flag},),
     "given": ({"arguments": _text, "keywords": _text},),
     "make": ({"names": _TEXTS, "parameters": _TEXTS, "structure": _or_none(_structure), "convolves": _flag},),
     "is_the_layer": ({"answer": _flag},),
