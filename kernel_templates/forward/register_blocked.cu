@@ -38,10 +38,10 @@ smem_bytes = "max(1024 * STAGE_KB, 4 * STAGES * least, 4 * image) + 8 * tile"
 */
 #include "families/register_blocked/strip.cuh"
 
-// The kernel is in families/register_blocked/strip.cuh. Phase decomposition: output residue r along W is a stride-1 problem over the taps
-// that meet r. A thread holds the sums of all residues of its 4 steps, for several channels; each tap multiplies only
-// what it meets. Rows leave as whole pieces, zeros (or the bias) of residues without taps among them. A block has one
-// residue of H.
+// The kernel is in families/register_blocked/strip.cuh.
+// Output residue r along W is a problem of stride 1 over the taps that meet r. A thread holds the sums of all residues
+// of its 4 steps, for several channels; each tap multiplies only what it meets. Rows are stored as whole pieces, with
+// zeros (or the bias) for residues without taps. A block has one residue of H.
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes) {
   return fma_strip_workspace<FmaPlan<true, Layer, Tune>>();

@@ -39,9 +39,10 @@ smem_bytes = "max(1024 * STAGE_KB, 4 * STAGES * least, 4 * image) + 8 * tile"
 */
 #include "families/register_blocked/strip.cuh"
 
-// The kernel is in families/register_blocked/strip.cuh. With a stride, every tap meets every input position, but in grad_output the positions
-// of neighbouring steps lie a stride apart. Either it is staged as planes, one for each residue along W that a tap
-// meets, and within a plane every layer has stride 1; or as it lies, in wide copies, and a thread's window is longer.
+// The kernel is in families/register_blocked/strip.cuh.
+// Every tap meets every input position, but with a stride neighbouring steps meet elements of grad_output that lie a
+// stride apart. There are two ways to stage them. As planes, one for each residue along W that a tap meets: within a
+// plane every layer has stride 1. Or as they lie, in wide copies: then a thread's window is longer.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes) {
   return fma_strip_workspace<FmaPlan<false, Layer, Tune, Tune::PLANES>>();
