@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(Tune::THREADS, 512 / Tune::THREADS) depthwise(
       });
     }
   }
-  __syncthreads();  // nobody reads a stage any more: the warps' sums take its place
+  __syncthreads();  // no thread reads a stage any more: the warps' sums take its memory
 
   Sum* const of_warp = stages;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

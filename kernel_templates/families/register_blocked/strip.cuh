@@ -197,7 +197,7 @@ __device__ __forceinline__ void fma_strip_block(const FmaArguments<typename P::S
     }
   }
   cp_async_wait<0>();
-  __syncthreads();  // places are there, and nobody reads a stage any more: images take their place
+  __syncthreads();  // places are written and no thread reads a stage any more: images take its memory
 
   const long long out_plane = 1LL * a.out_h * a.out_w, out_volume = out_plane * a.out_d;
   const int first = group * P::M + m_tile * P::MB + warp_m * MC, left = P::M - m_tile * P::MB - warp_m * MC;

@@ -179,7 +179,8 @@ template <class Plan>
 long long packed_slice(const Sizes& sizes) {
   const PackedGeometry whole = packed_geometry<Plan>(sizes);
   if (Plan::PACKING_WARPS == 0 || sizes.batch < 2 || whole.tiles == 0) return sizes.batch;
-  const long long most = Plan::SLICE == 0 ? 16 : whole.tiles / (Plan::SLICE * 132LL * Plan::BLOCKS), slices = most < 1 ? 1 : most > 16 ? 16 : most;
+  const long long most = Plan::SLICE == 0 ? 16 : whole.tiles / (Plan::SLICE * 132LL * Plan::BLOCKS),
+                  slices = most < 1 ? 1 : most > 16 ? 16 : most;
   return ceil_div(sizes.batch, slices < sizes.batch ? slices : sizes.batch);
 }
 
