@@ -102,7 +102,7 @@ struct FusedPlan {
   static constexpr int TR = ROWS, R_TILES = 1, M_TILES = 1, N_TILES = 1;
   static constexpr int SUMS = MA * NB * KT;                                      // fragments of a warp and tap row
   static constexpr long long SLOT = 32LL * Layer::groups * ROWS * TILE_WARPS * SUMS;  // float4 of a share
-  // Tensor cores cut off what they add instead of rounding. So after this many tiles the sums are added up in fp32.
+  // Tensor cores truncate sums instead of rounding them. So after this many tiles the sums are added up in fp32.
   static constexpr int PROMOTE = larger(1, 4096 * PS / TILE);
   // Blocks of a multiprocessor: two where shared memory has room for them and registers, too.
   static constexpr int RESIDENT =

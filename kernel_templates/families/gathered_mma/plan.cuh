@@ -91,7 +91,7 @@ struct GatheredPlan {
   static constexpr int KERNEL_D = Layer::kernel_d, KERNEL_H = Layer::kernel_h, KERNEL_W = Layer::kernel_w;
   static constexpr long long KERNEL = 1LL * KERNEL_D * KERNEL_H * KERNEL_W;
 
-  // Tensor cores cut off what they add. Longer sums are taken out of them in between and added up in fp32, which
+  // Tensor cores truncate their sums. Longer sums are taken out of them in between and added up in fp32, which
   // rounds.
   static constexpr int SERIES = THREE ? 128 : 4096;
   static constexpr bool LONG = 1LL * D::TAPS_BOUND * H::TAPS_BOUND * W::TAPS_BOUND * K > SERIES;

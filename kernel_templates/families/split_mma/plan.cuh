@@ -93,6 +93,6 @@ struct SplitMmaPlan {
   static constexpr int TILES = Layer::groups * M_TILES * N_TILES * R_TILES;
   static constexpr int SUMS = MA * NB * KT;                       // fragments of a warp
   static constexpr long long SLOT = 32LL * TILES * TILE_WARPS * SUMS;  // float4 of one share of the positions
-  // Tensor cores cut off what they add instead of rounding. So after this many tiles the sums are added up in fp32.
+  // Tensor cores truncate sums instead of rounding them. So after this many tiles the sums are added up in fp32.
   static constexpr int PROMOTE = larger(1, 4096 * PS / TILE);
 };

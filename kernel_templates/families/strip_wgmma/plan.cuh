@@ -90,7 +90,7 @@ struct StripPlan {
   static constexpr int R_TILES = ceil_div(ALL_SLABS, WARPGROUPS * SLABS), M_TILES = ceil_div(U_PARTS, U_TILES);
   static constexpr int TILES = Layer::groups * M_TILES * R_TILES;
   static constexpr long long SLOT = 16LL * N * SLABS * CONSUMERS * TILES;  // float4 of one share of the positions
-  // Tensor cores cut off what they add instead of rounding. So after this many tiles the sums are added up in fp32.
+  // Tensor cores truncate sums instead of rounding them. So after this many tiles the sums are added up in fp32.
   static constexpr int PROMOTE = (SPLIT ? 128 : 4096) / TILE < 1 ? 1 : (SPLIT ? 128 : 4096) / TILE;
 };
 
