@@ -1,4 +1,4 @@
-"""The documents of the kernels name what is there: links lead to files, each family has a README with its tunables and files."""
+"""Links in the documents lead to files, and the README of each kernel family names its tunables and files."""
 
 from __future__ import annotations
 
