@@ -16,7 +16,7 @@ WARPS     = {values = [4, 8], default = 4, help = "warps of a block, at most; th
 TILE      = {values = [32, 64, 128, 256], default = 64, help = "positions staged at a time, fewer if they do not fit"}
 STAGES    = {values = [2, 3, 4], default = 2, help = "tiles in shared memory at once"}
 SHARED_KB = {values = [72, 110, 160], default = 72, help = "shared memory of a block in KB, at most"}
-SHARES    = {values = [132, 264, 396, 528, 792, 1056, 1584], default = 792, help = "blocks, about; they share the positions"}
+SHARES    = {values = [132, 264, 396, 528, 792, 1056, 1584], default = 792, help = "about this many blocks share the positions"}
 
 [derived]
 smem_bytes = "1024 * SHARED_KB + 16"

@@ -17,7 +17,7 @@ WARPS     = {values = [4, 8, 12], default = 8, help = "warps of a block, at most
 TILE      = {values = [32, 64, 128, 256], default = 128, help = "positions staged at a time, fewer if they do not fit"}
 STAGES    = {values = [2, 3, 4], default = 2, help = "tiles in shared memory at once"}
 SHARED_KB = {values = [72, 110, 160, 224], default = 110, help = "shared memory of a block in KB, at most"}
-BLOCKS    = {values = [132, 264, 396, 528], default = 264, help = "blocks, about; they share the positions"}
+BLOCKS    = {values = [132, 264, 396, 528], default = 264, help = "about this many blocks share the positions"}
 
 [derived]
 smem_bytes = "1024 * SHARED_KB"

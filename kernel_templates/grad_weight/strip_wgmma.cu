@@ -30,7 +30,7 @@ U         = {values = [0, 1, 2], default = 0, help = "tensor that is not shifted
 STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at once, as many as fit"}
 ROLL      = {values = [0, 1], default = 1, help = "1: keep rows in shared memory that the next tile needs again"}
 COPY_WARPS = {values = [0, 4, 8], default = 0, help = "warps that copy tiles into shared memory (0: 8 if they fit, else 4)"}
-BLOCKS    = {values = [132, 264], default = 132, help = "blocks, about; they share the positions"}
+BLOCKS    = {values = [132, 264], default = 132, help = "about this many blocks share the positions"}
 
 [derived]
 ci = "layer.in_channels // layer.groups"
