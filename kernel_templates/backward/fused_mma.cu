@@ -18,11 +18,11 @@ TILE      = {values = [32, 64, 128, 256], default = 128, help = "positions stage
 STAGES    = {values = [2, 3, 4], default = 2, help = "rows of grad_output in shared memory at once, as many as fit"}
 SHARED_KB = {values = [110, 160, 224], default = 224, help = "shared memory of a block in KB, at most"}
 W_WARPS   = {values = [4, 8, 16], default = 4, help = "warps that sum grad_weight; they share channels, then positions"}
-X_WARPS   = {values = [2, 4, 8], default = 4, help = "warps that sum grad_input, about"}
+X_WARPS   = {values = [2, 4, 8], default = 4, help = "about this many warps sum grad_input"}
 X_M_TILES = {values = [1, 2], default = 1, help = "tiles of 16 input channels per warp that sums grad_input"}
 X_UNROLL  = {values = [1, 2, 4], default = 1, help = "chunks of 8 output channels in one turn of the loop"}
 STAGGER   = {values = [0, 1], default = 0, help = "1: the two kinds of warps copy at different times (needs 3 stages)"}
-BLOCKS    = {values = [0, 132, 264, 528], default = 0, help = "number of blocks, about; they share the tiles (0: 132 or 264)"}
+BLOCKS    = {values = [0, 132, 264, 528], default = 0, help = "about this many blocks share the tiles (0: 132 or 264)"}
 
 [derived]
 ci      = "layer.in_channels // layer.groups"
@@ -65,16 +65,17 @@ struct FusedPlace : TilePlace {
   int row = 0;
 };
 
-// Against split_mma (grad_weight): all tap rows and channels of a group belong to one block, so each element of gy that
-// a tile meets is staged once for both gradients, and the input is read once, too. A step is one tap row of a tile:
-// the row of gy that it meets lies de-interleaved by the stride in shared memory (contract/row_taps.cuh) beside the
-// weights, which stay there. Copies run STAGES - 1 steps ahead without registers; each element is rounded to TF32 once,
-// in place, by the thread that copied it.
+// Compared with split_mma (grad_weight): all tap rows and channels of a group belong to one block. So each element of
+// gy that a tile meets is staged once for both gradients, and the input is read once, too. A step is one tap row of a
+// tile. The row of gy that it meets lies in shared memory, split into planes by the stride (contract/row_taps.cuh),
+// beside the weights, which stay there. Copies run STAGES - 1 steps ahead without registers. Each element is rounded to
+// TF32 once, in place, by the thread that copied it.
 //
 // thread -> data: the first W_WARPS warps hold fragments of grad_weight, (position share, n, m), of all tap rows; they
-// reduce over positions. The others hold grad_input, MX x 16 channels x XP positions of the tile; they reduce over
-// channels and taps. A block walks over the tiles of its share; its partial sums of grad_weight go to its own slot in workspace.
-// The barrier: a step has been rounded before anyone multiplies it, and multiplied before the next copy overwrites it.
+// sum over positions. The others hold grad_input, MX x 16 channels x XP positions of the tile; they sum over channels
+// and taps. A block walks over the tiles of its share. Its partial sums of grad_weight go to its own slot in the
+// workspace.
+// The barrier: a step has been rounded before a warp multiplies it, and multiplied before the next copy overwrites it.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Layer, Tune>::RESIDENT) fused_mma(
     Sizes sizes, long long tiles, int shares, int x_width, int gy_width, int store_width,
@@ -148,8 +149,8 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
       });
     }
   };
-  // Both kinds of warps walk so, each with its own multiply(place, stage, slot of the input). When a warp multiplies
-  // does not matter to the others, as long as it is between two barriers.
+  // Both kinds of warps run this walk, each with its own multiply(place, stage, slot of the input). The time at which a
+  // warp multiplies does not matter to the others, as long as it lies between two barriers.
   const auto walk = [&](auto copies_first, const auto& multiply) {
     constexpr bool EARLY = Plan::STAGGERED && decltype(copies_first)::value;
     FusedPlace next = here;  // the step to be copied

@@ -42,7 +42,7 @@ struct StripIndex {
   static constexpr int value = VALUE;
 };
 
-// f(StripIndex<0>), f(StripIndex<1>), ...: a loop whose index may stand where a constant must.
+// Calls f(StripIndex<0>), f(StripIndex<1>), ...: a loop whose index is a constant in each turn.
 template <int COUNT, class F, int AT = 0>
 __device__ __forceinline__ void strip_unrolled(F&& f) {
   if constexpr (AT < COUNT) {

@@ -40,8 +40,8 @@ smem_bytes = ">= (Plan::IMAGES * Plan::IMAGE + Plan::ROOM) * int(sizeof(typename
 */
 #include "families/depthwise/strip.cuh"
 
-// The kernel is in families/depthwise/strip.cuh. A block computes every residue of H and W of its tile, for each of the group's
-// output channels.
+// The kernel is in families/depthwise/strip.cuh. A block computes all residues of H and W of its tile, for each output
+// channel of the group.
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes) {
   return 0;

@@ -16,13 +16,13 @@ CO_PER_THREAD  = {values = [1, 2, 4, 8], default = 1, help = "output channels th
 #include "contract/problem.cuh"
 #include "contract/scalar.cuh"
 
-// Read this one first. It computes the definition, turned around: the layer scatters input i over outputs
-// o = i * stride - padding + k * dilation; an output gathers the inputs that reach it:
-//     i = (o + padding - k * dilation) / stride, where that division leaves no remainder and 0 <= i < in.
-// Forgetting the remainder test is the usual mistake: right for stride 1, wrong for every other.
+// Read this one first. It computes the definition in reverse. The layer scatters input i over the outputs o = i *
+// stride - padding + k * dilation; here an output gathers the inputs that reach it:
+//     i = (o + padding - k * dilation) / stride, if that division leaves no remainder and 0 <= i < in.
+// A missing remainder test is the usual mistake: the result is then right for stride 1 and wrong for every other.
 //
-// thread -> data: CO_PER_THREAD neighbouring output channels at one output position; a warp walks along W, so its
-// stores are whole sectors. Nothing is shared, nobody synchronises.
+// thread -> data: CO_PER_THREAD neighbouring output channels at one output position. A warp walks along W, so its
+// stores are whole sectors. Nothing is shared, and no thread synchronises.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(Tune::BLOCK, 1) naive_gather(
     Layer layer, Sizes sizes, const typename Layer::scalar* __restrict__ input,

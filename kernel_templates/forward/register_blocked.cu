@@ -17,7 +17,7 @@ needs     = [
 [tune]
 CHANNELS = {values = [4, 8, 16, 32], default = 16, help = "channels that a thread sums, at most"}
 STRIPS   = {values = [1, 2], default = 1, help = "runs of 4 steps of a thread; they share each loaded weight"}
-SUMS     = {values = [32, 64, 96, 128], default = 64, help = "registers of a thread that hold sums, about"}
+SUMS     = {values = [32, 64, 96, 128], default = 64, help = "about this many registers of a thread hold sums"}
 WARPS    = {values = [2, 4, 8], default = 4, help = "warps of a block; they share channels first, then positions"}
 STAGED   = {values = [1, 4, 8, 16], default = 8, help = "channels that a step stages, at most"}
 STAGES   = {values = [2, 3, 4], default = 2, help = "steps whose copies are under way or in use"}
@@ -50,10 +50,10 @@ smem_bytes = ">= Plan::SHARED_BYTES"
 */
 #include "families/register_blocked/strip.cuh"
 
-// The kernel is in families/register_blocked/strip.cuh. Phase decomposition: output residue r along W is a stride-1 problem over the taps
-// that meet r. A thread holds the sums of all residues of its 4 steps, for several channels; each tap multiplies only
-// what it meets. Rows leave as whole pieces, zeros (or the bias) of residues without taps among them. A block has one
-// residue of H.
+// The kernel is in families/register_blocked/strip.cuh.
+// Output residue r along W is a problem of stride 1 over the taps that meet r. A thread holds the sums of all residues
+// of its 4 steps, for several channels; each tap multiplies only what it meets. Rows are stored as whole pieces, with
+// zeros (or the bias) for residues without taps. A block has one residue of H.
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes) {
   return fma_strip_workspace<FmaPlan<true, Layer, Tune>>();

@@ -25,12 +25,13 @@ threads = ""
 #include "contract/reduce.cuh"
 #include "contract/taps.cuh"
 
-// Against naive_gather: there a thread walks the whole reduction over (input channel, tap) of its outputs; here the 32
-// lanes of a warp walk it side by side. That pays where outputs are few and reductions long: a short output with many
+// Compared with naive_gather, where one thread walks over all pairs (input channel, tap) of its outputs: here the 32
+// lanes of a warp walk over them side by side. That pays if outputs are few and sums are long: a short output with many
 // channels fills the GPU 32 times as well. It costs a sum over the lanes, and loads that are spread over channels.
 //
 // warp -> data: CO_PER_WARP channels x POSITIONS_PER_WARP positions ow, ow + stride, ... of one output row, which meet
-// the same taps and neighbouring inputs. lane -> data: every 32nd pair (input channel, tap); in the end one result.
+// the same taps and neighbouring inputs.
+// lane -> data: every 32nd pair (input channel, tap); in the end one result.
 // Blocks: channel tile fastest (its neighbours find the input in L1), then positions, group, batch.
 // The lanes meet in warp_sums, whose order is fixed, so two launches agree in every bit. Warps do not meet.
 // Bytes: a loaded input serves CO_PER_WARP products, a loaded weight POSITIONS_PER_WARP.

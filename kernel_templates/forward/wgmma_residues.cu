@@ -132,7 +132,7 @@ __device__ __forceinline__ void residue_products(float (&sum)[P::CLASSES][P::CEL
 // - Each output residue along W has its own sum over the same staged inputs; a tap is a shift of a descriptor. Residues
 //   without taps are zeros (or the bias), which lie in the images from the first tile on.
 // - No warp has a special duty: all load, multiply and store together. Meanwhile the next tile's inputs are loaded into
-//   registers. Nobody waits for stores.
+//   registers. No warp waits for stores.
 // - All warpgroups of a block store into the same rows, side by side along W: runs of 2 KB of a row (two teams, stride
 //   2). Neighbouring tiles overlap by a few cells, so each sector of 32 bytes has one writer.
 // - A block takes the next tile when it has finished one, so the tiles under way lie together in memory. Which block

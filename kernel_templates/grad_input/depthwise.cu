@@ -40,8 +40,8 @@ smem_bytes = ">= (Plan::IMAGES * Plan::IMAGE + Plan::ROOM) * int(sizeof(typename
 */
 #include "families/depthwise/strip.cuh"
 
-// The kernel is in families/depthwise/strip.cuh. A block stages the gradients that a tile of inputs meets as they lie, whatever
-// the stride, one output channel of the group after the other.
+// The kernel is in families/depthwise/strip.cuh. A block stages the gradients that a tile of inputs meets as they lie,
+// whatever the stride, one output channel of the group after the other.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes) {
   return 0;

@@ -16,14 +16,14 @@ CI_PER_THREAD  = {values = [1, 2, 4, 8], default = 1, help = "input channels tha
 #include "contract/problem.cuh"
 #include "contract/scalar.cuh"
 
-// Read this one first. Input i went, through tap k, to output o = i * stride - padding + k * dilation; so its gradient
-// is the sum of the gradients at those o, each times the weight of its tap:
+// Read this one first. Tap k brought input i to output o = i * stride - padding + k * dilation. So the gradient of
+// input i is the sum of the gradients at those o, each times the weight of its tap:
 //     grad_input[ci, i] = sum over co, k of grad_output[co, o] * weight[ci, co, k], where 0 <= o < out.
-// Unlike forward, no division: every tap of every input has an output, and only the ends are tested. Padding crops
-// outputs, and those taps give nothing.
+// Unlike forward it needs no division: every tap of every input has an output, and only the ends are tested. Taps whose
+// output is cropped by padding add nothing.
 //
-// thread -> data: CI_PER_THREAD neighbouring input channels at one input position; a warp walks along W, so its stores
-// are whole sectors, and its loads are for stride 1. Nothing is shared, nobody synchronises.
+// thread -> data: CI_PER_THREAD neighbouring input channels at one input position. A warp walks along W, so its stores
+// are whole sectors, and with stride 1 its loads too. Nothing is shared, and no thread synchronises.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(Tune::BLOCK, 1) naive_gather(
     Layer layer, Sizes sizes, const typename Layer::scalar* __restrict__ grad_output,

@@ -17,7 +17,7 @@ needs     = [
 [tune]
 CHANNELS = {values = [4, 8, 16, 32], default = 16, help = "channels that a thread sums, at most"}
 STRIPS   = {values = [1, 2], default = 1, help = "runs of 4 steps of a thread; they share each loaded weight"}
-SUMS     = {values = [32, 64, 96, 128], default = 64, help = "registers of a thread that hold sums, about"}
+SUMS     = {values = [32, 64, 96, 128], default = 64, help = "about this many registers of a thread hold sums"}
 WARPS    = {values = [2, 4, 8], default = 4, help = "warps of a block; they share channels first, then positions"}
 STAGED   = {values = [1, 4, 8, 16], default = 8, help = "channels that a step stages, at most"}
 STAGES   = {values = [2, 3, 4], default = 2, help = "steps whose copies are under way or in use"}
@@ -51,9 +51,10 @@ smem_bytes = ">= Plan::SHARED_BYTES"
 */
 #include "families/register_blocked/strip.cuh"
 
-// The kernel is in families/register_blocked/strip.cuh. With a stride, every tap meets every input position, but in grad_output the positions
-// of neighbouring steps lie a stride apart. Either it is staged as planes, one for each residue along W that a tap
-// meets, and within a plane every layer has stride 1; or as it lies, in wide copies, and a thread's window is longer.
+// The kernel is in families/register_blocked/strip.cuh.
+// Every tap meets every input position, but with a stride neighbouring steps meet elements of grad_output that lie a
+// stride apart. There are two ways to stage them. As planes, one for each residue along W that a tap meets: within a
+// plane every layer has stride 1. Or as they lie, in wide copies: then a thread's window is longer.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes) {
   return fma_strip_workspace<FmaPlan<false, Layer, Tune, Tune::PLANES>>();

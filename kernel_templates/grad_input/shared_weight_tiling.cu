@@ -36,29 +36,30 @@ smem_bytes = "sizeof(Weights) * chunk_of(1024 * Tune::STAGE_KB / int(sizeof(Weig
 #include "families/shared_weight_tiling/staged_products.cuh"
 #include "contract/taps.cuh"
 
-// For the compiler: 512 threads a multiprocessor (128 registers each) hide the latency of loads; conversion from two
-// bytes and large tiles of sums need more registers. Unasked, ptxas spills to fit more threads.
+// For the compiler: 512 threads a multiprocessor (128 registers each) hide the latency of loads. Conversion from two
+// bytes and large tiles of sums need more registers. Without this bound ptxas spills to fit more threads.
 template <class Layer, class Tune>
 constexpr int blocks_wanted() {
   constexpr int SUM_BYTES = sizeof(typename Layer::accumulator) * Tune::CI_PER_THREAD * Tune::POSITIONS_PER_THREAD;
   return (SUM_BYTES > 128 ? 256 : sizeof(typename Layer::scalar) == 2 ? 384 : 512) / Tune::BLOCK;
 }
 
-// Against naive_gather:
-// - The weights of CI_PER_THREAD input channels lie in shared memory, converted and turned so that the channels of one
-//   (output channel, tap) are one Pack: one load of 16 bytes gives four weights to a whole warp. What does not fit is
-//   taken in chunks, so no layer is too large; what fits whole is staged once for TILES_PER_BLOCK tiles.
-// - A thread holds CI_PER_THREAD x POSITIONS_PER_THREAD sums; each weight it reads serves all its positions, each
+// Compared with naive_gather:
+// - The weights of CI_PER_THREAD input channels lie in shared memory, converted, and ordered so that the channels of
+//   one (output channel, tap) are one Pack: one load of 16 bytes gives four weights to a whole warp. Weights that do
+//   not fit are taken in chunks, so no layer is too large. Weights that fit are staged once for TILES_PER_BLOCK tiles.
+// - A thread holds CI_PER_THREAD x POSITIONS_PER_THREAD sums. Each weight that it reads serves all its positions, each
 //   gradient all its channels. Its positions lie `span` apart in one row of W.
-// It is forward's variant of this name with the roles of the channels exchanged; every tap meets every position here,
-// so the stride only sets how far apart the gradients of neighbouring lanes lie.
+// This is the forward variant of the same name with the roles of the channels exchanged. Every tap meets every position
+// here, so the stride only sets how far apart the gradients of neighbouring lanes lie.
 //
-// thread -> data: POSITIONS_PER_THREAD positions x, x + span, ... of one input row; a warp walks along x, so stores are
-// whole sectors, and loads are for stride 1. Blocks: channel tile fastest (its neighbours find the gradients in
+// thread -> data: POSITIONS_PER_THREAD positions x, x + span, ... of one input row. A warp walks along x, so stores are
+// whole sectors, and so are loads with stride 1. Blocks: channel tile fastest (its neighbours find the gradients in
 // L2), then positions, group, batch.
-// All threads meet at two barriers a chunk: before staging (the old weights are read no more), and after (the new ones
-// are there). Threads without a position stage with the others.
-// Bytes: weights cross to the SM once per block and not once per warp; gradients cross once per channel tile.
+// All threads meet at two barriers for each chunk: before staging, when nobody reads the old weights any more, and
+// after it, when the new ones are there. Threads without a position stage with the others.
+// Bytes: weights go to the multiprocessor once for each block, not for each warp; gradients go there once for each
+// channel tile.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(Tune::BLOCK, blocks_wanted<Layer, Tune>()) shared_weight_tiling(
     Layer layer, Sizes sizes, const typename Layer::scalar* __restrict__ grad_output,

@@ -25,10 +25,10 @@ threads = ""
 #include "contract/reduce.cuh"
 #include "contract/taps.cuh"
 
-// Against naive_gather: there a thread walks the whole reduction over (output channel, tap) of its results; here the 32
-// lanes of a warp walk it side by side. That pays where inputs are few and reductions long: a short input with many
+// Compared with naive_gather, where one thread walks over all pairs (output channel, tap) of its results: here the 32
+// lanes of a warp walk over them side by side. That pays if inputs are few and sums are long: a short input with many
 // channels fills the GPU 32 times as well. It costs a sum over the lanes, and loads that are spread over channels. The
-// weights of one input channel lie in exactly the order of the reduction, so their loads are whole sectors.
+// weights of one input channel lie exactly in the order of the sum, so their loads are whole sectors.
 //
 // warp -> data: CI_PER_WARP channels x POSITIONS_PER_WARP neighbouring positions of one input row.
 // lane -> data: every 32nd pair (output channel, tap); in the end one result.

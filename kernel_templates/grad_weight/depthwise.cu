@@ -19,7 +19,7 @@ THREADS  = {values = [64, 128, 256], default = 128, help = "threads of a block"}
 TILE     = {values = [256, 512, 1024], default = 512, help = "runs of 4 positions staged at a time, at most"}
 SUMS     = {values = [16, 32, 48], default = 32, help = "taps that a block sums; longer kernels are split by tap rows"}
 STAGE_KB = {values = [32, 48, 64, 96], default = 48, help = "shared memory for two stages in KB; tiles shrink to fit"}
-BLOCKS   = {values = [264, 1056, 2112, 4224], default = 2112, help = "blocks, about; they share the positions"}
+BLOCKS   = {values = [264, 1056, 2112, 4224], default = 2112, help = "about this many blocks share the positions"}
 
 [derived]
 rows       = "(layer.kernel_h - 1) * layer.dilation_h + 1"
@@ -40,14 +40,14 @@ smem_bytes = ">= 2 * Plan::ROOM * int(sizeof(typename Plan::Sum))"
 #include "contract/grad_weight.cuh"
 #include "contract/reduce.cuh"
 
-// Against register_blocked: a gradient belongs to one input channel and one output channel, so no product can be
-// shared and bytes rule. A block walks over tiles of positions of its pair of channels; input and gradients of the
-// next tile are copied while this one is multiplied, gradients as they lie, whatever the stride, all tap rows from
-// the same copy.
+// Compared with register_blocked: a gradient belongs to one input channel and one output channel. So channels share no
+// products, and the time goes to memory. A block walks over tiles of positions of its pair of channels. While one tile
+// is multiplied, input and gradients of the next are copied. Gradients are copied as they lie, whatever the stride; all
+// tap rows use the same copy.
 //
-// thread -> data: strips of 4 neighbouring positions, all taps of the block's tap rows. The barriers: a tile has
-// arrived before anyone reads it, and is read before the next copy overwrites it. At the end lanes add up by
-// shuffles, warps through shared memory; blocks leave partial sums.
+// thread -> data: strips of 4 neighbouring positions, all taps of the block's tap rows.
+// The barriers: a tile has arrived before a thread reads it, and is read before the next copy overwrites it. At the end
+// lanes add up by shuffles and warps through shared memory; blocks leave partial sums.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(Tune::THREADS, 512 / Tune::THREADS) depthwise(
     Sizes sizes, DepthwiseWeightTile t, int shares, int x_vector, int gy_vector, unsigned by_x, unsigned by_gy,
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(Tune::THREADS, 512 / Tune::THREADS) depthwise(
       });
     }
   }
-  __syncthreads();  // nobody reads a stage any more: the warps' sums take its place
+  __syncthreads();  // no thread reads a stage any more: the warps' sums take its memory
 
   Sum* const of_warp = stages;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -151,7 +151,8 @@ __global__ void __launch_bounds__(Tune::THREADS, 512 / Tune::THREADS) depthwise(
   }
 }
 
-// Fixed by the problem: shares of the tiles, so many that no sum is too long and about BLOCKS blocks run.
+// Shares of the tiles: so many that no sum is too long, and about BLOCKS blocks run. The number depends on the problem
+// alone.
 template <class Layer, class Tune>
 Split shares_of(const Layer& layer, const DepthwiseWeightTile& t) {
   using P = DepthwiseWeightPlan<Layer, Tune>;

@@ -15,14 +15,17 @@ SPLIT          = {values = [1, 4, 16, 64, 256], default = 64, help = "threads th
 #include "contract/grad_weight.cuh"
 
 // Read this one first. The definition: input position i meets tap k at output o = i * stride - padding + k * dilation,
+// and
 //     grad_weight[ci, co, k] = sum over n and i of input[n, ci, i] * grad_output[n, co, o], where 0 <= o < out.
-// No division by the stride here: whoever walks over inputs reaches an output with every step. Usual mistakes: to walk
-// over outputs, and to let the sum grow in float16.
-// The result is small and the sum long (KernelBench #74: 10 240 gradients of 4 million terms each), so with one thread
-// per gradient most of a GPU would idle: SPLIT threads share a sum, and a second kernel adds their partial sums.
+// A walk over inputs needs no division by the stride: each step reaches an output. Two usual mistakes are to walk over
+// outputs, and to sum in float16.
+// The result is small and the sum is long (KernelBench #74: 10 240 gradients of 4 million terms each). With one thread
+// for each gradient most of a GPU would be idle. So SPLIT threads share a sum, and a second kernel adds their partial
+// sums.
 //
-// thread -> data: (share of the positions, ci, CO_PER_THREAD neighbouring co, tap), tap running fastest: the threads of
-// a warp read the same input value and grad_output elements a dilation apart. Nothing is shared, nobody synchronises.
+// thread -> data: (share of the positions, ci, CO_PER_THREAD neighbouring co, tap), tap running fastest. The threads of
+// a warp read the same input value, and grad_output elements a dilation apart. Nothing is shared, and no thread
+// synchronises.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(Tune::BLOCK) naive_gather(
     Layer layer, Sizes sizes, Split split, const typename Layer::scalar* __restrict__ input,

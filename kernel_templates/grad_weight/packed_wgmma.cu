@@ -20,7 +20,7 @@ STRIP     = {values = [4, 5, 6, 8, 9, 12, 16], default = 8, help = "positions of
 CONSUMERS = {values = [1, 2, 3], default = 3, help = "warpgroups that multiply, at most"}
 U_TILES   = {values = [1, 2], default = 1, help = "tiles of 64 channels in a block"}
 STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at once, as many as fit"}
-BLOCKS    = {values = [132, 264], default = 132, help = "blocks, about; they share the positions"}
+BLOCKS    = {values = [132, 264], default = 132, help = "about this many blocks share the positions"}
 
 [derived]
 ci = "layer.in_channels // layer.groups"
@@ -69,7 +69,7 @@ smem_bytes = ">= Plan::SHARED_BYTES"
 #include "families/packed_wgmma/reduce.cuh"
 #include "contract/weight_launch.cuh"
 
-// Asks for all that a stage holds of a tile; `full` counts the bytes. One thread calls it.
+// Issues the bulk copies of all that a stage holds of a tile; `full` counts the bytes. One thread calls it.
 template <class Layer, class Tune>
 __device__ __forceinline__ void copy_strips(unsigned to, unsigned full, const TileWalk& at, const Sizes& sizes,
                                             int row_tiles, int group, int u_part0, int slab0, long long v_zeros,
@@ -99,14 +99,15 @@ __device__ __forceinline__ void copy_strips(unsigned to, unsigned full, const Ti
   }
 }
 
-// Against split_mma, whose warps read every operand into registers: tensor cores read them out of shared memory, one
-// product for 64 channels x (all taps of a row x channels) x 8 positions. What they demand of the layout is done once
-// by pack_strips, rounding included, so that this kernel has no index arithmetic: a tile is a few bulk copies.
+// Compared with split_mma, whose warps read every operand into registers: tensor cores read operands from shared
+// memory. One product takes 64 channels x (all taps of a row x channels) x 8 positions (16-bit: 16). pack_strips brings
+// the tensors into the layout that this needs, rounded, once. So this kernel has no index arithmetic: a tile is a few
+// bulk copies.
 //
-// thread -> data: warpgroup (w, u) owns 64 channels of U and SLABS slabs of N columns; the first thread also asks for
-// copies. A block walks over the tiles of its share, h running fastest: neighbouring rows of U meet the same rows
-// of V, which are then still in L2. Its partial sums go to its own slot in workspace every 4096 positions.
-// `full` of a stage says that its copies have arrived, `empty` that every warp's products of it are done.
+// thread -> data: warpgroup (w, u) owns 64 channels of U and SLABS slabs of N columns. The first thread also issues
+// copies. A block walks over the tiles of its share, h running fastest: neighbouring rows of U meet the same rows of V,
+// which are then still in L2. Every 4096 positions it adds its sums to its own slot in the workspace.
+// `full` of a stage means that its copies have arrived, `empty` that every warp has finished its products.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(StripPlan<Layer, Tune>::THREADS, 1) packed_wgmma(
     Sizes sizes, long long tiles, int shares, int row_tiles, long long v_zeros, const char* __restrict__ packed_u,
@@ -134,8 +135,7 @@ __global__ void __launch_bounds__(StripPlan<Layer, Tune>::THREADS, 1) packed_wgm
   const long long begin = tiles * share / shares, end = tiles * (share + 1) / shares;
   const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
 
-  // The block's first thread asks for copies:
-  // It keeps its place in shared memory, because registers are all taken by sums.
+  // The block's first thread issues copies. It keeps its place in shared memory, because sums take all registers.
   __shared__ TileWalk walk;
   const auto copy_next = [&](int stage) {
     TileWalk at = walk;
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(StripPlan<Layer, Tune>::THREADS, 1) packed_wgm
       matrix_descriptor(shared + Plan::PLANES * (Plan::U_TILES * Plan::U_CHUNK + own * SLABS * Plan::V_CHUNK), 128, 256);
   float4* const slot = partials + share * Plan::SLOT +
                        (1LL * block_tile * Plan::CONSUMERS + warpgroup) * (16 * Plan::N * SLABS) + threadIdx.x % 128;
-  // Every warp is done with a stage; then the first thread fills it again.
+  // When every warp has finished a stage, the first thread fills it again.
   const auto release = [&](int stage, int parity) {
     if (lane == 0) mbarrier_arrive(empty(stage));
     if (threadIdx.x == 0 && walk.left > 0) {

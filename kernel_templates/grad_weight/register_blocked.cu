@@ -16,7 +16,7 @@ WARPS     = {values = [4, 8], default = 4, help = "warps of a block, at most; th
 TILE      = {values = [32, 64, 128, 256], default = 64, help = "positions staged at a time, fewer if they do not fit"}
 STAGES    = {values = [2, 3, 4], default = 2, help = "tiles in shared memory at once"}
 SHARED_KB = {values = [72, 110, 160], default = 72, help = "shared memory of a block in KB, at most"}
-SHARES    = {values = [132, 264, 396, 528, 792, 1056, 1584], default = 792, help = "blocks, about; they share the positions"}
+SHARES    = {values = [132, 264, 396, 528, 792, 1056, 1584], default = 792, help = "about this many blocks share the positions"}
 
 [derived]
 smem_bytes = "1024 * SHARED_KB + 16"
@@ -30,17 +30,17 @@ smem_bytes = ">= Plan::SHARED_BYTES + 16"
 #include "hardware/pack.cuh"
 #include "contract/weight_launch.cuh"
 
-// Against shared_weight_tiling: gy is not staged once for each tap. A tile is TILE neighbouring positions of one row
-// of the input; for each of its tap rows (kd, kh) the block stages the row of gy that it meets, de-interleaved by the
-// stride (contract/row_taps.cuh): all taps of the row are shifts within it, taken from a window of registers. A thread
-// has A x B channel pairs: an input in a register serves B * KT products, a gradient A * KT of them. Copies run
-// STAGES - 1 tiles ahead without registers.
+// Compared with shared_weight_tiling: gy is not staged once for each tap. A tile is TILE neighbouring positions of one
+// input row. For each of its tap rows (kd, kh) the block stages the row of gy that it meets, split into planes by the
+// stride (contract/row_taps.cuh). All taps of the row are shifts within a window of registers. A thread has A x B
+// channel pairs: an input in a register serves B * KT products, a gradient A * KT of them. Copies run STAGES - 1 tiles
+// ahead without registers.
 //
-// thread -> data: lane (strip, co, ci), strips of 4 positions side by side; warp (positions, tap row, co, ci). A
-// block walks over the tiles of its share. Lanes that share sums add them up at the end, by shuffles; warps write
-// partial sums.
-// The barrier: a tile (and its length) has arrived before anyone multiplies it, and is multiplied before the next
-// copy overwrites it.
+// thread -> data: lane (strip, co, ci), strips of 4 positions side by side; warp (positions, tap row, co, ci). A block
+// walks over the tiles of its share. At the end lanes that share sums add them up by shuffles, and warps write partial
+// sums.
+// The barrier: a tile (and its length) has arrived before a warp multiplies it, and is multiplied before the next copy
+// overwrites it.
 template <class Layer, class Tune, int FIRST>
 __global__ void __launch_bounds__(FmaWeightPlan<Layer, Tune, FIRST>::THREADS,
                                   FmaWeightPlan<Layer, Tune, FIRST>::BLOCKS) register_blocked(
@@ -155,7 +155,7 @@ struct RegisterBlockedLaunch {
   using Scalar = typename Layer::scalar;
 
   static long long tiles(const Sizes& sizes) { return input_tiles(sizes, Plan::TILE); }
-  // At least so many that no sum has more than TERMS_PER_SUM terms.
+  // At least as many shares as keep each sum at TERMS_PER_SUM terms or fewer.
   static int shares(const Sizes& sizes) {
     const long long most = tiles(sizes), needed = ceil_div(most * Plan::TILE / (Plan::LP * Plan::WP), TERMS_PER_SUM);
     long long wanted = Tune::SHARES / Plan::TILES;

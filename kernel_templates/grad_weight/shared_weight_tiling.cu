@@ -11,7 +11,7 @@ needs     = ["smem_bytes <= 49152"]  # static shared memory ends at 48 KB; only 
 CI_PER_THREAD       = {values = [1, 2, 4, 8], default = 4, help = "a tile has 8 times as many rows (input channels)"}
 COLUMNS_PER_THREAD  = {values = [1, 2, 4, 8], default = 4, help = "a tile has 16 times as many columns"}
 POSITIONS           = {values = [16, 32], default = 32, help = "positions staged at a time"}
-BLOCKS              = {values = [132, 1056, 4224, 16896], default = 4224, help = "blocks, about; they share the positions"}
+BLOCKS              = {values = [132, 1056, 4224, 16896], default = 4224, help = "about this many blocks share the positions"}
 
 [derived]
 accumulator_bytes = "8 if dtype == 'float64' else 4"
@@ -28,7 +28,7 @@ smem_bytes = ""
 #include "contract/grad_weight.cuh"
 #include "hardware/pack.cuh"
 
-// Blocks that are to fit on a multiprocessor at once, so that some compute while others stage: as many as leave each
+// Blocks that should fit on a multiprocessor at once, so that some compute while others stage: as many as leave each
 // thread registers for its gradients and for the vectors it multiplies.
 template <class Layer, class Tune>
 constexpr int resident_blocks() {
@@ -36,20 +36,20 @@ constexpr int resident_blocks() {
   return words <= 16 ? 5 : words <= 32 ? 3 : 1;
 }
 
-// Against naive_gather, which loads two elements for every product: a block owns a tile *of the weight gradient*. Its
-// rows are input channels, its columns (co, tap) pairs of one group in the order of memory, whatever the kernel's
-// shape. Seen so, the direction is a matrix product over positions i (o as in naive_gather):
+// Compared with naive_gather, which loads two elements for every product: a block owns a tile *of the weight gradient*.
+// Its rows are input channels. Its columns are (co, tap) pairs of one group in the order of memory, whatever the
+// kernel's shape. So grad_weight is a matrix product over positions i (o as in naive_gather):
 //     tile[ci, (co, k)] = sum over i of input[ci, i] * grad_output[co, o(i, k)]
-// The block stages POSITIONS of them in shared memory for every row and every column, 0 where a tap leaves the output;
-// then each thread multiplies CI_PER_THREAD rows with COLUMNS_PER_THREAD columns out of registers. Bytes are saved
-// twice: an element staged once serves 8 * CI or 16 * COLUMNS gradients, and one read from shared memory serves COLUMNS
-// or CI of them. Shared memory depends on the config only, so no layer is refused: long kernels and many channels
-// become more tiles, positions become more chunks.
-// (A 0 that stands for "no pair" is multiplied too: an infinite input makes NaN of weights that it does not meet.)
+// The block stages POSITIONS of them in shared memory for every row and every column, with 0 where a tap leaves the
+// output. Then each thread multiplies CI_PER_THREAD rows with COLUMNS_PER_THREAD columns from registers. That saves
+// bytes twice: an element staged once serves 8 * CI or 16 * COLUMNS gradients, and one read from shared memory serves
+// COLUMNS or CI of them. Shared memory depends on the config only, so no layer is refused: long kernels and many
+// channels become more tiles, positions become more chunks.
+// A 0 where a tap leaves the output is multiplied too: an infinite input makes NaN of weights that it does not meet.
 //
-// thread -> data: gradients (ty + 8 a, tx + 16 b) of the tile; while staging one position, every THREADS / POSITIONS-th
-// row, so that a warp reads along the positions and writes shared memory without bank conflicts.
-// The barriers: all of a chunk is staged before anyone reads it, and read before the next one overwrites it.
+// thread -> data: gradients (ty + 8 a, tx + 16 b) of the tile. While staging, one position and every THREADS /
+// POSITIONS-th row, so that a warp reads along the positions and writes shared memory without bank conflicts.
+// The barriers: all of a chunk is staged before a thread reads it, and read before the next one overwrites it.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(128, resident_blocks<Layer, Tune>()) shared_weight_tiling(
     Layer layer, Sizes sizes, Split split, const typename Layer::scalar* __restrict__ input,

@@ -18,7 +18,7 @@ WARPS     = {values = [4, 8, 12], default = 8, help = "warps of a block, at most
 TILE      = {values = [32, 64, 128, 256], default = 128, help = "positions staged at a time, fewer if they do not fit"}
 STAGES    = {values = [2, 3, 4], default = 2, help = "tiles in shared memory at once"}
 SHARED_KB = {values = [72, 110, 160, 224], default = 110, help = "shared memory of a block in KB, at most"}
-BLOCKS    = {values = [132, 264, 396, 528], default = 264, help = "blocks, about; they share the positions"}
+BLOCKS    = {values = [132, 264, 396, 528], default = 264, help = "about this many blocks share the positions"}
 
 [derived]
 ci        = "layer.in_channels // layer.groups"
@@ -68,15 +68,15 @@ smem_bytes = ">= Plan::SHARED_BYTES"
 #include "contract/tile_place.cuh"
 #include "contract/weight_launch.cuh"
 
-// Against shared_weight_tiling: tensor cores multiply, and nothing is staged once per tap. A tile is TILE neighbouring
-// positions of one row of the input; for each of its tap rows (kd, kh) the block stages the row of gy that it meets,
-// de-interleaved by the stride (contract/row_taps.cuh), and all taps of the row are shifts within it. Copies run
-// STAGES - 1 tiles ahead without registers; each element is rounded to TF32 once, in place, by the thread that copied
-// it.
+// Compared with shared_weight_tiling: tensor cores multiply, and nothing is staged once for each tap. A tile is TILE
+// neighbouring positions of one input row. For each of its tap rows (kd, kh) the block stages the row of gy that it
+// meets, split into planes by the stride (contract/row_taps.cuh); all taps of the row are shifts within them. Copies
+// run STAGES - 1 tiles ahead without registers. Each element is rounded to TF32 once, in place, by the thread that
+// copied it.
 //
 // thread -> data: warp (position share, tap row, n, m) owns MA x NB fragments of KT taps. A block walks over the tiles
-// of its share; its partial sums go to its own slot in workspace, every 4096 positions and at the end.
-// The barrier: a tile has been rounded before anyone multiplies it, and multiplied before the next copy overwrites it.
+// of its share. Every 4096 positions and at the end it adds its sums to its own slot in the workspace.
+// The barrier: a tile has been rounded before a warp multiplies it, and multiplied before the next copy overwrites it.
 template <class Layer, class Tune, int FIRST>
 __global__ void __launch_bounds__(SplitMmaPlan<Layer, Tune, FIRST>::THREADS) split_mma(
     Sizes sizes, long long tiles, int shares, int x_width, int gy_width,

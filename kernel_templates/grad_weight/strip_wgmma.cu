@@ -30,7 +30,7 @@ U         = {values = [0, 1, 2], default = 0, help = "tensor that is not shifted
 STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at once, as many as fit"}
 ROLL      = {values = [0, 1], default = 1, help = "1: keep rows in shared memory that the next tile needs again"}
 COPY_WARPS = {values = [0, 4, 8], default = 0, help = "warps that copy tiles into shared memory (0: 8 if they fit, else 4)"}
-BLOCKS    = {values = [132, 264], default = 132, help = "blocks, about; they share the positions"}
+BLOCKS    = {values = [132, 264], default = 132, help = "about this many blocks share the positions"}
 
 [derived]
 ci = "layer.in_channels // layer.groups"
@@ -149,15 +149,15 @@ struct StripWgmmaShape {
   static_assert(Plan::STAGES >= 2, "two stages of this config do not fit into shared memory");
 };
 
-// Against packed_wgmma, which reads and writes both tensors once more to bring them into strips: here some warps
+// Compared with packed_wgmma, which reads and writes both tensors once more to bring them into strips: here some warps
 // do that on the way into shared memory. They copy rows as they are, one tile ahead, into a ring of their own, and
-// write them from there as strips. A block walks along h, and rows of V that the next tile meets again stay where they
-// are (families/strip_wgmma/rolling_plan.cuh): that saves their reading, rounding and writing for all taps along h but one.
+// write them from there as strips. A block walks along h, and rows of V that the next tile meets again stay in place
+// (rolling_plan.cuh). For all taps along h but one that saves reading, rounding and writing them.
 //
-// thread -> data: warpgroup (w, u) owns 64 channels of U and SLABS slabs of N columns; a warp behind them stages eight
-// channels at a time.
-// Warps that stage gy also add up grad_bias, if asked (families/strip_wgmma/bias.cuh).
-// `full` of a stage says that all copying warps have stored their part, `empty` that all products of it are done.
+// thread -> data: warpgroup (w, u) owns 64 channels of U and SLABS slabs of N columns. Each warp behind these
+// warpgroups stages eight channels at a time.
+// Warps that stage gy also add up grad_bias, if it is wanted (bias.cuh).
+// `full` of a stage means that all copying warps have stored their part, `empty` that all products are done.
 template <class Layer, class Tune, int U_WIDTH, int V_WIDTH>
 __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) strip_wgmma(
     Sizes sizes, long long tiles, int shares, int row_tiles, const float* __restrict__ u, const float* __restrict__ v,
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) stri
   const long long begin = tiles * share / shares, end = tiles * (share + 1) / shares;
   const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
 
-  // In this order: with the branches the other way round ptxas 13.0 spills the sums.
+  // The order of the branches matters: the other way round ptxas 13.0 spills the sums.
   if (warpgroup < Plan::CONSUMERS) {
     if constexpr (Registers::TRADES) take_registers<Registers::OWN>();
     const int u_tile = warpgroup % Plan::U_TILES, own = warpgroup / Plan::U_TILES;
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) stri
   }
 }
 
-// The widest copy that meets only whole vectors of a row, whose first column is a multiple of `first`.
+// The widest copy of whole vectors of a row whose first column is a multiple of `first`, in elements.
 inline int strip_copy_width(const float* tensor, int length, long long first) {
   const auto address = reinterpret_cast<unsigned long long>(tensor);
   return length % 4 == 0 && first % 4 == 0 && address % 16 == 0 ? 4
@@ -257,7 +257,7 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
   const bool with_bias = grad_bias && Bias::serves(sizes, plan.tiles, plan.shares, plan.row_tiles);
   const float* const u = Plan::U_IS_GY ? grad_output : input;
   const float* const v = Plan::U_IS_GY ? input : grad_output;
-  // Elements that are copied at once: of V half as many as of U are frequent, a padded row is.
+  // Elements copied at once. Half the width for V is frequent (a padded row), so that pair has a kernel of its own.
   const int u_width = strip_copy_width(u, Plan::U_IS_GY ? sizes.out_w : sizes.in_w, 0);
   const int v_width = strip_copy_width(v, Plan::U_IS_GY ? sizes.in_w : sizes.out_w, Plan::LOW);
   const auto kernel = u_width == 4 && v_width == 4   ? strip_wgmma<Layer, Tune, 4, 4>

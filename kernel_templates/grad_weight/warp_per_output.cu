@@ -10,7 +10,7 @@ needs     = []
 [tune]
 WARPS        = {values = [1, 2, 4, 8], default = 4, help = "warps of a block"}
 CO_PER_WARP  = {values = [1, 2, 4, 8], default = 8, help = "output channels that share each loaded input value"}
-BLOCKS       = {values = [132, 1056, 4224, 16896], default = 4224, help = "blocks, about; they share the positions"}
+BLOCKS       = {values = [132, 1056, 4224, 16896], default = 4224, help = "about this many blocks share the positions"}
 
 [derived]
 threads = "32 * WARPS"
@@ -20,20 +20,20 @@ threads = ""
 */
 #include "contract/grad_weight.cuh"
 
-// Warps that are to fit on a multiprocessor at once, to hide the latency of loads: as many as leave a thread registers
-// for all it keeps. A run-time layer and float64 need more of them.
+// Warps that should fit on a multiprocessor at once, to hide the latency of loads: as many as leave a thread enough
+// registers. A run-time layer and float64 need more registers.
 template <class Layer>
 constexpr int resident_warps() {
   return !Layer::is_constant ? 16 : sizeof(typename Layer::accumulator) == 4 ? 28 : 24;
 }
 
-// Against naive_gather, whose warp reads grad_output in up to 32 places at once: here the lanes of a warp stand on 32
-// neighbouring positions of one gradient, so with stride 1 a load is whole sectors. Bytes are saved by CO_PER_WARP:
+// Compared with naive_gather, whose warp reads grad_output in up to 32 places at once: here the lanes of a warp have 32
+// neighbouring positions of one gradient, so with stride 1 a load is whole sectors. CO_PER_WARP saves bytes:
 // neighbouring co at the same tap share the input value, the position and the test whether the tap meets the output.
 // The warps of a block take neighbouring taps and walk over the same positions: what one loads, the others find in L1.
 //
 // warp -> data: (share of the positions, ci, CO_PER_WARP neighbouring co, tap), tap running fastest; lane -> every 32nd
-// position of the share. Nobody meets at a barrier; a warp meets itself in the shuffles, whose tree has a fixed order.
+// position of the share. There is no barrier. The lanes of a warp meet in the shuffles, whose tree has a fixed order.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(32 * Tune::WARPS, resident_warps<Layer>() / Tune::WARPS) warp_per_output(
     Layer layer, Sizes sizes, Split split, const typename Layer::scalar* __restrict__ input,

@@ -1,5 +1,5 @@
-// Depthwise layers (a group has one input channel, and MULTIPLIER output channels), forward and grad_input: what is
-// constant, and the tile a block computes. All tap rows of a tile are staged at once: rows come from memory once.
+// Depthwise layers, forward and grad_input: constants, and the tile that a block computes. A group has one input
+// channel and MULTIPLIER output channels. All tap rows of a tile are staged at once, so rows are read from memory once.
 #pragma once
 #include "families/register_blocked/copy.cuh"
 #include "families/register_blocked/row.cuh"
@@ -24,7 +24,7 @@ struct DepthwisePlan {
   static constexpr int TAPS_PITCH = W::TAPS <= 2 ? W::TAPS : ceil_div(W::TAPS, 4) * 4;
   static constexpr int WEIGHTS = ceil_div(MULTIPLIER * TAP_ROWS * TAPS_PITCH, 4) * 4;
 
-  // Slices of the source that a result slice meets, at most.
+  // The most slices of the source that a slice of the result meets.
   static constexpr __host__ __device__ int depths() {
     int most = 0;
     for (int r = 0; r < D::OUT_STEP; ++r) {

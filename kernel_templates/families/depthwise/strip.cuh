@@ -1,4 +1,4 @@
-// The kernel of depthwise, forward and grad_input, and its launch.
+// The kernel of depthwise, forward and grad_input, and its launch. README.md has the words.
 #pragma once
 #include "families/depthwise/plan.cuh"
 #include "contract/flat_grid.cuh"
@@ -51,7 +51,8 @@ __device__ __forceinline__ void depthwise_block(const DepthwiseArguments<typenam
         widen(a.weight[channel * (P::MULTIPLIER * P::TAP_ROWS * TAPS) + e % (P::MULTIPLIER * P::TAP_ROWS * TAPS)]);
   }
 
-  // Lanes of the drain: as many side by side as a row of results needs; a warp, if there are rows for all.
+  // Lanes that store one row of results together: as many as the row needs, or one warp if there are rows for all
+  // warps.
   const int image_width = t.strips * EACH, row_count = planes * t.rows;
   int lanes_log = P::THREADS_LOG;
   while (lanes_log > 0 && ((1 << (lanes_log - 1)) >= image_width ||
@@ -123,8 +124,8 @@ __device__ __forceinline__ void depthwise_block(const DepthwiseArguments<typenam
         });
         if (from + 1 < P::SOURCES) continue;
 
-        // Through shared memory, so that rows leave as whole pieces. Two images in turn, if there are more: one
-        // barrier for each is enough.
+        // Results go through shared memory, so that rows are stored as whole pieces. If there are several images, two
+        // are used in turn; then one barrier for each image is enough.
         Sum* const image = images + turn * P::IMAGE;
         turn = P::IMAGES - 1 - turn;
         const_loop<0, OWN>([&](auto which) {
@@ -163,12 +164,13 @@ __device__ __forceinline__ void depthwise_block(const DepthwiseArguments<typenam
   }
 }
 
-// Against register_blocked: there is nothing to sum but taps, so bytes rule. A block stages the rows of one source
-// plane that a tile of steps meets, for all tap rows at once and without a pipeline (several blocks share a
-// multiprocessor). Small planes share a block.
+// Compared with register_blocked: the sum goes over taps alone, so the time goes to memory. A block stages the rows of
+// one source plane that a tile of steps meets, for all tap rows at once. It has no pipeline; several blocks share a
+// multiprocessor instead. Small planes share a block.
 //
-// thread -> data: strips of 4 neighbouring steps, TILE / THREADS of them. The barriers: sources have arrived before
-// anyone reads them; an image of the results is whole before its rows leave, with neighbouring lanes side by side.
+// thread -> data: strips of 4 neighbouring steps, TILE / THREADS of them.
+// The barriers: sources have arrived before a thread reads them; an image of the results is complete before its rows
+// are stored, with neighbouring lanes side by side.
 template <class P>
 __global__ void __launch_bounds__(P::THREADS, 512 / P::THREADS) depthwise(
     DepthwiseArguments<typename P::Scalar> arguments) {
@@ -176,7 +178,7 @@ __global__ void __launch_bounds__(P::THREADS, 512 / P::THREADS) depthwise(
   depthwise_block<P>(arguments, reinterpret_cast<typename P::Sum*>(depthwise_shared));
 }
 
-// `bias` is not read by grad_input, nor where the layer has none.
+// `bias` is not read by grad_input, nor if the layer has none.
 template <class P>
 cudaError_t launch_depthwise(const Sizes& sizes, const typename P::Scalar* in, const typename P::Scalar* weight,
                              const typename P::Scalar* bias, typename P::Scalar* out, cudaStream_t stream) {

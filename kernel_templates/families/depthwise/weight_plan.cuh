@@ -1,4 +1,4 @@
-// Depthwise grad_weight: which taps a block sums, and the tiles of positions it walks over.
+// grad_weight of depthwise layers: which taps a block sums, and the tiles of positions it walks over.
 #pragma once
 #include "families/depthwise/plan.cuh"
 
@@ -11,7 +11,7 @@ struct DepthwiseWeightPlan {
   static constexpr int CHANNELS = Layer::groups, MULTIPLIER = Layer::out_channels / Layer::groups;
   static constexpr int KD = Layer::kernel_d, KH = Layer::kernel_h, KW = Layer::kernel_w;
   static constexpr int THREADS = Tune::THREADS, TILE = Tune::TILE;
-  // All taps, if the registers hold their sums; else some tap rows of one kd.
+  // A block sums all taps if registers hold their sums; else some tap rows of one kd.
   static constexpr int MOST_ROWS = Tune::SUMS / KW < 1 ? 1 : Tune::SUMS / KW;
   static constexpr bool ALL = KD * KH <= MOST_ROWS;
   static constexpr int TR = ALL ? KD * KH : ceil_div(KH, ceil_div(KH, MOST_ROWS));  // tap rows of a block
@@ -32,7 +32,7 @@ struct DepthwiseWeightTile {
   int x_elements, elements;    // of a stage: the input's, all
   long long tiles;
 
-  // Where tile `number` begins; counted along d first, then rows: neighbours share rows of gy.
+  // Where tile `number` begins. Tiles are counted along d first, then rows, so neighbours share rows of gy.
   struct Place {
     long long n;
     int d, h, strip;

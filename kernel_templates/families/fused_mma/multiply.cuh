@@ -1,4 +1,4 @@
-// What the warps of fused_mma that sum grad_input do with a staged row of gy, and how they store what they summed.
+// How the warps of fused_mma that sum grad_input multiply a staged row of gy, and how they store their sums.
 #pragma once
 #include "families/fused_mma/plan.cuh"
 #include "families/split_mma/multiply.cuh"
@@ -7,7 +7,7 @@
 template <class Plan>
 using FusedSums = float[Plan::MX][Plan::RUNS][Plan::RUN][4];
 
-// body(a float of `sum`) for each of them.
+// Calls body with the indices of each float of `sum`.
 template <class Plan, class Body>
 __device__ __forceinline__ void for_sums(const Body& body) {
 #pragma unroll
@@ -15,14 +15,15 @@ __device__ __forceinline__ void for_sums(const Body& body) {
     body(i / (4 * Plan::RUN * Plan::RUNS), i / (4 * Plan::RUN) % Plan::RUNS, i / 4 % Plan::RUN, i % 4);
 }
 
-// Where run `n` of 8 begins in a block of 8 * RUN positions. With rows 4 modulo 8 apart, the 8 lanes that read 16 bytes
-// each in one go, four rows and the runs 2 i and 2 i + 1, meet all 32 banks: these runs are 16 positions apart.
+// Where run `n` of 8 begins in a block of 8 * RUN positions. Rows are 4 modulo 8 apart. Eight lanes that read 16 bytes
+// each at once, from four rows and the runs 2 i and 2 i + 1, meet all 32 banks, because these two runs are 16 positions
+// apart.
 template <int RUN>
 __device__ __forceinline__ int run_start(int n) {
   return RUN == 4 ? n % 2 * 16 + n / 2 * 4 : n % 2 * 16 + n / 2 % 2 * 8 + n / 4 * 32;
 }
 
-// Weights of a group as A fragments of 16 ci x 8 co, tap by tap: a lane's four values are one float4.
+// Loads the weights of a group as A fragments of 16 ci x 8 co, tap by tap. A lane's four values are one float4.
 template <class Plan, int THREADS, class Scalar>
 __device__ __forceinline__ void load_weights(float4* to, const Scalar* __restrict__ weight) {
   constexpr int TAPS = Plan::ROWS * Plan::KT;
@@ -41,10 +42,10 @@ __device__ __forceinline__ void load_weights(float4* to, const Scalar* __restric
   }
 }
 
-// sum += weights * gy for one tap row. `weights`: fragments of the row and of the warp's channels, at the lane's own
-// float4. `gy`: first row of the stage + lane % 4, at the warp's first position + run_start(lane / 4). A tap's shift is
-// an index into a window of registers, as in multiply_strips(): there a lane holds neighbours that are summed up, here
-// neighbours that are not.
+// sum += weights * gy for one tap row. `weights`: the fragments of the row and of the warp's channels, at the lane's
+// own float4. `gy`: the first row of the stage + lane % 4, at the warp's first position + run_start(lane / 4). A tap's
+// shift is an index into a window of registers, as in multiply_strips(). There a lane holds neighbours that are added
+// up; here its neighbours are separate results.
 template <class Plan>
 __device__ __forceinline__ void multiply_runs(FusedSums<Plan>& sum, const float4* weights, const float* gy,
                                               unsigned zero) {
@@ -113,9 +114,9 @@ __device__ __forceinline__ void multiply_runs(FusedSums<Plan>& sum, const float4
   }
 }
 
-// A lane holds whole runs of a channel. In runs of 8 neighbouring lanes exchange halves first, so that what two lanes
-// write in one go is a whole sector of 32 bytes. `to`: the warp's first channel, at its first position; `channels` and
-// `columns` are what is left of both from there on; `width` elements may be stored together.
+// Stores whole runs of a channel. In runs of 8, neighbouring lanes first exchange halves, so that two lanes together
+// write a whole sector of 32 bytes. `to`: the warp's first channel, at its first position. `channels` and `columns`:
+// how many of both exist from there on. `width` elements may be stored together.
 template <class Plan, class Scalar>
 __device__ __forceinline__ void store_runs(Scalar* to, const FusedSums<Plan>& sum, long long plane, int channels,
                                            int columns, int width, int lane) {

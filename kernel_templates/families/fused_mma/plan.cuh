@@ -2,8 +2,8 @@
 #pragma once
 #include "contract/row_taps.cuh"
 
-// The members that split_mma's products and its second stage ask for have the same names as in SplitMmaPlan: all tap
-// rows, and all channels of a group, belong to one block here.
+// The members that split_mma's products and its second stage use have the same names as in SplitMmaPlan. Here all tap
+// rows and all channels of a group belong to one block.
 template <class Layer, class Tune>
 struct FusedPlan {
   using Group = TapGroup<Layer, 0>;
@@ -21,8 +21,8 @@ struct FusedPlan {
     return found;
   }
 
-  // Warps that sum grad_weight: each holds MA x NB fragments of all taps. The most of them that registers allow, in
-  // the fewest warps; tf32x3 holds its operands twice.
+  // Warps that sum grad_weight: each holds MA x NB fragments of all taps, as many as registers allow, in the fewest
+  // warps. tf32x3 holds its operands twice.
   static constexpr int MOST_FRAGMENTS = THREE ? 18 : 27, FRAGMENTS = THREE ? 18 : 20, MOST_MA = THREE ? 1 : 2;
   static constexpr __host__ __device__ int blocking(int fragments) {  // MA * 8 + NB, or 0
     int best = 0, best_size = 0;
@@ -59,7 +59,7 @@ struct FusedPlan {
   static constexpr __host__ __device__ bool fits(int tile, int stages) {
     return 4 * floats(tile, stages) <= 1024LL * Tune::SHARED_KB;
   }
-  // What does not fit becomes smaller: first the tile until it fits twice, then the stages.
+  // What does not fit becomes smaller: first the tile, until it fits twice, then the stages.
   static constexpr __host__ __device__ int tile_of() {
     int tile = Tune::TILE;
     while (tile > 32 && !fits(tile, 2)) tile /= 2;
@@ -72,8 +72,8 @@ struct FusedPlan {
     return stages;
   }
   static constexpr int STAGES = stages_of(), X_SLOTS = x_slots(STAGES);
-  // Warps of grad_weight copy and round before they multiply, those of grad_input afterwards: so one kind keeps the
-  // tensor cores busy while the other waits for memory. Needs a step more in flight.
+  // Warps of grad_weight copy and round before they multiply, those of grad_input afterwards. So one kind keeps the
+  // tensor cores busy while the other waits for memory. That needs one more step in flight.
   static constexpr bool STAGGERED = Tune::STAGGER && STAGES >= 3;
   static constexpr int X_PITCH = TILE + 4, GY_PITCH = gy_pitch(TILE);
   static constexpr int X_SLOT = M * X_PITCH, STAGE = N * GY_PITCH;
@@ -102,14 +102,14 @@ struct FusedPlan {
   static constexpr int TR = ROWS, R_TILES = 1, M_TILES = 1, N_TILES = 1;
   static constexpr int SUMS = MA * NB * KT;                                      // fragments of a warp and tap row
   static constexpr long long SLOT = 32LL * Layer::groups * ROWS * TILE_WARPS * SUMS;  // float4 of a share
-  // Tensor cores cut sums off instead of rounding them, so after this many tiles they are added up elsewhere.
+  // Tensor cores truncate sums instead of rounding them. So after this many tiles the sums are added up in fp32.
   static constexpr int PROMOTE = larger(1, 4096 * PS / TILE);
   // Blocks of a multiprocessor: two where shared memory has room for them and registers, too.
   static constexpr int RESIDENT =
       SHARED_BYTES <= 113 * 1024 && THREADS <= 256 && MA * NB * ROWS * KT <= 12 && !THREE ? 2 : 1;
 };
 
-// The same with one fragment of 8 output channels a warp.
+// The same plan with one fragment of 8 output channels for each warp.
 template <class Plan>
 struct OneColumn : Plan {
   static constexpr int NB = 1;

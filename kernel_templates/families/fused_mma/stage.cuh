@@ -1,26 +1,27 @@
-// Rows on their way into shared memory as in families/split_mma/stage.cuh, for a kernel whose registers are full of sums: where
-// a thread reads and writes is worked out at each call instead of being kept from call to call.
+// Copies rows into shared memory as families/split_mma/stage.cuh does, for a kernel whose registers are full of sums:
+// where a thread reads and writes is computed at each call instead of being kept between calls.
 #pragma once
 #include "contract/computed_anew.cuh"
 #include "hardware/mbarrier.cuh"
 #include "families/split_mma/stage.cuh"
 
-// All threads of a block meet, each from where it stands in the code: __syncthreads() asks that all of them stand at the
-// same place, and two kinds of warps that each have their own loop do not. `barrier` counts them all; `turn` is 0 at its
-// first use, 1 at the second, 0 at the third. What a thread wrote before, and copies that it waited for, the others see.
+// A barrier of all threads of a block, callable from different places in the code. __syncthreads() requires that all
+// threads stand at the same place, and two kinds of warps with loops of their own do not. `barrier` counts all threads.
+// `turn` is 0 at its first use, 1 at the second, 0 at the third. Afterwards all threads see what each thread wrote
+// before, and the copies that it waited for.
 __device__ __forceinline__ void meet_from_anywhere(unsigned barrier, int turn) {
   mbarrier_arrive(barrier);
   mbarrier_wait(barrier, turn);
 }
 
-// To the nearest TF32, ties away from zero, as round_to_tf32() does; but the lower 13 bits, which mma ignores, are left
-// open. An infinity stays one without them; a NaN is put where no carry reaches it.
+// Rounds to the nearest TF32, ties away from zero, as round_to_tf32() does. But the lower 13 bits, which mma ignores,
+// are undefined. Without them an infinity stays one. A NaN is replaced by one that no carry reaches.
 __device__ __forceinline__ float rounded_for_mma(float x) {
   return __uint_as_float(x != x ? 0x7FFFFFFFu : __float_as_uint(x) + 0x1000u);
 }
 
-// body(row, column, turn) for the vectors of ROWS x VECTORS that belong to this thread: where it can be, one column of
-// them, and from turn to turn STRIDE rows further.
+// Calls body(row, column, turn) for the vectors of ROWS x VECTORS that belong to this thread. If possible that is one
+// column of them, and each turn is STRIDE rows further.
 template <int THREADS, int ROWS, int VECTORS>
 struct OwnVectors {
   static constexpr bool COLUMN = THREADS % VECTORS == 0;
@@ -41,7 +42,7 @@ struct OwnVectors {
   }
 };
 
-// CHANNELS: how many there are, unless from.channels is 0.
+// CHANNELS is the number of channels, unless from.channels is 0.
 template <int THREADS, int ROWS, int CHANNELS, int COLUMNS, int PITCH, int STEP, int WIDTH, class Scalar>
 __device__ __forceinline__ void stage_rows_by(float* to, const RowSource<Scalar>& from) {
   using Own = OwnVectors<THREADS, ROWS, COLUMNS / WIDTH>;
@@ -95,8 +96,8 @@ __device__ __forceinline__ void round_staged_by(float* rows) {
   });
 }
 
-// All threads of the block call these with the same `width`; a thread rounds exactly what it copied itself, so between
-// the two it needs cp_async_wait() and no barrier.
+// All threads of the block call these with the same `width`. A thread rounds exactly what it copied itself, so between
+// the two it needs cp_async_wait() but no barrier.
 template <int THREADS, int ROWS, int CHANNELS, int COLUMNS, int PITCH, int STEP, class Scalar>
 __device__ __forceinline__ void stage_rows(float* to, const RowSource<Scalar>& from, int width) {
   if constexpr (STEP == 1 && sizeof(Scalar) == 4) {

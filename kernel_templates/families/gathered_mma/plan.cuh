@@ -1,5 +1,6 @@
 // One axis of gathered_mma: which taps the positions of one class share, and where in the source they meet them.
-//     forward:    outputs o = q * stride + c of the same class c (0 <= c < stride) share their taps and meet neighbouring inputs
+//     forward:    outputs o = q * stride + c of the same class c (0 <= c < stride) share their taps and meet
+//                 neighbouring inputs
 //     grad_input: all inputs are one class with all taps, and meet every stride-th element of grad_output
 // Tap number t of a class meets the source at  at + q * SPAN + t * SHIFT.
 #pragma once
@@ -65,7 +66,7 @@ struct GatheredAxis {
   static __device__ __forceinline__ GatheredRange range(const GatheredTaps& taps, int from, int to, int size) {
     constexpr int PACE = SHIFT < 0 ? -SHIFT : SHIFT;
     const long long low = taps.at + 1LL * from * SPAN, high = taps.at + 1LL * to * SPAN;
-    const long long off = SHIFT < 0 ? low - (size - 1) : -high;   // > 0: by so much the first tap misses
+    const long long off = SHIFT < 0 ? low - (size - 1) : -high;   // > 0: how far the first tap misses
     const long long room = SHIFT < 0 ? high : size - 1 - low;     // < 0: every tap is beyond the end
     const long long begin = off > 0 ? (off + PACE - 1) / PACE : 0, end = room < 0 ? 0 : room / PACE + 1;
     const int stop = end < taps.count ? int(end) : taps.count;
@@ -90,7 +91,7 @@ struct GatheredPlan {
   static constexpr int KERNEL_D = Layer::kernel_d, KERNEL_H = Layer::kernel_h, KERNEL_W = Layer::kernel_w;
   static constexpr long long KERNEL = 1LL * KERNEL_D * KERNEL_H * KERNEL_W;
 
-  // Tensor cores cut off what they add. Longer sums are taken out of them in between and added up in fp32, which
+  // Tensor cores truncate their sums. Longer sums are taken out of them in between and added up in fp32, which
   // rounds.
   static constexpr int SERIES = THREE ? 128 : 4096;
   static constexpr bool LONG = 1LL * D::TAPS_BOUND * H::TAPS_BOUND * W::TAPS_BOUND * K > SERIES;

@@ -122,7 +122,7 @@ __device__ __forceinline__ void copy_step(const StripArgumentsOf<C>& a, const St
   }
 }
 
-// tf32x3: tensor cores cut off what they add. So sums are taken out of them and added up in fp32, which rounds.
+// tf32x3: tensor cores truncate their sums. So sums are taken out of them and added up in fp32, which rounds.
 template <class C>
 __device__ __forceinline__ void take_out(StripSums<C>& few, StripSums<C>& sum) {
 #pragma unroll

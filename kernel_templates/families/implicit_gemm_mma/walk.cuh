@@ -11,7 +11,7 @@ struct StripArguments {
   long long items;  // tiles of one channel tile and group, all residues of D and H counted as one
   int in_d, in_h, in_w, out_d, out_h, out_w;
   int depth, rows;                 // steps along D and H
-  int columns, column_blocks;      // steps along W, in so many blocks
+  int columns, column_blocks;      // steps along W of a column block; column blocks
   int pitch, tiles;                // positions from row to row; tiles of a column block
   unsigned by_pitch, by_in_pitch;  // 2^32 / pitch, and of the same row in the input, rounded up
   int overlap;                     // positions of a warp that the next one has too

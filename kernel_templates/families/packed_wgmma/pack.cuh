@@ -1,13 +1,13 @@
-// Rows of a tensor, packed into strips (families/strip_wgmma/plan.cuh) and rounded to TF32 on the way.
+// Packs rows of a tensor into strips (families/strip_wgmma/plan.cuh), rounded to TF32.
 #pragma once
 #include "contract/flat_grid.cuh"
 #include "hardware/ptx.cuh"
 #include "contract/scalar.cuh"
 #include "families/strip_wgmma/plan.cuh"
 
-// Eight rows (channels) of 16 bytes lie one behind the other; the 16 bytes of the strips' second half follow them.
-// Chunks are counted (row, tile, group, part); the one behind the last is all zeros where `with_zeros`.
-// thread -> data: a block packs one chunk; first its threads read along the positions, then they write 16 bytes each.
+// Eight rows (channels) of 16 bytes lie one after the other; then come the 16 bytes of the strips' second half. Chunks
+// are counted (row, tile, group, part). `with_zeros` adds one chunk of zeros behind the last.
+// thread -> data: a block packs one chunk. First its threads read along the positions, then they write 16 bytes each.
 // The barrier stands between the two.
 template <class Scalar, int CHANNELS, int BLOCKS, int STRIP, int DILATION, Precision precision, class Plan>
 __global__ void __launch_bounds__(256) pack_strips(const Scalar* __restrict__ tensor, char* __restrict__ packed,

@@ -1,12 +1,11 @@
-// Rows of a source on their way into shared memory, in the accumulator's type: cp.async where that is the storage
-// type.
+// Copies rows of a source into shared memory, in the accumulator's type. It uses cp.async if that is the storage type.
 #pragma once
 #include "families/register_blocked/tile.cuh"
 #include "contract/problem.cuh"
 #include "hardware/ptx.cuh"
 #include "contract/scalar.cuh"
 
-// The widest copy that meets only whole vectors of a row of `length`: 4, 2 or 1 elements.
+// The widest copy of whole vectors of a row of `length`: 4, 2 or 1 elements.
 template <class Scalar>
 inline int fma_copy_width(const void* tensor, int length) {
   const auto address = reinterpret_cast<unsigned long long>(tensor);
@@ -15,7 +14,7 @@ inline int fma_copy_width(const void* tensor, int length) {
   return length % 4 == 0 && address % 16 == 0 ? 4 : length % 2 == 0 && address % 8 == 0 ? 2 : 1;
 }
 
-// target[r][c] = row h0 + r * ROW_STEP, element (first + c) * STEP + residue of the plane at `source`; 0 beside it.
+// target[r][c] = row h0 + r * ROW_STEP, element (first + c) * STEP + residue of the plane at `source`; 0 outside it.
 // `width` is a multiple of 4. Lanes walk along the vectors of all rows. height 0: all zeros.
 struct FmaRows {
   int h0, rows, height;
@@ -23,8 +22,8 @@ struct FmaRows {
   unsigned by;  // fma_divisor(width / vector)
 };
 
-// `count` channels of such rows, `pitch` elements of the target and `volume` of the source apart, of which the first
-// `there` exist. A lane works a place out once for all channels.
+// `count` channels of such rows, of which the first `there` exist. They lie `pitch` elements apart in the target and
+// `volume` apart in the source. A lane computes a place once for all channels.
 struct FmaChannels {
   static constexpr int TURNS = 1;
   int count, there, pitch;

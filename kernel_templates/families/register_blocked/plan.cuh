@@ -1,10 +1,10 @@
-// How register_blocked cuts a layer: channels of a thread, warps of a block, channels of a stage. Constants of layer
-// and config; the variants' headers repeat the bound of shared memory.
+// How register_blocked cuts a layer in forward and grad_input: channels of a thread, warps of a block, channels of a
+// stage. All are constants of layer and config. The variants' headers repeat the bound of shared memory.
 #pragma once
 #include "families/register_blocked/row.cuh"
 #include "families/register_blocked/store.cuh"
 
-// PLANES: how a source that is read with a stride is staged. 1: by residues, 2: as it lies, 0: chosen.
+// PLANES: how a source that is read with a stride is staged. 1: by residues, 2: as it lies, 0: chosen here.
 template <bool FORWARD_, class Layer, class Tune, int PLANES = 1>
 struct FmaPlan {
   static constexpr bool FORWARD = FORWARD_;
@@ -13,7 +13,8 @@ struct FmaPlan {
   using D = StripAxis<FORWARD, Layer::kernel_d, Layer::stride_d, Layer::padding_d, Layer::dilation_d>;
   using H = StripAxis<FORWARD, Layer::kernel_h, Layer::stride_h, Layer::padding_h, Layer::dilation_h>;
   using W = StripAxis<FORWARD, Layer::kernel_w, Layer::stride_w, Layer::padding_w, Layer::dilation_w>;
-  // A source read with a stride: by residues where they are few and short windows pay for copies element by element.
+  // A source that is read with a stride is staged by residues if they are few and windows are short, so that copies
+  // element by element pay.
   using Planar = FmaRow<FORWARD, Layer, true>;
   static constexpr bool SPLIT = PLANES > 0 ? PLANES == 1 : Planar::PLANES <= 2 && W::TAPS < 5;
   using Row = FmaRow<FORWARD, Layer, SPLIT>;
@@ -27,7 +28,8 @@ struct FmaPlan {
   static constexpr __host__ __device__ int evenly(int count, int most) {
     return ceil_div(count, ceil_div(count, most < 1 ? 1 : most));
   }
-  // Channels of a thread: at most CHANNELS and so that the sums fit the registers; few in vain, many to share loads.
+  // Channels of a thread: at most CHANNELS, so that the sums fit in the registers. Many channels share loads, but few
+  // should be wasted.
   static constexpr int STRIPS = Tune::STRIPS;
   static constexpr __host__ __device__ int channels() {
     int best = 1;
@@ -40,14 +42,14 @@ struct FmaPlan {
   static constexpr int WARPS_M = evenly(ceil_div(M, MC), Tune::WARPS);
   static constexpr int WARPS_N = Tune::WARPS / WARPS_M, WARPS = WARPS_M * WARPS_N, THREADS = 32 * WARPS;
   static constexpr int MB = WARPS_M * MC, M_TILES = ceil_div(M, MB);
-  // Blocks the registers are to hold, so that ptxas does not spill for more.
+  // Threads whose registers a multiprocessor should hold. Without this bound ptxas spills to fit more.
   static constexpr int RESIDENT = SUMS <= 32 ? 512 : SUMS <= 64 ? 384 : 256;
   static constexpr int BLOCKS = Tune::BLOCKS > 0 ? Tune::BLOCKS : RESIDENT / THREADS < 1 ? 1 : RESIDENT / THREADS;
 
   static constexpr int UNROLL = Tune::UNROLL;  // channels whose products are in one turn of the loop
 
   // Shared memory, in elements: stages of [channel][plane][row][element] and weights, then the places of the strips.
-  // The images of the results come where the stages were.
+  // The images of the results later take the place of the stages.
   static constexpr int TILE = 32 * STRIPS * WARPS_N;  // strips
   static constexpr int MOST_ROWS = TILE / 4 < 16 ? TILE / 4 : 16;
   static constexpr int PLANE = 4 * Row::STEP * TILE + MOST_ROWS * Row::WINDOW;

@@ -1,7 +1,8 @@
 // What the taps of a kernel row mean to a thread that computes 4 neighbouring steps along W (contract/axis.cuh) by fp32
-// FMA: which window of the staged source it loads into registers, and where in that window each tap lies.
-// SPLIT: a source read with a stride is staged as planes, one for each residue that a tap meets, so that neighbouring
-// steps are neighbours in shared memory. Without it rows are staged as they are, STEP elements from step to step.
+// FMA: which window of the staged source it loads into registers, and where each tap lies in that window.
+// SPLIT: a source that is read with a stride is staged as planes, one for each residue that a tap meets, so
+// neighbouring steps are neighbours in shared memory. Without it rows are staged as they are, with STEP elements from
+// step to step.
 #pragma once
 #include "contract/problem.cuh"
 #include "contract/axis.cuh"

@@ -1,11 +1,11 @@
-// Results of the fp32 variants on their way out: a lane's 4 steps become whole row pieces in a warp's own shared
-// memory, the zeros of residues without taps among them, and leave it with neighbouring lanes side by side.
+// Stores the results of register_blocked. A warp's own shared memory turns each lane's 4 steps into whole row pieces,
+// with the zeros of residues without taps. From there neighbouring lanes store side by side.
 #pragma once
 #include "contract/epilogue.cuh"
 #include "hardware/pack.cuh"
 #include "contract/axis.cuh"
 
-// Where a strip's first result lies: plane row h, column w (may be < 0: cropped). h < 0: nowhere.
+// Where a strip's first result lies: plane row h, column w (negative: cropped). h < 0: there is no result.
 struct FmaPlace {
   int h, w;
 };
@@ -34,8 +34,8 @@ struct FmaImage {
     });
   }
 
-  // IMAGES channels, the first `count` of them exist; out: row 0 of the plane of the first, `volume` apart. any: are
-  // there sums at all? Else every result is its bias.
+  // Stores IMAGES channels, of which the first `count` exist. `out` is row 0 of the plane of the first; planes are
+  // `volume` apart. any: false if there are no sums, and every result is its bias.
   template <int IMAGES, class Scalar>
   static __device__ __forceinline__ void drain(const Sum* image, const FmaPlace* places, Scalar* out, long long volume,
                                                int out_w, int count, const Sum (&bias)[IMAGES], int lane, bool any) {

@@ -1,4 +1,4 @@
-// The kernels of register_blocked, forward and grad_input, and their launch.
+// The kernel of register_blocked, forward and grad_input, and its launch. README.md has the words.
 #pragma once
 #include "contract/flat_grid.cuh"
 #include "families/register_blocked/copy.cuh"
@@ -18,8 +18,8 @@ struct FmaArguments {
   unsigned by_pieces;  // of a staged row
 };
 
-// packed[group][channel tile][tap row][chunk][channel of the chunk][tap][channel of the tile], 0 for what does not
-// exist.
+// Packs weights as [group][channel tile][tap row][chunk][channel of the chunk][tap][channel of the tile], with 0 for
+// what does not exist.
 template <class P>
 __global__ void __launch_bounds__(256) pack_for_fma(const typename P::Scalar* __restrict__ weight,
                                                     typename P::Sum* __restrict__ packed) {
@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(256) pack_for_fma(const typename P::Scalar* __
   }
 }
 
-// The tap rows (kd, kh) that meet a block's results, one after the other, and the chunks of channels of each.
+// The steps of a block: the tap rows (kd, kh) that meet its results, one after the other, and the chunks of channels of
+// each.
 template <class P>
 struct FmaSteps {
   int kd, kh, chunk;
@@ -63,7 +64,7 @@ struct FmaSteps {
   __device__ __forceinline__ bool ended() const { return kd >= P::D::TAPS; }
 };
 
-// Where a block works: depth step and residue, first row step and residue, rows.
+// Where a block works: step and residue along D, first step and residue along H, number of rows.
 template <class P>
 struct FmaBlockPlace {
   int qd, rd, qh, rh, rows, in_d, in_h;
@@ -106,7 +107,7 @@ __device__ __forceinline__ void fma_strip_block(const FmaArguments<typename P::S
   at.qd = (od + P::D::CUT) / P::D::OUT_STEP, at.rd = (od + P::D::CUT) % P::D::OUT_STEP;
   at.rows = a.tile.rows, at.in_d = a.in_d, at.in_h = a.in_h;
 
-  // Own strips, and where the results of all the tile's strips go.
+  // The thread's own strips, and where the results of all the tile's strips go.
   const int width = Row::width(a.tile.strips), strips = a.tile.strips * a.tile.rows;
   FmaPlace* places = reinterpret_cast<FmaPlace*>(shared + P::BODY);
   for (int j = threadIdx.x; j < P::TILE; j += P::THREADS) {
@@ -196,7 +197,7 @@ __device__ __forceinline__ void fma_strip_block(const FmaArguments<typename P::S
     }
   }
   cp_async_wait<0>();
-  __syncthreads();  // places are there, and nobody reads a stage any more: images take their place
+  __syncthreads();  // places are written and no thread reads a stage any more: images take its memory
 
   const long long out_plane = 1LL * a.out_h * a.out_w, out_volume = out_plane * a.out_d;
   const int first = group * P::M + m_tile * P::MB + warp_m * MC, left = P::M - m_tile * P::MB - warp_m * MC;
@@ -223,16 +224,16 @@ __device__ __forceinline__ void fma_strip_block(const FmaArguments<typename P::S
   });
 }
 
-// Against shared_weight_tiling:
-// - The source too comes through shared memory, by cp.async some steps ahead of its use; a thread loads a window of it
-//   into registers, 16 bytes at a time, and all taps of a kernel row are shifts within that window.
-// - Weights are turned once, by pack_for_fma, so that a warp gets those of all its channels with a load or two.
-// - Rows leave as whole pieces, neighbouring lanes side by side.
+// Compared with shared_weight_tiling:
+// - The source too is staged in shared memory, by cp.async some steps ahead. A thread loads a window of it into
+//   registers, 16 bytes at a time, and all taps of a kernel row are shifts within that window.
+// - pack_for_fma reorders the weights once, so that a warp gets those of all its channels with one or two loads.
+// - Rows are stored as whole pieces, neighbouring lanes side by side.
 //
-// thread -> data: warp (channels, positions); a lane has STRIPS runs of 4 steps and MC channels (plan.cuh). A block
-// has a few rows of steps of one plane; it walks over the tap rows (kd, kh) that meet them.
-// The barrier of a step: its copies have arrived for all, and everyone has left the stage that the next copies
-// overwrite.
+// thread -> data: warp (channels, positions); a lane has STRIPS runs of 4 steps and MC channels (plan.cuh). A block has
+// a few rows of steps of one plane; it walks over the tap rows (kd, kh) that meet them.
+// The barrier of a step: its copies have arrived for all threads, and all threads have left the stage that the next
+// copies overwrite.
 template <class P>
 __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) register_blocked(
     FmaArguments<typename P::Scalar, typename P::Sum> arguments) {
@@ -245,7 +246,7 @@ long long fma_strip_workspace() {
   return P::PACKED * (long long)(sizeof(typename P::Sum));
 }
 
-// `bias` is not read by grad_input, nor where the layer has none.
+// `bias` is not read by grad_input, nor if the layer has none.
 template <class P>
 cudaError_t launch_fma_strip(const Sizes& sizes, const typename P::Scalar* in, const typename P::Scalar* weight,
                              const typename P::Scalar* bias, typename P::Scalar* out, void* workspace,

@@ -1,5 +1,5 @@
-// The tile of a block that computes rows of steps by fp32 FMA: rows x strips of 4 steps of one plane, chosen on the
-// host so that short rows share a tile and long ones are cut evenly.
+// The tile of a block: rows x strips of 4 steps of one plane. The host chooses it, so that short rows share a tile and
+// long ones are cut evenly.
 #pragma once
 #include "contract/problem.cuh"
 

@@ -1,5 +1,5 @@
 // How register_blocked cuts a layer's weight gradient into tiles of threads, warps and blocks: constants of layer and
-// config. FIRST: the first tap of the group that is summed (contract/row_taps.cuh).
+// config. FIRST is the first tap of the group that is summed (contract/row_taps.cuh).
 #pragma once
 
 #include "contract/row_taps.cuh"
@@ -28,7 +28,7 @@ struct FmaWeightPlan {
     return count;
   }
 
-  // A thread's tile: A input x B output channels x KT taps. Work, with what is computed in vain and the loads.
+  // A thread's tile: A input x B output channels x KT taps. The cost counts products, wasted ones included, and loads.
   static constexpr __host__ __device__ long long cost(int a, int b) {
     return 1LL * ceil_div(CI, a) * ceil_div(CO, b) * (4 * a * b * KT + 3 * (a + b * vectors()));
   }
@@ -50,7 +50,8 @@ struct FmaWeightPlan {
   static constexpr int TR_WANTED = evenly(ROWS, Tune::WARPS / (WM * WN));
   static constexpr int M = WM * LX * A, N = WN * LY * B;  // channels of a block's tile
 
-  // Shared memory, in floats. Rows lie so that the lanes of a warp meet different banks: LP strips of 4 side by side.
+  // Shared memory, in floats. The pitch of rows lets the lanes of a warp meet different banks: LP strips of 4 lie side
+  // by side.
   static constexpr __host__ __device__ int pitch_of(int length) {
     int pitch = length;
     while (pitch % 32 != 4 * LP % 32) pitch += 4;
@@ -69,7 +70,8 @@ struct FmaWeightPlan {
     return 4LL * stages * stage_floats(tile, rows) <= 1024LL * Tune::SHARED_KB;
   }
   static constexpr int WANTED = larger(Tune::TILE, 4 * LP);  // a strip for each lane
-  // What does not fit becomes smaller: the tap rows until 32 positions fit twice, then the tile, then the stages.
+  // What does not fit becomes smaller: first the tap rows, until 32 positions fit twice, then the tile, then the
+  // stages.
   static constexpr __host__ __device__ int rows_of() {
     int rows = TR_WANTED;
     while (rows > 1 && !fits(smaller(WANTED, 32), rows, 2)) --rows;
@@ -95,7 +97,7 @@ struct FmaWeightPlan {
   static constexpr int SPARE = smaller(Tune::WARPS / TILE_WARPS, TILE / 4 / LP);
   static constexpr int WP = SPARE >= 8 ? 8 : SPARE >= 4 ? 4 : SPARE >= 2 ? 2 : 1;
   static constexpr int WARPS = TILE_WARPS * WP, THREADS = 32 * WARPS;
-  // Threads whose registers a multiprocessor is to hold, so that ptxas does not spill for more.
+  // Threads whose registers a multiprocessor should hold. Without this bound ptxas spills to fit more.
   static constexpr int RESIDENT = SUMS <= 32 ? 512 : SUMS <= 56 && LP < 32 ? 384 : 256;
   static constexpr int BLOCKS = larger(1, RESIDENT / THREADS);
 
@@ -106,8 +108,8 @@ struct FmaWeightPlan {
 
 // The second stage of register_blocked's grad_weight: partial sums of a group of taps become weights.
 
-// thread -> data: a block takes 32 results of a group of taps; its 8 warps share the slots, lane = result. Row 0 adds
-// up what the other rows left, always in the same order.
+// thread -> data: a block takes 32 results of a group of taps, one for each lane; its 8 warps share the slots. Row 0
+// then adds up what the other rows left, always in the same order.
 template <class Layer, class Plan, int FIRST>
 __global__ void __launch_bounds__(256) fma_add_slots(const float* __restrict__ partials, long long slots,
                                                  typename Layer::scalar* __restrict__ grad_weight) {

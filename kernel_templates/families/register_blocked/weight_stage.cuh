@@ -1,5 +1,5 @@
-// The copies of a tile: a row of the input, and for each tap row the row of gy that it meets, de-interleaved by the
-// stride.
+// The copies of a tile for grad_weight: a row of the input, and for each tap row the row of gy that it meets, split
+// into planes by the stride.
 #pragma once
 #include "hardware/const_loop.cuh"
 #include "families/register_blocked/weight_plan.cuh"

@@ -1,10 +1,11 @@
-// The inner step of the fp32 variants: 4 neighbouring steps of a thread x the taps of a kernel row, out of registers.
+// The inner loop of register_blocked and depthwise: 4 neighbouring steps of a thread x the taps of a kernel row, from
+// registers.
 #pragma once
 #include "hardware/const_loop.cuh"
 #include "families/register_blocked/row.cuh"
 #include "hardware/pack.cuh"
 
-// LENGTH (a multiple of 4) elements from shared memory, 16 bytes at a time.
+// Loads LENGTH (a multiple of 4) elements from shared memory, 16 bytes at a time.
 template <int LENGTH, class Sum>
 __device__ __forceinline__ void fma_load(Sum (&v)[LENGTH], const Sum* from) {
 #pragma unroll
@@ -15,9 +16,9 @@ __device__ __forceinline__ void fma_load(Sum (&v)[LENGTH], const Sum* from) {
   }
 }
 
-// For each tap k of the row: body(Constant<k>, Constant<at>, window), where window[s][at + j * STEP] is what step j
-// of strip s meets. source[s] is strip s in plane 0; planes are `plane` elements apart. A window that would take too
-// many registers is loaded tap by tap.
+// For each tap k of the row: body(Constant<k>, Constant<at>, window), where window[s][at + j * STEP] is what step j of
+// strip s meets. source[s] is strip s in plane 0; planes are `plane` elements apart. A window that would take too many
+// registers is loaded tap by tap.
 template <class Row, int STRIPS, class Sum, int MOST = 20, class Body>
 __device__ __forceinline__ void fma_taps(const Sum* const (&source)[STRIPS], int plane, const Body& body) {
   const_loop<0, Row::PLANES>([&](auto which) {

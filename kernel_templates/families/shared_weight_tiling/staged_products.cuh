@@ -1,4 +1,4 @@
-// Weights on their way into shared memory: what fits at once, and the copy.
+// How shared_weight_tiling stages weights: what fits at once, and the copy.
 #pragma once
 
 #include "hardware/pack.cuh"
@@ -6,21 +6,21 @@
 #include "contract/scalar.cuh"
 #include "contract/taps.cuh"
 
-// The part of the reduction whose weights are in shared memory at one time: this many channels x this many taps.
+// A chunk: the channels x taps whose weights are in shared memory at one time.
 struct Chunk {
   int channels, taps;
 };
 
-// The largest chunk of at most `capacity` packs: all taps of as many channels as fit, or else some taps of one.
+// The largest chunk of at most `capacity` packs: all taps of as many channels as fit, or some taps of one channel.
 constexpr __host__ __device__ Chunk chunk_of(int capacity, int channels, int taps) {
   const int t = taps < capacity ? taps : capacity;
   const int c = capacity / t;
   return {c < channels ? c : channels, t};
 }
 
-// staged[channel * chunk.taps + tap].value[member] = weight[channel * channel_pitch + member * member_pitch + tap],
-// already in the accumulator's type; 0 for a member that does not exist. All threads of the block call it, between two
-// barriers. Neighbouring threads read neighbouring taps, which are neighbours in memory.
+// staged[channel * chunk.taps + tap].value[member] = weight[channel * channel_pitch + member * member_pitch + tap], in
+// the accumulator's type; 0 for a member that does not exist. All threads of the block call it, between two barriers.
+// Neighbouring threads read neighbouring taps, which are neighbours in memory.
 template <int BLOCK, int MEMBERS, class Sum, class Scalar>
 __device__ __forceinline__ void stage_weights(Pack<Sum, MEMBERS>* staged, const Scalar* __restrict__ weight,
                                               Chunk chunk, long long channel_pitch, int members,
@@ -34,11 +34,11 @@ __device__ __forceinline__ void stage_weights(Pack<Sum, MEMBERS>* staged, const 
   }
 }
 
-// The inner loops of the variants that keep weights in shared memory.
+// The inner loop of forward and grad_input.
 
-// sum[p][m] += source(channel, what position p meets) * weight(channel, tap, member m), over one chunk whose first
-// tap is tap0. `source` points at the chunk's first channel; its channels lie `plane` elements apart.
-// Channels are taken four at a time and taps inside: four loads in flight hide their latency, the arithmetic for a tap
+// sum[p][m] += source(channel, what position p meets) * weight(channel, tap, member m), over one chunk whose first tap
+// is tap0. `source` points at the chunk's first channel; channels lie `plane` elements apart.
+// Four channels are taken at a time, with taps inside: four loads at once hide their latency, the arithmetic for a tap
 // serves 4 * POSITIONS * MEMBERS products, and the rows that neighbouring taps share are still in L1.
 template <int POSITIONS, int MEMBERS, class Sum, class Scalar>
 __device__ __forceinline__ void add_products(Sum (&sum)[POSITIONS][MEMBERS], const TapGrid& grid,

@@ -1,13 +1,13 @@
-// What a warp of split_mma does with a staged tile.
+// What a warp of split_mma does with a staged tile. fused_mma uses it too.
 #pragma once
 #include "hardware/const_loop.cuh"
 #include "hardware/own_register.cuh"
 #include "hardware/ptx.cuh"
 #include "families/split_mma/plan.cuh"
 
-// x = big + rest: the nearest TF32 and, exact in float, what it leaves over, of which the tensor core drops all below
-// 2^-21 of x. Nothing is left of an infinity; a NaN stays one. Five operations, where two calls of round_to_tf32 are
-// twice as many: in tf32x3 the splitting takes longer than the products.
+// x = big + rest: the nearest TF32 and its remainder, exact in float. The tensor core drops the part of the remainder
+// below 2^-21 of x. An infinity has no remainder; a NaN stays a NaN. This takes five operations, two calls of
+// round_to_tf32 twice as many. In tf32x3 splitting takes longer than the products.
 __device__ __forceinline__ void split_tf32(float x, float& big, float& rest) {
   const float infinity = __uint_as_float(0x7F800000u), whole = x;  // x may be big itself
   big = __uint_as_float((__float_as_uint(whole) + (fabsf(whole) < infinity ? 0x1000u : 0u)) & 0xFFFFE000u);
@@ -39,15 +39,15 @@ __device__ __forceinline__ void load_words(unsigned (&to)[COUNT], const Scalar* 
   }
 }
 
-// Pairs that begin at an even place lie in neighbouring registers as loaded; the others are taken from `odd`.
+// Pairs that begin at an even place lie in neighbouring registers as loaded. The other pairs are taken from `odd`.
 template <int COUNT, class Value>
 __device__ __forceinline__ void own_registers(Value (&odd)[COUNT], const Value (&loaded)[COUNT], unsigned zero) {
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) odd[i] = own_register(loaded[i], zero);
 }
 
-// multiply_strips for 16-bit floats: MMA j takes positions 4 j .. 4 j + 3 of every strip. Pairs of positions are words
-// as they lie in memory; an odd shift takes its pairs from the halves of two words.
+// multiply_strips for 16-bit floats. MMA j takes positions 4 j .. 4 j + 3 of every strip. Pairs of positions are words
+// as they lie in memory. With an odd shift a pair is made of the halves of two words.
 template <class Plan, int X_PITCH, int GY_PITCH, bool is_bfloat, class Scalar>
 __device__ __forceinline__ void multiply_halves(SplitMmaSums<Plan>& sum, const Scalar* x, const Scalar* gy,
                                                 unsigned zero) {
@@ -90,9 +90,9 @@ __device__ __forceinline__ void multiply_halves(SplitMmaSums<Plan>& sum, const S
   }
 }
 
-// sum += x * gy over 32 positions. The reduction slots of an MMA may be any positions as long as both operands agree:
+// sum += x * gy over 32 positions. The slots of an MMA's sum may be any positions as long as both operands agree. So
 // lane column t owns the strip of positions 8 t .. 8 t + 7, and MMA j takes its positions 2 j and 2 j + 1. A tap's
-// shift is then an index into a window of registers, so one read of gy serves every tap of the row.
+// shift is then an index into a window of registers, and one read of gy serves every tap of the row.
 // x and gy point at (first row of the warp's tile + lane / 4, 8 * (lane % 4)). `zero`: see own_register().
 template <class Plan, int X_PITCH, int GY_PITCH>
 __device__ __forceinline__ void multiply_strips(SplitMmaSums<Plan>& sum, const float* x, const float* gy,
@@ -134,7 +134,7 @@ __device__ __forceinline__ void multiply_strips(SplitMmaSums<Plan>& sum, const f
         own_registers(window_rest[1], window_rest[0], zero);
       }
       own_registers(window[1], window[0], zero);
-      // Step by step through the strip, so that neighbouring MMAs add to different sums.
+      // The loop runs along the strip outside and over taps inside, so neighbouring MMAs add to different sums.
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const_loop<0, Plan::KT>([&](auto tap) {

@@ -40,8 +40,9 @@ struct SplitMmaPlan {
 
   static constexpr int M = WM * MA * 16, N = WN * NB * 8;  // channels of a block's tile
 
-  // Shared memory, in elements. The 8 lanes that read 16 bytes each in one go, from two rows and four strips of 8
-  // positions, meet all 32 banks: float rows are 4 modulo 8 apart, 16-bit rows, whose strips are 16 bytes, 64 bytes.
+  // Shared memory, in elements. Eight lanes that read 16 bytes each at once, from two rows and four strips of 8
+  // positions, meet all 32 banks. For that float rows are 4 modulo 8 apart; 16-bit rows, whose strips are 16 bytes, are
+  // 64 bytes apart (modulo 128).
   static constexpr __host__ __device__ int pitch(int length) {
     if (NARROW) return length + (96 - length % 64) % 64;
     return length % 8 == 4 ? length : length + 4;
@@ -60,7 +61,8 @@ struct SplitMmaPlan {
   static constexpr __host__ __device__ bool fits(int tile, int rows, int stages) {
     return 1LL * sizeof(Staged) * stages * stage_elements(tile, rows) <= 1024LL * Tune::SHARED_KB;
   }
-  // What does not fit becomes smaller: the tap rows until 64 positions fit twice, then the tile, then the stages.
+  // What does not fit becomes smaller: first the tap rows, until 64 positions fit twice, then the tile, then the
+  // stages.
   static constexpr int TILE_ASKED = THREE && KT > 4 ? smaller(Tune::TILE, 64) : Tune::TILE;  // fewer addresses held
   static constexpr int TILE_LEAST = smaller(TILE_ASKED, 64);
   static constexpr __host__ __device__ int tile_of(int rows, int stages) {
@@ -91,6 +93,6 @@ struct SplitMmaPlan {
   static constexpr int TILES = Layer::groups * M_TILES * N_TILES * R_TILES;
   static constexpr int SUMS = MA * NB * KT;                       // fragments of a warp
   static constexpr long long SLOT = 32LL * TILES * TILE_WARPS * SUMS;  // float4 of one share of the positions
-  // Tensor cores cut sums off instead of rounding them, so after this many tiles they are added up elsewhere.
+  // Tensor cores truncate sums instead of rounding them. So after this many tiles the sums are added up in fp32.
   static constexpr int PROMOTE = larger(1, 4096 * PS / TILE);
 };

@@ -1,4 +1,5 @@
-// The second stage of split_mma and fused_mma: partial sums, in the order in which warps hold them, become weights.
+// The second stage of split_mma and fused_mma: partial sums become weights. They lie in the order in which warps hold
+// them.
 #pragma once
 #include "contract/slot_sums.cuh"
 

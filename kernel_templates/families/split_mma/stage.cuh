@@ -1,12 +1,12 @@
-// Rows of a tensor on their way into shared memory: copied without registers, and rounded once where they arrived.
+// Copies rows of a tensor into shared memory without registers, and rounds them once where they arrived.
 #pragma once
 #include "contract/problem.cuh"
 #include "hardware/ptx.cuh"
 #include "contract/scalar.cuh"
 #include "contract/tile_place.cuh"
 
-// Where a block's rows come from: `channels` of them, `plane` elements apart; column c is element first + c * step of a
-// row of `length`, or 0 beside it. channels = 0: all zeros.
+// The rows of a block: `channels` of them, `plane` elements apart. Column c is element first + c * step of a row of
+// `length`, or 0 outside the row. channels = 0: all zeros.
 template <class Scalar>
 struct RowSource {
   const Scalar* row;
@@ -14,7 +14,8 @@ struct RowSource {
   int channels, first, length;
 };
 
-// Channels from m0 of a group of the input, at a tile. `in_plane`: elements of a channel; likewise `out_plane`.
+// Channels from m0 of a group of the input, at a tile. `in_plane` is the number of elements of a channel; `out_plane`
+// likewise.
 template <class Layer, class Plan, class Scalar>
 __device__ __forceinline__ RowSource<Scalar> input_row(const Scalar* input, const TilePlace& at, const Sizes& sizes,
                                                        long long in_plane, int group, int m0) {
@@ -25,8 +26,8 @@ __device__ __forceinline__ RowSource<Scalar> input_row(const Scalar* input, cons
   return x;
 }
 
-// Channels from n0 of a group of gy, of the row that a tile's row meets with tap row `tap_row`; none if there is no
-// such row, or the tap row does not exist. `first` is left open: it depends on the taps.
+// Channels from n0 of a group of gy, in the row that a tile's row meets with tap row `tap_row`. None if there is no
+// such row or tap row. `first` is not set: it depends on the taps.
 template <class Layer, class Plan, class Scalar>
 __device__ __forceinline__ RowSource<Scalar> gy_row(const Scalar* grad_output, const TilePlace& at, const Sizes& sizes,
                                                     long long out_plane, int group, int n0, int tap_row) {
@@ -42,8 +43,8 @@ __device__ __forceinline__ RowSource<Scalar> gy_row(const Scalar* grad_output, c
   return gy;
 }
 
-// The widest copy that meets only whole vectors of a row, in elements: 16, 8 or 4 bytes, or one element. Values that
-// become float on the way are copied one by one.
+// The widest copy of whole vectors of a row, in elements: 16, 8 or 4 bytes, or one element. Values that become float on
+// the way are copied one by one.
 template <class Staged = float, class Scalar>
 inline int copy_width(const Scalar* tensor, int length) {
   const auto address = reinterpret_cast<unsigned long long>(tensor);
@@ -53,8 +54,8 @@ inline int copy_width(const Scalar* tensor, int length) {
   return 1;
 }
 
-// The vectors of ROWS x COLUMNS elements that belong to this thread: body(row, column, turn). Where it can be, a thread
-// keeps its column, so that from turn to turn only the row grows, by a constant.
+// Calls body(row, column, turn) for the vectors of ROWS x COLUMNS elements that belong to this thread. If possible a
+// thread keeps its column, so from turn to turn only the row grows, by a constant.
 template <int THREADS, int ROWS, int VECTORS, class Body>
 __device__ __forceinline__ void for_own_vectors(const Body& body) {
   if constexpr (THREADS % VECTORS == 0) {
@@ -105,8 +106,8 @@ __device__ __forceinline__ void round_rows_by(float* rows) {
   });
 }
 
-// All threads of the block call these with the same `width`; a thread rounds exactly what it copied itself, so between
-// the two it needs cp_async_wait() and no barrier.
+// All threads of the block call these with the same `width`. A thread rounds exactly what it copied itself, so between
+// the two it needs cp_async_wait() but no barrier.
 template <int THREADS, int ROWS, int COLUMNS, int PITCH, int STEP, class Staged, class Scalar>
 __device__ __forceinline__ void copy_rows(Staged* to, const RowSource<Scalar>& from, int width) {
   if constexpr (STEP == 1 && sizeof(Staged) == sizeof(Scalar)) {

@@ -1,13 +1,14 @@
-// grad_bias on the way: the warps of strip_wgmma that bring gy into shared memory also add it up, before it is rounded.
+// grad_bias in strip_wgmma: the warps that bring gy into shared memory also add it up, before it is rounded.
 #pragma once
 #include "contract/partial_sums.cuh"
 #include "families/strip_wgmma/stage.cuh"
 
-// Each lane adds what it holds of a unit of gy to a float of its own in shared memory: registers are scarce there.
+// Each lane adds what it holds of a unit of gy to a float of its own in shared memory, because these warps have few
+// registers.
 //
-// Every element of gy counts, whether a tap meets it or not, and counts once. As U it is staged once by the blocks of
-// V's first columns. As V its rows overlap: a row counts where the first tap row of all that meet it brings it; a halo
-// counts at the end of a row only, and rows brought anew for a share that begins within a column do not.
+// Every element of gy counts once, whether a tap meets it or not. As U it is staged once, by the blocks of V's first
+// columns. As V its rows overlap. A row counts when the first of the tap rows that meet it brings it. A halo counts
+// only at the end of a row. Rows that are staged again for a share that begins within a column do not count.
 template <class Layer, class Tune>
 struct StripBias {
   using Units = StripUnits<Layer, Tune>;
@@ -15,15 +16,16 @@ struct StripBias {
   static constexpr bool OF_U = Plan::U_IS_GY;
   static constexpr int FIRST = OF_U ? 0 : Units::OF_U, UNITS = OF_U ? Units::OF_U : Units::ALL - Units::OF_U;
   static constexpr bool FITS = Plan::SHARED_BYTES + Units::BYTES + 128 * UNITS <= 227 * 1024;
-  // Else sum_channel reads gy once more: a stride leaves gaps in what is staged, or blocks share the taps along h.
+  // Else sum_channel reads gy a second time: a stride leaves gaps in what is staged, or several blocks share the taps
+  // along h.
   static constexpr bool HERE = Layer::has_bias && Plan::UNIT && (OF_U || Plan::ROWS_H == Layer::kernel_h) && FITS;
   static constexpr int BYTES = HERE ? 128 * UNITS : 0;
-  // Partial sums of a share: [row][channel], a row for each of the units that have the same channels.
+  // Partial sums of a share: [row][channel]. Units with the same channels have a row each.
   static constexpr int COLUMNS = OF_U ? 1 : Plan::GROUPS / Plan::V_PARTS, ROWS = COLUMNS * Plan::PAIR * Units::HALVES;
 
   static long long partial_bytes(int shares) { return HERE ? 4LL * shares * ROWS * Layer::out_channels : 0; }
 
-  // Do the tiles reach all of gy, output_padding included, and are a lane's sums short enough?
+  // True if the tiles reach all of gy, output_padding included, and a lane's sums are short enough.
   static bool serves(const Sizes& s, long long tiles, int shares, int row_tiles) {
     constexpr long long REACH_D = 1LL * (Layer::kernel_d - 1) * Layer::dilation_d - Layer::padding_d;
     constexpr long long REACH_H = 1LL * (Layer::kernel_h - 1) * Layer::dilation_h - Layer::padding_h;
@@ -42,7 +44,7 @@ struct StripBias {
     for_units(warp, [&](int turn) { of_turn(turn) = 0.f; });
   }
 
-  // What counts of a step: its rows; a halo; rows of taps (kd) other than the first.
+  // What counts of a step: its rows, its halo, and the rows of taps (kd) other than the first.
   struct Step {
     bool rows, halo, last_d;
   };
@@ -65,7 +67,7 @@ struct StripBias {
     }
   }
 
-  // The block's sums become those of its share.
+  // Writes the block's sums as partial sums of its share.
   __device__ __forceinline__ void store(int warp, const BlockOperands& block, int share, float* partials) {
     if (!asked) return;
     for_units(warp, [&](int turn) {

@@ -1,15 +1,16 @@
-// How packed_wgmma lays out its operands and cuts the weight gradient into tiles: constants of layer and config.
+// How packed_wgmma and strip_wgmma lay out their operands and cut the weight gradient into tiles: constants of layer
+// and config.
 //
-// Tensor cores want the summed index, here the position, contiguous, and a tap is a shift of it by a few elements where
-// they allow shifts of 16 bytes only. So a tile of STRIPS * STRIP positions of a row is packed as STRIPS strips: block
-// j holds position j of every strip, for all channels; a product takes one block, and a shift by d is block j + d.
-// Blocks from STRIP on repeat the beginning of the strip that follows.
+// Tensor cores need the summed index contiguous; here that is the position. A tap is a shift of it by a few elements,
+// but operands can be shifted by multiples of 16 bytes only. So a tile of STRIPS * STRIP positions of a row is packed
+// as STRIPS strips. Block j holds position j of every strip, for all channels. A product takes one block, and a shift
+// by d is block j + d. Blocks from STRIP on repeat the beginning of the next strip.
 #pragma once
 #include "contract/problem.cuh"
 
-// What a variant may choose: columns of V that a product takes at most; whether V is cut into one part more where that
-// leaves none half empty; positions of which V's tiles begin at a multiple; and, where either tensor may be U, whether
-// it is grad_output. For that it is told what is multiplied with either of them as U.
+// What a variant may choose: the columns of V that a product takes at most; whether V is cut into one part more so that
+// no part is half empty; a number of which V's tiles begin at a multiple; and, if either tensor may be U, whether
+// grad_output is U, given the number of products for either choice.
 struct StripDefaults {
   static constexpr int MOST_N = 256, ALIGN = 1;
   static constexpr bool EVEN = false;
@@ -20,7 +21,7 @@ struct StripDefaults {
 template <class Layer, class Tune, int RESERVED = 0, class Choices = StripDefaults>
 struct StripPlan {
   static_assert(Layer::is_constant && Layer::stride_w == 1, "a tap is a shift along the row");
-  // tf32x3: high parts and, behind them, what those leave over. Sums are kept twice, so there is room for half of them.
+  // tf32x3: high parts and, behind them, the remainders. Sums are kept twice, so there is room for half as many.
   static constexpr bool SPLIT = Tune::precision == Precision::tf32x3;
   static constexpr int PLANES = SPLIT ? 2 : 1;
   static constexpr __host__ __device__ int eights(int channels) { return ceil_div(channels, 8) * 8; }
@@ -31,8 +32,8 @@ struct StripPlan {
   static constexpr int KERNEL = Layer::kernel_w, DILATION = KERNEL > 1 ? Layer::dilation_w : 1;
   static constexpr int HALO = (KERNEL - 1) * DILATION, ROWS = Layer::kernel_d * Layer::kernel_h;
 
-  // U, not shifted, is the operand of 64 rows; V, shifted, has a column for each (tap, channel), 256 at most (tf32x3:
-  // 192). Where all strides are 1 either tensor may be U: the one with which less is multiplied in vain.
+  // U is not shifted; it is the operand of 64 rows. V is shifted; it has a column for each (tap, channel), 256 at most
+  // (tf32x3: 192). If all strides are 1 either tensor may be U: the one that wastes fewer products.
   static constexpr __host__ __device__ int parts_of(int channels) {
     int parts = 1;
     while (KERNEL * eights(ceil_div(channels, parts)) > (SPLIT && Choices::MOST_N > 192 ? 192 : Choices::MOST_N))
@@ -62,14 +63,15 @@ struct StripPlan {
   // Bytes: a block, and what is packed of one part of one tile.
   static constexpr int U_BLOCK = U_CHANNELS * 32, V_BLOCK = V_CHANNELS * 32;
   static constexpr int U_CHUNK = STRIP * U_BLOCK, V_CHUNK = V_BLOCKS * V_BLOCK;
-  // Blocks whose shifts are a dilation apart are neighbours: then all taps of a block are one operand.
+  // Blocks whose shifts are a dilation apart are neighbours, so all taps of a block are one operand.
   static constexpr __host__ __device__ int place(int block) {
     int at = block / DILATION;
     for (int residue = 0; residue < block % DILATION; ++residue) at += ceil_div(V_BLOCKS - residue, DILATION);
     return at;
   }
 
-  // A slab is one part of one tap row: N columns. A block has U_TILES x WARPGROUPS warpgroups, each with SLABS of them.
+  // A slab is one part of V for one tap row: N columns. A block has U_TILES x WARPGROUPS warpgroups, each with SLABS
+  // slabs.
   static constexpr int ALL_SLABS = ROWS * V_PARTS;
   static constexpr int U_TILES = Tune::U_TILES < U_PARTS ? Tune::U_TILES : U_PARTS;
   static constexpr int MOST_CONSUMERS = SPLIT && Tune::CONSUMERS > 2 ? 2 : Tune::CONSUMERS;
@@ -82,13 +84,13 @@ struct StripPlan {
   static constexpr int STAGE = PLANES * (U_TILES * U_CHUNK + WARPGROUPS * SLABS * V_CHUNK);
   static constexpr int ROOM = 224 * 1024 - RESERVED;
   static constexpr int STAGES = ROOM / STAGE < Tune::STAGES ? ROOM / STAGE : Tune::STAGES;
-  // A last group of 8 rows that U does not have is read from what lies behind it, and its sums are dropped.
+  // A last group of 8 rows that U does not have is read from the memory behind it, and its sums are dropped.
   static constexpr int SHARED_BYTES = STAGES * STAGE + 2048 + 16 * STAGES;
 
   static constexpr int R_TILES = ceil_div(ALL_SLABS, WARPGROUPS * SLABS), M_TILES = ceil_div(U_PARTS, U_TILES);
   static constexpr int TILES = Layer::groups * M_TILES * R_TILES;
   static constexpr long long SLOT = 16LL * N * SLABS * CONSUMERS * TILES;  // float4 of one share of the positions
-  // Tensor cores cut sums off instead of rounding them, so after this many tiles they are added up elsewhere.
+  // Tensor cores truncate sums instead of rounding them. So after this many tiles the sums are added up in fp32.
   static constexpr int PROMOTE = (SPLIT ? 128 : 4096) / TILE < 1 ? 1 : (SPLIT ? 128 : 4096) / TILE;
 };
 

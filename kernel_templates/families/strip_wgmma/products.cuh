@@ -1,4 +1,4 @@
-// The walk of packed_wgmma over tiles, and its warpgroups that multiply; what they share with strip_wgmma's.
+// The walk of packed_wgmma over tiles, its multiplying warpgroups, and what these share with strip_wgmma.
 #pragma once
 #include "families/strip_wgmma/plan.cuh"
 #include "hardware/wgmma.cuh"
@@ -28,7 +28,8 @@ struct TileWalk {
   }
 };
 
-// *to += more. In one piece, so that the compiler does not load many of them ahead into registers that are all taken.
+// *to += more, as one piece of assembly. Otherwise the compiler loads many values ahead into registers, which the sums
+// already fill.
 __device__ __forceinline__ void add_in_memory(float4* to, const float4& more) {
 #ifdef __CUDACPU__
   *to = make_float4(to->x + more.x, to->y + more.y, to->z + more.z, to->w + more.w);
@@ -42,9 +43,9 @@ __device__ __forceinline__ void add_in_memory(float4* to, const float4& more) {
 #endif
 }
 
-// The products of one warpgroup over all tiles of its share, one stage after the other: stages * 8 bytes of `full`
-// barriers, then as many of `empty`, lie at `barriers`. u and v describe block 0 of its operands in stage 0.
-// release(stage, parity) is called by all threads once their warp's products of a stage are done.
+// The products of one warpgroup over all tiles of its share, stage after stage. At `barriers` lie the `full` barriers
+// of the stages, 8 bytes each, then as many `empty` ones. u and v describe block 0 of the operands in stage 0. All
+// threads call release(stage, parity) once their warp's products of a stage are done.
 template <class Plan, Precision precision, class Scalar, class Release>
 __device__ __forceinline__ void multiply_strips_of_share(unsigned long long u, unsigned long long v, unsigned barriers,
                                                          long long tiles, float4* slot, const Release& release) {

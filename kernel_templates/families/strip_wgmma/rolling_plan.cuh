@@ -1,28 +1,30 @@
-// How strip_wgmma cuts the weight gradient into tiles: operands as in families/strip_wgmma/plan.cuh, and rows of V that stay.
+// How strip_wgmma cuts the weight gradient into tiles: operands as in families/strip_wgmma/plan.cuh, and rows of V that
+// stay.
 //
-// A block walks along h. The taps of a kernel column (kd, all kh) then meet rows of V that the tiles before met too: so
-// a ring keeps the last of them, and a tile brings one new row for each group (kd, part of V's channels) instead of one
-// for each (kd, kh). Where U has at most 32 channels, two neighbouring rows of it fill the 64 rows of a product: they
-// share their rows of V, so that KH + 1 products serve what 2 * KH did.
+// A block walks along h. The taps of a kernel column (kd, all kh) meet rows of V that earlier tiles met too. So a ring
+// keeps the last of these rows, and a tile brings one new row for each group (kd, part of V's channels), not one for
+// each (kd, kh). If U has at most 32 channels, two neighbouring rows of it fill the 64 rows of a product. They share
+// their rows of V, so KH + 1 products do the work of 2 * KH.
 #pragma once
 #include "families/strip_wgmma/plan.cuh"
 
-// The strip that a layer gets: as long as the halo, which a tile takes from the strip that follows.
+// The strip of a layer: at least as long as the halo, because a tile takes the halo from the next strip.
 template <class Layer, class Tune>
 struct RollingTune : Tune {
   static constexpr int HALO = (Layer::kernel_w - 1) * Layer::dilation_w;
   static constexpr int STRIP = Tune::STRIP ? Tune::STRIP : HALO <= 8 ? 8 : 16;
 };
 
-// What the tunables leave open (0). So many columns that the sums of three warpgroups fit into registers beside one
-// another. And the input as U unless grad_output saves more than a fifth of the products: grad_output's rows are
-// longer, often by the first positions of one tile more.
+// The choices for tunables that are 0. Columns: as many as allow three warpgroups to hold their sums in registers. U:
+// the input, unless grad_output saves more than a fifth of the products. grad_output's rows are longer, often by the
+// first positions of one more tile.
 template <class Layer, class Tune>
 struct RollingChoices {
   static constexpr int MOST_N = Tune::COLUMNS ? Tune::COLUMNS : 200;
   static constexpr int ALIGN = 4;  // copies of 16 bytes
   static constexpr bool EVEN = Tune::COLUMNS == 0;
-  // Rolling: V's rows for neighbouring rows of U are neighbours too. A pair saves nothing where it has no two taps.
+  // Rolling needs that V's rows for neighbouring rows of U are neighbours too. A pair saves nothing with a single tap
+  // along h.
   static constexpr bool ROLLS = Tune::ROLL && Layer::stride_h == 1;
   static constexpr __host__ __device__ bool pairs(int u_channels) {
     return ROLLS && u_channels <= 32 && Layer::dilation_h == 1 && Layer::kernel_h > 1;
@@ -46,8 +48,8 @@ struct RollingPlan : StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, Rollin
 
   static constexpr bool ROLLS = Choices::ROLLS, PAIRS = Choices::pairs(Strips::CU);
   static constexpr int TAPS_H = ROLLS ? Layer::kernel_h : 1;
-  // By so many warpgroups that multiply: beside one another, the slabs (below) of all of them, and into how many blocks
-  // the taps along h are cut.
+  // For a number of multiplying warpgroups: how many lie beside one another, how many slabs they hold, and into how
+  // many blocks the taps along h are cut.
   static constexpr __host__ __device__ int wide(int consumers) {
     return consumers / Strips::U_TILES < 1 ? 1 : consumers / Strips::U_TILES;
   }
@@ -66,7 +68,7 @@ struct RollingPlan : StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, Rollin
   static constexpr int U_CHANNELS = PAIR == 2 ? 32 + 8 * U_EIGHTS : 8 * U_EIGHTS;
   static constexpr int U_BLOCK = U_CHANNELS * 32, U_CHUNK = Strips::STRIP * U_BLOCK;
 
-  // A group: what a block stages of V for one row; a slab: the products of one group and one row of the ring.
+  // A group is what a block stages of V for one row. A slab is the products of one group and one row of the ring.
   static constexpr int GROUPS = Layer::kernel_d * (Layer::kernel_h / TAPS_H) * Strips::V_PARTS;
   static constexpr int ROWS_H = Strips::evenly(TAPS_H, MOST_SLABS - (PAIR - 1));  // taps along h of a block
   static constexpr int RING = ROWS_H + PAIR - 1;                                  // rows that a tile meets
@@ -76,8 +78,8 @@ struct RollingPlan : StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, Rollin
   static constexpr int LAST_SLABS = BLOCK_SLABS - (WARPGROUPS - 1) * SLABS;  // of the last warpgroup
   static constexpr int CONSUMERS = Strips::U_TILES * WARPGROUPS, THREADS = 128 * CONSUMERS;
 
-  // A row of V further along h is STEP rows of the tensor further. Tiles of a column begin WARM_UP steps early: these
-  // bring rows of V only.
+  // The next row of V along h is STEP rows further in the tensor. Tiles of a column begin WARM_UP steps early; these
+  // steps bring rows of V only.
   static constexpr int STEP = ROLLS ? Layer::dilation_h : 1, BEHIND = (ROWS_H - 1) * STEP;
   static constexpr int WARM_UP = ceil_div(BEHIND, PAIR);
   static constexpr __host__ __device__ int v_rows(int stages) { return ceil_div(stages * PAIR + BEHIND, PAIR) * PAIR; }
@@ -90,7 +92,7 @@ struct RollingPlan : StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, Rollin
     return count;
   }
   static constexpr int STAGES = stages(), V_ROWS = v_rows(STAGES);
-  // A last group of 8 rows that U does not have is read from what lies behind it, and its sums are dropped.
+  // A last group of 8 rows that U does not have is read from the memory behind it, and its sums are dropped.
   static constexpr int SHARED_BYTES = bytes(STAGES) + 2048 + 16 * STAGES;
 
   static constexpr int H_TILES = ceil_div(TAPS_H, ROWS_H), G_TILES = ceil_div(GROUPS, BLOCK_GROUPS);
@@ -98,15 +100,15 @@ struct RollingPlan : StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, Rollin
   static constexpr int TILES = Layer::groups * M_TILES * G_TILES * H_TILES;
   static constexpr long long SLOT = 16LL * Strips::N * SLABS * CONSUMERS * TILES;  // float4 of one share
 
-  // Along h: V's row for U's row 0 and shift 0, and the tap of a shift; as LOW and tap_of_shift() along w.
+  // Along h: V's row for U's row 0 and shift 0, and the tap of a shift. LOW and tap_of_shift() are the same along w.
   static constexpr int LOW_H = Strips::U_IS_GY ? Layer::padding_h - (Layer::kernel_h - 1) * STEP : -Layer::padding_h;
   static constexpr __host__ __device__ int tap_of_row(int shift) {
     return Strips::U_IS_GY ? Layer::kernel_h - 1 - shift : shift;
   }
 };
 
-// How the registers of a multiprocessor are divided: a block starts with as many for each thread, then the COPY warps
-// that copy hand some of theirs to the warpgroups that multiply.
+// How the registers of a multiprocessor are divided. A block starts with the same number for each thread. Then the COPY
+// copying warps give some of theirs to the multiplying warpgroups.
 template <class Plan, int COPY>
 struct RollingRegisters {
   static constexpr int THREADS = Plan::THREADS + 32 * COPY;
@@ -117,8 +119,8 @@ struct RollingRegisters {
   static constexpr bool TRADES = OWN > ENTRY, SUFFICE = LEFT >= 56 && Plan::N / 2 + 26 <= ENTRY;
 };
 
-// What the warps that multiply know of the walk: tiles of U left, and those of a column (PAIR rows of U each), each
-// after WARM_UP steps without a tile.
+// What the multiplying warps know of the walk: the tiles of U left, and the tiles of a column (PAIR rows of U each).
+// Each column begins with WARM_UP steps without a tile.
 template <class Plan>
 struct RollingSteps {
   long long left;
@@ -129,7 +131,7 @@ struct RollingSteps {
     h = int(begin % heights);
   }
   __device__ __forceinline__ bool warms() const { return Plan::WARM_UP > 0 && warm > 0; }
-  // True where a column ends.
+  // Returns true where a column ends.
   __device__ __forceinline__ bool advance() {
     if (warms()) {
       --warm;
@@ -143,7 +145,7 @@ struct RollingSteps {
   }
 };
 
-// And those that copy: tile w of a row, row (n, d, h * PAIR).
+// What the copying warps know: tile w of a row, row (n, d, h * PAIR).
 template <class Plan>
 struct RollingWalk : RollingSteps<Plan> {
   long long n;

@@ -1,12 +1,12 @@
-// The warpgroups of strip_wgmma that multiply.
+// The multiplying warpgroups of strip_wgmma.
 #pragma once
 #include "hardware/mbarrier.cuh"
 #include "families/strip_wgmma/rolling_plan.cuh"
 #include "families/strip_wgmma/products.cuh"
 
-// The products of one warpgroup over all tiles of its share. `full` barriers of the stages lie at `barriers`, as many
-// `empty` ones behind them. u and v describe block 0 of U's first stage and of V's first row; first_slab is the first of
-// this warpgroup's SLABS within the block.
+// The products of one warpgroup over all tiles of its share. At `barriers` lie the `full` barriers of the stages, then
+// as many `empty` ones. u and v describe block 0 of U's first stage and of V's first row. first_slab is the first of
+// this warpgroup's SLABS slabs in the block.
 template <class Plan, Precision precision, int SLABS>
 __device__ __forceinline__ void multiply_rolling_share(unsigned long long u, unsigned long long v, unsigned barriers,
                                                        RollingSteps<Plan> steps, int first_slab, float4* slot) {

@@ -1,10 +1,10 @@
-// The second stage of strip_wgmma: partial sums, in the order in which warpgroups hold them, become weights.
+// The second stage of strip_wgmma: partial sums become weights. They lie in the order in which warpgroups hold them.
 #pragma once
 #include "families/strip_wgmma/rolling_plan.cuh"
 #include "contract/slot_sums.cuh"
 
-// thread -> data: see SlotSums; a float4 is 2 rows of U x 2 columns. With pairs of rows the second row's sums of the
-// same taps lie one row of the ring further, 32 rows of U on.
+// thread -> data: see SlotSums; a float4 is 2 rows of U x 2 columns. With pairs, the second row's sums of the same taps
+// lie one row of the ring further, and 32 rows of U further.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(256) rolling_reduce(const float4* __restrict__ partials, long long slots,
                                                       typename Layer::scalar* __restrict__ grad_weight) {

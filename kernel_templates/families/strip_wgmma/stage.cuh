@@ -1,13 +1,13 @@
-// The warps of strip_wgmma that bring tiles into shared memory: rows of a tensor are copied as they are, and from there
-// written once more as strips (families/strip_wgmma/plan.cuh), rounded to TF32 on the way.
+// The copying warps of strip_wgmma. They copy rows of a tensor into shared memory as they are, and write them from
+// there as strips (families/strip_wgmma/plan.cuh), rounded to TF32.
 #pragma once
 #include "contract/computed_anew.cuh"
 #include "hardware/ptx.cuh"
 #include "hardware/mbarrier.cuh"
 #include "families/strip_wgmma/rolling_plan.cuh"
 
-// What a warp stages at a time: eight channels, 64 positions and a halo of them: a tile of 8 strips of 8, or 4 of the 8
-// strips of 16.
+// A unit is what a warp stages at a time: eight channels of 64 positions and their halo. That is a tile of 8 strips of
+// 8, or 4 of the 8 strips of 16.
 template <class Layer, class Tune>
 struct StripUnits {
   using Plan = RollingPlan<Layer, Tune>;
@@ -24,7 +24,7 @@ struct StripUnits {
   static constexpr bool SAME_ROW = Plan::ROWS == 1 && Layer::padding_d == 0 && Layer::padding_h == 0 &&
                                    Layer::stride_d == 1 && Layer::stride_h == 1;
   static constexpr int FLOATS = 8 * PITCH;
-  // Warps that copy; where the config leaves it open, eight if registers and shared memory suffice, else four.
+  // The number of copying warps. If the config leaves it open: eight if registers and shared memory suffice, else four.
   static constexpr __host__ __device__ int bytes(int warps) { return 4 * warps * ceil_div(ALL, warps) * FLOATS; }
   static constexpr bool EIGHT = Plan::CONSUMERS <= 2 && RollingRegisters<Plan, 8>::SUFFICE &&
                                 Plan::bytes(2) + bytes(8) <= Plan::ROOM;
@@ -49,7 +49,7 @@ struct StripLane {
   static __device__ __forceinline__ int halo_column(int e) { return 64 + unsigned(e) % IN_HALO * WIDTH; }
 };
 
-// WHOLE: all eight channels exist. The rows of a lane are STEP apart; its pointer runs over them.
+// Copies a unit. WHOLE: all eight channels exist. The rows of a lane are STEP apart; one pointer runs over them.
 template <int WIDTH, int HALO, int PITCH, bool WHOLE>
 __device__ __forceinline__ void copy_unit(float* to, const StripRows& from, int lane) {
   using Lane = StripLane<WIDTH, HALO>;
@@ -81,7 +81,7 @@ __device__ __forceinline__ float element(const float4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// Where a lane's four positions go, in blocks, and, as far as the halo reaches, go again.
+// Where a lane's four positions go, in blocks. As far as the halo reaches they go to a second place too.
 template <class Plan>
 struct StripPlaces {
   int own[4], again[4];
@@ -92,8 +92,9 @@ struct StripPlaces {
   }
 };
 
-// A lane has row lane % 8, positions 4 q .. 4 q + 3 of the strips 4 h .. 4 h + 3; of strips of 16 a unit has one h, and
-// `to` is that one's. `to`: block 0 of the eight rows. unrounded(strip, h) is shown what the lane has.
+// Writes a unit as strips. A lane has row lane % 8, positions 4 q .. 4 q + 3 of the strips 4 h .. 4 h + 3. With strips
+// of 16 a unit has one h, and `to` belongs to it. `to` is block 0 of the eight rows. unrounded(strip, h) receives what
+// the lane has read.
 template <class Plan, int HALO, int PITCH, int BLOCK, class Unrounded>
 __device__ __forceinline__ void store_unit(char* to, const float* rows, int lane, const StripPlaces<Plan>& places,
                                            float one, const Unrounded& unrounded) {
@@ -127,13 +128,13 @@ struct BlockOperands {
   int group, u_part0, v_group0, shift0;
 };
 
-// Which eight channels of an operand, which half of their tile, and which of what else is staged: U's part or row, V's
-// group and row.
+// A unit: which eight channels of an operand, which half of their tile, and `more`: U's part or row, or V's group and
+// row.
 struct StripUnit {
   int half, eight, more;
 };
 
-// Unit `turn` * WARPS + warp of all, or the same, counted from the first of its operand. Constants decide as much as they can.
+// Unit `turn` * WARPS + warp, counted from the first unit of its operand. Constants decide as much as possible.
 template <class Layer, class Tune, bool of_u>
 __device__ __forceinline__ StripUnit unit_of(int turn, int warp) {
   using Units = StripUnits<Layer, Tune>;
@@ -150,7 +151,7 @@ __device__ __forceinline__ StripUnit unit_of(int turn, int warp) {
   return {int(within % Units::HALVES), int(within / Units::HALVES), int(more)};
 }
 
-// Its rows in the tensor.
+// The rows of a unit in the tensor.
 template <class Layer, class Tune, bool of_u, class Walk>
 __device__ __forceinline__ StripRows rows_of_unit(const StripUnit& unit, const Walk& at, const Sizes& sizes,
                                                   const BlockOperands& block, const float* tensor) {
@@ -195,13 +196,13 @@ __device__ __forceinline__ StripRows rows_of_unit(const StripUnit& unit, const W
     rows.first += int(Plan::LOW);
   }
   if (!there || rows.channels <= 0) rows.channels = 0, channel = d = h = 0;
-  // What belongs to the tile, and what to the unit.
+  // First the part that depends on the tile, then the part that depends on the unit.
   const long long tile = at.n * (ALL * rows.plane) + (1LL * d * height + h) * rows.length;
   rows.row = tensor + (block.group * OF_GROUP + channel) * rows.plane + tile;
   return rows;
 }
 
-// Where its eight rows begin: in U's stage, or in V's ring from the step's first row on.
+// Where a unit's eight rows begin: in U's stage, or in V's ring from the step's first row on.
 template <class Plan, bool of_u>
 __device__ __forceinline__ int place_of_unit(const StripUnit& unit) {
   const int more = of_u ? (Plan::PAIR == 2 ? unit.more * 32 * 32 : unit.more * Plan::U_CHUNK)
@@ -209,18 +210,18 @@ __device__ __forceinline__ int place_of_unit(const StripUnit& unit) {
   return more + unit.eight * 256 + unit.half * 128;
 }
 
-// One warp's part of all steps of a share. `raw`: its own ring of Units::PER_WARP units, copied one step ahead; `stages`:
-// U's stages, then V's ring. A lane reads what other lanes copied, so the warp meets between the wait and the reading,
-// and again before the next copy overwrites what was read. `bias`: families/strip_wgmma/bias.cuh.
+// One warp's part of all steps of a share. `raw` is the warp's own ring of Units::PER_WARP units, copied one step
+// ahead. `stages` holds U's stages, then V's ring. A lane reads what other lanes copied, so the warp meets between the
+// wait and the reading, and again before the next copy overwrites what was read. `bias`: see bias.cuh.
 template <class Layer, class Tune, class Plan, int U_WIDTH, int V_WIDTH, class Bias>
 __device__ __forceinline__ void stage_strips_by(char* stages, unsigned barriers, float* raw, int warp,
                                                 RollingWalk<Plan> next, int row_tiles,
                                                 const Sizes& sizes, const BlockOperands& block, const float* u,
                                                 const float* v, float one, Bias& bias) {
   using Units = StripUnits<Layer, Tune>;
-  // As many units are spelled out: then constants decide what each of them is.
+  // Up to 8 units are unrolled, so that constants decide what each of them is.
   constexpr int SPELLED = Units::PER_WARP <= 8 ? Units::PER_WARP : 1, WARPS = Units::WARPS;
-  // With few registers and units of a turn that are not all of one operand, ptxas 13.0 spills what it carries along.
+  // With few registers and turns whose units belong to both operands, ptxas 13.0 spills what it keeps between turns.
   constexpr bool TIGHT = RollingRegisters<Plan, WARPS>::LEFT <= 80 && (Units::OF_U % WARPS || Units::ALL % WARPS);
   constexpr bool CARRIES = SPELLED > 1 && Plan::DILATION == 1 && !TIGHT;
   const auto fresh = [](int value) { return CARRIES ? value : computed_anew(value); };

@@ -1,18 +1,19 @@
-// The inner loop of the variants in which a warp shares one reduction.
+// The inner loop of warp_per_output in forward and grad_input, where a warp shares one sum.
 #pragma once
 #include "contract/problem.cuh"
 #include "contract/scalar.cuh"
 #include "contract/taps.cuh"
 
-// Where the weights of a reduction over (channel, tap) lie, in elements; `members` of them share each source value.
+// The distances between the weights of a sum over (channel, tap), in elements. `members` channels of the result share
+// each source value.
 struct WeightPitch {
   long long channel, member;
   int members;
 };
 
 // sum[p * MEMBERS + m] += source(channel, what position p meets) * weight(channel, tap, member m), over this lane's
-// part of the reduction: every 32nd of the pairs (channel, tap), tap running fastest, because taps are neighbours in
-// memory. A member that does not exist repeats the last one; nobody uses its sum.
+// part of the sum: every 32nd of the pairs (channel, tap), tap running fastest, because taps are neighbours in memory.
+// A member that does not exist repeats the last one; its sum is not used.
 template <int POSITIONS, int MEMBERS, class Sum, class Scalar>
 __device__ __forceinline__ void add_products_of_lane(Sum (&sum)[POSITIONS * MEMBERS], const TapGrid& grid, int lane,
                                                      const Scalar* __restrict__ source, long long plane, int channels,

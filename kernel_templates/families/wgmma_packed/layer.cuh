@@ -70,7 +70,7 @@ struct PackedPlan {
   static constexpr int PRODUCTS = CHANNELS_ARE_ROWS ? 1 : RUN / 64;  // for one tap and one run
   static constexpr int COLUMNS = CHANNELS_ARE_ROWS ? RUN : CHANNEL_TILE;
   static constexpr int SUMS = PRODUCTS * COLUMNS / 2 * PARTS;  // registers of a thread for one run; split: kept twice
-  // Tensor cores cut off what they add (an error that grows with the length, 1e-6 after 128 products of three terms
+  // Tensor cores truncate their sums (an error that grows with the length, 1e-6 after 128 products of three terms
   // each). So split sums are taken out of them after this many taps, or rows of taps.
   static constexpr int TAPS_KEPT = 16, ROWS_KEPT = larger(1, TAPS_KEPT / KW);
   static constexpr int MOST_SUMS = PACKERS != 0 ? 96 : TAKEN >= 208 ? 144 : TAKEN >= 168 ? 128 : 96;
@@ -179,7 +179,8 @@ template <class Plan>
 long long packed_slice(const Sizes& sizes) {
   const PackedGeometry whole = packed_geometry<Plan>(sizes);
   if (Plan::PACKING_WARPS == 0 || sizes.batch < 2 || whole.tiles == 0) return sizes.batch;
-  const long long most = Plan::SLICE == 0 ? 16 : whole.tiles / (Plan::SLICE * 132LL * Plan::BLOCKS), slices = most < 1 ? 1 : most > 16 ? 16 : most;
+  const long long most = Plan::SLICE == 0 ? 16 : whole.tiles / (Plan::SLICE * 132LL * Plan::BLOCKS),
+                  slices = most < 1 ? 1 : most > 16 ? 16 : most;
   return ceil_div(sizes.batch, slices < sizes.batch ? slices : sizes.batch);
 }
 

@@ -13,7 +13,7 @@ struct PackedTile {
 
 // How a tile lies in the staged patch, in positions.
 struct PatchLayout {
-  int rows, length;          // copies: so many packed rows, so many positions of each
+  int rows, length;          // copies: the number of packed rows, and positions of each
   int pitch;                 // from one row of taps to the next
   int run_step, group_step;  // from one run to the next, from 8 positions of a run to the next 8
 };

@@ -21,7 +21,8 @@ struct ResiduePlan {
   static constexpr int TEAMS = Tune::TEAMS, THREADS = 128 * TEAMS, BUFFERS = Tune::BUFFERS, SPAN = TEAMS * CELLS;
   // Neighbouring tiles overlap, so that one of them has each unit of OWNED aligned values whole.
   static constexpr int OWNED = Tune::OWNED / 4, OVERLAP = ceil_div(ceil_div(OWNED - 1, S), 4) * 4, STEP = SPAN - OVERLAP;
-  static_assert(OWNED % 8 == 0 && OWNED <= 32 && STEP > 0, "whole sectors, and what the ends of a row leave over is a lane each");
+  static_assert(OWNED % 8 == 0 && OWNED <= 32 && STEP > 0,
+                "whole sectors, and what the ends of a row leave over is a lane each");
 
   // Input channels are summed in chunks of at most 32. A chunk is staged as [4 channels][position][channel].
   static constexpr int ALL_SLABS = ceil_div(K, 8), SLABS = ALL_SLABS < 4 ? ALL_SLABS : 4, CHUNKS = ceil_div(ALL_SLABS, SLABS);

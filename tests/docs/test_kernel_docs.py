@@ -1,0 +1,32 @@
+"""Links in the documents lead to files, and the README of each kernel family names its tunables and files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from workbench.core.variants import TEMPLATES, discover
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *TEMPLATES.rglob("*.md")]
+FAMILIES = sorted(path for path in (TEMPLATES / "families").iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_familys_readme_names_its_tunables_and_files(family: Path) -> None:
+    text = (family / "README.md").read_text()
+    tunables = text.partition("## Tunables")[2]
+    expected = {t.name for variant in discover(TEMPLATES) if variant.name == family.name for t in variant.tune}
+    assert set(re.findall(r"`([A-Z][A-Z_]*)`", tunables)) == expected
+    assert [path.name for path in family.glob("*.cuh") if f"`{path.name}`" not in text] == []
+    paths = re.findall(r"`((?:contract|hardware|families|forward|grad_input|grad_weight|backward)/[\w/]+\.cuh?)`", text)
+    assert [path for path in paths if not (TEMPLATES / path).exists()] == []
