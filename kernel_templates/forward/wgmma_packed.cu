@@ -36,7 +36,7 @@ packers         = "PACKERS if PACKERS < 3 else 2 if layer.kernel_d > 1 and CONSU
 most_runs       = "RUNS if RUNS else max(1, min((96 if CONSUMERS * BLOCKS_PER_SM > 2 or packers else 128 if BLOCKS_PER_SM == 2 else 144) // run_sums, (512 if layer.kernel_d > 1 else 1024) // (RUN * CONSUMERS)))"
 row_bytes       = "parts * 32 * (RUN + (layer.kernel_w - 1) * layer.dilation_w)"
 halo_bytes      = "parts * 32 * layer.kernel_h * layer.kernel_w * tile + (layer.kernel_h - 1) * layer.dilation_h * row_bytes"
-stage_limit     = "108000 // BLOCKS_PER_SM"
+stage_limit     = "108000 // BLOCKS_PER_SM"  # about two stages; what fits exactly depends on the sizes, too
 half_runs       = "most_runs if RUNS or CONSUMERS * most_runs * row_bytes + halo_bytes <= 72000 // BLOCKS_PER_SM else max(1, most_runs // 2)"
 quarter_runs    = "half_runs if RUNS or CONSUMERS * half_runs * row_bytes + halo_bytes <= 72000 // BLOCKS_PER_SM else max(1, half_runs // 2)"
 runs            = "quarter_runs if RUNS or CONSUMERS * quarter_runs * row_bytes + halo_bytes <= 72000 // BLOCKS_PER_SM else max(1, quarter_runs // 2)"

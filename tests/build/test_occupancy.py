@@ -15,7 +15,7 @@ from workbench.core.errors import BadRequest
 from workbench.core.gpu import GPU_LIMITS
 from workbench.core.layer import ConvTranspose
 from workbench.core.occupancy import candidate_occupancy, occupancy, threads_per_block
-from workbench.core.variants import find, parse
+from workbench.core.variants import TEMPLATES, discover, find, parse
 
 # cuda_occupancy.h calculates on the host; its device is filled in from our own limits and NVIDIA's constants.
 CALCULATOR = r"""
@@ -116,3 +116,16 @@ def test_the_block_size_of_a_candidate() -> None:
     assert threads_per_block(candidate, sm=90) == 128
     found = candidate_occupancy(candidate, numbers, sm=90)
     assert found and (found.blocks_per_sm, found.limiter) == (1, "shared memory")
+
+
+def test_the_shipped_variants_know_their_block_size_or_say_nothing() -> None:
+    """Without it no occupancy is shown: these choose how many warps they need by loops that a header cannot write."""
+    layer, unknown = ConvTranspose(1, 4, 4, 3, 4, groups=4), set()
+    for variant in discover(TEMPLATES):
+        threads = threads_per_block(Candidate(variant, layer, "float32", {}), sm=90)
+        if threads is None:
+            unknown.add(variant.key)
+        else:
+            assert 32 <= threads <= 1024 and threads % 32 == 0, (variant.key, threads)
+    assert unknown == {"forward/register_blocked", "grad_input/register_blocked", "grad_weight/register_blocked",
+                       "grad_weight/split_mma", "backward/fused_mma"}
