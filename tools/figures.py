@@ -85,9 +85,9 @@ def verdict_seconds(device: str, folder: Path) -> None:
     from workbench.core.candidate import Candidate
     from workbench.core.presets import preset
     from workbench.core.variants import find
-    from workbench.drive.run import RunRequest
-    from workbench.drive.runner import Runner
-    from workbench.drive.session import Session
+    from workbench.drive.running.request import RunRequest
+    from workbench.drive.running.runner import Runner
+    from workbench.drive.sessions.session import Session
     workload = preset("kb74").workload("small")
 
     with Runner() as runner:
@@ -123,7 +123,7 @@ def builds_side_by_side(folder: Path) -> None:
     from workbench.core.presets import preset
     from workbench.core.template import render
     from workbench.core.variants import find
-    from workbench.measure.build import build
+    from workbench.measure.build.build import build
     source = render(Candidate(find("naive_gather", "forward"), preset("kb74").layer, "float32", {})).source
     arch = "".join(map(str, torch.cuda.get_device_capability()))
     build({"source": source + "\n// warm-up of nvcc itself\n", "symbols": ["kw_forward"], "device": "cuda",

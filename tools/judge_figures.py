@@ -60,7 +60,7 @@ def built(folder: Path, numbers: list[int], device: str) -> list[dict[str, Any]]
     from workbench.core.presets import preset
     from workbench.core.template import render, render_batch, symbol
     from workbench.core.variants import find
-    from workbench.measure.build import build
+    from workbench.measure.build.build import build
     from workbench.measure.device import describe
     on_cpu = device == "cpu"
     where = {"device": "cpu"} if on_cpu else {"device": "cuda", "arch": describe({"device": device})["arch"]}
@@ -99,7 +99,7 @@ def pairs(folder: Path, numbers: list[int]) -> bool:
 
 def child(folder: Path) -> int:
     from workbench.core.verdict import from_samples
-    from workbench.measure.compare import compare
+    from workbench.measure.kernel.interleave import compare
     found = []
     for order in json.loads((folder / "orders.json").read_text()):
         with locked(folder / "gpu.lock"):
@@ -115,9 +115,9 @@ def child(folder: Path) -> int:
 def against_itself(orders: list[dict[str, Any]]) -> bool:
     """Two stages with buffers of their own, the same library."""
     from workbench.core.verdict import from_samples
-    from workbench.measure import timing
-    from workbench.measure.inputs import NORMAL
-    from workbench.measure.judge import Request, open_stage
+    from workbench.measure.clock import timing
+    from workbench.measure.kernel.inputs import NORMAL
+    from workbench.measure.kernel.judge import Request, open_stage
     kept = True
     print(f"\n{VARIANT} forward against itself, {TRIES} tries")
     for order in orders:
@@ -172,10 +172,10 @@ def agree(order: dict[str, Any], whose: str) -> bool:
 def ready(order: dict[str, Any], whose: str) -> Iterator[Callable[[], Any]]:
     """The kernel on a stage of its own, or PyTorch's call as the judge replays it; their memory is free again afterwards."""
     from workbench.core.layer import Workload
-    from workbench.measure.baselines import plain_tensors, timed_call
-    from workbench.measure.inputs import NORMAL
-    from workbench.measure.judge import Request, open_stage
-    from workbench.measure.ways import WAYS, switches
+    from workbench.measure.kernel.inputs import NORMAL
+    from workbench.measure.kernel.judge import Request, open_stage
+    from workbench.measure.pytorch.baselines import plain_tensors, timed_call
+    from workbench.measure.pytorch.ways import WAYS, switches
     if whose == VARIANT:
         stage = open_stage(Request.from_json(order))
         stage.fill(NORMAL)
@@ -191,7 +191,7 @@ def ready(order: dict[str, Any], whose: str) -> Iterator[Callable[[], Any]]:
 
 
 def median_ms(order: dict[str, Any], run: Callable[[], Any]) -> float:
-    from workbench.measure import timing
+    from workbench.measure.clock import timing
     return timing.measure(run, device=order["device"], effort=order["effort"], host_pays=False).timing["median_ms"]
 
 

@@ -20,8 +20,8 @@ from workbench.core.errors import BadRequest, RenderError  # noqa: E402
 from workbench.core.identity import candidate_id, canonical  # noqa: E402
 from workbench.core.template import render  # noqa: E402
 from workbench.core.trial import Trial  # noqa: E402
-from workbench.drive.recorded import candidate_of  # noqa: E402
-from workbench.drive.session import TRIALS, Session  # noqa: E402
+from workbench.drive.sessions.recorded import candidate_of  # noqa: E402
+from workbench.drive.sessions.session import TRIALS, Session  # noqa: E402
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ _PUBLIC = {
     "ConvTranspose1d": "faces.notebook", "ConvTranspose2d": "faces.notebook", "ConvTranspose3d": "faces.notebook",
     "preset": "faces.notebook", "presets": "faces.notebook", "variants": "faces.notebook", "run": "faces.notebook",
     "open_session": "faces.notebook", "doctor": "faces.notebook", "export": "faces.notebook", "Result": "faces.notebook",
-    "Session": "drive.session", "Trial": "core.trial", "Status": "core.trial",
+    "Session": "drive.sessions.session", "Trial": "core.trial", "Status": "core.trial",
 }
 __all__ = sorted(_PUBLIC)
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .core.errors import BadRequest
     from .core.layer import ConvTranspose, Workload
     from .core.trial import Status, Trial
-    from .drive.session import Session
+    from .drive.sessions.session import Session
     from .faces.notebook import (
         ConvTranspose1d,
         ConvTranspose2d,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from workbench.core.presets import preset
 from workbench.core.trial import DEFAULT_ADVICE, Errors, Status, Timing, Trial
-from workbench.drive.bench.go import begin
+from workbench.drive.bench.execute import begin
 from workbench.drive.bench.plan import BenchPlan
-from workbench.drive.session import Session
+from workbench.drive.sessions.session import Session
 
 H200 = {"kind": "cuda", "index": 0, "name": "NVIDIA H200", "arch": "sm_90", "sm": 90, "key": "nvidia_h200"}
 _numbers = count()

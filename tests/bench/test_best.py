@@ -24,8 +24,8 @@ from workbench.core.variants import TEMPLATES, find
 from workbench.drive.bench.best import derive, write_best
 from workbench.drive.bench.defaults import default_precision
 from workbench.drive.bench.spills import Nvcc
-from workbench.drive.best_recipe import best_known, best_recipe, cautions, origin
-from workbench.drive.session import Session
+from workbench.drive.exporting.best_recipe import best_known, best_recipe, cautions, origin
+from workbench.drive.sessions.session import Session
 from workbench.faces import cli
 
 from .made import pytorch, recorded, trial

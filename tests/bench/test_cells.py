@@ -11,11 +11,11 @@ import pytest
 
 from workbench.core.errors import BadRequest
 from workbench.core.trial import Status
-from workbench.drive import report
-from workbench.drive.bench import markdown, ship, text
+from workbench.drive.bench import markdown, package_session, text
 from workbench.drive.bench.cells import Wanted, cell, cells_of, summary
-from workbench.drive.session import Session
-from workbench.drive.session_files import blob
+from workbench.drive.reporting import report
+from workbench.drive.sessions.files import blob
+from workbench.drive.sessions.session import Session
 from workbench.faces import cli
 
 from .made import pytorch, recorded, trial
@@ -195,7 +195,7 @@ def test_a_shipped_copy_keeps_trials_and_what_the_best_were_made_of(session, tmp
 def test_a_source_that_does_not_fit_stays_behind(session, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
     work = Session.create(tmp_path, "work")
-    incompressible = random.Random(1).randbytes(ship.MOST_BYTES)
+    incompressible = random.Random(1).randbytes(package_session.MOST_BYTES)
     large, small, log = (work.put_blob(text) for text in (incompressible, b"small source", b"a log"))
     work.append(trial("kb74", "forward", "mma", 0.5, "tf32", blobs={"source": large, "log": log}))
     work.append(trial("kb81", "forward", "mma", 0.5, "tf32", blobs={"source": small}))

@@ -13,8 +13,8 @@ from workbench.core.errors import BadRequest
 from workbench.core.presets import preset
 from workbench.core.template import render
 from workbench.core.variants import find
-from workbench.drive.bench.ahead import units_of
 from workbench.drive.bench.plan import BenchPlan, depends_on_config, precisions
+from workbench.drive.bench.prebuild import units_of
 
 
 @pytest.mark.parametrize(("offered", "precision_class", "expected"), [

@@ -9,7 +9,7 @@ import pytest
 from workbench.core.layer import FORWARD, GRAD_INPUT, GRAD_WEIGHT
 from workbench.core.trial import Trial
 from workbench.drive.bench.cells import cells_of
-from workbench.drive.session import Session
+from workbench.drive.sessions.session import Session
 
 SESSION = Session(Path(__file__).resolve().parents[2] / "sessions" / "recorded-h200-kernelbench.zip")
 RESULT = {FORWARD: "output", GRAD_INPUT: "grad_input", GRAD_WEIGHT: "grad_weight"}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from workbench.core.variants import TEMPLATES
-from workbench.drive.session import Session
+from workbench.drive.sessions.session import Session
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--device", "cpu", "--size", "small", "--layers", "kb81", "--effort", "quick", "--variant", "naive_gather"]

@@ -44,7 +44,7 @@ def request(source: str, cache: Path, **more: Any) -> dict[str, Any]:
 
 def build_elsewhere(asked: dict[str, Any], **environment: str) -> subprocess.Popen[str]:
     """The build in a process group of its own; its result is the last line it prints."""
-    program = ("import json, sys; from workbench.measure.build import build; "
+    program = ("import json, sys; from workbench.measure.build.build import build; "
                "print(json.dumps(build(json.loads(sys.argv[1]), lambda event: None)))")
     return subprocess.Popen([sys.executable, "-c", program, json.dumps(asked)], cwd=ROOT, text=True,
                             stdout=subprocess.PIPE, start_new_session=True, env={**os.environ, **environment})

@@ -13,7 +13,7 @@ from workbench.core.candidate import Candidate
 from workbench.core.layer import ConvTranspose
 from workbench.core.template import render
 from workbench.core.variants import find
-from workbench.measure.build import build
+from workbench.measure.build.build import build
 
 
 def quiet(event: dict[str, Any]) -> None:

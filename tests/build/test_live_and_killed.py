@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.build.sources import ANSWER, build_elsewhere, request, result_of, slow_source
-from workbench.measure.build import build
+from workbench.measure.build.build import build
 
 WORD = "the compiler has begun"
 

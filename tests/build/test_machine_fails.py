@@ -15,9 +15,9 @@ from tests.build.test_live_and_killed import WORD, wait_for, wait_until
 from tests.require import require
 from workbench.core.env import find_toolchain
 from workbench.core.layer import ConvTranspose, Workload
-from workbench.measure.build import build
-from workbench.measure.judge import judge
-from workbench.measure.resources import resources_op
+from workbench.measure.build.build import build
+from workbench.measure.build.resources import resources_op
+from workbench.measure.kernel.judge import judge
 
 
 def ends_by(name: str, folder: Path, tool: str = "g++") -> Path:

@@ -15,7 +15,7 @@ from tests.build.sources import ANSWER, ROOT, request
 from tests.require import require
 from workbench.core.env import ninja_problem, nvcc_problem, torch_info
 from workbench.core.toolchain import Toolchain
-from workbench.measure.build import build
+from workbench.measure.build.build import build
 
 
 def built(cache: Path, **more: object) -> dict[str, object]:
@@ -111,7 +111,7 @@ def test_a_full_disk_where_the_compiler_writes(tmp_path: Path) -> None:
     many = "".join(f'extern "C" int f{i}() {{ return {i}; }}\n' for i in range(3000))
     source = tmp_path / "request.json"
     source.write_text(json.dumps(request(many, small)))
-    program = ("import json, sys; from workbench.measure.build import build; "
+    program = ("import json, sys; from workbench.measure.build.build import build; "
                "print(json.dumps(build(json.load(open(sys.argv[1])), lambda event: None)))")
     done = subprocess.run([*mount, sys.executable, "-c", program, str(source)], cwd=ROOT, text=True,
                           capture_output=True, env={**os.environ}, check=False)

@@ -14,7 +14,7 @@ from workbench.core.env import find_toolchain
 from workbench.core.layer import ConvTranspose
 from workbench.core.template import render, render_batch, symbol
 from workbench.core.variants import find
-from workbench.measure.resources import (
+from workbench.measure.build.resources import (
     NVCC_FLAGS,
     TORCH_NVCC_FLAGS,
     by_kernel,

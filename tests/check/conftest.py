@@ -11,8 +11,8 @@ import pytest
 
 from workbench.core.answers import Answer, CheckReport
 from workbench.core.presets import preset
-from workbench.drive.check import CheckRequest, check, judge_process, workload_reference
-from workbench.drive.worker_process import WorkerProcess
+from workbench.drive.checking.check import CheckRequest, check, judge_process, workload_reference
+from workbench.drive.running.worker_process import WorkerProcess
 
 from .models import REFERENCE
 

@@ -250,7 +250,7 @@ def get_init_inputs():
 SKIPS_THE_COPY = RELU.split("def get_inputs")[0].replace("class Model(", "class ModelNew(") + """
 import sys
 
-host = sys.modules.get("workbench.measure.check.host_calls")
+host = sys.modules.get("workbench.measure.check.host.calls")
 
 
 def run(self, request, tensors):

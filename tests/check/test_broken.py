@@ -9,7 +9,7 @@ import time
 import pytest
 
 from workbench.core.answers import Answer
-from workbench.drive.check import Check, CheckRequest
+from workbench.drive.checking.check import Check, CheckRequest
 
 from . import models
 from .conftest import failed

@@ -20,9 +20,10 @@ from workbench.core import landlock
 from workbench.core.answers import Answer
 from workbench.core.confinement import VARIABLE, Confinement, bwrap_problem
 from workbench.core.errors import BadRequest
-from workbench.drive import doctor, selftest
-from workbench.drive.check_text import report_text
-from workbench.measure.check import confine
+from workbench.drive.checking import selftest
+from workbench.drive.checking.check_text import report_text
+from workbench.drive.machine import doctor
+from workbench.measure.check.foreign import confine
 
 from . import models
 from .conftest import failed
@@ -103,7 +104,7 @@ def test_load_inline_builds_and_the_calls_are_timed(hold, checked) -> None:
 _A_JUDGE = '''
 import sys, time
 from pathlib import Path
-from workbench.measure.check.process import ForeignProcess, Limits
+from workbench.measure.check.foreign.process import ForeignProcess, Limits
 
 process = ForeignProcess("candidate", device="cpu", limits=Limits(4 << 30), scratch=Path(sys.argv[1]))
 process.begin()

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from workbench.core.answers import Answer
-from workbench.measure.check import kernelbench
-from workbench.measure.check.drawn import Drawn
+from workbench.measure.check.questions import kernelbench
+from workbench.measure.check.questions.drawn import Drawn
 
 from . import models
 from .conftest import failed

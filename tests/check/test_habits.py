@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from workbench.core.answers import Answer, Question
-from workbench.measure.check import habits as asked_habits
 from workbench.measure.check.party import Party
+from workbench.measure.check.questions import habits as asked_habits
 
 from . import habits, models
 from .conftest import failed

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from workbench.core.confinement import VARIABLE
-from workbench.measure.check import confine, hold, times, waiting
+from workbench.measure.check.clock import times
+from workbench.measure.check.foreign import confine, hold, waiting
+from workbench.measure.check.foreign.process import ForeignProcess, Limits, kill_orphans
 from workbench.measure.check.party import Party
-from workbench.measure.check.process import ForeignProcess, Limits, kill_orphans
 
 from . import models
 from .trials import trial_of

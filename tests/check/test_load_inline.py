@@ -11,12 +11,12 @@ from workbench.core.candidate import Candidate
 from workbench.core.layer import DIRECTIONS
 from workbench.core.presets import preset
 from workbench.core.variants import find
-from workbench.drive.export import export_text
-from workbench.drive.recipe import Recipe
-from workbench.measure.check import native
-from workbench.measure.check.process import Raised
+from workbench.drive.exporting.export import export_text
+from workbench.drive.exporting.recipe import Recipe
+from workbench.measure.build.compiler_log import FirstError, headline
+from workbench.measure.check.foreign import native
+from workbench.measure.check.foreign.process import Raised
 from workbench.measure.check.verdict_text import build_question, in_the_file
-from workbench.measure.compiler_log import FirstError, headline
 
 from ..require import require
 from .conftest import BAD_MODELS, failed

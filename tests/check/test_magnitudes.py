@@ -9,9 +9,9 @@ import pytest
 
 from workbench.core.answers import Answer, Question
 from workbench.core.layer import ConvTranspose, Workload
-from workbench.drive.check import workload_reference
-from workbench.drive.selftest import RED_TEAM
-from workbench.measure.check import magnitudes
+from workbench.drive.checking.check import workload_reference
+from workbench.drive.checking.selftest import RED_TEAM
+from workbench.measure.check.questions import magnitudes
 
 from . import models
 from .conftest import failed

@@ -10,11 +10,11 @@ import pytest
 
 from workbench.core.answers import Answer, CheckReport, Question
 from workbench.core.errors import BadRequest
-from workbench.drive.check import CheckRequest
-from workbench.drive.check_text import report_text
+from workbench.drive.checking.check import CheckRequest
+from workbench.drive.checking.check_text import report_text
 from workbench.faces.verbs import check as verb
 from workbench.measure.check.distance import distance
-from workbench.measure.check.process import Raised
+from workbench.measure.check.foreign.process import Raised
 from workbench.measure.check.verdict_text import build_question
 
 from . import models
@@ -121,7 +121,7 @@ def test_a_class_of_another_name_is_told_the_name_it_needs() -> None:
 
 def test_a_reference_that_does_not_run_is_a_bad_request(checked) -> None:
     with pytest.raises(BadRequest, match="The reference does not run: NameError"):
-        from workbench.drive.check import check
+        from workbench.drive.checking.check import check
         check(CheckRequest(models.RIGHT, "nonsense\n", "cpu"))
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from workbench.core.answers import Answer
-from workbench.measure.check import replies, wire
-from workbench.measure.check.host import Host
-from workbench.measure.check.process import Ended, ForeignProcess, Limits
-from workbench.measure.check.wire import NotTheProtocol
+from workbench.measure.check.foreign import replies, wire
+from workbench.measure.check.foreign.process import Ended, ForeignProcess, Limits
+from workbench.measure.check.foreign.wire import NotTheProtocol
+from workbench.measure.check.host.host import Host
 
 from . import models
 from .conftest import failed

@@ -12,13 +12,13 @@ from workbench.core.confinement import VARIABLE
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import preset
 from workbench.core.verdict import UNSURE
-from workbench.drive import check_times
-from workbench.drive.check import CheckRequest, check, workload_reference
-from workbench.drive.check_text import report_text
-from workbench.drive.selftest import RED_TEAM
-from workbench.measure.check import host_ways
-from workbench.measure.check.ladder import LADDER
-from workbench.measure.check.timed_input import factors_for, timed_input
+from workbench.drive.checking import check_times
+from workbench.drive.checking.check import CheckRequest, check, workload_reference
+from workbench.drive.checking.check_text import report_text
+from workbench.drive.checking.selftest import RED_TEAM
+from workbench.measure.check.clock.ladder import LADDER
+from workbench.measure.check.clock.timed_input import factors_for, timed_input
+from workbench.measure.check.host.host import ways
 
 from . import models
 from .models import REFERENCE
@@ -144,8 +144,8 @@ def test_every_way_computes_what_the_module_computes(key: str, direction: str) -
     inputs = [torch.randn(STRIDE_1.input_shape if direction == "forward" else STRIDE_1.output_shape)]
     values = inputs[0].clone()
     fixed = [] if direction == "forward" else [x]
-    expected = host_ways.bind(LADDER["default"], module, direction, fixed, [t.clone() for t in inputs])
-    bound = host_ways.bind(LADDER[key], module, direction, fixed, inputs)
+    expected = ways.bind(LADDER["default"], module, direction, fixed, [t.clone() for t in inputs])
+    bound = ways.bind(LADDER[key], module, direction, fixed, inputs)
     factors = torch.randn(values.numel() + 24)
     for begins in ((0, 16), (24, 0), (8, 8)):  # other values each time, as in timed calls
         for one in (expected, bound):

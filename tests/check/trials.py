@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from workbench.measure.check.cases import Case, setting_of
-from workbench.measure.check.drawn import Drawn
+from workbench.measure.check.foreign.process import ForeignProcess, Limits
 from workbench.measure.check.party import Party
-from workbench.measure.check.process import ForeignProcess, Limits
+from workbench.measure.check.questions.cases import Case, setting_of
+from workbench.measure.check.questions.drawn import Drawn
 from workbench.measure.check.trialrun import TrialRun
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.drive.session import Session
+from workbench.drive.sessions.session import Session
 
 from .test_cli import ROOT, SMALL, cli
 
@@ -84,7 +84,7 @@ def test_a_corrupt_zip_is_one_sentence(damage: str, good: Path, tmp_path: Path) 
 
 
 def test_two_runs_of_one_second_have_two_sessions(tmp_path: Path) -> None:
-    program = ("import sys, time; from pathlib import Path; from workbench.drive.session import Session; "
+    program = ("import sys, time; from pathlib import Path; from workbench.drive.sessions.session import Session; "
                "time.sleep(float(sys.argv[2]) - time.time()); print(Session.create(Path(sys.argv[1])).name)")
     import time
     at = str(int(time.time()) + 3.2)

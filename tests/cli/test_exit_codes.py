@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from workbench.core.trial import Status
-from workbench.drive.session import Session
+from workbench.drive.sessions.session import Session
 
 from .test_cli import ROOT, SMALL, cli
 

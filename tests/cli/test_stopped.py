@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.drive.session import Session
+from workbench.drive.sessions.session import Session
 
 from ..drive.conftest import until
 from .test_cli import SMALL, cli

@@ -55,11 +55,11 @@ def test_a_file_imports_only_what_lies_below(path: Path) -> None:
 def test_the_reader_of_imports_sees_relative_and_nested_ones(tmp_path: Path) -> None:
     """The test above can fail: these are the forms it has to see through."""
     path = ROOT / "workbench" / "core" / "imagined.py"
-    text = "def f():\n    from ..drive import session\n    import torch.nn\nfrom . import layer\n"
+    text = "def f():\n    from ..drive.sessions import session\n    import torch.nn\nfrom . import layer\n"
     tree = tmp_path / "imagined.py"
     tree.write_text(text)
     found = imported_text(path, tree)
-    assert {"workbench.drive.session", "torch.nn", "workbench.core.layer"} <= found
+    assert {"workbench.drive.sessions.session", "torch.nn", "workbench.core.layer"} <= found
 
 
 def imported_text(path: Path, stored_at: Path) -> set[str]:

@@ -12,9 +12,9 @@ import pytest
 from workbench.core.candidate import Candidate
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.variants import find
-from workbench.drive.run import Run, RunRequest
-from workbench.drive.runner import Runner
-from workbench.drive.session import Session
+from workbench.drive.running.request import Run, RunRequest
+from workbench.drive.running.runner import Runner
+from workbench.drive.sessions.session import Session
 
 from ..judge.bench import BAD_TEMPLATES
 

@@ -11,8 +11,9 @@ import pytest
 
 from tests.page.test_report import trial
 from workbench.core.trial import NOT_DROP_IN, Status, Timing, Trial
-from workbench.drive import report, session_files, tables
-from workbench.drive.session import Session
+from workbench.drive.reporting import report, tables
+from workbench.drive.sessions import files
+from workbench.drive.sessions.session import Session
 from workbench.faces.cli import main
 
 
@@ -68,8 +69,8 @@ def test_samples_that_were_written_over_do_not_count(tmp_path: Path) -> None:
     made = _recorded(session, "a", 1.0, seed=3)
     name = made.kernel_ms.samples_blob
     (session.path / "blobs" / name).write_text("[0.001, 0.001, 0.001, 0.001, 0.001]")
-    session_files._samples.cache_clear()
-    assert session_files.samples_of(made.kernel_ms) == ()
+    files._samples.cache_clear()
+    assert files.samples_of(made.kernel_ms) == ()
 
 
 def test_only_drop_in_baselines_are_the_ones_to_beat() -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from workbench.drive.daemon_threads import DaemonThreads
+from workbench.drive.machine.daemon_threads import DaemonThreads
 
 ROOT = Path(__file__).resolve().parents[2]
 _LEAVES = """
 import time
 from concurrent.futures import ThreadPoolExecutor
-from workbench.drive.daemon_threads import DaemonThreads
+from workbench.drive.machine.daemon_threads import DaemonThreads
 {executor}(1).submit(time.sleep, 20)
 """
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from workbench.core.trial import Trial
-from workbench.drive import tables
-from workbench.drive.recorded import occupancy_of
-from workbench.drive.session import Session
+from workbench.drive.reporting import tables
+from workbench.drive.sessions.recorded import occupancy_of
+from workbench.drive.sessions.session import Session
 
 RECORDED = Path(__file__).resolve().parents[2] / "sessions"
 BAD = (None, "x", -1, 0, 1.5, [], {}, True, float("nan"), 1e999, "\ud800", [["x"]], {"a": {"b": 1}})

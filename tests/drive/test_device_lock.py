@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from workbench.drive.check import Check, CheckRequest, check
-from workbench.drive.device_lock import DeviceLock, held
-from workbench.drive.run import RunRequest
-from workbench.drive.runner import Runner
-from workbench.drive.session import Session
-from workbench.drive.worker_process import WorkerFailed
+from workbench.drive.checking.check import Check, CheckRequest, check
+from workbench.drive.machine.device_lock import DeviceLock, held
+from workbench.drive.running.request import RunRequest
+from workbench.drive.running.runner import Runner
+from workbench.drive.running.worker_process import WorkerFailed
+from workbench.drive.sessions.session import Session
 
 from .conftest import WORKLOAD, good, until
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TWO_CARDS = "0, NVIDIA H200, GPU-aaaa1111, 9.0, 143771, 580\n1, NVIDIA H200, GPU-bbbb2222, 9.0, 143771, 580"
 _HOLDS = """
 import sys
-from workbench.drive.device_lock import held
+from workbench.drive.machine.device_lock import held
 with held(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()

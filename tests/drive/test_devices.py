@@ -28,7 +28,7 @@ _ASK = """
 import json
 from workbench.core.errors import BadRequest
 from workbench.drive import doctor
-from workbench.drive.devices import resolve_device
+from workbench.drive.machine.devices import resolve_device
 try:
     print(json.dumps({}))
 except BadRequest as error:

@@ -14,10 +14,10 @@ from workbench.core.occupancy import threads_per_block
 from workbench.core.template import render
 from workbench.core.trial import Trial
 from workbench.core.variants import discover, find
-from workbench.drive import report
-from workbench.drive.main_kernel import arch_of, main_kernel
-from workbench.drive.recorded import most_shared_bytes, occupancy_of
-from workbench.drive.session import Session
+from workbench.drive.reporting import report
+from workbench.drive.reporting.main_kernel import arch_of, main_kernel
+from workbench.drive.sessions.recorded import most_shared_bytes, occupancy_of
+from workbench.drive.sessions.session import Session
 
 SESSIONS = Path(__file__).resolve().parents[2] / "sessions"
 _HELPER = re.compile(r"pack_|pad_|add_|sum_|\w*reduce|\w*slots|convert")

@@ -9,9 +9,9 @@ import pytest
 
 from workbench.core.errors import BadRequest
 from workbench.core.template import render
-from workbench.drive.recorded import candidate_of, source_of
-from workbench.drive.session import Session
-from workbench.drive.session_files import blob
+from workbench.drive.sessions.files import blob
+from workbench.drive.sessions.recorded import candidate_of, source_of
+from workbench.drive.sessions.session import Session
 
 SESSION = Session(Path(__file__).resolve().parents[2] / "sessions" / "recorded-h200-kernelbench.zip")
 

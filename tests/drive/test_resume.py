@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from workbench.core.trial import Status, Trial
-from workbench.drive.resume import missing
-from workbench.drive.run import Run, RunRequest
-from workbench.drive.runner import Runner
-from workbench.drive.session import Session
+from workbench.drive.running.request import Run, RunRequest
+from workbench.drive.running.resume import missing
+from workbench.drive.running.runner import Runner
+from workbench.drive.sessions.session import Session
 
 from .conftest import WORKLOAD, bad, good
 

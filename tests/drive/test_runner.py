@@ -24,11 +24,11 @@ from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.trial import Status
 from workbench.core.variants import discover, find
-from workbench.drive.device_lock import DeviceLock
-from workbench.drive.resume import missing
-from workbench.drive.run import Run, RunRequest
-from workbench.drive.runner import Runner
-from workbench.drive.session import Session
+from workbench.drive.machine.device_lock import DeviceLock
+from workbench.drive.running.request import Run, RunRequest
+from workbench.drive.running.resume import missing
+from workbench.drive.running.runner import Runner
+from workbench.drive.sessions.session import Session
 
 from ..require import require
 from .conftest import WORKLOAD, bad, good, until

@@ -10,8 +10,8 @@ import pytest
 from workbench.core.errors import BadRequest
 from workbench.core.trial import Status
 from workbench.core.variants import discover
-from workbench.drive import selftest
-from workbench.drive.selftest import RED_TEAM, Result, attacks, chosen, kept, summary
+from workbench.drive.checking import selftest
+from workbench.drive.checking.selftest import RED_TEAM, Result, attacks, chosen, kept, summary
 
 KERNELS = [a for a in attacks() if a.kind == "kernel"]
 MODULES = [a for a in attacks() if a.kind == "module"]

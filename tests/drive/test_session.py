@@ -13,7 +13,7 @@ import pytest
 
 from workbench.core.errors import BadRequest
 from workbench.core.trial import Errors, Status, Timing, Trial
-from workbench.drive.session import Session, SessionFull, list_sessions, unpack
+from workbench.drive.sessions.session import Session, SessionFull, list_sessions, unpack
 
 from ..require import require
 from .conftest import WORKLOAD
@@ -92,7 +92,7 @@ def test_a_full_disk_loses_nothing_recorded(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from tests.drive.test_session import a_trial
-from workbench.drive.session import Session, SessionFull
+from workbench.drive.sessions.session import Session, SessionFull
 root = Path(sys.argv[1])
 session = Session.create(root, "full")
 written = 0

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from workbench.drive.worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
+from workbench.drive.running.worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 
-SLOW = {"modules": ["judge"]}  # imports torch: seconds, time enough to be killed in
+SLOW = {"modules": ["kernel.judge"]}  # imports torch: seconds, time enough to be killed in
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_workers_die_with_their_parent(tmp_path: Path) -> None:
     script = f"""
 import os, sys, threading
 from pathlib import Path
-from workbench.drive.worker_process import WorkerProcess
+from workbench.drive.running.worker_process import WorkerProcess
 worker = WorkerProcess("measure", log_path=Path({str(tmp_path)!r}) / "w.log")
 pids = []
 starter = threading.Thread(target=lambda: pids.append(worker.call("ping", {{}}, limit_s=20)["pid"]))

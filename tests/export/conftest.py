@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.drive.worker_process import WorkerProcess
+from workbench.drive.running.worker_process import WorkerProcess
 
 from .recipes import new_worker
 

@@ -10,8 +10,8 @@ from workbench.core.candidate import Candidate
 from workbench.core.layer import DIRECTIONS, ConvTranspose, Workload
 from workbench.core.presets import Preset
 from workbench.core.variants import find
-from workbench.drive.export import Recipe, verify
-from workbench.drive.worker_process import WorkerProcess
+from workbench.drive.exporting.export import Recipe, verify
+from workbench.drive.running.worker_process import WorkerProcess
 
 SMALL = Workload(ConvTranspose(1, 3, 4, 3, stride=2), 2, 9)
 TWO_D = Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), output_padding=(1, 2), groups=2,

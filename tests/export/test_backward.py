@@ -10,9 +10,9 @@ from torch import nn
 
 from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
-from workbench.drive.export import export_text, verify_request
-from workbench.drive.recipe import Recipe, fastest
-from workbench.measure.module_subject import Subject
+from workbench.drive.exporting.export import export_text, verify_request
+from workbench.drive.exporting.recipe import Recipe, fastest
+from workbench.measure.module.subject import Subject
 
 from .recipes import candidate, run_fresh
 from .test_calls import CPU, counted, pair

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.drive.export import constructor_arguments, export_text, verify_request
-from workbench.measure.module_subject import Subject
+from workbench.drive.exporting.export import constructor_arguments, export_text, verify_request
+from workbench.measure.module.subject import Subject
 
 from .recipes import SMALL, TWO_D, naive
 

@@ -20,8 +20,8 @@ from workbench.core.presets import preset
 from workbench.core.template import render
 from workbench.core.trial import Trial
 from workbench.core.variants import find
-from workbench.drive import plots
-from workbench.drive.recorded import recipe_from_trials
+from workbench.drive.reporting import plots
+from workbench.drive.sessions.recorded import recipe_from_trials
 from workbench.faces import cli
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,8 +10,8 @@ import pytest
 from workbench.core.candidate import EMULATED_SM, Candidate, why_not
 from workbench.core.layer import BACKWARD, DIRECTIONS, ConvTranspose, Workload
 from workbench.core.variants import TEMPLATES, discover
-from workbench.drive.export import Recipe, export_text
-from workbench.drive.worker_process import WorkerProcess
+from workbench.drive.exporting.export import Recipe, export_text
+from workbench.drive.running.worker_process import WorkerProcess
 
 from .recipes import run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from workbench.drive.export import export_text
+from workbench.drive.exporting.export import export_text
 
 from .recipes import SMALL, naive
 

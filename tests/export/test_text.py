@@ -16,7 +16,7 @@ from workbench.core.layer import DIRECTIONS
 from workbench.core.presets import PRESETS
 from workbench.core.template import render
 from workbench.core.variants import TEMPLATES, discover, find
-from workbench.drive.export import Recipe, constructor_arguments, export_text
+from workbench.drive.exporting.export import Recipe, constructor_arguments, export_text
 
 from .recipes import SMALL, THREE_D, TWO_D, candidate, naive
 

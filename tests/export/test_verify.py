@@ -12,9 +12,9 @@ from workbench.core.candidate import Candidate
 from workbench.core.layer import Workload
 from workbench.core.presets import PRESETS
 from workbench.core.variants import TEMPLATES, find
-from workbench.drive.export import Recipe, export_text, verify
-from workbench.drive.runner import Runner
-from workbench.drive.worker_process import WorkerProcess
+from workbench.drive.exporting.export import Recipe, export_text, verify
+from workbench.drive.running.runner import Runner
+from workbench.drive.running.worker_process import WorkerProcess
 from workbench.faces.cli import main
 
 from ..judge.bench import BAD_TEMPLATES

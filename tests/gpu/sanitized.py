@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from workbench.core.layer import Workload
-from workbench.measure.launch import ARGUMENTS, Launcher, problem_of
+from workbench.measure.kernel.launch import ARGUMENTS, Launcher, problem_of
 
 
 def main(jobs: Path) -> None:

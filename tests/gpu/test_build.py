@@ -14,7 +14,7 @@ from workbench.core.candidate import Candidate
 from workbench.core.layer import ConvTranspose
 from workbench.core.template import render, render_batch, symbol
 from workbench.core.variants import find
-from workbench.measure.build import build
+from workbench.measure.build.build import build
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from tests.require import require
 from workbench.core.answers import Answer, CheckReport
 from workbench.core.layer import Workload
 from workbench.core.presets import preset
-from workbench.drive.check import CheckRequest, check, workload_reference
-from workbench.drive.check_text import report_text
+from workbench.drive.checking.check import CheckRequest, check, workload_reference
+from workbench.drive.checking.check_text import report_text
 
 LAST = "        return self.conv_transpose2d(x)"
 SIDE_STREAM = """        stream = torch.cuda.Stream()

@@ -14,11 +14,11 @@ from workbench.core.ceilings import kept
 from workbench.core.presets import preset
 from workbench.core.variants import find
 from workbench.core.verdict import SAME, UNSURE, from_samples
-from workbench.drive.run import RunRequest
-from workbench.drive.runner import Runner
-from workbench.drive.selftest import confinement, selftest, summary
-from workbench.drive.session import Session
-from workbench.measure import timing
+from workbench.drive.checking.selftest import confinement, selftest, summary
+from workbench.drive.running.request import RunRequest
+from workbench.drive.running.runner import Runner
+from workbench.drive.sessions.session import Session
+from workbench.measure.clock import timing
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -20,10 +20,10 @@ from workbench.core.candidate import Candidate
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import preset
 from workbench.core.variants import find
-from workbench.drive.best_recipe import best_recipe
-from workbench.drive.export import constructor_arguments, export_text
-from workbench.drive.recipe import Recipe
-from workbench.measure.timing import measure_in_turns
+from workbench.drive.exporting.best_recipe import best_recipe
+from workbench.drive.exporting.export import constructor_arguments, export_text
+from workbench.drive.exporting.recipe import Recipe
+from workbench.measure.clock.timing import measure_in_turns
 
 DEVICE = torch.device("cuda:0")
 MOST = 1.05          # times what nn.ConvTranspose takes
@@ -202,9 +202,9 @@ def test_a_source_that_nvcc_refuses_falls_back_with_one_warning() -> None:
 def test_the_default_of_81_is_tf32_in_a_process_of_its_own(tmp_path: Path) -> None:
     """With cudnn.benchmark its forward is fp32: that is not what PyTorch computes with no switch touched."""
     from workbench.drive.bench.defaults import defaults_of
-    from workbench.drive.run import RunRequest
-    from workbench.drive.runner import Runner
-    from workbench.drive.session import Session
+    from workbench.drive.running.request import RunRequest
+    from workbench.drive.running.runner import Runner
+    from workbench.drive.sessions.session import Session
     session = Session.create(tmp_path)
     with Runner() as runner:
         runner.run(RunRequest(preset("kb81").workload(), (), device="cuda:0", directions=("forward",), strength="default",

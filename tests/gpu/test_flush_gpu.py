@@ -12,7 +12,7 @@ import torch
 from tests.require import require
 from workbench.core.env import find_toolchain
 from workbench.core.toolchain import nvcc_problem
-from workbench.measure import timing
+from workbench.measure.clock import timing
 from workbench.measure.device import l2_bytes
 
 SOURCE = r"""

@@ -22,10 +22,11 @@ from workbench.core.presets import preset
 from workbench.core.template import render, render_batch, symbol
 from workbench.core.trial import Timing
 from workbench.core.variants import discover, find
-from workbench.drive.worker_process import WorkerProcess, WorkerTimeout
-from workbench.measure import device, timing
-from workbench.measure.build import build
-from workbench.measure.ways import ladder
+from workbench.drive.running.worker_process import WorkerProcess, WorkerTimeout
+from workbench.measure import device
+from workbench.measure.build.build import build
+from workbench.measure.clock import timing
+from workbench.measure.pytorch.ways import ladder
 
 # kernel -> status on a GPU, and words of its headline; a race or a divergent barrier may go unnoticed there
 STATUS = {

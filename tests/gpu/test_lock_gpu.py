@@ -13,11 +13,11 @@ import torch
 from tests.drive.conftest import WORKLOAD, good, until
 from tests.drive.test_device_lock import held_elsewhere
 from tests.require import require
-from workbench.drive import headless
-from workbench.drive.device_lock import DeviceLock
-from workbench.drive.run import RunRequest
-from workbench.drive.runner import Runner
-from workbench.drive.session import Session
+from workbench.drive.checking import headless
+from workbench.drive.machine.device_lock import DeviceLock
+from workbench.drive.running.request import RunRequest
+from workbench.drive.running.runner import Runner
+from workbench.drive.sessions.session import Session
 
 
 @pytest.fixture(autouse=True)

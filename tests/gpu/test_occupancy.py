@@ -10,7 +10,7 @@ import torch
 
 from tests.require import require
 from workbench.core.occupancy import occupancy
-from workbench.measure.build import build
+from workbench.measure.build.build import build
 
 # One kernel per register count; `about` and `blocks` ask the runtime about the kernel of that number.
 SOURCE = """#line 1 "forward/occupied.cu"

@@ -14,8 +14,8 @@ from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.template import render
 from workbench.core.variants import Variant, discover
-from workbench.drive.run import RunRequest
-from workbench.drive.runner import Runner
+from workbench.drive.running.request import RunRequest
+from workbench.drive.running.runner import Runner
 
 LAYERS, DRAWS, SEED = 20, 4_000, 20
 CHANNELS = (1, 2, 3, 5, 8, 12, 16, 24, 32, 40, 48, 64, 96)

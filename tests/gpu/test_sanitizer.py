@@ -22,7 +22,7 @@ from workbench.core.env import find_toolchain
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.template import Rendered, render, symbol
 from workbench.core.variants import Variant, discover
-from workbench.drive.runner import Runner
+from workbench.drive.running.runner import Runner
 
 ROOT = Path(__file__).resolve().parents[2]
 UPSAMPLING = Workload(ConvTranspose(2, 10, 18, 2, stride=2, bias=True), 2, (3, 150))  # one tap an output, two chunks a row

@@ -12,9 +12,9 @@ from tests.require import require
 from workbench.core.candidate import Candidate, why_not
 from workbench.core.presets import preset
 from workbench.core.variants import Variant, find
-from workbench.drive.run import RunRequest
-from workbench.drive.runner import Runner
-from workbench.drive.session import Session
+from workbench.drive.running.request import RunRequest
+from workbench.drive.running.runner import Runner
+from workbench.drive.sessions.session import Session
 
 GENERAL = ("naive_gather", "shared_weight_tiling", "warp_per_output")
 DIRECTIONS = ("forward", "grad_input", "grad_weight")

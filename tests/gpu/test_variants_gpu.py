@@ -13,10 +13,10 @@ from workbench.core.candidate import Candidate, why_not
 from workbench.core.layer import BACKWARD, LAUNCHES
 from workbench.core.presets import preset
 from workbench.core.variants import discover
-from workbench.drive.headless import validate
-from workbench.drive.run import RunRequest
-from workbench.drive.runner import Runner
-from workbench.drive.session import Session
+from workbench.drive.checking.headless import validate
+from workbench.drive.running.request import RunRequest
+from workbench.drive.running.runner import Runner
+from workbench.drive.sessions.session import Session
 
 
 @pytest.fixture(scope="module")

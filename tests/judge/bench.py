@@ -14,8 +14,8 @@ from workbench.core.candidate import Candidate
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.template import render, render_batch, symbol
 from workbench.core.variants import find
-from workbench.drive.selftest import RED_TEAM
-from workbench.measure.build import build
+from workbench.drive.checking.selftest import RED_TEAM
+from workbench.measure.build.build import build
 
 BAD_TEMPLATES = RED_TEAM / "kernels"
 # Two spatial dimensions, a stride that leaves holes, padding, groups, a tail that fills no block.
@@ -83,7 +83,7 @@ def judge_apart(request: dict[str, Any], *, limit_s: float = 60.0) -> dict[str, 
 def _child(send: Any, request: dict[str, Any]) -> None:
     import torch
 
-    from workbench.measure.judge import judge
+    from workbench.measure.kernel.judge import judge
     faulthandler.disable()    # a crash is expected here; its trace would only fill the log
     torch.set_num_threads(1)  # threads of an OpenMP pool do not survive a fork
     events: list[dict[str, Any]] = []

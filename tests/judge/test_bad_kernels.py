@@ -13,8 +13,8 @@ from workbench.core.errors import RenderError
 from workbench.core.layer import Workload
 from workbench.core.template import render
 from workbench.core.variants import discover
-from workbench.drive.selftest import attacks
-from workbench.measure.build import build
+from workbench.drive.checking.selftest import attacks
+from workbench.measure.build.build import build
 
 from .bench import CROPPED, WORKLOAD, Built, Ended, bad_candidate, judge_apart, order
 from .conftest import NOT_BUILT

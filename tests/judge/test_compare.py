@@ -9,9 +9,9 @@ import pytest
 
 from workbench.core.candidate import Candidate
 from workbench.core.variants import find
-from workbench.measure import timing
-from workbench.measure.compare import compare
-from workbench.measure.timing import Watch, measure_in_turns, without_slow
+from workbench.measure.clock import timing
+from workbench.measure.clock.timing import Watch, measure_in_turns, without_slow
+from workbench.measure.kernel.interleave import compare
 
 from .bench import LAYER, WORKLOAD, Built, bad_candidate, order
 

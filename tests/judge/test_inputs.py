@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from workbench.core.layer import DTYPES, ConvTranspose, Workload
-from workbench.measure import inputs
-from workbench.measure.inputs import BLOCK, FAR, INTEGERS, NORMAL, RECHECK, changed, fill, reduction_length, shapes
+from workbench.measure.kernel import inputs
+from workbench.measure.kernel.inputs import BLOCK, FAR, INTEGERS, NORMAL, RECHECK, changed, fill, reduction_length, shapes
 
 WORKLOAD = Workload(ConvTranspose(2, 6, 4, 3, stride=2, groups=2), 3, (5, 7))
 HUGE = Workload(ConvTranspose(1, 1, 1, 1), 64, (1 << 24,))  # 2^30 terms in each element of grad_weight

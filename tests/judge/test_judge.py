@@ -16,10 +16,13 @@ from workbench.core.errors import BadRequest
 from workbench.core.layer import DIRECTIONS, DTYPES, ConvTranspose, Workload
 from workbench.core.presets import preset
 from workbench.core.trial import Errors, Status, Timing
-from workbench.measure import baselines, device, launch, reference
-from workbench.measure.judge import judge
-from workbench.measure.launch import Launcher, MissingSymbol, problem_of
-from workbench.measure.stage import Stage
+from workbench.measure import device
+from workbench.measure.kernel import launch
+from workbench.measure.kernel.judge import judge
+from workbench.measure.kernel.launch import Launcher, MissingSymbol, problem_of
+from workbench.measure.kernel.stage import Stage
+from workbench.measure.pytorch import baselines
+from workbench.measure.truth import reference
 
 from .bench import CROPPED, WORKLOAD, Built, bad_candidate, judge_apart, order
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from workbench.core.trial import Timing
-from workbench.measure.judge import implausible
-from workbench.measure.timing import EFFORTS, Effort, measure, noise, quantile, summary, why_stop
+from workbench.measure.clock.timing import EFFORTS, Effort, measure, noise, quantile, summary, why_stop
+from workbench.measure.kernel.judge import implausible
 
 EFFORT = Effort(least=10, most=100, wall_s=1.0)
 STEADY = [1.0, 1.001] * 10

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from workbench.core.layer import BACKWARD, FORWARD, GRAD_WEIGHT, ConvTranspose, Workload
-from workbench.measure import reference
-from workbench.measure.definition import define
-from workbench.measure.inputs import INTEGERS, NORMAL, fill, shapes
-from workbench.measure.reference import Truth, expected_blocks
-from workbench.measure.validate import Comparison, allowed_rel_l2
+from workbench.measure.kernel.inputs import INTEGERS, NORMAL, fill, shapes
+from workbench.measure.kernel.validate import Comparison, allowed_rel_l2
+from workbench.measure.truth import reference
+from workbench.measure.truth.definition import define
+from workbench.measure.truth.reference import Truth, expected_blocks
 
 TINY = [
     Workload(ConvTranspose(1, 2, 3, 3), 2, (4,)),

@@ -7,8 +7,8 @@ from math import inf, nan
 import pytest
 import torch
 
-from workbench.measure.buffers import POISON, Buffer, count_poison
-from workbench.measure.validate import PRECISIONS, Comparison, allowed_rel_l2
+from workbench.measure.kernel.buffers import POISON, Buffer, count_poison
+from workbench.measure.kernel.validate import PRECISIONS, Comparison, allowed_rel_l2
 
 SHAPE = (2, 3, 8, 8)
 WHOLE = tuple(slice(0, n) for n in SHAPE)

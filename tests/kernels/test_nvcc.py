@@ -17,7 +17,7 @@ from workbench.core.layer import ConvTranspose
 from workbench.core.template import render, render_batch
 from workbench.core.toolchain import nvcc_problem
 from workbench.core.variants import TEMPLATES, Variant, discover
-from workbench.measure.resources import NVCC_FLAGS, TORCH_NVCC_FLAGS, parse_ptxas
+from workbench.measure.build.resources import NVCC_FLAGS, TORCH_NVCC_FLAGS, parse_ptxas
 
 from .test_matrix import dtypes
 

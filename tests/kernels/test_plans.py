@@ -22,7 +22,7 @@ from workbench.core.presets import PRESETS
 from workbench.core.template import render, render_batch
 from workbench.core.toolchain import nvcc_problem
 from workbench.core.variants import TEMPLATES, Variant, discover, find, parse
-from workbench.measure.resources import parse_ptxas
+from workbench.measure.build.resources import parse_ptxas
 
 from .plans import ROOTS, chosen, compared, computed, different, read
 

@@ -16,7 +16,7 @@ from workbench.core.command import parse_layer
 from workbench.core.layer import BACKWARD, DIRECTIONS, LAUNCHES, Workload
 from workbench.core.presets import PRESETS
 from workbench.drive.bench.spills import Nvcc
-from workbench.drive.best_recipe import best_recipe, left_to_pytorch
+from workbench.drive.exporting.best_recipe import best_recipe, left_to_pytorch
 
 
 def chosen() -> list[BestKnown]:

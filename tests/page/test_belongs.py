@@ -14,8 +14,8 @@ from workbench.core.candidate import Candidate
 from workbench.core.presets import preset
 from workbench.core.trial import Status
 from workbench.core.variants import find
-from workbench.drive.run import Run, RunRequest
-from workbench.drive.session import Session
+from workbench.drive.running.request import Run, RunRequest
+from workbench.drive.sessions.session import Session
 from workbench.faces.ui import state
 from workbench.faces.ui.running import rows_table
 from workbench.faces.ui.workbench_page import verdict_trials

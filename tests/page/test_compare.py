@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from workbench.drive import compare_plots, report
+from workbench.drive.reporting import compare_plots, report
 
 from .test_report import CPU, pytorch, timing, trial
 

@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from workbench.core.trial import DEFAULT_ADVICE, Status
-from workbench.drive.session import Session
+from workbench.drive.sessions.session import Session
 
 from .test_report import trial
 

@@ -10,7 +10,7 @@ import pytest
 
 from workbench.core.presets import preset
 from workbench.core.trial import DEFAULT_ADVICE, Errors, Status, Timing, Trial
-from workbench.drive import plots, report, tables
+from workbench.drive.reporting import plots, report, tables
 
 WORK = preset("kb74").workload("full")
 H200 = {"kind": "cuda", "name": "NVIDIA H200", "arch": "sm_90", "key": "NVIDIA H200"}

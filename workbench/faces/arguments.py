@@ -14,8 +14,8 @@ from ..core.errors import BadRequest
 from ..core.layer import BACKWARD, DTYPES, LAUNCHES, MEMORY_FORMATS, Workload
 from ..core.presets import default_size, parse_preset
 from ..core.variants import broken
-from ..drive.session import Session, list_sessions, sessions_root
-from ..drive.session_files import is_session, name_of
+from ..drive.sessions.files import is_session, name_of
+from ..drive.sessions.session import Session, list_sessions, sessions_root
 
 
 def add_workload(parser: argparse.ArgumentParser, *, required: bool = True) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..core.errors import BadRequest
-from ..drive.session import SessionFull
+from ..drive.sessions.session import SessionFull
 from .exit_codes import BAD_REQUEST, CRASHED, INTERRUPTED, NOTHING_RAN, WORDS
 
 VERBS = {

@@ -16,13 +16,13 @@ from ..core.errors import BadRequest
 from ..core.layer import LAUNCHES, ConvTranspose, Workload
 from ..core.presets import PRESETS, Preset, default_size, parse_preset
 from ..core.variants import Variant, discover
-from ..drive import report, tables
-from ..drive.choose import Settings, candidates, names_of
-from ..drive.devices import resolve_device
-from ..drive.doctor import Finding, examine
-from ..drive.run import Run, RunRequest
-from ..drive.runner import Runner
-from ..drive.session import Session
+from ..drive.machine.devices import resolve_device
+from ..drive.machine.doctor import Finding, examine
+from ..drive.reporting import report, tables
+from ..drive.running.candidate_selection import Settings, candidates, names_of
+from ..drive.running.request import Run, RunRequest
+from ..drive.running.runner import Runner
+from ..drive.sessions.session import Session
 from .arguments import check_folder, say_broken, session_from, write_whole
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Result:
 
     def figure(self, **options: Any) -> plotly.graph_objects.Figure:
         """Grouped bars: forward, grad_input, grad_weight, with spread, floor and the best PyTorch."""
-        from ..drive import plots
+        from ..drive.reporting import plots
         return plots.bars(self.trials, **options)
 
     def source(self, trial_id: str) -> str:
@@ -137,9 +137,9 @@ class Result:
     def export(self, path: str | Path, *, class_name: str = "ModelNew", variants: str | Iterable[str] = ()) -> Path:
         """Write the fastest right candidates on a GPU as a ModelNew file; `variants` names those to take it from. Raises
         `BadRequest` when none is right, and where no time of a GPU says which is the fastest."""
-        from ..drive.best_recipe import arch_of
-        from ..drive.export import export_text
-        from ..drive.recorded import recipe_from_trials
+        from ..drive.exporting.best_recipe import arch_of
+        from ..drive.exporting.export import export_text
+        from ..drive.sessions.recorded import recipe_from_trials
         check_folder(Path(path))
         names = names_of(variants, "variants")
         recipe, notes = recipe_from_trials([t for t in self.trials if not names or t.name in names or report.is_baseline(t)],

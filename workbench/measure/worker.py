@@ -21,15 +21,15 @@ from typing import Any
 
 # op -> where it lives. Imported at first use, so that a build worker never loads the judge.
 OPS = {
-    "build": "build:build",
-    "resources": "resources:resources_op",
+    "build": "build.build:build",
+    "resources": "build.resources:resources_op",
     "device": "device:describe",
-    "judge": "judge:judge",
-    "baseline": "baselines:measure",
-    "compare": "compare:compare",
-    "ceilings": "ceilings:measure",
-    "module": "modules:judge_module",
-    "verify_export": "modules:verify_export",
+    "judge": "kernel.judge:judge",
+    "baseline": "pytorch.baselines:measure",
+    "compare": "kernel.interleave:compare",
+    "ceilings": "clock.ceilings:measure",
+    "module": "module.judge:judge_module",
+    "verify_export": "module.judge:verify_export",
     "check": "check.judge:check",
 }
 # What a full or vanished disk, or too little memory, makes of an operation.

@@ -14,9 +14,9 @@ from ...core.candidate import why_not
 from ...core.errors import BadRequest, RenderError
 from ...core.layer import Workload
 from ...core.trial import Trial
-from .. import report
-from ..recorded import candidate_of
-from ..session import Session
+from ..reporting import report
+from ..sessions.recorded import candidate_of
+from ..sessions.session import Session
 from .defaults import default_precision, defaults_of
 from .spills import Nvcc, recorded_spills
 

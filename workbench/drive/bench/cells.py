@@ -13,10 +13,10 @@ from ...core.presets import PRESETS, SIZES
 from ...core.roofline import Floor, ceilings_of, floor
 from ...core.trial import Status, Trial
 from ...core.verdict import Verdict
-from .. import report
-from ..session import Session
+from ..reporting import report
+from ..sessions.session import Session
 from . import targets
-from .go import EVENT
+from .execute import EVENT
 
 NOTE = "bench_note"
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from ...core import numbers
 from ...core.layer import BACKWARD, GRAD_INPUT, GRAD_WEIGHT
 from ...core.trial import Trial
-from .. import report
-from ..run import FRESH
-from ..session import Session
-from ..tables import aligned
+from ..reporting import report
+from ..reporting.tables import aligned
+from ..running.request import FRESH
+from ..sessions.session import Session
 
 
 def defaults_of(sessions: Iterable[Session]) -> list[Trial]:

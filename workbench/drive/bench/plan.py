@@ -15,7 +15,7 @@ from ...core.layer import DIRECTIONS, LAUNCHES, Workload
 from ...core.presets import PRESETS, SIZES, preset
 from ...core.space import SearchSpace
 from ...core.variants import Variant, discover, refuse_broken
-from ..run import DEFAULTS
+from ..running.request import DEFAULTS
 
 SUITES = {"kernelbench": tuple(PRESETS)}
 # Class -> what a variant computes in for it: the first group it offers anything of. In `ieee`, all of the group.

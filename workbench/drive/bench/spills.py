@@ -12,7 +12,7 @@ from ...core.candidate import Candidate
 from ...core.env import find_toolchain, nvcc_problem
 from ...core.template import render
 from ...core.trial import Trial
-from ..builds import BuildPool
+from ..running.builds import BuildPool
 
 _TIMEOUT_S = 300.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core import numbers
-from ..tables import aligned
+from ..reporting.tables import aligned
 from . import targets
 from .cells import Cell, Summary, summary
 

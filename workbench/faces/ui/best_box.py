@@ -10,7 +10,7 @@ import streamlit as st
 from ...core.best_known import CLASSES, BestKnown, best_config
 from ...core.layer import LAUNCHES, Workload
 from ...core.variants import Variant
-from ...drive.best_recipe import nothing_known, origin
+from ...drive.exporting.best_recipe import nothing_known, origin
 from . import theme, variant_rows
 from .layer_form import EACH_ITS_OWN, Choice
 

@@ -13,9 +13,9 @@ from ...core import numbers
 from ...core.answers import Answer, CheckReport, Question
 from ...core.errors import BadRequest
 from ...core.presets import PRESETS, parse_preset
-from ...drive import check_times
-from ...drive.check import MOST_TEXT_BYTES, Check, CheckRequest, workload_reference
-from ...drive.check_text import default_text, kernelbench_reason, kernelbench_rows, left_out, report_text
+from ...drive.checking import check_times
+from ...drive.checking.check import MOST_TEXT_BYTES, Check, CheckRequest, workload_reference
+from ...drive.checking.check_text import default_text, kernelbench_reason, kernelbench_rows, left_out, report_text
 from . import state, theme
 
 OWN = "a file of my own"

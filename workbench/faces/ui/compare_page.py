@@ -10,7 +10,7 @@ import streamlit as st
 from ...core import numbers
 from ...core.layer import LAUNCHES, Workload
 from ...core.presets import called
-from ...drive import compare_plots, report
+from ...drive.reporting import compare_plots, report
 from . import state, theme
 
 _FIRST = (report.SLOWER, report.UNSURE, "", report.FASTER, report.SAME, report.EMULATED)

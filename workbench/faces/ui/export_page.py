@@ -15,13 +15,13 @@ from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
 from ...core.presets import PRESETS, Preset
 from ...core.trial import Trial
-from ...drive import report
-from ...drive.best_recipe import arch_of
-from ...drive.daemon_threads import DaemonThreads
-from ...drive.export import export_text, verify
-from ...drive.recipe import Recipe, fastest
-from ...drive.recorded import first_choice, judged_candidate
-from ...drive.runner import Runner
+from ...drive.exporting.best_recipe import arch_of
+from ...drive.exporting.export import export_text, verify
+from ...drive.exporting.recipe import Recipe, fastest
+from ...drive.machine.daemon_threads import DaemonThreads
+from ...drive.reporting import report
+from ...drive.running.runner import Runner
+from ...drive.sessions.recorded import first_choice, judged_candidate
 from . import state, theme
 
 PYTORCH, APART = "PyTorch", "one launch each"

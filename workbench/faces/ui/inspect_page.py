@@ -14,10 +14,10 @@ from ...core.layer import Workload
 from ...core.occupancy import REGISTERS_PER_THREAD_MAX
 from ...core.presets import called
 from ...core.trial import Errors, Status, Trial
-from ...drive import plots, report
-from ...drive.main_kernel import arch_of, main_kernel
-from ...drive.recorded import most_shared_bytes, occupancy_of, sm_of, source_of
-from ...drive.session import Session
+from ...drive.reporting import plots, report
+from ...drive.reporting.main_kernel import arch_of, main_kernel
+from ...drive.sessions.recorded import most_shared_bytes, occupancy_of, sm_of, source_of
+from ...drive.sessions.session import Session
 from . import state, theme
 
 _FASTEST = 8  # configs of a cell in the list beside the source

@@ -16,7 +16,7 @@ from ...core.errors import BadRequest
 from ...core.layer import DTYPES, MEMORY_FORMATS, ConvTranspose, Workload
 from ...core.presets import PRESETS, SIZES, Preset
 from ...core.variants import FORMS, PRECISIONS_OF, Variant
-from ...drive.run import EFFORTS
+from ...drive.running.request import EFFORTS
 from . import state
 
 EACH_ITS_OWN = ""  # the precision that a variant names first, as on the command line without --precision

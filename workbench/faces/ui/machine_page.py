@@ -11,7 +11,8 @@ from ...core import numbers
 from ...core.cache import Cache
 from ...core.ceilings import best_known, kept
 from ...core.env import cache_dir, environment
-from ...drive import doctor, selftest
+from ...drive.checking import selftest
+from ...drive.machine import doctor
 from . import results, state, theme
 
 

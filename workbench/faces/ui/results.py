@@ -10,7 +10,8 @@ import streamlit as st
 
 from ...core import numbers
 from ...core.trial import Status, Trial
-from ...drive import doctor, report
+from ...drive.machine import doctor
+from ...drive.reporting import report
 from . import theme
 
 if TYPE_CHECKING:

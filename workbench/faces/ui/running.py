@@ -14,7 +14,7 @@ import streamlit as st
 from ...core import numbers
 from ...core.presets import called
 from ...core.trial import Status
-from ...drive.run import Row, Run
+from ...drive.running.request import Row, Run
 from . import theme
 
 _SEGMENTS = ("building", "checking", "timing", "rechecking")

@@ -17,11 +17,12 @@ from ...core.env import gpus
 from ...core.errors import BadRequest
 from ...core.layer import Workload
 from ...core.trial import Trial
-from ...drive import doctor, report
-from ...drive.run import Run
-from ...drive.runner import Runner
-from ...drive.session import Session, SessionFull, list_sessions
-from ...drive.session_files import name_of, stamp
+from ...drive.machine import doctor
+from ...drive.reporting import report
+from ...drive.running.request import Run
+from ...drive.running.runner import Runner
+from ...drive.sessions.files import name_of, stamp
+from ...drive.sessions.session import Session, SessionFull, list_sessions
 from . import theme
 
 _WARM_AFTER_S = 3.0

@@ -12,7 +12,7 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from ...drive import plots
+from ...drive.reporting import plots
 
 STYLE = """<style>
 :root{--good:light-dark(#0B7A5E,#4CC9A4);--goodbg:light-dark(#E3F4EF,#12302A);--bad:light-dark(#B3420C,#FF8A5C);

@@ -14,9 +14,10 @@ from ...core.layer import LAUNCHES, Workload
 from ...core.presets import called
 from ...core.trial import Trial
 from ...core.variants import Variant, broken, discover
-from ...drive import doctor, plots, report
-from ...drive.run import Run, RunRequest
-from ...drive.session import Session, list_sessions, unpack
+from ...drive.machine import doctor
+from ...drive.reporting import plots, report
+from ...drive.running.request import Run, RunRequest
+from ...drive.sessions.session import Session, list_sessions, unpack
 from . import best_box, machine_page, pages, results, running, state, theme, variant_rows
 from .layer_form import Choice, layer_form, show
 from .picture_box import layer_picture

@@ -25,14 +25,14 @@ from ...drive.bench import markdown
 from ...drive.bench.best import write_best
 from ...drive.bench.cells import NOTE, cells_of, holds_bench, wanted_of
 from ...drive.bench.defaults import defaults_of, defaults_table
-from ...drive.bench.go import Bench
+from ...drive.bench.execute import Bench
+from ...drive.bench.package_session import ship
 from ...drive.bench.plan import CLASSES, CONFIGS, SUITES, BenchPlan
-from ...drive.bench.ship import ship
 from ...drive.bench.text import table
-from ...drive.devices import resolve_device
-from ...drive.run import DEFAULTS, EFFORTS, STRENGTHS
-from ...drive.runner import Runner
-from ...drive.session import Session, list_sessions, sessions_root
+from ...drive.machine.devices import resolve_device
+from ...drive.running.request import DEFAULTS, EFFORTS, STRENGTHS
+from ...drive.running.runner import Runner
+from ...drive.sessions.session import Session, list_sessions, sessions_root
 from .. import exit_codes
 from ..arguments import check_folder, say_broken, session_from
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from ...core.answers import Answer
 from ...core.errors import BadRequest
-from ...drive.check import MOST, Check, CheckRequest, size_of, workload_reference
-from ...drive.check_text import log_text, report_text
-from ...drive.devices import resolve_device
+from ...drive.checking.check import MOST, Check, CheckRequest, size_of, workload_reference
+from ...drive.checking.check_text import log_text, report_text
+from ...drive.machine.devices import resolve_device
 from ..arguments import add_workload, workload_from
 
 _LIMITS = {"memory_gib": "--memory", "call_s": "--time-limit", "build_s": "--build-limit"}

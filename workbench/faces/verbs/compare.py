@@ -19,7 +19,7 @@ import argparse
 import json
 import sys
 
-from ...drive import tables
+from ...drive.reporting import tables
 from ..arguments import session_from
 from ..exit_codes import NOTHING_RAN, RIGHT, WRONG
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from ...drive.doctor import devices, examine, summary
+from ...drive.machine.doctor import devices, examine, summary
 
 
 def add(parser: argparse.ArgumentParser) -> None:

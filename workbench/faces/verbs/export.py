@@ -20,13 +20,13 @@ from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, LAUNCHES, Workload
 from ...core.presets import parse_preset
 from ...core.variants import discover, find
-from ...drive.best_recipe import arch_of, best_recipe, cautions, left_to_pytorch, origin
-from ...drive.choose import check_names, parse_settings, values_for
-from ...drive.devices import resolve_device
-from ...drive.export import export_text, proof_workload, verify
-from ...drive.recipe import Recipe
-from ...drive.recorded import recipe_from_trials
-from ...drive.runner import Runner
+from ...drive.exporting.best_recipe import arch_of, best_recipe, cautions, left_to_pytorch, origin
+from ...drive.exporting.export import export_text, proof_workload, verify
+from ...drive.exporting.recipe import Recipe
+from ...drive.machine.devices import resolve_device
+from ...drive.running.candidate_selection import check_names, parse_settings, values_for
+from ...drive.running.runner import Runner
+from ...drive.sessions.recorded import recipe_from_trials
 from ..arguments import add_workload, check_folder, session_from, workload_from, write_whole
 
 

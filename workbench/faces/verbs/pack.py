@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from ...core.errors import BadRequest
-from ...drive.session import unpack
+from ...drive.sessions.session import unpack
 from ..arguments import check_folder, session_from
 
 

@@ -15,13 +15,13 @@ import sys
 from ...core.candidate import Candidate
 from ...core.errors import BadRequest
 from ...core.layer import Workload
-from ...drive import tables
-from ...drive.best_recipe import arch_of, best_known, origin
-from ...drive.choose import candidates, parse_settings
-from ...drive.devices import resolve_device
-from ...drive.run import EFFORTS, STRENGTHS, Run, RunRequest
-from ...drive.runner import Runner
-from ...drive.session import Session
+from ...drive.exporting.best_recipe import arch_of, best_known, origin
+from ...drive.machine.devices import resolve_device
+from ...drive.reporting import tables
+from ...drive.running.candidate_selection import candidates, parse_settings
+from ...drive.running.request import EFFORTS, STRENGTHS, Run, RunRequest
+from ...drive.running.runner import Runner
+from ...drive.sessions.session import Session
 from .. import exit_codes
 from ..arguments import add_candidates, add_workload, directions_from, say_broken, workload_from
 

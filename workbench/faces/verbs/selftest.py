@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 
-from ...drive import selftest
+from ...drive.checking import selftest
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -6,11 +6,11 @@ import argparse
 import json
 
 from ...core.errors import BadRequest
-from ...drive import tables
-from ...drive.main_kernel import arch_of, main_kernel
-from ...drive.recorded import most_shared_bytes, occupancy_of
-from ...drive.resume import not_run
-from ...drive.session import Session, list_sessions, sessions_root
+from ...drive.reporting import tables
+from ...drive.reporting.main_kernel import arch_of, main_kernel
+from ...drive.running.resume import not_run
+from ...drive.sessions.recorded import most_shared_bytes, occupancy_of
+from ...drive.sessions.session import Session, list_sessions, sessions_root
 from ..arguments import session_from
 
 

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from ...core.variants import refuse_broken
-from ...drive.devices import resolve_device
-from ...drive.headless import Case, junit, to_json, validate
-from ...drive.run import EFFORTS
-from ...drive.runner import Runner
+from ...drive.checking.headless import Case, junit, to_json, validate
+from ...drive.machine.devices import resolve_device
+from ...drive.running.request import EFFORTS
+from ...drive.running.runner import Runner
 from .. import exit_codes
 from ..arguments import add_candidates, add_workload, check_folder, directions_from, say_broken, workload_from
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from .process import Raised
+from .foreign.process import Raised
 
 _NAME = re.compile(r"name '(\w{1,60})' is not defined")
 _NO_MODULE = re.compile(r"No module named '([\w.]{1,80})'")

@@ -15,12 +15,13 @@ from ...core.answers import Answer, Question
 from ...core.errors import BadRequest
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
-from . import cases, gpu_questions, habits, kernelbench, magnitudes, mistakes, shrink, tf32, times
 from .advice import advice_for
-from .cases import Case
+from .clock import times
 from .distance import distance
+from .foreign.process import Ended, Raised
 from .party import Party
-from .process import Ended, Raised
+from .questions import cases, gpu_questions, habits, kernelbench, magnitudes, mistakes, shrink, tf32
+from .questions.cases import Case
 from .trialrun import NotDrawn, NotForReference, Outcome, Problem, State, TrialRun, same_bits, wide
 
 _SHRINK_S = 20.0

@@ -22,14 +22,14 @@ from ...core.answers import Answer, Question
 from ...core.errors import BadRequest
 from ...core.toolchain import find_toolchain
 from ...core.trial import Status
-from ..build import missing
+from ..build.build import missing
 from ..device import free_bytes
-from . import confine, native
-from .cases import Case, Setting, setting_of
-from .drawn import Drawn
 from .examine import Examination
+from .foreign import confine, native
+from .foreign.process import Ended, ForeignProcess, Limits, Raised, kill_orphans
 from .party import Party
-from .process import Ended, ForeignProcess, Limits, Raised, kill_orphans
+from .questions.cases import Case, Setting, setting_of
+from .questions.drawn import Drawn
 from .trialrun import TrialRun, new_seed
 from .verdict_text import build_question, no_compiler
 

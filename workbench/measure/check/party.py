@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...core.trial import Status
-from .process import Ended, ForeignProcess
+from .foreign.process import Ended, ForeignProcess
 
 _MOST_DEATHS = 1
 

@@ -10,16 +10,16 @@ import torch
 
 from ...core import numbers
 from ...core.trial import DEFAULT_ADVICE, Status
-from .. import findings
-from ..inputs import reduction_length
-from ..validate import Comparison, allowed_rel_l2
-from . import jumps
+from ..kernel import findings
+from ..kernel.inputs import reduction_length
+from ..kernel.validate import Comparison, allowed_rel_l2
 from .advice import advice_for
-from .cases import Case, fill, positional
 from .distance import distance
-from .drawn import Drawn
+from .foreign.process import Ended, Raised
 from .party import Construction, Party
-from .process import Ended, Raised
+from .questions import jumps
+from .questions.cases import Case, fill, positional
+from .questions.drawn import Drawn
 
 State = tuple[list[str], list[torch.Tensor]]
 _HALF = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}

@@ -10,9 +10,9 @@ from typing import Any
 
 from ...core.answers import Answer, Question
 from ...core.trial import Status
-from ..compiler_log import FirstError, first_error, headline
+from ..build.compiler_log import FirstError, first_error, headline
 from .advice import advice_for
-from .process import Ended, Raised
+from .foreign.process import Ended, Raised
 
 _QUESTION = "Imports and builds?"
 _PUT_BEFORE = {"cuda.cu": 3, "main.cpp": 1}  # lines that load_inline writes above the sources

@@ -10,13 +10,7 @@ Every library keeps its own hidden state, so any number of them live in one proc
     CUDACPU_STACK    bytes of stack of one CUDA thread; default 65536 (262144 under AddressSanitizer)
 """
 
-from .flags import (
-    ASAN_FLAGS,
-    COMPILE_FLAGS,
-    INCLUDE_DIRS,
-    LINK_FLAGS,
-    asan_environment,
-)
+from .flags import ASAN_FLAGS, COMPILE_FLAGS, INCLUDE_DIRS, LINK_FLAGS, asan_environment
 from .translate import translate
 
 __all__ = ["ASAN_FLAGS", "COMPILE_FLAGS", "INCLUDE_DIRS", "LINK_FLAGS", "asan_environment", "translate"]

@@ -17,7 +17,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def judge() -> Path:
     """The folder of its sources, wherever this file itself was loaded from."""
-    import workbench.measure.check.host as host
+    import workbench.measure.check.host.host as host
     return Path(host.__file__).parent
 
 

@@ -1,0 +1,174 @@
+"""A plan, a session and a runner in; ordinary trials in the session out. What the session has is not run again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...core.candidate import EMULATED_SM
+from ...core.errors import BadRequest, RenderError
+from ...core.template import Rendered, render
+from ...core.trial import Trial
+from ..machine.devices import resolve_device
+from ..running.builds import BuildOrder
+from ..running.request import DEFAULTS, Run, RunRequest
+from ..running.resume import measured_directions, missing
+from ..running.runner import Runner
+from ..sessions.session import Session
+from .plan import BenchPlan, Job
+from .prebuild import BuildAhead, units_of
+
+_POLL_S = 0.1
+_BUILD_TIMEOUT_S = 580.0
+_RUN_TIMEOUT_S = 120.0      # the naive variants take a second a launch on the largest layers
+_MOST_BUILD_WORKERS = 12   # each is a Python with torch and an nvcc: about 1.5 GB
+EVENT = "bench"          # one in the session for every plan that was begun; the table's cells are those of candidates
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """`state`: done, stopped (time limit or interrupt) or failed; the sentence says why."""
+
+    state: str
+    sentence: str
+    judged: int
+
+
+class Bench:
+    """One call of the verb. `on_line` gets a line for every job begun and every finished trial."""
+
+    def __init__(self, plan: BenchPlan, session: Session, runner: Runner, *, device: str = "auto",
+                 on_line: Callable[[str], None] = lambda line: None) -> None:
+        self.plan, self.session, self.runner, self.on_line = plan, session, runner, on_line
+        self.device = resolve_device(device)
+        self._said: set[str] = set()
+        self._judged = 0
+
+    def run(self, *, time_limit_s: float | None = None) -> BenchResult:
+        """Run what is missing; at the limit the kernel and the compilers under way are ended and nothing half-done is
+        recorded. Raises `BadRequest` when no variant applies."""
+        started = time.monotonic()
+        deadline = started + time_limit_s if time_limit_s is not None else float("inf")
+        known = self.runner.device(self.device)
+        jobs = self.plan.jobs(sm=int(known.get("sm") or EMULATED_SM), arch=str(known["arch"]))
+        if self.plan.strength != DEFAULTS and not any(job.candidates for job in jobs):
+            raise BadRequest(f"No variant computes {', '.join(self.plan.directions)} of {', '.join(self.plan.layers)} "
+                             f"in the class {self.plan.precision}; 'python -m workbench variants' lists them.")
+        begin(self.session, self.plan, known)
+        emulated = known["kind"] == "cpu"
+        left: list[Job] = []
+        units: list[list[Rendered]] = []
+        wanted: dict[int, set[str]] = {}
+        for job in jobs:
+            missed = self._missing(job, known)
+            if missed:
+                left.append(missed)
+                wanted[id(missed)] = {r.candidate_id for r in _rendered(missed)}
+                units += [unit for unit in units_of(_rendered(job), emulated=emulated)
+                          if wanted[id(missed)] & {r.candidate_id for r in unit}]
+        total = self._count(left)
+        self.on_line(f"{total} of {self._count(jobs)} {self._what} to run on {known['name']}, session {self.session.name}")
+        order = BuildOrder(str(known["kind"]), str(known["arch"]), "", _BUILD_TIMEOUT_S)
+        with BuildAhead(units, order, self.runner.work_dir, workers=_build_workers()) as ahead:
+            while left:
+                job, built = _next(left, wanted, ahead, deadline)
+                if job is None:
+                    return self._stopped(total, time_limit_s)
+                left.remove(job)
+                done = self._job(job, built, deadline)
+                if done.state == "failed":
+                    return BenchResult("failed", done.message, self._judged)
+                if done.state == "stopped" or (left and time.monotonic() >= deadline):
+                    return self._stopped(total, time_limit_s)
+        seconds = time.monotonic() - started
+        done_to_them = "measured" if self.plan.strength == DEFAULTS else "judged"
+        return BenchResult("done", f"All {total} {self._what} are {done_to_them} ({seconds:.0f} s).", self._judged)
+
+    @property
+    def _what(self) -> str:
+        return "PyTorch defaults" if self.plan.strength == DEFAULTS else "candidates"
+
+    def _count(self, jobs: list[Job]) -> int:
+        return sum(len(job.directions if self.plan.strength == DEFAULTS else job.candidates) for job in jobs)
+
+    def _job(self, job: Job, built: dict[str, dict[str, Any]], deadline: float) -> Run:
+        request = RunRequest(job.workload, job.candidates, device=self.device, directions=job.directions,
+                             effort=self.plan.effort, strength=self.plan.strength, built=built,
+                             run_timeout_s=_RUN_TIMEOUT_S)
+
+        def on_change(run: Run) -> None:
+            self._tell(run)
+            if time.monotonic() >= deadline and not run.wait(0):
+                self.runner.stop(run)
+
+        self.on_line(f"{job.workload.preset}: {self._count([job])} {self._what}")
+        return self.runner.run(request, self.session, resume=True, on_change=on_change)
+
+    def _tell(self, run: Run) -> None:
+        for trial in [t for t in list(run.trials) if t.trial_id not in self._said]:
+            self._said.add(trial.trial_id)
+            self._judged += trial.kind == ("baseline" if self.plan.strength == DEFAULTS else "candidate")
+            self.on_line(f"  {trial.status:<10} {line_of(trial)}")
+
+    def _missing(self, job: Job, device: dict[str, Any]) -> Job | None:
+        """The job without what the session has; None when nothing is left, PyTorch's times included."""
+        trials = self.session.trials()
+        request = RunRequest(job.workload, job.candidates, device=self.device, strength=self.plan.strength)
+        left = missing(job.candidates, trials, request, device)
+        more = [d for d in job.directions if d not in measured_directions(trials, request, device)]
+        if self.plan.strength == DEFAULTS:
+            job = replace(job, directions=tuple(more))
+        return replace(job, candidates=tuple(left)) if left or more else None
+
+    def _stopped(self, total: int, limit_s: float | None) -> BenchResult:
+        why = f"the time limit of {limit_s:g} s" if limit_s is not None else "a request"
+        return BenchResult("stopped", f"Stopped by {why} after {self._judged} of {total} {self._what}; go on with "
+                           f"--session {self.session.name}.", self._judged)
+
+
+def _build_workers() -> int:
+    """Two cores stay free for the process that measures and for this one."""
+    return max(1, min(_MOST_BUILD_WORKERS, (os.cpu_count() or 1) - 2))
+
+
+def begin(session: Session, plan: BenchPlan, device: dict[str, Any]) -> None:
+    """Note in the session which cells the bench is about; once for the same plan."""
+    fields = {"suite": "kernelbench", "layers": list(plan.layers), "directions": list(plan.directions),
+              "precision": plan.precision, "size": plan.size, "configs": plan.configs, "sweep": plan.sweep,
+              "top": plan.top, "seed": plan.seed, "device": device["name"], "defaults": plan.strength == DEFAULTS}
+    for event in session.events():
+        if event.get("event") == EVENT and {k: event.get(k, False) for k in fields} == fields:
+            return
+    session.event(EVENT, **fields)
+
+
+def line_of(trial: Trial) -> str:
+    """One finished trial as a line of progress."""
+    time_ms = f"{trial.kernel_ms.median_ms:.4g} ms" if trial.kernel_ms else trial.headline
+    config = " ".join(f"{k}={v}" for k, v in trial.config.items())
+    return f"{trial.workload.get('preset', '')} {trial.direction} {trial.name} {trial.precision} {config}: {time_ms}"
+
+
+def _rendered(job: Job) -> list[Rendered]:
+    found = []
+    for candidate in job.candidates:
+        try:
+            found.append(render(candidate))
+        except RenderError:
+            continue  # the run makes its trial, with the sentence
+    return found
+
+
+def _next(left: list[Job], wanted: dict[int, set[str]], ahead: BuildAhead, deadline: float
+          ) -> tuple[Job | None, dict[str, dict[str, Any]]]:
+    """The first job in order whose libraries are built; waits when none is. (None, {}) when the time is up."""
+    while time.monotonic() < deadline:
+        for job in left:
+            built = ahead.take(wanted[id(job)], timeout_s=0)
+            if built is not None:
+                return job, built
+        time.sleep(_POLL_S)
+    return None, {}

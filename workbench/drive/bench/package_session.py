@@ -1,0 +1,68 @@
+"""A bench session in, a copy small enough to ship out: all trials and samples, logs of the best only, and of those as
+many sources as fit. A source that stayed behind is rendered again from the trial's command."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...core.errors import BadRequest
+from ...core.numbers import bytes_decimal
+from ..sessions.files import EVENTS, TRIALS, lines
+from ..sessions.files import blob as session_blob
+from ..sessions.session import MORE, RECORDED, Session
+from .cells import Cell, cells_of
+
+MOST_BYTES = 5_000_000
+_MOST_BLOB_BYTES = 4_000_000         # the lines of the trials need the rest
+_PASSING = ("heartbeat", "phase")   # events that say nothing once the run is over
+
+
+def ship(session: Session, name: str, root: Path) -> tuple[Path, int]:
+    """Pack the session into `root/name.zip` without what nobody reads again; returns the zip and its size in bytes.
+
+    Raises `BadRequest` when the name is not `recorded-...` or taken, when the session holds no GPU times, or when the
+    zip would be above 5 MB.
+    """
+    if not name.startswith(RECORDED):
+        raise BadRequest(f"A session that ships is called {RECORDED}…, not {name!r}; give --ship {RECORDED}{name}.")
+    target = root / f"{name}.zip"
+    if target.exists() or (root / name).exists():
+        raise BadRequest(f"{root / name} is there already; choose another name or remove it.")
+    if not any(t.device.get("kind") == "cuda" and t.ok for t in session.trials()):
+        raise BadRequest(f"Session {session.name} has no GPU times; only those are worth shipping.")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Session.create(Path(folder), name)
+        for file, dropped in ((TRIALS, ()), (EVENTS, _PASSING)):
+            kept_lines = [line for _, line in lines(session.path, file) if not any(f'"event": "{w}"' in line for w in dropped)]
+            (copy.path / file).write_text("".join(kept_lines), encoding="utf-8")
+        kept, sources = _kept(session, cells_of([session]))
+        size = 0
+        for blob in (*sorted(kept), *sources):
+            data = found if (found := session_blob(session.path, blob)) is not None else b""
+            if data and (blob in kept or size + len(zlib.compress(data)) <= _MOST_BLOB_BYTES):
+                copy.put_blob(data)
+                size += len(zlib.compress(data))
+        packed = copy.pack(Path(folder) / f"{name}.zip")
+        size = packed.stat().st_size
+        if size > MOST_BYTES:
+            raise BadRequest(f"{name} would take {bytes_decimal(size)}; at most {bytes_decimal(MOST_BYTES)} ship. Split "
+                             f"the bench with --layers, or sweep less.")
+        shutil.copyfile(packed, target)
+    return target, size
+
+
+def _kept(session: Session, cells: Sequence[Cell]) -> tuple[set[str], list[str]]:
+    """What is kept in any case, and the sources of the best in the order of the cells."""
+    best = {c.best.trial_id for c in cells if c.best}
+    kept, sources = set(), []
+    for trial in session.trials():
+        if trial.trial_id in best or (not trial.ok and trial.kind == "candidate"):
+            kept |= {blob for name, blob in trial.blobs.items() if name != "source"}
+            sources += [blob for name, blob in trial.blobs.items() if name == "source"]
+        else:
+            kept |= {blob for name, blob in trial.blobs.items() if name in ("samples", MORE)}
+    return kept, sources

@@ -1,0 +1,218 @@
+"""A foreign ModelNew file in, a `CheckReport` out. The file runs in a process of its own, never in this one.
+
+Checking a file runs it: that is foreign code on this machine, confined as far as the report says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ...core import numbers
+from ...core.answers import Answer, CheckReport, Question, question_from_json
+from ...core.command import PROGRAM
+from ...core.confinement import Confinement
+from ...core.env import cache_dir, environment
+from ...core.errors import BadRequest
+from ...core.layer import Workload
+from ...core.plain_text import plain
+from ...core.presets import parse_preset
+from ...core.trial import DEFAULT_ADVICE, Status
+from ..machine.device_lock import held
+from ..running.worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
+from . import check_times
+from .reference_text import reference_text
+
+MOST_TEXT_BYTES = 5 << 20
+MOST = {"memory_gib": 1 << 20, "call_s": 1_000_000, "build_s": 1_000_000}  # beyond them the system's own calls overflow
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """`text` defines `class_name`. The reference is a file's text, or what `workload_reference` makes of a layer; `size` is a
+    preset's: "full" (KernelBench's own), "medium" or "small"."""
+
+    text: str
+    reference: str
+    device: str
+    name: str = "model_new.py"
+    reference_name: str = "the reference"
+    size: str = ""
+    class_name: str = "ModelNew"
+    memory_gib: float = 16.0
+    call_s: float = 60.0
+    build_s: float = 300.0
+    limit_s: float = 1800.0
+    time: bool = True
+    nvcc: bool = True
+    effort: str = "normal"
+    seed: int | None = None
+    command: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for name, text in (("candidate", self.text), ("reference", self.reference)):
+            if not text.strip():
+                raise BadRequest(f"The {name} is empty; give a Python file.", field=name)
+            if len(text) > MOST_TEXT_BYTES:
+                raise BadRequest(f"The {name} has {len(text)} characters; {MOST_TEXT_BYTES} are the most.", field=name)
+        for name, most in MOST.items():
+            if not 0 < getattr(self, name) <= most:  # false for NaN, too
+                raise BadRequest(f"{name} is {getattr(self, name):g}; it must be above 0 and at most {most}.", field=name)
+        if self.effort not in ("quick", "normal", "full"):
+            raise BadRequest(f"effort {self.effort!r} is not known; choose quick, normal or full.", field="effort")
+
+
+def workload_reference(workload: Workload) -> tuple[str, str]:
+    """(text, name) of the reference that a layer or preset stands for; `size_of` has the preset's size."""
+    preset = parse_preset(workload.preset)[0] if workload.preset else None
+    name = f"KernelBench #{preset.number}" if preset else f"nn.{workload.layer}"
+    return reference_text(workload, preset), name
+
+
+def size_of(workload: Workload) -> str:
+    """"full", "medium" or "small" of a preset; "" of a layer."""
+    return parse_preset(workload.preset)[1] if workload.preset else ""
+
+
+class Check:
+    """One check under way, or done: `text` says what happens, `report` is there when `done`."""
+
+    def __init__(self, request: CheckRequest) -> None:
+        self.request = request
+        self.said: list[tuple[float, str]] = []  # each text, and the seconds from the start
+        self.report: CheckReport | None = None
+        self.problem = ""
+        self._begun = time.monotonic()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def text(self) -> str:
+        return self.said[-1][1] if self.said else "starting"
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._begun
+
+    @property
+    def done(self) -> bool:
+        return self._thread is not None and not self._thread.is_alive()
+
+    def start(self) -> Check:
+        self._thread = threading.Thread(target=self._guarded, daemon=True, name="check")
+        self._thread.start()
+        return self
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._thread.join(timeout)
+        return self.done
+
+    def stop(self) -> None:
+        """End all its processes now."""
+        self._stopped.set()
+
+    def _guarded(self) -> None:
+        try:
+            self.report = check(self.request, on_text=self._said, stopped=self._stopped)
+        except (BadRequest, WorkerFailed) as error:
+            self.problem = plain(str(error))
+        except RuntimeError as error:
+            self.problem = "Stopped by you." if self._stopped.is_set() else plain(str(error))
+
+    def _said(self, text: str) -> None:
+        self.said.append((self.elapsed_s, text))
+
+
+@contextlib.contextmanager
+def judge_process() -> Iterator[WorkerProcess]:
+    """The judge of any number of checks, one after the other: who has many saves an import of torch each. What is foreign
+    runs in processes of each check's own. On a GPU a timed check wants a judge of its own, which so gives its memory back."""
+    with tempfile.TemporaryDirectory(prefix="kernel-workbench-", ignore_cleanup_errors=True) as folder:
+        worker = WorkerProcess("measure", log_path=Path(folder) / "judge.log")
+        try:
+            yield worker
+        finally:
+            worker.close()
+
+
+def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text: None,
+          stopped: threading.Event | None = None, device_held: bool = False, judge: WorkerProcess | None = None
+          ) -> CheckReport:
+    """Judge the file and wait for the report. `device_held`: the caller holds the device's lock itself. `judge`: one of
+    `judge_process` that does nothing else meanwhile; by default one of its own.
+
+    Raises `BadRequest` when the reference itself does not run.
+    """
+    order = {"text": request.text, "class_name": request.class_name, "reference": request.reference,
+             "device": request.device, "seed": request.seed, "memory_bytes": int(request.memory_gib * 2**30),
+             "call_s": request.call_s, "build_s": request.build_s, "time": request.time, "nvcc": request.nvcc,
+             "effort": request.effort}
+
+    def on_event(event: dict[str, Any]) -> None:
+        on_text(plain(str(event.get("text", ""))))
+
+    try:
+        with (contextlib.nullcontext() if device_held else held(request.device, on_text, stopped),
+              contextlib.nullcontext(judge) if judge else judge_process() as worker):
+            result = worker.call("check", order, limit_s=request.limit_s, on_event=on_event, stop=stopped)
+    except WorkerFailed as error:
+        if error.bad_request:
+            raise BadRequest(plain(str(error))) from error
+        raise
+    except (WorkerDied, WorkerTimeout) as error:
+        result = {"questions": [vars(Question("values", "Right values at the given size?", Answer.FAILED,
+                                              f"The judge itself was ended: {error}", "Use a smaller size, or raise the "
+                                              "limits.", "WORKER_DIED"))], "confined": {"why": "not known"}}
+    return _report(request, result)
+
+
+def _report(request: CheckRequest, result: dict[str, Any]) -> CheckReport:
+    """Here foreign text becomes part of a report: nothing of it reaches a terminal or the page as it was."""
+    result, name = plain(result), plain(request.name)
+    questions = tuple(_with_log(question_from_json(q), name) for q in result["questions"])
+    workload = Workload.from_json(result["workload"]) if result.get("workload") else None
+    times = {d: check_times.timed(found, d, workload, result.get("gpu") or {})
+             for d, found in (result.get("times") or {}).items()}
+    if times:
+        questions = tuple(_with_times(q, times) for q in questions)
+    return CheckReport(
+        name=name, reference=plain(request.reference_name), size=request.size,
+        device=f"{request.device} (emulator)" if result.get("emulated") else request.device, questions=questions,
+        smallest=result.get("smallest") or {}, mistake=result.get("mistake") or {},
+        kernelbench=result.get("kernelbench") or {}, times=times,
+        speed="; ".join(check_times.sentence(d, t) for d, t in times.items()), confined=Confinement(**result["confined"]),
+        seed=result.get("seed", 0), seconds=result.get("seconds", 0.0), environment=environment(),
+        command=plain(shlex.join([*PROGRAM.split(), "check", *request.command])) if request.command else "")
+
+
+def _with_log(question: Question, name: str) -> Question:
+    """A compiler's log is kept until a file of the same name is checked again."""
+    if question.key != "builds" or not question.detail.get("log"):
+        return question
+    path = cache_dir() / "check" / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)[:100]}.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(question.detail["log"], encoding="utf-8")
+    except OSError:  # it is in the report all the same
+        return question
+    return replace(question, detail={**question.detail, "log_path": str(path)})
+
+
+def _with_times(question: Question, times: dict[str, Any]) -> Question:
+    if question.key != "times":
+        return question
+    impossible = next((d for d, t in times.items() if t["implausible"]), None)
+    if impossible:
+        return replace(question, answer=Answer.FAILED, seen=f"No. {check_times.sentence(impossible, times[impossible])}.",
+                       status=str(Status.IMPLAUSIBLE), advice=DEFAULT_ADVICE[Status.IMPLAUSIBLE])
+    words = [": ".join([", ".join(filter(None, [f"{d} {numbers.time(t['median_ms'])}", t["verdict"]])),
+                        check_times.sentence(d, t)]) for d, t in times.items()]
+    return replace(question, seen=f"module_ms: {'; '.join(words)}.")

@@ -1,0 +1,167 @@
+"""What `check` timed in, what it means out: per direction our time, the floor, PyTorch in all its ways, and the verdict
+against the best drop-in one that qualifies by precision."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+from ...core import numbers
+from ...core.facts import bytes_moved
+from ...core.layer import Workload
+from ...core.trial import Timing
+from ...core.verdict import FASTER, SAME, UNSURE, from_samples, widened
+from ..reporting import report
+
+_TOO_SMALL_MS = 0.01     # below it the clock and the request are a large part
+_LAUNCH_BOUND = 0.75     # of the call's time is what its CUDA graph takes: the rest is the host's
+_WAITED_SHARE = 0.05     # of a call's time; a verdict then needs a larger difference, and the reader should know why
+_TOGETHER = 0.6          # a ratio of calls one by one that is surely below so much of the ratio of batches is another one
+_A_PASS = 0.25           # of what input and copy take: no module reads the one and writes the other in less
+_SLOWED = 0.05           # PyTorch is so much faster without the file: more than a later moment explains
+_TOO_LITTLE = ("It takes less than a quarter of what making its input and keeping its result take; no module reads the one "
+               "and writes the other in so little: no victory.")
+_FLOOR_SHARE, _L2_SHARE = 0.8, 4  # IMPLAUSIBLE: below that share of the floor, with traffic above so many times L2
+
+
+def timed(found: dict[str, Any], direction: str, workload: Workload | None, gpu: dict[str, Any]) -> dict[str, Any]:
+    """One direction for the report. `baselines`: fastest first, each with its own verdict and, where it is not one to beat,
+    `why_not`; `against`: the one that counts, of those that qualify the one with the least ratio, "" without one;
+    `implausible`: the time is no time."""
+    ours, precision = Timing(**found["ours"]), found["precision"]
+    rows = [_row(found, precision, baseline) for baseline in found["baselines"]]
+    rows.sort(key=lambda r: r["median_ms"])
+    # The hardest to beat, turn by turn: another's median may be lower by the luck of a few turns.
+    best = min((r for r in rows if r["qualifies"]), key=lambda r: r["ratio"], default=None)
+    held_back = [*_without_the_file(found, precision), *_one_by_one(found, best)] if best and best["verdict"] == FASTER else []
+    rows = sorted([*rows, *held_back], key=lambda r: r["median_ms"])
+    best = min((r for r in [best, *held_back] if r), key=lambda r: r["ratio"], default=None)
+    too_little = bool(best) and best["verdict"] == FASTER and ours.median_ms < _A_PASS * found["empty_ms"]
+    default = next((b for b in found["baselines"] if b["key"] == "default"), None)
+    floor = report.floor_of(workload, direction, precision, str(gpu["name"])) if workload and gpu else None
+    enough = bool(floor) and bytes_moved(workload, direction).total_bytes > _L2_SHARE * gpu.get("l2_bytes", 0)
+    return {"median_ms": ours.median_ms, "samples": ours.samples, "spread": ours.spread, "calls": found["calls"],
+            "checked": found["checked"], "precision": precision,
+            "default_precision": default["precision"] if default else "",
+            "default_kernels": default["kernels"] if default else [],
+            "floor_ms": floor.ms if floor else None, "floor_limit": floor.limit if floor else "",
+            "why_no_floor": "" if floor else _why_no_floor(workload, gpu),
+            "implausible": enough and ours.median_ms < _FLOOR_SHARE * floor.ms,
+            "notes": [*_notes(ours.median_ms, rows), *(r["held_back"] for r in held_back),
+                      *([_TOO_LITTLE] if too_little else []),
+                      *_throttled(found["throttled"], ours.dropped),
+                      *_waited(found["bounds"])],
+            "baselines": rows, "left_out": found["left_out"],
+            **{key: best[key] if best else None for key in ("ratio", "low", "high")},
+            "against": best["name"] if best else "", "verdict": UNSURE if too_little else best["verdict"] if best else ""}
+
+
+def sentence(direction: str, times: dict[str, Any]) -> str:
+    """ "forward is 4.69× as fast as the best PyTorch (eager, TF32 off)", or why that cannot be said."""
+    if times["implausible"]:
+        return (f"{direction}: {numbers.time(times['median_ms'])} is below the floor of "
+                f"{numbers.time(times['floor_ms'])}: not possible, so not counted")
+    if not times["against"]:
+        return f"{direction} has no PyTorch of its precision to compare with"
+    best, shown = f"the best PyTorch ({times['against']})", numbers.ratio(times["ratio"])
+    between = numbers.interval(times["low"], times["high"], times["ratio"])
+    if times["verdict"] == SAME:
+        return f"{direction} takes the same time as {best}, within 1 %"
+    if times["verdict"] == UNSURE:
+        return f"no clear winner in {direction}: {shown} against {best}, interval {between}"
+    return f"{direction} is {shown} as fast as {best}"
+
+
+def floor_text(times: dict[str, Any]) -> str:
+    """ "0.199 ms by bytes, so it runs at 58 % of the limit", or why there is none."""
+    if times["floor_ms"] is None:
+        return f"not known: {times['why_no_floor']}"
+    limit = "the bytes that must move" if times["floor_limit"] == "bytes" else "the multiply-adds"
+    return (f"{numbers.time(times['floor_ms'])}, set by {limit}; it runs at "
+            f"{numbers.of_limit(times['floor_ms'], times['median_ms'])} of the limit")
+
+
+def _row(ours: dict[str, Any], precision: str, baseline: dict[str, Any]) -> dict[str, Any]:
+    ratio = from_samples(ours["samples"], baseline["samples"], paired=True)  # sample i of all of them was taken in one turn
+    ratio = widened(ratio, ours["bounds"], baseline["bounds"])
+    fits = _qualifies(precision, baseline["precision"])
+    if not baseline["drop_in"]:
+        fits = {"qualifies": False, "why_not": baseline["why_not"]}
+    return {"name": baseline["name"], "median_ms": baseline["timing"]["median_ms"], "precision": baseline["precision"],
+            "ratio": ratio.value, "low": ratio.low, "high": ratio.high, "verdict": str(ratio.verdict),
+            "drop_in": baseline["drop_in"], **fits, "kernels": baseline["kernels"]}
+
+
+def _qualifies(precision: str, theirs: str) -> dict[str, Any]:
+    fits = theirs in report.QUALIFIES.get(precision, ())
+    return {"qualifies": fits, "why_not": "" if fits else f"computes in {theirs}, the file in {precision}"}
+
+
+def _without_the_file(found: dict[str, Any], precision: str) -> list[dict[str, Any]]:
+    """Rows of the ways that qualify and were clearly slower in turns with the file than without its process, or did not work
+    beside it. They were timed later: they can end a victory, and make nobody SLOWER."""
+    rows = []
+    for alone in found["alone"]:
+        beside = next((b for b in found["baselines"] if b["key"] == alone["key"]), None)
+        times = [least for least, _ in beside["bounds"]] or beside["samples"] if beside else []
+        slowed = not times or (from_samples(alone["samples"], times).low or 0.0) > 1 + _SLOWED
+        fits = _qualifies(precision, alone["precision"])
+        if slowed and fits["qualifies"]:
+            ratio = from_samples(found["samples"], alone["samples"])
+            rows.append({"name": f"{alone['name']}, without the file's process", "median_ms": median(alone["samples"]),
+                         "precision": alone["precision"], "ratio": ratio.value, "low": ratio.low, "high": ratio.high,
+                         "verdict": FASTER if ratio.verdict == FASTER else UNSURE, "drop_in": True, **fits, "kernels": [],
+                         "held_back": f"PyTorch is slower while the file's process is there: {alone['name']} takes "
+                                      f"{numbers.time(median(alone['samples']))} without it, which counts."})
+    return rows
+
+
+def _one_by_one(found: dict[str, Any], best: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row where the file wins by serving several calls at once: the same two, asked for one call at a time."""
+    if not found["singly"]:
+        return []
+    ours, theirs = found["singly"]["ours"], found["singly"]["theirs"]
+    ratio = from_samples(ours, theirs, paired=True)
+    if ratio.high is None or ratio.high >= _TOGETHER * best["ratio"]:
+        return []
+    return [{**best, "name": f"{best['name']}, one call at a time", "median_ms": median(theirs), "ratio": ratio.value,
+             "low": ratio.low, "high": ratio.high, "verdict": FASTER if ratio.verdict == FASTER else UNSURE, "kernels": [],
+             "held_back": f"It wins where several calls are asked for at once: of one at a time it takes "
+                          f"{numbers.time(median(ours))} each, PyTorch {numbers.time(median(theirs))}, which counts."}]
+
+
+def _why_no_floor(workload: Workload | None, gpu: dict[str, Any]) -> str:
+    if not gpu:
+        return "nobody has measured what this CPU can do"
+    return f"nobody has measured what {gpu['name']} can do" if workload else "the reference is not one transposed convolution"
+
+
+def _throttled(turns: int, dropped: int) -> list[str]:
+    """What is said when the GPU held its clocks down."""
+    if not turns:
+        return []
+    counted = (f"{dropped} were left out" if dropped else "all were counted, for too few would be left")
+    return [f"The GPU held its clocks down in {turns} turn{'s' if turns > 1 else ''}; {counted}."]
+
+
+def _waited(bounds: list[list[float]]) -> list[str]:
+    """What is said when the time may be others' in part. `bounds`: (least, most) of each sample."""
+    shares = sorted((most - least) / most for least, most in bounds)
+    usual = shares[len(shares) // 2] if shares else 0.0
+    return [f"Other work kept the cores busy: of a call's time {numbers.share(usual)} may be waiting for one."] \
+        if usual > _WAITED_SHARE else []
+
+
+def _notes(median_ms: float, rows: list[dict[str, Any]]) -> list[str]:
+    """What a reader has to know before he believes a ratio."""
+    by_name = {r["name"]: r["median_ms"] for r in rows}
+    notes = []
+    if median_ms < _TOO_SMALL_MS:
+        notes.append("Too small to time well: below 10 µs the request itself counts.")
+    for suffix in ("", ", TF32 off"):  # cuDNN may have chosen another algorithm for the graph than for one of the two calls
+        eager = min((by_name[n] for n in (f"eager{suffix}", f"eager{suffix}, cudnn.benchmark") if n in by_name), default=None)
+        graph = by_name.get(f"CUDA graph of the eager call{suffix}")
+        if eager and graph and graph < _LAUNCH_BOUND * eager:
+            notes.append(f"Launch-bound: PyTorch's own call takes {numbers.time(eager)}, its CUDA graph {numbers.time(graph)}.")
+            break
+    return notes

@@ -1,0 +1,158 @@
+"""Validation without a page: the chosen variants over awkward layers, one line a case. What `test` runs."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from ...core.awkward import awkward_workloads
+from ...core.candidate import EMULATED_SM, Candidate, why_not
+from ...core.errors import RenderError
+from ...core.facts import tensor_bytes
+from ...core.layer import LAUNCHES, Workload
+from ...core.template import Rendered, render
+from ...core.trial import Status
+from ...core.variants import PRECISIONS_OF, Variant, discover
+from ..machine.device_lock import held
+from ..machine.devices import resolve_device
+from ..running import outcome
+from ..running.candidate_selection import check_names
+from ..running.request import RunRequest
+from ..running.runner import Runner
+
+DTYPES_OF = {"quick": ("float32",), "normal": ("float32", "float16"),
+             "full": ("float32", "float64", "float16", "bfloat16")}
+_FEW_LAYERS = {"quick": 1, "normal": 8, "full": 8}  # on which is tried what costs a build for every layer
+
+
+@dataclass(frozen=True)
+class Case:
+    """One variant on one workload."""
+
+    variant: str            # "forward/naive_gather"
+    form: str
+    workload: str
+    dtype: str
+    precision: str
+    status: str
+    headline: str
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return self.status == Status.OK
+
+    @property
+    def line(self) -> str:
+        tail = "" if self.ok else f"  {self.headline}"
+        return f"{self.status:<16} {self.variant:<34} {self.form:<8} {self.dtype:<8} {self.precision:<6} {self.workload}{tail}"
+
+
+def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", variants: Sequence[str] = (),
+             directions: Iterable[str] = LAUNCHES, workloads: Sequence[Workload] = (), templates: Path | None = None,
+             on_case: Callable[[Case], None] = lambda case: None,
+             on_text: Callable[[str], None] = lambda text: None) -> list[Case]:
+    """Judge every chosen variant on every workload (default: the awkward layers of that effort), without timing.
+
+    General variants are built once in run-time form, so the number of layers costs no builds. The effort `full` builds
+    the constant form of each as well, tries the variants that have no other form on every layer they serve, and takes
+    every precision: the one a variant names first on all layers, any other (tf32x3) on the first few it serves, and
+    each on `workloads`.
+    A GPU is held while kernels run on it; `on_text` hears for whom it waits.
+    """
+    device = resolve_device(device)
+    directions, there = tuple(directions), discover(templates)
+    check_names(there, variants, directions, {})
+    chosen = [v for v in there if v.direction in directions
+              and (not variants or v.name in variants or v.key in variants)]
+    cases: list[Case] = []
+
+    def report(candidate: Candidate, workload: Workload, result: dict[str, Any], seconds: float) -> None:
+        case = Case(candidate.variant.key, candidate.form, f"{workload.layer} x {list(workload.input_shape)}",
+                    workload.dtype, candidate.precision, str(result["status"]), result["headline"], round(seconds, 3))
+        cases.append(case)
+        on_case(case)
+
+    known = runner.device(device)
+    sm = int(known.get("sm") or EMULATED_SM)
+    ready: list[tuple[Candidate, Workload, Rendered]] = []
+    for candidate, workload in planned(chosen, effort, sm, workloads):
+        needed = tensor_bytes(workload, candidate.direction)
+        if needed > int(known["free_bytes"]):
+            report(candidate, workload, outcome.too_large(needed, int(known["free_bytes"]), device), 0.0)
+            continue
+        try:
+            ready.append((candidate, workload, render(candidate)))
+        except RenderError as error:
+            report(candidate, workload, outcome.render_failed(error), 0.0)
+    rendered = {r.candidate_id: r for _, _, r in ready}
+    built = runner.build_all(list(rendered.values()), device)
+    with held(device, on_text):
+        for candidate, workload, item in ready:
+            start = time.monotonic()
+            build = built[item.candidate_id]
+            result = build if build["status"] != "OK" else runner.judge_once(
+                device, item, build["library"], RunRequest(workload, (), effort="quick", time=False))
+            report(candidate, workload, result, time.monotonic() - start)
+    return cases
+
+
+def junit(cases: Sequence[Case]) -> bytes:
+    """The cases as a JUnit XML file."""
+    bad = [c for c in cases if not c.ok]
+    suite = ElementTree.Element("testsuite", name="kernel-workbench", tests=str(len(cases)), failures=str(len(bad)),
+                                time=f"{sum(c.seconds for c in cases):.3f}")
+    for case in cases:
+        names = (case.variant, case.form, case.dtype, case.precision)
+        element = ElementTree.SubElement(suite, "testcase", classname=".".join(names), name=case.workload,
+                                         time=f"{case.seconds:.3f}")
+        if not case.ok:
+            ElementTree.SubElement(element, "failure", message=f"{case.status}: {case.headline}")
+    return ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
+
+
+def to_json(cases: Sequence[Case]) -> list[dict[str, Any]]:
+    return [asdict(c) for c in cases]
+
+
+def planned(variants: Sequence[Variant], effort: str, sm: int, workloads: Sequence[Workload] = ()
+            ) -> list[tuple[Candidate, Workload]]:
+    """What `validate` tries on a GPU of that compute capability; where one variant does not apply, another serves the layer."""
+    work = list(workloads) or [w for dtype in DTYPES_OF[effort] for w in awkward_workloads(effort, dtype)]
+    served = [(c, w) for v in variants for w in work for c in _candidates(v, w, full=effort == "full")
+              if why_not(c, sm=sm) is None]
+    return served if workloads else _few_layers(served, effort)
+
+
+def _few_layers(plan: Sequence[tuple[Candidate, Workload]], effort: str) -> list[tuple[Candidate, Workload]]:
+    """What costs a build for every layer is tried on the first few it serves: a variant without a run-time form, and
+    with the effort `full`, that takes those on all layers, each precision besides a variant's first."""
+    kept, tried = [], Counter[tuple[str, ...]]()
+    for candidate, workload in plan:
+        if effort == "full":
+            costly = candidate.precision != _offered(candidate.variant, workload)[0]
+        else:
+            costly = "runtime" not in candidate.variant.forms
+        if costly:
+            kind = (candidate.variant.key, candidate.form, candidate.precision)
+            tried[kind] += 1
+            if tried[kind] > _FEW_LAYERS[effort]:
+                continue
+        kept.append((candidate, workload))
+    return kept
+
+
+def _candidates(variant: Variant, workload: Workload, *, full: bool) -> list[Candidate]:
+    forms = variant.forms if full else variant.forms[-1:]  # the last named: run-time where there is one
+    offered = _offered(variant, workload)
+    return [Candidate(variant, workload.layer, workload.dtype, {}, precision, form)
+            for precision in (offered if full else offered[:1]) for form in forms]
+
+
+def _offered(variant: Variant, workload: Workload) -> list[str]:
+    return [p for p in variant.precision if p in PRECISIONS_OF[workload.dtype]]

@@ -1,0 +1,326 @@
+"""Attacks on the judge -> what became of each on this machine. Cheating and broken kernels go through the same runner and
+workers as any candidate; modules that attack the Python around them go through `check`."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from ...core.answers import Answer
+from ...core.candidate import Candidate
+from ...core.env import cache_dir
+from ...core.errors import BadRequest
+from ...core.layer import FORWARD, ConvTranspose, Workload
+from ...core.trial import Status
+from ...core.variants import TEMPLATES, find
+from ...core.verdict import FASTER
+from ..machine.daemon_threads import DaemonThreads
+from ..machine.device_lock import held
+from ..machine.devices import resolve_device
+from ..running.request import Run, RunRequest
+from ..running.runner import Runner
+from ..running.worker_process import WorkerProcess
+from ..sessions.session import TRIALS, Session
+from .check import CheckRequest, check, judge_process, workload_reference
+
+RED_TEAM = Path(__file__).resolve().parents[2] / "red_team"
+KERNELS = RED_TEAM / "kernels"
+# A stride that leaves holes, padding that crops, groups, a tail that fills no block.
+_USUAL = Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), output_padding=(0, 1), groups=2), 2, (5, 7))
+# Kernel 1 and padding 1: the border of the input meets no output, and with stride 3 some outputs are just zero.
+_CROPPED = Workload(ConvTranspose(1, 2, 3, 1, stride=3, padding=1, bias=False), 2, (8,))
+_MANY = Workload(ConvTranspose(1, 1, 3, 1, bias=False), 1, (700_032,))  # 65 628 blocks of 32
+_MODULE = Workload(ConvTranspose(2, 4, 6, 3, stride=2, padding=1), 1, (8, 9))
+_AT_ONCE = {"cpu": 2, "cuda": 4}  # checks that take no time; each has two processes with a context on the GPU
+_CONTROL = "a right kernel"
+
+
+@dataclass(frozen=True)
+class Attack:
+    """`expected`: device kind -> status. `group`: which workload and limits it is run with."""
+
+    name: str
+    kind: str                    # "kernel" | "module"
+    expected: dict[str, str]
+    idea: str = ""
+    direction: str = FORWARD
+    group: str = "usual"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What happened. `caught`: the trial has exactly the expected status, and a time only where that is OK."""
+
+    name: str
+    kind: str
+    idea: str
+    expected: str
+    status: str
+    happened: str
+    caught: bool
+    confined: str = ""           # how a module was held back
+
+
+@dataclass(frozen=True)
+class _Group:
+    workload: Workload = _USUAL
+    run_timeout_s: float = 60.0
+    config: tuple[tuple[str, int], ...] = ()
+
+
+_GROUPS = {"usual": _Group(), "cropped": _Group(_CROPPED), "many": _Group(_MANY, config=(("BLOCK", 32),)),
+           "hangs": _Group(run_timeout_s=8.0), "alone": _Group(),
+           "timed": _Group()}
+
+
+def attacks() -> list[Attack]:
+    """Everything in attacks.toml, and a right kernel first: a judge that refuses everything proves nothing."""
+    data = tomllib.loads((RED_TEAM / "attacks.toml").read_text(encoding="utf-8"))
+    found = [Attack(_CONTROL, "control", {"cpu": "OK", "cuda": "OK"}, "Is right and hides nothing.")]
+    found += [Attack(kind=kind, **entry) for kind in ("kernel", "module") for entry in data.get(kind, [])]
+    return found
+
+
+def total(device: str) -> int:
+    """How many attacks there are for that device."""
+    return sum(a.kind != "control" and _kind(device) in a.expected for a in attacks())
+
+
+def chosen(names: Sequence[str]) -> list[Attack]:
+    """The attacks of these names and the control. Raises `BadRequest` for a name that there is not."""
+    there = attacks()
+    unknown = next((n for n in names if n not in {a.name for a in there}), None)
+    if unknown is not None:
+        near = difflib.get_close_matches(unknown, [a.name for a in there], n=1)
+        raise BadRequest(f"There is no attack {unknown!r}; " + (f"did you mean {near[0]}?" if near else "leave --only away to "
+                         "see them all."), field="only")
+    return [a for a in there if a.kind == "control" or a.name in names]
+
+
+class SelfTest:
+    """A self-test under way, or done, in a thread: `text` says what happens, `results` grow, of `total` attacks."""
+
+    def __init__(self, device: str, runner: Runner) -> None:
+        self.device, self.text, self.problem = device, "starting", ""
+        self.results: list[Result] = []
+        self.total = total(device)
+        self.started_at = time.time()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._guarded, args=(runner,), daemon=True, name="selftest")
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    @property
+    def fought(self) -> int:
+        """Attacks that have been run; the control is none."""
+        return sum(r.kind != "control" for r in self.results)
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._thread.join(timeout)
+        return self.done
+
+    def stop(self) -> None:
+        """End its compilers, kernels and modules now; nothing is kept of it."""
+        self._stopped.set()
+
+    def _guarded(self, runner: Runner) -> None:
+        try:
+            selftest(self.device, runner=runner, on_result=self.results.append, on_text=self._said, stopped=self._stopped)
+        except (BadRequest, OSError, RuntimeError) as error:  # a worker's end is a RuntimeError, too
+            self.problem = "Stopped by you." if self._stopped.is_set() else str(error)
+
+    def _said(self, text: str) -> None:
+        self.text = text
+
+
+def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lambda result: None,
+             runner: Runner | None = None, wanted: Sequence[Attack] | None = None,
+             on_text: Callable[[str], None] = lambda text: None, stopped: threading.Event | None = None) -> list[Result]:
+    """Run every attack that this device can show, or those of `wanted`; only a whole self-test is kept for the page.
+    `on_text` hears what happens now. Raises `BadRequest` for a device that is not there, `RuntimeError` when `stopped` is
+    set before the end."""
+    device = resolve_device(device)
+    kind = _kind(device)
+    stopped = stopped or threading.Event()
+    whole, wanted = wanted is None, [a for a in (attacks() if wanted is None else wanted) if kind in a.expected]
+    results: list[Result] = []
+
+    def report(result: Result) -> None:
+        results.append(result)
+        on_result(result)
+
+    with _session() as session, _runner(runner) as kernels:
+        for name, group in _GROUPS.items():  # hangs come last: each costs its whole limit
+            here = [a for a in wanted if a.kind in ("kernel", "control") and a.group == name]
+            _run_kernels(kernels, session, device, here, group, report, on_text, stopped)
+        with held(device, on_text, stopped), _judges(_AT_ONCE[kind]) as judges:
+            modules = [a for a in wanted if a.kind == "module"]
+            timed = [a for a in modules if _attacks_the_clock(a, kind)]
+            one = partial(_run_module, device=device, session=session, judges=judges, on_text=on_text, stopped=stopped)
+            with DaemonThreads(_AT_ONCE[kind]) as pool:
+                for result in pool.map(one, [a for a in modules if a not in timed]):
+                    report(result)
+            for attack in timed:  # nothing else runs beside it
+                report(one(attack))
+    if whole:
+        keep(results, device)
+    return results
+
+
+def keep(results: Sequence[Result], device: str) -> None:
+    """Remember the last self-test of a device, for the page."""
+    path = _kept_path(device)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"at": time.time(), "results": [asdict(r) for r in results]}), encoding="utf-8")
+
+
+def kept(device: str) -> tuple[float, list[Result]] | None:
+    """(when, results) of the last self-test of that device on this machine; None without one that can be read."""
+    try:
+        data = json.loads(_kept_path(device).read_text(encoding="utf-8"))
+        return float(data["at"]), [Result(**r) for r in data["results"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def summary(results: Sequence[Result]) -> str:
+    """ "44 of 44 attacks caught", and what got through."""
+    fought = [r for r in results if r.kind != "control"]
+    missed = [r for r in results if not r.caught]
+    text = f"{sum(r.caught for r in fought)} of {len(fought)} attacks caught"
+    return text + (f"; not as expected: {', '.join(r.name for r in missed)}" if missed else "")
+
+
+def confinement(results: Sequence[Result]) -> str:
+    """How the attacking modules were held back, a sentence for each way that occurred."""
+    return "\n".join(dict.fromkeys(r.confined for r in results if r.confined))
+
+
+def _kind(device: str) -> str:
+    return "cpu" if device == "cpu" else "cuda"
+
+
+def _run_kernels(runner: Runner, session: Session, device: str, wanted: Sequence[Attack], group: _Group,
+                 report: Callable[[Result], None], on_text: Callable[[str], None], stopped: threading.Event) -> None:
+    candidates = {a.name: _candidate(a, group) for a in wanted}
+    if not candidates:
+        return
+    request = RunRequest(group.workload, tuple(candidates.values()), device=device, baselines=False, effort="quick",
+                         run_timeout_s=group.run_timeout_s)
+
+    def watch(run: Run) -> None:
+        on_text(f"{run.done_rows} of {len(run.rows)} kernels of this group are judged: "
+                f"{run.message.replace('candidates', 'kernels')}")
+        if stopped.is_set():
+            run.stop()
+
+    run = runner.run(request, session, on_change=watch)
+    if stopped.is_set():
+        raise RuntimeError("The self-test was stopped.")
+    trials = {t.trial_id: t for t in run.trials}
+    for attack, row in zip(wanted, run.rows, strict=True):
+        trial = trials.get(row.trial_id)
+        expected = attack.expected[_kind(device)]
+        status = str(trial.status) if trial else "no trial"
+        timed = bool(trial and trial.kernel_ms)
+        caught = status == expected and timed == (expected == Status.OK)
+        report(Result(attack.name, attack.kind, attack.idea or row.candidate.variant.idea, expected, status,
+                      trial.headline if trial else run.message, caught))
+
+
+def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQueue[WorkerProcess],
+                on_text: Callable[[str], None], stopped: threading.Event) -> Result:
+    """Through `check`. Caught: the expected status is among the failures, and no trial of the session has changed; for
+    OK, nothing failed and no time was taken for a victory."""
+    if stopped.is_set():
+        raise RuntimeError("The self-test was stopped.")
+    on_text(f"checking {attack.name}")
+    before = (session.path / TRIALS).read_bytes()
+    reference, name = workload_reference(_MODULE)
+    text = (RED_TEAM / "modules" / f"{attack.name}.py").read_text(encoding="utf-8")
+    kind = _kind(device)
+    expected = attack.expected[kind]
+    request = CheckRequest(text, reference, device, name=attack.name, reference_name=name, effort="quick", nvcc=False,
+                           call_s=_GROUPS[attack.group].run_timeout_s, time=_attacks_the_clock(attack, kind))
+    if request.time:  # in a judge of its own: what it shares of the GPU's memory is free again only when it has ended
+        report = check(request, device_held=True, stopped=stopped)
+    else:
+        judge = judges.get()
+        try:
+            report = check(request, device_held=True, judge=judge, stopped=stopped)
+        finally:
+            judges.put(judge)
+    failed = [q for q in report.questions if q.answer is Answer.FAILED
+              or q.answer is Answer.WARNED and q.status == expected]  # PyTorch itself need not give the same bits twice
+    first = next((q for q in failed if q.status == expected), failed[0] if failed else None)
+    victory = [d for d, t in report.times.items() if t["verdict"] == FASTER]
+    status = first.status if first else f"OK, {FASTER}" if victory else str(Status.OK)
+    happened = first.seen if first else next((q.seen for q in report.questions if q.key == "times"), "Nothing failed.")
+    if (session.path / TRIALS).read_bytes() != before:
+        status, happened = "session changed", "The trials of a session are not what they were."
+    return Result(attack.name, attack.kind, attack.idea, expected, status, happened, status == expected,
+                  report.confined.sentence)
+
+
+def _attacks_the_clock(attack: Attack, kind: str) -> bool:
+    """What is right can attack nothing else; of what is wrong, what is so only when it is timed."""
+    return attack.expected[kind] == Status.OK or attack.group == "timed"
+
+
+def _candidate(attack: Attack, group: _Group) -> Candidate:
+    name = "naive_gather" if attack.kind == "control" else attack.name
+    variant = find(name, attack.direction, root=TEMPLATES if attack.kind == "control" else KERNELS)
+    config = {} if attack.kind == "control" else dict(group.config)
+    return Candidate(variant, group.workload.layer, "float32", config, form="runtime")
+
+
+@contextmanager
+def _session() -> Iterator[Session]:
+    """A session that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="kernel-workbench-selftest-") as folder:
+        yield Session.create(Path(folder) / "sessions", "selftest")
+
+
+@contextmanager
+def _judges(count: int) -> Iterator[SimpleQueue[WorkerProcess]]:
+    """Those that have nothing to do just now."""
+    free: SimpleQueue[WorkerProcess] = SimpleQueue()
+    with ExitStack() as stack:
+        for _ in range(count):
+            free.put(stack.enter_context(judge_process()))
+        yield free
+
+
+@contextmanager
+def _runner(given: Runner | None) -> Iterator[Runner]:
+    if given:
+        yield given
+        return
+    with Runner() as made:
+        yield made
+
+
+def _kept_path(device: str) -> Path:
+    return cache_dir() / "selftest" / f"{device.replace(':', '')}.json"
+
+
+def to_json(results: Sequence[Result]) -> list[dict[str, Any]]:
+    return [asdict(r) for r in results]

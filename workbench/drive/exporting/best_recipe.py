@@ -1,0 +1,103 @@
+"""The best known candidates of a layer: a workload comes in, entries with their origin or a `Recipe` go out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ...core import numbers
+from ...core.best_known import BestKnown, best_config, sm_of
+from ...core.env import gpus
+from ...core.errors import BadRequest
+from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
+from ...core.presets import parse_preset
+from .recipe import Recipe, fastest
+
+DEFAULT_ARCH = "sm_90"     # where there is no GPU to ask
+
+
+def arch_of(device: str = "auto") -> str:
+    """`sm_90` of that GPU ("auto": the first one); where it is not known, the architecture that was measured."""
+    cards = gpus()
+    index = int(device.partition(":")[2] or 0)
+    card = next((g for g in cards if g.index == index), None) if device != "cpu" else None
+    return f"sm_{card.sm}" if card else DEFAULT_ARCH
+
+
+def best_known(workload: Workload, arch: str, *, precision: str = "", directions: Iterable[str] = LAUNCHES,
+               file: Path | None = None) -> dict[str, BestKnown]:
+    """Direction -> its entry of `file` (default: the shipped one); directions without one are absent.
+
+    Without `precision` each direction is taken in the class that PyTorch's default really computes it in, so that the
+    result is no less exact than what it replaces. Raises `BadRequest` when there is no entry at all.
+    """
+    found = {d: e for d in directions if (e := _of_direction(d, workload, precision, arch, file))}
+    if not found:
+        raise BadRequest(nothing_known(workload, arch, precision), field="best")
+    both, alone = found.get(BACKWARD), [found[d] for d in (GRAD_INPUT, GRAD_WEIGHT) if d in found]
+    if both and any(e.precision_class != both.precision_class for e in alone):
+        del found[BACKWARD]  # it is less exact than one of the gradients has to be
+    return found
+
+
+def nothing_known(workload: Workload, arch: str, precision: str) -> str:
+    """The sentence for a layer that no recorded bench knows."""
+    in_class = f" in {precision}" if precision else ""
+    how = (f"'python -m workbench bench --layers {parse_preset(workload.preset)[0].name}' measures it"
+           if workload.preset else "choose variants instead: 'python -m workbench variants' lists them")
+    return f"No best known config for {workload.layer} in {workload.dtype}{in_class} on {arch}; {how}."
+
+
+def best_recipe(workload: Workload, arch: str, *, precision: str = "", file: Path | None = None
+                ) -> tuple[Recipe, list[BestKnown]]:
+    """The recipe and the entries it is made of. Both gradients come from one launch where that is known as faster; what was
+    no faster than PyTorch where it was measured is left to PyTorch (a prediction says nothing of PyTorch on that GPU).
+    Raises `BadRequest` where nothing is left."""
+    known = best_known(workload, arch, precision=precision, file=file)
+    entries = {d: e for d, e in known.items() if e.predicted or not e.baseline_ms or e.ms < e.baseline_ms}
+    if not entries:
+        raise BadRequest(f"Of what is known for {workload.layer} on {arch} nothing was faster than PyTorch; choose variants "
+                         "instead: 'python -m workbench variants' lists them.", field="best")
+    used = [entries[d] for d in fastest({d: e.ms for d, e in entries.items()})]
+    return Recipe(workload, **{e.direction: e.candidate(workload) for e in used}), used
+
+
+def cautions(entries: Iterable[BestKnown], arch: str, precision: str = "") -> list[str]:
+    """What the reader of a best recipe should know: what was not measured on that GPU, or not of PyTorch. `precision`: the
+    class that was asked for; without one each direction has that of PyTorch's default."""
+    entries = list(entries)
+    predicted = [e.direction for e in entries if e.predicted]
+    older = [e.direction for e in entries if not e.predicted and sm_of(e.arch) != sm_of(arch)]
+    unknown = [e.direction for e in entries if not precision and not e.pytorch_precision and e.dtype == "float32"]
+    gpus_measured = " and ".join(dict.fromkeys(e.gpu for e in entries))
+    lines = [f"{', '.join(predicted)}: predicted, not measured on {arch}."] if predicted else []
+    lines += [f"Nothing was measured on {arch}: {', '.join(older)} as on {gpus_measured}."] if older else []
+    if unknown:
+        lines.append(f"In what precision PyTorch computes {', '.join(unknown)} by default was not measured; TF32 counts as "
+                     "allowed, as PyTorch documents it.")
+    return lines
+
+
+def left_to_pytorch(recipe: Recipe, arch: str) -> str:
+    """The directions that a best recipe does not compute, as a sentence; empty when there are none."""
+    left = [d for d in DIRECTIONS if d not in recipe.precision]
+    return (f"Left to PyTorch: {', '.join(left)}; no kernel for {recipe.layer} is known on {arch} that was faster there."
+            if left else "")
+
+
+def origin(entry: BestKnown) -> str:
+    """Where an entry comes from, as one line."""
+    against = (f" against {numbers.time(entry.baseline_ms)} ({entry.baseline})" if entry.baseline_ms else "")
+    config = " ".join(f"{k}={v}" for k, v in entry.config.items())
+    where = f"measured on {entry.gpu}, session {entry.session}"
+    return (f"{entry.direction}: {entry.variant} {config} in {entry.precision}, {numbers.time(entry.ms)}{against}, "
+            + where + (f"; for {entry.arch} {entry.note}" if entry.note else "") + ".")
+
+
+def _of_direction(direction: str, workload: Workload, precision: str, arch: str, file: Path | None) -> BestKnown | None:
+    if precision:
+        return best_config(direction, workload, precision, arch, file=file)
+    found = best_config(direction, workload, "tf32", arch, file=file)
+    if found and found.pytorch_precision == "ieee" and found.precision == "tf32":
+        return best_config(direction, workload, "ieee", arch, file=file)
+    return found

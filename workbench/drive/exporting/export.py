@@ -1,0 +1,246 @@
+"""Recipe in, one self-contained Python file out: `ModelNew` with the CUDA text that was judged.
+
+The fixed part of that file is `model_new.py.txt`; written here are its docstring, the class and the CUDA sources.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from ...core.candidate import EMULATED_SM, Candidate, derived_values, layer_fields
+from ...core.env import require_torch
+from ...core.errors import BadRequest
+from ...core.layer import BACKWARD, FORWARD, LAUNCHES, ConvTranspose, Workload
+from ...core.presets import Preset
+from ...core.template import ENTRY, Rendered, render
+from ..running import outcome
+from ..running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
+from .recipe import Recipe, serves_any_layer
+
+_FIXED = Path(__file__).with_name("model_new.py.txt")
+_FREE = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups", "bias",
+         "dilation")
+_DEFAULTS = {"stride": "1", "padding": "0", "output_padding": "0", "groups": "1", "bias": "False", "dilation": "1"}
+_PRECISION = {
+    "ieee": "float32, every product and sum rounded as IEEE says",
+    "tf32": "TF32: operands rounded to 10 bits of fraction, sums in float32",
+    "tf32x3": "three TF32 products each, about as exact as float32",
+    "fp16": "float16, sums in float32", "bf16": "bfloat16, sums in float32", "fp64": "float64",
+}
+_ABOUT_TF32 = (
+    "PyTorch computes a float32 convolution in TF32 wherever torch.backends.cudnn.allow_tf32 is True, its default: a",
+    "kernel in ieee or tf32x3 is then the more exact of the two, and they may differ by 1e-3.")
+_ABOUT_PARAMETERS = ("Parameters are drawn as PyTorch draws them under the same seed; its state_dict can be loaded.",)
+_ABOUT_CALLS = (
+    "Tensors that are not {dtype}, are not on a CUDA device, or are empty go to PyTorch's own op, and so do calls",
+    "that it refuses, for its message. So does what a GPU has no instructions or no shared memory for; a kernel that",
+    "cannot be built or launched is left to PyTorch with one warning. Where a kernel serves, torch.autocast casts",
+    "nothing, tensors are taken as they are, and there is no double backward.",
+    "",
+    "Kernels run on the current stream and nobody waits for them. With KW_DEBUG_SYNC=1 in the environment every launch",
+    "is waited for, and a kernel that fails is named.",
+    "",
+    "Needs torch >= 2.0 for CUDA, nvcc and ninja. A kernel is compiled when it is first used, once per machine.")
+_WIDTH = 116         # of a line of the docstring
+# KernelBench reads an answer as text and rejects these; `except` only outside comments.
+_FORBIDDEN = (r"\bpass\b", r"\btry\s*:")
+_FORBIDDEN_IN_CODE = (r"\bexcept\b", r"\bimport\s+threading\b")
+
+
+def _names_taken() -> set[str]:
+    """Names at the top of the fixed part: a class of that name would hide what the file needs."""
+    text = _FIXED.read_text(encoding="utf-8")
+    return set(re.findall(r"^(?:class|def|import) (\w+)", text, re.M)) | set(re.findall(r"^from \S+ import (\w+)$", text, re.M))
+
+
+def export_text(recipe: Recipe, *, constructor: Preset | None = None, class_name: str = "ModelNew",
+                debug_sync: bool = False, notes: Sequence[str] = ()) -> str:
+    """The file. `constructor` gives it the signature and parameter names of that preset's `Model`, else it has
+    those of nn.ConvTransposeNd. `debug_sync` turns the debug switch on that KW_DEBUG_SYNC=1 turns on otherwise.
+    `notes`: sentences about the choice that its reader should know.
+
+    Raises `BadRequest` for a preset of another layer, a name that is none, or a word that KernelBench rejects.
+    """
+    if not class_name.isidentifier() or keyword.iskeyword(class_name) or class_name in _names_taken():
+        raise BadRequest(f"class_name {class_name!r} cannot be a class of the file: it is no Python name, or one that "
+                         "the file uses; choose ModelNew.", field="class_name")
+    if constructor is not None and constructor.layer != recipe.layer:
+        raise BadRequest(f"The recipe is for {recipe.layer}, preset {constructor.name} is {constructor.layer}; "
+                         f"export it without the preset.", field="constructor")
+    kernels = {d: (c, render(c)) for d, c in recipe.chosen.items()}
+    parts = {"DOCSTRING": _docstring(recipe, kernels, constructor, notes), "DTYPE": f"torch.{recipe.workload.dtype}",
+             "DEBUG_SYNC": str(int(debug_sync)), "CLASS": _class(recipe.layer, constructor, class_name),
+             "SOURCES": _sources(kernels), "KERNELS": _table(kernels)}
+    text = re.sub(r"@([A-Z_]+)@", lambda m: parts[m[1]], _FIXED.read_text(encoding="utf-8"))
+    _check_words(text)
+    return text
+
+
+def constructor_arguments(layer: ConvTranspose, preset: Preset | None = None) -> list[Any]:
+    """Positional arguments that make this layer with the exported class (KernelBench's `get_init_inputs`)."""
+    ignored = preset.ignored if preset else ()
+    return [int(_DEFAULTS[name]) if name in ignored else _argument(getattr(layer, name))
+            for name in (preset.constructor if preset else _FREE)]
+
+
+def verify(call: Callable[[str, dict[str, Any]], dict[str, Any]], text: str, workload: Workload, *, device: str,
+           scratch: Path, preset: Preset | None = None, class_name: str = "ModelNew") -> dict[str, Any]:
+    """Run the exact text in a fresh worker, on the CPU with its build directed to the emulator.
+
+    `call(op, request)` reaches that worker. The result has status, headline, advice, errors and detail; so has one
+    for a file that kills its process or hangs. Raises `BadRequest` when the request itself cannot be carried out.
+    """
+    require_torch()
+    order = verify_request(text, workload, device=device, scratch=scratch, preset=preset, class_name=class_name)
+    try:
+        return call("verify_export", order)
+    except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
+        if isinstance(error, WorkerFailed) and error.bad_request:
+            raise BadRequest(str(error)) from error
+        return outcome.failure(error, building=False)
+
+
+def proof_workload(workload: Workload, device: str) -> Workload:
+    """The tensors the proof uses: as they are on a GPU; on the emulator the same layer with a small input, because
+    the emulator is thousands of times slower. Batch 2 at most, and few but several tiles of positions."""
+    if device != "cpu":
+        return workload
+    size = workload.input_size
+    longest = {1: 300, 2: 14, 3: 6}[workload.layer.dims]
+    least = tuple(ceil((2 * p - d * (k - 1) - op) / s) + 1 for k, s, p, op, d in zip(
+        workload.layer.kernel_size, workload.layer.stride, workload.layer.padding, workload.layer.output_padding,
+        workload.layer.dilation, strict=True))
+    small = tuple(max(1, min(n, longest + low)) for n, low in zip(size, (max(0, v) for v in least), strict=True))
+    return replace(workload, batch=min(workload.batch, 2), input_size=small, preset="")
+
+
+def verify_request(text: str, workload: Workload, *, device: str, scratch: Path, preset: Preset | None = None,
+                   class_name: str = "ModelNew") -> dict[str, Any]:
+    """What `verify` asks the worker."""
+    return {"text": text, "class_name": class_name, "workload": workload.to_json(),
+            "constructor_args": constructor_arguments(workload.layer, preset),
+            "attribute": preset.attribute if preset else "", "ignored": list(preset.ignored) if preset else [],
+            "constructor": list(preset.constructor if preset else _FREE),
+            "device": device, "emulate": device == "cpu", "effort": "normal", "time": False, "scratch": str(scratch)}
+
+
+def _docstring(recipe: Recipe, kernels: dict[str, tuple[Candidate, Rendered]], preset: Preset | None,
+               notes: Sequence[str]) -> str:
+    layer, dtype = recipe.layer, recipe.workload.dtype
+    title = f"{layer} in {dtype}"
+    lines = [f'"""{title}, by CUDA kernels in place of PyTorch\'s own.', ""]
+    for direction in LAUNCHES:
+        candidate = getattr(recipe, direction)
+        if candidate is None and direction == BACKWARD:
+            continue
+        if candidate is None and direction != FORWARD and recipe.backward:
+            lines.append(f"    {direction:<12} by backward, whose other result is dropped")
+            continue
+        if candidate is None:
+            own = (f"torch.conv_transpose{layer.dims}d" if direction == FORWARD
+                   else "torch.ops.aten.convolution_backward")
+            lines.append(f"    {direction:<12} left to PyTorch: {own}, in TF32 or not as PyTorch is set")
+            continue
+        config = " ".join(f"{k}={v}" for k, v in candidate.config.items())
+        name = f"{candidate.variant.name} {config} (candidate {kernels[direction][1].candidate_id})"
+        lines.append(f"    {direction:<12} {name}")
+        lines.append(f"    {'':<12} computes in {candidate.precision}: {_PRECISION[candidate.precision]}")
+        if direction == BACKWARD:
+            lines.append(f"    {'':<12} both gradients from one launch, where both are wanted")
+    lines += ["", *(line for note in notes for line in textwrap.wrap(note, _WIDTH))] if notes else []
+    lines += ["", *_ABOUT_TF32, ""] if dtype == "float32" else [""]
+    kind = f"nn.ConvTranspose{layer.dims}d"
+    original = f"KernelBench's problem {preset.number} (level 1)" if preset else f"{kind}, with its output_size"
+    lines.append(f"Constructor, parameter names and forward are those of {original}.")
+    lines += [*_ABOUT_PARAMETERS, *_others(recipe), *(line.format(dtype=dtype) for line in _ABOUT_CALLS), '"""']
+    return "\n".join(lines)
+
+
+def _others(recipe: Recipe) -> list[str]:
+    general = [f"{d} by {c.variant.name}" for d, c in recipe.chosen.items() if serves_any_layer(c)]
+    lines = [f"Every layer is computed by these kernels, because they were chosen in their run-time form: {', '.join(general)}."
+             ] if general else []
+    if len(general) < len(recipe.chosen):
+        lines.append("Kernels that were made for the constructor arguments above serve no others: with others PyTorch's own op "
+                     "computes. Every input size works.")
+    return textwrap.wrap(" ".join(lines), _WIDTH)
+
+
+def _class(layer: ConvTranspose, preset: Preset | None, name: str) -> str:
+    kind = f"ConvTranspose{layer.dims}d"
+    if preset is None:
+        return f'''class {name}(nn.{kind}):
+    """nn.{kind} with the kernels of this file."""
+
+    def forward(self, input, output_size=None):
+        output_padding = self._output_padding(input, output_size, list(self.stride), list(self.padding),
+                                              list(self.kernel_size), {layer.dims}, list(self.dilation))
+        return conv_transpose(input, self.weight, self.bias, self.stride, self.padding, output_padding,
+                              self.groups, self.dilation)
+'''
+    signature = ", ".join(f"{n}={_DEFAULTS[n]}" if n in _DEFAULTS else n for n in preset.constructor)
+    given = textwrap.fill(", ".join(f"{n}={n}" for n in preset.constructor if n not in preset.ignored), 104,
+                          subsequent_indent=" " * 12)
+    dropped = ", ".join(preset.ignored)
+    ignored = f"  # {dropped}: taken and not handed on, as in the original" if dropped else ""
+    return f'''class {name}(nn.Module):
+    """KernelBench's problem {preset.number} with the kernels of this file."""
+
+    def __init__(self, {signature}):{ignored}
+        super().__init__()
+        self.{preset.attribute} = nn.{kind}(
+            {given})
+
+    def forward(self, x):
+        layer = self.{preset.attribute}
+        return conv_transpose(x, layer.weight, layer.bias, layer.stride, layer.padding, layer.output_padding,
+                              layer.groups, layer.dilation)
+'''
+
+
+def _sources(kernels: dict[str, tuple[Candidate, Rendered]]) -> str:
+    return "\n".join(f"_{d.upper()} = {_literal(rendered.source)}\n" for d, (_, rendered) in kernels.items())
+
+
+def _table(kernels: dict[str, tuple[Candidate, Rendered]]) -> str:
+    lines = ["# Direction -> its kernel; PyTorch computes what none of them serves.", "_KERNELS = {"]
+    for direction, (candidate, rendered) in kernels.items():
+        words = [f'"{candidate.variant.key} (candidate {rendered.candidate_id})"', f'"{ENTRY}{candidate.direction}"',
+                 f"_{direction.upper()}", f'\n            precision="{candidate.precision}"']
+        if not serves_any_layer(candidate):
+            words.append(f"layer={tuple(layer_fields(candidate.layer).values())}")
+        if candidate.compile_flags:
+            words.append(f"flags={candidate.compile_flags!r}")
+        if candidate.variant.min_sm != 80:
+            words.append(f"min_sm={candidate.variant.min_sm}")
+        if shared_bytes := derived_values(candidate, sm=max(EMULATED_SM, candidate.variant.min_sm)).get("smem_bytes"):
+            words.append(f"shared_bytes={shared_bytes}")
+        lines.append(f'    "{direction}": _Kernel(' + ", ".join(words).replace(", \n", ",\n") + "),")
+    return "\n".join([*lines, "}"])
+
+
+def _literal(text: str) -> str:
+    """A Python literal of exactly this text, raw and over many lines where that is possible."""
+    if '"""' in text or text.endswith(("\\", '"')) or "\r" in text:
+        return repr(text)
+    return f'r"""{text}"""'
+
+
+def _argument(value: Any) -> Any:
+    return value if not isinstance(value, tuple) else value[0] if len(set(value)) == 1 else list(value)
+
+
+def _check_words(text: str) -> None:
+    for line in text.splitlines():
+        code = line.split("#")[0].split("//")[0]
+        for pattern, where in (*((p, line) for p in _FORBIDDEN), *((p, code) for p in _FORBIDDEN_IN_CODE)):
+            if found := re.search(pattern, where):
+                raise BadRequest(f"The exported file would contain {found[0]!r}, which KernelBench rejects, in the "
+                                 f"line {line.strip()!r}; reword that line of the template.", field="source")

@@ -1,0 +1,52 @@
+"""module_ms: the fastest right candidate of each direction becomes a ModelNew, judged against nn.ConvTranspose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...core.layer import LAUNCHES
+from ...core.presets import parse_preset
+from ...core.trial import Trial
+from ..reporting.report import is_emulated
+from ..running import outcome
+from ..running.request import Row, Run
+from ..running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
+from ..sessions.session import Session
+from .export import export_text, verify_request
+from .recipe import Recipe, fastest
+
+
+def best_rows(run: Run) -> dict[str, Row]:
+    """Direction -> the row whose trial is right and fastest (first, where no GPU timed it), of the fastest recipe."""
+    times = {t.trial_id: t.kernel_ms.median_ms if t.kernel_ms and not is_emulated(t) else float("inf")
+             for t in run.trials if t.ok}
+    best: dict[str, Row] = {}
+    for row in run.rows:
+        if row.trial_id in times and row.direction in LAUNCHES:
+            if row.direction not in best or times[row.trial_id] < times[best[row.direction].trial_id]:
+                best[row.direction] = row
+    return {d: best[d] for d in fastest({d: times[row.trial_id] for d, row in best.items()})}
+
+
+def judge_modules(call: Callable[..., dict[str, Any]], run: Run, session: Session, device_name: str,
+                  device: dict[str, Any], scratch: Path) -> list[Trial]:
+    """Trials of the ModelNew and of nn.ConvTranspose in its modes; empty when no candidate was right."""
+    best = best_rows(run)
+    if not best:
+        return []
+    request = run.request
+    recipe = Recipe(workload=request.workload, **{d: row.candidate for d, row in best.items()})
+    preset = parse_preset(request.workload.preset)[0] if request.workload.preset else None
+    text = export_text(recipe, constructor=preset)
+    emulated = device["kind"] == "cpu"
+    order = verify_request(text, request.workload, device=device_name, scratch=scratch, preset=preset)
+    try:
+        result = call("module", {**order, "time": request.time, "effort": request.effort},
+                      limit_s=max(300.0, 4 * request.run_timeout_s))
+    except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
+        result = outcome.failure(error, building=False)
+    return outcome.module_trials(session, run, device, "ModelNew", result,
+                                 recipe={d: row.candidate for d, row in best.items()}, text=text,
+                                 emulated=emulated)

@@ -1,0 +1,100 @@
+"""`Recipe`: the candidates that together cover a layer's directions; what they cannot is PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from ...core.candidate import Candidate
+from ...core.errors import BadRequest
+from ...core.layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, ConvTranspose, Workload
+from ...core.variants import TEMPLATES, find
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One candidate per direction; None leaves the direction to PyTorch. `backward` is launched where both gradients
+    are wanted; where one of them is, the candidate of that direction, or without one `backward`, whose other result is
+    dropped. Raises `BadRequest` for candidates that do not belong to the workload or the direction.
+    """
+
+    workload: Workload
+    forward: Candidate | None = None
+    grad_input: Candidate | None = None
+    grad_weight: Candidate | None = None
+    backward: Candidate | None = None
+
+    def __post_init__(self) -> None:
+        if not self.chosen:
+            raise BadRequest("The recipe leaves every direction to PyTorch; choose a candidate for one of them.")
+        for direction, candidate in self.chosen.items():
+            _check(candidate, direction, self.workload)
+
+    @property
+    def chosen(self) -> dict[str, Candidate]:
+        """Launch -> its candidate, those that there are."""
+        return {d: c for d in LAUNCHES if (c := getattr(self, d)) is not None}
+
+    @property
+    def layer(self) -> ConvTranspose:
+        return self.workload.layer
+
+    @property
+    def precision(self) -> dict[str, str]:
+        """Direction -> the precision it is computed in where all are wanted; those left to PyTorch are absent."""
+        found = {d: getattr(self, d) if d == FORWARD else self.backward or getattr(self, d) for d in DIRECTIONS}
+        return {d: c.precision for d, c in found.items() if c is not None}
+
+    def to_json(self) -> dict[str, Any]:
+        return {"workload": self.workload.to_json(), **{d: _to_json(c) for d, c in self.chosen.items()}}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Recipe:
+        """The recipe again, with the templates as they are now. Raises `BadRequest` when a variant is gone."""
+        workload = Workload.from_json(data["workload"])
+        return cls(workload, **{d: _from_json(data[d], workload) for d in LAUNCHES if data.get(d)})
+
+
+def fastest(ms: Mapping[str, float]) -> tuple[str, ...]:
+    """Launches of the fastest recipe, from the least time of each: all but a `backward` that is slower than the two
+    gradients one after the other."""
+    alone = ms.get(GRAD_INPUT, inf) + ms.get(GRAD_WEIGHT, inf)
+    worth = BACKWARD in ms and (ms[BACKWARD] < alone or not {GRAD_INPUT, GRAD_WEIGHT} <= set(ms))
+    return tuple(d for d in LAUNCHES if d in ms and (d != BACKWARD or worth))
+
+
+def serves_any_layer(candidate: Candidate) -> bool:
+    """Whether its launcher takes every layer as an argument."""
+    conditions = (*candidate.variant.needs, *(text for _, text in candidate.variant.derived))
+    return candidate.form == "runtime" and not any("layer." in c for c in conditions)
+
+
+def _check(candidate: Candidate, direction: str, workload: Workload) -> None:
+    name = candidate.variant.name
+    if direction != candidate.direction:
+        advice = f"give it as {BACKWARD}" if candidate.direction == BACKWARD else f"choose another variant for {direction}"
+        raise BadRequest(f"{name} computes {' and '.join(candidate.variant.computes)}; {advice}.", field=direction)
+    if candidate.layer != workload.layer:
+        raise BadRequest(f"{name} was made for {candidate.layer}; the recipe is for {workload.layer}.",
+                         field=direction)
+    if candidate.dtype != workload.dtype:
+        raise BadRequest(f"{name} computes {candidate.dtype}; the recipe is for {workload.dtype}.", field=direction)
+    if not candidate.precision:
+        raise BadRequest(f"{name} does not compute {candidate.dtype}; choose another variant for {direction}.",
+                         field=direction)
+
+
+def _to_json(candidate: Candidate) -> dict[str, Any]:
+    root = candidate.variant.path.parent.parent
+    data = {"variant": candidate.variant.name, "direction": candidate.direction, "config": candidate.config,
+            "precision": candidate.precision, "form": candidate.form, "compile_flags": list(candidate.compile_flags)}
+    return data if root == TEMPLATES else {**data, "templates": str(root)}
+
+
+def _from_json(data: dict[str, Any], workload: Workload) -> Candidate:
+    root = Path(data["templates"]) if data.get("templates") else None
+    return Candidate(find(data["variant"], data["direction"], root=root), workload.layer, workload.dtype,
+                     dict(data["config"]), data["precision"], data["form"], tuple(data.get("compile_flags", ())))

@@ -1,0 +1,106 @@
+"""One run at a time on a device: a lock file whose text says who holds it, released by the kernel if the holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import re
+import shlex
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ...core.env import gpus
+
+_POLL_S = 0.1
+_UNNAMED = "another process"
+
+
+class DeviceLock:
+    """`acquire` waits, telling for whom, until it holds the device, or `cancelled` says to give up.
+
+    `device`: "cpu" or "cuda:N" of this process. Two locks exclude each other in one process too, so none is taken twice.
+    """
+
+    def __init__(self, device: str) -> None:
+        folder = Path(os.environ.get("KERNEL_WORKBENCH_LOCKS")
+                      or Path(tempfile.gettempdir()) / f"kernel-workbench-{os.getuid()}")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / (re.sub(r"[^A-Za-z0-9]+", "-", _key(device)).strip("-") + ".lock")
+        self._fd: int | None = None
+
+    def acquire(self, *, cancelled: threading.Event, waiting: Callable[[str], None]) -> bool:
+        """True when the device is ours, False when `cancelled` was set first."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        said = seen = ""
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                holder = self.holder()
+                if holder != said and (holder != _UNNAMED or seen == _UNNAMED):  # it is about to write or has removed its name
+                    waiting(holder)
+                    said = holder
+                seen = holder
+            if cancelled.wait(_POLL_S):
+                os.close(fd)
+                return False
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps({"pid": os.getpid(), "command": shlex.join(sys.argv) or "python",
+                                  "since": time.time()}).encode(), 0)
+        self._fd = fd
+        return True
+
+    def release(self) -> None:
+        if self._fd is not None:
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = None
+
+    def holder(self) -> str:
+        """"process 4711 (python -m workbench run ...)"."""
+        try:
+            data = json.loads(self.path.read_text())
+            return f"process {data['pid']} ({data['command'][:120]})"
+        except (OSError, ValueError, KeyError):
+            return _UNNAMED
+
+
+@contextmanager
+def held(device: str, on_text: Callable[[str], None] = lambda text: None,
+         stopped: threading.Event | None = None) -> Iterator[None]:
+    """A GPU is held as for a run, by what needs no run; the CPU need not be. `on_text` hears for whom it waits.
+
+    Raises `RuntimeError` when `stopped` is set while it waits.
+    """
+    if device == "cpu":
+        yield
+        return
+    lock, waited = DeviceLock(device), []
+
+    def waiting(holder: str) -> None:
+        waited.append(holder)
+        on_text(f"waits: {device} is used by {holder}")
+
+    if not lock.acquire(cancelled=stopped or threading.Event(), waiting=waiting):
+        raise RuntimeError("Stopped by you.")
+    try:
+        if waited:
+            on_text(f"{device} is free now")
+        yield
+    finally:
+        lock.release()
+
+
+def _key(device: str) -> str:
+    """The same for whoever means this device: CUDA_VISIBLE_DEVICES may give one GPU several numbers, never two UUIDs."""
+    if device == "cpu":
+        return f"cpu-{platform.machine()}"
+    return next((gpu.uuid for gpu in gpus() if device == f"cuda:{gpu.index}"), device)

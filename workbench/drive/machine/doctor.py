@@ -1,0 +1,178 @@
+"""What this machine has, what therefore works, and the one command that would enable the rest. No torch, no GPU code."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any
+
+from ...core import landlock, numbers
+from ...core.ceilings import best_known, kept
+from ...core.confinement import Confinement, bwrap, bwrap_problem, landlock_problem, user_problem
+from ...core.env import find_toolchain, gpus, nvcc_problem, platform_problem, torch_info
+
+_FOR_A_GPU = ("torch", "torch for the GPU", "nvcc")
+_PACKAGES = {"numpy": "nothing can be judged without it", "pandas": "tables of trials, on the command line too",
+             "plotly": "figures", "streamlit": "the page"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked for. `found` is None when it is not there; `command` would bring it, None when nothing is to do."""
+
+    name: str
+    found: str | None
+    works: str
+    command: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.found is not None and self.command is None
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": self.ok}
+
+
+def examine() -> list[Finding]:
+    """All findings, in the order in which they enable each other."""
+    tools, torch, cards = find_toolchain(), torch_info(), gpus()
+    found = [_platform(), _torch(torch), *map(_package, _PACKAGES), _compiler(tools), _ninja(tools), _gpu(cards)]
+    found += [_ceilings(name) for name in dict.fromkeys(card.name for card in cards)]
+    found.append(_nvcc(tools, torch, bool(cards)))
+    found += [_torch_for_gpu(torch, bool(cards)), _optional("compute-sanitizer", tools.compute_sanitizer,
+              "memory errors of a kernel on a GPU are named with their line", "It comes with the CUDA toolkit"),
+              _sandbox(), _browser()]
+    return [f for f in found if f]
+
+
+def devices(findings: list[Finding] | None = None) -> list[str]:
+    """Devices that work now, best first."""
+    findings = findings or examine()
+    found = {f.name: f for f in findings}
+    usable = [f"cuda:{gpu.index}" for gpu in gpus()] if found["GPU"].ok and gpu_lacks(findings) is None else []
+    return [*usable, "cpu"] if all(found[name].found for name in ("torch", "numpy", "C++ compiler")) else usable
+
+
+def gpu_lacks(findings: list[Finding] | None = None) -> Finding | None:
+    """What keeps kernels from running on a GPU that is there: torch, its CUDA, or a compiler; None when nothing does."""
+    if findings is None:  # only what is asked for: `examine` tries the sandbox too
+        torch = torch_info()
+        findings = [f for f in (_torch(torch), _torch_for_gpu(torch, True), _nvcc(find_toolchain(), torch, True)) if f]
+    found = {f.name: f for f in findings}
+    return next((f for name in _FOR_A_GPU if (f := found.get(name)) and not f.ok), None)
+
+
+def summary(findings: list[Finding]) -> str:
+    """One sentence: what works now."""
+    where = devices(findings)
+    if not where:
+        need = next(f for f in findings if not f.ok and f.command)
+        return f"Nothing can be built yet: {need.name} is missing. {need.command}"
+    if where == ["cpu"]:
+        return ("Every kernel runs on this machine's CPU through the emulator. Correctness is checked for real; times here do "
+                "not predict a GPU.")
+    return f"Kernels run on {', '.join(where)}; the emulator works too."
+
+
+def _platform() -> Finding:
+    problem = platform_problem()
+    label = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    return Finding("platform", label, problem or "supported", problem)
+
+
+def _torch(torch: Any) -> Finding:
+    if not torch.version:
+        return Finding("torch", None, "nothing can be judged without it",
+                       f"{sys.executable} -m pip install torch")
+    cuda = f", CUDA {torch.cuda}" if torch.cuda else ", CPU build"
+    return Finding("torch", f"{torch.version}{cuda}", "the truth that kernels are judged against")
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding(name, metadata.version(name), _PACKAGES[name])
+    except metadata.PackageNotFoundError:
+        return Finding(name, None, _PACKAGES[name], f"{sys.executable} -m pip install {name}")
+
+
+def _compiler(tools: Any) -> Finding:
+    if not tools.cxx:
+        return Finding("C++ compiler", None, "the emulator builds kernels with it", _apt("g++"))
+    return Finding("C++ compiler", f"{tools.cxx} {tools.cxx_version}", "device cpu: kernels run on the emulator")
+
+
+def _ninja(tools: Any) -> Finding:
+    if not tools.ninja:
+        return Finding("ninja", None, "load_inline builds with it", f"{sys.executable} -m pip install ninja")
+    return Finding("ninja", str(tools.ninja), "load_inline builds with it")
+
+
+def _gpu(cards: list[Any]) -> Finding:
+    if not cards:
+        return Finding("GPU", None, "times need an NVIDIA GPU; everything else works without one")
+    names = ", ".join(f"cuda:{c.index} {c.name}" for c in cards)
+    return Finding("GPU", names, f"driver {cards[0].driver}; times and speed-ups are real")
+
+
+def _ceilings(name: str) -> Finding:
+    known, here = best_known(name), kept(name)
+    if known is None:
+        return Finding("ceilings", None, f"the physical limit of a kernel on {name}; the first timed run measures them")
+    rates = ", ".join(f"{what} {numbers.byte_rate(rate)}" for what, rate in (
+        ("read", known.read_bytes_per_s), ("write", known.write_bytes_per_s), ("copy", known.copy_bytes_per_s)))
+    flops = ", ".join(f"{p} {numbers.flop_rate(rate)}" for p, rate in known.flops_per_s.items())
+    return Finding("ceilings", f"{rates}; {flops}", "the physical limit of a kernel, " + (
+        "measured on this machine" if here else "as shipped; the first timed run measures them"))
+
+
+def _nvcc(tools: Any, torch: Any, has_gpu: bool) -> Finding:
+    if not tools.nvcc:
+        works = "kernels for the GPU are built with it; without it registers and occupancy are unknown"
+        return Finding("nvcc", None, works, _nvcc_command(torch))
+    problem = nvcc_problem(tools, torch.cuda)
+    works = "registers, spills, shared memory and occupancy for sm_80 and sm_90" + (
+        ", kernels for the GPU" if has_gpu else ", without a GPU")
+    return Finding("nvcc", f"{tools.nvcc} {tools.nvcc_version}", problem or works, problem)
+
+
+def _torch_for_gpu(torch: Any, has_gpu: bool) -> Finding | None:
+    if not has_gpu or not torch.version or torch.cuda:
+        return None
+    return Finding("torch for the GPU", None, "there is a GPU, but this torch is a CPU build",
+                   f"{sys.executable} -m pip install --force-reinstall torch")
+
+
+def _optional(name: str, path: Any, works: str, how: str) -> Finding:
+    return Finding(name, str(path) if path else None, works if path else f"{works} ({how}; optional)")
+
+
+def _sandbox() -> Finding:
+    """What would hold the file of a check. Whether another user can run it is only found out by a check."""
+    why = bwrap_problem()
+    if not why:
+        return Finding("sandbox", bwrap(), "a checked file has no network, and the disk is read-only for it")
+    command = None if bwrap() else _apt("bubblewrap")
+    if not landlock_problem():
+        held = Confinement(landlock=landlock.version())
+        return Finding("sandbox", f"Landlock {held.landlock}", f"{why}; of a checked file Landlock says: {held.held}", command)
+    no_user = user_problem()
+    works = f"{why}; {landlock_problem()}; " + (f"{no_user}: a checked file runs as you, read it first" if no_user else
+                                                "a checked file runs as another user, where that one can run it")
+    return Finding("sandbox", None, works, command)
+
+
+def _browser() -> Finding:
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    return Finding("Chromium", path, "the browser tests drive the page with it (optional)")
+
+
+def _apt(package: str) -> str:
+    return f"sudo apt-get install {package}" if shutil.which("apt-get") else f"install {package} with your package manager"
+
+
+def _nvcc_command(torch: Any) -> str:
+    major = torch.cuda or "13.0"
+    return f'{sys.executable} -m pip install "cuda-toolkit[nvcc,cudart,cccl,nvrtc]=={major}.*"'

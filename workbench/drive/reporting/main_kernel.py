@@ -1,0 +1,35 @@
+"""Which of the kernels that were compiled for a trial is the variant's own; the others are its helpers.
+
+A variant's main kernel bears the variant's name. Helpers (they pack, pad, sum or convert) have names of their own, and may
+be compiled before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.trial import Trial
+
+Kernels = dict[str, dict[str, Any]]  # short name -> numbers
+
+
+def arch_of(trial: Trial) -> str:
+    """The target whose numbers are shown: what the trial's GPU ran (sm_90a is compiled for an sm_90), else the newest; ""
+    where nothing is recorded."""
+    there = sorted(arch for arch, kernels in trial.resources.items() if isinstance(kernels, dict) and kernels)
+    own = str(trial.device.get("arch", ""))
+    return next((a for a in reversed(there) if own and a.rstrip("af") == own), there[-1] if there else "")
+
+
+def main_kernel(trial: Trial, arch: str) -> str:
+    """The short name of the main kernel: of several instances of it, and where none bears the variant's name, the one with
+    the most registers."""
+    kernels: Kernels = trial.resources[arch]
+    own = [name for name in kernels if name.partition("<")[0] == trial.name]
+    return max(own or kernels, key=lambda name: kernels[name].get("registers", 0))
+
+
+def main_numbers(trial: Trial) -> dict[str, Any]:
+    """The numbers of the main kernel on the target that is shown; {} where nothing is recorded."""
+    arch = arch_of(trial)
+    return trial.resources[arch][main_kernel(trial, arch)] if arch else {}

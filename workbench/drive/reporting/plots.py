@@ -1,0 +1,325 @@
+"""Trials in, plotly figures out: bars per direction, module bars, timing samples. Used by the page and the notebook.
+
+Grey is PyTorch, blue is ours, dotted is physics. A wrong result has no bar. `mode` is "light" or "dark".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from ...core import numbers
+from ...core.layer import BACKWARD, DIRECTIONS, FORWARD, LAUNCHES
+from ...core.trial import Status, Timing, Trial
+from . import report
+
+LIGHT = {"ink": "#1B2028", "mute": "#5B6472", "line": "#E1E4EA", "grid": "#EEF0F3", "bg": "#FFFFFF", "bg2": "#F5F6F8",
+         "pytorch": "#9AA3B1", "hatched": "#C5CBD4", "best": "#2F6FD0", "other": "#B4CBEF", "floor": "#1B2028",
+         "bad": "#B3420C", "caution": "#8A6100"}
+DARK = {"ink": "#E3E7ED", "mute": "#9AA4B2", "line": "#2A313B", "grid": "#1E242C", "bg": "#0F1318", "bg2": "#171C23",
+        "pytorch": "#717C8B", "hatched": "#434C58", "best": "#6FA3F5", "other": "#2F4A75", "floor": "#E3E7ED",
+        "bad": "#FF8A5C", "caution": "#E8B84A"}
+CONFIG = {"displayModeBar": "hover", "displaylogo": False,
+          "modeBarButtonsToRemove": ["lasso2d", "select2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+          "toImageButtonOptions": {"format": "svg", "filename": "kernel-workbench"}}
+_FONT = "Source Sans, Source Sans Pro, sans-serif"
+_CUT_AT = 2.6      # times the best PyTorch: longer bars are cut
+_INSIDE_AT = 0.68  # of the panel: from there on the text stands inside the bar
+
+
+@dataclass(frozen=True)
+class _Bar:
+    timing: Timing
+    colour: str
+    text: str
+    hover: str
+    trial_id: str
+    hatched: bool = False
+
+
+@dataclass
+class _Panel:
+    """One column of the chart: a bar or a word for each row, and the two lines that matter."""
+
+    title: str
+    cells: dict[str, _Bar | str] = field(default_factory=dict)
+    floor_ms: float | None = None
+    best_ms: float | None = None
+    emulated: bool = False
+
+    @property
+    def end(self) -> float:
+        longest = max((c.timing.q75_ms for c in self.cells.values() if isinstance(c, _Bar)), default=0.0)
+        if self.best_ms and not self.emulated:
+            return max(_CUT_AT * self.best_ms, 1.25 * (self.floor_ms or 0))
+        return max(1.12 * longest, (1.12 if longest else 3.0) * (self.floor_ms or 0)) or 1.0
+
+
+def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | None = None,
+         absent: Mapping[str, Mapping[str, str]] | None = None,
+         floors: Mapping[str, float] | None = None, waiting: str = "not run yet", mode: str = "light") -> go.Figure:
+    """Three panels (forward, grad_input, grad_weight; a fourth where `backward` ran) over shared rows: our variants
+    fastest first, then PyTorch. Emulated times rank nothing: there no variant is first, and no bar is the best.
+
+    `trials` are of one workload and one device; each variant shows its best config. `expected` maps a direction to
+    the variants that are asked for, `absent` says of others why they are not, `floors` maps a direction to ms. Each bar's
+    customdata is (trial_id, row).
+    """
+    trials = [t for t in trials if t.kind in ("candidate", "baseline")]
+    ran = any(t.direction == BACKWARD and t.kind == "candidate" and t.status is not Status.SKIPPED for t in trials)
+    directions = LAUNCHES if ran else DIRECTIONS
+    trials = [t for t in trials if t.direction in directions]
+    expected = {d: names for d, names in (expected or {}).items() if d in directions}
+    emulated = any(report.is_emulated(t) for t in trials)
+    ours = _row_order([t for t in trials if t.kind == "candidate"], expected)
+    theirs = list(dict.fromkeys(t.name for t in trials if t.kind == "baseline" and t.ok))
+    panels = []
+    for direction in directions:
+        here = [t for t in trials if t.direction == direction]
+        panel = _Panel(f"<b>{direction}</b>, ms{' on this CPU, kernels emulated' if emulated else ''}",
+                       floor_ms=(floors or {}).get(direction), emulated=emulated)
+        best = _best_pytorch(here)
+        panel.best_ms = best.kernel_ms.median_ms if best and best.kernel_ms else None
+        fastest = report.best_candidate(here, direction)
+        for row in ours:
+            panel.cells[row] = _our_cell(row, here, trials, fastest, panel, expected.get(direction, ()), waiting,
+                                         (absent or {}).get(direction, {}), mode)
+        for name in theirs:
+            trial = min((t for t in here if t.kind == "baseline" and t.name == name and t.ok and t.kernel_ms),
+                        key=lambda t: t.kernel_ms.median_ms, default=None)
+            if trial:
+                panel.cells[name] = _pytorch_bar(trial, trial.kernel_ms, mode)
+        panels.append(panel)
+    return _draw(panels, [*ours, *theirs], mode)
+
+
+def module_bars(trials: Iterable[Trial], *, mode: str = "light") -> go.Figure | None:
+    """`module_ms` of ModelNew against nn.ConvTranspose, forward and backward side by side; None without any."""
+    trials = [t for t in trials if t.module_ms and t.ok]
+    if not any(not report.is_baseline(t) for t in trials):
+        return None
+    panels = []
+    rows = list(dict.fromkeys(t.name for t in sorted(trials, key=report.is_baseline)))
+    for direction in (FORWARD, BACKWARD):
+        theirs = [t.module_ms[direction].median_ms for t in trials
+                  if report.is_baseline(t) and direction in t.module_ms]
+        emulated = any(report.is_emulated(t) for t in trials)
+        panel = _Panel(f"<b>{direction}</b>, module_ms{' on this CPU, kernels emulated' if emulated else ''}",
+                       best_ms=min(theirs, default=None), emulated=emulated)
+        for trial in trials:
+            timing = trial.module_ms.get(direction)
+            if timing is None:
+                continue
+            if report.is_baseline(trial):
+                panel.cells[trial.name] = _pytorch_bar(trial, timing, mode)
+            else:
+                baseline = report.best_baseline(trials, trial, clock="module_ms", direction=direction)
+                ratio = report.speedup(trial, baseline, clock="module_ms", direction=direction)
+                panel.cells[trial.name] = _bar(trial, timing, _palette(mode)["other" if emulated else "best"],
+                                               ratio.value if ratio and not report.is_emulated(trial) else None, None)
+        panels.append(panel)
+    return _draw(panels, rows, mode)
+
+
+def samples(values_ms: Sequence[float], *, median_ms: float, floor_ms: float | None = None, mode: str = "light"
+            ) -> go.Figure:
+    """Timing samples in the order taken, from 0, with the median and the floor as lines."""
+    colours = _palette(mode)
+    figure = go.Figure(go.Scatter(
+        x=list(range(1, len(values_ms) + 1)), y=list(values_ms), mode="markers",
+        marker={"size": 6, "color": colours["best"]}, hovertemplate="sample %{x}: %{y:.4g} ms<extra></extra>"))
+    for value, word, dash, width in ((median_ms, "median", "solid", 1), (floor_ms, "floor", "dot", 1.5)):
+        if value:
+            figure.add_hline(y=value, line={"color": colours["ink"], "width": width, "dash": dash})
+            figure.add_annotation(x=1, xref="paper", y=value, text=f"{word} {_label(value)}",
+                                  showarrow=False, xanchor="right", yanchor="bottom",
+                                  font={"size": 11, "color": colours["ink"]})
+    style(figure, height=190, mode=mode, top=10)
+    figure.update_xaxes(title_text="sample, in order taken")
+    figure.update_yaxes(title_text="ms", range=[0, 1.15 * max([*values_ms, floor_ms or 0])], nticks=5)
+    return figure
+
+
+def style(figure: go.Figure, *, height: int, mode: str = "light", top: int = 26) -> go.Figure:
+    """The project's look: transparent, thin grid, no title, no legend."""
+    colours = _palette(mode)
+    figure.update_layout(
+        height=height, margin={"l": 8, "r": 12, "t": top, "b": 8}, paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)", showlegend=False, template="none",
+        font={"family": _FONT, "size": 12, "color": colours["ink"]},
+        hoverlabel={"bgcolor": colours["bg2"], "bordercolor": colours["line"], "align": "left",
+                    "font": {"color": colours["ink"], "size": 12, "family": _FONT}})
+    for axes in (figure.update_xaxes, figure.update_yaxes):
+        axes(exponentformat="none", gridcolor=colours["grid"], linecolor=colours["line"], zeroline=False,
+             automargin=True, tickfont={"color": colours["mute"], "size": 11.5},
+             title_font={"color": colours["mute"], "size": 12})
+    return figure
+
+
+def describe(trials: Iterable[Trial]) -> str:
+    """The chart in a sentence, for those who cannot see it."""
+    trials = list(trials)
+    parts = []
+    for direction in LAUNCHES:
+        best = report.best_candidate(trials, direction)
+        emulated = sum(t.direction == direction and t.ok and t.kernel_ms is not None and report.is_emulated(t) for t in trials)
+        if best and best.kernel_ms:
+            parts.append(f"{direction} best {best.name} {numbers.time(best.kernel_ms.median_ms)}")
+        elif emulated:
+            parts.append(f"{direction} {emulated} on the CPU emulator, which say nothing about a GPU")
+    return "Times per direction and variant. " + ("; ".join(parts) or "Nothing measured yet") + "."
+
+
+def row_name(trial: Trial) -> str:
+    """A candidate's row: its variant, and the precision where it is not the plain one."""
+    return trial.name if trial.precision in ("ieee", "fp16", "bf16", "fp64", "") else f"{trial.name} {trial.precision}"
+
+
+def _palette(mode: str) -> dict[str, str]:
+    return DARK if mode == "dark" else LIGHT
+
+
+def _row_order(candidates: list[Trial], expected: Mapping[str, Sequence[str]]) -> list[str]:
+    """Fastest first: by the mean, over directions, of time / fastest time there; then those without a time."""
+    fastest = {d: report.best_candidate(candidates, d) for d in LAUNCHES}
+    scores: dict[str, list[float]] = {}
+    for trial in candidates:
+        best = fastest.get(trial.direction)
+        score = scores.setdefault(row_name(trial), [])
+        if trial.ok and trial.kernel_ms and best and best.kernel_ms:
+            score.append(trial.kernel_ms.median_ms / best.kernel_ms.median_ms)
+    rows = sorted(scores, key=lambda r: sum(scores[r]) / len(scores[r]) if scores[r] else float("inf"))
+    named = {row.split(" ")[0] for row in rows}
+    return [*rows, *dict.fromkeys(v for names in expected.values() for v in names if v not in named)]
+
+
+def _our_cell(row: str, here: list[Trial], trials: list[Trial], fastest: Trial | None, panel: _Panel,
+              expected: Sequence[str], waiting: str, absent: Mapping[str, str], mode: str) -> _Bar | str:
+    mine = [t for t in here if t.kind == "candidate" and row_name(t) == row]
+    timed = [t for t in mine if t.ok and t.kernel_ms]
+    if timed:
+        best = timed[-1] if panel.emulated else min(timed, key=lambda t: t.kernel_ms.median_ms)
+        ratio = report.speedup(best, report.best_baseline(trials, best))
+        colour = _palette(mode)["best" if best is fastest else "other"]
+        return _bar(best, best.kernel_ms, colour, ratio.value if ratio and not report.is_emulated(best) else None,
+                    panel.floor_ms)
+    if mine:
+        return f"{mine[-1].status}" + (", not timed" if mine[-1].ok else "")
+    name = row.split(" ")[0]
+    return waiting if name in expected else absent.get(name, "not run")
+
+
+def _best_pytorch(here: list[Trial]) -> Trial | None:
+    """The line in the chart: the best baseline that qualifies for the strictest candidate shown (any, without one)."""
+    timed = [t for t in here if t.kind == "baseline" and t.ok and t.kernel_ms and "not_drop_in" not in t.flags]
+    ours = [t for t in here if t.kind == "candidate" and t.ok]
+    if ours:
+        accepted = set.intersection(*(set(report.QUALIFIES.get(t.precision, ())) for t in ours))
+        timed = [t for t in timed if t.precision in accepted] or timed
+    return min(timed, key=lambda t: t.kernel_ms.median_ms, default=None)
+
+
+def _bar(trial: Trial, timing: Timing, colour: str, ratio: float | None, limit: float | None) -> _Bar:
+    text = _label(timing.median_ms) + (f"  <b>{numbers.ratio(ratio)}</b>" if ratio else "")
+    spread = numbers.spread(timing.spread)
+    config = " ".join(f"{k}={v}" for k, v in trial.config.items()) if trial.kind == "candidate" else ""
+    hover = (f"<b>{trial.name}</b> {trial.direction} {trial.precision}"
+             + (f"<br>{config}" if config else "")
+             + f"<br>median {numbers.time(timing.median_ms)}, {spread}, {timing.samples} samples"
+             + (f"<br>{numbers.ratio(ratio)} the best PyTorch" if ratio else "")
+             + (f"<br>{numbers.of_limit(limit, timing.median_ms)} of the limit"
+                if limit and not report.is_emulated(trial) else "")
+             + ("<br>on the CPU emulator: says nothing about a GPU" if report.is_emulated(trial) else ""))
+    return _Bar(timing, colour, text, hover, trial.trial_id)
+
+
+def _pytorch_bar(trial: Trial, timing: Timing, mode: str) -> _Bar:
+    hatched = "not_drop_in" in trial.flags
+    plain = _bar(trial, timing, _palette(mode)["hatched" if hatched else "pytorch"], None, None)
+    return _Bar(plain.timing, plain.colour, plain.text, plain.hover, plain.trial_id, hatched)
+
+
+def _label(ms: float) -> str:
+    """A time under an axis that says ms; where that would be zeros, in µs with its unit."""
+    return numbers.milliseconds(ms) if round(ms, 4) >= 0.01 else numbers.time(ms)
+
+
+def _draw(panels: list[_Panel], rows: list[str], mode: str) -> go.Figure:
+    colours = _palette(mode)
+    figure = make_subplots(1, len(panels), shared_yaxes=True, horizontal_spacing=0.025)
+    place = {row: len(rows) - 1 - i for i, row in enumerate(rows)}  # row 0 on top
+    for column, panel in enumerate(panels, 1):
+        at = {"row": 1, "col": column}
+        for row in rows:
+            cell = panel.cells.get(row)
+            if isinstance(cell, _Bar):
+                _draw_bar(figure, cell, row, place[row], panel.end, colours, at)
+            elif cell:
+                glyph, colour = _mark(cell)
+                figure.add_annotation(x=panel.end, y=place[row], text=f"{glyph}{cell}", showarrow=False,
+                                      xanchor="right", bgcolor=colours["bg"],
+                                      font={"size": 11, "color": colours[colour]}, **at)
+        _draw_lines(figure, panel, len(rows), colours, at)
+        figure.update_xaxes(title_text=panel.title, range=[0, panel.end], nticks=6, **at)
+    style(figure, height=56 + 27 * max(1, len(rows)), mode=mode)
+    figure.update_layout(bargap=0.3, barmode="overlay")
+    figure.update_yaxes(tickmode="array", tickvals=list(place.values()), ticktext=list(place), showgrid=False,
+                        range=[-0.5, max(1, len(rows)) - 0.5])
+    return figure
+
+
+def _mark(cell: str) -> tuple[str, str]:
+    """Glyph and colour of a word that stands where a bar would be: wrong, could not run, or nothing of the kind."""
+    word = cell.split(",")[0]
+    if not word.replace("_", "").isupper() or word in (Status.OK, Status.SKIPPED, Status.CANCELLED):
+        return "", "mute"
+    return ("✕ ", "bad") if word in report.WRONG else ("! ", "caution")
+
+
+def _draw_bar(figure: go.Figure, bar: _Bar, row: str, y: int, end: float, colours: dict[str, str], at: dict) -> None:
+    timing = bar.timing
+    cut = timing.median_ms > end
+    width = min(timing.median_ms, end)
+    inside = max(width, 0 if cut else timing.q75_ms) > _INSIDE_AT * end
+    whisker = None if cut or timing.samples < 5 else {
+        "type": "data", "symmetric": False, "array": [timing.q75_ms - timing.median_ms],
+        "arrayminus": [timing.median_ms - timing.q25_ms], "color": colours["ink"], "thickness": 1, "width": 3}
+    figure.add_trace(go.Bar(
+        y=[y], x=[width], orientation="h", width=0.62, error_x=whisker, customdata=[[bar.trial_id, row]],
+        marker={"color": bar.colour, "line": {"width": 0},
+                "pattern": {"shape": "/" if bar.hatched else "", "fgcolor": colours["pytorch"], "size": 5}},
+        hovertemplate=bar.hover + "<extra></extra>"), **at)
+    figure.add_annotation(
+        x=_text_at(timing, width, inside, whisker is not None), y=y, text=("▸ " if cut else "") + bar.text,
+        showarrow=False, borderpad=0,
+        xanchor="right" if inside else "left", xshift=-10 if inside else 7, bgcolor=None if inside else colours["bg"],
+        font={"size": 11.5, "color": colours["ink"]}, **at)
+
+
+def _text_at(timing: Timing, width: float, inside: bool, has_whisker: bool) -> float:
+    """Beyond the whisker, not through it."""
+    if not has_whisker:
+        return width
+    return min(width, timing.q25_ms) if inside else max(width, timing.q75_ms)
+
+
+def _draw_lines(figure: go.Figure, panel: _Panel, rows: int, colours: dict[str, str], at: dict) -> None:
+    """The two labels share one line above the panel; where they would meet, one stands left of its line."""
+    pytorch = "PyTorch on this CPU" if panel.emulated else "best PyTorch"
+    lines = [(panel.floor_ms, "floor", "floor", "dot"), (panel.best_ms, pytorch, "pytorch", "solid")]
+    shown = [(ms, word, colour, dash) for ms, word, colour, dash in lines if ms and ms <= panel.end]
+    close = len(shown) == 2 and abs(shown[0][0] - shown[1][0]) < 0.3 * panel.end
+    for ms, word, colour, dash in shown:
+        figure.add_shape(type="line", x0=ms, x1=ms, y0=-0.5, y1=rows - 0.5,
+                         line={"color": colours[colour], "width": 1.5, "dash": dash}, **at)
+        first = ms == min(s[0] for s in shown)
+        anchor = ("right" if first else "left") if close and ms > 0.15 * panel.end else "left"
+        if not close and ms > 0.6 * panel.end:
+            anchor = "right"  # else it runs into the next panel's label
+        shift = 0 if not close or ms > 0.15 * panel.end or first else 34
+        figure.add_annotation(x=ms, y=rows - 0.5, text=f"{word} {_label(ms)}", showarrow=False,
+                              yanchor="bottom", xanchor=anchor, xshift=shift, borderpad=0,
+                              font={"size": 11, "color": colours["ink" if word == "floor" else "mute"]}, **at)

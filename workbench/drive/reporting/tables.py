@@ -1,0 +1,159 @@
+"""Trials as text for a terminal, and two sessions side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ...core import numbers
+from ...core.trial import Status, Trial
+from ...core.verdict import SLOWER, Verdict
+from . import report
+from .pairing import differences, fastest_right, matched, variant_of
+
+UNJUDGED = (Status.NO_COMPILER, Status.MACHINE_FAILED)  # no candidate became worse: B's machine could not say
+_COLUMNS = (("status", "status"), ("verdict", "verdict"), ("variant", "variant"), ("direction", "direction"),
+            ("precision", "precision"), ("config", "config"), ("median_ms", "median, ms"), ("speedup", "vs PyTorch"),
+            ("of_limit", "of limit"), ("rel_l2", "rel. L2"), ("registers", "regs"), ("build_s", "build, s"),
+            ("trial_id", "trial"))
+
+
+def text_table(trials: Iterable[Trial], *, not_run: int = 0) -> str:
+    """The verdict first, then one line a trial; failures with their sentence and advice below. `not_run`: candidates that
+    were asked for and have no trial."""
+    trials = list(trials)
+    if not trials:
+        return "No trials."
+    frame = report.frame(trials)
+    cells = [[title for _, title in _COLUMNS]]
+    cells += [[_cell(name, row[name]) for name, _ in _COLUMNS] for row in frame.to_dict("records")]
+    lines = []
+    found = report.headline(trials)
+    if found:
+        lines += [f"{found.badge}  {found.sentence}{f', {not_run} not run' if not_run else ''}", found.evidence, ""]
+    elif not_run:
+        lines += [f"{not_run} candidates were not run", ""]
+    lines += aligned(cells)
+    for trial in trials:
+        if not trial.ok:
+            lines += ["", f"{trial.status}  {trial.name} {trial.direction} ({trial.trial_id}): {trial.headline}",
+                      f"  {trial.advice}", f"  {trial.command}"]
+    return "\n".join(lines)
+
+
+def compare(before: Iterable[Trial], after: Iterable[Trial]) -> list[dict[str, Any]]:
+    """One row for each pair of `matched.matched`: PyTorch's and the candidates' of either session. `ratio` is A over B
+    (above 1: B is faster), None where one is not right or the devices differ. `gone`: the fastest right config in A of
+    a variant that B has no trial of."""
+    before, after = ([t for t in trials if t.kind in ("candidate", "baseline")] for trials in (before, after))
+    there = {variant_of(t) for t in after}
+    pairs = matched(before, after)
+    gone: dict[tuple[str, ...], list[Trial]] = {}
+    for left, _ in pairs:
+        if left and left.kind == "candidate" and variant_of(left) not in there:
+            gone.setdefault(variant_of(left), []).append(left)
+    lost = {t.trial_id for some in gone.values() if (t := fastest_right(some))}
+    rows = []
+    for left, right in pairs:
+        some = left or right
+        assert some is not None
+        ratio = _ratio(left, right)
+        differ = differences(left, right) if left and right else ""
+        rows.append({
+            "workload": some.workload.get("preset") or _layer_text(some), "direction": some.direction, "kind": some.kind,
+            "variant": some.name, "precision": some.precision, "config": some.config,
+            "config_b": right.config if right else {},
+            "status_a": str(left.status) if left else "", "status_b": str(right.status) if right else "",
+            "a_ms": left.kernel_ms.median_ms if left and left.kernel_ms else None,
+            "b_ms": right.kernel_ms.median_ms if right and right.kernel_ms else None,
+            "ratio": ratio.value if ratio else None, "low": ratio.low if ratio else None,
+            "high": ratio.high if ratio else None, "verdict": ratio.verdict if ratio else "",
+            "why": "; ".join(filter(None, ("" if ratio else _why_not(left, right), differ))), "differ": differ,
+            "gone": left is not None and left.trial_id in lost})
+    return rows
+
+
+def regressions(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """One sentence for each candidate that B has worse than A: no longer right, no longer there, or SLOWER; one for a B
+    without trials. PyTorch's own times are not the project's: a slower baseline is no regression."""
+    if not any(row["status_b"] for row in rows):
+        return ["B has no trials: nothing says that it is as right and as fast as A."]
+    found = []
+    for row in rows:
+        what = f"{row['variant']} {row['direction']} on {row['workload']}"
+        differ = f" ({row['differ']})" if row["differ"] else ""
+        if row["gone"]:
+            found.append(f"{what} was OK in A and is not in B at all.")
+        elif row["status_a"] == "OK" and row["status_b"] not in ("OK", "", *UNJUDGED):
+            found.append(f"{what} was OK in A and is {row['status_b']} in B{differ}.")
+        elif row["verdict"] == SLOWER and row["kind"] == "candidate":
+            found.append(f"{what} is slower in B: {numbers.ratio(row['ratio'])} as fast as in A, interval "
+                         f"{numbers.interval(row['low'], row['high'], row['ratio'])}{differ}.")
+    return found
+
+
+def unjudged(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """One sentence for each candidate that was right in A and that B's machine could not judge."""
+    return [f"{row['variant']} {row['direction']} on {row['workload']} was OK in A and could not be judged in B "
+            f"({row['status_b']}); resume the run of B."
+            for row in rows if row["status_a"] == "OK" and row["status_b"] in UNJUDGED]
+
+
+def compare_text(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows of `compare` as a table: B as many times as fast as A."""
+    if not rows:
+        return "The sessions have no trials."
+    cells = [["workload", "direction", "variant", "A, ms", "B, ms", "A / B", "interval", "verdict", ""]]
+    cells += [[r["workload"], r["direction"], r["variant"], numbers.milliseconds(r["a_ms"]),
+               numbers.milliseconds(r["b_ms"]), numbers.ratio(r["ratio"]),
+               numbers.interval(r["low"], r["high"], r["ratio"]), r["verdict"], r["why"]] for r in rows]
+    return "\n".join(aligned(cells))
+
+
+def _ratio(left: Trial | None, right: Trial | None) -> Verdict | None:
+    if not left or not right or not left.ok or not right.ok or not left.kernel_ms or not right.kernel_ms:
+        return None
+    if left.device.get("key") != right.device.get("key") or report.is_emulated(left) or report.is_emulated(right):
+        return None
+    return report.ratio_of(right.kernel_ms, left.kernel_ms)
+
+
+def _why_not(left: Trial | None, right: Trial | None) -> str:
+    if not left or not right:
+        return "only in B" if right else "only in A"
+    for name, trial in (("A", left), ("B", right)):
+        if not trial.ok:
+            return f"{trial.status} in {name}"
+    if left.device.get("key") != right.device.get("key"):
+        return "different devices"
+    return "not timed" if not left.kernel_ms or not right.kernel_ms else "emulated times: no verdict"
+
+
+def _layer_text(trial: Trial) -> str:
+    from ...core.layer import Workload
+    return str(Workload.from_json(trial.workload).layer)
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None or value == "" or value != value:  # NaN: pandas' missing number
+        return numbers.MISSING
+    match name:
+        case "median_ms":
+            return numbers.milliseconds(float(value))
+        case "speedup":
+            return numbers.ratio(float(value))
+        case "of_limit":
+            return f"{value:.0f} %"
+        case "rel_l2":
+            return numbers.error(float(value))
+        case "build_s":
+            return f"{value:.1f}"
+        case "registers":
+            return f"{value:.0f}"
+    return str(value)
+
+
+def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with every column as wide as its widest cell."""
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells]

@@ -1,0 +1,155 @@
+"""From a person's words (names of variants, values of tunables) to candidates. One function for page, CLI, notebook."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...core.candidate import Candidate
+from ...core.errors import BadRequest
+from ...core.layer import LAUNCHES, Workload
+from ...core.variants import FORMS, PRECISIONS_OF, Variant, broken, discover, refuse_broken
+
+Settings = Mapping[str, Mapping[str, Sequence[int]]]  # variant name (or "*") -> tunable -> values to try
+
+
+def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, variants: Iterable[str] = (),
+               settings: Mapping[str, Any] | None = None, precision: str = "", form: str = "constant",
+               compile_flags: Sequence[str] = (), templates: Path | None = None) -> list[Candidate]:
+    """Every chosen variant in every chosen direction, once for each combination of the values in `settings`.
+
+    Without `variants`: all that offer the dtype and precision. A single name or value may stand for a list of it.
+    Raises `BadRequest` for a name nobody knows.
+    """
+    settings = _checked(settings or {})
+    wanted, directions = list(names_of(variants, "variants")), names_of(directions, "directions")
+    there = discover(templates)
+    refuse_broken([*wanted, *settings], directions, templates)
+    check_names(there, wanted, list(directions), settings)
+    if precision and precision not in PRECISIONS_OF[workload.dtype]:
+        raise BadRequest(f"precision {precision!r} does not go with {workload.dtype}; choose "
+                         f"{', '.join(PRECISIONS_OF[workload.dtype])}.", field="precision")
+    if form not in FORMS:
+        raise BadRequest(f"form {form!r} is not known; choose {' or '.join(FORMS)}.", field="form")
+    if not all(flag.strip() for flag in names_of(compile_flags, "compile_flags")):
+        raise BadRequest("A compile flag is empty; write it like --flag=--use_fast_math, or leave it away.",
+                         field="compile_flags")
+    if not directions:
+        raise BadRequest(f"No direction is chosen; choose of {', '.join(LAUNCHES)}.", field="directions")
+    found = []
+    for variant in there:
+        if not _chosen(variant, wanted, directions) or (not wanted and not _offers(variant, workload, precision)):
+            continue
+        if precision and precision not in variant.precision:
+            continue
+        shape = form if form in variant.forms else variant.forms[0]
+        for config in _configs(variant, settings):
+            found.append(Candidate(variant, workload.layer, workload.dtype, config, precision, shape,
+                                   names_of(compile_flags, "compile_flags")))
+    if not found:
+        left_out = "".join(f" {error}" for error in broken(templates).values())
+        named = [v for v in there if wanted and (v.name in wanted or v.key in wanted)]
+        if named and not any(v.direction in directions for v in named):
+            raise BadRequest(f"{', '.join(dict.fromkeys(v.name for v in named))} does not compute {', '.join(directions)}, but "
+                             f"{', '.join(dict.fromkeys(v.direction for v in named))}.", field="variant")
+        raise BadRequest(f"No variant computes {', '.join(directions)} in {precision or workload.dtype}; "
+                         f"'python -m workbench variants' lists them.{left_out}", field="variant")
+    _check_used(settings, {c.variant for c in found})
+    return found
+
+
+def names_of(given: object, what: str) -> tuple[str, ...]:
+    """One name, or several, as a tuple; "forward" is not seven letters. Raises `BadRequest`."""
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+    for name in names:
+        if not isinstance(name, str):
+            raise BadRequest(f"{what} is {given!r}; give a name or a list of names.", field=what)
+    return names
+
+
+def parse_settings(words: Iterable[str]) -> dict[str, dict[str, list[int]]]:
+    """`naive_gather.BLOCK=64,128` or `BLOCK=64` (every variant that has it) -> settings. Raises `BadRequest`."""
+    settings: dict[str, dict[str, list[int]]] = {}
+    for word in words:
+        name, sign, values = word.partition("=")
+        variant, dot, tunable = name.rpartition(".")
+        example = "write VARIANT.TUNABLE=VALUE[,VALUE]"
+        if not sign or not values or not tunable:
+            raise BadRequest(f"The setting {word!r} cannot be read; {example}.", field="set")
+        given = settings.setdefault(variant if dot else "*", {})
+        if tunable in given:
+            raise BadRequest(f"{name} is set twice; give its values together: {name}="
+                             f"{','.join(map(str, given[tunable]))},{values}.", field="set")
+        numbers = given[tunable] = []
+        for value in values.split(","):
+            try:
+                numbers.append(int(value))
+            except ValueError as error:
+                raise BadRequest(f"In the setting {word!r} {value!r} is no whole number; {example}.", field="set") from error
+    return settings
+
+
+def values_for(variant: Variant, settings: Settings) -> dict[str, Sequence[int]]:
+    """The values that the settings give to this variant's tunables; the more specific name wins."""
+    own = {t.name for t in variant.tune}
+    chosen: dict[str, Sequence[int]] = {k: v for k, v in settings.get("*", {}).items() if k in own}
+    for name in (variant.name, variant.key):  # "naive_gather", or "forward/naive_gather": that direction alone
+        chosen |= settings.get(name, {})
+    return chosen
+
+
+def check_names(there: list[Variant], wanted: Sequence[str], directions: Iterable[str], settings: Settings) -> None:
+    """Raises `BadRequest` for a direction, variant or tunable that nobody knows."""
+    for direction in directions:
+        if direction not in LAUNCHES:
+            raise BadRequest(f"direction {direction!r} is not known; choose {', '.join(LAUNCHES)}.", field="direction")
+    known = sorted({v.name for v in there})
+    for name in [*wanted, *(n for n in settings if n != "*")]:
+        if name not in known and name not in {v.key for v in there}:
+            raise BadRequest(f"There is no variant {name!r}; there are {', '.join(known)}.", field="variant")
+    tunables = {t.name for v in there for t in v.tune}
+    for tunable in settings.get("*", {}):
+        if tunable not in tunables:
+            raise BadRequest(f"No variant has a tunable {tunable}; there are {', '.join(sorted(tunables))}.", field="set")
+
+
+def _checked(settings: object) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Settings as a program gave them, in lists of whole numbers."""
+    example = "write {'naive_gather': {'BLOCK': [64, 128]}}"
+    checked: dict[str, dict[str, tuple[int, ...]]] = {}
+    if not isinstance(settings, Mapping):
+        raise BadRequest(f"settings is {settings!r}; {example}.", field="set")
+    for variant, tunables in settings.items():
+        if not isinstance(tunables, Mapping):
+            raise BadRequest(f"settings[{variant!r}] is {tunables!r}; {example}.", field="set")
+        for name, given in tunables.items():
+            values = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+            if not values or not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
+                raise BadRequest(f"settings[{variant!r}][{name!r}] is {given!r}; give whole numbers: {example}.", field="set")
+            checked.setdefault(variant, {})[name] = values
+    return checked
+
+
+def _chosen(variant: Variant, wanted: list[str], directions: Iterable[str]) -> bool:
+    return variant.direction in directions and (not wanted or variant.name in wanted or variant.key in wanted)
+
+
+def _check_used(settings: Settings, chosen: set[Variant]) -> None:
+    """A value that no chosen variant takes would be ignored in silence."""
+    for name, tunables in settings.items():
+        for tunable in tunables:
+            if not any(name in ("*", v.name, v.key) and (name != "*" or tunable in {t.name for t in v.tune}) for v in chosen):
+                word = tunable if name == "*" else f"{name}.{tunable}"
+                raise BadRequest(f"{word} is set, but no chosen variant takes it; there are "
+                                 f"{', '.join(sorted(v.key for v in chosen))}.", field="set")
+
+
+def _offers(variant: Variant, workload: Workload, precision: str) -> bool:
+    return any(p in variant.precision for p in ([precision] if precision else PRECISIONS_OF[workload.dtype]))
+
+
+def _configs(variant: Variant, settings: Settings) -> list[dict[str, int]]:
+    chosen = values_for(variant, settings)
+    return [dict(zip(chosen, values, strict=True)) for values in itertools.product(*chosen.values())]

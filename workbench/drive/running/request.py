@@ -1,0 +1,123 @@
+"""What is asked of the runner (`RunRequest`) and what is seen of it while it works (`Run`, with a `Row` a candidate)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...core.candidate import Candidate
+from ...core.errors import BadRequest
+from ...core.layer import Workload
+from ...core.trial import Status, Trial
+
+EFFORTS = ("quick", "normal", "full")
+DEFAULTS = "default"          # PyTorch with no switch touched, in a process in which nothing else ran
+FRESH = "fresh_process"       # the mark of such a baseline, in its detail
+STRENGTHS = ("quick", "strong", DEFAULTS)
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One workload, one device, some candidates. `candidates` may be empty: then only PyTorch is measured."""
+
+    workload: Workload
+    candidates: tuple[Candidate, ...]
+    device: str = "auto"                 # "auto" | "cpu" | "cuda:0"
+    directions: tuple[str, ...] = ()     # of the baselines; () = those of the candidates
+    baselines: bool = True
+    strength: str = "quick"              # of the baselines: "quick"; "strong", the whole ladder; "default", no switch touched
+    modules: bool = False                # also judge the best recipe as a ModelNew: module_ms
+    effort: str = "normal"
+    time: bool = True
+    cold_l2: bool = True
+    sanitize: str = ""                   # "" | "address": emulated kernels under AddressSanitizer
+    build_timeout_s: float = 300.0
+    run_timeout_s: float = 60.0          # without a sign of life from the measuring process
+    built: Mapping[str, dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)  # id -> made before
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("effort", self.effort, EFFORTS), ("strength", self.strength, STRENGTHS)):
+            if value not in known:
+                raise BadRequest(f"{name} {value!r} is not known; choose {', '.join(known)}.", field=name)
+
+    @property
+    def options(self) -> list[str]:
+        """How it is judged, where that is not the default, as words of a command line."""
+        words = [] if self.effort == "normal" else ["--effort", self.effort]
+        words += [] if self.time else ["--no-time"]
+        words += [] if self.cold_l2 else ["--hot-l2"]
+        words += ["--sanitize", self.sanitize] if self.sanitize else []
+        words += [] if self.build_timeout_s == 300.0 else ["--build-timeout", f"{self.build_timeout_s:g}"]
+        return words + ([] if self.run_timeout_s == 60.0 else ["--run-timeout", f"{self.run_timeout_s:g}"])
+
+
+@dataclass
+class Row:
+    """One candidate on its way. `phase`: queued, building, checking, timing, rechecking, done."""
+
+    candidate: Candidate
+    phase: str = "queued"
+    text: str = "queued"
+    status: Status | None = None
+    trial_id: str = ""
+    log_path: Path | None = None
+    started_at: float = 0.0
+
+    @property
+    def variant(self) -> str:
+        return self.candidate.variant.name
+
+    @property
+    def direction(self) -> str:
+        return self.candidate.direction
+
+    @property
+    def precision(self) -> str:
+        return self.candidate.precision
+
+    @property
+    def config(self) -> dict[str, int]:
+        return self.candidate.config
+
+    @property
+    def label(self) -> str:
+        return f"{self.variant} {self.direction}"
+
+
+@dataclass
+class Run:
+    """A run under way. `state`: waiting, running, done, stopped, failed; `message` says what it is doing."""
+
+    run_id: str
+    request: RunRequest
+    session: Path
+    rows: list[Row]
+    state: str = "waiting"
+    message: str = "starting"
+    trials: list[Trial] = field(default_factory=list)
+    kept: list[Trial] = field(default_factory=list)    # of a resumed run: what the session had finished before
+    started_at: float = field(default_factory=time.time)
+    finished_at: float | None = None
+    device: dict[str, object] = field(default_factory=dict)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    finished: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def active(self) -> bool:
+        return not self.finished.is_set()
+
+    @property
+    def done_rows(self) -> int:
+        return sum(row.phase == "done" for row in self.rows)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """True when the run has ended within `timeout` seconds."""
+        return self.finished.wait(timeout)
+
+    def stop(self) -> None:
+        """Ask it to end: compilers and kernels under way are killed; finished trials stay."""
+        self.cancelled.set()

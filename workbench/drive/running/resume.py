@@ -1,0 +1,81 @@
+"""What a session already holds of a request: `--resume` runs only what is missing."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from ...core.candidate import EMULATED_SM, Candidate, why_not
+from ...core.errors import RenderError
+from ...core.template import render
+from ...core.trial import Status, Trial
+from .request import DEFAULTS, FRESH, RunRequest
+
+# Says nothing for good about the candidate: what stood in its way was the machine, a limit or a person.
+NO_VERDICT = frozenset({Status.CANCELLED, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.BUILD_TIMEOUT, Status.WORKER_DIED,
+                        Status.OUT_OF_MEMORY})
+
+
+def answered(candidates: Iterable[Candidate], trials: list[Trial], request: RunRequest, device: dict[str, Any]
+             ) -> list[Trial | None]:
+    """For each candidate the last trial that finished it, or None: the same workload, judged in the same way, on a
+    device of the same name. `device` is what the measuring process says of the request's."""
+    finished = {_key_of_trial(t): t for t in trials if _answers(t, request, device)}
+    return [finished.get(_key(candidate, device)) for candidate in candidates]
+
+
+def missing(candidates: Iterable[Candidate], trials: list[Trial], request: RunRequest, device: dict[str, Any]
+            ) -> list[Candidate]:
+    """Candidates that no trial has finished; see `answered`."""
+    candidates = list(candidates)
+    return [c for c, trial in zip(candidates, answered(candidates, trials, request, device), strict=True) if trial is None]
+
+
+def measured_directions(trials: list[Trial], request: RunRequest, device: dict[str, Any]) -> set[str]:
+    """Directions whose PyTorch baselines were measured: the same workload, on that very device; the default alone by
+    those of a fresh process, any other strength by the others."""
+    return {t.direction for t in trials if t.kind == "baseline" and t.ok
+            and bool(t.detail.get(FRESH)) == (request.strength == DEFAULTS)
+            and t.workload == request.workload.to_json() and t.device.get("key") == device["key"]}
+
+
+def not_run(events: list[dict[str, Any]], trials: list[Trial]) -> int:
+    """How many candidates of the session's runs have no trial: of each workload and device, the last run counts, because
+    one that goes on asks for all that is missing."""
+    last = {json.dumps([e.get("workload"), e.get("device")], sort_keys=True): e for e in events
+            if e.get("event") == "run_started" and isinstance(e.get("rows"), list)}
+    done = Counter(t.run_id for t in trials if t.kind == "candidate")
+    return sum(max(0, len(e["rows"]) - done[str(e.get("run_id"))]) for e in last.values())
+
+
+def _answers(trial: Trial, request: RunRequest, device: dict[str, Any]) -> bool:
+    if trial.kind != "candidate" or trial.status in NO_VERDICT or trial.workload != request.workload.to_json():
+        return False
+    if (trial.device.get("kind"), trial.device.get("key")) != (device["kind"], device["key"]):
+        return False
+    if request.sanitize and f"--sanitize {request.sanitize}" not in trial.command:
+        return False  # right without AddressSanitizer is not right with it
+    if not (trial.ok and request.time):
+        return True
+    if trial.kernel_ms is None:
+        return False  # only checked
+    return device["kind"] == "cpu" or trial.kernel_ms.cold_l2 == request.cold_l2
+
+
+def _key(candidate: Candidate, device: dict[str, Any]) -> object:
+    """What makes a candidate the same one: its source's id; where it has none, its parts and why it has none."""
+    try:
+        reason = why_not(candidate, sm=int(device.get("sm") or EMULATED_SM))
+        if reason is None:
+            return render(candidate).candidate_id
+    except RenderError as error:
+        reason = str(error)
+    return (candidate.variant.name, candidate.direction, candidate.precision, candidate.form, candidate.compile_flags,
+            tuple(sorted(candidate.config.items())), reason)
+
+
+def _key_of_trial(trial: Trial) -> object:
+    return trial.candidate_id or (trial.name, trial.direction, trial.precision, trial.form, trial.compile_flags,
+                                  tuple(sorted(trial.config.items())), trial.headline)

@@ -1,0 +1,140 @@
+"""The runner: what a front end holds. It has the workers and carries out each `RunRequest` in a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...core.candidate import Candidate
+from ...core.errors import BadRequest
+from ...core.template import Rendered
+from ...core.trial import Trial
+from ..machine.device_lock import held
+from ..machine.devices import resolve_device
+from ..sessions.session import Session
+from .execution import Execution
+from .request import Row, Run, RunRequest
+from .resume import answered
+from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerTimeout
+from .workers import Workers, taken
+
+
+class Runner:
+    """Warm workers for one front end; runs wait for each other. Use as a context manager, or call `close`."""
+
+    def __init__(self, *, build_workers: int | None = None) -> None:
+        self.workers = Workers(build_workers=build_workers)
+        self.runs: list[Run] = []
+        self._one_at_a_time = threading.Lock()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def work_dir(self) -> Path:
+        """Scratch files of this runner, gone after `close`."""
+        return self.workers.scratch
+
+    def close(self) -> None:
+        """Stop what runs, end all workers, remove scratch files."""
+        for run in self.runs:
+            run.stop()
+        for run in self.runs:
+            run.wait(10)
+        self.workers.close()
+
+    def warm(self, device: str = "auto") -> None:
+        """Import torch in a build and in a measure worker, in the background."""
+        self.workers.pool.warm_ahead()
+
+        def work() -> None:
+            with contextlib.suppress(BadRequest, WorkerDied, WorkerTimeout, WorkerCancelled):
+                self.workers.device(resolve_device(device))
+        threading.Thread(target=work, daemon=True).start()
+
+    def start(self, request: RunRequest, session: Session, *, resume: bool = False) -> Run:
+        """Begin in a thread and return at once. With `resume`, candidates the session has finished are left out."""
+        device = resolve_device(request.device)
+        candidates = list(request.candidates)
+        had = self._answered(candidates, request, session, device) if resume else [None] * len(candidates)
+        run = Run(secrets.token_hex(4), request, session.path,
+                  [Row(c) for c, trial in zip(candidates, had, strict=True) if trial is None],
+                  kept=[trial for trial in had if trial is not None])
+        if before := next((r for r in reversed(self.runs) if r.active), None):
+            run.message = f"waits for the run in session {before.session.name}"
+        self.runs.append(run)
+        execution = Execution(run, session, self.workers, device, resume=resume)
+        if run.rows:  # the compiler's process imports torch while the measuring one asks about the device
+            self.workers.pool.warm_ahead()
+
+        def in_turn() -> None:
+            if not taken(self._one_at_a_time, run.cancelled):
+                execution.go()  # only to say that it was stopped before it began
+                return
+            try:
+                execution.go()
+            finally:
+                self._one_at_a_time.release()
+
+        threading.Thread(target=in_turn, daemon=True, name=f"run-{run.run_id}").start()
+        return run
+
+    def run(self, request: RunRequest, session: Session, *, resume: bool = False,
+            on_change: Callable[[Run], None] | None = None) -> Run:
+        """As `start`, but wait; an interrupt stops the run. `on_change` is called a few times a second."""
+        run = self.start(request, session, resume=resume)
+        try:
+            while not run.wait(0.1):
+                if on_change:
+                    on_change(run)
+        finally:
+            if not run.wait(0):
+                self.stop(run)
+        if on_change:
+            on_change(run)
+        return run
+
+    def stop(self, run: Run) -> None:
+        """Stop a run now: its compilers and kernels are killed; finished trials stay; the rest is CANCELLED."""
+        run.stop()
+        run.wait(15)
+
+    def device(self, name: str) -> dict[str, Any]:
+        """What is known of "cpu" or "cuda:N" (name, arch, key, memory)."""
+        return self.workers.device(name)
+
+    def call(self, op: str, request: dict[str, Any], *, limit_s: float = 300,
+             on_text: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+        """One operation in a fresh measure worker (export --verify), which holds the GPU of `request["device"]`."""
+        with held(request["device"], on_text):
+            return self.workers.fresh(op, request, limit_s=limit_s)
+
+    def measure_ceilings(self, device: str, on_text: Callable[[str], None] = lambda text: None) -> None:
+        """Hold a GPU, measure its rates and keep them: from then on they are its floors' ceilings."""
+        with held(device, on_text):
+            self.workers.measure_ceilings(device)
+
+    def build_all(self, items: list[Rendered], device: str) -> dict[str, dict[str, Any]]:
+        """Build without a session. candidate_id -> build result."""
+        return self.workers.build_all(items, device)
+
+    def judge_once(self, device: str, item: Rendered, library: str, request: RunRequest) -> dict[str, Any]:
+        """One judgement without a session; a crash or a hang is a result with its status."""
+        return self.workers.judge_once(device, item, library, request)
+
+    def _answered(self, candidates: list[Candidate], request: RunRequest, session: Session, device: str
+              ) -> list[Trial | None]:
+        trials = session.trials()
+        if not trials:
+            return [None] * len(candidates)
+        try:
+            return answered(candidates, trials, request, self.workers.device(device))
+        except (WorkerDied, WorkerFailed, WorkerTimeout, WorkerCancelled):
+            return [None] * len(candidates)  # the run meets the same and says it

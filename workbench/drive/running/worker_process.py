@@ -1,0 +1,199 @@
+"""The parent side of isolation: one disposable worker process, called with a deadline, killed with its descendants."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import BadRequest, RenderError
+
+Event = dict[str, Any]
+_BAD_REQUESTS = (BadRequest.__name__, RenderError.__name__)
+
+
+class WorkerDied(RuntimeError):
+    """The process ended while it worked. `how` is "signal 11 (SIGSEGV)" or "exit code 3"; `log` its last lines."""
+
+    def __init__(self, how: str, log: str) -> None:
+        super().__init__(f"The process ended by {how}.")
+        self.how = how
+        self.log = log
+
+
+class WorkerTimeout(RuntimeError):
+    """No answer within the deadline; the process group was killed."""
+
+    def __init__(self, limit_s: float, log: str) -> None:
+        super().__init__(f"No answer within {limit_s:g} s.")
+        self.limit_s = limit_s
+        self.log = log
+
+
+class WorkerCancelled(RuntimeError):
+    """The event `stop` of the call was set; the process was killed with all it had started."""
+
+
+class WorkerFailed(RuntimeError):
+    """The operation raised: a defect of ours, never of the candidate. Carries the child's traceback.
+
+    `bad_request`: what was asked cannot be done, and `str(error)` is the sentence for the user. `machine`: the disk or
+    another part of the machine refused, which is no defect of anybody's.
+    """
+
+    def __init__(self, message: str, trace: str, *, bad_request: bool = False, machine: bool = False) -> None:
+        super().__init__(message)
+        self.trace = trace
+        self.bad_request = bad_request
+        self.machine = machine
+
+
+class WorkerProcess:
+    """Start lazily, call, restart after a death. One call at a time."""
+
+    def __init__(self, kind: str, *, log_path: Path, environment: dict[str, str] | None = None) -> None:
+        self.kind = kind
+        self.log_path = log_path
+        self.starts = 0
+        self._environment = environment or {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._number = 0
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def call(self, op: str, request: dict[str, Any], *, limit_s: float,
+             on_event: Callable[[Event], float | None] = lambda event: None,
+             stop: threading.Event | None = None) -> dict[str, Any]:
+        """Run one operation. `on_event` may return new seconds for the deadline from then on.
+
+        `stop` belongs to whoever asks and stays set, so that a stop before the call counts as one during it.
+        Raises WorkerDied, WorkerTimeout, WorkerCancelled or WorkerFailed.
+        """
+        if stop is not None and stop.is_set():
+            raise WorkerCancelled("The worker was stopped.")
+        try:
+            self._ask(op, request)
+            return self._answer(limit_s, on_event, stop)
+        except BrokenPipeError:
+            raise self._death() from None
+
+    def ask_ahead(self, op: str, request: dict[str, Any]) -> None:
+        """Have an operation done for what it leaves behind in the process; nobody waits for its answer. What goes wrong is
+        told by the next call."""
+        with contextlib.suppress(BrokenPipeError):
+            self._ask(op, request)
+
+    def close(self) -> None:
+        """End the process and all it started; only when no call is in flight."""
+        self._end()
+
+    def log_tail(self, size: int = 32_000) -> str:
+        """The last characters of what the worker and its children printed."""
+        if not self.log_path.is_file():
+            return ""
+        with self.log_path.open("rb") as file:
+            file.seek(max(0, self.log_path.stat().st_size - size))
+            return file.read().decode("utf-8", "replace")
+
+    def _start(self) -> None:
+        self._end()
+        request_read, request_write = os.pipe()
+        reply_read, reply_write = os.pipe()
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-m", "workbench.measure.worker", self.kind, str(request_read), str(reply_write)],
+                pass_fds=(request_read, reply_write), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, env=_child_environment(self._environment))
+            self._write_fd, self._read_fd = request_write, reply_read
+        os.close(request_read)
+        os.close(reply_write)
+        self.starts += 1
+
+    def _ask(self, op: str, request: dict[str, Any]) -> None:
+        if not self.alive:
+            self._start()
+        self._number += 1  # an answer to an earlier number is passed over
+        self._write(json.dumps({"id": self._number, "op": op, **request}).encode() + b"\n")
+
+    def _write(self, message: bytes) -> None:
+        view = memoryview(message)
+        while view:
+            view = view[os.write(self._write_fd, view):]
+
+    def _answer(self, limit_s: float, on_event: Callable[[Event], float | None], stop: threading.Event | None
+                ) -> dict[str, Any]:
+        deadline = time.monotonic() + limit_s
+        buffer = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._read_fd, selectors.EVENT_READ)
+            while True:
+                if stop is not None and stop.is_set():
+                    self._end()
+                    raise WorkerCancelled("The worker was stopped.")
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    log = self.log_tail()
+                    self._end()
+                    raise WorkerTimeout(limit_s, log)
+                if not selector.select(min(left, 0.2)):
+                    continue
+                data = os.read(self._read_fd, 1 << 16)
+                if not data:
+                    raise self._death()
+                buffer += data
+                *lines, buffer = buffer.split(b"\n")
+                for line in lines:
+                    message = json.loads(line)
+                    if message["id"] != self._number:
+                        continue
+                    if "event" in message:
+                        new_limit = on_event(message["event"])
+                        if new_limit:
+                            limit_s, deadline = new_limit, time.monotonic() + new_limit
+                    elif "error" in message:
+                        error = message["error"]
+                        bad = error["type"] in _BAD_REQUESTS
+                        raise WorkerFailed(error["message"] if bad else f"{error['type']}: {error['message']}",
+                                           error["trace"], bad_request=bad, machine=error.get("machine", False))
+                    else:
+                        if message["result"].get("restart"):
+                            self._end()
+                        return message["result"]
+
+    def _death(self) -> Exception:
+        code = self._process.wait() if self._process else -signal.SIGKILL
+        log = self.log_tail()
+        self._end()
+        if code < 0:
+            return WorkerDied(f"signal {-code} ({signal.Signals(-code).name})", log)
+        return WorkerDied(f"exit code {code}", log)
+
+    def _end(self) -> None:
+        if self._process is None:
+            return
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)  # nvcc, cicc and ptxas too
+        except ProcessLookupError:
+            self._process.kill()
+        self._process.wait()
+        self._process = None
+        os.close(self._write_fd)
+        os.close(self._read_fd)
+
+
+def _child_environment(extra: dict[str, str]) -> dict[str, str]:
+    root = str(Path(__file__).resolve().parents[3])
+    path = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else root, **extra}

@@ -1,0 +1,152 @@
+"""The processes of one front end: a pool that builds, and one measuring process for each device."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from ...core import ceilings
+from ...core.env import require_torch
+from ...core.errors import BadRequest
+from ...core.owned_folder import owned_folder, sweep
+from ...core.roofline import floor
+from ...core.template import Rendered, symbol
+from ..checking.sanitizer import sanitizer_environment
+from . import outcome
+from .builds import BuildOrder, BuildPool
+from .request import RunRequest
+from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
+
+_POLL_S = 0.1
+_SCRATCH = "kernel-workbench-scratch"
+
+
+class Workers:
+    """Started at the first use, started again after a death, ended by `close`. `scratch`: their logs and truths."""
+
+    def __init__(self, *, build_workers: int | None = None) -> None:
+        temporary = Path(tempfile.gettempdir())
+        sweep(temporary.glob(f"{_SCRATCH}.*"))  # of processes that were killed
+        self._lock: int | None
+        self.scratch, self._lock = owned_folder(temporary, _SCRATCH, mode=0o700)
+        self.pool = BuildPool(self.scratch, size=build_workers)
+        self._measure: dict[str, WorkerProcess] = {}
+        self._described: dict[str, dict[str, Any]] = {}
+        self._asking = threading.Lock()
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """End all processes, remove scratch files."""
+        self._closed.set()
+        self.pool.close()
+        for worker in self._measure.values():
+            worker.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def device(self, name: str, *, stop: threading.Event | None = None) -> dict[str, Any]:
+        """What the measuring process says of "cpu" or "cuda:N" (name, arch, key, memory); asked once.
+
+        Raises `BadRequest` for a device that torch does not see and where there is no torch, `WorkerCancelled` when `stop` is
+        set first.
+        """
+        require_torch()
+        if not taken(self._asking, stop):  # a worker takes one call at a time: `warm` and a run that begins both ask
+            raise WorkerCancelled("The worker was stopped.")
+        try:
+            if name not in self._described:
+                self._described[name] = self.measure(name).call("device", {"device": name}, limit_s=120, stop=stop)
+            return self._described[name]
+        except WorkerFailed as error:
+            if error.bad_request:
+                raise BadRequest(str(error), field="device") from error
+            raise
+        finally:
+            self._asking.release()
+
+    def free_bytes(self, name: str, *, stop: threading.Event | None = None) -> int:
+        """What can be allocated there now."""
+        return int(self.measure(name).call("device", {"device": name}, limit_s=120, stop=stop)["free_bytes"])
+
+    def measure(self, device: str, *, sanitize: str = "") -> WorkerProcess:
+        """The one measuring process of a device; kernels built with AddressSanitizer get one with its runtime."""
+        key = f"{device}-{sanitize}" if sanitize else device
+        if key not in self._measure:
+            self._measure[key] = WorkerProcess(
+                "measure", log_path=self.scratch / f"measure-{key.replace(':', '')}.log",
+                environment=sanitizer_environment() if sanitize else {})
+        return self._measure[key]
+
+    def fresh(self, op: str, request: dict[str, Any], *, limit_s: float, stop: threading.Event | None = None
+              ) -> dict[str, Any]:
+        """One operation in a measuring process of its own: nothing is shared with earlier kernels."""
+        worker = WorkerProcess("measure", log_path=self.scratch / f"fresh-{secrets.token_hex(4)}.log")
+        try:
+            return worker.call(op, request, limit_s=limit_s, on_event=lambda event: limit_s, stop=stop or self._closed)
+        finally:
+            worker.close()
+
+    def measure_ceilings(self, device: str, *, stop: threading.Event | None = None) -> None:
+        """Measure the rates of a GPU and keep them: from then on they are its floors' ceilings."""
+        ceilings.keep(self.measure(device).call("ceilings", {"device": device}, limit_s=120, stop=stop))
+
+    def build_all(self, items: list[Rendered], device: str) -> dict[str, dict[str, Any]]:
+        """Build in few shared translation units, without a session. candidate_id -> build result."""
+        known = self.device(device)
+        built: dict[str, dict[str, Any]] = {}
+        order = BuildOrder(str(known["kind"]), str(known["arch"]), "", 600.0)
+        self.pool.build(units(items, self.pool.size), order, with_resources=False,
+                        log_of=lambda r: self.scratch / f"{r.candidate_id}.log", on_start=lambda r: None,
+                        on_done=lambda r, result: built.update({r.candidate_id: result}),
+                        cancelled=threading.Event())
+        return built
+
+    def judge_once(self, device: str, item: Rendered, library: str, request: RunRequest) -> dict[str, Any]:
+        """One judgement without a session; a crash or a hang is a result with its status."""
+        try:
+            return self.measure(device).call("judge", self.judge_order(device, item, library, request),
+                                             limit_s=request.run_timeout_s,
+                                             on_event=lambda event: request.run_timeout_s)
+        except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
+            return outcome.failure(error, building=False)
+
+    def judge_order(self, device: str, item: Rendered, library: str, request: RunRequest) -> dict[str, Any]:
+        """What the operation "judge" of a measuring process is asked for one candidate."""
+        candidate = item.candidate
+        limit = floor(request.workload, candidate.direction, candidate.precision,
+                      ceilings.best_known(str(self.device(device)["name"])))
+        return {"library": library, "symbol": symbol(item), "direction": candidate.direction,
+                "computes": list(candidate.variant.computes), "workload": request.workload.to_json(),
+                "device": device, "precision": candidate.precision, "effort": request.effort,
+                "time": request.time, "cold_l2": request.cold_l2, "scratch": str(self.scratch),
+                "limit_s": request.run_timeout_s, "floor_ms": limit.ms if limit else None,
+                "sanitize": bool(request.sanitize)}
+
+
+def taken(lock: threading.Lock, stop: threading.Event | None) -> bool:
+    """Wait for a lock; False when `stop` was set first."""
+    while not lock.acquire(timeout=_POLL_S):
+        if stop is not None and stop.is_set():
+            return False
+    return True
+
+
+def units(items: list[Rendered], workers: int) -> list[list[Rendered]]:
+    """Few candidates: one library each. Many: shared translation units of one flag set, spread over the workers."""
+    if len(items) <= 2 * workers:
+        return [[item] for item in items]
+    by_flags: dict[tuple[str, ...], list[Rendered]] = {}
+    for item in items:
+        by_flags.setdefault(item.candidate.compile_flags, []).append(item)
+    units = []
+    for group in by_flags.values():
+        size = max(2, min(24, -(-len(group) // workers)))
+        units += [group[i:i + size] for i in range(0, len(group), size)]
+    return units

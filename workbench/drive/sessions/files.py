@@ -1,0 +1,122 @@
+"""The files of a session, from its folder or from the one zip that it ships as: lines and blobs come out.
+
+A zip holds `NAME/trials.jsonl`, `NAME/events.jsonl` and `NAME/blobs/<sha256>`, as `pack` writes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from ...core.trial import Timing
+
+TRIALS, EVENTS, BLOBS = "trials.jsonl", "events.jsonl", "blobs"
+_END_BYTES = 8192                     # where the newest trial's time stands: two lines at most
+
+
+def name_of(path: Path) -> str:
+    """The session's name: that of its folder, or of its zip without the ending."""
+    return path.stem if path.suffix == ".zip" else path.name
+
+
+def is_session(path: Path) -> bool:
+    """Whether a session lies there, as a folder or as a zip."""
+    if path.suffix == ".zip":
+        return path.is_file() and zipfile.is_zipfile(path)
+    return (path / BLOBS).is_dir() or (path / TRIALS).is_file()
+
+
+def stamp(path: Path) -> tuple[int, int]:
+    """(time, size) of the file that holds the trials: another one means that there are other trials. (0, 0) without one."""
+    file = path if path.suffix == ".zip" else path / TRIALS
+    if not file.is_file():
+        return (0, 0)
+    stat = file.stat()
+    return stat.st_mtime_ns, stat.st_size
+
+
+def lines(path: Path, name: str) -> Iterator[tuple[int, str]]:
+    """The lines of TRIALS or EVENTS that are not empty, with their numbers in the file. Raises OSError."""
+    file = path / name
+    if path.suffix == ".zip":
+        found = io.StringIO((_in_zip(path, name) or b"").decode("utf-8", "replace"))
+        yield from ((number, line) for number, line in enumerate(found, 1) if line.strip())
+    elif file.is_file():
+        with file.open(encoding="utf-8", errors="replace") as folder_file:
+            yield from ((number, line) for number, line in enumerate(folder_file, 1) if line.strip())
+
+
+def blob(path: Path, name: str) -> bytes | None:
+    """The bytes kept under that SHA-256; None where they are not there."""
+    if not re.fullmatch(r"[0-9a-f]{64}", name):
+        return None
+    if path.suffix == ".zip":
+        return _in_zip(path, f"{BLOBS}/{name}")
+    file = path / BLOBS / name
+    return file.read_bytes() if file.is_file() else None
+
+
+def newest_trial(path: Path) -> str:
+    """When the last trial was written, UTC; from the end of its file alone: the page asks at each turn."""
+    try:
+        if path.suffix == ".zip":
+            end = _end_of_zip(path, stamp(path))
+        else:
+            with (path / TRIALS).open("rb") as file:
+                file.seek(max(0, file.seek(0, io.SEEK_END) - _END_BYTES))
+                end = file.read()
+    except OSError:
+        return ""
+    return max(re.findall(r'"at":"([^"]+)"', end.decode("utf-8", "replace")), default="")
+
+
+def samples_of(timing: Timing) -> tuple[float, ...]:
+    """The samples behind a timing in ms, in the order they were taken; () where its session does not hold them, or holds
+    other bytes than the name says."""
+    if not timing.samples_blob or not timing.samples_in:
+        return ()
+    return _samples(timing.samples_in, timing.samples_blob)
+
+
+@lru_cache(maxsize=4096)
+def _samples(session: str, name: str) -> tuple[float, ...]:
+    try:
+        data = blob(Path(session), name)
+    except OSError:
+        return ()
+    if data is None or hashlib.sha256(data).hexdigest() != name:  # somebody wrote over it
+        return ()
+    return tuple(float(x) for x in json.loads(data))
+
+
+def _in_zip(path: Path, name: str) -> bytes | None:
+    """Raises OSError for a zip that cannot be read."""
+    archive = _archive(path, stamp(path))
+    try:
+        return archive.read(f"{archive.namelist()[0].partition('/')[0]}/{name}")
+    except KeyError:
+        return None
+    except (zipfile.BadZipFile, RuntimeError) as error:
+        raise OSError(5, f"{path.name} is damaged") from error
+
+
+@lru_cache(maxsize=16)
+def _archive(path: Path, _stamp: tuple[int, int]) -> zipfile.ZipFile:
+    try:
+        archive = zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise OSError(5, f"{path.name} is no zip") from error
+    if not archive.namelist():
+        raise OSError(5, f"{path.name} is empty")
+    return archive
+
+
+@lru_cache(maxsize=16)
+def _end_of_zip(path: Path, _stamp: tuple[int, int]) -> bytes:
+    return (_in_zip(path, TRIALS) or b"")[-_END_BYTES:]

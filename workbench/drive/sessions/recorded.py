@@ -1,0 +1,156 @@
+"""Back from recorded trials to candidates and recipes: only when today's templates still make the same source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from ...core import numbers
+from ...core.best_known import CLASSES, best_config
+from ...core.candidate import EMULATED_SM, Candidate, derived_values
+from ...core.errors import BadRequest
+from ...core.layer import LAUNCHES, Workload
+from ...core.occupancy import candidate_occupancy
+from ...core.template import render
+from ...core.trial import Trial
+from ...core.variants import find
+from ..exporting.best_recipe import DEFAULT_ARCH
+from ..reporting.main_kernel import main_kernel
+from ..exporting.recipe import Recipe, fastest
+from ..reporting.report import SLOWER, best_baseline, is_emulated, speedup
+from .session import Session
+
+_CLASSED = {precision for admitted in CLASSES.values() for precision in admitted}
+
+
+def candidate_of(trial: Trial, *, templates: Path | None = None) -> Candidate:
+    """The trial's candidate, with the template as it is now below `templates` (default: the shipped ones).
+
+    Raises `BadRequest` when its variant is gone."""
+    workload = Workload.from_json(trial.workload)
+    return Candidate(find(trial.name, trial.direction, root=templates), workload.layer, workload.dtype, dict(trial.config),
+                     trial.precision, trial.form or "constant", trial.compile_flags)
+
+
+def occupancy_of(trial: Trial) -> dict[str, dict[str, dict[str, Any]]]:
+    """{arch: {main kernel: {"warps_per_sm", "max_warps", "limiter"}}} of a candidate, as far as nvcc was asked. Empty when the
+    template has gone, or does not say how large a block is: the blocks of its helpers are sized otherwise."""
+    candidate = _candidate_or_none(trial)
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for arch, kernels in trial.resources.items() if candidate else ():
+        if isinstance(kernels, dict) and kernels:
+            name = main_kernel(trial, arch)
+            if one := candidate_occupancy(candidate, kernels[name], sm=sm_of(arch)):
+                found[arch] = {name: {"warps_per_sm": one.warps_per_sm, "max_warps": one.max_warps, "limiter": one.limiter}}
+    return found
+
+
+def most_shared_bytes(trial: Trial, arch: str) -> int | None:
+    """The most shared memory that a block of the main kernel takes, static and dynamic; None where it takes dynamic memory and
+    its template does not say how much, or has gone."""
+    static = int(trial.resources[arch][main_kernel(trial, arch)].get("shared_bytes", 0))
+    candidate = _candidate_or_none(trial)
+    if candidate is None:
+        return None
+    declared = derived_values(candidate, sm=sm_of(arch)).get("smem_bytes")
+    if declared is not None:
+        return max(static, int(declared))
+    return None if "extern __shared__" in render(candidate).source else static
+
+
+def sm_of(arch: str) -> int:
+    """`sm_90a` -> 90."""
+    return int("".join(c for c in arch if c.isdigit()) or EMULATED_SM)
+
+
+def judged_candidate(trial: Trial, *, templates: Path | None = None) -> Candidate:
+    """As `candidate_of`, and still the very source that was judged: only that is exported. Raises `BadRequest`."""
+    candidate = candidate_of(trial, templates=templates)
+    if render(candidate).candidate_id != trial.candidate_id:
+        raise BadRequest(f"The template {candidate.variant.key} has changed since trial {trial.trial_id} was judged; "
+                         f"run it again: {trial.command}")
+    return candidate
+
+
+def source_of(trial: Trial, session: Session) -> str:
+    """The translation unit that was compiled. A session that ships may have left it behind: then today's template makes
+    it again, if it still makes the very same. Raises `BadRequest`."""
+    try:
+        return session.blob(trial.blobs["source"]).decode("utf-8", "replace")
+    except BadRequest:
+        if trial.kind != "candidate":
+            raise
+        return render(judged_candidate(trial)).source
+
+
+def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] = ()) -> tuple[Trial | None, str]:
+    """Of right candidates of one direction the fastest on a GPU; where none has a time of a GPU the only one there is, or
+    the best known one for `arch`, and then a sentence that says so. None with a sentence where PyTorch, measured among
+    `everyone`, is faster; None without one where nothing says which."""
+    different = {(t.name, t.precision, t.form, t.compile_flags, str(sorted(t.config.items()))): t for t in trials}
+    if best := min((t for t in different.values() if _ms(t) < inf), key=_ms, default=None):
+        baseline = best_baseline(everyone, best)
+        ratio = speedup(best, baseline)
+        if baseline and ratio and ratio.verdict == SLOWER:
+            return None, (f"{best.direction}: left to PyTorch, which takes {numbers.time(_ms(baseline))} against "
+                          f"{numbers.time(_ms(best))} of {best.name}, the fastest candidate.")
+        return best, ""
+    if len(different) == 1:
+        return next(iter(different.values())), ""
+    for trial in different.values():
+        workload = Workload.from_json(trial.workload)
+        known = best_config(trial.direction, workload, trial.precision, arch) if trial.precision in _CLASSED else None
+        if known and (known.variant, known.precision, known.candidate(workload).config) == (
+                trial.name, trial.precision, trial.config):
+            return trial, (f"{trial.direction}: {trial.name} is taken because it is the best known for {known.arch}; the times "
+                           "here are no GPU's.")
+    return None, ""
+
+
+def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None, *, templates: Path | None = None,
+                       arch: str = DEFAULT_ARCH) -> tuple[Recipe, list[str]]:
+    """The `first_choice` of each direction, for `workload` or for the only workload there is, and the sentences about it.
+    Raises `BadRequest` when none was right, when there are several workloads, or when nothing says which to take."""
+    trials = list(trials)
+    right = [t for t in trials if t.kind == "candidate" and t.ok]
+    works = {str(t.workload): Workload.from_json(t.workload) for t in right}
+    if workload is None:
+        if len(works) != 1:
+            names = ", ".join(w.preset or str(w.layer) for w in works.values())
+            raise BadRequest(f"The session holds right candidates for {names}; say for which with --preset or --layer."
+                             if works else "No candidate was right, so there is nothing to export.", field="session")
+        workload = next(iter(works.values()))
+    there: dict[str, list[Trial]] = {}
+    for trial in right:
+        if Workload.from_json(trial.workload) == workload and trial.direction in LAUNCHES:
+            there.setdefault(trial.direction, []).append(trial)
+    if not there:
+        raise BadRequest(f"No candidate was right for {workload.layer}, so there is nothing to export.", field="session")
+    best, notes = {}, []
+    for direction, some in there.items():
+        chosen, note = first_choice(some, arch, trials)
+        notes += [note] if note else []
+        if chosen:
+            best[direction] = chosen
+        elif not note:
+            names = ", ".join(dict.fromkeys(t.name for t in some))
+            raise BadRequest(f"No {direction} candidate here has a time of a GPU, so nothing says which of {names} is the "
+                             f"fastest; name the variants to export.", field="session")
+    if not best:
+        raise BadRequest(f"Nothing to export. {' '.join(notes)}", field="session")
+    used = fastest({direction: _ms(trial) for direction, trial in best.items()})
+    return Recipe(workload, **{d: judged_candidate(best[d], templates=templates) for d in used}), notes
+
+
+def _ms(trial: Trial) -> float:
+    """Emulated times say nothing about a GPU: they rank nothing."""
+    return trial.kernel_ms.median_ms if trial.kernel_ms and not is_emulated(trial) else inf
+
+
+def _candidate_or_none(trial: Trial) -> Candidate | None:
+    try:
+        return candidate_of(trial) if trial.kind == "candidate" else None
+    except BadRequest:
+        return None

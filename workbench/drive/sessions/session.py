@@ -1,0 +1,319 @@
+"""A session: the folder in which finished trials, events and blobs are kept, safe against crashes and two writers.
+
+    trials.jsonl   one immutable `Trial` a line, under 4 KB
+    events.jsonl   run started, phases, heartbeat, stopped
+    blobs/<sha256> sources, logs, samples; of a trial that would take over 4 KB what does not fit ("more")
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import itertools
+import json
+import logging
+import os
+import re
+import shutil
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import BadRequest
+from ...core.shipped import shipped
+from ...core.trial import SCHEMA, Timing, Trial
+from .files import BLOBS, EVENTS, TRIALS, blob, is_session, lines, name_of, newest_trial
+
+RECORDED = "recorded-"   # what the name of a session that ships begins with
+_FOLDER = "KERNEL_WORKBENCH_SESSIONS"
+_SCHEMA_FAMILY = SCHEMA.rsplit("/", 1)[0] + "/"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_MAX_PACKED_BYTES = 1 << 30
+_MOST_LINE_BYTES = 4096
+MORE = "more"                                                      # the blob with what was too long for the line
+_MAY_LIE_ELSEWHERE = ("resources", "detail", "environment", "memory")  # in this order
+_LOG = logging.getLogger("workbench")
+_warned: set[str] = set()
+
+
+class SessionFull(OSError):
+    """The disk refused a write; what was recorded before stands."""
+
+    def __str__(self) -> str:
+        return f"{self.strerror}."
+
+
+class Session:
+    """One session folder. Reading never fails because of a bad line: it is counted in `unreadable`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.unreadable: list[str] = []
+
+    @classmethod
+    def create(cls, root: Path | None = None, name: str | None = None) -> Session:
+        """Make the folder, or open it when it is there; without a name always a new one, called by the time. Raises
+        `BadRequest` for a name that is no file name, and for a place where nothing can be written."""
+        there, root = list_sessions(root), root or sessions_root()
+        if not name:
+            return cls(_new_folder(root, datetime.now(UTC).strftime("%Y%m%d-%H%M%S")))
+        if not _NAME.match(name):
+            raise BadRequest(f"Session name {name!r} is no plain file name; use letters, digits, '.', '_' and '-'.",
+                             field="session")
+        session = cls(root / name)
+        packed = next((p for p in there if name_of(p) == name and p.suffix == ".zip"), None)
+        if packed and not session.path.exists():  # a session that ships is gone on with in a folder of one's own
+            return unpack(packed, root)
+        with _disk(session.path):
+            (session.path / BLOBS).mkdir(parents=True, exist_ok=True)
+        return session
+
+    @classmethod
+    def open(cls, path: Path) -> Session:
+        """Open an existing session. Raises `BadRequest` when there is none."""
+        if not is_session(path):
+            raise BadRequest(f"{path} is no session: it has no {TRIALS}. Sessions are folders below {sessions_root()}.",
+                             field="session")
+        return cls(path)
+
+    @property
+    def name(self) -> str:
+        return name_of(self.path)
+
+    @property
+    def recorded(self) -> bool:
+        """Shipped with the project, not made here."""
+        return self.name.startswith(RECORDED)
+
+    def trials(self) -> list[Trial]:
+        """All readable trials, oldest first. `unreadable` then holds one sentence for each line left out; the first time
+        it is also a warning of the log, which without a handler goes to stderr."""
+        self.unreadable = []
+        found = []
+        file = self.path / TRIALS
+        try:
+            for number, line in lines(self.path, TRIALS):
+                try:
+                    found.append(self._known(_trial(line)))
+                except ValueError as error:
+                    self.unreadable.append(f"{file}, line {number} was left out: {str(error).rstrip('.')}.")
+        except OSError as error:
+            self.unreadable.append(f"{file} cannot be read: {error.strerror}.")
+        for sentence in self.unreadable:
+            if sentence not in _warned:
+                _warned.add(sentence)
+                _LOG.warning(sentence)
+        return found
+
+    def events(self) -> list[dict[str, Any]]:
+        """All readable events, oldest first."""
+        found = []
+        for _, line in lines(self.path, EVENTS):
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                found.append(event)
+        return found
+
+    def append(self, trial: Trial) -> None:
+        """Add one finished trial. Raises `SessionFull` when the disk is full; nothing recorded before is lost."""
+        data = trial.to_json()
+        if len(_line(data)) >= _MOST_LINE_BYTES:
+            self._shorten(data)
+        self._append(TRIALS, _line(data))
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Add one event with its time. Raises `SessionFull` when the disk is full."""
+        self._append(EVENTS, json.dumps({"at": now(), "event": event, **fields}, ensure_ascii=False).encode())
+
+    def put_blob(self, data: bytes) -> str:
+        """Keep bytes under their SHA-256; returns it."""
+        name = hashlib.sha256(data).hexdigest()
+        target = self.path / BLOBS / name
+        if not target.exists():
+            temporary = target.with_name(f".{name}.{os.getpid()}")
+            with _disk(self.path):
+                temporary.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    temporary.write_bytes(data)
+                    temporary.replace(target)
+                finally:
+                    temporary.unlink(missing_ok=True)
+        return name
+
+    def blob(self, name: str) -> bytes:
+        """The bytes put before. Raises `BadRequest` when they are not there."""
+        found = blob(self.path, name)
+        if found is None:
+            raise BadRequest(f"Session {self.name} has no blob {name[:12]!r}; it may have been packed without it.")
+        return found
+
+    def pack(self, target: Path) -> Path:
+        """One zip of the whole session that `unpack` opens elsewhere."""
+        with _disk(target.parent):
+            if self.path.suffix == ".zip":
+                return Path(shutil.copyfile(self.path, target))
+            temporary = target.with_name(f".{target.name}.{os.getpid()}")
+            try:
+                with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+                    for path in sorted(p for p in self.path.rglob("*") if p.is_file() and not p.name.startswith(".")):
+                        archive.write(path, f"{self.name}/{path.relative_to(self.path)}")
+                temporary.replace(target)
+            finally:
+                temporary.unlink(missing_ok=True)
+        return target
+
+    def _shorten(self, data: dict[str, Any]) -> None:
+        """What makes a line too long goes into a blob."""
+        more = {}
+        for key in _MAY_LIE_ELSEWHERE:
+            if key in data:
+                more[key] = data.pop(key)
+            data["blobs"] = {**data.get("blobs", {}), MORE: "0" * 64}
+            if len(_line(data)) < _MOST_LINE_BYTES:
+                break
+        data["blobs"][MORE] = self.put_blob(_line(more))
+
+    def _known(self, trial: Trial) -> Trial:
+        """The trial, whole; its samples can be found from now on. Raises ValueError for a blob that is no part of one."""
+        if MORE in trial.blobs and (found := blob(self.path, trial.blobs[MORE])) is not None:
+            more = json.loads(found)
+            if not isinstance(more, dict):
+                raise ValueError(f"its blob {trial.blobs[MORE][:12]} holds no part of a trial")
+            trial = Trial.from_json({**trial.to_json(), **{k: more[k] for k in _MAY_LIE_ELSEWHERE if k in more}})
+        def here(timing: Timing | None) -> Timing | None:
+            return replace(timing, samples_in=str(self.path)) if timing and timing.samples_blob else timing
+
+        return replace(trial, kernel_ms=here(trial.kernel_ms), module_ms={d: here(t) for d, t in trial.module_ms.items()})
+
+    def _append(self, name: str, line: bytes) -> None:
+        """One write on an append fd under a lock; a torn last line is ended first, a half-written one taken back."""
+        if self.path.suffix == ".zip":
+            raise BadRequest(f"{self.path} is packed: nothing can be added to it. Unpack it with 'pack --open {self.path}'.",
+                             field="session")
+        with _disk(self.path):
+            fd = os.open(self.path / name, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                size = os.fstat(fd).st_size
+                torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+                data = (b"\n" if torn else b"") + line + b"\n"
+                try:
+                    written = os.write(fd, data)
+                    if written != len(data):
+                        raise OSError(28, "No space left on device")
+                except OSError:
+                    os.ftruncate(fd, size)
+                    raise
+            finally:
+                os.close(fd)
+
+
+def unpack(archive_path: Path, root: Path | None = None) -> Session:
+    """Open a packed session below `root`. Raises `BadRequest` when the zip holds anything but one session."""
+    root = root or sessions_root()
+    try:
+        archive = zipfile.ZipFile(archive_path)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise BadRequest(f"{Path(archive_path).name} is no zip of a session: {error}.") from error
+    with archive:
+        names = [n for n in archive.namelist() if not n.endswith("/")]
+        tops = {n.split("/", 1)[0] for n in names}
+        allowed = re.compile(r"[^/]+/(trials\.jsonl|events\.jsonl|blobs/[0-9a-f]{64})\Z")
+        if len(tops) != 1 or not all(allowed.match(n) for n in names) or not _NAME.match(next(iter(tops))):
+            raise BadRequest(f"{Path(archive_path).name} holds something other than one session; "
+                             f"make it with 'python -m workbench pack'.")
+        if sum(i.file_size for i in archive.infolist()) > _MAX_PACKED_BYTES:
+            raise BadRequest(f"{Path(archive_path).name} unpacks to over 1 GiB; that is no session.")
+        name = next(iter(tops))
+        target = _new_folder(root, name)
+        try:
+            with _disk(root):
+                for entry in names:
+                    (target / entry.split("/", 1)[1]).write_bytes(archive.read(entry))
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # torn, or with a password
+            shutil.rmtree(target, ignore_errors=True)
+            raise BadRequest(f"{Path(archive_path).name} cannot be unpacked: {str(error).rstrip('.')}. Pack the session again, "
+                             f"without a password.") from error
+        except (SessionFull, BadRequest):
+            shutil.rmtree(target, ignore_errors=True)
+            raise
+    return Session(target)
+
+
+def sessions_root() -> Path:
+    """KERNEL_WORKBENCH_SESSIONS, else ./sessions."""
+    return Path(os.environ.get(_FOLDER) or "sessions")
+
+
+def list_sessions(root: Path | None = None) -> list[Path]:
+    """Session folders, newest first; behind them the recorded ones, folders or zips, by their newest trial: a checkout gives
+    files times of its own. In the default folder those that ship with the package are there, too."""
+    places = [root or sessions_root()]
+    if root is None and not os.environ.get(_FOLDER):
+        places = list(dict.fromkeys(p.resolve() for p in (*places, shipped("sessions"))))
+    there = [p for place in places if place.is_dir() for p in sorted(place.glob("*"), key=lambda p: p.suffix == ".zip")]
+    found: dict[str, Path] = {}
+    for path in there:  # the first of a name is taken: one's own before what ships, a folder before a zip
+        if name_of(path) not in found and is_session(path):
+            found[name_of(path)] = path
+    own = [p for p in found.values() if not p.name.startswith(RECORDED)]
+    recorded = [p for p in found.values() if p.name.startswith(RECORDED)]
+    return [*sorted(own, key=lambda p: -p.stat().st_mtime), *sorted(recorded, key=newest_trial, reverse=True)]
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@contextmanager
+def _disk(place: Path) -> Iterator[None]:
+    """A refused write as one sentence: `SessionFull` for want of space, `BadRequest` for a place that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (28, 122):  # no space, over quota
+            raise SessionFull(error.errno, f"The disk under {place} is full; free some space and resume the run. "
+                              f"Everything recorded so far is kept") from error
+        why = error.strerror or type(error).__name__
+        raise BadRequest(f"{place} cannot be written: {why}. Use another folder; KERNEL_WORKBENCH_SESSIONS names that of "
+                         f"the sessions.", field="session") from error
+
+
+def _line(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _trial(line: str) -> Trial:
+    """Raises ValueError, which says what is wrong with the line."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("it is torn or no trial") from error
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema is None:
+        raise ValueError("it is torn or no trial")
+    if schema != SCHEMA:
+        other = str(schema).startswith(_SCHEMA_FAMILY)
+        raise ValueError(f"its schema {schema!r} {'was written by another version' if other else 'is unknown'}")
+    return Trial.from_json(data)
+
+
+def _new_folder(root: Path, name: str) -> Path:
+    """A session's folder that was not there before: NAME, NAME-2, ...; of two processes each gets one of its own."""
+    with _disk(root / name):
+        root.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            folder = root / (name if number == 1 else f"{name}-{number}")
+            with suppress(FileExistsError):
+                folder.mkdir()
+                (folder / BLOBS).mkdir()
+                return folder
+    raise AssertionError("the numbers never end")

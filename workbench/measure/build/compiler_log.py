@@ -1,0 +1,151 @@
+"""A compiler's log in; its first error with file and line of the template, and a headline, out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
+
+from ...core.plain_text import plain
+
+# Tool, message and place of an error, tried in this order on every line of the log.
+_PLACED = (
+    re.compile(r"^(?P<file>[^:()]+?):(?P<line>\d+):(?:\d+:)? (?:fatal )?[Ee]rror: (?P<message>.+)$"),  # g++, as
+    # nvcc, and ld for code with -g
+    re.compile(r"^(?P<file>[^:()]+?)\((?P<line>\d+)\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<message>.+)$"),
+    re.compile(r"^(?P<file>[^:()]+?):(?P<line>\d+): (?P<message>undefined reference to .+)$"),
+)
+_UNPLACED = (
+    re.compile(r"^ptxas [^;]*; error\s*: (?P<message>.+)$"),
+    re.compile(r"^(?:ptxas|nvlink|nvcc|cudafe\+\+) (?:error|fatal)\s*: (?P<message>.+)$"),
+    re.compile(r"^.*?: (?P<message>undefined reference to .+)$"),
+    re.compile(r"^(?:\S*/)?ld(?:\.\w+)?: (?:error: )?(?P<message>cannot find .+)$"),
+    re.compile(r"^(?:\S*/)?(?:cc1plus|[\w+.-]*(?:g\+\+|gcc|clang\+\+|clang|c\+\+)[\w.-]*): "
+               r"(?:fatal )?error: (?P<message>.+)$"),
+    re.compile(r"^(?:\S*/)?ld(?:\.\w+)?: (?P<message>(?!.*: in function).+)$"),
+)
+_SOURCE_NAME = re.compile(r'^[ \t]*#[ \t]*line[ \t]+\d+[ \t]+"([^"]+)"', re.M)
+_REFERENCE = re.compile(r"(?P<file>[^:()\n]+?)(?::(?P<colon>\d+)(?::\d+)?:|\((?P<paren>\d+)\))")
+_DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+_NO_MEMORY = re.compile(r"out of memory allocating \d+ bytes|virtual memory exhausted|: Cannot allocate memory")
+_REFUSED = re.compile(r": (Read-only file system|Input/output error|File too large|Too many open files|"
+                      r"Resource temporarily unavailable|Stale file handle)$", re.M)
+_ENDED = re.compile(r"^# (?P<tool>\S+) ended with code (?P<code>\d+)$", re.M)  # written by the scripts of load_inline
+_KILLED = re.compile(r"(?P<name>Killed|Terminated|Bus error|File size limit exceeded) signal terminated program|"
+                     r"(?:died due to|terminated with) signal (?P<number>\d+)")
+_NAMES = {"Killed": 9, "Terminated": 15, "Bus error": 7, "File size limit exceeded": 25}
+_OF_THE_MACHINE = {1: "SIGHUP", 2: "SIGINT", 7: "SIGBUS", 9: "SIGKILL", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ"}
+_FILES = ("main.cpp", "cuda.cu", "source.cu")  # what text without #line is compiled as
+_MOST_OF_A_LINE = 4000
+_CONTEXT_LINES = 12  # how far around an error its "required from" lines are looked for
+
+
+@dataclass(frozen=True)
+class FirstError:
+    """`file` and `line` are those of the template where the log names one; None when the error has no place."""
+
+    file: str | None
+    line: int | None
+    message: str
+
+    def to_json(self) -> dict[str, str | int | None]:
+        return asdict(self)
+
+
+def first_error(log: str, source: str) -> FirstError | None:
+    """The first error of a build. An error inside a header is told at the template's line that led there.
+
+    `source` is the compiled text: its #line directives say which files are the user's.
+    """
+    ours = source_names(source)
+    lines = [line[:_MOST_OF_A_LINE] for line in log.splitlines()]
+    for number, text in enumerate(lines):
+        if text.startswith("$ "):  # a command line, written by the wrapper
+            continue
+        for pattern in _PLACED:
+            if found := pattern.match(text):
+                file, line = _ours(found["file"], ours), int(found["line"])
+                if file not in ours:
+                    file, line = _led_from(lines, number, ours) or (file, line)
+                return FirstError(file, line, _plain(found["message"]))
+        for pattern in _UNPLACED:
+            if found := pattern.match(text):
+                return FirstError(None, None, _plain(found["message"]))
+    return None
+
+
+def source_names(source: str) -> set[str]:
+    """The files that a translation unit says it is made of."""
+    return set(_SOURCE_NAME.findall(source))
+
+
+def headline(tool: str, error: FirstError) -> str:
+    """One sentence: `g++ stopped at naive_gather.cu, line 88: 'smem_w' was not declared.`"""
+    message = error.message.rstrip(".")
+    message += "" if message.endswith("?") else "."  # g++ ends some by asking what was meant
+    if error.file is None:
+        return f"{tool} stopped: {message}"
+    return f"{tool} stopped at {PurePosixPath(error.file).name}, line {error.line}: {message}"
+
+
+def disk_full(texts: Iterable[str]) -> bool:
+    return any(_DISK_FULL.search(text) for text in texts)
+
+
+def machine_failed(tool: str, log: str) -> str | None:
+    """The sentence, where it was the machine that ended a failed build: memory, files, or a signal that no source
+    sends to its compiler (a compiler that crashes by itself, SIGSEGV, is another matter). None where a compiler came
+    to its end and refused."""
+    ended = _ENDED.search(log)
+    tool, code = (ended["tool"], int(ended["code"])) if ended else (tool, 0)
+    told = _KILLED.search(log)
+    number = int(told["number"] or _NAMES[told["name"]]) if told else code - 128
+    if number == 9:
+        return f"{tool} was killed (signal 9): out of memory?"
+    if number in _OF_THE_MACHINE:
+        return f"{tool} was ended by signal {number} ({_OF_THE_MACHINE[number]}) from outside."
+    if _NO_MEMORY.search(log):
+        return f"{tool} ran out of memory."
+    if refused := _REFUSED.search(log):
+        return f"{tool} could not read or write its files: {refused[1]}."
+    if code in (126, 127):
+        return f"{tool} could not be started."
+    return None
+
+
+def ending(tool: str, returncode: int) -> str:
+    """The line about a failed compiler, as the scripts of load_inline write it. Python has a signal as a negative code."""
+    return f"# {tool} ended with code {returncode if returncode > 0 else 128 - returncode}"
+
+
+def came_to_an_end(log: str) -> bool:
+    """Whether the log holds the end of a compiler that failed. Where none does, something else broke off the build."""
+    return bool(_ENDED.search(log))
+
+
+def _ours(file: str, ours: set[str]) -> str:
+    """Assembler and linker write a #line name behind the folder of the build, which is private and soon gone."""
+    named = next((o for o in ours if file.endswith(f"/{o}")), file)
+    path = PurePosixPath(named)
+    return path.name if path.name in _FILES else named
+
+
+def _led_from(lines: list[str], number: int, ours: set[str]) -> tuple[str, int] | None:
+    """The place in one of our files that is nearest in the lines around an error: g++ writes "required from" before
+    the error, "note: in instantiation" (clang) and "detected during" (nvcc) come after it."""
+    before = range(number - 1, max(-1, number - _CONTEXT_LINES), -1)
+    after = range(number + 1, min(len(lines), number + _CONTEXT_LINES))
+    for index in (*before, *after):
+        for found in _REFERENCE.finditer(lines[index]):
+            name = found["file"].strip().removeprefix("In file included from ").removeprefix("from ")
+            name = next((o for o in ours if name == o or name.endswith(f" {o}")), None)
+            if name and not name.startswith("instance of"):
+                return name, int(found["colon"] or found["paren"])
+    return None
+
+
+def _plain(message: str) -> str:
+    """Without what repeats the place, and without g++'s name of the option that asked for it."""
+    message = plain(message.strip()).replace("\u2018", "'").replace("\u2019", "'")
+    return re.sub(r" \[-W[^\]]+\]$", "", message).replace(" in this scope", "")

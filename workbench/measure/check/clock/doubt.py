@@ -1,0 +1,21 @@
+"""Which of PyTorch's ways have to be asked again, where a file seems to beat them in turns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.verdict import FASTER, from_samples
+from .ladder import LADDER
+
+LOOSER = ("fp64", "ieee", "tf32", "fp16", "bf16")  # precisions from the strictest to the loosest
+
+
+def doubted_ways(found: dict[str, Any]) -> list[str]:
+    """The drop-in way of PyTorch that is the one to beat, where the candidate does, and any that had no memory. What takes a
+    compiler's time is not repeated."""
+    strict = LOOSER[:LOOSER.index(found["precision"]) + 1]
+    ways = [b for b in found["baselines"] if b["drop_in"] and b["precision"] in strict and LADDER[b["key"]].kind != "compiled"]
+    best = min(ways, key=lambda b: b["timing"]["median_ms"], default=None)
+    if best is None or from_samples(found["samples"], best["samples"], paired=True).verdict != FASTER:
+        return []
+    return [best["key"], *(key for key in found["starved"] if LADDER[key].drop_in and LADDER[key].kind != "compiled")]

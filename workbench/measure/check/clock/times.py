@@ -1,0 +1,490 @@
+"""module_ms of a candidate that the judge's process never meets: batches of calls, answered into the judge's memory.
+
+For each batch the judge draws, for every call, what its input is: one of a few sets times two strips of a long row of factors.
+Every element is another one than in the call before, so no answer can be ready, or be mended from an earlier one. The process
+copies each result into the next slot of memory that belongs to the judge (shared memory; on a GPU an allocation opened through
+CUDA IPC) and says done. The judge stops its clock and reads slots of calls it chooses only now: a result that is still being
+computed, left out, or taken from an earlier call is not what float64 says, and then no time is told. The same batch with a
+finished result instead of the call, run by the reference's process, is what request, input and copy cost; it is subtracted from
+both. Whoever's turn it is not is stopped, with every process it has started, so that nothing of the one runs beside the other.
+What a stopped process still holds (memory that cuDNN wants) or has left on the device may slow PyTorch down all the same: where
+PyTorch was slower, its best ways are timed once more when the candidate's process is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from functools import cached_property
+from math import ceil
+from typing import Any
+
+import torch
+
+from ...clock import timing
+from ...kernel.inputs import reduction_length
+from ...kernel.validate import allowed_rel_l2
+from ..distance import beside_noise, distance
+from ..foreign import waiting
+from ..foreign.hold import StillRunning
+from ..foreign.process import Ended, Raised, kill_strays
+from ..foreign.slots import Slots
+from ..foreign.waiting import Took
+from ..party import Construction, Party
+from ..questions import jumps
+from ..questions.cases import Case
+from ..trialrun import State, TrialRun, wide
+from .contestant import Contestant, NotVaried, Wrong
+from .doubt import LOOSER, doubted_ways
+from .ladder import LADDER, NOT_DROP_IN, why_left_out
+from .timed_input import Begins, factors_for, strips, timed_input
+
+_TURNS = {"quick": 6, "normal": 12, "full": 30}
+_LEAST_TURNS = 5                # below it there is no spread
+_BATCH_S = {"cpu": 0.05, "cuda": 0.03}
+_MOST_CALLS = 200
+_SETS, _FEW_SETS = 3, 2
+_LARGE_BYTES = 1 << 30          # of one set: from there on two have to do
+_CHECKED = 3                    # batches of the candidate of which one call is compared
+_SMALL_BYTES = 1 << 24          # of results: then all calls that are timed one by one are compared
+_LOOSE = 10                     # times the tolerance of tf32: beyond it a way of PyTorch's computes something else
+_PRECISION = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
+_NOT_AGAIN = "Called again, at the moment of timing, it does not give what it gave when it was checked."
+_SEED_OF_TRUTH = 43            # of a draw that the state replaces; another than that of the module that is timed
+_CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
+_ALONE_TURNS, _SINGLE_TURNS = 8, 10
+
+
+def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: Callable[[dict[str, Any]], None],
+            benchmark: Party | None = None, errors: dict[str, dict[str, Any]] | None = None, factor: float = 1.0
+            ) -> dict[str, Any]:
+    """{"forward": {...}, "backward": {...}} with "ours", "precision", "samples", "bounds", "baselines" (each name, key, timing,
+    samples, bounds, precision, kernels, drop_in, why_not), "alone" and "left_out"; or "problem", "why_not". "bounds", on the
+    CPU: of each sample the least and the most that it can have been without others on the cores. "empty_ms": what request,
+    input and copy take of a call. Where the candidate seems to win, "singly": samples of both in batches of one call; and
+    "alone": the ways (key, precision, samples) to beat, when its process is gone.
+
+    `benchmark`: the reference in another process, for the ways with cudnn.benchmark. `errors`: what the check allowed each
+    result of this case ("allowed", relative L2). `factor`: of all values that are drawn for the timed calls."""
+    found: dict[str, Any] = {}
+    benches: dict[str, _Bench] = {}
+    for direction in ("forward", "backward") if backward else ("forward",):
+        emit({"phase": "time", "text": direction})
+        try:
+            benches[direction] = _Bench(trial, case, direction, benchmark, effort, emit, errors or {}, factor,
+                                        benches["forward"].shown if direction == "backward" else {})
+            try:
+                found[direction] = benches[direction].measure(_TURNS[effort])
+            finally:
+                benches[direction].resume()
+        except Wrong as error:
+            return {"problem": str(error), "advice": error.advice}
+        except (Raised, Ended) as error:
+            said = error.sentence if isinstance(error, Raised) else error.headline
+            return {"why_not": f"Not timed: {said}"}
+        except NotVaried:
+            return {"why_not": "Not timed: its inputs cannot be changed from call to call and stay what get_inputs() draws; an "
+                               "answer could be ready before it is asked for."}
+        except OSError as error:
+            why = str(error) if isinstance(error, StillRunning) else f"memory cannot be shared here ({error})"
+            return {"why_not": f"Not timed: {why}."}
+        except torch.cuda.OutOfMemoryError:
+            return {"why_not": f"Not timed: {trial.device} has not enough free memory for the results beside the file."}
+    _without_the_candidate(trial, benches, found, emit)
+    emit({"phase": "time", "text": "naming the library kernels"})
+    for direction, bench in benches.items():  # last of all: a profiler may slow down the process for good
+        bench.name_kernels(found[direction]["baselines"])
+    return found
+
+
+def _without_the_candidate(trial: TrialRun, benches: dict[str, _Bench], found: dict[str, Any],
+                           emit: Callable[[dict[str, Any]], None]) -> None:
+    """Fill in "alone" of the directions that are doubted."""
+    doubted = {direction: keys for direction, one in found.items() if (keys := one["doubted"])}
+    if not doubted:
+        return
+    trial.candidate.process.close()
+    kill_strays()
+    trial.reference.process.close()  # all its choices are made anew
+    for direction, keys in doubted.items():
+        emit({"phase": "time", "text": f"{direction}: PyTorch once more, without the file's process"})
+        found[direction]["alone"] = [one for key in keys if (one := benches[direction].alone(key, found[direction]["calls"]))]
+
+
+class _Bench:
+    """One direction: slots, inputs, and all contestants in turns."""
+
+    def __init__(self, trial: TrialRun, case: Case, direction: str, benchmark: Party | None, effort: str,
+                 emit: Callable[[dict[str, Any]], None], errors: dict[str, dict[str, Any]], factor: float,
+                 shown_forward: dict[str, str]) -> None:
+        self.trial, self.case, self.direction, self.effort, self.emit = trial, case, direction, effort, emit
+        self.errors, self.factor, self.shown_forward = errors, factor, shown_forward
+        self.shown: dict[str, str] = {}  # way -> the precision of its first answer
+        self.device = trial.device
+        self.parties = {_REFERENCE: trial.reference, _CANDIDATE: trial.candidate,
+                        **({_BENCHMARK: benchmark} if benchmark else {})}
+        self.random = random.SystemRandom()
+        self.how = trial.how(case)
+        facts, drawn = trial.reference.make(self.how)
+        self.state = (facts["names"], drawn)
+        self.parameters = facts["parameters"]
+        first = trial.inputs(case)
+        few = sum(x.numel() * x.itemsize for x in first) > _LARGE_BYTES
+        self.count = _FEW_SETS if few else _SETS
+        if direction == "forward":
+            self.fixed: list[torch.Tensor] = []
+            self.sets = [first, *(trial.inputs(case) for _ in range(self.count - 1))]
+        else:
+            _, results = trial.reference.call(self.how, first, state=self.state)
+            self.fixed = first
+            self.sets = [[torch.randn(results[0].shape, generator=trial.generator).to(results[0].dtype)]
+                         for _ in range(self.count)]
+        self.sets = [[x * factor if x.is_floating_point() else x.clone() for x in xs] for xs in self.sets]
+        varied = trial.drawn.varied if trial.drawn and direction == "forward" else ["each"] * len(self.sets[0])
+        self.factors = [factors_for(x, trial.generator, how) for x, how in zip(self.sets[0], varied, strict=True)]
+        if not any(f.numel() for f in self.factors):
+            raise NotVaried
+        self.first_truth: list[torch.Tensor] | None = None
+        self.left_out: list[dict[str, str]] = []
+        self.starved: list[str] = []    # ways for which there was not enough memory
+        self.seen: list[str] = []   # the precision of each call of the candidate that was timed and looked at
+        self.slots: Slots | None = None
+
+    def measure(self, turns: int) -> dict[str, Any]:
+        plain = self._called_plainly()
+        kinds = self._prepare(self.parties)
+        self.stride = sum(_rounded(getattr(torch, d).itemsize * torch.Size(s).numel()) for d, s in kinds)
+        self.kinds = kinds
+        self._demand(plain)
+        self.slots = self._slots(self.parties)
+        most = max(1, min(_MOST_CALLS, self.slots.calls))
+        ours = Contestant(_CANDIDATE)
+        modes = {"": ours, **self._ways()}
+        one_s = min(self._batch(ours, 1).clock_s for _ in range(3))
+        calls = max(1, min(most, ceil(_BATCH_S[self.device[:4] if self.device != "cpu" else "cpu"] / max(one_s, 1e-5))))
+        for contestant in modes.values():
+            self._batch(contestant, min(calls, 3))
+        samples: dict[str, list[float]] = {name: [] for name in modes}
+        empties: list[float] = []
+        bounds: dict[str, list[list[float]]] = {name: [] for name in modes}
+        slowed: list[bool] = []
+        checked = set(self.random.sample(range(turns), min(_CHECKED, turns)))
+        for turn in range(turns):
+            self.emit({"phase": "time", "text": f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(modes) - 1} "
+                       "ways"})
+            order = list(modes)
+            self.random.shuffle(order)
+            empty = self._empty(calls)
+            empties.append(1e3 * empty.clock_s / calls)
+            for name in order:
+                self._warm(modes[name], calls)
+                took = self._batch(modes[name], calls, check=not name and turn in checked)
+                samples[name].append(1e3 * waiting.middle(took, empty) / calls)
+                bounds[name].append([1e3 * s / calls for s in waiting.alone(took, empty)])
+            slowed.append(timing.slowed_down(self.device))
+        self._turn(_CANDIDATE)  # the last look at whether it had stayed stopped
+        kept, dropped = timing.without_slow(list(samples.values()), slowed, _LEAST_TURNS)
+        samples = dict(zip(samples, kept, strict=True))
+        summaries = {name: timing.summary(taken, stop="samples", cold_l2=False, dropped=dropped)
+                     for name, taken in samples.items()}
+        if self.device != "cpu":
+            bounds = {name: [] for name in modes}
+        found = {"ours": summaries[""], "samples": samples[""], "bounds": bounds[""], "calls": calls, "checked": len(checked),
+                "throttled": sum(slowed), "precision": max(self.seen, key=LOOSER.index), "left_out": self.left_out,
+                "starved": self.starved, "alone": [], "singly": None, "empty_ms": sorted(empties)[len(empties) // 2],
+                "baselines": [{"name": LADDER[key].name, "key": key, "timing": summaries[key], "samples": samples[key],
+                               "bounds": bounds[key], "precision": way.precision, "process": way.process, "kernels": [],
+                               "drop_in": LADDER[key].drop_in,
+                               "why_not": NOT_DROP_IN.get(LADDER[key].kind, "")} for key, way in modes.items() if key]}
+        found["doubted"] = doubted_ways(found)
+        if found["doubted"]:
+            found["singly"] = self._singly(ours, modes[found["doubted"][0]])
+        for name, party in self.parties.items():
+            if name != _CANDIDATE:
+                party.process.ask("drop_ways")
+        self.slots = None
+        return found
+
+    def _singly(self, ours: Contestant, way: Contestant) -> dict[str, list[float]]:
+        """Samples of both in batches of one call: of several, all inputs are told at once, and one might serve them all."""
+        samples: dict[str, list[float]] = {"ours": [], "theirs": []}
+        checked, small = self.random.sample(range(_SINGLE_TURNS), _CHECKED), self.stride < _SMALL_BYTES
+        for turn in range(_SINGLE_TURNS):
+            empty = self._empty(1)
+            for name, who in self.random.sample([("ours", ours), ("theirs", way)], 2):
+                self._warm(who, 2)
+                took = self._batch(who, 1, check=name == "ours" and (turn in checked or small))
+                samples[name].append(1e3 * waiting.middle(took, empty))
+        self._turn(_CANDIDATE)
+        return samples
+
+    def alone(self, key: str, calls: int) -> dict[str, Any] | None:
+        """One of PyTorch's ways when nothing of the candidate is left; None where it does not work."""
+        reference = {_REFERENCE: self.parties[_REFERENCE]}
+        try:
+            self._prepare(reference, benchmark=LADDER[key].benchmark)
+            self.slots = self._slots(reference)
+            way, _ = self._way(key, _REFERENCE)
+            if way is None:
+                return None
+            calls = max(1, min(calls, self.slots.calls))
+            samples = []
+            for _ in range(_ALONE_TURNS):
+                empty = self._empty(calls)
+                self._warm(way, calls)
+                samples.append(1e3 * waiting.middle(self._batch(way, calls), empty) / calls)
+            reference[_REFERENCE].process.ask("drop_ways")
+            return {"key": key, "name": LADDER[key].name, "precision": way.precision, "samples": samples}
+        except (Raised, Ended, OSError, torch.cuda.OutOfMemoryError):  # the other times stand
+            return None
+        finally:
+            self.slots = None
+            self.resume()
+
+    def resume(self) -> None:
+        """Let all processes go on."""
+        for party in self.parties.values():
+            party.process.resume()
+
+    def _turn(self, name: str) -> None:
+        """That process alone goes on. What has left its parents is the candidate's: the others run nothing foreign."""
+        for other, party in self.parties.items():
+            if other != name:
+                party.process.hold(strays=other == _CANDIDATE)
+        self.parties[name].process.resume()
+        if self.parties[_CANDIDATE].process.ran_while_held:
+            raise Wrong("Processes of the file ran on while PyTorch was timed, though they had been stopped.",
+                         "Start no processes and no timers.")
+
+    def _warm(self, who: Contestant, calls: int) -> None:
+        """Of two processes one was idle meanwhile, the other was not: both begin a timed batch with the same behind them. The
+        pages of the slots, which the system may have written out, are touched again; then come some calls."""
+        if self.device == "cpu":
+            self._batch(who, calls, only_copy=True)
+        self._batch(who, max(1, calls // 2))
+
+    def _ways(self) -> dict[str, Contestant]:
+        """Each way of the ladder that works here."""
+        there = {}
+        for key, way in LADDER.items():
+            why = why_left_out(key, self.case, device=self.device, dtype=self.trial.dtype, effort=self.effort)
+            if not why:
+                self.emit({"phase": "time", "text": f"{self.direction}: preparing {way.name}"})
+                found, why = self._way(key, _BENCHMARK if way.benchmark and _BENCHMARK in self.parties else _REFERENCE)
+                if found:
+                    there[key] = found
+            if why:
+                self.left_out.append({"name": way.name, "why": why})
+        return there
+
+    def _way(self, key: str, process: str) -> tuple[Contestant | None, str]:
+        """A way bound in that process, with the precision that its first answer shows; or None, and why."""
+        party, name = self.parties[process].process, LADDER[key].name
+        answer, _ = party.ask("prepare_way", {"way": key}, doing=f"{name} was prepared", limit_s=party.limits.build_s)
+        if why := answer.get("left_out", ""):
+            self.starved += [key] if answer.get("starved") else []
+            return None, why
+        if [(str(d), list(s)) for d, s in answer["kinds"]] != self.kinds:
+            return None, "its results are of another kind"
+        one = Contestant(process, key, answer["strides"])
+        one.precision = self._precision(one)
+        return (one, "") if one.precision else (None, "it gives other values than the reference")
+
+    def name_kernels(self, baselines: list[dict[str, Any]]) -> None:
+        """Fill in "kernels": each way is bound once more, to one set, and profiled. What was compiled is left as it is."""
+        for name, party in self.parties.items():
+            here = [b for b in baselines if b["process"] == name and LADDER[b["key"]].kind != "compiled"]
+            if not here:
+                continue
+            try:
+                module = party.ready(self.how, self.state)
+                party.process.ask("prepare", {"module": module, "direction": self.direction, "fixed": len(self.fixed),
+                                              "inputs": len(self.sets[0])}, [*self.fixed, *self.factors, *self.sets[0]])
+                for baseline in here:
+                    answer, _ = party.process.ask("prepare_way", {"way": baseline["key"], "profile": True})
+                    baseline["kernels"] = answer.get("kernels", [])
+                party.process.ask("drop_ways")
+            except (Raised, Ended):  # the times stand without the names
+                return
+
+    def _empty(self, calls: int) -> Took:
+        """What request, change and copy take."""
+        return min(self._batch(Contestant(_REFERENCE), calls, only_copy=True) for _ in range(2))
+
+    def _prepare(self, parties: dict[str, Party], *, benchmark: bool = False) -> list[tuple[str, list[int]]]:
+        """`benchmark`: from the first call on, for cuDNN keeps what it chooses there."""
+        kinds = {}
+        for name, party in parties.items():
+            state = self.state if self.trial.loads_state or name != _CANDIDATE else None
+            module = party.ready(self.how, state)
+            answer, _ = party.process.ask("prepare", {
+                "benchmark": benchmark or name == _BENCHMARK, "module": module,
+                "direction": self.direction, "fixed": len(self.fixed), "inputs": len(self.sets[0])},
+                [*self.fixed, *self.factors, *(x for xs in self.sets for x in xs)], doing="it was prepared for timing")
+            kinds[name] = [(str(d), list(s)) for d, s in answer["kinds"]]
+        if any(one != kinds[_REFERENCE] for one in kinds.values()):
+            raise Wrong("When timed it gives results of another kind than when checked.")
+        return kinds[_REFERENCE]
+
+    def _slots(self, parties: dict[str, Party]) -> Slots:
+        return Slots(parties, device=self.device, stride=self.stride, most_calls=_MOST_CALLS)
+
+    def _batch(self, who: Contestant, calls: int, *, only_copy: bool = False, check: bool = False) -> Took:
+        """From the request to the answer. With `check` one result, chosen afterwards, is compared."""
+        took, looked = self._called(who, calls, only_copy=only_copy, look=check)
+        if check:
+            kept, inputs = looked
+            found = self._distances(kept, self._truth(inputs), None)
+            self.seen.append(self._class([d for d, _, _ in found], who.way) or LOOSER[-1])
+            for place, ((off, worst, rms), (allowed, usual_rms)) in enumerate(zip(found, self.demanded, strict=True)):
+                size = max(rms, usual_rms, 1e-30)  # sums that all happen to cancel are not measured by what is left
+                near = off * rms <= allowed * size and worst <= 60 * allowed * size + allowed
+                if not near and not (self.jumps[place] and off * rms <= (allowed + self.jumps[place]) * size):
+                    raise Wrong("A call that was timed did not give the right result, though the same call does when it "
+                                 "is not timed.")
+        return took
+
+    def _called_plainly(self) -> list[torch.Tensor]:
+        """The candidate's results for the first inputs, called as in the check, but free to choose as in a timed call: a
+        library has other algorithms where they need not be deterministic. Before anything is bound, for it loads the state."""
+        state = self.state if self.trial.loads_state else None
+        first = self._inputs(0, (0, 0))
+        if self.direction == "forward":
+            return self.trial.candidate.call(self.how, first, state=state)[1][:1]
+        return self.trial.candidate.call(self.how, self.fixed, state=state, gradients=self._differentiated(),
+                                         grad_output=first[0])[1][1:]
+
+    def _demand(self, plain: list[torch.Tensor]) -> None:
+        """`demanded`: for each result (relative L2 allowed when timed, usual rms). A timed result has to be of the class that
+        the same file shows when it is not timed, and that class one that the check lets pass."""
+        self._keep_first_truth(self._inputs(0, (0, 0)))
+        if [list(r.shape) for r in plain] != [shape for _, shape in self.kinds]:
+            raise Wrong(_NOT_AGAIN)
+        found = beside_noise([distance(got, truth) for got, truth in zip(plain, self.first_truth, strict=True)],
+                             self.first_truth, self._least_norms())
+        least = self._allowed(self.trial.of_float32)
+        names = ["output"] if self.direction == "forward" else [self.trial.plain(n) for n in self._differentiated()]
+        for name, (off, _, _) in zip(names, found, strict=True):
+            limit = max(least, 2 * self.errors.get(name, {}).get("allowed", least))
+            if not off <= limit and not off <= limit + self.jumps[names.index(name)]:
+                raise Wrong(_NOT_AGAIN)
+        shown = self.shown[""] = self._class([d for d, _, _ in found], "")
+        limits = self._limits(shown) if shown else [least] * len(found)
+        self.demanded = [(max(limit, 2 * d), rms) for limit, (d, _, rms) in zip(limits, found, strict=True)]
+
+    def _differentiated(self) -> list[str]:
+        return [*(f"input {i}" for i, x in enumerate(self.fixed) if x.is_floating_point()), *self.parameters]
+
+    def _keep_first_truth(self, inputs: list[torch.Tensor]) -> None:
+        if self.first_truth is None:
+            self.first_truth = self._truth(inputs)
+            if self.device != "cpu" and 4 * sum(t.nbytes for t in self.first_truth) < torch.cuda.mem_get_info(self.device)[0]:
+                self.first_truth = [t.to(self.device) for t in self.first_truth]
+
+    def _precision(self, who: Contestant) -> str:
+        """The class that the answer to the first inputs shows; "" when it is another answer. Before anything is changed, so
+        that one truth serves all ways."""
+        _, (kept, inputs) = self._called(who, 1, look=True, change=False)
+        self._keep_first_truth(inputs)
+        found = self.shown[who.way] = self._class([d for d, _, _ in self._distances(kept, self.first_truth, who.strides)],
+                                                  who.way)
+        return found
+
+    @cached_property
+    def jumps(self) -> list[float]:
+        """How far float64's gradients move, relative L2, when all values move by what the outputs were off by: 0 where nothing
+        jumps. Which side of a jump a value stands on is the inputs' matter alone, whatever grad_output is."""
+        if self.direction == "forward" or self.case.setting.layer is not None:
+            return [0.0] * len(self.kinds)
+        output = {"rel_l2": 0.0, "own": 0.0} | self.errors.get("output", {})
+        how, state = self._of_float64()
+        _, reached = jumps.reach(self.trial.reference, how, [wide(x) for x in self.fixed], state, self._differentiated(),
+                                 self._inputs(0, (0, 0))[0].double(), jumps.typical(
+                                     output["own"], output["rel_l2"], self._allowed(self.trial.of_float32)),
+                                 self.trial.generator)
+        return [2 * float(r.norm) / max(float(t.norm()), least, 1e-300)
+                for r, t, least in zip(reached, self.first_truth, self._least_norms(), strict=True)]
+
+    def _least_norms(self) -> list[float]:
+        """What errors are relative to where a result is zero but for rounding, as the check found; else 0."""
+        names = ["output"] if self.direction == "forward" else [self.trial.plain(n) for n in self._differentiated()]
+        return [self.errors.get(n, {}).get("least_norm", 0.0) for n in names]
+
+    def _class(self, distances: list[float], way: str) -> str:
+        """The strictest precision that allows these distances; "" where they are beyond all. Of distances that only jumps
+        explain it cannot be told: then it is what forward showed."""
+        offered = [_PRECISION[self.trial.dtype]] if self.trial.dtype in _PRECISION else ["ieee", "tf32"]
+        for precision, slack in (*((p, 1) for p in offered), (offered[-1], _LOOSE)):
+            if all(d <= slack * limit for d, limit in zip(distances, self._limits(precision), strict=True)):
+                return precision
+        if all(d <= _LOOSE * limit + jump for d, limit, jump in
+               zip(distances, self._limits(offered[-1]), self.jumps, strict=True)):
+            return self.shown_forward.get(way) or offered[-1]
+        return ""
+
+    def _called(self, who: Contestant, calls: int, *, only_copy: bool = False, look: bool = False,
+                change: bool = True) -> tuple[Took, tuple[torch.Tensor, list[torch.Tensor]] | None]:
+        """How long it took, and with `look` what one slot held at the answer with the inputs it had to be computed from."""
+        order = [(self.random.randrange(self.count), strips(self.random)) if change else (0, (0, 0))
+                 for _ in range(calls)]
+        header = {"order": order, "stride": self.stride, "only_copy": only_copy, "way": who.way}
+        process = self.parties[who.process].process
+        self._turn(who.process)
+        pids = [os.getpid(), *process.family()] if self.device == "cpu" else []  # a GPU's time is no matter of cores
+        before_s = waiting.waited_s(pids) if pids else 0.0
+        begin = time.perf_counter()
+        process.ask("run", header, doing="it was timed")
+        clock_s = time.perf_counter() - begin
+        chosen = self.random.randrange(calls)
+        if look:  # before anything else, so that nothing can be finished behind the answer
+            kept = self.slots.kept(who.process, chosen)
+        took = Took(clock_s, max(0.0, waiting.waited_s(pids) - before_s) if pids else 0.0)
+        return took, (kept, self._inputs(*order[chosen])) if look else None
+
+    def _inputs(self, which: int, begins: Begins) -> list[torch.Tensor]:
+        """What a call is given: a set times its strips of factors."""
+        return [timed_input(x, factors, begins) for x, factors in zip(self.sets[which], self.factors, strict=True)]
+
+    def _truth(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What float64 says to these inputs, each result."""
+        how, state = self._of_float64()
+        if self.direction == "forward":
+            return self.trial.reference.call(how, [wide(x) for x in inputs], state=state)[1][:1]
+        return self.trial.reference.call(how, [wide(x) for x in self.fixed], state=state, gradients=self._differentiated(),
+                                         grad_output=inputs[0].double())[1][1:]
+
+    def _of_float64(self) -> tuple[Construction, State]:
+        """A module of its own: of a float64 reference it would else be the one that is timed, and to load the state once more
+        spoils the graph on which its backward repeats."""
+        return (self.trial.how(self.case, dtype="float64", seed=_SEED_OF_TRUTH),
+                (self.state[0], [wide(v) for v in self.state[1]]))
+
+    def _distances(self, kept: torch.Tensor, expected: list[torch.Tensor], strides: list[list[int]] | None
+                   ) -> list[tuple[float, float, float]]:
+        """(relative L2, largest, rms of the truth) of each result in a slot."""
+        found, start = [], 0
+        for place, ((dtype, shape), truth) in enumerate(zip(self.kinds, expected, strict=True)):
+            kind = getattr(torch, dtype)
+            size = kind.itemsize * torch.Size(shape).numel()
+            got = kept[start:start + size].view(kind)
+            got = got.as_strided(shape, strides[place], got.storage_offset()) if strides else got.view(shape)
+            start += _rounded(size)
+            found.append(distance(got, truth))
+        return beside_noise(found, expected, self._least_norms())
+
+    def _allowed(self, precision: str) -> float:
+        return allowed_rel_l2(_PRECISION.get(self.trial.dtype, precision), 1 << 20)
+
+    def _limits(self, precision: str) -> list[float]:
+        """What a result of that class may be away from float64, by its reduction length where that is known."""
+        workload = self.case.workload
+        names = ["output"] if self.direction == "forward" else ["grad_input", "grad_weight", "grad_bias"][:len(self.kinds)]
+        if workload is None or len(names) != len(self.kinds):
+            return [allowed_rel_l2(precision, 1 << 20)] * len(self.kinds)
+        return [allowed_rel_l2(precision, max(1, reduction_length(workload, name))) for name in names]
+
+
+def _rounded(size: int) -> int:
+    return -(-size // 256) * 256

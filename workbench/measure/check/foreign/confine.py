@@ -1,0 +1,219 @@
+"""What a foreign process may use: a bare environment, limits, and the best of bwrap, Landlock and another user."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import tempfile
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from ....core import landlock
+from ....core.confinement import BWRAP_TAKES, OTHER_USER, Confinement, bwrap, bwrap_problem, landlock_problem, user_problem
+from . import other_user, privileges
+
+ROOT = Path(__file__).resolve().parents[4]
+MOST_PROCESSES = 128             # compilers start some twenty
+_MOST_FILE_BYTES = 4 << 30
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PARTIES = ("candidate", "reference", "benchmark", "nvcc")  # the names of scratch folders
+_DEVICES = tuple(Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom"))
+_DRIVER_IN_RUN = "/run/opengl-driver"  # NixOS has the libraries of the driver there
+_START_CUDA = "import ctypes, sys; code = ctypes.CDLL('libcuda.so.1').cuInit(0); sys.exit(f'CUDA error {code}' if code else 0)"
+# What a process needs to find its interpreter, compilers and GPU. Nothing else is handed on: no token, no key.
+_KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CXX",
+         "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "VIRTUAL_ENV", "OMP_NUM_THREADS",
+         "CUDACPU_THREADS")
+# So that two processes pay the same for the same call: glibc adapts its thresholds to what a process has freed before, and
+# OpenMP's threads go on spinning after a call of one, on the cores that the other now needs.
+_SAME_FOR_ALL = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+                 "OMP_WAIT_POLICY": "PASSIVE"}
+_libc = ctypes.CDLL(None)
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """Variables of a foreign process; home, temporary files and torch's builds go to its scratch folder."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return {**kept, "HOME": str(scratch), "TMPDIR": str(scratch), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1", "TORCH_EXTENSIONS_DIR": str(scratch / "extensions"),
+            "TRITON_CACHE_DIR": str(scratch / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
+            "TORCH_USE_CUDA_DSA": "1", "MAX_JOBS": "4", **_SAME_FOR_ALL}
+
+
+@lru_cache(maxsize=4)
+def confinement(device: str) -> Confinement:
+    """What foreign processes are held by for this device: bwrap where it works. Else Landlock; and when root checks on the
+    CPU, another user as well. On a GPU that comes only where there is no Landlock: CUDA IPC between users may be refused.
+    Raises `BadRequest` for a wrong $KERNEL_WORKBENCH_CONFINE."""
+    why = [bwrap_problem()]
+    for version in () if why[0] else dict.fromkeys((0 if landlock_problem() else landlock.version(), 0)):
+        in_bwrap = Confinement(bwrap=True, landlock=version)
+        said = _fails(in_bwrap, _starts(device), device)
+        if not said:
+            return in_bwrap
+        why = [f"what the file needs does not start in bwrap ({said})"]
+    no_landlock = landlock_problem() or _fails(Confinement(landlock=landlock.version()), _starts(device), device)
+    found = Confinement(landlock=0 if no_landlock else landlock.version())
+    if no_landlock or device == "cpu":
+        no_user = user_problem()
+        said = ""
+        for reads in (False, True) if not no_user else ():  # an interpreter below /root needs more than its own rights
+            as_other = replace(found, user=OTHER_USER, reads=reads)
+            said = _fails(as_other, other_user.words(device), device)
+            if not said:
+                found = as_other
+                break
+        if no_landlock:
+            why.append(no_landlock)
+            if not found.user:
+                why.append(no_user or f"user {OTHER_USER} cannot run it ({said})")
+    return replace(found, why="; ".join(dict.fromkeys(why)))
+
+
+@contextmanager
+def start(words: list[str], scratch: Path, *, device: str, memory_bytes: int, data_limit: bool = True
+          ) -> Iterator[dict[str, Any]]:
+    """Arguments of `subprocess.Popen` for a command that is confined to its scratch folder, as `confinement` says."""
+    with _held(confinement(device), words, scratch, device, memory_bytes if data_limit and device == "cpu" else 0) as how:
+        yield how
+
+
+def user_of(scratch: Path, device: str) -> int:
+    """The user who owns that scratch folder where another user runs the process, else 0. Each party has its own: the same
+    user could read the other's memory."""
+    return OTHER_USER - _PARTIES.index(scratch.name) if confinement(device).user else 0
+
+
+@contextmanager
+def _held(way: Confinement, words: list[str], scratch: Path, device: str, data_bytes: int) -> Iterator[dict[str, Any]]:
+    user, rules = 0, None
+    if way.user:
+        user = OTHER_USER - _PARTIES.index(scratch.name)  # users without a name or a group
+        scratch.parent.chmod(0o711)
+        scratch.chmod(0o700)
+        os.chown(scratch, user, user)
+    if way.landlock and not way.bwrap:
+        rules = landlock.ruleset([scratch, Path("/dev/shm")], [*_DEVICES, *_of_the_gpu(device)])
+    try:
+        yield {"args": _in_bwrap(words, scratch, device, way) if way.bwrap else words, "cwd": scratch,
+               "env": environment(scratch), "start_new_session": True,
+               "preexec_fn": partial(_in_child, rules, data_bytes, user, way.reads)}
+    finally:
+        if rules is not None:
+            os.close(rules)
+
+
+def _in_child(rules: int | None, data_bytes: int, user: int, reads: bool) -> None:
+    """Between fork and exec: another user, limits on files, memory, core dumps; dies with us."""
+    if user:
+        privileges.become(user, reads=reads)
+    elif rules is not None and os.geteuid() == 0:
+        privileges.keep_reading_only()
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user would take it back
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE_BYTES, _MOST_FILE_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if data_bytes:  # CUDA reserves address space by the terabyte: there only the watch on resident memory holds
+        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+    if rules is not None:
+        landlock.restrict(rules)
+
+
+def _starts(device: str) -> list[str]:
+    """A command that fails where the sandbox does not let the interpreter, or CUDA's driver, start. Without torch: half a
+    second."""
+    return [sys.executable, "-c", "import workbench" if device == "cpu" else _START_CUDA]
+
+
+def _fails(way: Confinement, words: list[str], device: str) -> str:
+    """"" when the command ends well, held in that way, in a folder made as those of a check."""
+    with tempfile.TemporaryDirectory(prefix="kernel-workbench-try-") as name:
+        scratch = Path(name) / _PARTIES[0]
+        scratch.mkdir()
+        try:
+            with _held(way, words, scratch, device, 0) as how:
+                return other_user.tried(how, device if way.user else "cpu")
+        except OSError as error:
+            return str(error)
+
+
+def _in_bwrap(words: list[str], scratch: Path, device: str, way: Confinement) -> list[str]:
+    """No capability, no sockets of the system's services in /run, and of /dev what everybody has and the GPU's own: root would
+    write to a disk's device without any capability."""
+    seen = dict.fromkeys(str(Path(p).resolve()) for p in (ROOT, sys.prefix, sys.base_prefix, sys.exec_prefix))
+    gpu = _of_the_gpu(device)
+    # The GPU's shared memory between processes does not cross process namespaces, and torch counts who uses it in /dev/shm.
+    machine = ["--unshare-pid"] if device == "cpu" else [
+        "--bind", "/dev/shm", "/dev/shm", *(word for p in gpu for word in ("--dev-bind", str(p), str(p))),
+        "--ro-bind-try", _DRIVER_IN_RUN, _DRIVER_IN_RUN]
+    if way.landlock:
+        words = [sys.executable, "-m", landlock.__name__, str(scratch), "/tmp", "/dev/shm", "--devices",
+                 *map(str, (*_DEVICES, *gpu)), "--", *words]
+    return [bwrap(), "--ro-bind", "/", "/", "--dev", "/dev", "--tmpfs", "/run", *machine, "--proc", "/proc", "--tmpfs", "/tmp",
+            *(word for path in seen for word in ("--ro-bind", path, path)), "--bind", str(scratch), str(scratch),
+            *BWRAP_TAKES, "--die-with-parent", "--new-session", "--chdir", str(scratch), *words]
+
+
+def _of_the_gpu(device: str) -> list[Path]:
+    """The files of /dev that CUDA's driver opens: NVIDIA's, under WSL dxg."""
+    return [] if device == "cpu" else [*Path("/dev").glob("nvidia*"), *Path("/dev").glob("dxg")]
+
+
+def adopt_orphans() -> None:
+    """Grandchildren that leave their group and lose their parent become children of this process."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants(root: int, *, dead: bool = False, without: Container[int] = ()) -> list[int]:
+    """All living descendants of a process. `dead`: also those that nobody has waited for (threads of theirs may live on).
+    `without`: children that are left out with all they have started."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                text = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+            except OSError:
+                continue
+            words = text.rpartition(")")[2].split()
+            if dead or words[0] != "Z":
+                parents.setdefault(int(words[1]), []).append(int(entry.name))
+    found, ahead = [], [root]
+    while ahead:
+        children = [pid for pid in parents.get(ahead.pop(), []) if pid not in without]
+        found += children
+        ahead += children
+    return found
+
+
+def takes_more(pids: list[int], limit_bytes: int) -> bool:
+    """Whether these processes together hold more memory of their own. What a fork shares is counted once."""
+    return _resident_bytes(pids) > limit_bytes and _proportional_bytes(pids) > limit_bytes
+
+
+def _proportional_bytes(pids: list[int]) -> int:
+    """Exact, and some milliseconds for each process."""
+    total = 0
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        total += sum(1024 * int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss_Anon:"))
+    return total
+
+
+def _resident_bytes(pids: list[int]) -> int:
+    total = 0
+    for pid in pids:
+        try:
+            words = Path(f"/proc/{pid}/statm").read_text().split()
+        except OSError:
+            continue
+        total += (int(words[1]) - int(words[2])) * os.sysconf("SC_PAGE_SIZE")
+    return total

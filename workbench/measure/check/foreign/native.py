@@ -1,0 +1,113 @@
+"""Without a GPU: what can be said of CUDA sources all the same. Text findings, and nvcc's own opinion where there is one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sysconfig
+import time
+from pathlib import Path
+from typing import Any
+
+from torch.utils import cpp_extension
+
+from ....core.env import find_toolchain
+from ...build.compiler_log import first_error, headline
+from ..verdict_text import in_the_file
+from . import confine
+
+_LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
+_ARCH = "sm_80"
+_MOST_READ = 200_000  # characters
+
+
+def findings(text: str, calls: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """[{"seen", "advice"}] from the text alone: hints, never proof."""
+    found = []
+    code = "\n".join(line.split("//")[0] for call in calls for line in "\n".join(call["cuda_sources"]).splitlines())
+    code = (code or text)[:_MOST_READ]
+    streams = [c["config"].count(",") >= 3 for c in _LAUNCH.finditer(_flat(code))]
+    if streams and not all(streams):
+        found.append({"about": "stream", "seen": f"{streams.count(False)} of {len(streams)} launches name no stream: they "
+                      "go to the default stream.", "advice": "Launch on at::cuda::getCurrentCUDAStream()."})
+    if re.search(r"\bcudaDeviceSynchronize\s*\(|torch\.cuda\.synchronize\s*\(", code + text):
+        found.append({"about": "waits", "seen": "It waits for the whole device in each call.",
+                      "advice": "Remove the synchronisation: PyTorch waits when it has to."})
+    if streams and not re.search(r"cudaGetLastError|cudaPeekAtLastError|KERNEL_LAUNCH_CHECK", code):
+        found.append({"about": "errors", "seen": "No launch is checked for an error.",
+                      "advice": "Write C10_CUDA_KERNEL_LAUNCH_CHECK(); after each launch."})
+    if re.search(r"\batomicAdd\s*\(", code):
+        found.append({"about": "bits", "seen": "atomicAdd sums in another order each time.",
+                      "advice": "Replace atomicAdd by a two-step sum where the same bits matter."})
+    return found
+
+
+def kernelbench_text(text: str) -> list[str]:
+    """Why KernelBench's static check would reject the text; it reads everything outside comments."""
+    code = "\n".join(line.split("#")[0] for line in text.splitlines())
+    reasons = [f"it contains {word!r}" for word, pattern in (("pass", r"\bpass\b"), ("try:", r"\btry\s*:"))
+               if re.search(pattern, code)]
+    if not re.search(r"^\s*(?:import|from)\s+triton\b", text, re.M):  # its rules for Triton are others
+        reasons += [f"it lacks {word}" for word in ("__global__", "load_inline") if word not in text]
+    return reasons
+
+
+def nvcc(calls: list[dict[str, Any]], text: str, scratch: Path, *, memory_bytes: int, limit_s: float) -> dict[str, str]:
+    """Compile every CUDA source as load_inline would, for one architecture, without linking. `text`: the file's."""
+    tools = find_toolchain()
+    if tools.nvcc is None:
+        return {"answer": "none", "seen": "There is no nvcc here: nothing was compiled for a GPU.", "advice": ""}
+    scratch.mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+    for number, call in enumerate(calls):
+        if not call["cuda_sources"]:
+            continue
+        source = "\n".join(["#include <torch/types.h>", "#include <cuda.h>", "#include <cuda_runtime.h>",
+                            '#line 1 "cuda_sources"', *call["cuda_sources"]])
+        path = scratch / f"cuda_{number}.cu"
+        path.write_text(source, encoding="utf-8", errors="replace")
+        path.chmod(0o644)  # nvcc may run as another user
+        includes = [w for p in (*cpp_extension.include_paths(), sysconfig.get_paths()["include"]) for w in ("-isystem", p)]
+        words = [str(tools.nvcc), "-c", str(path), "-o", str(path.with_suffix(".o")), f"-arch={_ARCH}", "-std=c++20",
+                 "-O1", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC", *includes, *_harmless(call["cuda_flags"])]
+        if tools.cxx is not None:
+            words += ["-ccbin", str(tools.cxx)]
+        try:
+            with confine.start(words, scratch, device="cpu", memory_bytes=4 * memory_bytes, data_limit=False) as how:
+                done = subprocess.run(**how, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False)
+        except subprocess.TimeoutExpired:
+            return {"answer": "none", "seen": f"nvcc was stopped after {limit_s:g} s.", "advice": ""}
+        if done.returncode:
+            first = first_error(done.stdout + done.stderr, source)
+            if first is None or "torch/" in (first.file or ""):
+                last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:200]
+                return {"answer": "none", "seen": f"nvcc could not be asked: {last}", "advice": ""}
+            first = in_the_file(first, text, call)
+            where = "" if first.file == "the file" else f" of {first.file}"
+            return {"answer": "failed", "seen": headline("nvcc", first),
+                    "advice": f"Open line {first.line}{where}." if first.line else ""}
+    return {"answer": "ok", "seen": f"nvcc compiles it for {_ARCH} in {time.monotonic() - begin:.0f} s; it was not linked.",
+            "advice": ""}
+
+
+def _harmless(flags: list[str]) -> list[str]:
+    """Flags of the file that change the language or the code, none that name files or programs."""
+    return [f for f in flags if re.fullmatch(r"-O[0-3]|--?use_fast_math|-std=c\+\+\d\d|-D\w+(=\w+)?|"
+                                             r"--expt-extended-lambda|--extended-lambda|-U\w+", f)]
+
+
+def _flat(code: str) -> str:
+    """Without commas inside brackets, so that those between launch arguments can be counted."""
+    depth, kept = 0, []
+    inside = False
+    for place, char in enumerate(code):
+        if code.startswith("<<<", place):
+            inside, depth = True, 0
+        elif code.startswith(">>>", place):
+            inside = False
+        if inside and char in "([{":
+            depth += 1
+        elif inside and char in ")]}":
+            depth -= 1
+        kept.append(" " if inside and depth > 0 and char == "," else char)
+    return "".join(kept)

@@ -1,0 +1,320 @@
+"""One foreign process from outside: started under limits, asked with a deadline, killed with all it has started."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ....core import numbers
+from ....core.trial import Status
+from . import confine, replies
+from .hold import Hold
+from .wire import Kind, Line, Message, NotTheProtocol
+
+_START_S = 120
+_LOG_TAIL = 4000
+_BUILD_LOG = 200_000
+_MOST_LOG_BYTES = 8 << 20
+_WATCH_S = 0.3
+_MORE_BYTES, _TIMES = 64 << 20, 4  # an answer may have that much, and that often what the reference has answered
+_PIPE_BYTES = 1 << 20
+_IMPORT_BYTES = 250 << 20  # what importing torch takes, about
+# What Python, the loader, OpenBLAS and C++ say when the limit of memory stops them.
+_NO_MEMORY = re.compile(r"MemoryError|[Mm]emory allocation|allocate memory|bad_alloc|failed to map|cannot map")
+_open: set[int] = set()  # the processes of all that are open: other children of this process have left theirs
+
+
+class Ended(Exception):
+    """The process is gone: it died, was too slow, took too much, or broke the protocol."""
+
+    def __init__(self, status: Status, headline: str, advice: str = "", log: str = "") -> None:
+        super().__init__(headline)
+        self.status, self.headline, self.advice, self.log = status, headline, advice, log
+
+
+class Raised(Exception):
+    """The foreign code raised; the process goes on. `type`, `message`, `line` (in the foreign file, or None)."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.type, self.message, self.line = data["type"], data["message"], data.get("line")
+        self.trace, self.where, self.detail = data.get("trace", ""), data.get("where", ""), data.get("detail", {})
+        super().__init__(f"{self.type}: {self.message}")
+
+    @property
+    def sentence(self) -> str:
+        """`TypeError in line 41: forward() takes ...`"""
+        first = next((s.strip() for s in self.message.splitlines() if s.strip()), "").rstrip(".")[:300]
+        place = f" in line {self.line}" if self.line else ""
+        return f"{self.type}{place}{f': {first}' if first else ''}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    memory_bytes: int
+    call_s: float = 60.0
+    build_s: float = 300.0
+
+
+class ForeignProcess:
+    """Starts at the first `ask`, and again after a death. `beside`: the process whose answers say how large those of this one
+    may be; without it only the limit of memory does."""
+
+    def __init__(self, name: str, *, device: str, limits: Limits, scratch: Path, beside: ForeignProcess | None = None) -> None:
+        self.name, self.device, self.limits, self.beside = name, device, limits, beside
+        self.largest = 0              # bytes of the tensors of one answer
+        self.scratch = scratch / name
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        self.log_path = scratch / f"{name}.log"
+        self._called = "The process" if name == "candidate" else "The reference's process"
+        self.deaths = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: Line | None = None
+        self._watched = 0.0
+        self._number = 0
+        self._ready = False
+        self._hold: Hold | None = None
+        self.ran_while_held = False
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def ask(self, op: str, header: dict[str, Any] | None = None, tensors: Sequence[torch.Tensor] = (), *,
+            limit_s: float | None = None, doing: str = "") -> Message:
+        """One operation of `host.py`. Raises `Raised` for what foreign code raises, `Ended` when the process is lost."""
+        self.begin()
+        self.resume()
+        if not self._ready:
+            self._wait_ready()
+        limit_s = limit_s or self.limits.call_s
+        deadline = time.monotonic() + limit_s
+        doing = doing or "it worked"
+        request = header or {}
+        try:
+            self._number += 1
+            self._line.send({"op": op, "id": self._number, **request}, tensors, deadline)
+            answer, results = self._line.receive(deadline, most_bytes=self._most_bytes(tensors),
+                                                 accept=partial(self._accept, op, request, tensors))
+            self._too_loud()
+        except TimeoutError:
+            self._lose()
+            raise self._ended(Status.RUN_TIMEOUT, f"Still not done after {limit_s:g} s while {doing}; it was stopped.",
+                              "Look for a loop without an end, or raise the time limit.") from None
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise self._death(doing) from None
+        except NotTheProtocol as error:
+            self._lose()
+            raise self._ended(Status.WORKER_DIED, f"It wrote into the judge's pipe while {doing} ({error}).",
+                              "Leave descriptors that the file did not open alone.") from None
+        if "raised" in answer:
+            raise Raised(answer["raised"])
+        self.largest = max(self.largest, sum(t.nbytes for t in results))
+        return answer, results
+
+    def begin(self) -> None:
+        """Start it without waiting until it is ready."""
+        if not self.alive:
+            self._start()
+
+    def hold(self, *, strays: bool = False) -> None:
+        """Stop it with all it has started, until `resume` or until it is asked or ended. `strays`: and all processes that
+        have left theirs. Raises `StillRunning`; then, too, it goes on when it is asked."""
+        if self._hold is None and self.alive:
+            self._hold = Hold(partial(self.family, strays))
+            self._hold.begin()
+
+    def resume(self) -> None:
+        """Let it go on; `ran_while_held` is true from now on if it had done so before."""
+        if self._hold is not None:
+            hold, self._hold = self._hold, None
+            self.ran_while_held |= hold.end()
+
+    def family(self, strays: bool = False) -> list[int]:
+        """It and all it has started. `strays`: and all processes that have left theirs."""
+        pid = self._process.pid
+        return [pid, *confine.descendants(pid, dead=True),
+                *(confine.descendants(os.getpid(), dead=True, without=_open) if strays else ())]
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._end()
+
+    def shared_file(self, size: int) -> tuple[Path, int]:
+        """A new file of `size` bytes in its scratch folder, and a descriptor for the judge, who closes it. The name is one
+        that nobody could foresee: the judge is not confined, and a link that waits there would lead it anywhere."""
+        path = self.scratch / f"shared-{secrets.token_hex(8)}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        os.ftruncate(fd, size)
+        if user := confine.user_of(self.scratch, self.device):
+            os.fchown(fd, user, user)
+        return path, fd
+
+    def build_log(self) -> str:
+        """What compilers have printed of which the exception holds nothing: load_inline(verbose=True)."""
+        return self.log_tail(_BUILD_LOG)
+
+    def log_tail(self, size: int = _LOG_TAIL) -> str:
+        if not self.log_path.is_file():
+            return ""
+        with self.log_path.open("rb") as file:
+            file.seek(max(0, self.log_path.stat().st_size - size))
+            return file.read().decode("utf-8", "replace")
+
+    def _most_bytes(self, sent: Sequence[torch.Tensor]) -> int:
+        if self.beside is None:
+            return self.limits.memory_bytes
+        return _MORE_BYTES + _TIMES * max(self.beside.largest, sum(t.nbytes for t in sent))
+
+    def _accept(self, op: str, request: dict[str, Any], sent: Sequence[torch.Tensor], answer: dict[str, Any],
+                kinds: list[Kind]) -> None:
+        number = answer.pop("id", None)
+        if type(number) is not int or number != self._number:  # a fork of it answers too
+            raise NotTheProtocol("an answer to no question")
+        replies.accept(op, request, sent, answer, kinds)
+
+    def _start(self) -> None:
+        self.close()
+        to_read, to_write = os.pipe()
+        from_read, from_write = os.pipe()
+        for fd in (to_write, from_read):  # tensors go through: a system that refuses keeps its own size
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        words = [sys.executable, "-m", "workbench.measure.check.host.host", str(to_read), str(from_write)]
+        with self.log_path.open("wb") as log, confine.start(
+                words, self.scratch, device=self.device, memory_bytes=self.limits.memory_bytes) as how:
+            self._process = subprocess.Popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                             pass_fds=(to_read, from_write))
+        _open.add(self._process.pid)
+        os.close(to_read)
+        os.close(from_write)
+        self._line = Line(to_write, from_read, self._watch)
+        self._watched = time.monotonic()
+        self._ready = False
+
+    def _wait_ready(self) -> None:
+        try:
+            self._line.receive(time.monotonic() + _START_S, most_bytes=0, accept=partial(replies.accept, "ready", {}, ()))
+        except (TimeoutError, EOFError, NotTheProtocol):
+            ended = self._death("it started")
+            little = self.device == "cpu" and self.limits.memory_bytes < _IMPORT_BYTES  # which may end in a signal, unsaid
+            raise self._too_small() if little or _NO_MEMORY.search(ended.log) else ended from None
+        except Ended as error:
+            raise self._too_small() if error.status is Status.OUT_OF_MEMORY else error from None
+        self._ready = True
+
+    def _too_small(self) -> Ended:
+        """Nothing foreign has run yet: it is the limit that is wrong."""
+        return self._ended(Status.OUT_OF_MEMORY, f"The process could not start within the "
+                           f"{numbers.memory(self.limits.memory_bytes)} of memory it may have: raise that limit (--memory, in "
+                           "GiB).", "Give it 1 GiB or more: importing torch takes a quarter of one.")
+
+    def _watch(self) -> None:
+        """While waiting: too many processes, too much memory, too much output."""
+        if time.monotonic() - self._watched < _WATCH_S:
+            return
+        self._watched = time.monotonic()
+        pids = [self._process.pid, *confine.descendants(self._process.pid)]
+        if len(pids) > confine.MOST_PROCESSES:
+            self._lose()
+            raise self._ended(Status.WORKER_DIED, f"It started more than {confine.MOST_PROCESSES} processes; all of "
+                              "them were stopped.", "Start no processes: a module computes in its own.")
+        if confine.takes_more(pids, self.limits.memory_bytes):
+            self._lose()
+            raise self._ended(Status.OUT_OF_MEMORY, f"It took more than the {numbers.memory(self.limits.memory_bytes)} "
+                              "of memory it may have; it was stopped.", "Free what is not needed, or raise the limit.")
+        self._too_loud()
+
+    def _too_loud(self) -> None:
+        if self.log_path.stat().st_size > _MOST_LOG_BYTES:
+            self._lose()
+            raise self._ended(Status.WORKER_DIED, f"It printed more than {numbers.memory(_MOST_LOG_BYTES)}; it was "
+                              "stopped.", "Remove the printing.")
+
+    def _death(self, doing: str) -> Ended:
+        process = self._process
+        try:
+            code = process.wait(timeout=5)
+        except subprocess.TimeoutExpired:  # it closed its pipe and lives on
+            code = None
+        self._lose()
+        if code is None:
+            return self._ended(Status.WORKER_DIED, f"It closed the judge's pipe while {doing}.",
+                               "Leave descriptors that the file did not open alone.")
+        if code > 128:  # bwrap hands a signal on as 128 + its number
+            code = 128 - code
+        if code < 0:
+            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            more = ": an address outside its memory" if -code == signal.SIGSEGV else ""
+            return self._ended(Status.WORKER_DIED, f"{self._called} ended by signal {-code} ({name}{more}) while {doing}.",
+                               "Look for a host-side pointer error or an abort.")
+        return self._ended(Status.WORKER_DIED, f"{self._called} ended itself with exit code {code} while {doing}.",
+                           "Remove the call that ends the process (sys.exit, os._exit).")
+
+    def _ended(self, status: Status, headline: str, advice: str) -> Ended:
+        return Ended(status, headline, advice, self.log_tail())
+
+    def _lose(self) -> None:
+        self.deaths += 1
+        self._end()
+
+    def _end(self) -> None:
+        """Kill the group, whatever left it, and close the line."""
+        self.resume()
+        process, self._process = self._process, None
+        below = confine.descendants(process.pid)
+        for pid in (process.pid, *below):
+            _kill(pid)
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            process.kill()
+        process.wait()
+        _open.discard(process.pid)
+        end = time.monotonic() + 2.0
+        while time.monotonic() < end and set(below) & set(confine.descendants(os.getpid())):
+            time.sleep(0.01)
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+
+def kill_strays() -> None:
+    """End what has left its parents and belongs to no open process: of those that were open, the candidate alone starts any."""
+    for pid in confine.descendants(os.getpid(), without=_open):
+        _kill(pid)
+
+
+def kill_orphans() -> int:
+    """End descendants of this process, when no `ForeignProcess` is open: they left their group. How many."""
+    lost = confine.descendants(os.getpid())
+    for pid in lost:
+        _kill(pid)
+    end = time.monotonic() + 2.0  # one that is still there would be counted by the next check
+    while time.monotonic() < end:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.005)
+        except ChildProcessError:
+            break
+    return len(lost)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,141 @@
+"""load_inline inside the foreign process: remembered, its arguments examined, and without a GPU built for the emulator."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import cpp_extension
+
+from ....core.compile_flags import emulated
+from ... import emulator
+
+_SHIM = Path(__file__).with_name("torch_cuda_on_cpu.h")
+_CUDA_HEADER = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](?:ATen/cuda|c10/cuda|cuda_runtime|cuda\.h|'
+                          r'cuda_fp16|cuda_bf16|device_launch_parameters)[^>"]*[>"]', re.M)
+_ON_GPU = ((re.compile(r"(\.|->)is_cuda\(\)"), r"\1is_cpu()"), (re.compile(r"\b(torch|at|c10)::kCUDA\b"), r"\1::kCPU"),
+           (re.compile(r"\bc10::DeviceType::CUDA\b"), "c10::DeviceType::CPU"))
+
+
+class BuildFailed(RuntimeError):
+    """The emulator's build of a CUDA source; `detail` says which compiler said what."""
+
+    def __init__(self, log: str) -> None:
+        super().__init__(log)
+        self.detail = {"build": "emulator"}
+
+
+class Loads:
+    """Stands before torch's load_inline and load from `install` on."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.where = ""               # "load_inline" while one runs
+        self.own_export = False
+        self._emulate = False
+        self._ours = False            # while the workbench's own build calls load_inline
+        self._libraries: list[ctypes.CDLL] = []
+
+    def install(self, *, emulate: bool) -> None:
+        self._emulate = emulate
+        self._real = cpp_extension.load_inline
+        signature = inspect.signature(self._real)
+
+        @functools.wraps(self._real)  # whoever asks for its signature gets the real one
+        def load_inline(*args: Any, **kwargs: Any) -> Any:
+            if self._ours:
+                return self._real(*args, **kwargs)
+            self.where = "load_inline arguments"
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            given = bound.arguments
+            texts = {k: _texts(given.get(k)) for k in ("cpp_sources", "cuda_sources")}
+            names = given["functions"]
+            names = [names] if isinstance(names, str) else list(names or [])
+            self.calls.append({"name": str(given["name"]), "functions": names, **texts,
+                               "cuda_flags": [str(f) for f in given["extra_cuda_cflags"] or []]})
+            self.where = "load_inline"
+            if emulate and texts["cuda_sources"]:
+                result = self._on_host(given, texts, names)
+            else:
+                result = self._real(*args, **kwargs)
+            self.where = ""
+            return result
+
+        cpp_extension.load_inline = load_inline
+        if emulate:  # what a file does to reach the GPU stays on the CPU
+            torch.Tensor.cuda = lambda tensor, *args, **kwargs: tensor
+            torch.nn.Module.cuda = lambda module, *args, **kwargs: module
+
+    def adopt_export(self, namespace: dict[str, Any], cache: str) -> None:
+        """A file that this project exported: its `_build` goes to the emulator, as when the export was proved."""
+        if not {"_build", "_DEVICE_TYPE", "_DEBUG_SYNC", "_Kernel", "_KERNELS"} <= set(namespace):
+            return
+        self.own_export = True
+        namespace["_DEVICE_TYPE"] = "cpu"
+
+        def build_for_host(source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
+            from ...build.build import build
+            self._ours = True
+            result = build({"source": source, "device": "cpu", "flags": list(emulated(flags)), "cache": cache},
+                           lambda event: None)
+            if result["status"] != "OK":
+                raise BuildFailed(result["headline"])
+            self._ours = False
+            self._libraries.append(ctypes.CDLL(result["library"]))
+            return self._libraries[-1]
+
+        def refuse(kernel: Any, reason: str, *_: object) -> None:
+            raise (BuildFailed if self._ours else RuntimeError)(f"{kernel.name} is not used: {reason}.")
+
+        namespace["_build"] = build_for_host
+        namespace["_Kernel"].refuse = refuse  # it would go on with PyTorch, and that says nothing of its kernels
+
+    def _on_host(self, given: dict[str, Any], texts: dict[str, list[str]], names: list[str]) -> Any:
+        folder = Path(cpp_extension._get_build_directory(f"emulated_{given['name']}", False))
+        # One unit, for half the time: the bindings stand before the definitions, so that they mean what cpp_sources
+        # declares, and a definition with other arguments is another function: undefined when it is loaded, as with torch.
+        kernels = emulator.translate(_without_cuda("\n".join(texts["cuda_sources"])))
+        unit = "\n".join(["#include <torch/extension.h>", f'#include "{_SHIM}"', '#line 1 "cpp_sources"',
+                          *map(_without_cuda, texts["cpp_sources"]), '#line 1 "bindings"', *_bindings(names),
+                          kernels.replace("#line 1\n", '#line 1 "cuda_sources"\n', 1)])
+        _write(folder / "unit.cpp", unit)
+        flags = [f for f in emulator.COMPILE_FLAGS if f not in ("-Wall", "-O1")]
+        # Behind all others: torch's own headers must find the C library's assert.h, not the emulator's.
+        behind = ["-O0", "-w", "-fmax-errors=5", *(w for d in emulator.INCLUDE_DIRS for w in ("-idirafter", str(d)))]
+        try:
+            return cpp_extension.load(
+                f"emulated_{given['name']}", [str(folder / "unit.cpp")], extra_cflags=[*flags, *behind],
+                extra_ldflags=["-pthread", "-Wl,-Bsymbolic"], with_cuda=False, build_directory=str(folder),
+                extra_include_paths=[str(p) for p in given["extra_include_paths"] or []],
+                is_python_module=given["is_python_module"])
+        except (RuntimeError, ImportError, OSError) as error:
+            raise BuildFailed(str(error)) from error
+
+
+def _texts(value: Any) -> list[str]:
+    return [] if value is None or value == "" else [value] if isinstance(value, str) else [str(v) for v in value]
+
+
+def _without_cuda(text: str) -> str:
+    text = _CUDA_HEADER.sub("", text)
+    for pattern, instead in _ON_GPU:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def _bindings(names: list[str]) -> list[str]:
+    if not names:
+        return []
+    return ["PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {", *(f'm.def("{n}", &{n});' for n in names), "}"]
+
+
+def _write(path: Path, text: str) -> None:
+    """Only what changed, so that ninja has nothing to do after a restart."""
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,100 @@
+"""Inside the reference's process: one of PyTorch's ways (`ladder.py`) bound to a module, ready to be called in batches."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ....core.layer import FORWARD, ConvTranspose, Workload
+from ...pytorch.ways import Unavailable, Way, as_convolution, channels_last, switches
+from .module import structure
+
+Forward = Callable[..., torch.Tensor]
+
+
+@dataclass
+class Bound:
+    """`inputs`, or one grad_output (backward), whose values may be changed; `results()` computes from them."""
+
+    inputs: list[torch.Tensor]
+    results: Callable[[], Sequence[torch.Tensor]]
+
+
+def bind(way: Way, module: torch.nn.Module, direction: str, fixed: list[torch.Tensor],
+         inputs: list[torch.Tensor]) -> Bound:
+    """`fixed`: the inputs of a backward, whose `inputs` are its grad_output. Raises `Unavailable`."""
+    xs = [x.detach().requires_grad_(x.is_floating_point()) for x in (fixed or inputs)]
+    module = module if way.kind in ("eager", "flipped") else copy.deepcopy(module)
+    if way.kind in ("channels_last", "converted"):
+        module = module.to(memory_format=torch.channels_last if any(x.dim() == 4 for x in xs) else torch.channels_last_3d)
+    if way.kind == "channels_last":
+        xs = [channels_last(x).detach().requires_grad_(x.requires_grad) for x in xs]
+        inputs = [channels_last(x.detach()).clone(memory_format=torch.preserve_format) for x in inputs]
+    forward = _forward(way.kind, module, xs)
+    if direction == FORWARD:
+        for x in inputs:
+            x.requires_grad_(x.is_floating_point())
+        return Bound(inputs, lambda: (forward(*inputs),))
+    output = forward(*xs)
+    wanted = [x for x in xs if x.requires_grad] + [p for p in module.parameters() if p.requires_grad]
+    return Bound(inputs, lambda: torch.autograd.grad(output, wanted, inputs[0], retain_graph=True))
+
+
+@contextmanager
+def as_set(way: Way | None) -> Iterator[None]:
+    """cuDNN's switches for a way, and the same TF32 for products of matrices."""
+    if way is None:
+        yield
+        return
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32
+    with switches(way):
+        if way.tf32 is not None:
+            matmul.allow_tf32 = way.tf32
+        try:
+            yield
+        finally:
+            matmul.allow_tf32 = before
+
+
+def _forward(kind: str, module: torch.nn.Module, xs: list[torch.Tensor]) -> Forward:
+    if kind == "converted":
+        return lambda *inputs: module(*map(channels_last, inputs)).contiguous()
+    if kind == "flipped":
+        return _flipped(module, xs[0])
+    if kind == "compiled":
+        torch._dynamo.reset()
+        compiled = torch.compile(module, dynamic=False)
+        _tried(lambda: compiled(*xs), "torch.compile gave up")
+        return compiled
+    if kind == "graphed":
+        samples = tuple(x.detach().clone().requires_grad_(x.requires_grad) for x in xs)
+        return _tried(lambda: torch.cuda.make_graphed_callables(module, samples), "it cannot be captured")
+    return module
+
+
+def _flipped(module: torch.nn.Module, x: torch.Tensor) -> Forward:
+    found = structure(module)
+    layer = ConvTranspose(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items() if k != "attribute"})
+    own = module.get_submodule(found["attribute"])
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        workload = Workload(layer, x.shape[0], tuple(x.shape[2:]), str(x.dtype).removeprefix("torch."))
+        tensors = {"input": x, "weight": own.weight, **({"bias": own.bias} if own.bias is not None else {})}
+        return as_convolution(workload, FORWARD, tensors)["output"]
+
+    return forward
+
+
+def _tried(what: Callable[[], Any], sentence: str) -> Any:
+    try:
+        return what()
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except (RuntimeError, AssertionError, NotImplementedError, OSError) as error:  # what dynamo, inductor and capture raise
+        raise Unavailable(f"{sentence}: {str(error).strip().splitlines()[0][:160]}") from error

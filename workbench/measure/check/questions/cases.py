@@ -1,0 +1,231 @@
+"""What a foreign module is tried on: the given size, and sizes and constructor arguments around it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ....core.errors import BadRequest
+from ....core.layer import ConvTranspose, Workload
+
+_SMALL = {1: 12, 2: 5, 3: 3}
+_LAYER = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups", "bias",
+          "dilation")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Constructor arguments by position and by name, and the layer they make where it is a transposed convolution."""
+
+    arguments: tuple[Any, ...]
+    keywords: tuple[tuple[str, Any], ...] = ()
+    layer: ConvTranspose | None = None
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        return repr(list(self.arguments)), repr(dict(self.keywords))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call. `like`: the given inputs, whose range and dtype generic inputs take. `shapes`: of all inputs. `expanded`: its
+    grad_output is that of y.sum().backward(), one 1 with stride 0 in all dimensions."""
+
+    name: str
+    setting: Setting
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    layout: str = "contiguous"
+    integers: bool = False
+    expanded: bool = False
+
+    @property
+    def workload(self) -> Workload | None:
+        if self.setting.layer is None or self.shapes[0][0] < 1:
+            return None
+        return Workload(self.setting.layer, self.shapes[0][0], self.shapes[0][2:], self.dtypes[0])
+
+
+def setting_of(parameters: list[str], arguments: str, keywords: str, structure: dict[str, Any] | None) -> Setting:
+    """The reference's own arguments. Raises `BadRequest` when they are no literals."""
+    try:
+        given, named = list(ast.literal_eval(arguments)), dict(ast.literal_eval(keywords))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise BadRequest("get_init_inputs() gives something other than numbers, strings, tuples and lists; the "
+                         "check cannot hand that to another process.") from error
+    layer = None
+    if structure:
+        layer = ConvTranspose(**{k: tuple(v) if isinstance(v, list) else v for k, v in structure.items()
+                                 if k != "attribute"})
+    names = parameters[:len(given)]
+    if len(names) == len(given):  # by name they can be changed one at a time
+        return Setting((), (*zip(names, map(_hashable, given), strict=True), *((k, _hashable(v)) for k, v in named.items())),
+                       layer)
+    return Setting(tuple(map(_hashable, given)), tuple((k, _hashable(v)) for k, v in named.items()), layer)
+
+
+def positional(setting: Setting, parameters: list[str]) -> Setting:
+    """The same arguments by position: a candidate may name its parameters differently."""
+    values = dict(setting.keywords)
+    order = [n for n in parameters if n in values]
+    if setting.arguments or order != parameters[:len(order)] or len(order) != len(values):
+        return setting
+    return replace(setting, arguments=tuple(values[n] for n in order), keywords=())
+
+
+def sizes(given: Case) -> Iterator[Case]:
+    """Other sizes with the given arguments."""
+    if given.setting.layer is None:
+        yield from _generic_sizes(given)
+        return
+    small = small_case(given)
+    spatial = small.shapes[0][2:]
+    for name, batch, size in (("a small size", 2, spatial), ("an odd size", 3, tuple(n + 5 for n in spatial)),
+                              ("a lopsided size", 1, (*(n + 9 for n in spatial[:1]), *spatial[1:])),
+                              ("size 1", 1, tuple(1 for _ in spatial))):
+        if (case := resized(small, batch, size)) is not None:
+            yield replace(case, name=name)
+    if (case := resized(given, given.shapes[0][0] + 1, tuple(n + 1 for n in given.shapes[0][2:]))) is not None:
+        yield replace(case, name="a size above the given one")
+
+
+def arguments(given: Case, parameters: list[str], defaults: dict[str, Any]) -> Iterator[Case]:
+    """Other constructor arguments, one change at a time, then several; only those the constructor has."""
+    if given.setting.layer is None:
+        yield from _generic_arguments(given, defaults)
+        return
+    layer = given.setting.layer
+    s, p, d, k = layer.stride, layer.padding, layer.dilation, layer.kernel_size
+    changes: list[dict[str, Any]] = [
+        {"stride": 1, "output_padding": 0}, {"stride": tuple(v + 1 for v in s)}, {"stride": 2}, {"stride": 3},
+        {"padding": 0}, {"padding": tuple(v + 1 for v in p)}, {"dilation": 1, "output_padding": 0},
+        {"dilation": tuple(v + 1 for v in d)}, {"kernel_size": tuple(v + 1 for v in k)}, {"kernel_size": 1},
+        {"bias": not layer.bias}, {"in_channels": 6, "out_channels": 4, "groups": 2},
+        {"in_channels": 5, "out_channels": 3, "groups": 1}, {"stride": 2, "output_padding": 1},
+        {"stride": 3, "padding": 2, "dilation": 2, "kernel_size": 4, "output_padding": 2},
+        {"stride": tuple(2 + n % 2 for n in range(layer.dims)), "padding": tuple(1 - n % 2 for n in range(layer.dims)),
+         "bias": True}]
+    seen = set()
+    for change in changes:
+        change = {key: v for key, v in change.items() if key in parameters}
+        if "groups" in change or not change or set(change) == {"output_padding"}:
+            if "groups" not in change:
+                continue
+        case = changed(given, change)
+        if case is None or case.setting.layer == layer or case.setting in seen:
+            continue
+        seen.add(case.setting)
+        words = ", ".join(f"{key}={_short(v)}" for key, v in change.items()
+                          if getattr(case.setting.layer, key) != getattr(layer, key))
+        yield replace(case, name=words)
+
+
+def changed(given: Case, change: dict[str, Any]) -> Case | None:
+    """A small case with other layer parameters; None where PyTorch would refuse them."""
+    try:
+        layer = replace(given.setting.layer, **change)
+    except BadRequest:
+        return None
+    keywords = dict(given.setting.keywords)
+    if given.setting.arguments:
+        return None
+    for key in change:
+        value = getattr(layer, key)
+        keywords[key] = value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
+    setting = Setting((), tuple(keywords.items()), layer)
+    case = replace(given, setting=setting, shapes=((2, layer.in_channels, *given.shapes[0][2:]),), integers=True)
+    return small_case(case)
+
+
+def few_channels(given: Case) -> Case | None:
+    """The given layer with a few channels in each group, small; None where the constructor does not take them."""
+    groups = given.setting.layer.groups
+    ci, co = (2 * groups, 3 * groups) if groups > 1 else (5, 3)
+    return changed(given, {"in_channels": ci, "out_channels": co})
+
+
+def small_case(case: Case) -> Case:
+    """Batch 2 and a few positions, more where the padding would crop all of them."""
+    layer = case.setting.layer
+    size = tuple(min(n, _SMALL[layer.dims] + d) for d, n in enumerate(case.shapes[0][2:]))
+    while True:
+        found = resized(case, 2, size)
+        if found is not None:
+            return found
+        size = tuple(2 * n for n in size)
+
+
+def resized(case: Case, batch: int, size: tuple[int, ...]) -> Case | None:
+    try:
+        case.setting.layer.output_size(size)
+    except BadRequest:
+        return None
+    return replace(case, shapes=((batch, case.setting.layer.in_channels, *size),))
+
+
+def with_batch(case: Case, batch: int, name: str) -> Case:
+    """The same with another first dimension of every input that shares it."""
+    first = case.shapes[0][0] if case.shapes and case.shapes[0] else None
+    shapes = tuple((batch, *s[1:]) if s and s[0] == first else s for s in case.shapes)
+    return replace(case, shapes=shapes, name=name)
+
+
+def fill(case: Case, given: list[torch.Tensor], generator: torch.Generator) -> list[torch.Tensor]:
+    """Inputs of a case: whole numbers, or floats with the range of the given ones."""
+    found = []
+    for place, (shape, dtype) in enumerate(zip(case.shapes, case.dtypes, strict=True)):
+        kind = getattr(torch, dtype)
+        example = given[place] if place < len(given) else torch.empty(0)
+        if case.integers:
+            values = torch.randint(1, 3, shape, generator=generator) * (1 - 2 * torch.randint(0, 2, shape, generator=generator))
+        elif not kind.is_floating_point:
+            low, high = (int(example.min()), int(example.max()) + 1) if example.numel() else (0, 2)
+            values = torch.randint(low, high, shape, generator=generator)
+        elif example.numel() and float(example.min()) >= 0:
+            low, high = float(example.min()), float(example.max())
+            low = low if high > low else 0.0
+            values = low + (high - low) * torch.rand(shape, generator=generator)
+        else:
+            values = torch.randn(shape, generator=generator)
+        found.append(values.to(kind))
+    return found
+
+
+def _generic_sizes(given: Case) -> Iterator[Case]:
+    batch = given.shapes[0][0] if given.shapes and given.shapes[0] else 0
+    for size in (3, batch + 1) if batch else ():
+        if size != batch:
+            yield with_batch(given, size, f"batch {size}")
+    last = given.shapes[0][-1] if given.shapes else 0
+    for size in (last + 1, max(1, last // 2)):
+        shapes = tuple((*s[:-1], size) if len(s) > 1 and s[-1] == last else s for s in given.shapes)
+        if shapes != given.shapes:
+            yield replace(given, shapes=shapes, name=f"last dimension {size}")
+
+
+def _generic_arguments(given: Case, defaults: dict[str, Any]) -> Iterator[Case]:
+    """Whole numbers one up or one down, fractions clearly up or halved, switches the other way; whatever the reference
+    refuses is left out."""
+    if given.setting.arguments:
+        return
+    there = dict(given.setting.keywords)
+    everything = [*there.items(), *((k, v) for k, v in defaults.items() if k not in there)]
+    for name, value in everything:
+        for other in ([not value] if isinstance(value, bool) else [value + 1, value - 1] if isinstance(value, int)
+                      else [value + 0.25, value / 2] if isinstance(value, float) else []):
+            keywords = tuple({**there, name: other}.items())
+            yield replace(given, setting=replace(given.setting, keywords=keywords), name=f"{name}={other}")
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, tuple):
+        return str(value[0]) if len(set(value)) == 1 else str(value)
+    return str(value)

@@ -1,0 +1,195 @@
+"""Inputs as the reference's own get_inputs() draws them, under seeds that the judge chooses, and what may be changed in them.
+
+A file is right when it is right for these. Symmetric matrices, sorted offsets or rows that sum to 1 are only that as they are
+drawn: other sizes are cut out of what is drawn where nothing is lost by it, and are not asked where something is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+from math import lgamma
+
+import torch
+
+from ....core.answers import Answer, Question
+from ....core.errors import BadRequest
+
+Draw = Callable[[int], list[torch.Tensor]]
+_NEAR = 1e-5            # of a matrix that is symmetric but for rounding, of sums that are 1
+_BY_CHANCE = 7.0        # natural logarithm of a thousand: once in so many it would be an accident, which costs other sizes
+SYMMETRIC, OF_SUM_1, OF_NORM_1, OF_WHOLE, OF_ONE_VALUE = ("symmetric", "of rows that sum to 1", "of rows of norm 1",
+                                                          "of whole numbers", "of one value")
+THE_SAME = "the same as another one"
+_RIGID = (OF_NORM_1, OF_WHOLE, OF_ONE_VALUE, THE_SAME)  # no change, or none that a gradient by itself tells of
+
+
+@dataclass(frozen=True)
+class Structure:
+    """`word`: what an input is. `dims`: those that cannot be cut without losing it. `varied`: what does not end it, "each"
+    element multiplied by a number of its own, or row i and column i of a "matrix" by the same one; "" is neither."""
+
+    word: str
+    dims: tuple[int, ...] = ()
+    varied: str = ""
+
+
+class Drawn:
+    """`given`: one draw. `draw`: get_inputs() under a seed, in the process of the reference."""
+
+    def __init__(self, given: list[torch.Tensor], draw: Draw, generator: torch.Generator) -> None:
+        self.given, self._draw, self._generator = given, draw, generator
+        another = self._fresh()
+        same = [_equal(a, b) for a, b in zip(given, another, strict=True)]
+        self.structures = [_structure([a, b]) for a, b in zip(given, another, strict=True)]
+        for a, b in combinations(range(len(given)), 2):
+            if not same[a] and _equal(given[a], given[b]) and _equal(another[a], another[b]):
+                self.structures[a] = self.structures[b] = Structure(THE_SAME, tuple(range(given[a].dim())))
+        # What every seed gives would be known to a file; without a structure other orders of it are as good.
+        self._shuffled = [s and one is None for s, one in zip(same, self.structures, strict=True)]
+        self.fixed = bool(given) and all(s and not shuffled and x.numel() > 1
+                                         for s, shuffled, x in zip(same, self._shuffled, given, strict=True))
+
+    def warnings(self) -> list[Question]:
+        """What the reader has to know of these inputs."""
+        if not self.fixed:
+            return []
+        return [Question("fresh_inputs", "New inputs each time?", Answer.WARNED, "No. get_inputs() gives the same values "
+                         "under every seed: a file that knows the answer by heart would pass.",
+                         "Let get_inputs() draw its values.")]
+
+    def inputs(self, shapes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
+        """A fresh draw, cut to these shapes."""
+        fresh = [x.reshape(-1)[torch.randperm(x.numel(), generator=self._generator)].view(x.shape) if shuffled else x
+                 for x, shuffled in zip(self._fresh(), self._shuffled, strict=True)]
+        taken: dict[tuple[int, int], torch.Tensor] = {}
+        return [self._cut(x, shape, taken) for x, shape in zip(fresh, shapes, strict=True)]
+
+    def why_not(self, shapes: tuple[tuple[int, ...], ...]) -> str:
+        """"" where inputs of these shapes can be cut out of those that are drawn."""
+        whole = [not x.is_floating_point() for x in self.given]
+        for place, (x, shape, structure) in enumerate(zip(self.given, shapes, self.structures, strict=True)):
+            name = "x" if len(self.given) == 1 else f"input {place}"
+            changed = {d for d, n in enumerate(shape) if x.shape[d] != n}
+            if structure and changed & {d % x.dim() for d in structure.dims}:
+                return f"get_inputs() draws {name} {structure.word}, which another size would not be"
+            if changed - {0} and len(whole) > 1 and any(whole):
+                return "whole numbers among the inputs may be places in another one, which another size would not have"
+        ordered = any(s and s.word == "sorted" and one for s, one in zip(self.structures, whole, strict=True))
+        if ordered and any(tuple(x.shape) != tuple(shape) for x, shape in zip(self.given, shapes, strict=True)):
+            return "get_inputs() draws sorted whole numbers, which may be places in another input"
+        return ""
+
+    @property
+    def of_values(self) -> bool:
+        """Whether an input would not be what it is with its values multiplied."""
+        return any(s and not s.varied for s in self.structures)
+
+    def tangent(self, place: int, grad: torch.Tensor) -> torch.Tensor:
+        """Of a gradient what changes count for that leave the input what it is: of a symmetric matrix its symmetric part."""
+        x, structure = self.given[place], self.structures[place]
+        word = structure.word if structure else ""
+        if grad.shape != x.shape or not word:
+            return grad
+        if word == SYMMETRIC:
+            return (grad + grad.mT) / 2
+        if structure.varied:
+            return torch.where(x.to(grad.device) == 0, torch.zeros_like(grad), grad)
+        return grad - grad.mean(-1, keepdim=True) if word == OF_SUM_1 else grad
+
+    def differentiable(self, place: int) -> bool:
+        """Whether there are changes that leave the input what it is."""
+        structure = self.structures[place]
+        return self.given[place].is_floating_point() and not (structure and structure.word in _RIGID)
+
+    @property
+    def varied(self) -> list[str]:
+        """How each may be multiplied; see `Structure`."""
+        return [s.varied if s else "each" for s in self.structures]
+
+    @property
+    def bound(self) -> list[str]:
+        """What those inputs are whose changes are not all of them."""
+        return [s.word for x, s in zip(self.given, self.structures, strict=True) if s and x.is_floating_point()]
+
+    def _fresh(self) -> list[torch.Tensor]:
+        found = self._draw(int(torch.randint(2**31, (), generator=self._generator)))
+        if [(x.dim(), x.dtype) for x in found] != [(x.dim(), x.dtype) for x in self.given]:
+            raise BadRequest("get_inputs() gives inputs of other kinds each time; let it give the same number, dimensions and "
+                             "types.")
+        return found
+
+    def _cut(self, x: torch.Tensor, shape: tuple[int, ...], taken: dict[tuple[int, int], torch.Tensor]) -> torch.Tensor:
+        """The same places of all inputs that have a dimension in common."""
+        for d, size in enumerate(shape):
+            if x.shape[d] != size:
+                key = (x.shape[d], size)
+                if key not in taken:
+                    taken[key] = torch.randint(x.shape[d], (size,), generator=self._generator) if size > x.shape[d] else \
+                        torch.randperm(x.shape[d], generator=self._generator)[:size]
+                x = x.index_select(d, taken[key])
+        return x
+
+
+def _structure(draws: list[torch.Tensor]) -> Structure | None:
+    """What all draws of one input have in common and numbers of one's own would not have."""
+    x = draws[0]
+    if x.numel() < 2 or any(d.shape != x.shape for d in draws) or x.is_complex() or x.dtype is torch.bool:
+        return None
+    whole = not x.is_floating_point()
+    draws = [d.long() for d in draws] if whole else draws
+    for d in {x.dim() - 1, 0}:
+        if _in_order(draws, d):
+            return Structure("sorted", (d,))
+    if whole:
+        return Structure("without repetition", (x.dim() - 1,)) if _without_repetition(draws) else None
+    if all(bool((d == d.reshape(-1)[0]).all()) for d in draws):
+        return Structure(OF_ONE_VALUE)
+    if all(bool((d == d.round()).all()) or _of_two_values(d) for d in draws):  # two: a mask
+        return Structure(OF_WHOLE)
+    matrix = x.dim() > 1 and x.shape[-1] == x.shape[-2] > 1
+    if matrix and all(bool((d - d.mT).abs().max() <= _NEAR * d.abs().max()) for d in draws):
+        return Structure(SYMMETRIC, (-2, -1), "matrix")
+    zeros = draws[0] == 0
+    if bool(zeros.any()) and all(bool(((d == 0) == zeros).all()) for d in draws):
+        word = "triangular" if matrix and (bool((x == x.tril()).all()) or bool((x == x.triu()).all())) else \
+            "with zeros in fixed places"
+        return Structure(word, tuple(range(x.dim())) if x.dim() < 3 else (-2, -1), "each")
+    if x.shape[-1] > 1:
+        for word, size in ((OF_SUM_1, lambda d: d.sum(-1)), (OF_NORM_1, lambda d: d.norm(dim=-1))):
+            if all(bool((size(d.double()) - 1).abs().max() <= _tolerance(d)) for d in draws):
+                return Structure(word, (-1,))
+    return None
+
+
+def _in_order(draws: list[torch.Tensor], dim: int) -> bool:
+    x = draws[0]
+    size = x.shape[dim]
+    begins = x.dim() == 1 and not x.is_floating_point() and all(int(d[0]) == 0 for d in draws)  # as places do
+    if size < 2 or len(draws) * (x.numel() // size) * lgamma(size + 1) < _BY_CHANCE and not begins:
+        return False
+    steps = [d.diff(dim=dim) for d in draws]
+    return (all(bool((s >= 0).all()) for s in steps) or all(bool((s <= 0).all()) for s in steps)) and any(
+        bool((s != 0).any()) for s in steps)
+
+
+def _of_two_values(x: torch.Tensor) -> bool:
+    return x.numel() > 2 and bool(((x == x.min()) | (x == x.max())).all())
+
+
+def _without_repetition(draws: list[torch.Tensor]) -> bool:
+    """Each row a permutation, or drawn without putting back; by chance it would not be."""
+    x = draws[0]
+    size = x.shape[-1]
+    span = max(int(d.max()) for d in draws) - min(int(d.min()) for d in draws) + 1
+    expected = len(draws) * (x.numel() // size) * size * (size - 1) / 2 / span  # pairs that are equal by chance
+    return size > 1 and expected > _BY_CHANCE and all(bool((d.sort(-1).values.diff(dim=-1) != 0).all()) for d in draws)
+
+
+def _tolerance(x: torch.Tensor) -> float:
+    return max(_NEAR, 8 * torch.finfo(x.dtype).eps)
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)

@@ -1,0 +1,115 @@
+"""Is the work done in float16? Its digits are TF32's, its range is not. The given case once more, with numbers multiplied by
+powers of two: in float32 and TF32 the results are the same digits, only multiplied; float16 ends at 65504, and below 2^-14
+it loses digits.
+
+Each input, parameter and output channel has its factor. grad_output is divided by the output's, so that <output, grad_output>
+is what it was and the gradient of a tensor is divided by the tensor's own factor. Of a transposed convolution channels go up
+and down by lot, so that no one factor for a whole tensor brings it back into float16's range.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ....core.answers import Answer, Question
+from ....core.layer import ConvTranspose
+from ..distance import distance
+from ..foreign.process import Ended, Raised
+from ..trialrun import Outcome, Problem, TrialRun
+from . import cases
+
+UP = 17             # a half times 2^17 is above 65504; 1 times 2^-17 is below the normal numbers of float16
+_SAME = 1e-9        # of float64
+_KEY, _QUESTION = "range", "Keeps the range of float32?"
+_NUMBERS = f"With numbers 2^{UP} times as large and as small, which float32 and TF32 hold as exactly"
+
+
+def ask(trial: TrialRun, given: Outcome) -> Question:
+    """`given`: of float32, and right."""
+    if not trial.loads_state and given.state[0]:
+        return _skipped("Not asked: its parameters cannot be set.")
+    if trial.drawn is not None and trial.drawn.of_values:
+        return _skipped("Not asked: multiplied, the inputs would not be what get_inputs() draws.")
+    x, of_state, y = _factors(trial, given)
+    try:
+        if not _scales(trial, given, x, of_state, y):
+            return _skipped("The reference's output does not grow in proportion to its inputs.")
+        scaled = _scaled(trial, given, x, of_state, y)
+        own = trial.own(scaled)
+    except (Raised, Ended):
+        return _skipped("The reference does not take such numbers.")
+    allowed = {n: errors["allowed"] for n, errors in given.errors.items()}
+    if not all(distance(own[n], given.expected[n])[0] <= limit for n, limit in allowed.items() if n in own):
+        return _skipped("PyTorch's own results are not exact there, either.")
+    scaled.own = own
+    trial.judge(scaled)
+    wrong = scaled.problem()
+    if wrong is not None:
+        return _failed(wrong)
+    return Question(_KEY, _QUESTION, Answer.PASSED, f"Yes: as exact with numbers 2^{UP} times as large and as small.")
+
+
+def _factors(trial: TrialRun, given: Outcome) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+    """Of each input, of each tensor of the state, and of the output."""
+    if given.case.setting.layer is not None:
+        x, parameters, y = _by_channel(given.case.setting.layer, trial.generator)
+    else:
+        x = y = torch.tensor(2.0**UP)
+        parameters = {"bias": x}
+    return x, [parameters.get(n.rpartition(".")[2], torch.tensor(1.0)) for n in given.state[0]], y
+
+
+def _scaled(trial: TrialRun, given: Outcome, x: torch.Tensor, of_state: list[torch.Tensor], y: torch.Tensor) -> Outcome:
+    """The same case with other values, whose results are the expected ones multiplied by `factors`."""
+    names, values = given.state
+    of = {f"input {i}": x for i in range(len(given.inputs))} | dict(zip(names, of_state, strict=True))
+    return Outcome(given.case, names=given.names, expected=given.expected, inputs=[_times(v, x) for v in given.inputs],
+                   state=(names, list(map(_times, values, of_state))),
+                   grad_output=None if given.grad_output is None else given.grad_output / y,
+                   factors={"output": y, **{trial.plain(n): 1 / of[n] for n in given.names}})
+
+
+def _by_channel(layer: ConvTranspose, generator: torch.Generator
+                ) -> tuple[torch.Tensor, dict[str, torch.Tensor], torch.Tensor]:
+    """Factors of the input, of weight and bias, and of the output."""
+    def drawn(count: int) -> torch.Tensor:  # half of them up, half down
+        return 2.0 ** (UP * (1 - 2.0 * ((torch.randperm(count, generator=generator) + first) % 2)))
+
+    first = int(torch.randint(2, (), generator=generator))  # so that one channel alone goes either way
+    ones, per_group = (1,) * layer.dims, layer.out_channels // layer.groups
+    x, y = drawn(layer.in_channels), drawn(layer.out_channels)
+    weight = y.view(layer.groups, per_group).repeat_interleave(layer.in_channels // layer.groups, dim=0) / x.view(-1, 1)
+    return (x.view(1, -1, *ones), {"weight": weight.view(layer.in_channels, per_group, *ones), "bias": y},
+            y.view(1, -1, *ones))
+
+
+def _scales(trial: TrialRun, given: Outcome, x: torch.Tensor, of_state: list[torch.Tensor], y: torch.Tensor) -> bool:
+    """Whether float64 says that the reference's output is multiplied as it should be: of a layer at a small size."""
+    small = cases.small_case(given.case) if given.case.setting.layer is not None else given.case
+    inputs = [v.double() if v.is_floating_point() else v for v in trial.inputs(small)]
+    names, values = given.state
+    wide = [v.double() if v.is_floating_point() else v for v in values]
+
+    def output(factor: torch.Tensor, factors: list[torch.Tensor]) -> torch.Tensor:
+        return trial.reference.call(trial.how(small, dtype="float64"), [_times(v, factor) for v in inputs],
+                                    state=(names, list(map(_times, wide, factors))))[1][0]
+
+    one = torch.tensor(1.0)
+    before, after = output(one, [one] * len(values)), output(x, of_state)
+    return before.is_floating_point() and distance(after / y, before)[0] <= _SAME
+
+
+def _times(v: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    return v * factor if v.is_floating_point() else v
+
+
+def _failed(wrong: Problem) -> Question:
+    where = {"values": "", "gradient_values": " of its backward"}.get(wrong.about)
+    what = "No. " if where is None else f"No. It does the work{where} in float16, or in another format of so small a range. "
+    return Question(_KEY, _QUESTION, Answer.FAILED, f"{what}{_NUMBERS}: {wrong.seen}",
+                    "Keep to float32 or TF32, or to parts in bfloat16: float16 ends at 65504.", str(wrong.status),
+                    {"log": wrong.log[-3000:]} if wrong.log else {})
+
+
+def _skipped(why: str) -> Question:
+    return Question(_KEY, _QUESTION, Answer.SKIPPED, why)

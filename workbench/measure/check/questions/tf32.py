@@ -1,0 +1,61 @@
+"""Does a file compute in TF32 on the CPU, where PyTorch does not? On a GPU PyTorch's default computes float32 convolutions so,
+and a file that does is right there. It is told by its values, not by its error: float64 is asked for the same convolution with
+operands rounded to TF32, and each result must be as near to that as a float32 one is to the plain truth. Sums in float16, or a
+few wrong terms, are near to neither."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ....core import numbers
+from ....core.answers import Answer, Question
+from ....core.trial import Status
+from ..distance import distance
+from ..foreign.process import Ended, Raised
+from ..host.tf32 import ROUNDINGS
+from ..trialrun import Outcome, TrialRun, wide
+
+KEY, ASKED = "tf32", "Computes in float32?"
+
+
+def explained(trial: TrialRun, outcome: Outcome) -> bool:
+    """Whether all that is wrong is values, each of them right in TF32."""
+    wrong = {(p.about, p.status) for p in outcome.problems}
+    if not (trial.convolves and trial.device == "cpu" and trial.dtype == "float32") or not wrong or wrong - {
+            ("values", Status.MISMATCH), ("gradient_values", Status.MISMATCH)} or outcome.case.integers:
+        return False
+    names, values = outcome.state
+    left = {n for n in outcome.expected if n in outcome.got and not _near(trial, outcome, n, outcome)}
+    for rounding in ROUNDINGS:
+        try:
+            facts, truth = trial.reference.call(
+                trial.how(outcome.case, dtype="float64"), [wide(x) for x in outcome.inputs],
+                state=(names, [wide(v) for v in values]), gradients=outcome.names, tf32=rounding,
+                grad_output=None if outcome.grad_output is None else outcome.grad_output.double())
+        except (Raised, Ended):
+            return False
+        in_tf32 = replace(outcome, expected=trial.named(facts, truth))
+        left = {n for n in left if not _near(trial, outcome, n, in_tf32)}
+        if not left:
+            return True
+    return False
+
+
+def warning(outcome: Outcome) -> Question:
+    """Of an outcome that was explained."""
+    off = max(e["rel_l2"] for e in outcome.errors.values())
+    return Question(KEY, ASKED, Answer.WARNED, f"No. It computes in TF32: up to {numbers.error(off)} from float64, which "
+                    "operands rounded to TF32 explain. PyTorch computes in float32 on this CPU; on a GPU its default computes "
+                    "convolutions in TF32, too. The tolerance here is that of TF32.",
+                    "Export with precision ieee or tf32x3 where float32 is wanted.")
+
+
+def _near(trial: TrialRun, outcome: Outcome, name: str, truth: Outcome) -> bool:
+    """By the tolerance of float32, and no element far off."""
+    got, expected = outcome.got[name], truth.expected.get(name)
+    if expected is None or got.shape != expected.shape:
+        return False
+    allowed = trial.allowed(outcome.case, name, "ieee")
+    off, worst, rms = distance(got, expected)
+    least = outcome.least_rms.get(name, 0.0)
+    return off * rms <= allowed * max(rms, least) and worst <= 60 * allowed * (rms + float(expected.abs().max()))

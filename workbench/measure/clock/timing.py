@@ -1,0 +1,283 @@
+"""Samples of how long a launch takes on the device, and the rule that ends the sampling.
+
+On a GPU every sample begins with a cold L2: one buffer of twice its size is written, then another is read, so that no
+dirty line is left for the kernel to pay. Then the device waits for a moment while the host gets ahead: where it has not
+enqueued everything when the first event is reached, the time between the events is the host's in part, and the sample is
+taken again after a longer wait. On the CPU the emulator is timed by the clock: such times say nothing about a GPU.
+Samples during which NVML says that the clocks are held down are dropped and counted, where enough others are left.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from math import ceil, floor, sqrt
+from typing import Any
+
+import torch
+
+from ...core.trial import Timing
+from ..device import l2_bytes
+
+ENOUGH_NOISE = 0.005        # half width of the median's 95 % interval, relative to the median
+TOO_SMALL_MS = 0.01         # an event pair costs about 2 us: below this it is a large part of the time
+_BATCH_MS = 50.0            # samples taken between two looks at the rule
+_HEAD_START = 200_000       # GPU cycles of waiting that let the host enqueue a launch ahead: 0.1 ms
+_MOST_HEAD_START = 32 * _HEAD_START  # a launch that is not ahead of the device even then waits for it itself
+_HOST_SHARE = 0.9           # a GPU that waits for its host measures the host, a little more or less
+_SLOWED_DOWN = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # NVML clocks event reasons: power cap, slowdowns, thermal, power brake
+
+
+@dataclass(frozen=True)
+class Effort:
+    """When to stop: never before `least` samples, never after `most` samples or `wall_s` seconds. Low noise ends it only
+    after `least_s` seconds: thirty samples of a short kernel all come from one moment, and the next moment may differ."""
+
+    least: int
+    most: int
+    wall_s: float
+    least_s: float = 0.0
+
+
+EFFORTS = {
+    "cuda": {"quick": Effort(10, 60, 1.0), "normal": Effort(30, 600, 3.0, 0.3), "full": Effort(100, 3000, 12.0, 1.0)},
+    "cpu": {"quick": Effort(5, 10, 0.2), "normal": Effort(5, 50, 0.5), "full": Effort(10, 200, 2.0)},
+}
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What the judge does around timed launches so that a kernel cannot tell them from checked ones: `before` each
+    sample (untimed; the L2 flush comes after it), and `after` each batch of samples."""
+
+    before: Callable[[], None] = lambda: None
+    after: Callable[[], None] = lambda: None
+
+
+@dataclass
+class Measurement:
+    """`timing` holds the fields of `core.trial.Timing`; samples are in ms, in the order they were taken."""
+
+    timing: dict[str, Any]
+    samples: list[float]
+    flags: list[str] = field(default_factory=list)
+
+
+def measure(run: Callable[[], None], *, device: str, effort: str, cold_l2: bool = True, limit_s: float | None = None,
+            host_pays: bool = True, watch: Watch = Watch()) -> Measurement:  # noqa: B008 (it is frozen)
+    """Time `run`, which enqueues one launch on the current stream. It has been run and checked before.
+
+    `host_pays=False`: what runs is a replayed graph, whose host time says nothing about the call.
+    """
+    if device == "cpu":
+        return _measure_cpu([run], EFFORTS["cpu"][effort], limit_s, [watch])[0]
+    return _measure_cuda([run], EFFORTS["cuda"][effort], limit_s, device=device, cold_l2=cold_l2,
+                         host_pays=host_pays, watches=[watch])[0]
+
+
+def measure_in_turns(runs: Sequence[Callable[[], None]], *, device: str, effort: str, cold_l2: bool = True,
+                     limit_s: float | None = None, watches: Sequence[Watch] = ()) -> list[Measurement]:
+    """One sample of each in every turn, in an order drawn anew each time: sample i of all of them were taken together.
+
+    `watches`: one for each, or none. The rule ends it when the noisiest of them satisfies it.
+    """
+    watches = watches or [Watch()] * len(runs)
+    if device == "cpu":
+        return _measure_cpu(runs, EFFORTS["cpu"][effort], limit_s, watches)
+    return _measure_cuda(runs, EFFORTS["cuda"][effort], limit_s, device=device, cold_l2=cold_l2, host_pays=False,
+                         watches=watches)
+
+
+def summary(samples: list[float], *, stop: str, cold_l2: bool, dropped: int = 0) -> dict[str, Any]:
+    """The fields of `Timing` from samples in ms."""
+    ordered = sorted(samples)
+    return asdict(Timing(median_ms=quantile(ordered, 0.5), q25_ms=quantile(ordered, 0.25),
+                         q75_ms=quantile(ordered, 0.75), min_ms=ordered[0], samples=len(ordered), stop=stop,
+                         cold_l2=cold_l2, dropped=dropped))
+
+
+def quantile(ordered: list[float], share: float) -> float:
+    """Linear interpolation between the two nearest samples, as numpy's default."""
+    place = share * (len(ordered) - 1)
+    low = floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def noise(samples: list[float]) -> float:
+    """Half width of the 95 % interval of the median, relative to it.
+
+    By order statistics, ranks n/2 -+ 0.98 sqrt(n) (Conover, Practical Nonparametric Statistics, section 3.2): no
+    assumption about how the samples are distributed.
+    """
+    ordered, n = sorted(samples), len(samples)
+    low = max(0, floor(n / 2 - 0.98 * sqrt(n)) - 1)
+    high = min(n - 1, ceil(n / 2 + 0.98 * sqrt(n)))
+    return (ordered[high] - ordered[low]) / 2 / quantile(ordered, 0.5)
+
+
+def why_stop(samples: list[float], *, effort: Effort, elapsed_s: float, wall_s: float) -> str:
+    """"noise", "samples" or "limit" when the sampling is to end, else ""."""
+    if samples and elapsed_s >= wall_s:
+        return "limit"
+    if len(samples) >= effort.most:
+        return "samples"
+    enough = len(samples) >= effort.least and elapsed_s >= effort.least_s
+    return "noise" if enough and noise(samples) < ENOUGH_NOISE else ""
+
+
+def without_slow(samples: Sequence[Sequence[float]], slowed: Sequence[bool],
+                 least: int) -> tuple[list[list[float]], int]:
+    """The samples of the turns in which the clocks were not held down, and how many turns were left out.
+
+    Where fewer than `least` would remain the GPU is like that: all are kept, and the flag says so.
+    """
+    kept = [i for i, slow in enumerate(slowed) if not slow]
+    if len(kept) < least:
+        return [list(taken) for taken in samples], 0
+    return [[taken[i] for i in kept] for taken in samples], len(slowed) - len(kept)
+
+
+def _measure_cpu(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: float | None,
+                 watches: Sequence[Watch]) -> list[Measurement]:
+    samples: list[list[float]] = [[] for _ in runs]
+    wall_s = min(effort.wall_s, limit_s or effort.wall_s)
+    begin = time.perf_counter()
+    stop = ""
+    while not stop:
+        for i in _order(len(runs)):
+            watches[i].before()
+            start = time.perf_counter_ns()
+            runs[i]()
+            samples[i].append((time.perf_counter_ns() - start) / 1e6)
+        for watch in watches:
+            watch.after()
+        stop = _why_stop(samples, effort, begin, wall_s)
+    return [Measurement(summary(taken, stop=stop, cold_l2=False), taken, ["emulated"]) for taken in samples]
+
+
+def _measure_cuda(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: float | None, *, device: str,
+                  cold_l2: bool, host_pays: bool, watches: Sequence[Watch]) -> list[Measurement]:
+    index = torch.device(device).index or 0
+    wall_s = min(effort.wall_s, limit_s or effort.wall_s)
+    flush = Flush(index) if cold_l2 else _nothing
+    samples: list[list[float]] = [[] for _ in runs]
+    host_ms: list[float] = []
+    slowed: list[bool] = []
+    head_start = _HEAD_START
+    begin = time.perf_counter()
+    for run in (*runs, *runs, *runs):  # clocks rise, instruction cache and TLB fill
+        flush()
+        run()
+    torch.cuda.synchronize(index)
+    batch, stop = 3, ""
+    while not stop:
+        start_s = time.perf_counter()
+        taken = [[_sample(runs[i], watches[i].before, flush, head_start, i) for i in _order(len(runs))]
+                 for _ in range(min(batch, effort.most - len(samples[0])))]
+        torch.cuda.synchronize(index)
+        one_ms = 1e3 * (time.perf_counter() - start_s) / len(taken)
+        in_time = [turn for turn in taken if not any(s.late for s in turn)] if head_start < _MOST_HEAD_START else taken
+        if len(in_time) < len(taken):
+            head_start *= 2
+        for turn in in_time:
+            for sample in turn:
+                samples[sample.which].append(sample.first.elapsed_time(sample.last))
+                host_ms += [sample.host_ms] if sample.which == 0 else []
+        slowed += [slowed_down(device)] * len(in_time)
+        for watch in watches:
+            watch.after()
+        stop = _why_stop(samples, effort, begin, wall_s) if samples[0] else ""
+        # Of a length that a kernel cannot count on: the last launch of a batch is looked at.
+        batch = max(1, min(100, round(_BATCH_MS / max(one_ms, 1e-3) * random.uniform(0.7, 1.3))))
+    kept, dropped = without_slow(samples, slowed, effort.least)
+    flags = ["throttled"] if any(slowed) else []
+    if host_pays and quantile(sorted(host / device for host, device in zip(host_ms, samples[0], strict=True)),
+                              0.5) > _HOST_SHARE:
+        flags.append("launch_bound")
+    return [Measurement(summary(one, stop=stop, cold_l2=cold_l2, dropped=dropped), one,
+                        [*flags, *(["too_small"] if quantile(sorted(one), 0.5) < TOO_SMALL_MS else [])])
+            for one in kept]
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Of run `which`. `late`: the device was there before the host had enqueued everything."""
+
+    which: int
+    first: torch.cuda.Event
+    last: torch.cuda.Event
+    host_ms: float
+    late: bool
+
+
+def _sample(run: Callable[[], None], prepare: Callable[[], None], flush: Callable[[], None], head_start: int,
+            which: int) -> _Sample:
+    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    prepare()
+    flush()
+    torch.cuda._sleep(head_start)
+    first.record()
+    enqueue = time.perf_counter_ns()
+    run()
+    host_ms = (time.perf_counter_ns() - enqueue) / 1e6
+    last.record()
+    return _Sample(which, first, last, host_ms, late=first.query())
+
+
+def _why_stop(samples: Sequence[list[float]], effort: Effort, begin: float, wall_s: float) -> str:
+    """The rule for several at once: noise is the noisiest's."""
+    reasons = [why_stop(taken, effort=effort, elapsed_s=time.perf_counter() - begin, wall_s=wall_s)
+               for taken in samples]
+    return next((r for r in reasons if r in ("limit", "samples")), reasons[0] if all(reasons) else "")
+
+
+def _order(count: int) -> list[int]:
+    return random.sample(range(count), count) if count > 1 else [0]
+
+
+class Flush:
+    """Empty the L2 cache: write one buffer of twice its size, then read another."""
+
+    def __init__(self, index: int) -> None:
+        size = 2 * l2_bytes(index) // 4
+        self._written = torch.empty(size, dtype=torch.int32, device=f"cuda:{index}")
+        self._read = torch.zeros(size, dtype=torch.float32, device=f"cuda:{index}")
+
+    def __call__(self) -> None:
+        self._written.zero_()
+        self._read.sum()
+
+
+def _nothing() -> None:
+    pass
+
+
+def slowed_down(device: str) -> bool:
+    """True when NVML says that the GPU's clocks are held down just now; False also where NVML does not answer."""
+    nvml = _nvml(torch.device(device).index or 0) if device != "cpu" else None
+    if nvml is None:
+        return False
+    library, handle = nvml
+    try:
+        return bool(library.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & _SLOWED_DOWN)
+    except library.NVMLError:
+        return False
+
+
+@lru_cache(maxsize=16)
+def _nvml(index: int) -> tuple[Any, Any] | None:
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+    try:
+        pynvml.nvmlInit()
+        return pynvml, (pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode()) if uuid
+                        else pynvml.nvmlDeviceGetHandleByIndex(index))
+    except pynvml.NVMLError:
+        return None

@@ -1,0 +1,178 @@
+"""What a check found, as status, headline and advice: what happened with its numbers, then one next step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...core import numbers
+from ...core.trial import DEFAULT_ADVICE, Status
+from .launch import OUT_OF_MEMORY_CODE, STICKY_CODES
+from .validate import Comparison
+
+# Names of tensors as sentences use them.
+SHORT = {"input": "x", "output": "y", "weight": "the weight", "bias": "the bias", "workspace": "the workspace"}
+_FEW = 0.01               # below this share, a count says more than a percentage
+_LONE = 20                # times the root mean square of all errors: no rounding spreads so far
+_PRECISION_ONLY = 2e-2    # a relative error that low, with exact integers right, is rounding and not indexing
+
+
+@dataclass(eq=False)
+class Finding(Exception):
+    """Raised inside the judge, returned by it as data. `restart`: the CUDA context is lost."""
+
+    status: Status
+    headline: str
+    advice: str = ""
+    detail: dict[str, Any] = field(default_factory=dict)
+    errors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    restart: bool = False
+
+    def result(self) -> dict[str, Any]:
+        return {"status": str(self.status), "headline": self.headline,
+                "advice": self.advice or DEFAULT_ADVICE[self.status], "errors": self.errors, "kernel_ms": None,
+                "samples": [], "detail": self.detail, "restart": self.restart}
+
+
+def launch_error(code: int, text: str, *, cuda: bool) -> Finding:
+    """The launcher returned an error, or the device reported one when the host waited for it (code 719 or so)."""
+    text = text.strip().rstrip(".")
+    detail = {"cuda_error": code}
+    if code in STICKY_CODES:
+        after = "; its process was replaced" if cuda else ""
+        return Finding(Status.KERNEL_FAULT, f"The kernel failed: {text}{after}.",
+                       DEFAULT_ADVICE[Status.KERNEL_FAULT] if cuda else "Follow the sentence above: the emulator "
+                       "saw the kernel stop there.", detail, restart=cuda)
+    if code == OUT_OF_MEMORY_CODE:
+        return Finding(Status.OUT_OF_MEMORY, f"The launch failed: {text}.", detail=detail)
+    return Finding(Status.LAUNCH_FAILED, f"The launch failed: {text}.", detail=detail)
+
+
+def out_of_memory(needed: int, free: int, device: str, *, workspace: int) -> Finding:
+    most = workspace > needed / 2
+    headline = f"Needs {numbers.memory(needed)}, {numbers.memory(free)} are free on {device}."
+    return Finding(Status.OUT_OF_MEMORY, headline,
+                   f"Ask for less workspace: it wants {numbers.memory(workspace)}." if most else "",
+                   {"needed_bytes": needed, "free_bytes": free, "workspace_bytes": workspace})
+
+
+def overrun(name: str, before: int, behind: int) -> Finding:
+    short = SHORT.get(name, name)
+    size, where = (behind, "behind the end of") if behind else (before, "before the start of")
+    advice = "Guard the tail before the store." if behind else "Look for a negative index: test it before the store."
+    return Finding(Status.OUT_OF_BOUNDS, f"Wrote {numbers.count(size)} bytes {where} {short}.", advice,
+                   {"tensor": name, "bytes_before": before, "bytes_behind": behind})
+
+
+def input_modified(name: str, count: int, first: tuple[int, ...]) -> Finding:
+    short = SHORT.get(name, name)
+    return Finding(Status.INPUT_MODIFIED, f"The kernel changed {_values(count)} of {short}.",
+                   f"Declare {short} const and write only to the result.",
+                   {"tensor": name, "changed": count, "first": list(first)})
+
+
+def wrong_result(name: str, comparison: Comparison, *, kind: str, precision: str) -> Finding:
+    """UNWRITTEN, NON_FINITE or MISMATCH, whichever explains the others."""
+    short = SHORT.get(name, name)
+    detail: dict[str, Any] = {"tensor": name, "inputs": kind}
+    errors = {name: comparison.errors()}
+    if comparison.unwritten:
+        first, last = comparison.first_unwritten or (), comparison.last_unwritten or ()
+        detail |= {"unwritten": comparison.unwritten, "first": list(first), "last": list(last)}
+        if comparison.unwritten == comparison.count:
+            headline = f"Not one value of {short} was ever written."
+            return Finding(Status.UNWRITTEN, headline, "Check the grid: it has no block, or every thread returns.",
+                           detail, errors)
+        be = "was" if comparison.unwritten == 1 else "were"
+        headline = f"{_values(comparison.unwritten)} of {short} {be} never written, " \
+                   f"the first at {numbers.index(short, first)}, the last at {numbers.index(short, last)}."
+        return Finding(Status.UNWRITTEN, headline, "", detail, errors)
+    if comparison.not_finite:
+        first = comparison.first_not_finite or ()
+        detail |= {"not_finite": comparison.not_finite, "first": list(first)}
+        be = "is" if comparison.not_finite == 1 else "are"
+        headline = f"{_values(comparison.not_finite)} of {short} {be} NaN or infinite, the first at " \
+                   f"{numbers.index(short, first)}."
+        return Finding(Status.NON_FINITE, headline, "", detail, errors)
+    return _mismatch(short, comparison, kind=kind, precision=precision, detail=detail, errors=errors)
+
+
+def nondeterministic(others: int, runs: int, apart: float, *, finite: bool,
+                     errors: dict[str, dict[str, Any]]) -> Finding:
+    how = f", up to {numbers.error(apart)} apart" if finite and apart else "" if finite else ", some of them NaN"
+    advice = "" if finite else "Look for a read that does not wait for its write: a missing __syncthreads()."
+    return Finding(Status.NONDETERMINISTIC, f"{others} of {runs} runs gave other bits{how}.", advice,
+                   {"runs": runs, "others": others, "apart": apart}, errors)
+
+
+def implausible(median_ms: float, floor_ms: float) -> Finding:
+    return Finding(Status.IMPLAUSIBLE, f"{numbers.time(median_ms)} is below the floor of {numbers.time(floor_ms)}: not "
+                   "possible, so not counted.", detail={"median_ms": median_ms, "floor_ms": floor_ms})
+
+
+def after_timing(finding: Finding) -> Finding:
+    """The same finding, said to have shown only after the kernel had run many times."""
+    return Finding(finding.status, f"After the timing: {finding.headline}",
+                   "Look for state that outlives a launch: every launch must do all of its work.",
+                   {**finding.detail, "after_timing": True}, finding.errors, finding.restart)
+
+
+def float16_inside(finding: Finding) -> Finding:
+    """The finding for numbers beyond float16's range, where others drawn at the same moment are right."""
+    return Finding(finding.status, "It does the work in float16, or in another format of so small a range: right near 1, but "
+                   f"with x and grad_output 2^17 times as large and the weight as much smaller: {finding.headline}",
+                   "Keep to float32 or TF32: these hold such numbers as exactly.", finding.detail, finding.errors,
+                   finding.restart)
+
+
+def off_stream(name: str, when: str) -> Finding:
+    """Work that no event on the stream sees: its results are not finished when the stream says so."""
+    return Finding(Status.MISMATCH, f"The kernel wrote {SHORT.get(name, name)} {when}: it works on another stream.",
+                   "Launch on the stream that is passed in, and join every stream you fork.", {"tensor": name})
+
+
+def while_timed(name: str, unwritten: int) -> Finding:
+    """Timed launches that do not do what the checked ones did."""
+    short = SHORT.get(name, name)
+    detail = {"tensor": name, "while_timed": True}
+    advice = "Look for state that outlives a launch: every launch must do all of its work."
+    if unwritten:
+        be = "was" if unwritten == 1 else "were"
+        return Finding(Status.UNWRITTEN, f"While timed: {_values(unwritten)} of {short} {be} not written, which the "
+                       "checked launches did write.", advice, {**detail, "unwritten": unwritten})
+    return Finding(Status.MISMATCH, f"While timed: {short} is not what the checked launches gave for the same inputs.",
+                   advice, detail)
+
+
+def _mismatch(short: str, comparison: Comparison, *, kind: str, precision: str, detail: dict[str, Any],
+              errors: dict[str, dict[str, Any]]) -> Finding:
+    worst = next(iter(errors.values()))
+    detail |= {"wrong": comparison.wrong, "count": comparison.count}
+    lone = worst["rel_l2"] <= worst["allowed"] or worst["max_abs"] > _LONE * comparison.rms_error
+    if not comparison.exact and worst["rel_l2"] < _PRECISION_ONLY and not lone:
+        headline = f"The error of {short} is {numbers.error(worst['rel_l2'])}; {precision} allows " \
+                   f"{numbers.error(worst['allowed'])} for this length of sum."
+        return Finding(Status.MISMATCH, headline, "Indices are right: sum in a wider type, or declare another "
+                       "precision.", detail, errors)
+    wrong = comparison.wrong / comparison.count
+    if wrong >= _FEW:
+        amount = f"{numbers.share(wrong)} of {short} is wrong"
+    else:
+        be = "is" if comparison.wrong == 1 else "are"
+        amount = f"{numbers.count(comparison.wrong)} of {numbers.count(comparison.count)} values of {short} {be} wrong"
+    got, expected = _told_apart(worst["got"], worst["expected"])
+    headline = f"{amount}; worst {numbers.index(short, worst['worst_index'])}: got {got}, expected {expected}."
+    return Finding(Status.MISMATCH, headline, "", detail, errors)
+
+
+def _told_apart(a: float, b: float) -> tuple[str, str]:
+    """Both numbers with as many digits as it takes to see that they differ."""
+    for digits in range(3, 18):
+        texts = f"{a:.{digits}g}", f"{b:.{digits}g}"
+        if texts[0] != texts[1]:
+            break
+    return texts
+
+
+def _values(count: int) -> str:
+    return f"{numbers.count(count)} value{'' if count == 1 else 's'}"

@@ -1,0 +1,138 @@
+"""The tensors of a workload, made again at will: random floats, near 1 or beyond float16, and small integers whose sums are
+exact.
+
+A tensor is filled in blocks, each from its own seed, so that it can be compared with itself made again without a
+second copy. Values depend on the kind of device (torch's CPU and CUDA generators differ), on nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from math import ceil, gcd, log2, prod, sqrt
+
+import torch
+
+from ...core.layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT, ConvTranspose, Workload
+
+NORMAL, INTEGERS, RECHECK = "random floats", "exact integers", "new random floats"
+FAR = "new random floats beyond float16"
+NEEDED = {FORWARD: ("input", "weight", "bias"), GRAD_INPUT: ("grad_output", "weight"),
+          GRAD_WEIGHT: ("input", "grad_output"), BACKWARD: ("input", "weight", "grad_output")}
+BLOCK = 1 << 24           # elements filled from one seed
+# Of FAR, in float32: most inputs are above float16's 65504, the weights below its normal numbers, their products near 1. In
+# float32 and TF32 that takes no digit away.
+_FAR = {"input": 2.0**17, "grad_output": 2.0**17, "weight": 2.0**-17}
+_LARGEST = 2              # integers are drawn from -2, -1, 1, 2: no zero, so that a term left out always shows
+_EXACT_FLOAT32 = 2.0**24  # whole numbers up to here are exact in the accumulator of every dtype but float64
+_MOST_FLOAT16 = 60_000.0  # just under the largest finite float16
+_SIGMAS = 8.0             # sums of zero-mean terms stay within so many standard deviations
+
+
+def shapes(workload: Workload) -> dict[str, tuple[int, ...]]:
+    """Shape of every tensor of the workload; bias and grad_bias only where the layer has a bias."""
+    bias = {"bias": (workload.layer.out_channels,), "grad_bias": (workload.layer.out_channels,)}
+    return {"input": workload.input_shape, "weight": workload.layer.weight_shape, "output": workload.output_shape,
+            "grad_output": workload.output_shape, "grad_input": workload.input_shape,
+            "grad_weight": workload.layer.weight_shape, **(bias if workload.layer.bias else {})}
+
+
+def needed(workload: Workload, direction: str) -> tuple[str, ...]:
+    """Names of the tensors that the launcher of a direction reads."""
+    return tuple(n for n in NEEDED[direction] if n != "bias" or workload.layer.bias)
+
+
+def results(workload: Workload, direction: str) -> tuple[str, ...]:
+    """Names of the tensors that the launcher of a direction writes."""
+    names = {FORWARD: ("output",), GRAD_INPUT: ("grad_input",), GRAD_WEIGHT: ("grad_weight", "grad_bias"),
+             BACKWARD: ("grad_input", "grad_weight", "grad_bias")}[direction]
+    return tuple(n for n in names if n != "grad_bias" or workload.layer.bias)
+
+
+def torch_dtype(workload: Workload) -> torch.dtype:
+    return getattr(torch, workload.dtype)
+
+
+def fill(tensor: torch.Tensor, name: str, workload: Workload, kind: str) -> None:
+    """Write the values of tensor `name` (contiguous) for one of NORMAL, INTEGERS, RECHECK, FAR; of the last two any name that
+    begins so is a kind of its own."""
+    flat = tensor.view(-1)
+    for start, values in _blocks(flat, name, workload, kind):
+        flat[start:start + len(values)] = values
+
+
+def changed(tensor: torch.Tensor, name: str, workload: Workload, kind: str) -> tuple[int, int | None]:
+    """(elements whose bits differ from what `fill` wrote, flat index of the first or None)."""
+    flat, count, first = tensor.view(-1), 0, None
+    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.dtype.itemsize]
+    for start, values in _blocks(flat, name, workload, kind):
+        differs = flat[start:start + len(values)].view(whole) != values.view(whole)
+        here = int(differs.sum())
+        if here and first is None:
+            first = start + int(differs.to(torch.uint8).argmax())
+        count += here
+    return count, first
+
+
+def beyond_float16(workload: Workload, kind: str) -> bool:
+    """Whether the values of that kind are such that float16 cannot hold them."""
+    return kind.startswith(FAR) and workload.dtype == "float32"
+
+
+def reduction_length(workload: Workload, result: str) -> int:
+    """The most products (for grad_bias: terms) that are summed into one element of a result."""
+    layer = workload.layer
+    if result == "grad_bias":
+        return workload.batch * prod(workload.output_size)
+    if result == "grad_weight":
+        return workload.batch * prod(workload.input_size)
+    if result == "grad_input":
+        return layer.out_channels // layer.groups * prod(layer.kernel_size)
+    return layer.in_channels // layer.groups * _taps_per_output(layer, workload.input_size) + layer.bias
+
+
+def _taps_per_output(layer: ConvTranspose, input_size: tuple[int, ...]) -> int:
+    # Taps that meet one output are a period stride / gcd(stride, dilation) apart; each meets another input.
+    return prod(min(i, ceil(k / (s // gcd(s, d)))) for i, k, s, d in
+                zip(input_size, layer.kernel_size, layer.stride, layer.dilation, strict=True))
+
+
+def _blocks(flat: torch.Tensor, name: str, workload: Workload, kind: str) -> Iterator[tuple[int, torch.Tensor]]:
+    generator = torch.Generator(device=flat.device)
+    for start in range(0, flat.numel(), BLOCK):
+        values = torch.empty(min(BLOCK, flat.numel() - start), dtype=flat.dtype, device=flat.device)
+        seed = hashlib.sha256(f"{workload.seed}/{name}/{kind}/{start}".encode()).digest()[:8]
+        generator.manual_seed(int.from_bytes(seed, "little") >> 1)
+        if kind == INTEGERS:
+            values.random_(-_LARGEST, _LARGEST, generator=generator)
+            values += values >= 0
+            if (halvings := _thinning(workload, name)) > 0:
+                keep = torch.empty_like(values).random_(0, 2**halvings, generator=generator) == 0
+                values *= keep
+        else:
+            values.normal_(generator=generator)
+            values *= _scale(workload, name) * (_FAR.get(name, 1.0) if beyond_float16(workload, kind) else 1.0)
+        yield start, values
+
+
+def _scale(workload: Workload, name: str) -> float:
+    """A power of two that keeps results near 1 (forward) and inside float16 (grad_weight), whatever the size."""
+    if name == "weight":
+        return 2.0 ** -round(log2(max(1, reduction_length(workload, "output"))) / 2)
+    if name == "grad_output":
+        return 2.0 ** -max(0, ceil(log2(_longest_gradient_sum(workload)) / 2) - 8)
+    return 1.0
+
+
+def _thinning(workload: Workload, name: str) -> int:
+    """How often to halve the share of non-zeros in grad_output, so that long sums stay exact (and in float16)."""
+    if name != "grad_output" or workload.dtype == "float64":
+        return 0
+    limit = _MOST_FLOAT16 if workload.dtype == "float16" else _EXACT_FLOAT32
+    variance = 2.5  # of one number; a product of two has its square
+    sigma = variance * sqrt(_longest_gradient_sum(workload))
+    return max(0, ceil(2 * log2(_SIGMAS * sigma / limit)))
+
+
+def _longest_gradient_sum(workload: Workload) -> int:
+    return max(reduction_length(workload, "grad_weight"), reduction_length(workload, "grad_bias"))

@@ -1,0 +1,296 @@
+"""One candidate's trial: a built library and a workload come in; status, errors, times and memory go out.
+
+Order: inputs, float64 truth, poison between guard zones, run, error check, zones and inputs untouched, compare; for
+exact integers, then for random floats, these more than once for their bits; only then time; then once more on new
+inputs. A time is handed out only when every comparison held.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...core.layer import Workload
+from ...core.trial import DEFAULT_ADVICE, Status
+from ..clock import timing
+from ..device import free_bytes, l2_bytes, out_of_memory
+from ..truth.reference import Truth
+from . import findings
+from .buffers import POISON, count_poison
+from .findings import Finding
+from .inputs import FAR, INTEGERS, NORMAL, RECHECK, beyond_float16
+from .launch import Launcher, MissingSymbol
+from .stage import GUARDS, Stage, device_errors
+
+Emit = Callable[[dict[str, Any]], None]
+Bits = dict[str, torch.Tensor | list[int]]
+_RUNS = {"quick": 2, "normal": 3, "full": 10}  # how often the same inputs must give the same bits
+_KEPT_BYTES = 1 << 30                          # results above this are remembered by a fingerprint, not a copy
+_SMALL = 1 << 22                               # elements
+_ORDER = "CUDACPU_ORDER"                       # read by the emulator at every launch
+_FLOOR_SHARE = 0.8                             # below this share of the floor a time is not believed
+_LOOKS_AT_LARGE = 0.25                         # share of batches after which a result without a copy is compared
+_DRAWN = secrets.token_hex(8)                  # by each process: no kernel can have been made for these inputs
+NEW_INPUTS, FAR_INPUTS = f"{RECHECK} {_DRAWN}", f"{FAR} {_DRAWN}"
+_TRAFFIC_SHARE = 4                             # ... if the tensors are that many times the L2 cache
+
+
+@dataclass(frozen=True)
+class Request:
+    """The `judge` order of a worker. `guards` (default: all) and `sanitize` are for tests and memory checkers."""
+
+    library: Path
+    symbol: str
+    direction: str
+    workload: Workload
+    device: str
+    precision: str
+    effort: str = "normal"
+    time: bool = True
+    cold_l2: bool = True
+    guards: frozenset[str] = GUARDS
+    sanitize: bool = False           # no guard zones: a read beyond the end leaves the allocation and is seen
+    scratch: Path = Path(tempfile.gettempdir()) / "kernel-workbench-truth"
+    floor_ms: float | None = None
+    limit_s: float = 60.0
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Request:
+        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__ and v is not None}
+        convert = {"library": Path, "scratch": Path, "workload": Workload.from_json, "guards": frozenset}
+        return cls(**{k: convert[k](v) if k in convert else v for k, v in known.items()})
+
+
+def judge(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+    """Carry out the trial. A bad kernel is a status in the result; a crash or a hang is the parent's to see."""
+    order = Request.from_json(request)
+    facts: dict[str, Any] = {"memory": {}, "flags": ["emulated"] if order.device == "cpu" else []}
+    try:
+        with threads_for(order):
+            result = _judge(order, emit, facts)
+    except Finding as finding:
+        result = finding.result()
+        # The frames that raised it hold the tensors: let go of them now, not when the garbage is collected.
+        finding.__traceback__ = finding.__context__ = finding.__cause__ = None
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        free = free_bytes(order.device)
+        result = Finding(Status.OUT_OF_MEMORY, f"The check ran out of memory on {order.device}.",
+                         detail={"free_bytes": free}).result()
+    result["flags"] = list(dict.fromkeys([*facts["flags"], *result.get("flags", [])]))
+    return {**result, "memory": facts["memory"]}
+
+
+def implausible(median_ms: float, floor_ms: float | None, *, traffic_bytes: int, l2: int, cold_l2: bool) -> bool:
+    """A time that no kernel can reach: only claimed where caches cannot explain it."""
+    return bool(floor_ms) and cold_l2 and traffic_bytes > _TRAFFIC_SHARE * l2 and median_ms < _FLOOR_SHARE * floor_ms
+
+
+def _judge(order: Request, emit: Emit, facts: dict[str, Any]) -> dict[str, Any]:
+    if order.device != "cpu":
+        torch.cuda.set_device(order.device)
+    stage = open_stage(order)
+    facts["memory"] = {"peak_bytes": stage.peak_bytes, "workspace_bytes": stage.workspace_bytes}
+    emit({"phase": "check", "text": INTEGERS})
+    check(order, stage, INTEGERS)
+    emit({"phase": "check", "text": NORMAL})
+    begin = time.perf_counter()
+    errors = check(order, stage, NORMAL)
+    checked = _same_bits(order, stage, errors, emit, slow=time.perf_counter() - begin > order.limit_s / 20)
+    if stray := stage.off_stream():
+        raise stray
+    facts["flags"] += stage.notes
+    result = {"status": str(Status.OK), "headline": "Right in all checks.", "advice": DEFAULT_ADVICE[Status.OK],
+              "errors": errors, "kernel_ms": None, "samples": [], "detail": {"recheck_inputs": FAR_INPUTS}, "restart": False}
+    measured = None
+    if order.time:
+        emit({"phase": "time", "text": "samples" if order.device != "cpu" else "on the emulator"})
+        with device_errors(order.device):
+            measured = timing.measure(stage.launch, device=order.device, effort=order.effort, cold_l2=order.cold_l2,
+                                      limit_s=order.limit_s / 3, watch=watched(order, stage, checked))
+        facts["flags"] += measured.flags
+        stage.run()  # an error of the timed launches is sticky, or shows again here
+    if "recheck" in order.guards:
+        emit({"phase": "recheck", "text": RECHECK})
+        check_again(order, stage, timed=measured is not None)
+    if measured is None:
+        return result
+    median_ms = measured.timing["median_ms"]
+    l2 = l2_bytes(torch.device(order.device).index or 0) if order.device != "cpu" else 0
+    if order.device != "cpu" and implausible(median_ms, order.floor_ms, cold_l2=order.cold_l2, l2=l2,
+                                             traffic_bytes=stage.peak_bytes - stage.workspace_bytes):
+        raise findings.implausible(median_ms, order.floor_ms or 0.0)
+    return {**result, "kernel_ms": measured.timing, "samples": measured.samples}
+
+
+@contextmanager
+def threads_for(order: Request) -> Iterator[None]:
+    """One thread for the judge's own work on small tensors: on a busy machine several wait for one another."""
+    before = torch.get_num_threads()
+    if order.device == "cpu" and max(prod(order.workload.input_shape), prod(order.workload.output_shape)) < _SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def open_stage(order: Request) -> Stage:
+    try:
+        launcher = Launcher(order.library, order.symbol, order.direction)
+    except OSError as error:
+        if not order.library.exists():
+            raise Finding(Status.MACHINE_FAILED, f"{order.library} is gone: the cache was emptied after the build.") from error
+        raise Finding(Status.LAUNCH_FAILED, f"The library cannot be loaded: {error}.",
+                      "Build it again for this machine.") from error
+    except MissingSymbol as error:
+        raise Finding(Status.LAUNCH_FAILED, str(error.args[0]), "Keep the names of the launcher functions.") from error
+    return Stage(launcher, order.workload, device=order.device, guards=order.guards, zones=not order.sanitize)
+
+
+def check(order: Request, stage: Stage, kind: str, *, poison: bool = True) -> dict[str, dict[str, Any]]:
+    """One kind of inputs, once. Raises `Finding`; the first of these wins: zones, inputs, values.
+
+    Without poison the results still hold the answers to other inputs, as they would in use.
+    """
+    stage.fill(kind)
+    truth = Truth(order.workload, order.direction, kind, device=order.device, scratch=order.scratch)
+    truth.prepare(stage.tensors)
+    if poison:
+        stage.poison()
+    stage.run()
+    if damage := stage.damage():
+        raise damage
+    compared = stage.compare(truth, precision=order.precision, exact=kind == INTEGERS)
+    unwritten_first = sorted(compared.items(), key=lambda c: (c[1].unwritten == 0, c[1].not_finite == 0))
+    for name, comparison in unwritten_first:
+        if comparison.failed:
+            raise findings.wrong_result(name, comparison, kind=kind, precision=order.precision)
+    return {name: comparison.errors() for name, comparison in compared.items()}
+
+
+def check_again(order: Request, stage: Stage, *, timed: bool) -> None:
+    """On inputs that nobody could know, of float32 such as float16 cannot hold, with old answers in place. Where that is wrong,
+    others near 1 tell whether the range is the reason. Raises `Finding`."""
+    found = _finding(order, stage, FAR_INPUTS)
+    if found is None:
+        return
+    float32 = beyond_float16(order.workload, FAR_INPUTS) and not found.restart
+    if float32 and not _finding(order, stage, NEW_INPUTS) and _finding(order, stage, FAR_INPUTS):
+        raise findings.float16_inside(found)
+    raise findings.after_timing(found) if timed else found
+
+
+def _finding(order: Request, stage: Stage, kind: str) -> Finding | None:
+    try:
+        check(order, stage, kind, poison=False)
+    except Finding as finding:
+        return finding
+    return None
+
+
+def _same_bits(order: Request, stage: Stage, errors: dict[str, Any], emit: Emit, *, slow: bool) -> Bits:
+    """The same launch again, on the inputs that are there, must give the same bits, which are returned."""
+    runs = 2 if slow else _RUNS[order.effort]
+    first = bits_of(stage)
+    others, apart, finite = 0, 0.0, True
+    for run in range(2, runs + 1):
+        emit({"phase": "check", "text": f"same bits, run {run} of {runs}"})
+        stage.poison()
+        with _emulated_order(run):
+            stage.run()
+        differs = False
+        for name, remembered in first.items():
+            now = stage.results()[name]
+            if isinstance(remembered, list):
+                differs = differs or _fingerprint(now) != remembered
+            elif not torch.equal(now.view(torch.uint8), remembered.view(torch.uint8)):
+                differs = True
+                distance = (now.double() - remembered.double()).abs()
+                finite = finite and bool(distance.isfinite().all())
+                apart = max(apart, float(torch.where(distance.isfinite(), distance, 0.0).max()))
+        others += differs
+    if others:
+        raise findings.nondeterministic(others, runs, apart, finite=finite, errors=errors)
+    if damage := stage.damage():
+        raise damage
+    return first
+
+
+def watched(order: Request, stage: Stage, checked: Bits) -> timing.Watch:
+    """Around timed launches: some poison before each, looked at after each, and after a batch all the bits that the
+    checked launches gave."""
+    if "watch" not in order.guards:
+        return timing.Watch()
+    places: list[tuple[str, slice]] = []
+    # Counted on the device, so that nothing waits between two samples.
+    unwritten, wrong = ({name: torch.zeros((), dtype=torch.int64, device=order.device) for name in checked}
+                        for _ in range(2))
+
+    def look() -> None:
+        for name, place in places:
+            now, remembered = stage.bits(name)[place], checked[name]
+            unwritten[name] += (now == POISON[stage.tensors[name].dtype]).sum()
+            if not isinstance(remembered, list):
+                wrong[name] += (now != remembered.view(-1).view(now.dtype)[place]).sum()
+        places.clear()
+
+    def before() -> None:
+        look()
+        places.extend(stage.poison_some())
+
+    def after() -> None:
+        look()
+        for name, remembered in checked.items():
+            now = stage.results()[name]
+            if isinstance(remembered, list):
+                same = random.random() > _LOOKS_AT_LARGE or _fingerprint(now) == remembered
+            else:
+                same = torch.equal(now.view(torch.uint8), remembered.view(torch.uint8))
+            if int(unwritten[name]) or int(wrong[name]) or not same:
+                still = sum(int(count_poison(part).sum()) for part in now.view(-1).split(1 << 26))
+                raise findings.while_timed(name, max(still, int(unwritten[name])))
+
+    return timing.Watch(before=before, after=after)
+
+
+@contextmanager
+def _emulated_order(seed: int) -> Iterator[None]:
+    """The emulator runs the threads of a launch in another order, which no right kernel notices."""
+    before = os.environ.get(_ORDER)
+    os.environ[_ORDER] = str(seed)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_ORDER]
+        else:
+            os.environ[_ORDER] = before
+
+
+def bits_of(stage: Stage) -> Bits:
+    return {name: t.clone() if t.numel() * t.itemsize <= _KEPT_BYTES else _fingerprint(t)
+            for name, t in stage.results().items()}
+
+
+def _fingerprint(tensor: torch.Tensor) -> list[int]:
+    """Per block: the sum of all bytes-as-integers and of their products with the place; exact, so order is free."""
+    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]
+    parts = []
+    for block in tensor.view(-1).view(whole).split(1 << 24):
+        wide = block.to(torch.int64)
+        place = torch.arange(1, len(block) + 1, device=block.device)
+        parts += [int(wide.sum()), int((wide * place).sum())]  # both wrap around at 2^64
+    return parts

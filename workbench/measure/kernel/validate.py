@@ -1,0 +1,153 @@
+"""Is a result right? Blocks of results and float64 truth come in, `Errors` and counts go out.
+
+Every test is written as "not within the limit", so that NaN fails. Tolerances, with u = 2^-p the unit round-off of
+p significant bits and R the length of the sum (inputs are random with mean zero, so errors add up as a random walk;
+Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2 and Higham & Mary 2019):
+
+    relative L2 allowed = operands + 2 * u_accumulate * sqrt(R) + u_result
+
+An fp32 sum in one running variable has a relative L2 error near 0.3 * u * sqrt(R), so the middle term leaves a
+factor of 6. Operands rounded to TF32 cost 2.9e-4 when rounded to nearest and 7.7e-4 when cut off (measured on an
+H200); one bit less (bfloat16: 2.3e-3) must not pass. `ieee` stays below 1.5e-4 however long the sum, so TF32 is never
+taken for it. One element may be off by 6 times as much, relative to its value plus the root mean square of the result.
+
+That norm of the result is what the errors grow with only if the result has many elements. The few of a grad_bias may
+all happen to be sums that cancel; there the errors are relative to the norm that such sums have on average
+(`least_norm`, reference.py), and a right kernel is not called wrong for the luck of a seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import isnan, sqrt
+from typing import Any
+
+import torch
+
+from ...core.trial import Errors
+from .buffers import count_poison
+
+_ELEMENT_FACTOR = 6.0
+_KERNELBENCH = {torch.float32: 1e-4, torch.float64: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Relative error of each operand pair, unit round-offs of accumulator and stored result, and the most allowed."""
+
+    operands: float
+    accumulate: float
+    result: float
+    most: float
+
+
+PRECISIONS = {
+    "ieee": Precision(0.0, 2.0**-24, 2.0**-24, 1.5e-4),
+    "tf32": Precision(2 * 2.0**-11, 2.0**-24, 2.0**-24, 2e-3),
+    # a = big + small, each TF32; what is dropped is small * small: 2^-22, and tensor cores cut sums off
+    "tf32x3": Precision(4 * 2.0**-22, 2 * 2.0**-24, 2.0**-24, 1.5e-4),
+    "fp16": Precision(0.0, 2.0**-24, 2.0**-11, 2e-3),
+    "bf16": Precision(0.0, 2.0**-24, 2.0**-8, 1.2e-2),
+    "fp64": Precision(0.0, 2 * 2.0**-53, 2.0**-53, 1e-11),  # twice: the truth has the same round-off
+}
+
+
+def allowed_rel_l2(precision: str, reduction: int) -> float:
+    """The relative L2 error that a result of that precision may have when each element sums `reduction` products."""
+    p = PRECISIONS[precision]
+    return min(p.most, p.operands + 2 * p.accumulate * sqrt(reduction) + p.result)
+
+
+class Comparison:
+    """Adds up one result against the truth. `exact` demands the truth rounded once to the result's dtype.
+
+    Errors are relative to the norm of the truth, or to `least_norm` where that is larger. `nan_safe=False` and
+    `poisoned=False` exist for the tests that show what each guard is worth.
+    """
+
+    def __init__(self, shape: tuple[int, ...], *, allowed: float, rms: float, exact: bool, least_norm: float = 0.0,
+                 poisoned: bool = True, nan_safe: bool = True) -> None:
+        self._shape, self._allowed, self._rms, self.exact = shape, allowed, rms, exact
+        self._poisoned, self._nan_safe = poisoned, nan_safe
+        self._least_squares = least_norm**2
+        self._squares = self._expected_squares = 0.0
+        self._worst = (-1.0, (0,) * len(shape), 0.0, 0.0)  # distance, index, got, expected
+        self._max_rel = 0.0
+        self._kernelbench = True
+        self.count = self.wrong = self.unwritten = self.not_finite = 0
+        self.first_unwritten: tuple[int, ...] | None = None
+        self.last_unwritten: tuple[int, ...] | None = None
+        self.first_not_finite: tuple[int, ...] | None = None
+
+    def add(self, index: tuple[slice, ...], got: torch.Tensor, expected: torch.Tensor) -> None:
+        """`got` in the result's dtype, `expected` in float64, both the block at `index`."""
+        dtype = got.dtype
+        if self._poisoned and bool((unwritten := count_poison(got)).any()):
+            places = unwritten.view(-1).nonzero().view(-1)
+            self.unwritten += len(places)
+            self.first_unwritten = self.first_unwritten or self._place(index, got, int(places[0]))
+            self.last_unwritten = self._place(index, got, int(places[-1]))
+        finite = torch.isfinite(got)
+        if not bool(finite.all()):
+            places = (~finite).view(-1).nonzero().view(-1)
+            self.not_finite += len(places)
+            self.first_not_finite = self.first_not_finite or self._place(index, got, int(places[0]))
+        wide = got.double()
+        distance = (wide - expected).abs()
+        if self.exact:
+            rounded = expected.to(dtype)
+            wrong = ~(got == rounded) if self._nan_safe else (got < rounded) | (got > rounded)
+        else:
+            limit = _ELEMENT_FACTOR * self._allowed * (expected.abs() + self._rms)
+            wrong = ~(distance <= limit) if self._nan_safe else distance > limit
+        tolerance = _KERNELBENCH[dtype]
+        self._kernelbench = self._kernelbench and bool((distance <= tolerance + tolerance * expected.abs()).all())
+        self.count += got.numel()
+        self.wrong += int(wrong.sum())
+        distance = torch.where(finite, distance, 0.0)  # NaN and Inf are counted above; the rest is still described
+        self._squares += float(distance.square().sum())
+        self._expected_squares += float(expected.square().sum())
+        nonzero = expected != 0
+        self._max_rel = max(self._max_rel, float(torch.where(nonzero, distance / expected.abs(), 0.0).max()))
+        # Where the exact check finds wrong bits, the worst is looked for among those alone.
+        candidates = torch.where(wrong & finite, distance, -1.0) if self.exact else torch.where(finite, distance, -1.0)
+        flat = int(candidates.argmax())
+        far = float(candidates.view(-1)[flat])
+        if far > self._worst[0]:
+            self._worst = (far, self._place(index, got, flat), float(wide.view(-1)[flat]),
+                           float(expected.view(-1)[flat]))
+
+    @property
+    def rel_l2(self) -> float:
+        norm = max(self._expected_squares, self._least_squares)
+        if norm == 0.0:
+            return 0.0 if self._squares == 0.0 else float("inf")
+        return sqrt(self._squares / norm)
+
+    @property
+    def rms_error(self) -> float:
+        return sqrt(self._squares / self.count)
+
+    @property
+    def failed(self) -> bool:
+        """Wrong elements, or too large an error altogether."""
+        if self._nan_safe:
+            return self.wrong > 0 or not self.rel_l2 <= self._allowed
+        return self.wrong > 0 or self.rel_l2 > self._allowed
+
+    def errors(self) -> dict[str, Any]:
+        """The fields of `core.trial.Errors`."""
+        distance, index, got, expected = self._worst
+        rel_l2 = self.rel_l2
+        return asdict(Errors(max_abs=max(0.0, distance), max_rel=self._max_rel,
+                             rel_l2=rel_l2 if rel_l2 < float("inf") and not isnan(rel_l2) else 1e308,
+                             allowed=self._allowed, worst_index=index, got=got, expected=expected, wrong=self.wrong,
+                             count=self.count, kernelbench_ok=self._kernelbench))
+
+    def _place(self, index: tuple[slice, ...], block: torch.Tensor, flat: int) -> tuple[int, ...]:
+        place = []
+        for size in reversed(block.shape):
+            flat, rest = divmod(flat, size)
+            place.append(rest)
+        place.reverse()
+        return tuple(p + (index[d].start if d < len(index) else 0) for d, p in enumerate(place))

@@ -1,0 +1,82 @@
+"""What an exported module is tried on: the workload it was made for, and what else it promises to take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ...core.errors import BadRequest
+from ...core.layer import ConvTranspose, Workload
+from ..kernel.inputs import INTEGERS, NORMAL
+
+_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
+_SMALL_SIZE = 12
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of the module. `own`: with the layer its kernels were chosen for; `layout` of input and grad_output."""
+
+    name: str
+    workload: Workload
+    arguments: dict[str, Any]
+    layout: str = "contiguous"          # "contiguous" | "channels_last" | "strided"
+    own: bool = True
+    kinds: tuple[str, ...] = (INTEGERS,)
+
+
+def cases(workload: Workload, arguments: dict[str, Any]) -> list[Case]:
+    """The workload itself with random floats too; the others with exact integers, small."""
+    small = _small(workload, workload.layer)
+    larger = replace(small, batch=3, input_size=tuple(i + 5 for i in small.input_size))
+    found = [Case("its own workload", workload, arguments, workload.memory_format, kinds=(INTEGERS, NORMAL)),
+             Case("another size", larger, arguments),
+             Case("a non-contiguous input", small, arguments, "strided")]
+    if workload.layer.dims > 1:
+        found.append(Case("a channels_last input", small, arguments, "channels_last"))
+    for name, changes in _other_arguments(workload.layer, arguments):
+        layer = replace(workload.layer, **changes)
+        found.append(Case(name, _small(workload, layer), {**arguments, **changes}, own=False))
+    return found
+
+
+def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
+    """The same values in another layout (a copy), or the tensor itself when it is to be contiguous."""
+    if layout == "channels_last" and tensor.dim() in _LAYOUTS:
+        return tensor.contiguous(memory_format=_LAYOUTS[tensor.dim()])
+    if layout == "strided":  # every second element of a row that runs the other way round
+        wide = tensor.new_zeros((*tensor.shape[:-1][::-1], 2 * tensor.shape[-1]))
+        view = wide.permute(*reversed(range(tensor.dim() - 1)), tensor.dim() - 1)[..., ::2]
+        return view.copy_(tensor)
+    return tensor
+
+
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    memory_format = _LAYOUTS.get(tensor.dim())
+    return memory_format is not None and tensor.is_contiguous(memory_format=memory_format)
+
+
+def _other_arguments(layer: ConvTranspose, arguments: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Changes the constructor can express, which no kernel for one layer serves. output_padding stays valid: it must
+    be smaller than stride or dilation, and these only grow."""
+    wider = {"kernel_size": tuple(k + 1 for k in layer.kernel_size), "stride": tuple(s + 1 for s in layer.stride),
+             "dilation": tuple(d + 1 for d in layer.dilation)}
+    grouped = {"in_channels": 6, "out_channels": 4, "groups": 2, "bias": not layer.bias,
+               "padding": tuple(p + 1 for p in layer.padding)}
+    found = [("another kernel, stride and dilation", {k: v for k, v in wider.items() if k in arguments}),
+             ("other channels, groups and bias", {k: v for k, v in grouped.items() if k in arguments})]
+    if "groups" not in arguments:
+        found[1][1]["out_channels"] = 5
+    return found
+
+
+def _small(workload: Workload, layer: ConvTranspose) -> Workload:
+    """At most 2 samples and some 12 positions a dimension, more where the output would vanish."""
+    size = tuple(min(i, _SMALL_SIZE if layer.dims < 3 else 5) for i in workload.input_size)
+    while True:
+        try:
+            return Workload(layer, min(workload.batch, 2), size, workload.dtype, seed=workload.seed)
+        except BadRequest:  # the padding crops all of it
+            size = tuple(2 * i for i in size)

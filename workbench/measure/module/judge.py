@@ -1,0 +1,279 @@
+"""An exported file in; whether it does what nn.ConvTranspose does, and its module_ms beside PyTorch's, out.
+
+Checked: every result against the float64 truth for its own workload and for other sizes, layouts and constructor
+arguments; parameters, state_dict, empty batch, single gradients, double backward, another dtype. Then it is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...core.layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
+from ...core.trial import DEFAULT_ADVICE, Status
+from ..device import free_bytes, out_of_memory
+from ..kernel import findings
+from ..kernel.findings import Finding
+from ..kernel.inputs import INTEGERS, changed, fill, needed, results, shapes, torch_dtype
+from ..kernel.validate import Comparison, allowed_rel_l2
+from ..truth.reference import Truth
+from . import times
+from .cases import Case, cases, is_channels_last, laid_out
+from .subject import Subject
+
+Emit = Callable[[dict[str, Any]], None]
+Tensors = dict[str, torch.Tensor]
+_DIRECTION_OF = {"output": FORWARD, "grad_input": GRAD_INPUT, "grad_weight": GRAD_WEIGHT, "grad_bias": GRAD_WEIGHT}
+
+
+def judge_module(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+    """Worker operation "module". Request: text, class_name, attribute, workload, constructor_args, device, emulate,
+    effort, time, scratch. Returns status, headline, advice, errors, precision, module_ms {"forward", "backward"},
+    baselines [{"name", "precision", "module_ms"}], samples, flags, detail, restart.
+    """
+    emulated = bool(request["emulate"])
+    try:
+        result = _judge(request, emit)
+    except Finding as finding:
+        result = finding.result()
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        result = Finding(Status.OUT_OF_MEMORY, f"The check ran out of memory on {request['device']}.",
+                         detail={"free_bytes": free_bytes(request["device"])}).result()
+    flags = [*(["emulated"] if emulated else []), *result.get("flags", [])]
+    return {"module_ms": {}, "baselines": [], "samples": {}, "precision": "", **result,
+            "flags": list(dict.fromkeys(flags))}
+
+
+def verify_export(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+    """Worker operation "verify_export": the same checks, nothing timed."""
+    return judge_module({**request, "time": False}, emit)
+
+
+def _judge(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+    workload, device = Workload.from_json(request["workload"]), request["device"]
+    if device != "cpu":
+        torch.cuda.set_device(device)
+    elif not request["emulate"]:
+        raise Finding(Status.WRONG_DEVICE, "The exported kernels need a GPU; on the CPU they run on the emulator only.",
+                      "Ask for emulate, or choose device cuda:0.")
+    scratch = Path(request.get("scratch") or gettempdir()) / "truth"
+    subject = Subject(request)
+    subject.build_all(emit)
+    given = [tuple(a) if isinstance(a, list) else a for a in request["constructor_args"]]
+    arguments = dict(zip(subject.parameters, given, strict=False))
+    emit({"phase": "check", "text": "parameters and state_dict"})
+    _check_parameters(subject, workload, arguments)
+    errors: dict[str, Any] = {}
+    tried = cases(workload, arguments)
+    for case in tried:
+        for kind in case.kinds:
+            emit({"phase": "check", "text": f"{case.name}, {kind}"})
+            found = _check(subject, case, kind, scratch)
+            errors = errors or (found if kind != INTEGERS else {})
+    emit({"phase": "check", "text": "gradients one by one, an empty batch, another dtype"})
+    _check_gradients_apart(subject, tried[1])
+    _check_empty_batch(subject, tried[1])
+    _check_other_dtype(subject, tried[1])
+    precisions = {d: subject.precision(d, own=True) for d in (FORWARD, GRAD_INPUT, GRAD_WEIGHT)}
+    ours = {d: p for d, (p, own) in precisions.items() if own}
+    result = {"status": str(Status.OK), "headline": "Does what nn.ConvTranspose does, in all checks.",
+              "advice": DEFAULT_ADVICE[Status.OK], "errors": errors, "restart": False,
+              "precision": "+".join(dict.fromkeys(ours.values())),
+              "detail": {"precision": ours, "left_to_pytorch": [d for d in precisions if d not in ours],
+                         "checked": [case.name for case in tried]}}
+    if not request.get("time"):
+        return result
+    subject.namespace["_DEBUG_SYNC"] = False
+    return {**result, **times.measure(subject, workload, arguments, device=device, emit=emit,
+                                             effort=request.get("effort") or "normal")}
+
+
+def _check_parameters(subject: Subject, workload: Workload, arguments: dict[str, Any]) -> None:
+    """The same numbers under the same seed, under names that take the original's state_dict."""
+    torch.manual_seed(workload.seed + 1)
+    original = times.original(workload)
+    torch.manual_seed(workload.seed + 1)
+    module = subject.call(lambda: subject.cls(**arguments))
+    prefix = f"{subject.attribute}." if subject.attribute else ""
+    theirs = {prefix + name: value for name, value in original.state_dict().items()}
+    ours = module.state_dict()
+    if list(ours) != list(theirs):
+        raise Finding(Status.MISMATCH, f"Its state_dict has {', '.join(ours) or 'nothing'}; the original's has "
+                      f"{', '.join(theirs)}.", "Keep the original's parameter names.")
+    for name, value in theirs.items():
+        if not torch.equal(value, ours[name]):
+            raise Finding(Status.MISMATCH, f"Under the same seed {name} differs from PyTorch's.",
+                          "Draw the parameters as nn.ConvTranspose does, and in the same order.")
+    module.load_state_dict({name: value + 1 for name, value in theirs.items()})
+    if not all(torch.equal(module.state_dict()[name], value + 1) for name, value in theirs.items()):
+        raise Finding(Status.MISMATCH, "It does not take the original's state_dict.", "Load it as nn.Module does.")
+
+
+def _check(subject: Subject, case: Case, kind: str, scratch: Path) -> dict[str, dict[str, Any]]:
+    """One case with one kind of inputs: every result against the truth. Raises `Finding`."""
+    workload, device = case.workload, subject.device
+    tensors = {name: torch.empty(shape, dtype=torch_dtype(workload), device=device)
+               for name, shape in shapes(workload).items() if name in ("input", "weight", "bias", "grad_output")}
+    for name, tensor in tensors.items():
+        fill(tensor, name, workload, kind)
+    truths = {d: Truth(workload, d, kind, device=device, scratch=scratch) for d in (FORWARD, BACKWARD)}
+    for truth in truths.values():
+        truth.prepare(tensors)
+    got = _run(subject, case, tensors)
+    for name in needed(workload, FORWARD):
+        count, first = changed(tensors[name], name, workload, kind)
+        if first is not None:
+            raise findings.input_modified(name, count, (first,))
+    errors = {}
+    for direction, truth in truths.items():
+        for name in results(workload, direction):
+            comparison, precision = _compare(subject, case, name, got[name], truth, tensors, exact=kind == INTEGERS)
+            errors[name] = comparison.errors()
+            if comparison.failed:
+                found = findings.wrong_result(name, comparison, kind=kind, precision=precision)
+                raise Finding(found.status, f"For {case.name}: {found.headline}", found.advice,
+                              {**found.detail, "case": case.name}, found.errors)
+    return errors
+
+
+def _compare(subject: Subject, case: Case, name: str, got: torch.Tensor, truth: Truth, tensors: Tensors, *,
+             exact: bool) -> tuple[Comparison, str]:
+    precision, by_kernel = subject.precision(_DIRECTION_OF[name], own=case.own)
+    # PyTorch may choose an algorithm (Winograd) that is not exact for integers: its directions are not asked to be.
+    comparison = Comparison(tuple(got.shape), exact=exact and by_kernel, rms=truth.rms[name], poisoned=False,
+                            least_norm=truth.least_norm[name],
+                            allowed=allowed_rel_l2(precision, truth.reduction[name]))
+    for index, expected in truth.blocks(name, tensors):
+        comparison.add(index, got[index].contiguous(), expected)
+    return comparison, precision
+
+
+def _run(subject: Subject, case: Case, tensors: Tensors) -> Tensors:
+    """output, grad_input, grad_weight and grad_bias of one call through autograd; kinds of result are checked."""
+    module = _loaded(subject, case.arguments, tensors)
+    holder = subject.holder(module)
+    x = laid_out(tensors["input"], case.layout).detach().requires_grad_()
+    with _Poisoned():
+        output = subject.call(lambda: module(x))
+        _check_kind(case, output, x)
+        wanted = {"grad_input": x, "grad_weight": holder.weight}
+        if case.workload.layer.bias:
+            wanted["grad_bias"] = holder.bias
+        grad_output = laid_out(tensors["grad_output"], case.layout)
+        gradients = subject.call(lambda: torch.autograd.grad(output, list(wanted.values()), grad_output,
+                                                             allow_unused=True))
+    for name, gradient in zip(wanted, gradients, strict=True):
+        if gradient is None:
+            raise Finding(Status.NO_GRADIENT, f"For {case.name}: autograd gives no {name}.")
+    return {"output": output.detach(), **dict(zip(wanted, gradients, strict=True))}
+
+
+def _check_kind(case: Case, output: Any, x: torch.Tensor) -> None:
+    expected = case.workload.output_shape
+    if not isinstance(output, torch.Tensor) or tuple(output.shape) != expected:
+        shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        raise Finding(Status.WRONG_SHAPE, f"For {case.name}: the output is {shape}, expected {expected}.")
+    if output.dtype != x.dtype:
+        raise Finding(Status.WRONG_DTYPE, f"For {case.name}: the output is {output.dtype}, expected {x.dtype}.")
+    if output.device != x.device:
+        raise Finding(Status.WRONG_DEVICE, f"For {case.name}: the output is on {output.device}, expected {x.device}.")
+    if not output.requires_grad:
+        raise Finding(Status.NO_GRADIENT, f"For {case.name}: the output does not require a gradient.")
+    # An input whose sizes of 1 make it contiguous as well is no channels_last input to PyTorch either.
+    if case.layout == "channels_last" and not x.is_contiguous() and not is_channels_last(output):
+        raise Finding(Status.MISMATCH, f"For {case.name}: the output is not channels_last, PyTorch's is.",
+                      "Convert the output to the input's memory format.")
+
+
+def _check_gradients_apart(subject: Subject, case: Case) -> None:
+    """Each gradient asked for alone has the bits it has among the others; a second derivative is refused."""
+    tensors = _filled(subject, case)
+    together = _run(subject, case, tensors)
+    module = _loaded(subject, case.arguments, tensors)
+    holder = subject.holder(module)
+    x = tensors["input"].detach().requires_grad_()
+    names = {"grad_input": x, "grad_weight": holder.weight}
+    if case.workload.layer.bias:
+        names["grad_bias"] = holder.bias
+    for name, tensor in names.items():
+        for other in names.values():
+            other.requires_grad_(other is tensor)
+        alone = subject.call(lambda one=tensor: torch.autograd.grad(module(x), one, tensors["grad_output"])[0])
+        # The bias alone is a plain sum, by PyTorch.
+        same = torch.equal(alone, together[name]) if name != "grad_bias" else torch.allclose(alone, together[name])
+        if not same:
+            raise Finding(Status.MISMATCH, f"{name} asked for alone differs from {name} among the others.")
+    x.requires_grad_()
+    output = module(x)
+    gradient = torch.autograd.grad(output, x, tensors["grad_output"].requires_grad_(), create_graph=True)[0]
+    try:
+        torch.autograd.grad(gradient.sum(), tensors["grad_output"])
+    except RuntimeError:
+        return
+    raise Finding(Status.MISMATCH, "A second derivative is given without an error, and it is wrong.",
+                  "Mark backward once_differentiable.")
+
+
+def _check_empty_batch(subject: Subject, case: Case) -> None:
+    """An empty batch gives an empty output and gradients of zero, as PyTorch's does."""
+    tensors = _filled(subject, case)
+    module = _loaded(subject, case.arguments, tensors)
+    weight = subject.holder(module).weight
+    x = tensors["input"][:0].detach().requires_grad_()
+    output = subject.call(lambda: module(x))
+    gradients = subject.call(lambda: torch.autograd.grad(output.sum(), [x, weight]))
+    expected = (0, *case.workload.output_shape[1:])
+    if tuple(output.shape) != expected or gradients[0].shape != x.shape or bool(gradients[1].any()):
+        raise Finding(Status.WRONG_SHAPE, f"For an empty batch: the output is {tuple(output.shape)}, expected "
+                      f"{expected} and gradients of zero.")
+
+
+def _check_other_dtype(subject: Subject, case: Case) -> None:
+    """A dtype the kernels do not have is PyTorch's: the same numbers as nn.ConvTranspose."""
+    dtype = torch.float32 if torch_dtype(case.workload) == torch.float64 else torch.float64
+    tensors = {name: tensor.to(dtype) for name, tensor in _filled(subject, case).items()}
+    module = _loaded(subject, case.arguments, tensors, dtype)
+    original = times.original(case.workload).to(subject.device, dtype)
+    original.load_state_dict(subject.holder(module).state_dict())
+    ours, theirs = subject.call(lambda: module(tensors["input"])), original(tensors["input"])
+    if ours.dtype != dtype or not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3):
+        raise Finding(Status.WRONG_DTYPE, f"For {dtype} it gives {ours.dtype}, and not what nn.ConvTranspose gives.",
+                      "Leave other dtypes to PyTorch's own op.")
+
+
+def _filled(subject: Subject, case: Case) -> Tensors:
+    tensors = {name: torch.empty(shape, dtype=torch_dtype(case.workload), device=subject.device)
+               for name, shape in shapes(case.workload).items() if name in ("input", "weight", "bias", "grad_output")}
+    for name, tensor in tensors.items():
+        fill(tensor, name, case.workload, INTEGERS)
+    return tensors
+
+
+def _loaded(subject: Subject, arguments: dict[str, Any], tensors: Tensors,
+            dtype: torch.dtype | None = None) -> nn.Module:
+    """The module with these parameters; the tensors themselves, so that a kernel that writes to them is seen."""
+    module = subject.make(arguments, dtype)
+    holder = subject.holder(module)
+    for name in ("weight", "bias"):
+        if name in tensors:
+            getattr(holder, name).data = tensors[name]
+    return module
+
+
+class _Poisoned:
+    """Within, fresh tensors hold NaN (whole numbers: their largest), so that what nobody writes is seen."""
+
+    def __enter__(self) -> None:
+        torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import the compiler: 2 s
+
+    def __exit__(self, *error: object) -> None:
+        torch.set_deterministic_debug_mode("default")
+
+

@@ -1,0 +1,141 @@
+"""The text of an exported file in; its class, ready to be called on the device, out. On the CPU its build goes to the
+emulator, everything else runs as it stands there."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...core.compile_flags import emulated
+from ...core.layer import BACKWARD, FORWARD
+from ...core.trial import Status
+from ..build.build import build
+from ..build.compiler_log import first_error
+from ..kernel.findings import Finding, launch_error
+
+# Whatever foreign Python may raise; not SystemExit and KeyboardInterrupt.
+FOREIGN = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, OSError, RuntimeError,
+           SyntaxError, TypeError, ValueError)
+_LEFT_TO_PYTORCH = {"float32": "tf32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
+
+
+class Subject:
+    """One exported file, executed. Raises `Finding` when it cannot be."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.attribute = request.get("attribute") or ""
+        self.dtype = request["workload"]["dtype"]
+        self.device = request["device"]
+        self._libraries: list[ctypes.CDLL] = []
+        name = request.get("class_name") or "ModelNew"
+        self.namespace: dict[str, Any] = {"__name__": "exported"}
+        try:
+            exec(compile(request["text"], "<exported file>", "exec"), self.namespace)
+            self.cls = self.namespace[name]
+            self.parameters = tuple(inspect.signature(self.cls.__init__).parameters)[1:]
+        except FOREIGN as error:
+            raise Finding(Status.RENDER_FAILED, f"The exported file does not run: {_said(error)}.",
+                          "Export it again; if you changed it, correct the line that Python names.") from error
+        missing = {"_build", "_DEVICE_TYPE", "_DEBUG_SYNC", "_KERNELS"} - set(self.namespace)
+        if missing:
+            raise Finding(Status.RENDER_FAILED, f"The exported file defines no {min(missing)}.",
+                          "Keep the names of the exported file.")
+        self.namespace["_DEBUG_SYNC"] = True  # the kernel that fails is to be named
+        if request["emulate"]:
+            self.namespace["_DEVICE_TYPE"] = "cpu"
+            self.namespace["_build"] = self._build_for_host
+
+    def make(self, arguments: dict[str, Any], dtype: torch.dtype | None = None) -> torch.nn.Module:
+        """The module with these constructor arguments, on the device."""
+        return self.call(lambda: self.cls(**arguments).to(self.device, dtype or getattr(torch, self.dtype)))
+
+    def holder(self, module: torch.nn.Module) -> torch.nn.Module:
+        """What holds weight and bias: the module itself, or its attribute of the original's name."""
+        if not self.attribute:
+            return module
+        if not hasattr(module, self.attribute):
+            raise Finding(Status.MISMATCH, f"The module has no attribute {self.attribute}, as the original has.",
+                          "Keep the original's attribute name: its state_dict needs it.")
+        return getattr(module, self.attribute)
+
+    def build_all(self, emit: Callable[[dict[str, Any]], None]) -> None:
+        """Compile every kernel of the file that this device can run, before anything is measured."""
+        device = torch.device(self.device)
+        kernels = [k for k in self.namespace["_KERNELS"].values() if k.fits(device)]
+        for number, kernel in enumerate(kernels, 1):
+            emit({"phase": "build", "text": f"kernel {number} of {len(kernels)}: {kernel.name}"})
+            try:
+                kernel.launchers[device] = kernel._load(device)
+            except FOREIGN as error:
+                first = first_error(str(error), kernel.source)
+                raise Finding(Status.BUILD_FAILED, f"{kernel.name} does not build: {_said(error)}.",
+                              detail={"first_error": first.to_json()} if first else {}) from error
+
+    def call(self, what: Callable[[], Any]) -> Any:
+        """Run foreign code. Raises `Finding` for what it raises, and for a kernel that was refused: the file then goes on
+        with PyTorch, which proves nothing of the kernel."""
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".* is not used: .* PyTorch computes it instead")
+                result = what()
+            if self.device != "cpu":
+                torch.cuda.synchronize(self.device)
+            for kernel in self.namespace["_KERNELS"].values():
+                for reason in kernel.refused.values():
+                    raise RuntimeError(f"{kernel.name} could not be launched: {reason}.")
+            return result
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except FOREIGN as error:
+            raise self._finding(error) from error
+
+    def precision(self, direction: str, *, own: bool) -> tuple[str, bool]:
+        """(precision, whether a kernel computes it), where all results are wanted; `own`: for the layer it was made for."""
+        names = [direction] if direction == FORWARD else [BACKWARD, direction]
+        device = torch.device(self.device)
+        for kernel in (self.namespace["_KERNELS"].get(name) for name in names):
+            if kernel and (own or kernel.layer is None) and kernel.fits(device):
+                return kernel.precision, True
+        return _LEFT_TO_PYTORCH[self.dtype], False
+
+    def _finding(self, error: Exception) -> Finding:
+        cuda = self.device != "cpu"
+        code = re.search(r"CUDA error (-?\d+)", str(error))
+        if code and int(code[1]) > 0:
+            found = launch_error(int(code[1]), self._emulator_says() or _said(error), cuda=cuda)
+            return Finding(found.status, f"{str(error).split(' could not')[0]}: {found.headline}", found.advice,
+                           found.detail, restart=found.restart)
+        if "failed while it ran" in str(error) or "CUDA error" in str(error):
+            return Finding(Status.KERNEL_FAULT, f"{_said(error)}.", restart=cuda)
+        return Finding(Status.LAUNCH_FAILED, f"The module raised {_said(error)}.", "Call it as the original is called.")
+
+    def _emulator_says(self) -> str:
+        for library in self._libraries:
+            words = library.cuda_on_cpu_last_error
+            words.restype = ctypes.c_char_p
+            if text := (words() or b"").decode(errors="replace"):
+                return text
+        return ""
+
+    def _build_for_host(self, source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
+        """Stands in the place of the exported file's `_build`: the same source, for the emulator."""
+        result = build({"source": source, "device": "cpu", "flags": list(emulated(flags))}, lambda event: None)
+        if result["status"] != Status.OK:
+            raise Finding(Status(result["status"]), result["headline"], result["advice"],
+                          {"first_error": result["first_error"]})
+        library = ctypes.CDLL(str(Path(result["library"])))
+        self._libraries.append(library)
+        return library
+
+
+def _said(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+    text = lines[0].strip().rstrip(".")
+    return text if isinstance(error, RuntimeError) else f"{type(error).__name__}: {text}"

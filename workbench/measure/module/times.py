@@ -1,0 +1,101 @@
+"""module_ms: forward and backward of a module and of nn.ConvTranspose in its modes, in turns, allocation included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...core.layer import BACKWARD, FORWARD, Workload
+from ..clock import timing
+from ..kernel.inputs import NORMAL, fill, shapes, torch_dtype
+from .cases import laid_out
+from .subject import Subject
+
+_TURNS = {"quick": 1, "normal": 3, "full": 4}
+_PRECISION = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64", "float32": "ieee"}
+
+
+def original(workload: Workload) -> nn.Module:
+    """nn.ConvTransposeNd of the workload's layer, in float32 on the CPU, freshly drawn."""
+    layer = workload.layer
+    return getattr(nn, f"ConvTranspose{layer.dims}d")(
+        layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding, layer.output_padding,
+        layer.groups, layer.bias, layer.dilation)
+
+
+def measure(subject: Subject, workload: Workload, arguments: dict[str, Any], *, device: str, effort: str,
+            emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """{"module_ms", "samples", "baselines", "flags"}. Times are of the host and the device together, cold L2."""
+    module = subject.make(arguments)
+    theirs = original(workload).to(device, torch_dtype(workload))
+    theirs.load_state_dict(subject.holder(module).state_dict())
+    x = _made(workload, "input", device).requires_grad_()
+    grad_output = _made(workload, "grad_output", device)
+    contestants = {"": (module, None), **{name: (theirs, mode) for name, mode in _modes(workload, device).items()}}
+    samples: dict[tuple[str, str], list[float]] = {}
+    last: dict[tuple[str, str], timing.Measurement] = {}
+    flags: list[str] = []
+    turns = _TURNS[effort]
+    wall_s = timing.EFFORTS["cpu" if device == "cpu" else "cuda"][effort].wall_s
+    for turn in range(turns):
+        for name, (contestant, mode) in contestants.items():
+            emit({"phase": "time", "text": f"{name or 'ModelNew'}, turn {turn + 1} of {turns}"})
+            with _tf32(mode):
+                for direction, run in _runs(contestant, x, grad_output).items():
+                    run()
+                    found = timing.measure(run, device=device, effort=effort, limit_s=wall_s / turns)
+                    samples.setdefault((name, direction), []).extend(found.samples)
+                    last[name, direction] = found
+                    flags += found.flags if name == "" else []
+    summaries = {key: timing.summary(taken, stop=last[key].timing["stop"], cold_l2=last[key].timing["cold_l2"])
+                 for key, taken in samples.items()}
+    dtype = _PRECISION[workload.dtype]
+    return {"module_ms": {d: summaries["", d] for d in (FORWARD, BACKWARD)},
+            "samples": {d: samples["", d] for d in (FORWARD, BACKWARD)},
+            "baselines": [{"name": name, "precision": "tf32" if mode else dtype,
+                           "module_ms": {d: summaries[name, d] for d in (FORWARD, BACKWARD)},
+                           "samples": {d: samples[name, d] for d in (FORWARD, BACKWARD)}}
+                          for name, (_, mode) in contestants.items() if name],
+            "flags": list(dict.fromkeys(flags))}
+
+
+def _modes(workload: Workload, device: str) -> dict[str, bool | None]:
+    """Name -> whether TF32 is allowed; None where it means nothing."""
+    if device == "cpu" or workload.dtype != "float32":
+        return {"nn.ConvTranspose": None}
+    return {"nn.ConvTranspose, TF32 on": True, "nn.ConvTranspose, TF32 off": False}
+
+
+def _runs(module: nn.Module, x: torch.Tensor, grad_output: torch.Tensor) -> dict[str, Callable[[], None]]:
+    """Direction -> one call. Backward repeats on one graph, whose output is kept alive by the call."""
+    parameters = list(module.parameters())
+    output = module(x)
+
+    def forward() -> None:
+        module(x)
+
+    def backward() -> None:
+        torch.autograd.grad(output, [x, *parameters], grad_output, retain_graph=True)
+
+    return {FORWARD: forward, BACKWARD: backward}
+
+
+def _made(workload: Workload, name: str, device: str) -> torch.Tensor:
+    tensor = torch.empty(shapes(workload)[name], dtype=torch_dtype(workload), device=device)
+    fill(tensor, name, workload, NORMAL)
+    return laid_out(tensor, workload.memory_format).detach()
+
+
+@contextmanager
+def _tf32(allowed: bool | None) -> Iterator[None]:
+    before = torch.backends.cudnn.allow_tf32
+    if allowed is not None:
+        torch.backends.cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before

@@ -1,0 +1,167 @@
+"""PyTorch's own ways of computing a direction, timed and compared with the float64 truth like a candidate.
+
+`kernel_ms` replays a CUDA graph of the call, so that PyTorch's host time is not counted (one way, named so, is called
+by the host). What precision a call really had is read off its distance to the truth, not off a switch, and the library
+kernels that really ran are named.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...core.candidate import PRECISIONS_OF
+from ...core.layer import DIRECTIONS, FORWARD, Workload
+from ...core.trial import DEFAULT_ADVICE, NOT_DROP_IN, Status
+from ..clock import timing
+from ..device import out_of_memory
+from ..kernel.inputs import NORMAL, fill, needed, results, shapes, torch_dtype
+from ..kernel.validate import Comparison, allowed_rel_l2
+from ..truth.reference import Truth
+from .ways import WAYS, Unavailable, Way, bind, ladder, switches
+
+Emit = Callable[[dict[str, Any]], None]
+_KERNELS = 3         # of those that ran, the longest are named
+_WRAPPERS = ("aten::convolution", "aten::_convolution", "aten::conv_transpose1d", "aten::conv_transpose2d",
+             "aten::conv_transpose3d", "aten::conv1d", "aten::conv2d", "aten::conv3d")
+_NAME_LENGTH = 110   # characters of a kernel's name that are kept: templates make names of thousands
+
+
+def measure(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+    """Worker operation "baseline". Request: workload, directions, strength (as `ladder` knows) or modes (keys of
+    WAYS), device, effort, cold_l2, scratch. Returns {"baselines": [{name, direction, precision, kernel_ms, samples, errors,
+    flags, status, headline, advice, detail}]}; one that does not fit into memory has that status and no time."""
+    workload, device = Workload.from_json(request["workload"]), request["device"]
+    if device != "cpu":
+        torch.cuda.set_device(device)
+    modes = request.get("modes") or ladder(request.get("strength", "quick"), workload, device)
+    found = []
+    for direction in request.get("directions") or DIRECTIONS:
+        for mode in modes:
+            emit({"phase": "baseline", "text": f"{WAYS[mode].name}, {direction}"})
+            found.append({"name": WAYS[mode].name, "direction": direction,
+                          **_one(workload, direction, mode, device, request)})
+    return {"baselines": found}
+
+
+def timed_call(way: Way, workload: Workload, direction: str, plain: dict[str, torch.Tensor],
+               device: str) -> tuple[Callable[[], dict[str, torch.Tensor]], Callable[[], None], bool]:
+    """(the call itself, what is timed in its place, whether that replays a CUDA graph). Within `switches(way)`."""
+    direct = bind(way.kind, workload, direction, plain)
+    replay = _graph(direct) if device != "cpu" and way.replayed else None
+    return direct, replay or direct, replay is not None
+
+
+def plain_tensors(workload: Workload, direction: str, device: str) -> dict[str, torch.Tensor]:
+    """The direction's inputs as the judge fills them, contiguous."""
+    plain = {}
+    # The backward operator wants input and weight in hand even for the gradient that reads only one of them.
+    for name in dict.fromkeys((*needed(workload, direction), *(("input", "weight") if direction != FORWARD else ()))):
+        plain[name] = torch.empty(shapes(workload)[name], dtype=torch_dtype(workload), device=device)
+        fill(plain[name], name, workload, NORMAL)
+    return plain
+
+
+def _one(workload: Workload, direction: str, mode: str, device: str, request: dict[str, Any]) -> dict[str, Any]:
+    nothing = {"precision": "", "kernel_ms": None, "samples": [], "errors": {},
+               "flags": [] if WAYS[mode].drop_in else [NOT_DROP_IN]}
+    try:
+        with switches(WAYS[mode]):
+            result = _measured(workload, direction, WAYS[mode], device, request)
+            return {**result, "detail": {"way": mode, **result["detail"]}}
+    except Unavailable as error:
+        return {**nothing, "status": str(Status.SKIPPED), "headline": str(error),
+                "advice": "Nothing to do: the other ways were measured."}
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        if device != "cpu":
+            torch.cuda.empty_cache()
+        return {**nothing, "status": str(Status.OUT_OF_MEMORY), "headline": f"PyTorch ran out of memory on {device}.",
+                "advice": DEFAULT_ADVICE[Status.OUT_OF_MEMORY]}
+
+
+def _measured(workload: Workload, direction: str, way: Way, device: str, request: dict[str, Any]) -> dict[str, Any]:
+    plain = plain_tensors(workload, direction, device)
+    truth = _truth(workload, direction, device, request)
+    truth.prepare(plain)
+    direct, timed, replayed = timed_call(way, workload, direction, plain, device)
+    got = direct()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    errors, precision = _errors(workload, direction, got, truth, plain)
+    del got
+    flags = [] if way.drop_in else [NOT_DROP_IN]
+    flags += ["no_cuda_graph"] if device != "cpu" and way.replayed and not replayed else []
+    measured = timing.measure(timed, device=device, effort=request.get("effort", "normal"),
+                              cold_l2=request.get("cold_l2", True), host_pays=not replayed)
+    cudnn = torch.backends.cudnn
+    detail = {"kernels": kernels(direct, device), "replayed": replayed, "drop_in": way.drop_in, "pid": os.getpid(),
+              "allow_tf32": cudnn.allow_tf32, "cudnn_benchmark": cudnn.benchmark}
+    return {"precision": precision, "kernel_ms": measured.timing, "samples": measured.samples, "errors": errors,
+            "flags": [f for f in (*flags, *measured.flags) if f != "emulated"], "status": str(Status.OK),
+            "headline": "PyTorch, measured in the same run.", "advice": "", "detail": detail}
+
+
+def kernels(run: Callable[[], Any], device: str) -> list[str]:
+    """Names of the library kernels (on the CPU: of PyTorch's operators) that took most of one call, longest first."""
+    from torch.profiler import ProfilerActivity, profile
+    cuda = device != "cpu"
+    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as seen:
+        run()
+        if cuda:
+            torch.cuda.synchronize()
+    taken = {event.key: event.self_device_time_total if cuda else event.self_cpu_time_total
+             for event in seen.key_averages()}
+    if not cuda:  # wrappers take time, too, and say nothing
+        taken = {name: us for name, us in taken.items() if "conv" in name and name not in _WRAPPERS} or taken
+    return [name[:_NAME_LENGTH] for name, us in sorted(taken.items(), key=lambda item: -item[1])[:_KERNELS] if us > 0]
+
+
+def _truth(workload: Workload, direction: str, device: str, request: dict[str, Any]) -> Truth:
+    scratch = Path(request.get("scratch") or Path(tempfile.gettempdir()) / "kernel-workbench-truth")
+    return Truth(workload, direction, NORMAL, device=device, scratch=scratch)
+
+
+def _errors(workload: Workload, direction: str, got: dict[str, torch.Tensor], truth: Truth,
+            plain: dict[str, torch.Tensor]) -> tuple[dict[str, Any], str]:
+    """Distances to the truth, and the precision that they show: what a float32 call really computed in."""
+    offered = PRECISIONS_OF[workload.dtype]
+    errors, precision = {}, offered[0]
+    for name in results(workload, direction):
+        strict = allowed_rel_l2(offered[0], truth.reduction[name])
+        comparison = Comparison(shapes(workload)[name], allowed=strict, rms=truth.rms[name], exact=False,
+                                least_norm=truth.least_norm[name], poisoned=False)
+        for index, expected in truth.blocks(name, plain):
+            comparison.add(index, got[name][index].contiguous(), expected)
+        errors[name] = comparison.errors()
+        if workload.dtype == "float32" and not comparison.rel_l2 <= strict:
+            precision = "tf32"
+    return errors, precision
+
+
+def _graph(run: Callable[[], Any]) -> Callable[[], None] | None:
+    """A replay of the call; None where it cannot be captured."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # cudnn.benchmark must have chosen before the capture
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            run()
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        return None
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph.replay
