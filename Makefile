@@ -1,4 +1,5 @@
 # make app   set up once, serve the page on 127.0.0.1        make test      set up once, run the tests
+# make quick the tests that end within 90 s
 # make check lint                                            make gpu-test  PYTHON=python3: the tests that need a GPU
 #
 # make gpu-test GPU_TESTS=tests/gpu/test_build.py runs one file of them.
@@ -8,6 +9,8 @@ SHELL := /bin/bash
 PORT ?= 8501
 ARGS ?=
 GPU_TESTS ?= tests/gpu
+QUICK := tests/core tests/docs tests/bench/test_cells.py tests/build/test_cache.py tests/drive/test_session.py \
+         tests/drive/test_recorded_source.py tests/emulator tests/export/test_text.py tests/page/test_report.py
 
 ifdef PYTHON
   PY := $(PYTHON)
@@ -19,7 +22,7 @@ else
   TEST_READY := .venv/ready .venv/test-ready
 endif
 
-.PHONY: app test check gpu-test figures clean
+.PHONY: app test quick check gpu-test figures clean
 
 app: $(READY)
 	$(PY) -m streamlit run app.py --server.port $(PORT)
@@ -28,6 +31,9 @@ app: $(READY)
 test: $(TEST_READY)
 	$(PY) -m pytest tests --ignore=tests/gpu -m alone $(ARGS) || test $$? = 5  # 5: ARGS chose none of these
 	OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests --ignore=tests/gpu -m "not alone" -n 2 --dist loadgroup $(ARGS)
+
+quick: $(TEST_READY)
+	OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest $(QUICK) -q -n 2 --dist loadgroup $(ARGS)
 
 check: $(TEST_READY)
 	$(PY) -m ruff check .

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run the verb, turn a bad request into one sentence on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        args = _parser(words[0] if words else "").parse_args(words)
+        args = parser(words[0] if words else "").parse_args(words)
         return importlib.import_module(f"{__package__}.verbs.{args.verb}").run(args)
     except BadRequest as error:
         print(f"{error}", file=sys.stderr)
@@ -57,17 +57,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return CRASHED
 
 
-def _parser(chosen: str) -> argparse.ArgumentParser:
+def parser(chosen: str) -> argparse.ArgumentParser:
     """All verbs by name; only the chosen one is imported, because some bring pandas."""
-    parser = argparse.ArgumentParser(
+    whole = argparse.ArgumentParser(
         prog="python -m workbench", epilog=WORDS,
         description="Transposed-convolution CUDA kernels: rendered, built, judged against PyTorch, exported.")
-    parser.add_argument("--version", action="version", version=f"kernel-workbench {__version__}")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    whole.add_argument("--version", action="version", version=f"kernel-workbench {__version__}")
+    verbs = whole.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, summary in VERBS.items():
         verb = verbs.add_parser(name, help=summary, epilog=WORDS, formatter_class=argparse.RawDescriptionHelpFormatter)
         if name == chosen:
             module = importlib.import_module(f"{__package__}.verbs.{name}")
             verb.description = module.__doc__
             module.add(verb)
-    return parser
+    return whole

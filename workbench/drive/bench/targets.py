@@ -1,4 +1,4 @@
-"""What the table is held against: the promises for the full size on a GPU, and which of them a cell misses."""
+"""What the table is held against: the targets for the full size on a GPU, and which of them a cell misses."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from ...core.layer import FORWARD
 from ...core.roofline import Floor
 from ...core.verdict import MARGIN
 
-GEOMETRIC_MEAN = {"tf32": 2.8, "ieee": 2.5}     # of baseline / ours over all cells of the class
-OF_FLOOR = {"tf32": 0.40}                       # geometric mean of floor / ours
 _TWICE = ("kb64", "kb74", "kb81")               # every direction: at most max(baseline / 2, floor / 0.65)
 _FOUR_TIMES = ("kb72", "kb73", "kb75", "kb77", "kb79", "kb81")  # forward
 _ERROR = {"ieee": 3e-6}                         # relative L2 to float64
@@ -29,9 +27,9 @@ def missed(preset: str, direction: str, precision: str, *, ms: float, baseline_m
         if preset in _TWICE:
             most = max(baseline_ms / 2, floor.ms / 0.65 if floor else 0.0)
             if ms > most:
-                found.append(f"at most {numbers.time(most)} is promised")
+                found.append(f"the target is at most {numbers.time(most)}")
         if preset in _FOUR_TIMES and direction == FORWARD and ratio < 4:
-            found.append("4× is promised")
+            found.append("the target is 4×")
     limit = _ERROR.get(precision)
     if precision == "tf32" and tf32_rel_l2 is not None:
         limit = _ERROR_TF32 * tf32_rel_l2

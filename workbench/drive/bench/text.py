@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from ...core import numbers
 from ..reporting.tables import aligned
-from . import targets
 from .cells import Cell, Summary, summary
 
 HEADER = ("layer", "direction", "median, ms", "variant and config", "computes in", "PyTorch, ms", "its name", "ratio",
@@ -28,17 +27,11 @@ def table(cells: Sequence[Cell]) -> str:
 
 
 def means(found: Summary) -> list[str]:
-    """The geometric means as sentences, against what is promised where all cells were measured."""
+    """The geometric means as one sentence."""
     if not found.counted:
         return ["No GPU times, so no geometric mean."]
     ratio = f"Geometric mean of {found.counted} of {found.cells} cells: {numbers.ratio(found.ratio)}"
     share = f"{numbers.share(found.of_floor)} of the floor" if found.of_floor else ""
-    goal = targets.GEOMETRIC_MEAN.get(found.precision)
-    if found.whole and goal:
-        ratio += f" ({'holds' if (found.ratio or 0) >= goal else 'misses'} the promised {numbers.ratio(goal)})"
-    goal = targets.OF_FLOOR.get(found.precision)
-    if found.whole and goal and share:
-        share += f" ({'holds' if (found.of_floor or 0) >= goal else 'misses'} the promised {numbers.share(goal)})"
     return [", ".join(filter(None, (ratio, share))) + f". Cells that miss a target: {found.missed}."]
 
 
