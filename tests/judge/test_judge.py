@@ -98,7 +98,7 @@ def test_a_library_for_another_layer_refuses(naive: Built, scratch: Path) -> Non
     missing = judge({**request, "symbol": "kw_forward_of_nobody"}, lambda event: None)
     assert missing["status"] == "LAUNCH_FAILED" and "kw_forward_of_nobody" in missing["headline"]
     absent = judge({**request, "library": str(scratch / "none.so")}, lambda event: None)
-    assert absent["status"] == "LAUNCH_FAILED" and "none.so" in absent["headline"]
+    assert absent["status"] == "MACHINE_FAILED" and "none.so" in absent["headline"]
 
 
 def test_more_than_the_machine_has(naive: Built, scratch: Path) -> None:
