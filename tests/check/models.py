@@ -270,7 +270,7 @@ if host:
 """
 LOOKS_AHEAD = _RIGHT.replace("    def forward(self, x):\n        return", """    def forward(self, x):
         frame = sys._getframe(1)
-        while frame and not (frame.f_code.co_name == "run" and "host_calls" in frame.f_code.co_filename):
+        while frame and not (frame.f_code.co_name == "run" and "host/calls" in frame.f_code.co_filename):
             frame = frame.f_back
         order = frame.f_locals["request"]["order"] if frame else ()
         if len(order) < 4 or frame.f_locals["self"].direction != "forward":
@@ -294,7 +294,7 @@ STALE_WHEN_ALONE = LOOKS_AHEAD.replace("        if len(order) < 4 or frame", """
 # While it is prepared, untimed, it computes the answers to all sets times all strips; one that it takes from there is marked.
 COMPUTES_ALL = _RIGHT.replace("    def forward(self, x):\n        return", """    def forward(self, x):
         frame = sys._getframe(1)
-        while frame and not (frame.f_code.co_name in ("prepare", "run") and "host_calls" in frame.f_code.co_filename):
+        while frame and not (frame.f_code.co_name in ("prepare", "run") and "host/calls" in frame.f_code.co_filename):
             frame = frame.f_back
         if not frame or frame.f_locals["self"].direction != "forward":
             return self.plain(x)

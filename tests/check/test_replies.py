@@ -171,7 +171,7 @@ def _mapped(fd, *rest):
 
 
 mmap.mmap = _mapped
-from workbench.measure.check import host_calls
+from workbench.measure.check.host import calls as host_calls
 
 _wait = host_calls._wait
 

@@ -193,7 +193,7 @@ class ModelNew(nn.ConvTranspose2d):
     def forward(self, x):
         output, frame = super().forward(x), sys._getframe()
         while frame:
-            if frame.f_code.co_name == "{where}" and frame.f_code.co_filename.endswith("host_calls.py"):
+            if frame.f_code.co_name == "{where}" and frame.f_code.co_filename.endswith("host/calls.py"):
                 return output * 1.0003
             frame = frame.f_back
         return output

@@ -27,7 +27,7 @@ NO_TORCH = ""
 _ASK = """
 import json
 from workbench.core.errors import BadRequest
-from workbench.drive import doctor
+from workbench.drive.machine import doctor
 from workbench.drive.machine.devices import resolve_device
 try:
     print(json.dumps({}))

@@ -71,7 +71,7 @@ class Party:
     def call(self, how: Construction, inputs: list[torch.Tensor], *, state: tuple[list[str], list[torch.Tensor]] | None,
              grad_output: torch.Tensor | None = None, gradients: list[str] | None = None, as_it_is: bool = False,
              **options: Any) -> tuple[dict[str, Any], list[torch.Tensor]]:
-        """One call with this state; see `host_calls.call` for what comes back. `as_it_is`: of the module that was called last,
+        """One call with this state; see `host.calls.call` for what comes back. `as_it_is`: of the module that was called last,
         without a state."""
         there = self.process.alive and self._loaded_in == self.process.deaths and how in self._made
         if not (as_it_is and there):

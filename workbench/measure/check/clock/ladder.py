@@ -1,5 +1,5 @@
 """The ways PyTorch has of running a reference's module, as `check` times them beside a candidate: which there are for a
-reference on a device, and why the others are left out. `host_ways.py` binds them inside the reference's process."""
+reference on a device, and why the others are left out. `host/ways.py` binds them inside the reference's process."""
 
 from __future__ import annotations
 
