@@ -22,9 +22,9 @@ def _app() -> None:
     inspect_page.draw()
 
 
-def shown(session: str, trial_id: str) -> str:
+def shown(session: str, trial_id: str, *, key: str = "inspect_session") -> str:
     at = AppTest.from_function(_app, default_timeout=60)
-    at.query_params["inspect_session"], at.query_params["trial"] = session, trial_id
+    at.query_params[key], at.query_params["trial"] = session, trial_id
     at.run()
     assert not at.exception
     return unescape("\n".join(element.body for element in at.get("html")))
@@ -42,6 +42,11 @@ def test_the_main_kernel_has_the_gauges_and_its_helpers_a_line_beneath(recorded)
     assert "Resources of implicit_gemm_mma, sm_90" in text and "warps of 64" in text
     assert text.index("Resources of implicit_gemm_mma") < text.index("pack_fragments: ")
     assert "c_" not in text[text.index("Resources of"):text.index("pack_fragments: ")]
+
+
+def test_the_session_of_a_link_is_shown_whichever_page_it_was_copied_from(recorded) -> None:
+    there = next(t for t in Session(recorded).trials() if t.name == "implicit_gemm_mma" and t.resources)
+    assert "Resources of implicit_gemm_mma, sm_90" in shown(recorded.stem, there.trial_id, key="session")
 
 
 def test_dynamic_shared_memory_is_shown(recorded) -> None:

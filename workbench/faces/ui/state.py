@@ -98,7 +98,8 @@ def choose_session(label: str, *, key: str, new: bool = False, default: str | No
     where there is none, or the address asks for one that is not here: the page then says so."""
     names = list(session_paths())
     options = [NEW, *names] if new else names
-    asked = st.query_params.get(key, "")
+    shared = "session" if key.endswith("_session") else key  # a link to the Workbench's session holds on every page
+    asked = st.query_params.get(key) or st.query_params.get(shared, "")
     if st.session_state.get(key) not in options:
         usual = default if default in options else NEW if new else _with_candidates(names)
         st.session_state[key] = (asked or usual) if not asked or asked in options else None
