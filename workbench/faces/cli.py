@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Sequence
 
 from .. import __version__
+from ..core import diagnostics
 from ..core.errors import BadRequest
 from ..drive.sessions.session import SessionFull
 from .exit_codes import BAD_REQUEST, CRASHED, INTERRUPTED, NOTHING_RAN, WORDS
@@ -36,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         args = parser(words[0] if words else "").parse_args(words)
+        if args.verbose:
+            diagnostics.switch_on()
         return importlib.import_module(f"{__package__}.verbs.{args.verb}").run(args)
     except BadRequest as error:
         print(f"{error}", file=sys.stderr)
@@ -70,4 +73,5 @@ def parser(chosen: str) -> argparse.ArgumentParser:
             module = importlib.import_module(f"{__package__}.verbs.{name}")
             verb.description = module.__doc__
             module.add(verb)
+            verb.add_argument("-v", "--verbose", action="store_true", help="log on stderr what the worker processes do")
     return whole

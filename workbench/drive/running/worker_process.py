@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ...core.diagnostics import LOG
 from ...core.errors import BadRequest, RenderError
 
 Event = dict[str, Any]
@@ -82,11 +83,23 @@ class WorkerProcess:
         """
         if stop is not None and stop.is_set():
             raise WorkerCancelled("The worker was stopped.")
+        begun = time.monotonic()
         try:
             self._ask(op, request)
-            return self._answer(limit_s, on_event, stop)
+            LOG.debug("%s worker %s: %s asked, at most %g s", self.kind, self._pid, op, limit_s)
+            answer = self._answer(limit_s, on_event, stop)
         except BrokenPipeError:
             raise self._death() from None
+        except (WorkerDied, WorkerTimeout, WorkerFailed, WorkerCancelled) as error:
+            LOG.debug("%s worker %s: %s ended after %.2f s: %s", self.kind, self._pid, op, time.monotonic() - begun, error)
+            raise
+        LOG.debug("%s worker %s: %s %s after %.2f s", self.kind, self._pid, op, answer.get("status", "done"),
+                  time.monotonic() - begun)
+        return answer
+
+    @property
+    def _pid(self) -> int | None:
+        return self._process.pid if self._process else None
 
     def ask_ahead(self, op: str, request: dict[str, Any]) -> None:
         """Have an operation done for what it leaves behind in the process; nobody waits for its answer. What goes wrong is

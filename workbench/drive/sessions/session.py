@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import itertools
 import json
-import logging
 import os
 import re
 import shutil
@@ -24,6 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ...core.diagnostics import LOG
 from ...core.errors import BadRequest
 from ...core.shipped import shipped
 from ...core.trial import SCHEMA, Timing, Trial
@@ -37,7 +37,6 @@ _MAX_PACKED_BYTES = 1 << 30
 _MOST_LINE_BYTES = 4096
 MORE = "more"                                                      # the blob with what was too long for the line
 _MAY_LIE_ELSEWHERE = ("resources", "detail", "environment", "memory")  # in this order
-_LOG = logging.getLogger("workbench")
 _warned: set[str] = set()
 
 
@@ -107,7 +106,7 @@ class Session:
         for sentence in self.unreadable:
             if sentence not in _warned:
                 _warned.add(sentence)
-                _LOG.warning(sentence)
+                LOG.warning(sentence)
         return found
 
     def events(self) -> list[dict[str, Any]]:
