@@ -34,9 +34,7 @@ class Toolchain:
     nvcc_version: str = ""
     cuda_home: Path | None = None
     ninja: Path | None = None
-    cuobjdump: Path | None = None
     compute_sanitizer: Path | None = None
-    bwrap: Path | None = None
 
     @property
     def cxx_label(self) -> str:
@@ -57,8 +55,7 @@ def find_toolchain(torch_cuda: str | None = None, *, cache: Path | None = None) 
     return Toolchain(
         cxx=cxx, cxx_version=_version(cxx, r"(\d+\.\d+(?:\.\d+)*)\s*(?:\(.*\))?$") if cxx else "",
         nvcc=nvcc, nvcc_version=nvcc_version(nvcc) if nvcc else "", cuda_home=home, ninja=_find_ninja(),
-        cuobjdump=_find_tool("cuobjdump", home), compute_sanitizer=_find_tool("compute-sanitizer", home),
-        bwrap=_which("bwrap"))
+        compute_sanitizer=_find_tool("compute-sanitizer", home))
 
 
 def cxx_problem(toolchain: Toolchain) -> str | None:

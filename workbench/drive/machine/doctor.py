@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import Any
 
 from ...core import landlock, numbers
-from ...core.ceilings import best_known, kept
+from ...core.ceilings import ceilings_for, kept
 from ...core.confinement import Confinement, bwrap, bwrap_problem, landlock_problem, user_problem
 from ...core.env import find_toolchain, gpus, nvcc_problem, platform_problem, torch_info
 
@@ -118,7 +118,7 @@ def _gpu(cards: list[Any]) -> Finding:
 
 
 def _ceilings(name: str) -> Finding:
-    known, here = best_known(name), kept(name)
+    known, here = ceilings_for(name), kept(name)
     if known is None:
         return Finding("ceilings", None, f"the physical limit of a kernel on {name}; the first timed run measures them")
     rates = ", ".join(f"{what} {numbers.byte_rate(rate)}" for what, rate in (

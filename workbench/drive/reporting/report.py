@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ...core import numbers
-from ...core.ceilings import best_known
+from ...core.ceilings import ceilings_for
 from ...core.layer import BACKWARD, FORWARD, LAUNCHES, Workload
 from ...core.roofline import Floor, floor
 from ...core.trial import NOT_DROP_IN, Status, Timing, Trial
@@ -213,7 +213,7 @@ def floor_ms(trial: Trial) -> float | None:
 
 def floor_of(workload: Workload, direction: str, precision: str, gpu_name: str) -> Floor | None:
     """The floor of a direction on a GPU whose ceilings are known, else None."""
-    return floor(workload, direction, precision, best_known(gpu_name)) if precision else None
+    return floor(workload, direction, precision, ceilings_for(gpu_name)) if precision else None
 
 
 def is_baseline(trial: Trial) -> bool:
