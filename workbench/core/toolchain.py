@@ -124,9 +124,9 @@ def _toolkit_homes(cache: Path | None) -> Iterator[Path]:
 
 def _home_of(nvcc: Path) -> Path | None:
     """The toolkit an nvcc belongs to. The program on PATH may be a link or a script: then nvcc itself is asked."""
-    for home in (nvcc.parent.parent, nvcc.resolve().parent.parent):
-        if (home / "bin/nvcc").is_file() and (home / "include/cuda_runtime.h").is_file():
-            return home
+    for beside in (nvcc.parent.parent, nvcc.resolve().parent.parent):
+        if (beside / "bin/nvcc").is_file() and (beside / "include/cuda_runtime.h").is_file():
+            return beside
     top = re.search(r"^#\$ TOP=(.+)$", _output(nvcc, "--dryrun", "-x", "cu", "-c", os.devnull), re.M)
     home = Path(os.path.normpath(top[1].strip())) if top else None
     return home if home and (home / "bin/nvcc").is_file() else None

@@ -39,7 +39,8 @@ class Finding:
 def examine() -> list[Finding]:
     """All findings, in the order in which they enable each other."""
     tools, torch, cards = find_toolchain(), torch_info(), gpus()
-    found = [_platform(), _torch(torch), *map(_package, _PACKAGES), _compiler(tools), _ninja(tools), _gpu(cards)]
+    found: list[Finding | None] = [_platform(), _torch(torch), *map(_package, _PACKAGES), _compiler(tools),
+                                    _ninja(tools), _gpu(cards)]
     found += [_ceilings(name) for name in dict.fromkeys(card.name for card in cards)]
     found.append(_nvcc(tools, torch, bool(cards)))
     found += [_torch_for_gpu(torch, bool(cards)), _optional("compute-sanitizer", tools.compute_sanitizer,
