@@ -216,8 +216,9 @@ def floor_ms(trial: Trial) -> float | None:
 
 
 def floor_of(workload: Workload, direction: str, precision: str, gpu_name: str) -> Floor | None:
-    """The floor of a direction on a GPU whose ceilings are known, else None."""
-    return floor(workload, direction, precision, ceilings_for(gpu_name)) if precision else None
+    """The floor of a direction on a GPU whose ceilings are known for that precision, else None."""
+    ceilings = ceilings_for(gpu_name)
+    return floor(workload, direction, precision, ceilings) if ceilings and precision in ceilings.flops_per_s else None
 
 
 def is_baseline(trial: Trial) -> bool:
