@@ -1,6 +1,6 @@
 # make app   set up once, serve the page on 127.0.0.1        make test      set up once, run the tests
 # make quick the tests that end within 90 s
-# make check lint                                            make gpu-test  PYTHON=python3: the tests that need a GPU
+# make check lint, types                                     make gpu-test  PYTHON=python3: the tests that need a GPU
 #
 # make gpu-test GPU_TESTS=tests/gpu/test_build.py runs one file of them.
 #
@@ -37,6 +37,7 @@ quick: $(TEST_READY)
 
 check: $(TEST_READY)
 	$(PY) -m ruff check .
+	$(PY) -m mypy
 
 gpu-test:
 	$(PY) -m pytest $(GPU_TESTS) -v -p no:cacheprovider $(ARGS)
@@ -55,4 +56,4 @@ figures: $(READY)
 	touch $@
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache

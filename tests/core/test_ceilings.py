@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.core.ceilings import best_known, folder, keep, kept
+from workbench.core.ceilings import ceilings_for, folder, keep, kept
 from workbench.core.presets import preset
 from workbench.core.roofline import floor
 
@@ -22,9 +22,9 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_measured_ones_are_preferred() -> None:
     assert kept("NVIDIA H200") is None
-    shipped = best_known("NVIDIA H200")
+    shipped = ceilings_for("NVIDIA H200")
     keep(MEASURED)
-    found = best_known("NVIDIA H200")
+    found = ceilings_for("NVIDIA H200")
     assert found == kept("NVIDIA H200") != shipped
     assert (found.read_bytes_per_s, found.predicted) == (4.33e12, frozenset())
     assert kept("NVIDIA A100") is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from workbench.core.facts import phases
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import PRESETS, preset
-from workbench.faces.ui.picture import drawn_outputs, layer_svg
+from workbench.faces.ui.picture import layer_svg
 
 from .workloads import workloads
 
@@ -39,9 +39,20 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(v) for v in text.split(","))
 
 
+def output_of(text: str) -> tuple[int, ...]:
+    return numbers(re.match(r"y\[([\d,]+)\]", text)[1])
+
+
+def drawn_sizes(texts: list[list[str]], planes: list[tuple[int, ...]]) -> list[int]:
+    """How many outputs are drawn, dimension by dimension: one more than the last index in a formula."""
+    last = {d: max(output_of(text)[at] for text in formulas)
+            for plane, formulas in zip(planes, texts, strict=True) for at, d in enumerate(plane)}
+    return [last[d] + 1 for d in sorted(last)]
+
+
 def check(text: str, layer: ConvTranspose, first: int) -> int:
     """Re-evaluate one formula by the definition, o = i * stride - padding + k * dilation; the count of its terms."""
-    output = numbers(re.match(r"y\[([\d,]+)\]", text)[1])
+    output = output_of(text)
     found = TERM.findall(text)
     at = range(first, first + len(output))
     for inputs, taps in found:
@@ -59,19 +70,19 @@ def test_every_formula_is_true_and_whole(work: Workload) -> None:
     """All inputs fit into the picture here, so the number of terms is that of the real layer."""
     layer = work.layer
     figure = parsed(layer_svg(work))
-    drawn = drawn_outputs(work)
     dims = layer.dims
     groups = outputs(figure)
     planes = [(1, 2), (0,)] if dims == 3 else [tuple(range(dims))]
     if len(groups) != len(planes):
         planes = [(d,) for d in ((1, 2, 0) if dims == 3 else range(dims))]
+    texts = [[formula(group) for group in members] for members in groups]
+    drawn = drawn_sizes(texts, planes)
     inputs = [1 + (o + 2 * p - op - 1 - d * (k - 1)) // s for o, p, op, d, k, s in zip(
         drawn, layer.padding, layer.output_padding, layer.dilation, layer.kernel_size, layer.stride, strict=True)]
-    for plane, members in zip(planes, groups, strict=True):
+    for plane, formulas in zip(planes, texts, strict=True):
         seen = set()
-        for group in members:
-            text = formula(group)
-            output = numbers(re.match(r"y\[([\d,]+)\]", text)[1])
+        for text in formulas:
+            output = output_of(text)
             expected = 1
             for o, d in zip(output, plane, strict=True):
                 expected *= sum(i * layer.stride[d] - layer.padding[d] + k * layer.dilation[d] == o
@@ -82,7 +93,7 @@ def test_every_formula_is_true_and_whole(work: Workload) -> None:
         area = 1
         for d in plane:
             area *= drawn[d]
-        assert len(seen) == len(members) == area <= 400
+        assert len(seen) == len(formulas) == area <= 400
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -127,7 +138,6 @@ def test_explain_chooses_the_output_and_a_wrong_one_is_not_followed() -> None:
     for wanted in [(9, 9), (0, 0), (12, 17)]:
         label = parsed(layer_svg(work, explain=wanted)).find(f"{SVG}svg").get("aria-label")
         assert f"y[{wanted[0]},{wanted[1]}] = " in label
-    assert drawn_outputs(work) == (13, 18)
     usual = parsed(layer_svg(work)).find(f"{SVG}svg").get("aria-label")
     for wrong in [(13, 0), (-1, 2), (3,), 4]:
         assert parsed(layer_svg(work, explain=wrong)).find(f"{SVG}svg").get("aria-label") == usual
@@ -138,7 +148,7 @@ def test_zero_phases_are_named_and_drawn_as_zero() -> None:
     picture = layer_svg(work)
     assert "always zero: 16 of 25 phases" in picture and "cropped by padding 1" in picture
     members = outputs(parsed(picture))[0]
-    rows, columns = phases(work.layer).per_dimension
+    rows, columns = phases(work.layer)
     dead = sum((i + 1) % 5 not in rows.taps or (j + 1) % 5 not in columns.taps for i in range(13) for j in range(18))
     assert sum(g[0].get("class") == "zero" for g in members) == dead
     assert sum("no tap ever lands here" in formula(g) for g in members) == dead

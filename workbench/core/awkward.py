@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from .layer import ConvTranspose, Workload
 
+_Sizes = int | tuple[int, ...]
+
 
 def awkward_workloads(effort: str = "normal", dtype: str = "float32") -> list[Workload]:
     """All of them in float32 (a few with the effort `quick`); a few in any other dtype, whose indexing is the same."""
@@ -13,13 +15,16 @@ def awkward_workloads(effort: str = "normal", dtype: str = "float32") -> list[Wo
     return [replace(work, dtype=dtype) for work in chosen]
 
 
-def _layer(dims: int, cin: int, cout: int, kernel, *, stride=1, padding=0, output_padding=0, groups=1, bias=False,
-          dilation=1) -> ConvTranspose:
-    return ConvTranspose(dims, cin, cout, kernel, stride, padding, output_padding, groups, bias, dilation)
+def _work(size: _Sizes, batch: int, dims: int, cin: int, cout: int, kernel: _Sizes, *, stride: _Sizes = 1,
+          padding: _Sizes = 0, output_padding: _Sizes = 0, groups: int = 1, bias: bool = False,
+          dilation: _Sizes = 1) -> Workload:
+    layer = ConvTranspose(dims, cin, cout, _sizes(kernel), _sizes(stride), _sizes(padding), _sizes(output_padding), groups,
+                          bias, _sizes(dilation))
+    return Workload(layer, batch, _sizes(size))
 
 
-def _work(size, batch: int, dims: int, cin: int, cout: int, kernel, **parameters) -> Workload:
-    return Workload(_layer(dims, cin, cout, kernel, **parameters), batch, size)
+def _sizes(value: _Sizes) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else value
 
 
 ONE_D = [

@@ -41,7 +41,7 @@ def kept(gpu_name: str) -> Ceilings | None:
         return None
 
 
-def best_known(gpu_name: str) -> Ceilings | None:
+def ceilings_for(gpu_name: str) -> Ceilings | None:
     """Measured on this machine, else what ships with the project, else None."""
     return kept(gpu_name) or ceilings_of(gpu_name)
 

@@ -80,7 +80,7 @@ def torch_info() -> TorchInfo:
     spec = importlib.util.find_spec("torch")
     file = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
     values = _constants(file) if file and file.is_file() else {}
-    return TorchInfo(values.get("__version__") or "", values.get("cuda"))
+    return TorchInfo(values.get("__version__", ""), values.get("cuda"))
 
 
 def require_torch() -> None:
@@ -133,12 +133,12 @@ def _visible(found: list[Gpu], chosen: str | None) -> list[Gpu]:
     return [Gpu(i, g.name, g.uuid, g.compute_cap, g.memory_bytes, g.driver) for i, g in enumerate(picked)]
 
 
-def _constants(file: Path) -> dict[str, str | None]:
-    values: dict[str, str | None] = {}
+def _constants(file: Path) -> dict[str, str]:
+    values: dict[str, str] = {}
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)
-        if isinstance(value, ast.Constant) and isinstance(targets[0], ast.Name):
+        if isinstance(value, ast.Constant) and isinstance(value.value, str) and isinstance(targets[0], ast.Name):
             values[targets[0].id] = value.value
     return values
 

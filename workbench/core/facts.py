@@ -5,10 +5,8 @@ All of it is closed form over tensors: an output axis is described by the few pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 from math import prod
 
 from .layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT, ConvTranspose, Workload
@@ -36,34 +34,6 @@ class Phases:
 
     stride: int
     taps: dict[int, tuple[int, ...]]
-
-    @property
-    def zero_classes(self) -> int:
-        return self.stride - len(self.taps)
-
-
-@dataclass(frozen=True)
-class LayerPhases:
-    """Phases of a layer, dimension by dimension; a class of the layer is one class per dimension."""
-
-    per_dimension: tuple[Phases, ...]
-
-    @property
-    def count(self) -> int:
-        return prod(p.stride for p in self.per_dimension)
-
-    @property
-    def live(self) -> int:
-        return prod(len(p.taps) for p in self.per_dimension)
-
-    @property
-    def zero_classes(self) -> int:
-        return self.count - self.live
-
-    def combined(self) -> Iterator[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]:
-        """Every class that has a tap: (residue per dimension, taps per tap index, outermost dimension first)."""
-        for classes in product(*(p.taps.items() for p in self.per_dimension)):
-            yield tuple(r for r, _ in classes), tuple(product(*(t for _, t in classes)))
 
 
 def macs(workload: Workload) -> int:
@@ -134,7 +104,7 @@ def intensity(workload: Workload, direction: str = FORWARD) -> float:
     return flops(workload, direction) / bytes_moved(workload, direction).total_bytes
 
 
-def phases(layer: ConvTranspose) -> LayerPhases:
+def phases(layer: ConvTranspose) -> tuple[Phases, ...]:
     """The taps of each class of outputs: tap k is in class k * dilation mod stride of (output + padding)."""
     found = []
     for k, s, d in zip(layer.kernel_size, layer.stride, layer.dilation, strict=True):
@@ -142,7 +112,7 @@ def phases(layer: ConvTranspose) -> LayerPhases:
         for tap in range(k):
             taps.setdefault(tap * d % s, []).append(tap)
         found.append(Phases(s, {r: tuple(taps[r]) for r in sorted(taps)}))
-    return LayerPhases(tuple(found))
+    return tuple(found)
 
 
 def zero_share(workload: Workload) -> float:

@@ -28,7 +28,8 @@ _BIND_AND_CONNECT_TCP = 3
 _SCOPE_SIGNALS = 2
 HOLDS_TRUNCATION, HOLDS_TCP = 3, 4                        # from these versions on
 _HOLDS_REFER, _HOLDS_IOCTL, _HOLDS_SIGNALS = 2, 5, 6
-_WHY = {errno.ENOSYS: "this kernel has no Landlock", errno.EOPNOTSUPP: "Landlock is switched off in this kernel"}
+_WHY: dict[int | None, str] = {
+    errno.ENOSYS: "this kernel has no Landlock", errno.EOPNOTSUPP: "Landlock is switched off in this kernel"}
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -117,7 +118,7 @@ def _asked() -> tuple[int, str]:
 
 
 def _call(number: int, *arguments: object) -> int:
-    result = _libc.syscall(ctypes.c_long(number), *arguments)
+    result: int = _libc.syscall(ctypes.c_long(number), *arguments)
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result

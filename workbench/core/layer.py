@@ -114,7 +114,8 @@ class ConvTranspose:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ConvTranspose:
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return cls(**values)
 
 
 @dataclass(frozen=True)

@@ -62,10 +62,10 @@ def candidate_occupancy(candidate: Candidate, kernel: dict[str, Any], *, sm: int
     """Occupancy of one compiled kernel of a candidate, its numbers as trials hold them under `resources`.
 
     The compiler knows static shared memory only; [derived] smem_bytes is all that a block uses, dynamic included.
-    None when the block size is known at run time only.
+    None when the block size is known at run time only, or when the trial does not hold the numbers.
     """
     threads = threads_per_block(candidate, sm=sm)
-    if threads is None:
+    if threads is None or not {"registers", "shared_bytes"} <= kernel.keys():
         return None
     shared = max(kernel["shared_bytes"], int(derived_values(candidate, sm=sm).get("smem_bytes", 0)))
     return occupancy(registers=kernel["registers"], shared_bytes=shared, threads=threads, sm=sm)

@@ -57,12 +57,6 @@ class Preset:
         return Workload(self.layer, batch, spatial, dtype, preset=f"{self.name}/{size}")
 
     @property
-    def init_inputs(self) -> tuple[int | bool | tuple[int, ...], ...]:
-        """Values for `constructor`, in its order: the layer's own, one number where all dimensions agree."""
-        values = (getattr(self.layer, name) for name in self.constructor)
-        return tuple(v[0] if isinstance(v, tuple) and len(set(v)) == 1 else v for v in values)
-
-    @property
     def title(self) -> str:
         """For a list: `#74 1-D 32→64 k5 s1 d3`."""
         layer = self.layer

@@ -26,11 +26,6 @@ class Ceilings:
     l2_bytes: int
     predicted: frozenset[str] = frozenset()
 
-    @property
-    def is_predicted(self) -> bool:
-        """True when the memory rates come from a data sheet."""
-        return self.predicted >= {"read", "write", "copy"}
-
 
 @dataclass(frozen=True)
 class Floor:

@@ -34,9 +34,7 @@ class Toolchain:
     nvcc_version: str = ""
     cuda_home: Path | None = None
     ninja: Path | None = None
-    cuobjdump: Path | None = None
     compute_sanitizer: Path | None = None
-    bwrap: Path | None = None
 
     @property
     def cxx_label(self) -> str:
@@ -57,8 +55,7 @@ def find_toolchain(torch_cuda: str | None = None, *, cache: Path | None = None) 
     return Toolchain(
         cxx=cxx, cxx_version=_version(cxx, r"(\d+\.\d+(?:\.\d+)*)\s*(?:\(.*\))?$") if cxx else "",
         nvcc=nvcc, nvcc_version=nvcc_version(nvcc) if nvcc else "", cuda_home=home, ninja=_find_ninja(),
-        cuobjdump=_find_tool("cuobjdump", home), compute_sanitizer=_find_tool("compute-sanitizer", home),
-        bwrap=_which("bwrap"))
+        compute_sanitizer=_find_tool("compute-sanitizer", home))
 
 
 def cxx_problem(toolchain: Toolchain) -> str | None:
@@ -127,9 +124,9 @@ def _toolkit_homes(cache: Path | None) -> Iterator[Path]:
 
 def _home_of(nvcc: Path) -> Path | None:
     """The toolkit an nvcc belongs to. The program on PATH may be a link or a script: then nvcc itself is asked."""
-    for home in (nvcc.parent.parent, nvcc.resolve().parent.parent):
-        if (home / "bin/nvcc").is_file() and (home / "include/cuda_runtime.h").is_file():
-            return home
+    for beside in (nvcc.parent.parent, nvcc.resolve().parent.parent):
+        if (beside / "bin/nvcc").is_file() and (beside / "include/cuda_runtime.h").is_file():
+            return beside
     top = re.search(r"^#\$ TOP=(.+)$", _output(nvcc, "--dryrun", "-x", "cu", "-c", os.devnull), re.M)
     home = Path(os.path.normpath(top[1].strip())) if top else None
     return home if home and (home / "bin/nvcc").is_file() else None

@@ -6,6 +6,7 @@ import json
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
+from math import inf
 from typing import Any
 
 from .trial_line import unusable
@@ -154,6 +155,16 @@ class Trial:
         """(device key, workload key): equal where two times may be compared at all. Made once: every pair asks for it."""
         return self.device.get("key"), workload_key(self.workload)
 
+    @property
+    def kernel_median_ms(self) -> float:
+        """The median of `kernel_ms`; infinite without one, so that it is never the least."""
+        return self.kernel_ms.median_ms if self.kernel_ms else inf
+
+    @property
+    def tunables(self) -> dict[str, int]:
+        """The config of a candidate. That of a module names variants, so it has none."""
+        return {k: v for k, v in self.config.items() if isinstance(v, int)}
+
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
         data["status"] = str(self.status)
@@ -166,7 +177,7 @@ class Trial:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Trial:
         """Rebuild a trial from its line. Raises ValueError, which names what is wrong, for a line that is not one."""
-        if why := misfit(cls)(data, "") or unusable(data):
+        if why := misfit(Trial)(data, "") or unusable(data):
             raise ValueError(why)
         known = dict(data)
         known["status"] = Status(known["status"])

@@ -51,6 +51,10 @@ def unusable(data: dict[str, Any]) -> str | None:
     for key, there in (("kind", KINDS), ("direction", LAUNCHES)):
         if data[key] not in there:
             return f"{key} is {ascii(data[key])}, which is not known"
+    if data["kind"] == "candidate":
+        for name, value in data.get("config", {}).items():
+            if not isinstance(value, int):
+                return f"config.{name} is {ascii(value)[:40]}, not a whole number"
     for place, timing in (("kernel_ms", data.get("kernel_ms")), *data.get("module_ms", {}).items()):
         for name in ("median_ms", "q25_ms", "q75_ms", "min_ms") if timing else ():
             if not 0 < timing[name] < 1e12:

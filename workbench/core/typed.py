@@ -27,7 +27,7 @@ def misfit(hint: Any) -> Misfit:
         return _list_of(misfit(parts[0]))
     if origin is dict:
         return _object_of(misfit(parts[1]))
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         needed = {f.name for f in fields(hint) if f.default is MISSING and f.default_factory is MISSING}
         return _fields_of(hint, needed, more=False)
     if is_typeddict(hint):
@@ -38,11 +38,11 @@ def misfit(hint: Any) -> Misfit:
 
 
 def _plain(kind: type) -> Misfit:
-    takes = {float: (int, float), type(None): type(None)}.get(kind, kind)
+    takes: type | tuple[type, ...] = (int, float) if kind is float else kind
 
     def ask(value: Any, place: str) -> str | None:
         if isinstance(value, takes) and (kind is bool or not isinstance(value, bool)):
-            half = kind is str and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value)
+            half = isinstance(value, str) and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value)
             return f"{place} is {_short(value)}, which holds half a letter" if half else None
         return f"{place} is {_short(value)}, not {_WORDS.get(kind, 'null')}"
     return ask

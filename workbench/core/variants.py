@@ -202,7 +202,7 @@ def _checked(head: dict[str, Any], text: str, path: Path) -> Variant:
     need(bool(forms) and set(forms) <= set(FORMS), f"layer is {forms}; choose from {', '.join(FORMS)}")
     tune = []
     for name, spec in head.get("tune", {}).items():
-        values = spec.get("values") if isinstance(spec, dict) else None
+        values = spec.get("values", []) if isinstance(spec, dict) else []
         need(isinstance(values, list) and bool(values) and all(isinstance(v, int) for v in values),
              f"tunable {name} needs values = [whole numbers]")
         need(spec.get("default") in values, f"tunable {name} has default {spec.get('default')!r}, "

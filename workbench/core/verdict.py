@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 
 import numpy as np
+import numpy.typing as npt
 
 FASTER, SLOWER, SAME, UNSURE = "FASTER", "SLOWER", "SAME", "UNSURE"
 MARGIN = 0.01              # two times closer than this are the same time
@@ -22,6 +23,8 @@ FEWEST = 5                 # below so many samples there is no interval
 _RESAMPLES = 1000
 _MOST = 600                # samples of one side that enter; more would not narrow what the margin lets one say
 _SEED = 20_011
+
+_Samples = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def widened(verdict: Verdict, ours: Sequence[Sequence[float]], theirs: Sequence[
         return verdict
     worst = from_samples([most for _, most in ours], [least for least, _ in theirs], paired=True)
     best = from_samples([least for least, _ in ours], [most for _, most in theirs], paired=True)
-    if verdict.low is None or worst.low is None or best.high is None:
+    if verdict.low is None or verdict.high is None or worst.low is None or best.high is None:
         return verdict
     low, high = min(verdict.low, worst.low), max(verdict.high, best.high)
     return Verdict(verdict.value, low, high, word(verdict.value, low, high))
@@ -111,12 +114,14 @@ def more_samples(verdict: Verdict, samples: int) -> int | None:
     return max(1, round(samples * ((half / room) ** 2 - 1)))
 
 
-def _medians(random: np.random.Generator, values: np.ndarray) -> np.ndarray:
-    return np.median(values[random.integers(0, len(values), (_RESAMPLES, len(values)))], axis=1)
+def _medians(random: np.random.Generator, values: _Samples) -> _Samples:
+    medians: _Samples = np.median(values[random.integers(0, len(values), (_RESAMPLES, len(values)))], axis=1)
+    return medians
 
 
-def _thinned(values: np.ndarray) -> np.ndarray:
+def _thinned(values: _Samples) -> _Samples:
     """Evenly spaced members, so that a long run is represented from its beginning to its end."""
     if len(values) <= _MOST:
         return values
-    return values[np.linspace(0, len(values) - 1, _MOST).round().astype(int)]
+    kept: _Samples = values[np.linspace(0, len(values) - 1, _MOST).round().astype(int)]
+    return kept

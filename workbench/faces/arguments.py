@@ -46,9 +46,9 @@ def workload_from(args: argparse.Namespace, device: str = "") -> Workload:
     if not args.input_size:
         raise BadRequest("--layer needs --input-size, the spatial size of the input: --input-size 64 or 32,48.",
                          field="input_size")
-    size = numbers(args.input_size, "--input-size")
-    size = size * layer.dims if len(size) == 1 else size
-    return Workload(layer, 1 if args.batch is None else args.batch, size, args.dtype, args.memory_format, args.seed)
+    spatial = numbers(args.input_size, "--input-size")
+    spatial = spatial * layer.dims if len(spatial) == 1 else spatial
+    return Workload(layer, 1 if args.batch is None else args.batch, spatial, args.dtype, args.memory_format, args.seed)
 
 
 def add_candidates(parser: argparse.ArgumentParser) -> None:

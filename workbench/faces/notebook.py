@@ -202,7 +202,8 @@ def _size(given: object, dims: int) -> tuple[int, ...]:
     example = f"give the spatial size of the input, a whole number{f' or {dims} of them' if dims > 1 else ''}: input_size=64"
     if given is None:
         raise BadRequest(f"input_size is not given; {example}.", field="input_size")
-    size = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,) * dims
-    if not all(isinstance(v, int) and not isinstance(v, bool) for v in size):
+    values = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,) * dims
+    size = tuple(v for v in values if isinstance(v, int) and not isinstance(v, bool))
+    if len(size) != len(values):
         raise BadRequest(f"input_size is {given!r}; {example}.", field="input_size")
     return size

@@ -87,15 +87,15 @@ def _of_cell(trials: list[tuple[Trial, Session]], baselines: Baselines, precisio
              arch: str = "") -> list[BestKnown]:
     """The best config of every variant and precision; of those the ones worth knowing."""
     best: dict[tuple[str, str], tuple[Trial, Session]] = {}
-    for trial, session in sorted(trials, key=lambda pair: _ms(pair[0])):
+    for trial, session in sorted(trials, key=lambda pair: pair[0].kernel_median_ms):
         best.setdefault((trial.name, trial.precision), (trial, session))
     if not best:
         return []
     ranked = list(best.values())
-    least = _ms(ranked[0][0])
+    least = ranked[0][0].kernel_median_ms
     first_of = {precision: next(t for t, _ in ranked if t.precision == precision) for _, precision in best}
     return [_entry(t, s, baselines, precision_class, arch) for t, s in ranked
-            if _ms(t) <= _WORTH_KNOWING * least or first_of[t.precision] is t]
+            if t.kernel_median_ms <= _WORTH_KNOWING * least or first_of[t.precision] is t]
 
 
 def _predicted(cells: dict[tuple[str, str, str, str], list[tuple[Trial, Session]]], baselines: Baselines, arch: str,
@@ -103,7 +103,7 @@ def _predicted(cells: dict[tuple[str, str, str, str], list[tuple[Trial, Session]
     """For a GPU that nobody measured: of each cell of the nearest newer one the fastest trial that can run there and
     that nvcc compiles for it without spills."""
     def fastest(trials: list[tuple[Trial, Session]]) -> list[tuple[Trial, Session]]:
-        ranked = sorted(trials, key=lambda pair: _ms(pair[0]))
+        ranked = sorted(trials, key=lambda pair: pair[0].kernel_median_ms)
         return next(([pair] for pair in ranked if runs_there(pair[0], arch, nvcc)), [])
 
     measured = sorted((key for key in cells if sm_of(key[0]) > sm_of(arch)), key=lambda key: sm_of(key[0]))
@@ -145,22 +145,18 @@ def _entry(trial: Trial, session: Session, baselines: Baselines, precision_class
     baseline = report.best_baseline(baselines.of_session.get(session.name, []), replace(trial, precision=precision_class))
     return BestKnown(
         arch=arch or str(trial.device["arch"]), layer=str(work.layer), direction=trial.direction, dtype=work.dtype,
-        precision_class=precision_class, variant=trial.name, config=dict(trial.config), precision=trial.precision,
-        form=trial.form or "constant", ms=round(_ms(trial), 6), batch=work.batch, input_size=tuple(work.input_size),
+        precision_class=precision_class, variant=trial.name, config=trial.tunables, precision=trial.precision,
+        form=trial.form or "constant", ms=round(trial.kernel_median_ms, 6), batch=work.batch, input_size=tuple(work.input_size),
         gpu=str(trial.device.get("name", "")), session=session.name,
         rel_l2=_two_digits(max((e.rel_l2 for e in trial.errors.values()), default=None)),
         baseline=baseline.name if baseline else "",
-        baseline_ms=round(baseline.kernel_ms.median_ms, 6) if baseline and baseline.kernel_ms else None,
+        baseline_ms=round(baseline.kernel_median_ms, 6) if baseline and baseline.kernel_ms else None,
         pytorch_precision=default_precision(baselines.defaults, trial), compile_flags=trial.compile_flags)
 
 
 def _elements(trial: Trial) -> int:
     work = Workload.from_json(trial.workload)
     return work.result_elements("forward") + work.result_elements("grad_input")
-
-
-def _ms(trial: Trial) -> float:
-    return trial.kernel_ms.median_ms if trial.kernel_ms else float("inf")
 
 
 def _two_digits(value: float | None) -> float | None:

@@ -74,11 +74,11 @@ class Bench:
         order = BuildOrder(str(known["kind"]), str(known["arch"]), "", _BUILD_TIMEOUT_S)
         with BuildAhead(units, order, self.runner.work_dir, workers=_build_workers()) as ahead:
             while left:
-                job, built = _next(left, wanted, ahead, deadline)
-                if job is None:
+                ready, built = _next(left, wanted, ahead, deadline)
+                if ready is None:
                     return self._stopped(total, time_limit_s)
-                left.remove(job)
-                done = self._job(job, built, deadline)
+                left.remove(ready)
+                done = self._job(ready, built, deadline)
                 if done.state == "failed":
                     return BenchResult("failed", done.message, self._judged)
                 if done.state == "stopped" or (left and time.monotonic() >= deadline):

@@ -92,7 +92,7 @@ class Check:
         self.problem = ""
         self._begun = time.monotonic()
         self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._guarded, daemon=True, name="check")
 
     @property
     def text(self) -> str:
@@ -104,10 +104,9 @@ class Check:
 
     @property
     def done(self) -> bool:
-        return self._thread is not None and not self._thread.is_alive()
+        return self._thread.ident is not None and not self._thread.is_alive()
 
     def start(self) -> Check:
-        self._thread = threading.Thread(target=self._guarded, daemon=True, name="check")
         self._thread.start()
         return self
 

@@ -36,17 +36,18 @@ def timed(found: dict[str, Any], direction: str, workload: Workload | None, gpu:
     held_back = [*_without_the_file(found, precision), *_one_by_one(found, best)] if best and best["verdict"] == FASTER else []
     rows = sorted([*rows, *held_back], key=lambda r: r["median_ms"])
     best = min((r for r in [best, *held_back] if r), key=lambda r: r["ratio"], default=None)
-    too_little = bool(best) and best["verdict"] == FASTER and ours.median_ms < _A_PASS * found["empty_ms"]
+    too_little = best is not None and best["verdict"] == FASTER and ours.median_ms < _A_PASS * found["empty_ms"]
     default = next((b for b in found["baselines"] if b["key"] == "default"), None)
     floor = report.floor_of(workload, direction, precision, str(gpu["name"])) if workload and gpu else None
-    enough = bool(floor) and bytes_moved(workload, direction).total_bytes > _L2_SHARE * gpu.get("l2_bytes", 0)
+    implausible = (workload is not None and floor is not None and ours.median_ms < _FLOOR_SHARE * floor.ms
+                   and bytes_moved(workload, direction).total_bytes > _L2_SHARE * gpu.get("l2_bytes", 0))
     return {"median_ms": ours.median_ms, "samples": ours.samples, "spread": ours.spread, "calls": found["calls"],
             "checked": found["checked"], "precision": precision,
             "default_precision": default["precision"] if default else "",
             "default_kernels": default["kernels"] if default else [],
             "floor_ms": floor.ms if floor else None, "floor_limit": floor.limit if floor else "",
             "why_no_floor": "" if floor else _why_no_floor(workload, gpu),
-            "implausible": enough and ours.median_ms < _FLOOR_SHARE * floor.ms,
+            "implausible": implausible,
             "notes": [*_notes(ours.median_ms, rows), *(r["held_back"] for r in held_back),
                       *([_TOO_LITTLE] if too_little else []),
                       *_throttled(found["throttled"], ours.dropped),

@@ -113,7 +113,8 @@ def junit(cases: Sequence[Case]) -> bytes:
                                          time=f"{case.seconds:.3f}")
         if not case.ok:
             ElementTree.SubElement(element, "failure", message=f"{case.status}: {case.headline}")
-    return ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
+    text: bytes = ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
+    return text
 
 
 def to_json(cases: Sequence[Case]) -> list[dict[str, Any]]:

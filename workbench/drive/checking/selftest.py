@@ -31,7 +31,8 @@ from ..machine.devices import resolve_device
 from ..running.request import Run, RunRequest
 from ..running.runner import Runner
 from ..running.worker_process import WorkerProcess
-from ..sessions.session import TRIALS, Session
+from ..sessions.files import TRIALS
+from ..sessions.session import Session
 from .check import CheckRequest, check, judge_process, workload_reference
 
 RED_TEAM = Path(__file__).resolve().parents[2] / "red_team"
@@ -39,9 +40,9 @@ KERNELS = RED_TEAM / "kernels"
 # A stride that leaves holes, padding that crops, groups, a tail that fills no block.
 _USUAL = Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), output_padding=(0, 1), groups=2), 2, (5, 7))
 # Kernel 1 and padding 1: the border of the input meets no output, and with stride 3 some outputs are just zero.
-_CROPPED = Workload(ConvTranspose(1, 2, 3, 1, stride=3, padding=1, bias=False), 2, (8,))
-_MANY = Workload(ConvTranspose(1, 1, 3, 1, bias=False), 1, (700_032,))  # 65 628 blocks of 32
-_MODULE = Workload(ConvTranspose(2, 4, 6, 3, stride=2, padding=1), 1, (8, 9))
+_CROPPED = Workload(ConvTranspose(1, 2, 3, (1,), stride=(3,), padding=(1,), bias=False), 2, (8,))
+_MANY = Workload(ConvTranspose(1, 1, 3, (1,), bias=False), 1, (700_032,))  # 65 628 blocks of 32
+_MODULE = Workload(ConvTranspose(2, 4, 6, (3,), stride=(2,), padding=(1,)), 1, (8, 9))
 _AT_ONCE = {"cpu": 2, "cuda": 4}  # checks that take no time; each has two processes with a context on the GPU
 _CONTROL = "a right kernel"
 

@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import Any
 
 from ...core import landlock, numbers
-from ...core.ceilings import best_known, kept
+from ...core.ceilings import ceilings_for, kept
 from ...core.confinement import Confinement, bwrap, bwrap_problem, landlock_problem, user_problem
 from ...core.env import find_toolchain, gpus, nvcc_problem, platform_problem, torch_info
 
@@ -39,7 +39,8 @@ class Finding:
 def examine() -> list[Finding]:
     """All findings, in the order in which they enable each other."""
     tools, torch, cards = find_toolchain(), torch_info(), gpus()
-    found = [_platform(), _torch(torch), *map(_package, _PACKAGES), _compiler(tools), _ninja(tools), _gpu(cards)]
+    found: list[Finding | None] = [_platform(), _torch(torch), *map(_package, _PACKAGES), _compiler(tools),
+                                    _ninja(tools), _gpu(cards)]
     found += [_ceilings(name) for name in dict.fromkeys(card.name for card in cards)]
     found.append(_nvcc(tools, torch, bool(cards)))
     found += [_torch_for_gpu(torch, bool(cards)), _optional("compute-sanitizer", tools.compute_sanitizer,
@@ -118,7 +119,7 @@ def _gpu(cards: list[Any]) -> Finding:
 
 
 def _ceilings(name: str) -> Finding:
-    known, here = best_known(name), kept(name)
+    known, here = ceilings_for(name), kept(name)
     if known is None:
         return Finding("ceilings", None, f"the physical limit of a kernel on {name}; the first timed run measures them")
     rates = ", ".join(f"{what} {numbers.byte_rate(rate)}" for what, rate in (

@@ -9,7 +9,7 @@ from math import log10
 import plotly.graph_objects as go
 
 from ...core import numbers
-from ...core.ceilings import best_known
+from ...core.ceilings import ceilings_for
 from ...core.facts import bytes_moved, flops, intensity
 from ...core.layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
 from ...core.presets import called
@@ -43,7 +43,7 @@ def roofline(pairs: Sequence[report.Pair], *, mode: str = "light") -> go.Figure 
 
     x: FLOP per byte, each tensor once; y: TFLOP/s."""
     points = [p for p in _points(pairs) if p.direction in DIRECTIONS]
-    ceilings = best_known(str(points[0].ours.device.get("name", ""))) if points else None
+    ceilings = ceilings_for(str(points[0].ours.device.get("name", ""))) if points else None
     if ceilings is None:
         return None
     colours = DARK if mode == "dark" else LIGHT

@@ -89,8 +89,8 @@ def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | Non
                                          (absent or {}).get(direction, {}), mode)
         for name in theirs:
             trial = min((t for t in here if t.kind == "baseline" and t.name == name and t.ok and t.kernel_ms),
-                        key=lambda t: t.kernel_ms.median_ms, default=None)
-            if trial:
+                        key=lambda t: t.kernel_median_ms, default=None)
+            if trial and trial.kernel_ms:
                 panel.cells[name] = _pytorch_bar(trial, trial.kernel_ms, mode)
         panels.append(panel)
     return _draw(panels, [*ours, *theirs], mode)
@@ -199,12 +199,12 @@ def _row_order(candidates: list[Trial], expected: Mapping[str, Sequence[str]]) -
 def _our_cell(row: str, here: list[Trial], trials: list[Trial], fastest: Trial | None, panel: _Panel,
               expected: Sequence[str], waiting: str, absent: Mapping[str, str], mode: str) -> _Bar | str:
     mine = [t for t in here if t.kind == "candidate" and row_name(t) == row]
-    timed = [t for t in mine if t.ok and t.kernel_ms]
+    timed = [(t, t.kernel_ms) for t in mine if t.ok and t.kernel_ms]
     if timed:
-        best = timed[-1] if panel.emulated else min(timed, key=lambda t: t.kernel_ms.median_ms)
+        best, timing = timed[-1] if panel.emulated else min(timed, key=lambda pair: pair[1].median_ms)
         ratio = report.speedup(best, report.best_baseline(trials, best))
         colour = _palette(mode)["best" if best is fastest else "other"]
-        return _bar(best, best.kernel_ms, colour, ratio.value if ratio and not report.is_emulated(best) else None,
+        return _bar(best, timing, colour, ratio.value if ratio and not report.is_emulated(best) else None,
                     panel.floor_ms)
     if mine:
         return f"{mine[-1].status}" + (", not timed" if mine[-1].ok else "")
@@ -219,7 +219,7 @@ def _best_pytorch(here: list[Trial]) -> Trial | None:
     if ours:
         accepted = set.intersection(*(set(report.QUALIFIES.get(t.precision, ())) for t in ours))
         timed = [t for t in timed if t.precision in accepted] or timed
-    return min(timed, key=lambda t: t.kernel_ms.median_ms, default=None)
+    return min(timed, key=lambda t: t.kernel_median_ms, default=None)
 
 
 def _bar(trial: Trial, timing: Timing, colour: str, ratio: float | None, limit: float | None) -> _Bar:
@@ -279,7 +279,7 @@ def _mark(cell: str) -> tuple[str, str]:
     return ("✕ ", "bad") if word in report.WRONG else ("! ", "caution")
 
 
-def _draw_bar(figure: go.Figure, bar: _Bar, row: str, y: int, end: float, colours: dict[str, str], at: dict) -> None:
+def _draw_bar(figure: go.Figure, bar: _Bar, row: str, y: int, end: float, colours: dict[str, str], at: dict[str, int]) -> None:
     timing = bar.timing
     cut = timing.median_ms > end
     width = min(timing.median_ms, end)
@@ -306,7 +306,7 @@ def _text_at(timing: Timing, width: float, inside: bool, has_whisker: bool) -> f
     return min(width, timing.q25_ms) if inside else max(width, timing.q75_ms)
 
 
-def _draw_lines(figure: go.Figure, panel: _Panel, rows: int, colours: dict[str, str], at: dict) -> None:
+def _draw_lines(figure: go.Figure, panel: _Panel, rows: int, colours: dict[str, str], at: dict[str, int]) -> None:
     """The two labels share one line above the panel; where they would meet, one stands left of its line."""
     pytorch = "PyTorch on this CPU" if panel.emulated else "best PyTorch"
     lines = [(panel.floor_ms, "floor", "floor", "dot"), (panel.best_ms, pytorch, "pytorch", "solid")]

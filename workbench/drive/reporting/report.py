@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ...core import numbers
-from ...core.ceilings import best_known
+from ...core.ceilings import ceilings_for
 from ...core.layer import BACKWARD, FORWARD, LAUNCHES, Workload
 from ...core.roofline import Floor, floor
 from ...core.trial import NOT_DROP_IN, Status, Timing, Trial
@@ -27,6 +27,9 @@ from .pairing import differences, matched
 if TYPE_CHECKING:
     import pandas
 
+Place = tuple[str | None, str]   # device key and workload key, as `Trial.place`
+Where = tuple[Place, str, str]   # with the clock and the direction: what two times have in common that may be compared
+_Cell = tuple[Place, str | None, str, str]   # with the GPU's name, the direction and the precision: they have one floor
 EMULATED = "EMULATED"
 BASELINES = ("baseline", "module_baseline")
 # A baseline qualifies if it is at least as accurate by class (design.md, Precision): row = the candidate's class.
@@ -73,7 +76,8 @@ def frame(trials: Iterable[Trial]) -> pandas.DataFrame:
     """
     import pandas as pd  # half a second, which the page's first look need not wait for
     trials = list(trials)
-    baselines, limits = Baselines(trials), {}
+    baselines = Baselines(trials)
+    limits: dict[_Cell, float | None] = {}
     rows = [row for trial in trials for row in _rows(trial, baselines, limits)]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     if table.empty:
@@ -90,8 +94,8 @@ class Baselines:
     """The right baselines among some trials, kept by where they may be compared: built once, asked by many trials."""
 
     def __init__(self, trials: Iterable[Trial]) -> None:
-        self._there: dict[tuple, list[tuple[float, Trial]]] = {}
-        self._best: dict[tuple, Trial | None] = {}
+        self._there: dict[Where, list[tuple[float, Trial]]] = {}
+        self._best: dict[tuple[Where, str], Trial | None] = {}
         for b in trials:
             if is_baseline(b) and b.ok:
                 times = {("module_ms", d): t for d, t in b.module_ms.items()} | {("kernel_ms", b.direction): b.kernel_ms}
@@ -125,7 +129,7 @@ def best_candidate(trials: Iterable[Trial], direction: str) -> Trial | None:
     """The fastest candidate of a direction that was right on a GPU: emulated times say nothing about one."""
     there = [t for t in trials if t.kind == "candidate" and t.ok and t.kernel_ms and t.direction == direction
              and not is_emulated(t)]
-    return min(there, key=lambda t: t.kernel_ms.median_ms, default=None)
+    return min(there, key=lambda t: t.kernel_median_ms, default=None)
 
 
 def speedup(trial: Trial, baseline: Trial | None, *, clock: str = "kernel_ms", direction: str | None = None
@@ -178,7 +182,7 @@ def against_pytorch(trials: Iterable[Trial], *, default: bool = False) -> list[P
     """The fastest right candidate of each workload, direction and precision, and ModelNew, with the best PyTorch that may be
     compared with it in the same session; `default`: with PyTorch as nobody has touched it, whatever its precision."""
     trials = list(trials)
-    best: dict[tuple, Trial] = {}
+    best: dict[tuple[Place, str, str, str], Trial] = {}
     for t in trials:
         if is_baseline(t) or not t.ok or not (t.kernel_ms or t.module_ms):
             continue
@@ -212,8 +216,9 @@ def floor_ms(trial: Trial) -> float | None:
 
 
 def floor_of(workload: Workload, direction: str, precision: str, gpu_name: str) -> Floor | None:
-    """The floor of a direction on a GPU whose ceilings are known, else None."""
-    return floor(workload, direction, precision, best_known(gpu_name)) if precision else None
+    """The floor of a direction on a GPU whose ceilings are known for that precision, else None."""
+    ceilings = ceilings_for(gpu_name)
+    return floor(workload, direction, precision, ceilings) if ceilings and precision in ceilings.flops_per_s else None
 
 
 def is_baseline(trial: Trial) -> bool:
@@ -234,7 +239,7 @@ def same_place(a: Trial, b: Trial) -> bool:
 def for_workload(trials: Iterable[Trial], workload: Workload) -> list[Trial]:
     """The trials of that workload; of trials repeated under one id of candidate and config, the newest."""
     key = workload_key(workload.to_json())
-    newest: dict[tuple, Trial] = {}
+    newest: dict[tuple[object, ...], Trial] = {}
     for trial in trials:
         if trial.place[1] == key:
             newest[_identity(trial)] = trial
@@ -300,12 +305,12 @@ def _fastest(trials: Sequence[Trial], timed: list[Trial]) -> Headline | None:
         for clock, direction in (*(("module_ms", d) for d in trial.module_ms), ("kernel_ms", trial.direction)):
             baseline = best_baseline(baselines, trial, clock=clock, direction=direction)
             ratio = speedup(trial, baseline, clock=clock, direction=direction)
-            if ratio:
-                found.append((clock == "module_ms", ratio.value, clock, direction, trial, baseline, ratio))
+            ours, theirs = timing_of(trial, clock, direction), baseline and timing_of(baseline, clock, direction)
+            if baseline and ratio and ours and theirs:
+                found.append((clock == "module_ms", ratio.value, clock, direction, trial, baseline, ratio, ours, theirs))
     if not found:
         return None
-    _, _, clock, direction, trial, baseline, ratio = max(found, key=lambda f: f[:2])
-    ours, theirs = timing_of(trial, clock, direction), timing_of(baseline, clock, direction)
+    _, _, clock, direction, trial, baseline, ratio, ours, theirs = max(found, key=lambda f: f[:2])
     name = f"{trial.name} {direction}"
     sentence = verdict_sentence(name, ratio, baseline)
     evidence = f"{numbers.time(ours.median_ms)} against {numbers.time(theirs.median_ms)}, {clock}; {interval_words(ratio)}."
@@ -319,15 +324,15 @@ def _fastest(trials: Sequence[Trial], timed: list[Trial]) -> Headline | None:
     return Headline(ratio.verdict, sentence, evidence)
 
 
-def _where(trial: Trial, clock: str, direction: str) -> tuple:
-    """What two times have in common that may be compared. A module has a forward and, whatever gradient is asked for, a
+def _where(trial: Trial, clock: str, direction: str) -> Where:
+    """A module has a forward and, whatever gradient is asked for, a
     backward."""
     if clock == "module_ms":
         direction = FORWARD if direction == FORWARD else BACKWARD
     return trial.place, clock, direction
 
 
-def _rows(trial: Trial, baselines: Baselines, limits: dict[tuple, float | None]) -> list[dict]:
+def _rows(trial: Trial, baselines: Baselines, limits: dict[_Cell, float | None]) -> list[dict[str, object]]:
     """`limits`: the floors found so far; a session of many trials has few of them."""
     key = (trial.place, trial.device.get("name"), trial.direction, trial.precision)
     if key not in limits and not is_emulated(trial):
@@ -337,7 +342,7 @@ def _rows(trial: Trial, baselines: Baselines, limits: dict[tuple, float | None])
             for clock, direction in clocks]
 
 
-def _row(trial: Trial, baselines: Baselines, clock: str, direction: str, limit: float | None) -> dict:
+def _row(trial: Trial, baselines: Baselines, clock: str, direction: str, limit: float | None) -> dict[str, object]:
     timing = timing_of(trial, clock, direction)
     ratio = None if is_baseline(trial) else speedup(
         trial, best_baseline(baselines, trial, clock=clock, direction=direction), clock=clock, direction=direction)
@@ -360,7 +365,7 @@ def _row(trial: Trial, baselines: Baselines, clock: str, direction: str, limit: 
             "trial_id": trial.trial_id}
 
 
-def _identity(trial: Trial) -> tuple:
+def _identity(trial: Trial) -> tuple[object, ...]:
     return (trial.kind, trial.name, trial.direction, trial.precision, trial.device.get("key"), trial.candidate_id,
             tuple(sorted(trial.config.items())), trial.form, trial.compile_flags)
 

@@ -64,7 +64,8 @@ class BuildPool:
                     on_done(item, results[item.candidate_id])
 
         def facts(item: Rendered) -> dict[str, Any]:
-            return self._resources(item, order, cancelled).get("resources", {})
+            found: dict[str, Any] = self._resources(item, order, cancelled).get("resources", {})
+            return found
 
         self.resources: dict[str, dict[str, Any]] = {}
         with DaemonThreads(self.size) as pool:

@@ -61,7 +61,6 @@ class Execution:
                 if row.phase != "done":
                     row.phase, row.status = "done", Status.CANCELLED
                     row.text = f"Not judged: {message}" if state == "failed" else f"Stopped after {len(run.trials)} trials."
-            run.finished_at = time.time()
             run.state, run.message = state, message
             with contextlib.suppress(BadRequest, OSError):
                 self.session.event("run_" + ("finished" if state == "done" else state), run_id=run.run_id, message=message,

@@ -27,7 +27,7 @@ def against_best(call: Callable[[dict[str, Any]], dict[str, Any]], session: Sess
         return trial
     baseline = report.best_baseline(others, trial)
     way = baseline.detail.get("way") if baseline else None
-    if not baseline or not way or baseline.kernel_ms.median_ms < _TOO_SLOW * trial.kernel_ms.median_ms:
+    if not baseline or not way or baseline.kernel_median_ms < _TOO_SLOW * trial.kernel_median_ms:
         return trial
     try:
         result = call({"ours": order, "theirs": {"way": way}})

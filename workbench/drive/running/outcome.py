@@ -131,7 +131,8 @@ def module_trials(session: Session, run: Run, device: dict[str, Any], name: str,
             precision=data.get("precision", ""), workload=run.request.workload.to_json(), device=_known(device), status=status,
             headline=data.get("headline", "nn.ConvTranspose, measured in the same run."),
             advice=data.get("advice") or DEFAULT_ADVICE[status], errors=_errors(data),
-            module_ms={k: _timing(v, taken.get(k, ""), session) for k, v in data.get("module_ms", {}).items() if v},
+            module_ms={k: timing for k, v in data.get("module_ms", {}).items()
+                       if (timing := _timing(v, taken.get(k, ""), session))},
             memory=data.get("memory", {}), environment=environment(), detail=data.get("detail", {}),
             flags=tuple(dict.fromkeys([*data.get("flags", []), *(["emulated"] if emulated else [])])),
             command=recipe_command(list(recipe.values()), run.request.workload, _name(device), run.request.options), **more)

@@ -101,7 +101,6 @@ class Run:
     trials: list[Trial] = field(default_factory=list)
     kept: list[Trial] = field(default_factory=list)    # of a resumed run: what the session had finished before
     started_at: float = field(default_factory=time.time)
-    finished_at: float | None = None
     device: dict[str, object] = field(default_factory=dict)
     cancelled: threading.Event = field(default_factory=threading.Event)
     finished: threading.Event = field(default_factory=threading.Event)

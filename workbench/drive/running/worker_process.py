@@ -181,9 +181,10 @@ class WorkerProcess:
                         raise WorkerFailed(error["message"] if bad else f"{error['type']}: {error['message']}",
                                            error["trace"], bad_request=bad, machine=error.get("machine", False))
                     else:
-                        if message["result"].get("restart"):
+                        result: dict[str, Any] = message["result"]
+                        if result.get("restart"):
                             self._end()
-                        return message["result"]
+                        return result
 
     def _death(self) -> Exception:
         code = self._process.wait() if self._process else -signal.SIGKILL

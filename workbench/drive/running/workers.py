@@ -121,7 +121,7 @@ class Workers:
         """What the operation "judge" of a measuring process is asked for one candidate."""
         candidate = item.candidate
         limit = floor(request.workload, candidate.direction, candidate.precision,
-                      ceilings.best_known(str(self.device(device)["name"])))
+                      ceilings.ceilings_for(str(self.device(device)["name"])))
         return {"library": library, "symbol": symbol(item), "direction": candidate.direction,
                 "computes": list(candidate.variant.computes), "workload": request.workload.to_json(),
                 "device": device, "precision": candidate.precision, "effort": request.effort,

@@ -30,16 +30,18 @@ def candidate_of(trial: Trial, *, templates: Path | None = None) -> Candidate:
 
     Raises `BadRequest` when its variant is gone."""
     workload = Workload.from_json(trial.workload)
-    return Candidate(find(trial.name, trial.direction, root=templates), workload.layer, workload.dtype, dict(trial.config),
+    return Candidate(find(trial.name, trial.direction, root=templates), workload.layer, workload.dtype, trial.tunables,
                      trial.precision, trial.form or "constant", trial.compile_flags)
 
 
 def occupancy_of(trial: Trial) -> dict[str, dict[str, dict[str, Any]]]:
     """{arch: {main kernel: {"warps_per_sm", "max_warps", "limiter"}}} of a candidate, as far as nvcc was asked. Empty when the
     template has gone, or does not say how large a block is: the blocks of its helpers are sized otherwise."""
-    candidate = _candidate_or_none(trial)
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for arch, kernels in trial.resources.items() if candidate else ():
+    candidate = _candidate_or_none(trial)
+    if candidate is None:
+        return found
+    for arch, kernels in trial.resources.items():
         if isinstance(kernels, dict) and kernels:
             name = main_kernel(trial, arch)
             if one := candidate_occupancy(candidate, kernels[name], sm=sm_of(arch)):
@@ -146,7 +148,7 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
 
 def _ms(trial: Trial) -> float:
     """Emulated times say nothing about a GPU: they rank nothing."""
-    return trial.kernel_ms.median_ms if trial.kernel_ms and not is_emulated(trial) else inf
+    return inf if is_emulated(trial) else trial.kernel_median_ms
 
 
 def _candidate_or_none(trial: Trial) -> Candidate | None:

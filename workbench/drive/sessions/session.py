@@ -187,10 +187,12 @@ class Session:
             if not isinstance(more, dict):
                 raise ValueError(f"its blob {trial.blobs[MORE][:12]} holds no part of a trial")
             trial = Trial.from_json({**trial.to_json(), **{k: more[k] for k in _MAY_LIE_ELSEWHERE if k in more}})
-        def here(timing: Timing | None) -> Timing | None:
-            return replace(timing, samples_in=str(self.path)) if timing and timing.samples_blob else timing
 
-        return replace(trial, kernel_ms=here(trial.kernel_ms), module_ms={d: here(t) for d, t in trial.module_ms.items()})
+        def here(timing: Timing) -> Timing:
+            return replace(timing, samples_in=str(self.path)) if timing.samples_blob else timing
+
+        return replace(trial, kernel_ms=here(trial.kernel_ms) if trial.kernel_ms else None,
+                       module_ms={d: here(t) for d, t in trial.module_ms.items()})
 
     def _append(self, name: str, line: bytes) -> None:
         """One write on an append fd under a lock; a torn last line is ended first, a half-written one taken back."""

@@ -9,7 +9,7 @@ import streamlit as st
 
 from ...core import numbers
 from ...core.cache import Cache
-from ...core.ceilings import best_known, kept
+from ...core.ceilings import ceilings_for, kept
 from ...core.env import cache_dir, environment
 from ...drive.checking import selftest
 from ...drive.machine import doctor
@@ -64,7 +64,7 @@ def _cache() -> None:
 
 
 def _ceilings(name: str) -> str:
-    known = best_known(name)
+    known = ceilings_for(name)
     if known is None:
         return (theme.heading("Ceilings")
                 + '<span class="foot">Nobody has measured this GPU yet: no floor is shown.</span>')

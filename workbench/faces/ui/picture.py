@@ -28,8 +28,7 @@ _Drawn = tuple[str, str, float, str]         # legend and note, SVG inside, heig
 def layer_svg(shown: Workload | ConvTranspose, *, explain: int | Sequence[int] | None = None) -> str:
     """One `<figure>` of style, legend and SVG. `explain` is the output whose formula shows while none is hovered.
 
-    A 3-D layer is drawn as height and width, and depth below. An `explain` outside of what is drawn is not followed:
-    `drawn_outputs` says what is drawn.
+    A 3-D layer is drawn as height and width, and depth below. An `explain` outside of what is drawn is not followed.
     """
     dims = (shown.layer if isinstance(shown, Workload) else shown).dims
     wanted = None if explain is None else (explain,) if isinstance(explain, int) else tuple(explain)
@@ -39,14 +38,6 @@ def layer_svg(shown: Workload | ConvTranspose, *, explain: int | Sequence[int] |
     parts = [_drawn(group, wanted and tuple(wanted[i] for i in dimensions), prefix, name)
              for group, dimensions, name in _groups(shown)]
     return f'<figure class="kwp">{STYLE}{"".join(_figure(*part) for part in parts)}</figure>'
-
-
-def drawn_outputs(shown: Workload | ConvTranspose) -> tuple[int, ...]:
-    """Output size of what the picture draws, dimension by dimension: the range of `explain`."""
-    found: dict[int, int] = {}
-    for group, dimensions, _ in _groups(shown):
-        found |= {d: axis.outputs for d, axis in zip(dimensions, group, strict=True)}
-    return tuple(found[d] for d in sorted(found))
 
 
 def _groups(shown: Workload | ConvTranspose) -> list[tuple[list[PictureAxis], tuple[int, ...], str]]:

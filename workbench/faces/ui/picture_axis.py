@@ -84,7 +84,7 @@ def axes(shown: Workload | ConvTranspose, cells: tuple[int, ...], *, extra: int 
     layer = shown.layer if isinstance(shown, Workload) else shown
     sizes = shown.input_size if isinstance(shown, Workload) else (None,) * layer.dims
     return [_axis(*values, extra=extra) for values in zip(sizes, layer.kernel_size, layer.stride, layer.padding,
-                                             layer.output_padding, layer.dilation, phases(layer).per_dimension, cells,
+                                             layer.output_padding, layer.dilation, phases(layer), cells,
                                              strict=True)]
 
 

@@ -18,7 +18,6 @@ ARGUMENTS = {
     GRAD_WEIGHT: ("input", "grad_output", "grad_weight", "grad_bias"),
     BACKWARD: ("input", "weight", "grad_output", "grad_input", "grad_weight", "grad_bias"),
 }
-RESULTS = ("output", "grad_input", "grad_weight", "grad_bias")
 OUT_OF_MEMORY_CODE = 2
 # CUDA keeps returning these for the life of the process: CUDA Runtime API, "Data types used by CUDA Runtime".
 STICKY_CODES = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
