@@ -27,6 +27,7 @@ from ...drive.export import export_text, proof_workload, verify
 from ...drive.recipe import Recipe
 from ...drive.recorded import recipe_from_trials
 from ...drive.runner import Runner
+from .. import exit_codes
 from ..arguments import add_workload, check_folder, session_from, workload_from, write_whole
 
 
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{result['status']}: {result['headline']}", file=sys.stderr)
         if result["status"] != "OK":
             print(result.get("advice", ""), file=sys.stderr)
-            return 1
+            return exit_codes.of([result["status"]])
     if args.out:
         write_whole(args.out, text)
         print(args.out)
