@@ -43,7 +43,7 @@ def _plain(kind: type) -> Misfit:
 
     def ask(value: Any, place: str) -> str | None:
         if isinstance(value, takes) and (kind is bool or not isinstance(value, bool)):
-            if kind is float and isinstance(value, int) and abs(value) > sys.float_info.max:
+            if isinstance(value, int) and abs(value) > sys.float_info.max:
                 return f"{place} is {_short(value)}, which is too large"
             half = kind is str and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value)
             return f"{place} is {_short(value)}, which holds half a letter" if half else None
