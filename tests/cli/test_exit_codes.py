@@ -35,6 +35,7 @@ def test_a_killed_compiler_is_exit_3_and_resumed(tmp_path: Path) -> None:
     assert "g++ was killed (signal 9): out of memory?" in done.stdout
     again = cli("run", *ONE, "--session", "one", "--resume", **place)
     assert again.returncode == 0, again.stdout + again.stderr
+    assert "1 of 1 candidates is right" in again.stdout and "out of memory" not in again.stdout, again.stdout
     shown = [json.loads(line)["status"] for line in cli("show", "one", "--json", **place).stdout.splitlines()]
     assert shown == ["MACHINE_FAILED", "OK"]
     tested = cli("test", *ONE[:-1], KERNEL_WORKBENCH_CXX=killing(tmp_path), KERNEL_WORKBENCH_CACHE=str(tmp_path / "new"))
