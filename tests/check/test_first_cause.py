@@ -97,3 +97,11 @@ def test_arguments_that_do_not_fit_are_a_matter_of_their_order(checked) -> None:
     question = checked(models.RIGHT.replace("features, scale=1", "scale, features, more")).question("constructs")
     assert question.answer is Answer.FAILED and "missing 2 required" in question.seen
     assert question.advice == "Take the arguments of the reference's Model, in its order."
+
+
+def test_parameters_that_cannot_be_made_equal_are_no_constructor_that_fails(checked) -> None:
+    more = "self.scale = scale\n        self.more = nn.Parameter(torch.ones(1))"
+    report = checked(models.RIGHT.replace("self.scale = scale", more))
+    keys = [q.key for q in report.questions]
+    assert len(keys) == len(set(keys)) and report.question("constructs").answer is Answer.PASSED, keys
+    assert "neither by state_dict nor by seed" in report.question("values").seen

@@ -53,6 +53,19 @@ def test_every_verb_leaves_out_lines_of_wrong_types(words: list[str], good: Path
             json.loads(line)
 
 
+def test_recorded_text_does_nothing_to_a_terminal(good: Path, tmp_path: Path) -> None:
+    session = Session.create(tmp_path, "acts")
+    log = session.put_blob(b"error: \x1b[2J17 OF 17 PASSED")
+    line = json.loads(good.read_text().splitlines()[0])
+    line |= {"name": "a\x1b[2J", "form": "b\x07", "headline": "c\x9b2J", "blobs": {**line.get("blobs", {}), "log": log}}
+    (session.path / "trials.jsonl").write_text(json.dumps(line) + "\n")
+    for words in (["show", "acts"], ["compare", "acts", "acts"], ["show", "acts", "--trial", line["trial_id"]],
+                  ["show", "acts", "--trial", line["trial_id"], "--log"]):
+        done = cli(*words, sessions=tmp_path)
+        assert done.returncode in (0, 1) and not {"\x1b", "\x07", "\x9b"} & {*done.stdout, *done.stderr}, done
+    assert "error: \\x1b[2J17 OF 17 PASSED" in done.stdout
+
+
 def test_one_file_that_cannot_be_read_does_not_hide_the_other_sessions(good: Path, tmp_path: Path) -> None:
     unreadable = Session.create(tmp_path, "unreadable")
     (unreadable.path / "trials.jsonl").symlink_to("/proc/self/mem")  # there, and a read of it is an I/O error

@@ -35,6 +35,7 @@ def test_a_killed_compiler_is_exit_3_and_resumed(tmp_path: Path) -> None:
     assert "g++ was killed (signal 9): out of memory?" in done.stdout
     again = cli("run", *ONE, "--session", "one", "--resume", **place)
     assert again.returncode == 0, again.stdout + again.stderr
+    assert "1 of 1 candidates is right" in again.stdout and "out of memory" not in again.stdout, again.stdout
     shown = [json.loads(line)["status"] for line in cli("show", "one", "--json", **place).stdout.splitlines()]
     assert shown == ["MACHINE_FAILED", "OK"]
     tested = cli("test", *ONE[:-1], KERNEL_WORKBENCH_CXX=killing(tmp_path), KERNEL_WORKBENCH_CACHE=str(tmp_path / "new"))
@@ -64,6 +65,14 @@ def test_what_does_not_fit_into_memory_is_said_before_anything_is_built(verb: st
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.parametrize("words", [
+    ["export", *SMALL, "--forward", "naive_gather", "--verify", "--out", "/dev/null"],
+    ["check", "tests/bad_models/does_not_compile.py", "--preset", "kb74", "--device", "cpu"]], ids=["export", "check"])
+def test_without_a_compiler_nothing_was_judged(words: list[str], tmp_path: Path) -> None:
+    done = cli(*words, KERNEL_WORKBENCH_CXX=str(tmp_path / "none"), KERNEL_WORKBENCH_CACHE=str(tmp_path / "cache"))
+    assert done.returncode == 3 and "is not a program here" in done.stdout + done.stderr, done.stdout + done.stderr
+
+
 def test_a_defect_of_the_workbench_is_exit_70(tmp_path: Path) -> None:
     """The package as a copy of it that is broken: a table of presets that has lost its name."""
     copy = tmp_path / "copy"
@@ -80,7 +89,7 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The words of a run whose one candidate does not build."""
     root = tmp_path_factory.mktemp("wrong") / "templates"
     (root / "forward").mkdir(parents=True)
-    shutil.copytree(ROOT / "kernel_templates" / "common", root / "common")
+    shutil.copytree(ROOT / "kernel_templates" / "contract", root / "contract")
     text = (ROOT / "kernel_templates" / "forward" / "naive_gather.cu").read_text()
     (root / "forward" / "naive_gather.cu").write_text(text + "\nthis is no C++\n")
     return ["run", *ONE, "--templates", str(root)]

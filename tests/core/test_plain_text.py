@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.core.plain_text import plain
+from workbench.core.plain_text import plain, plain_json
 
 
 @pytest.mark.parametrize(("text", "seen"), [
@@ -19,3 +19,8 @@ def test_what_acts_is_written_out(text: str, seen: str) -> None:
 
 def test_texts_within_other_values() -> None:
     assert plain({"a\x1b": ["\x07", ("\x08", 1, None)], "b": 2.5}) == {"a\\x1b": ["\\x07", ("\\x08", 1, None)], "b": 2.5}
+
+
+def test_json_with_what_acts_in_it() -> None:
+    assert plain_json('{"name": "a\\u001b[2J", "n": 1}') == {"name": "a\\x1b[2J", "n": 1}
+    assert plain_json('["\u202e"]') == ["\\u202e"] and plain_json('["\u00b5s"]') == ["\u00b5s"]

@@ -17,7 +17,7 @@ from workbench.drive.sessions.recorded import occupancy_of
 from workbench.drive.sessions.session import Session
 
 RECORDED = Path(__file__).resolve().parents[2] / "sessions"
-BAD = (None, "x", -1, 0, 1.5, [], {}, True, float("nan"), 1e999, "\ud800", [["x"]], {"a": {"b": 1}})
+BAD = (None, "x", -1, 0, 1.5, [], {}, True, float("nan"), 1e999, 10**400, "\ud800", [["x"]], {"a": {"b": 1}})
 
 
 def lines(name: str) -> list[dict[str, Any]]:

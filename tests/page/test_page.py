@@ -180,3 +180,16 @@ def test_a_broken_template_is_a_line_above_the_others(page, tmp_path, monkeypatc
     opened(page)
     assert "The header of broken.cu is not TOML: Invalid value (at line 2, column 8). It is left out." in said(page)
     assert run_button(page).label == f"Run {len(ticked())}"
+
+
+def test_a_link_to_a_preset_that_is_not_known_says_so_until_another_is_chosen(page):
+    fresh = AppTest.from_file(str(APP), default_timeout=60)
+    fresh.query_params["preset"], fresh.query_params["size"] = "kb999", "huge"
+    opened(fresh)
+    for _ in range(2):
+        preset, size = wrong(fresh)
+        assert "The link asks for the preset &#x27;kb999&#x27;, which is not known; this is kb74." in preset
+        assert "The link asks for the size &#x27;huge&#x27;, which is not known; this is small." in size
+        opened(fresh)
+    fresh.selectbox(key="preset").select("kb79").run()
+    assert not fresh.exception and wrong(fresh) == [] and "ConvTranspose1d(32, 64, 3, stride=2" in said(fresh)

@@ -3,6 +3,7 @@ written out (`\\x1b[2J`)."""
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -20,3 +21,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(plain, value))
     return value
+
+
+def plain_json(text: str) -> Any:
+    """What JSON says, all texts of it plain; most lines hold nothing that has to be. Raises ValueError."""
+    data = json.loads(text)
+    return plain(data) if "\\u" in text or _HIDDEN.search(text) else data

@@ -44,6 +44,7 @@ class _Against(TypedDict):
 
 # The objects inside a trial that are read again; what else stands in `detail` and `environment` is only shown.
 _INNER = {"device": misfit(_Device), "build": misfit(_Build), "resources": misfit(dict[str, dict[str, dict[str, Any]]])}
+_WHOLE = misfit(int)
 
 
 def unusable(data: dict[str, Any]) -> str | None:
@@ -75,8 +76,9 @@ def _unusable_resources(resources: dict[str, Any]) -> str | None:
             return f"resources.{ascii(arch)} is no architecture"
         for name, kernel in kernels.items():
             for key, value in kernel.items():
-                if (key in ("registers", "barriers") or key.endswith("_bytes")) and type(value) is not int:
-                    return f"resources.{arch}.{name}.{key} is {ascii(value)[:40]}, not a whole number"
+                if (key in ("registers", "barriers") or key.endswith("_bytes")) and (
+                        why := _WHOLE(value, f"resources.{arch}.{name}.{key}")):
+                    return why
     return None
 
 

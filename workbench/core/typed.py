@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Set
 from dataclasses import MISSING, fields, is_dataclass
@@ -42,6 +43,8 @@ def _plain(kind: type) -> Misfit:
 
     def ask(value: Any, place: str) -> str | None:
         if isinstance(value, takes) and (kind is bool or not isinstance(value, bool)):
+            if isinstance(value, int) and abs(value) > sys.float_info.max:
+                return f"{place} is {_short(value)}, which is too large"
             half = isinstance(value, str) and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value)
             return f"{place} is {_short(value)}, which holds half a letter" if half else None
         return f"{place} is {_short(value)}, not {_WORDS.get(kind, 'null')}"

@@ -8,6 +8,7 @@ from typing import Any
 from ...core import numbers
 from ...core.trial import Status, Trial
 from ...core.verdict import SLOWER, Verdict
+from ..running import resume
 from . import report
 from .pairing import differences, fastest_right, matched, variant_of
 
@@ -19,8 +20,8 @@ _COLUMNS = (("status", "status"), ("verdict", "verdict"), ("variant", "variant")
 
 
 def text_table(trials: Iterable[Trial], *, not_run: int = 0) -> str:
-    """The verdict first, then one line a trial; failures with their sentence and advice below. `not_run`: candidates that
-    were asked for and have no trial."""
+    """The verdict first, then one line a trial; failures with their sentence and advice below, unless they
+    were run again and judged. `not_run`: candidates that were asked for and have no trial."""
     trials = list(trials)
     if not trials:
         return "No trials."
@@ -28,13 +29,14 @@ def text_table(trials: Iterable[Trial], *, not_run: int = 0) -> str:
     cells = [[title for _, title in _COLUMNS]]
     cells += [[_cell(name, row[name]) for name, _ in _COLUMNS] for row in frame.to_dict("records")]
     lines = []
-    found = report.headline(trials)
+    standing = resume.standing(trials)
+    found = report.headline(standing)
     if found:
         lines += [f"{found.badge}  {found.sentence}{f', {not_run} not run' if not_run else ''}", found.evidence, ""]
     elif not_run:
         lines += [f"{not_run} candidates were not run", ""]
     lines += aligned(cells)
-    for trial in trials:
+    for trial in standing:
         if not trial.ok:
             lines += ["", f"{trial.status}  {trial.name} {trial.direction} ({trial.trial_id}): {trial.headline}",
                       f"  {trial.advice}", f"  {trial.command}"]

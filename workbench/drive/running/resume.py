@@ -41,6 +41,14 @@ def measured_directions(trials: list[Trial], request: RunRequest, device: dict[s
             and t.workload == request.workload.to_json() and t.device.get("key") == device["key"]}
 
 
+def standing(trials: Iterable[Trial]) -> list[Trial]:
+    """Without those that say nothing for good about a candidate that has a later trial."""
+    trials = list(trials)
+    places = [(t.place, t.kind, t.direction, t.candidate_id or t.trial_id) for t in trials]
+    last = {place: i for i, place in enumerate(places)}
+    return [t for i, t in enumerate(trials) if t.status not in NO_VERDICT or last[places[i]] == i]
+
+
 def not_run(events: list[dict[str, Any]], trials: list[Trial]) -> int:
     """How many candidates of the session's runs have no trial: of each workload and device, the last run counts, because
     one that goes on asks for all that is missing."""

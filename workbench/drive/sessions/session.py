@@ -25,6 +25,7 @@ from typing import Any
 
 from ...core.diagnostics import LOG
 from ...core.errors import BadRequest
+from ...core.plain_text import plain_json
 from ...core.shipped import shipped
 from ...core.trial import SCHEMA, Timing, Trial
 from .files import BLOBS, EVENTS, TRIALS, blob, is_session, lines, name_of, newest_trial
@@ -183,7 +184,7 @@ class Session:
     def _known(self, trial: Trial) -> Trial:
         """The trial, whole; its samples can be found from now on. Raises ValueError for a blob that is no part of one."""
         if MORE in trial.blobs and (found := blob(self.path, trial.blobs[MORE])) is not None:
-            more = json.loads(found)
+            more = plain_json(found.decode("utf-8", "replace"))
             if not isinstance(more, dict):
                 raise ValueError(f"its blob {trial.blobs[MORE][:12]} holds no part of a trial")
             trial = Trial.from_json({**trial.to_json(), **{k: more[k] for k in _MAY_LIE_ELSEWHERE if k in more}})
@@ -295,7 +296,7 @@ def _line(data: dict[str, Any]) -> bytes:
 def _trial(line: str) -> Trial:
     """Raises ValueError, which says what is wrong with the line."""
     try:
-        data = json.loads(line)
+        data = plain_json(line)
     except (ValueError, RecursionError) as error:
         raise ValueError("it is torn or no trial") from error
     schema = data.get("schema") if isinstance(data, dict) else None

@@ -22,6 +22,7 @@ from . import state
 EACH_ITS_OWN = ""  # the precision that a variant names first, as on the command line without --precision
 FREE = {f"free{d}": d for d in (1, 2, 3)}
 _FREE_VALUES = {1: ("4096", 8), 2: ("64, 64", 4), 3: ("16, 16, 16", 2)}
+_UNKNOWN = "unknown_in_link"  # sentences of the first drawing, until a layer is chosen
 _PAIRS = (("in_channels", "out_channels"), ("kernel_size", "stride"), ("padding", "output_padding"),
           ("dilation", "groups"), ("batch", "input_size"))
 _FIELDS = tuple(f for pair in _PAIRS for f in pair)
@@ -55,6 +56,8 @@ def layer_form(variants: list[Variant]) -> Choice:
         _seed()
         st.selectbox("Layer", [*PRESETS, *FREE], key="preset", format_func=_title, on_change=_fill,
                      persist_state="session")
+        for sentence in st.session_state.get(_UNKNOWN, ()):
+            st.html(f'<div class="kw wrong" role="alert">{escape(sentence)}</div>')
         problems: dict[str, str] = {}
         slots: dict[str, Any] = {}
         values: dict[str, Any] = {}
@@ -95,7 +98,7 @@ def show(workload: Workload, device: str, session: str) -> None:
     st.session_state.update({
         "batch": str(workload.batch), "input_size": ", ".join(map(str, workload.input_size)),
         "bias": "yes" if layer.bias else "no", "dtype": workload.dtype, "memory_format": workload.memory_format,
-        "device": device, "session": session})
+        "device": device, "session": session, _UNKNOWN: []})
 
 
 def _title(name: str) -> str:
@@ -114,6 +117,10 @@ def _seed() -> None:
     if asked.get("memory_format") in MEMORY_FORMATS:
         st.session_state["memory_format"] = asked["memory_format"]
     _fill()
+    st.session_state[_UNKNOWN] = [
+        f"The link asks for the {name} {asked[name][:60]!r}, which is not known; this is {st.session_state[name]}."
+        for name, there in (("preset", (*PRESETS, *FREE)), ("size", SIZES), ("dtype", DTYPES))
+        if name in asked and asked[name] not in there]
     for name in _FIELDS:
         if name in asked:
             st.session_state[name] = asked[name]
@@ -127,6 +134,7 @@ def _fill() -> None:
     for name, text in values.items():
         st.session_state[name] = text
     st.session_state["bias"] = bias
+    st.session_state[_UNKNOWN] = []
 
 
 def _preset_values(name: str, size: str) -> tuple[dict[str, str], str]:

@@ -27,6 +27,7 @@ from ...drive.machine.devices import resolve_device
 from ...drive.running.candidate_selection import check_names, parse_settings, values_for
 from ...drive.running.runner import Runner
 from ...drive.sessions.recorded import recipe_from_trials
+from .. import exit_codes
 from ..arguments import add_workload, check_folder, session_from, workload_from, write_whole
 
 
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{result['status']}: {result['headline']}", file=sys.stderr)
         if result["status"] != "OK":
             print(result.get("advice", ""), file=sys.stderr)
-            return 1
+            return exit_codes.of([result["status"]])
     if args.out:
         write_whole(args.out, text)
         print(args.out)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from ...core.errors import BadRequest
+from ...core.plain_text import plain
 from ...drive.reporting import tables
 from ...drive.reporting.main_kernel import arch_of, main_kernel
 from ...drive.running.resume import not_run
@@ -55,7 +57,8 @@ def _one(session: Session, trials: list, args: argparse.Namespace) -> int:
         if wanted:
             if blob not in found[0].blobs:
                 raise BadRequest(f"Trial {found[0].trial_id} has no {blob}.")
-            print(session.blob(found[0].blobs[blob]).decode("utf-8", "replace"))
+            text = session.blob(found[0].blobs[blob]).decode("utf-8", "replace")
+            print(text if args.source and not sys.stdout.isatty() else plain(text))  # a file gets the source as it is
     if not args.source and not args.log:
         trial, arch = found[0], arch_of(found[0])
         shared = {"main_kernel": main_kernel(trial, arch), "most_shared_bytes": most_shared_bytes(trial, arch)} if arch else {}

@@ -57,7 +57,6 @@ class Examination:
     def run(self) -> dict[str, Any]:
         """{"smallest", "mistake", "kernelbench", "times", "errors"}, as far as there is anything to say."""
         if not self._parameters():
-            self._skip(("values", "gradients"), "Not asked: the module cannot be constructed.")
             return self.found
         self.emit({"phase": "check", "text": "the given size"})
         self._refuse_what_draws()
@@ -175,6 +174,7 @@ class Examination:
             self._fail("constructs", Problem("call", Status.LAUNCH_FAILED if isinstance(error, Raised) else
                                              Status(error.status), f"No. {_said(error)}",
                                              _advice_for(error)))
+            self._skip(("values", "gradients"), "Not asked: the module cannot be constructed.")
             return False
         self._pass("constructs", "Yes.")
         names, own = facts["names"], ours_facts["names"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils import cpp_extension
 
-from ....core.env import find_toolchain
+from ....core.env import cxx_problem, find_toolchain
 from ...build.compiler_log import first_error, headline
 from ..verdict_text import in_the_file
 from . import confine
@@ -57,6 +57,8 @@ def nvcc(calls: list[dict[str, Any]], text: str, scratch: Path, *, memory_bytes:
     tools = find_toolchain()
     if tools.nvcc is None:
         return {"answer": "none", "seen": "There is no nvcc here: nothing was compiled for a GPU.", "advice": ""}
+    if problem := cxx_problem(tools):
+        return {"answer": "none", "seen": f"nvcc could not be asked. {problem}", "advice": ""}
     scratch.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     for number, call in enumerate(calls):
@@ -69,9 +71,8 @@ def nvcc(calls: list[dict[str, Any]], text: str, scratch: Path, *, memory_bytes:
         path.chmod(0o644)  # nvcc may run as another user
         includes = [w for p in (*cpp_extension.include_paths(), sysconfig.get_paths()["include"]) for w in ("-isystem", p)]
         words = [str(tools.nvcc), "-c", str(path), "-o", str(path.with_suffix(".o")), f"-arch={_ARCH}", "-std=c++20",
-                 "-O1", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC", *includes, *_harmless(call["cuda_flags"])]
-        if tools.cxx is not None:
-            words += ["-ccbin", str(tools.cxx)]
+                 "-O1", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC", *includes, *_harmless(call["cuda_flags"]),
+                 "-ccbin", str(tools.cxx)]
         try:
             with confine.start(words, scratch, device="cpu", memory_bytes=4 * memory_bytes, data_limit=False) as how:
                 done = subprocess.run(**how, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False)
