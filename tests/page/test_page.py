@@ -178,5 +178,5 @@ def test_a_broken_template_is_a_line_above_the_others(page, tmp_path, monkeypatc
     (root / "forward" / "broken.cu").write_text('/* variant\nname = broken"\n*/\n')
     monkeypatch.setenv("KERNEL_WORKBENCH_TEMPLATES", str(root))
     opened(page)
-    assert "The header of broken.cu is not TOML: Invalid value (at line 2, column 8). It is left out." in said(page)
+    assert "The header of broken.cu is not TOML: Invalid value (at line 2, column 8). This template was skipped." in said(page)
     assert run_button(page).label == f"Run {len(ticked())}"

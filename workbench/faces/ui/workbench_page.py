@@ -165,7 +165,7 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
         direction = variant_rows.direction_switch()
         button = st.empty()
     for error in broken().values():
-        theme.html(f'<div class="foot">{escape(str(error))} It is left out.</div>')
+        theme.html(f'<div class="foot">{escape(str(error))} This template was skipped.</div>')
     variant_rows.variant_rows(variants, direction, choice)
     best_box.best_box(variants, choice)
     if run is not None:
