@@ -63,7 +63,7 @@ def test_recorded_times_of_pytorch_are_drawn_and_a_large_layer_is_warned_of(page
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(APP.parent / "sessions"))
     page.segmented_control(key="size").select("full")
     page.run()
-    assert len(page.get("plotly_chart")) == 1 and "PyTorch: recorded on NVIDIA H200" in said(page)
+    assert len(page.get("plotly_chart")) == 1 and "PyTorch was recorded on NVIDIA H200" in said(page)
     assert "85.9 GFLOP a launch is too much for the emulator" in said(page)
 
 
