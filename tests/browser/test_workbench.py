@@ -54,7 +54,7 @@ def test_run_inspect_export_download(page, tmp_path):
     forward_only(page)
     run_to_the_end(page)
     assert "EMULATED" in strip(page).inner_text()
-    assert "says nothing about a GPU" in strip(page).inner_text()
+    assert "does not predict a GPU" in strip(page).inner_text()
 
     page.locator('[data-testid="stDataFrame"]').wait_for()
     page.locator(".js-plotly-plot").first.wait_for()
@@ -74,14 +74,14 @@ def test_run_inspect_export_download(page, tmp_path):
     page.get_by_text("Resources", exact=False).first.wait_for()
 
     page.get_by_role("link", name="Export").click()
-    page.get_by_text("forward: no time of a GPU says which candidate is the fastest; choose one.").wait_for()
+    page.get_by_text("forward: no GPU time shows which candidate is fastest; choose one.").wait_for()
     page.get_by_test_id("stSelectbox").filter(has_text="forward").get_by_role("combobox").click()
     page.get_by_role("option", name="naive_gather").click()
     download = page.get_by_role("button", name="Download", exact=True)
     download.wait_for()
     assert download.is_disabled()
-    page.get_by_role("button", name="Prove", exact=True).click()
-    page.locator(".strip", has_text="✓ PROVED").first.wait_for(timeout=LONG_MS)
+    page.get_by_role("button", name="Verify", exact=True).click()
+    page.locator(".strip", has_text="✓ VERIFIED").first.wait_for(timeout=LONG_MS)
     with page.expect_download() as taken:
         page.get_by_role("button", name="Download", exact=True).click()
     taken.value.save_as(tmp_path / "model_new.py")

@@ -57,7 +57,7 @@ def test_wrong_index_and_no_gradient(checked) -> None:
     assert {"values": "MISMATCH", "gradients": "NO_GRADIENT"}.items() <= failed(report).items()
     assert report.mistake["found"] == "no divisibility test"
     assert report.question("builds").answer is Answer.PASSED and "emulator" in report.device
-    assert report.question("times").answer is Answer.SKIPPED and "says nothing about a GPU" in report.question("times").seen
+    assert report.question("times").answer is Answer.SKIPPED and "does not predict a GPU" in report.question("times").seen
     assert report.question("stream").answer is Answer.SKIPPED
 
 

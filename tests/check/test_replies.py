@@ -3,11 +3,14 @@ gives a report, and judges the next file in the same process."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from workbench.core.answers import Answer
+from workbench.drive.running.worker_process import WorkerProcess
 from workbench.measure.check.foreign import replies, wire
 from workbench.measure.check.foreign.process import Ended, ForeignProcess, Limits
 from workbench.measure.check.foreign.wire import NotTheProtocol
@@ -93,19 +96,27 @@ _OF_OTHERS = [
 ]
 
 
+@contextmanager
+def survives(judge: WorkerProcess) -> Iterator[None]:
+    """The judge's process is the same afterwards; other tests share it, and may have had it started anew before."""
+    before = judge.starts if judge.alive else judge.starts + 1
+    yield
+    assert judge.alive and judge.starts == before
+
+
 @pytest.mark.parametrize("name", _OF_A_CALL)
 def test_what_is_no_answer_to_a_call_is_a_verdict(checked, judge, name: str) -> None:
-    report = checked(_CHANGES.format(field="requires_grad", change=_OF_A_CALL[name]))
+    with survives(judge()):
+        report = checked(_CHANGES.format(field="requires_grad", change=_OF_A_CALL[name]))
     said(report.question("values"))
-    assert judge().alive and judge().starts == 1
 
 
 @pytest.mark.parametrize(("name", "field", "change", "key"), _OF_OTHERS)
 def test_what_is_no_answer_to_another_question_is_a_verdict(checked, judge, name: str, field: str, change: str, key: str
                                                              ) -> None:
-    report = checked(_CHANGES.format(field=field, change=change))
+    with survives(judge()):
+        report = checked(_CHANGES.format(field=field, change=change))
     said(report.question(key))
-    assert judge().alive and judge().starts == 1
 
 
 def said(question) -> None:
@@ -184,8 +195,9 @@ def _cut(device):
 
 host_calls._wait = _cut
 '''
-    report = checked(text, time=True, effort="quick")
-    assert not report.times and judge().alive and judge().starts == 1, report.question("times")
+    with survives(judge()):
+        report = checked(text, time=True, effort="quick")
+    assert not report.times, report.question("times")
 
 
 def test_every_operation_of_the_host_says_what_it_may_answer() -> None:

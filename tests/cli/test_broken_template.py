@@ -27,14 +27,14 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_variants_lists_the_others_and_says_which_is_broken(templates: Path, more: list[str]) -> None:
     done = cli("variants", "--templates", str(templates), *more)
     assert done.returncode == 1 and "naive_gather" in done.stdout
-    assert done.stderr == f"{SENTENCE} It is left out.\n"
+    assert done.stderr == f"{SENTENCE} This template was skipped.\n"
 
 
 def test_run_goes_on_without_it(templates: Path, tmp_path: Path) -> None:
     words = ["run", *SMALL, "--templates", str(templates), "--effort", "quick", "--no-baselines"]
     done = cli(*words, sessions=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert f"{SENTENCE} It is left out.\n" in done.stderr and "naive_gather" in done.stdout
+    assert f"{SENTENCE} This template was skipped.\n" in done.stderr and "naive_gather" in done.stdout
 
 
 @pytest.mark.parametrize("verb", ["run", "test", "bench"])

@@ -63,7 +63,7 @@ def test_a_preset_without_a_size_is_small_where_it_is_emulated(sessions: Path) -
     done = cli("run", "--preset", "kb74", "--direction", "forward", "--variant", "naive_gather", "--no-baselines", "--no-time",
                "--device", "cpu", "--session", "sized", sessions=sessions)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("On the cpu kb74 is kb74/small; kb74/full asks for all of it.\n")
+    assert done.stderr.startswith("On the cpu kb74 means kb74/small. Give kb74/full for the full size.\n")
     trial = json.loads(cli("show", "sized", "--json", sessions=sessions).stdout)
     assert trial["workload"]["preset"] == "kb74/small" and "--preset kb74/small " in trial["command"]
 
@@ -72,7 +72,7 @@ def test_run_show_resume_pack_compare(sessions: Path, tmp_path: Path) -> None:
     done = cli("run", *SMALL, "--variant", "naive_gather", "--set", "naive_gather.BLOCK=64,128", "--direction",
                "forward", "--session", "one", "--effort", "quick", sessions=sessions)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("EMULATED") >= 2 and "says nothing about a GPU" in done.stdout
+    assert done.stdout.count("EMULATED") >= 2 and "does not predict a GPU" in done.stdout
     trials = [json.loads(line) for line in cli("show", "one", "--json", sessions=sessions).stdout.splitlines()]
     assert sorted(t["config"]["BLOCK"] for t in trials if t["kind"] == "candidate") == [64, 128]
     again = cli("run", *SMALL, "--variant", "naive_gather", "--set", "naive_gather.BLOCK=64,128,256", "--direction",

@@ -55,7 +55,7 @@ def test_it_names_the_session_and_the_command_that_goes_on(number: int, place: d
     session = Session.open(next(Path(place["KERNEL_WORKBENCH_SESSIONS"]).iterdir()))
     last = said.splitlines()[-1]
     assert process.returncode == 130, said
-    kept = f"Stopped after 0 of 3 candidates; session {session.name} keeps what was finished. Go on with: "
+    kept = f"Stopped after 0 of 3 candidates. Session {session.name} keeps the finished trials. Go on with: "
     assert last.startswith(kept), said
     assert [e["event"] for e in session.events()][-1] == "run_stopped"
     assert not list(Path(place["TMPDIR"]).glob("kernel-workbench-scratch.*"))

@@ -151,7 +151,7 @@ def test_zero_phases_are_named_and_drawn_as_zero() -> None:
     rows, columns = phases(work.layer)
     dead = sum((i + 1) % 5 not in rows.taps or (j + 1) % 5 not in columns.taps for i in range(13) for j in range(18))
     assert sum(g[0].get("class") == "zero" for g in members) == dead
-    assert sum("no tap ever lands here" in formula(g) for g in members) == dead
+    assert sum("no tap reaches this output" in formula(g) for g in members) == dead
 
 
 def test_two_pictures_in_one_document_share_no_id() -> None:
@@ -170,6 +170,6 @@ def test_extreme_layers_stay_small(dims: int, kernel: int, stride: int, padding:
 
 
 def test_a_layer_that_does_not_fit_is_said_in_words() -> None:
-    assert "one input reaches across 601 outputs" in layer_svg(ConvTranspose(1, 1, 1, 301, dilation=2))
+    assert "one input reaches 601 outputs" in layer_svg(ConvTranspose(1, 1, 1, 301, dilation=2))
     big = parsed(layer_svg(ConvTranspose(2, 1, 1, 21, dilation=2)))
     assert len(list(big.iter(f"{SVG}svg"))) == 2  # height and width each as a row

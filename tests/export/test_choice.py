@@ -103,7 +103,7 @@ def test_the_page_chooses_nothing_by_emulated_times(tmp_path, monkeypatch):
     page.run()
     assert not page.exception
     said = "".join(e.body for e in page.get("html"))
-    assert "forward: no time of a GPU says which candidate is the fastest; choose one." in said
+    assert "forward: no GPU time shows which candidate is fastest; choose one." in said
     forward = next(box for box in page.selectbox if box.label == "forward")
     assert forward.value == "PyTorch" and len(forward.options) == 3
 

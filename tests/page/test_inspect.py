@@ -60,7 +60,7 @@ def test_dynamic_shared_memory_is_shown(recorded) -> None:
     (Status.BUILD_FAILED, "nvcc 13.0", "the trial ended with BUILD_FAILED before there was a kernel"),
     (Status.BUILD_FAILED, "", "the trial ended with BUILD_FAILED before there was a kernel"),
     (Status.MISMATCH, "nvcc 13.0", "nvcc gave no numbers for this trial"),
-    (Status.MISMATCH, "", "they need nvcc, which was not there when the trial ran"),
+    (Status.MISMATCH, "", "they need nvcc, which was not installed when the trial ran"),
 ])
 def test_where_there_are_no_resources_the_reason_is_the_trials_own(tmp_path, monkeypatch, status, nvcc, said) -> None:
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))

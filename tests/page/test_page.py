@@ -63,7 +63,7 @@ def test_recorded_times_of_pytorch_are_drawn_and_a_large_layer_is_warned_of(page
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(APP.parent / "sessions"))
     page.segmented_control(key="size").select("full")
     page.run()
-    assert len(page.get("plotly_chart")) == 1 and "PyTorch: recorded on NVIDIA H200" in said(page)
+    assert len(page.get("plotly_chart")) == 1 and "PyTorch was recorded on NVIDIA H200" in said(page)
     assert "85.9 GFLOP a launch is too much for the emulator" in said(page)
 
 
@@ -178,7 +178,7 @@ def test_a_broken_template_is_a_line_above_the_others(page, tmp_path, monkeypatc
     (root / "forward" / "broken.cu").write_text('/* variant\nname = broken"\n*/\n')
     monkeypatch.setenv("KERNEL_WORKBENCH_TEMPLATES", str(root))
     opened(page)
-    assert "The header of broken.cu is not TOML: Invalid value (at line 2, column 8). It is left out." in said(page)
+    assert "The header of broken.cu is not TOML: Invalid value (at line 2, column 8). This template was skipped." in said(page)
     assert run_button(page).label == f"Run {len(ticked())}"
 
 

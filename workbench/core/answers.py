@@ -99,7 +99,7 @@ class CheckReport:
         if not self.failed:
             if self.ran:
                 return f"{self.name} matches {self.against} in all checks that ran"
-            return f"{self.name} could not be run here; nothing that was looked at is wrong"
+            return f"{self.name} could not run on this machine; the other checks found nothing wrong"
         keys = {q.key for q in self.failed}
         words = [_short(q) for q in self.failed if q.key in _IN_SHORT
                  and not ("values" in keys and q.key.startswith("other_"))]  # the same again
@@ -138,22 +138,22 @@ def question_from_json(data: dict[str, Any]) -> Question:
 
 _DOES_NOT_RUN = ("WORKER_DIED", "RUN_TIMEOUT", "OUT_OF_MEMORY", "LAUNCH_FAILED", "KERNEL_FAULT")
 _IN_SHORT = {
-    "builds": "does not import and build", "constructs": "cannot be constructed as the reference is",
-    "state_dict": "does not take the reference's state_dict", "same_draw": "draws other parameters",
+    "builds": "does not import and build", "constructs": "does not take the constructor arguments of the reference",
+    "state_dict": "does not take the reference's state_dict", "same_draw": "initialises its parameters differently",
     "kind": "returns the wrong shape, dtype or device", "values": "computes wrong outputs",
     "other_sizes": "is wrong at other sizes", "other_arguments": "is wrong with other constructor arguments",
     "noncontiguous": "is wrong for a non-contiguous input", "batch_one": "is wrong for batch 1",
-    "no_grad": "is wrong under no_grad", "eval_mode": "is wrong after .eval()", "buffers": "leaves other buffers",
+    "no_grad": "is wrong under no_grad", "eval_mode": "is wrong after .eval()", "buffers": "changes its buffers differently",
     "two_calls": "is wrong while two answers are in use", "some_gradients": "is wrong when only some gradients are wanted",
-    "parameters": "does not follow its parameters", "gradients": "has no gradient",
+    "parameters": "ignores changed parameters", "gradients": "has no gradient",
     "gradient_values": "computes wrong gradients", "stream": "ignores the current stream",
-    "inputs": "changes its inputs", "same_bits": "gives other bits each time", "times": "answers wrongly when timed",
+    "inputs": "changes its inputs", "same_bits": "gives different bits in each run", "times": "is wrong when timed",
     "judge": "stops the judge"}
 
 
 def _short(question: Question) -> str:
     if question.key == "values" and question.status in _DOES_NOT_RUN:
-        return "does not run to its end"
+        return "does not finish"
     return _IN_SHORT[question.key]
 
 

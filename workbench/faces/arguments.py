@@ -38,7 +38,7 @@ def workload_from(args: argparse.Namespace, device: str = "") -> Workload:
                 raise BadRequest(f"--{name.replace('_', '-')} goes with --layer; a preset has its own sizes.", field=name)
         chosen, size = parse_preset(args.preset, default_size=default_size(device))
         if "/" not in args.preset and size != "full":
-            print(f"On the {device} {args.preset} is {chosen.name}/{size}; {chosen.name}/full asks for all of it.",
+            print(f"On the {device} {args.preset} means {chosen.name}/{size}. Give {chosen.name}/full for the full size.",
                   file=sys.stderr)
         base = chosen.workload(size, args.dtype)
         return Workload(base.layer, base.batch, base.input_size, args.dtype, args.memory_format, args.seed, base.preset)
@@ -53,10 +53,10 @@ def workload_from(args: argparse.Namespace, device: str = "") -> Workload:
 
 def add_candidates(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--direction", action="append", choices=LAUNCHES,
-                        help=f"may be given several times (default: all); {BACKWARD} is both gradients from one launch")
+                        help=f"may be given several times (default: all); {BACKWARD} computes both gradients in one launch")
     parser.add_argument("--variant", action="append", default=[], metavar="NAME",
                         help="may be given several times (default: all)")
-    parser.add_argument("--templates", type=Path, metavar="DIR", help="another folder of templates")
+    parser.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
 
 
 def directions_from(args: argparse.Namespace) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def directions_from(args: argparse.Namespace) -> tuple[str, ...]:
 def say_broken(templates: Path | None) -> bool:
     """One line on stderr for every template that is left out because it is broken; whether there is one."""
     for error in broken(templates).values():
-        print(f"{error} It is left out.", file=sys.stderr)
+        print(f"{error} This template was skipped.", file=sys.stderr)
     return bool(broken(templates))
 
 

@@ -16,19 +16,19 @@ from .exit_codes import BAD_REQUEST, CRASHED, INTERRUPTED, NOTHING_RAN, WORDS
 
 VERBS = {
     "app": "serve the page in the browser",
-    "doctor": "what this machine has, what works now, and the command that would enable the rest",
-    "variants": "the kernel templates there are",
-    "presets": "the 17 KernelBench layers",
+    "doctor": "list what this machine has, what works, and the command that installs what is missing",
+    "variants": "list the kernel templates",
+    "presets": "list the 17 KernelBench layers",
     "run": "build, judge and time candidates on one layer",
-    "show": "the trials of a session",
-    "compare": "two sessions side by side",
-    "check": "a foreign ModelNew file against a reference: right, with gradients, how fast",
-    "bench": "the table of the 17 KernelBench layers: run, print, write down",
-    "export": "write the chosen recipe as one self-contained ModelNew file",
-    "test": "validate variants over awkward layers, one line a case",
-    "selftest": "cheating and broken kernels: is each caught on this machine",
-    "pack": "one zip of a session, or open such a zip",
-    "cache": "the cache of built libraries",
+    "show": "list the trials of a session, or all sessions",
+    "compare": "compare two sessions",
+    "check": "check a ModelNew file against a reference: values, gradients, time",
+    "bench": "measure the 17 KernelBench layers, and print or write the table",
+    "export": "write the chosen kernels as one self-contained ModelNew file",
+    "test": "check variants on awkward layers and print one line a case",
+    "selftest": "run the adversarial test suite on this machine",
+    "pack": "make one zip of a session, or open such a zip",
+    "cache": "show or empty the cache of built libraries",
 }
 
 
@@ -55,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                   f"doctor' says what else is missing).", file=sys.stderr)
             return NOTHING_RAN
         traceback.print_exc()
-        print("The workbench itself has failed: this is a defect, and says nothing about a kernel. Please report it with "
-              "the lines above.", file=sys.stderr)
+        print("The workbench itself has failed. This is a defect of the workbench and says nothing about a kernel. Please "
+              "report it with the lines above.", file=sys.stderr)
         return CRASHED
 
 
@@ -64,7 +64,7 @@ def parser(chosen: str) -> argparse.ArgumentParser:
     """All verbs by name; only the chosen one is imported, because some bring pandas."""
     whole = argparse.ArgumentParser(
         prog="python -m workbench", epilog=WORDS,
-        description="Transposed-convolution CUDA kernels: rendered, built, judged against PyTorch, exported.")
+        description="Render, build, judge and export CUDA kernels for transposed convolutions.")
     whole.add_argument("--version", action="version", version=f"kernel-workbench {__version__}")
     verbs = whole.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, summary in VERBS.items():

@@ -63,8 +63,8 @@ def _mistake(report: CheckReport) -> list[str]:
     if not found:
         return []
     if not found["found"]:
-        return ["", "Which mistake it looks like", "  None of the known ones gives this output."]
-    return ["", "Which mistake it looks like", f"  Same output: {found['found']}.", f"  {found['advice']}",
+        return ["", "Similar known mistake", "  No known mistake gives this output."]
+    return ["", "Similar known mistake", f"  Same output: {found['found']}.", f"  {found['advice']}",
             *(_wrapped(f"Differs: {'; '.join(found['differs'])}.", "  ") if found["differs"] else [])]
 
 

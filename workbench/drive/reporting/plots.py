@@ -169,7 +169,7 @@ def describe(trials: Iterable[Trial]) -> str:
         if best and best.kernel_ms:
             parts.append(f"{direction} best {best.name} {numbers.time(best.kernel_ms.median_ms)}")
         elif emulated:
-            parts.append(f"{direction} {emulated} on the CPU emulator, which say nothing about a GPU")
+            parts.append(f"{direction} {emulated} on the CPU emulator, which does not predict a GPU")
     return "Times per direction and variant. " + ("; ".join(parts) or "Nothing measured yet") + "."
 
 
@@ -232,7 +232,7 @@ def _bar(trial: Trial, timing: Timing, colour: str, ratio: float | None, limit: 
              + (f"<br>{numbers.ratio(ratio)} the best PyTorch" if ratio else "")
              + (f"<br>{numbers.of_limit(limit, timing.median_ms)} of the limit"
                 if limit and not report.is_emulated(trial) else "")
-             + ("<br>on the CPU emulator: says nothing about a GPU" if report.is_emulated(trial) else ""))
+             + ("<br>on the CPU emulator, which does not predict a GPU" if report.is_emulated(trial) else ""))
     return _Bar(timing, colour, text, hover, trial.trial_id)
 
 

@@ -267,15 +267,15 @@ def headline(trials: Sequence[Trial]) -> Headline | None:
         which = f"{', for example' if wrong[1:] else ':'} {wrong[0].name}, {wrong[0].direction}" if wrong else ""
         sentence = f"{_of_all(wrong, ours)} wrong{which}" if wrong else f"{_of_all(right, ours)} right in all checks"
         return Headline(str(wrong[0].status) if wrong else EMULATED, sentence,
-                        f"{first.name} {first.direction}: {time} on the CPU emulator: says "
-                        f"nothing about a GPU. {counted}")
+                        f"{first.name} {first.direction}: {time} on the CPU emulator, which "
+                        f"does not predict a GPU. {counted}")
     return _fastest(trials, timed) or Headline("OK", f"{_of_all(right, ours)} right in all checks",
                                                f"No PyTorch time of this device to compare with. {counted}")
 
 
 def verdict_sentence(name: str, ratio: Verdict, baseline: Trial) -> str:
     """ "strip_mma forward is 2.55× as fast as the best PyTorch (eager, TF32 on)", in the words of the verdict: where it is
-    UNSURE nobody is as fast as anybody."""
+    UNSURE no winner is claimed."""
     best, shown = f"the best PyTorch ({baseline.name})", numbers.ratio(ratio.value)
     return {SAME: f"{name} takes the same time as {best}, within 1 %",
             UNSURE: f"No clear winner: {name} {shown} {best}, {interval_words(ratio)}"}.get(

@@ -24,7 +24,7 @@ def best_box(variants: Sequence[Variant], choice: Choice) -> None:
     entries = entries_of(workload, choice.precision, arch)
     why = missing_sentence(workload, choice.precision, arch) if not entries else ""
     st.button("Best known", key="best known", disabled=not entries, on_click=_tick, args=(variants, entries),
-              help=why or "Ticks the fastest variant of each direction, with the config it was fastest with")
+              help=why or "Selects the fastest known variant and config of each direction")
     if entries:
         theme.html("".join(f'<div class="foot">{escape(origin(e))}</div>' for e in entries.values()))
 
@@ -45,7 +45,7 @@ def missing_sentence(workload: Workload, precision: str, arch: str) -> str:
     others = [p for p in ("tf32", "tf32x3", "ieee") if p != precision and entries_of(workload, p, arch)]
     if precision == EACH_ITS_OWN:
         return nothing_known(workload, arch, "tf32")
-    hint = f" There is one in {' and in '.join(others)}: choose it under precision." if others else ""
+    hint = f" A config is known in {' and in '.join(others)}; choose that precision." if others else ""
     return nothing_known(workload, arch, precision) + hint
 
 

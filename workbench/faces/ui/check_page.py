@@ -54,7 +54,7 @@ def draw() -> None:
     if check is None:
         with strip:
             theme.html(theme.strip("READY", "Nothing checked yet", "Choose a reference, paste or upload a file that "
-                                   "defines ModelNew, then Check. A wrong sample stands ready below."))
+                                   "defines ModelNew, and press Check. The button below fills in a wrong sample."))
         if st.button("Put the wrong sample for #74 into the field", key="check_sample"):
             st.session_state["check_sample_text"] = _SAMPLE
             st.rerun()
@@ -110,9 +110,9 @@ def _form(check: Check | None) -> None:
     else:  # never disabled: the first click after a paste would be lost, because the text arrives with it
         st.button("Check", type="primary", width="stretch", key="check_run", on_click=_begin)
     theme.html(theme.badge("WARN", "FOREIGN CODE") + '<div class="mute" style="margin-top:4px">A check runs the file. It '
-               "runs in its own process, without your environment, under these limits, and where bwrap works without "
-               "network and with a read-only disk. Without bwrap Landlock or another user may keep it from writing "
-               "elsewhere; the report says what held.</div>")
+               "runs in its own process, without your environment variables and with these limits. With bwrap it has no "
+               "network and cannot write to the disk. Without bwrap, Landlock or another user can prevent writing "
+               "elsewhere. The report names the sandbox.</div>")
 
 
 def _begin() -> None:
@@ -153,7 +153,7 @@ def _own() -> Check | None:
     st.query_params["check"] = name
     if name not in _checks():
         theme.html(theme.strip("NOT HERE", f"The link asks for the report {name[:60]!r}, which is not here.",
-                               "Reports end with the server; check the file again."))
+                               "The server keeps reports only while it runs. Check the file again."))
         return None
     st.session_state["check_id"] = name
     return _checks()[name]
@@ -189,8 +189,8 @@ def _live_strip(check: Check) -> None:
     if check.done:
         st.rerun()
     theme.html(theme.strip("RUNNING", f"{check.request.name}: {check.text}",
-                           f"{check.elapsed_s:.0f} s since start. The first build takes a minute where it "
-                           "includes torch's headers; closing the browser does not stop the check."))
+                           f"{check.elapsed_s:.0f} s since start. A first build with torch's headers "
+                           "takes a minute. Closing the browser does not stop the check."))
 
 
 @st.fragment(run_every=1)
@@ -223,7 +223,7 @@ def _buttons(report: CheckReport) -> None:
         st.button("Check again", key="check_again", on_click=_begin)
         st.download_button("Download report", json.dumps(report.to_json(), indent=1), key="check_json",
                            file_name="check.json", mime="application/json", on_click="ignore")
-        st.download_button("as text", report_text(report), file_name="check.txt", key="check_txt", on_click="ignore")
+        st.download_button("Download as text", report_text(report), file_name="check.txt", key="check_txt", on_click="ignore")
 
 
 def _smallest(report: CheckReport) -> str:
@@ -248,10 +248,10 @@ def _mistake(report: CheckReport) -> str:
     if not found:
         return ""
     if not found["found"]:
-        return theme.heading("Which mistake it looks like") + "None of the known ones gives this output."
+        return theme.heading("Similar known mistake") + "No known mistake gives this output."
     rows = [(theme.badge("FAILED", "same output"), f"<b>{escape(found['found'])}</b>")]
     rows += [(theme.badge("NOTE", "differs"), escape(name)) for name in found["differs"]]
-    return (theme.heading("Which mistake it looks like") + theme.table(("", ""), rows, narrow=(0,))
+    return (theme.heading("Similar known mistake") + theme.table(("", ""), rows, narrow=(0,))
             + f"<pre>{escape(found['advice'])}</pre>")
 
 
@@ -263,7 +263,7 @@ def _kernelbench(report: CheckReport) -> str:
             for who, good, rule in kernelbench_rows(report)]
     if not rows:
         return ""
-    return (theme.heading("KernelBench's verdict beside ours") + theme.table(("", "", ""), rows)
+    return (theme.heading("KernelBench's verdict and ours") + theme.table(("", "", ""), rows)
             + f'<div class="mute">{escape(kernelbench_reason(report))}</div>')
 
 
@@ -290,7 +290,7 @@ def _ladder(report: CheckReport) -> str:
                  escape(t["precision"]), f"<span class=mute>{t['samples']} samples of {t['calls']} calls, {t['checked']} "
                  "compared with float64</span>")]
         for b in t["baselines"]:
-            note = "the best drop-in one that qualifies" if b["name"] == t["against"] else b["why_not"]
+            note = "the best drop-in mode that qualifies" if b["name"] == t["against"] else b["why_not"]
             kernel = f"<div class='foot mono'>{escape(b['kernels'][0])}</div>" if b["kernels"] else ""
             between = f"<span class=nw>{numbers.interval(b['low'], b['high'], b['ratio'])}</span>"
             rows.append((escape(b["name"]) + kernel, numbers.milliseconds(b["median_ms"]), numbers.ratio(b["ratio"]),
@@ -299,7 +299,7 @@ def _ladder(report: CheckReport) -> str:
             rows.append(("floor, the physical limit", numbers.milliseconds(t["floor_ms"]), "", "", "", "",
                          f"<span class=mute>{escape(t['floor_limit'])}</span>"))
         words = [default_text(t), *t["notes"]]
-        parts.append(theme.heading(f"PyTorch's ways beside it · module_ms {direction}") + theme.table(
+        parts.append(theme.heading(f"PyTorch modes · module_ms {direction}") + theme.table(
             ("", "ms", "PyTorch / ours", "95 % interval", "verdict", "precision", ""), rows, right=(1, 2))
             + f'<div class="foot">{escape(" ".join(filter(None, words)))}</div>')
     out = left_out(report)

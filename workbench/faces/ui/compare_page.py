@@ -17,11 +17,11 @@ _FIRST = (report.SLOWER, report.UNSURE, "", report.FASTER, report.SAME, report.E
 _LEAST, _MOST = 0.5, 8.0   # of the dots' scale
 _BOX = "position:relative;width:150px;height:14px;margin:0 14px"
 _BEST, _DEFAULT, _SESSION = "best PyTorch", "default PyTorch", "session B"
-_WORDS = ((report.FASTER, "the whole 95 % interval of B / A is above 1.01 and clear of 1"),
-          (report.SLOWER, "the whole interval is below 0.99 and clear of 1"),
-          (report.SAME, "the whole interval lies within 1 % of 1"),
-          (report.UNSURE, "the interval crosses a border; more samples may settle it"),
-          (report.EMULATED, "times of the CPU emulator say nothing about a GPU: no verdict"))
+_WORDS = ((report.FASTER, "A is faster: the 95 % interval of B / A lies above 1.01 and well above 1"),
+          (report.SLOWER, "A is slower: the interval lies below 0.99 and well below 1"),
+          (report.SAME, "the interval lies within 1 % of 1, or the ratio does and the interval contains 1"),
+          (report.UNSURE, "the interval does not decide; more samples may"),
+          (report.EMULATED, "no verdict, because times of the CPU emulator do not predict a GPU"))
 
 
 def draw() -> None:
@@ -33,24 +33,24 @@ def draw() -> None:
         name_b = state.choose_session("Session B", key="compare_b", default=names[0] if names else None) \
             if against == _SESSION else name_a
         directions = st.pills("Direction", LAUNCHES, default=LAUNCHES, selection_mode="multi", key="compare_pills")
-        theme.html(theme.heading("What the words mean") + "".join(
+        theme.html(theme.heading("Verdicts") + "".join(
             f"<div>{theme.badge(w)}<br><span class=mute>{escape(text)}</span></div>" for w, text in _WORDS))
     paths = state.session_paths()
     if state.dead_link():
         return
     if not name_a or not name_b:
         theme.html(theme.strip("READY", "No session to compare yet", "Run candidates on the Workbench, or reopen a "
-                               "session that was saved."))
+                               "saved session."))
         return
     if against == _SESSION and name_a == name_b:
-        theme.html(theme.strip("READY", "A session is not compared with itself", "Choose another one for A or B; there "
-                               f"{'are ' + str(len(paths)) if len(paths) > 1 else 'is only this one'} to choose from."))
+        theme.html(theme.strip("READY", "A and B are the same session", "Choose another session for A or B. "
+                               f"{len(paths)} session{' is' if len(paths) == 1 else 's are'} available."))
         return
     if against == _SESSION:
         pairs, b = report.pairs(state.trials_of(paths[name_a]), state.trials_of(paths[name_b])), state.session_label(name_b)
     else:
         pairs = report.against_pytorch(state.trials_of(paths[name_a]), default=against == _DEFAULT)
-        b = "PyTorch of the same session: " + ("the best that qualifies" if against == _BEST else "as it is delivered")
+        b = "PyTorch in the same session: " + ("the best that qualifies" if against == _BEST else "with default settings")
     pairs = [p for p in pairs if p.direction in (directions or LAUNCHES)]
     pairs.sort(key=lambda p: (report.is_baseline(p.a), _FIRST.index(p.verdict), -p.ratio.value if p.ratio else 0))
     theme.html(_strip([p for p in pairs if not report.is_baseline(p.a)], name_a, b, own=against != _SESSION))
@@ -73,7 +73,7 @@ def _charts(pairs: list[report.Pair]) -> None:
             theme.html(theme.heading(f"Roofline: {marks}; grey is B, blue is A"))
             theme.chart(roof, key="compare_roofline", alt="TFLOP per second against FLOP per byte of each pair")
     with grid.container():
-        theme.html(theme.heading(f"Speed-up per layer, kernel_ms: {marks}; bar: room up to the physical limit"))
+        theme.html(theme.heading(f"Speed-up per layer, kernel_ms: {marks}; bar: distance to the physical limit"))
         theme.chart(layers, key="compare_speedups", alt=_said(pairs))
 
 
@@ -86,19 +86,19 @@ def _said(pairs: list[report.Pair]) -> str:
 
 def _strip(pairs: list[report.Pair], a: str, b: str, *, own: bool) -> str:
     if not pairs and own:
-        return theme.strip("READY", "This session has nothing to compare with PyTorch", "It needs a right candidate with a "
-                           "time, and PyTorch's time for the same layer, direction and device.")
+        return theme.strip("READY", "This session has nothing to compare with PyTorch", "Comparing needs a right "
+                           "candidate with a time, and PyTorch's time for the same layer, direction and device.")
     if not pairs:
         return theme.strip("READY", "These two sessions have no trial in common",
-                           "A trial is matched by workload, direction, variant and precision, and by config where "
-                           "both have it.")
+                           "Trials are matched by workload, direction, variant and precision. Trials with the same "
+                           "config are matched first.")
     count = {v: sum(p.verdict == v for p in pairs) for v in _FIRST if v}
     compared = sum(n for v, n in count.items() if v != report.EMULATED)
-    evidence = f"A is {state.session_label(a)}; B is {b}. B / A above 1: A is the faster one."
+    evidence = f"A is {state.session_label(a)}; B is {b}. If B / A is above 1, A is faster."
     if not compared:
         word = report.EMULATED if count[report.EMULATED] else "NOTE"
         common = f"{len(pairs)} trial{'' if len(pairs) == 1 else 's'} in common"
-        return theme.strip(word, f"{common}, none with two times that may be compared", evidence)
+        return theme.strip(word, f"{common}, but no two times can be compared", evidence)
     word = max((report.FASTER, report.SLOWER, report.SAME, report.UNSURE), key=lambda v: count[v])
     return theme.strip(word, f"A is faster in {count[report.FASTER]} of {compared}, "
                        f"slower in {count[report.SLOWER]}, the same in {count[report.SAME]}, unsure in {count[report.UNSURE]}",

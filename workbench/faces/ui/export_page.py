@@ -24,7 +24,7 @@ from ...drive.running.runner import Runner
 from ...drive.sessions.recorded import first_choice, judged_candidate
 from . import state, theme
 
-PYTORCH, APART = "PyTorch", "one launch each"
+PYTORCH, APART = "PyTorch", "a launch for each gradient"
 _PROOF_LIMIT_S = 600
 
 
@@ -35,12 +35,12 @@ def draw() -> None:
         trials = state.trials_of(path)
         workload = _workload(trials)
         if workload is None:
-            theme.html(theme.strip("READY", "No right candidate in this session"))
+            theme.html(theme.strip("READY", "This session has no right candidate"))
         else:
             class_name, preset, device = _options(workload)
     if workload is None:
         theme.html(theme.strip("READY", "Nothing to export yet",
-                               "Run candidates on the Workbench: what is right in all checks can be exported."))
+                               "Run candidates on the Workbench. Candidates that are right in all checks can be exported."))
         return
     here = report.for_workload(trials, workload)
     strip = st.empty()
@@ -94,7 +94,7 @@ def _options(workload: Workload) -> tuple[str, Preset | None, str]:
     forms: dict[str, Preset | None] = {f"KernelBench #{p.number}": p for p in fitting}
     forms[f"nn.ConvTranspose{workload.layer.dims}d"] = None
     form = st.selectbox("Constructor as in", list(forms), key=f"export_form_{workload.layer}")
-    device = st.selectbox("Prove on", list(state.device_names()), format_func=state.device_label, key="export_device")
+    device = st.selectbox("Verify on", list(state.device_names()), format_func=state.device_label, key="export_device")
     return class_name, forms[form], device
 
 
@@ -122,7 +122,7 @@ def _recipe_choice(trials: list[Trial]) -> dict[str, Trial | None]:
         if direction != BACKWARD or pick in options:
             chosen[direction] = options.get(pick)
     notes = [note for _, note in taken.values() if note]
-    notes += [f"{d}: no time of a GPU says which candidate is the fastest; choose one." for d, found in there.items()
+    notes += [f"{d}: no GPU time shows which candidate is fastest; choose one." for d, found in there.items()
               if found and taken[d] == (None, "")]
     theme.html("".join(f'<div class="foot">{escape(note)}</div>' for note in notes))
     return chosen
@@ -154,7 +154,7 @@ def _recipe_table(trials: list[Trial], chosen: dict[str, Trial | None], session:
     rows = []
     for direction, trial in chosen.items():
         if trial is None and chosen.get(BACKWARD) and direction in (GRAD_INPUT, GRAD_WEIGHT):
-            rows.append((escape(direction), "by backward", "–", "–", theme.badge("OK")))
+            rows.append((escape(direction), "computed by backward", "–", "–", theme.badge("OK")))
             continue
         if trial is None:
             rows.append((escape(direction), PYTORCH, "–", "–", theme.badge("NOTE", "left to PyTorch")))
@@ -172,12 +172,12 @@ def _recipe_table(trials: list[Trial], chosen: dict[str, Trial | None], session:
 def _strip(file_name: str, text: str, device: str, proof: dict | None) -> str:
     lines = f"{text.count(chr(10))} lines, {numbers.bytes_decimal(len(text.encode()))}."
     if proof is None:
-        return theme.strip("READY", f"{file_name} is written, not proved yet",
-                           f"Prove imports the very text in a fresh process and judges it there. {lines}")
+        return theme.strip("READY", f"{file_name} is not verified yet",
+                           f"Verify runs this exact file in a fresh process. {lines}")
     if proof["status"] != "OK":
         return theme.strip(proof["status"], str(proof["headline"]), f"{proof.get('advice', '')} {lines}")
-    return theme.strip("PROVED", f"{file_name} is ready",
-                       f"A fresh process on {device} imported and judged the very text: {proof['headline']} {lines}")
+    return theme.strip("VERIFIED", f"{file_name} is ready",
+                       f"A fresh process on {device} ran this exact file: {proof['headline']} {lines}")
 
 
 def _buttons(text: str, workload: Workload, preset: Preset | None, class_name: str, device: str, proof: dict | None,
@@ -186,9 +186,8 @@ def _buttons(text: str, workload: Workload, preset: Preset | None, class_name: s
     with st.container(horizontal=True):
         st.download_button("Download", text, file_name=file_name, mime="text/x-python", on_click="ignore",
                            type="primary" if proved else "secondary", disabled=not proved,
-                           help="The file" if proved else
-                           "Prove it first: only a file that a fresh process found right is offered")
-        st.button("Prove again" if proof else "Prove", type="secondary" if proved else "primary", key="prove",
+                           help="Download the verified file" if proved else "Verify the file first")
+        st.button("Verify again" if proof else "Verify", type="secondary" if proved else "primary", key="prove",
                   disabled=busy, on_click=_begin_proof, args=(text, workload, preset, class_name, device))
 
 
@@ -196,8 +195,8 @@ def _buttons(text: str, workload: Workload, preset: Preset | None, class_name: s
 def _live_strip(proof: Future, file_name: str, said: str) -> None:
     if proof.done():
         st.rerun()
-    theme.html(theme.strip("RUNNING", f"A fresh process imports, builds and judges {file_name}",
-                           f"{said}{'. ' if said else ''}Closing the browser does not stop the proof."))
+    theme.html(theme.strip("RUNNING", f"A fresh process builds and checks {file_name}",
+                           f"{said}{'. ' if said else ''}Closing the browser does not stop it."))
 
 
 def _begin_proof(text: str, workload: Workload, preset: Preset | None, class_name: str, device: str) -> None:
@@ -241,7 +240,7 @@ def _proof_table(proof: dict) -> str:
         rows.append((theme.badge("NOTE"), "left to PyTorch", escape(", ".join(detail["left_to_pytorch"]))))
     if detail.get("log_tail"):
         rows.append((theme.badge("NOTE"), "log", f"<pre>{escape(str(detail['log_tail']))}</pre>"))
-    return theme.heading("Proof, by a fresh process") + theme.table(("", "", ""), rows) if rows else ""
+    return theme.heading("Verification in a fresh process") + theme.table(("", "", ""), rows) if rows else ""
 
 
 def _digest(text: str, device: str) -> str:

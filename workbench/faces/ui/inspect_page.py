@@ -35,7 +35,7 @@ def draw() -> None:
     if path is None or trial is None:
         if state.dead_link():
             return
-        theme.html(theme.strip("READY", "No trial to look at yet",
+        theme.html(theme.strip("READY", "No trial yet",
                                "Run candidates on the Workbench, or open a session."))
         return
     session = Session(path)
@@ -99,14 +99,14 @@ def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
         evidence = ", ".join(f"{d} {numbers.time(t.median_ms)}" for d, t in trial.module_ms.items()) + " (module_ms)"
         if report.is_emulated(trial):
             marks.append(report.EMULATED)
-            evidence += " on the CPU emulator: says nothing about a GPU."
+            evidence += " on the CPU emulator, which does not predict a GPU."
     if trial.ok and timing:
         worst = numbers.error(max((e.rel_l2 for e in trial.errors.values()), default=None))
         evidence = (f"{numbers.time(timing.median_ms)}, middle half {numbers.spread(timing.spread)} over "
                     f"{timing.samples} samples. Largest error {worst} relative L2.")
         if report.is_emulated(trial):
             marks.append(report.EMULATED)
-            evidence = f"{numbers.time(timing.median_ms)} on the CPU emulator: says nothing about a GPU. " + \
+            evidence = f"{numbers.time(timing.median_ms)} on the CPU emulator, which does not predict a GPU. " + \
                        f"Samples: {timing.samples}. Largest error {worst} relative L2."
         elif ratio:
             marks.append(ratio.verdict)
@@ -163,7 +163,7 @@ def _text(trial: Trial, session: Session) -> None:
         st.code(text or "The compiler printed nothing.", language=None, line_numbers=True, height=560, wrap_lines=True)
         return
     if view == "Source" and trial.kind == "candidate":
-        theme.html('<span class="foot">The whole translation unit as it was compiled: headers inlined, the instance at '
+        theme.html('<span class="foot">The translation unit as it was compiled. Headers are inlined; the instance is at '
                    "the end.</span>")
     st.code(text, language="python" if trial.kind == "module" else "cpp", line_numbers=True, height=560)
 
@@ -196,14 +196,14 @@ def _resources(trial: Trial) -> str:
 
 def _why_no_resources(trial: Trial) -> str:
     if trial.kind == "module":
-        return "Its kernels are candidates of their own."
+        return "Each of its kernels is a candidate of its own; see there."
     if "shortened" in trial.flags:
-        return "Left out: a trial's line stays under 4 KB. The command below measures them again."
+        return "Not stored: a trial's line stays under 4 KB. Run the command below to measure them again."
     if trial.status in _NOT_BUILT:
         return f"Not known: the trial ended with {trial.status} before there was a kernel."
     if trial.environment.get("nvcc"):
         return "Not known: nvcc gave no numbers for this trial."
-    return "Not known: they need nvcc, which was not there when the trial ran (see Machine)."
+    return "Not known: they need nvcc, which was not installed when the trial ran (see Machine)."
 
 
 def _occupancy_row(trial: Trial, arch: str, name: str) -> tuple[str, ...]:
@@ -219,7 +219,7 @@ def _shared_row(trial: Trial, arch: str, static: int) -> tuple[str, ...]:
     limit, most = gpu_limits(sm_of(arch))["shared_per_block"], most_shared_bytes(trial, arch)
     if most is None:
         return _gauge("shared memory", f"{numbers.memory(static)} static", static / limit,
-                      "and dynamic memory, whose size is not recorded")
+                      "the size of dynamic memory is not recorded")
     dynamic = f"{numbers.memory(static)} static, {numbers.memory(most - static)} dynamic at most"
     parts = "all static" if most == static else dynamic
     return _gauge("shared memory", f"{numbers.memory(most)} per block", most / limit, f"of {numbers.memory(limit)}: {parts}")

@@ -212,8 +212,8 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
         st.session_state["precision"] = offered[0]
     precision = precision_slot.selectbox(
         "precision", offered, key="precision", persist_state="session", format_func=lambda p: p or "each variant's default",
-        help="ieee: fp32 multiply-adds. tf32: tensor cores, three decimal digits. tf32x3: three of them, fp32-like. "
-             "each variant's default: the one it names first, so that all of them run at once.")
+        help="ieee: fp32 multiply-adds. tf32: tensor cores, three decimal digits. tf32x3: three tf32 products, about as exact "
+             "as fp32. each variant's default: the precision that the variant names first.")
     devices = list(state.device_names())
     if st.session_state.get("device") not in devices:
         asked = st.query_params.get("device", "")
@@ -230,14 +230,14 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
     session = _session(workload, device)
     with st.expander("Compile flags and effort"):
         flags = st.text_input("compile flags", key="flags", placeholder="-O3 --use_fast_math", persist_state="session",
-                              help="Given to the compiler for every candidate, after the project's own.")
+                              help="These flags follow the project's own flags, for every candidate.")
         form = st.selectbox("layer form", FORMS, key="form", persist_state="session",
-                            help="constant: the parameters are folded into the code. runtime: one build "
-                                 "for all layers.")
+                            help="constant: the parameters are constants in the code. runtime: one build "
+                                 "serves all layers.")
         effort = st.selectbox("effort", EFFORTS, index=1, key="effort", persist_state="session",
-                              help="How many samples the timing takes at most.")
-        modules = st.checkbox("Time the ModelNew as well", key="modules", persist_state="session",
-                              help="module_ms: the best candidates as one module against nn.ConvTranspose, "
+                              help="The most samples that a time is measured with.")
+        modules = st.checkbox("Also time the ModelNew", key="modules", persist_state="session",
+                              help="module_ms: the best candidates in one module, compared with nn.ConvTranspose, "
                                    "forward and backward.")
     _remember(name, device, dtype)
     return Choice(workload, problems, PRESETS.get(name), device, precision, session, tuple(flags.split()), form, effort,

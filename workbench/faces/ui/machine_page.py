@@ -24,7 +24,7 @@ def draw() -> None:
         theme.html(theme.heading("Environment") + theme.table(
             ("", ""), [(f"<span class='mute nw'>{escape(str(k))}</span>", escape(str(v)))
                        for k, v in _environment().items() if v not in (None, "", [])], right=()))
-        if st.button("Look again", width="stretch", help="After installing something"):
+        if st.button("Refresh", width="stretch", help="Look again after you installed something"):
             state.findings.clear()
             state.device_names.clear()
             _environment.clear()
@@ -46,9 +46,9 @@ def draw() -> None:
 def _strip(findings: list[doctor.Finding]) -> str:
     where = doctor.devices(findings)
     missing = [f for f in findings if f.command]
-    evidence = (f"{len(missing)} part{'s' if len(missing) != 1 else ''} would enable more: "
-                f"{', '.join(f.name for f in missing)}; the command stands beside each." if missing else
-                "Nothing is missing that a command could bring.")
+    evidence = (f"{len(missing)} part{'s' if len(missing) != 1 else ''} can be installed: "
+                f"{', '.join(f.name for f in missing)}. The command is beside each." if missing else
+                "Nothing is missing that a command can install.")
     return theme.strip("PASSED" if where else "MISSING", doctor.summary(findings), evidence,
                        badge_text="READY" if where else "NOT READY")
 
@@ -58,7 +58,7 @@ def _cache() -> None:
     theme.html(theme.heading("Cache of built libraries")
                + f"{numbers.count(use.entries)} libraries, {numbers.memory(use.bytes)} of "
                  f"{numbers.memory(use.limit_bytes)}<br><span class='mono mute'>{escape(str(cache_dir()))}</span>")
-    if st.button("Empty the cache", disabled=not use.entries, help="The next run builds again"):
+    if st.button("Empty the cache", disabled=not use.entries, help="The next run builds all libraries again"):
         Cache().clear()
         st.rerun()
 
@@ -67,11 +67,11 @@ def _ceilings(name: str) -> str:
     known = ceilings_for(name)
     if known is None:
         return (theme.heading("Ceilings")
-                + '<span class="foot">Nobody has measured this GPU yet: no floor is shown.</span>')
+                + '<span class="foot">This GPU has not been measured, so no floor is shown.</span>')
     rows = [("read", numbers.byte_rate(known.read_bytes_per_s)), ("write", numbers.byte_rate(known.write_bytes_per_s)),
             ("copy, read + write", numbers.byte_rate(known.copy_bytes_per_s)),
             *((p, numbers.flop_rate(rate)) for p, rate in known.flops_per_s.items())]
-    how = "measured on this machine" if kept(name) else "as shipped; not measured here yet"
+    how = "measured on this machine" if kept(name) else "as recorded by the project, not measured on this machine"
     return theme.heading(f"Ceilings of {known.name}, {how}") + theme.table(
         ("what", "rate", ""), [(escape(a), escape(b), "<span class=mute>predicted</span>" if a.split(",")[0] in
                                 known.predicted else "") for a, b in rows], right=(1,))
@@ -80,10 +80,10 @@ def _ceilings(name: str) -> str:
 def _selftest(device: str) -> None:
     """Attack, what happened, caught or not; of the last self-test on this machine."""
     known = selftest.kept(device)
-    theme.html(theme.heading("Self-test: kernels and modules that try to fool the judge"))
+    theme.html(theme.heading("Self-test: adversarial kernels and modules"))
     if known is None:
-        theme.html(f'<span class="foot">{selftest.total(device)} attacks are ready; none was run on this machine '
-                   "yet.</span>")
+        theme.html(f'<span class="foot">{selftest.total(device)} attacks are available. The self-test has not run '
+                   "on this machine yet.</span>")
     else:
         when, found = known
         missed = [r for r in found if not r.caught]

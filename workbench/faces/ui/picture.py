@@ -80,8 +80,8 @@ def _fitted(plane: list[PictureAxis]) -> list[PictureAxis] | None:
 def _drawn(group: list[PictureAxis], explain: tuple[int, ...] | None, prefix: str, name: str) -> _Drawn:
     above = legend(group, of_grid=len(group) == 2)
     if group[0].uncropped > MOST_OUTPUTS and len(group) == 1:
-        text = (f"{name + ': ' if name else ''}not drawn: one input reaches across {numbers.count(_span(group[0]))} "
-                f"outputs, {MOST_OUTPUTS} are the most that fit.")
+        text = (f"{name + ': ' if name else ''}not drawn: one input reaches {numbers.count(_span(group[0]))} "
+                f"outputs; the picture has room for {MOST_OUTPUTS}.")
         return above, f'<text x="0" y="14" class="m">{text}</text>', 22, text
     above += f'<div class="note">{" · ".join(filter(None, [name, _HINT, _left_out(group)]))}</div>'
     if len(group) == 2:

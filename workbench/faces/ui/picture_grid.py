@@ -145,7 +145,7 @@ class _Grid:
         if rows and columns:
             return terms(name, (f"x[{a.input},{b.input}]·w[{a.tap},{b.tap}]" for a, b in product(rows, columns)),
                          len(rows) * len(columns))
-        return f"{name} = 0   ({'no tap ever lands here' if self._dead(output) else OUTSIDE})"
+        return f"{name} = 0   ({'no tap reaches this output' if self._dead(output) else OUTSIDE})"
 
 
 def _why(axis: PictureAxis, output: int) -> str:

@@ -156,7 +156,7 @@ def _formula(axis: PictureAxis, output: int) -> str:
     hits = axis.hits(output)
     if hits:
         return terms(f"y[{output}]", (f"x[{h.input}]·w[{h.tap}]" for h in hits), len(hits))
-    why = "no tap ever lands here" if axis.colour(axis.phase(output)) is None else OUTSIDE
+    why = "no tap reaches this output" if axis.colour(axis.phase(output)) is None else OUTSIDE
     return f"y[{output}] = 0   ({why})"
 
 

@@ -37,19 +37,20 @@ def result_table(trials: Sequence[Trial], *, key: str = "results") -> list[str]:
             "variant": column.TextColumn(width=146), "direction": column.TextColumn(width=80),
             "precision": column.TextColumn(width=60), "config": column.TextColumn(width=124),
             "median_ms": column.TextColumn("median, ms", width=76, alignment="right",
-                                           help="Median of all samples, L2 cold. kernel_ms: "
-                                           "outputs passed in, no host; ModelNew rows are module_ms. * = on the CPU "
-                                           "emulator: says nothing about a GPU."),
+                                           help="Median of all samples with a cold L2. kernel_ms: "
+                                           "outputs passed in, without the host. ModelNew rows: module_ms. * on the CPU "
+                                           "emulator, which does not predict a GPU."),
             "spread": column.NumberColumn("± %", format="%.1f", width=42,
-                                          help="Half the middle 50 % over the median; – below 5 samples"),
+                                          help="Half the width of the middle 50 % of samples, divided by the median; "
+                                          "– below 5 samples"),
             "speedup": column.TextColumn("vs PyTorch", width=74, alignment="right",
-                                         help="Best PyTorch of the same or a stricter "
-                                         "precision on the same device, divided by this median"),
+                                         help="Best PyTorch time (same or stricter "
+                                         "precision, same device) divided by this median"),
             "of_limit": column.ProgressColumn("of limit", format="%d %%", min_value=0, max_value=100, width=82,
                                               color="primary", help="Physical floor divided by the median"),
             "rel_l2": column.TextColumn("rel. L2", width=58, alignment="right",
                                         help="Worst relative L2 error against float64"),
-            "registers": column.NumberColumn("regs", width=44, help="Registers of a thread"),
+            "registers": column.NumberColumn("regs", width=44, help="Registers per thread"),
             "build_s": column.NumberColumn("build, s", format="%.1f", width=54)})
     rows = event["selection"]["rows"] if event else []
     return [table["trial_id"].iloc[r] for r in rows if r < len(table)]
@@ -58,7 +59,7 @@ def result_table(trials: Sequence[Trial], *, key: str = "results") -> list[str]:
 def doctor_table(findings: Sequence[doctor.Finding]) -> str:
     """What was found, what works now, and the one command that would enable the rest."""
     return theme.heading("This machine") + theme.table(
-        ("", "part", "found", "what it is for", "command that would enable it"),
+        ("", "part", "found", "used for", "command that installs it"),
         [(theme.badge("FOUND" if f.ok else "MISSING" if f.command else "NOTE", None if f.ok or f.command else "none"),
           f"<span class=nw>{escape(f.name)}</span>", escape(f.found or "–"),
           f"<span class=mute>{escape(f.works)}</span>",

@@ -40,7 +40,7 @@ def live_rows(run: Run) -> None:
         if not rows:
             theme.html('<span class="foot">Nothing is being built yet.</span>')
         for row in rows:
-            text = log_tail(row.log_path) or "The compiler has printed nothing so far."
+            text = log_tail(row.log_path) or "The compiler has printed nothing yet."
             theme.html(f'<h4>{escape(row.label)}</h4><pre data-testid="live-log">{escape(text)}</pre>')
 
 

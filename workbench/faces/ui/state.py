@@ -156,10 +156,10 @@ def guarded(draw: Callable[[], None]) -> Callable[[], None]:
         try:
             draw()
         except (BadRequest, SessionFull) as error:
-            theme.html(theme.strip("BAD INPUT", str(error), "All other pages work as before."))
+            theme.html(theme.strip("BAD INPUT", str(error), "The other pages still work."))
         except Exception as error:  # the one place where a defect is caught: the page must say what still works
             theme.html(theme.strip("FAILED", f"This page could not be drawn: {type(error).__name__}.",
-                                   "Runs go on and nothing recorded is lost; all other pages work as before."))
+                                   "Runs continue, nothing recorded is lost, and the other pages still work."))
             with st.expander("Details for a bug report"):
                 st.code("".join(_trace(error)), language=None)
         if _missing():

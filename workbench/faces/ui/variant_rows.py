@@ -51,7 +51,7 @@ def variant_rows(variants: Sequence[Variant], direction: str, choice: Choice) ->
                         _tunable(more[number % len(more)], key, tunable, several)
     with st.container(horizontal=True, vertical_alignment="center"):
         st.toggle("Try several values of a tunable", key="several", persist_state="session",
-                  help="Each tunable takes a list; every combination becomes a candidate.")
+                  help="Each tunable takes a list of values. Every combination is a candidate.")
         serve = sum(cannot(v, choice) is None for v in there)
         theme.html(f'<span class="foot">{serve} of {len(there)} variants serve this layer; the list scrolls</span>')
 

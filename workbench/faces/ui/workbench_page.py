@@ -70,7 +70,7 @@ def layer_line(workload: Workload, choice: Choice, *, faded: bool) -> str:
              ("traffic, each tensor once", numbers.bytes_decimal(facts.bytes_moved(workload, "forward").total_bytes)),
              ("intensity", numbers.intensity(facts.intensity(workload))),
              (f"floor on {gpu.removeprefix('NVIDIA ')}, forward in {precision}", floor),
-             ("output never touched", numbers.share(zero, decimals=0 if zero in (0, 1) else 1)),
+             ("output without any tap", numbers.share(zero, decimals=0 if zero in (0, 1) else 1)),
              ("parameters", numbers.count(workload.layer.parameter_count))]
     note = " · the last valid layer" if faded else ""
     return (f'<div class="layer"><span class="mono">{escape(str(workload.layer))}</span>'
@@ -126,7 +126,7 @@ def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], last: R
         st.session_state["followed"] = None
         st.toast(f"The run has ended: {last.message}.")
     if choice.workload is None:
-        theme.html(theme.strip("BAD INPUT", choice.problems[0], "Run is disabled until this is fixed; the picture shows "
+        theme.html(theme.strip("BAD INPUT", choice.problems[0], "Run is disabled until this is fixed. The picture shows "
                                "the last valid layer."))
         return
     ended = running.ended_strip(last, len(state.trials_of(last.session))) if last is not None else None
@@ -138,7 +138,7 @@ def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], last: R
     elif found:
         where = next((t.device.get("name", "") for t in trials), "")
         earlier = len(trials) - len(spoken_of)
-        more = f"{earlier} of earlier runs {'stands' if earlier == 1 else 'stand'} in the table." if earlier else ""
+        more = f"The table also shows {earlier} trial{'' if earlier == 1 else 's'} of earlier runs." if earlier else ""
         left_out = state.left_out(state.session_paths().get(choice.session))
         evidence = " ".join(filter(None, (found.evidence, more, left_out)))
         theme.html(theme.strip(
@@ -156,7 +156,7 @@ def _too_much(choice: Choice) -> str:
     work = facts.flops(choice.workload)
     if choice.device != state.CPU or work < _MOST_EMULATED_FLOPS:
         return ""
-    return (f"{numbers.work(work)} a launch is too much for the emulator, which ends a kernel after a minute: choose size "
+    return (f"{numbers.work(work)} a launch is too much for the emulator, which stops a kernel after a minute. Choose size "
             f"small, or fewer channels and positions.")
 
 
@@ -165,18 +165,18 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
         direction = variant_rows.direction_switch()
         button = st.empty()
     for error in broken().values():
-        theme.html(f'<div class="foot">{escape(str(error))} It is left out.</div>')
+        theme.html(f'<div class="foot">{escape(str(error))} This template was skipped.</div>')
     variant_rows.variant_rows(variants, direction, choice)
     best_box.best_box(variants, choice)
     if run is not None:
         button.button("Stop", key="stop", on_click=_stop, args=(run,), width=170,
-                      help="Kills compilers and kernels under way; finished trials stay")
+                      help="Stops running compilers and kernels; finished trials are kept")
         return
     candidates = variant_rows.chosen_candidates(variants, choice.workload, choice) if choice.workload else []
     too_many = len(candidates) > variant_rows.MOST_CANDIDATES
-    why = (choice.problems[0] if choice.problems else "Tick a variant." if not candidates else
+    why = (choice.problems[0] if choice.problems else "Select a variant." if not candidates else
            f"{len(candidates)} candidates are too many for one run; choose fewer values." if too_many else
-           "Builds, checks and times the ticked candidates of all directions")
+           "Builds, checks and times the selected candidates of all directions")
     button.button(f"Run {len(candidates)}" if candidates else "Run", key="run", type="primary", width=170, help=why,
                   disabled=bool(choice.problems) or not candidates or too_many, on_click=_start,
                   args=(choice, tuple(candidates)))
@@ -209,15 +209,15 @@ def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: 
         recorded = _recorded_pytorch(workload)
         if recorded:
             trials = recorded
-            note = (f"PyTorch: recorded on {recorded[0].device.get('name', '')}. It is never compared with a time from "
-                    f"another device.")
+            note = (f"PyTorch was recorded on {recorded[0].device.get('name', '')}. It is never compared with a time "
+                    f"of another device.")
     if not trials:  # nothing to draw yet: the chart's library, a second of the browser's time, is not loaded before a run
         theme.html(results.waiting_table(ticked, absent, floors))
         return
     _draw_chart(trials, ticked, _floors_for(trials, floors), "not run yet", absent=absent)
     module = plots.module_bars(trials, mode=theme.mode())
     if module is not None:
-        theme.html(theme.heading("ModelNew against nn.ConvTranspose, allocation and autograd included"))
+        theme.html(theme.heading("ModelNew against nn.ConvTranspose, with allocation and autograd"))
         theme.chart(module, key="modules-chart", alt="module_ms forward and backward of ModelNew and nn.ConvTranspose")
     if note:
         theme.html(f'<span class="foot">{escape(note)}</span>')
@@ -287,18 +287,18 @@ def _session_actions(choice: Choice, path: Path | None, *, selected: list[str]) 
         if path is not None:
             if st.button("Inspect", disabled=len(selected) != 1, help="Select one row in the table"):
                 _inspect(choice.session, selected[0])
-            if st.button("Compare", help="This session beside another one"):
+            if st.button("Compare", help="Compare this session with another one"):
                 st.session_state["compare_a"] = choice.session
                 st.switch_page(pages.page("compare"))
-            if st.button("Export ModelNew", help="The right candidates of this session as one file"):
+            if st.button("Export ModelNew", help="Write the right candidates of this session into one file"):
                 st.session_state["export_session"] = choice.session
                 st.session_state["export_rows"] = selected
                 st.switch_page(pages.page("export"))
             last = state.latest_run(choice.workload, choice.device, session=choice.session) if choice.workload else None
             if last is not None and last.state in ("stopped", "failed"):
-                st.button("Resume", on_click=_start, args=(choice, (), last), help="Runs only what is missing")
+                st.button("Resume", on_click=_start, args=(choice, (), last), help="Runs only the missing candidates")
             st.download_button("Save", data=lambda: packed(path), file_name=f"{choice.session}.zip",
-                               mime="application/zip", on_click="ignore", help="The whole session as one zip")
+                               mime="application/zip", on_click="ignore", help="Save the whole session as one zip")
         with st.popover("Reopen"):
             _reopen()
         if path is not None:
@@ -312,7 +312,7 @@ def packed(path: Path) -> bytes:
 
 
 def _reopen() -> None:
-    file = st.file_uploader("A session saved before (.zip)", type="zip", key="reopen")
+    file = st.file_uploader("A saved session (.zip)", type="zip", key="reopen")
     if file is None or st.session_state.get("reopened") == file.file_id:
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Serve the page on http://127.0.0.1:8501 until Ctrl-C: the same as `streamlit run app.py` in a checkout."""
+"""Serve the page on http://127.0.0.1:8501 until Ctrl-C. In a checkout `streamlit run app.py` does the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...core.shipped import shipped
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=int, default=8501, metavar="N", help="default 8501")
+    parser.add_argument("--port", type=int, default=8501, metavar="N", help="port (default 8501)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,14 +1,14 @@
-"""The table of KernelBench's 17 layers in three directions: run it, print it, write it down.
+"""Measure KernelBench's 17 layers in three directions, and print or write the table.
 
-    python -m workbench bench --suite kernelbench --session h200 --time-limit 540      again until all is done
+    python -m workbench bench --suite kernelbench --session h200 --time-limit 540      repeat until it is complete
     python -m workbench bench --layers kb74,kb81 --directions forward --configs sweep 16
-    python -m workbench bench --device cpu --size small --layers kb81                  emulated: verdicts, no speeds
-    python -m workbench bench --baselines default --session h200-defaults              what precision PyTorch's default has
+    python -m workbench bench --device cpu --size small --layers kb81                  emulated: correctness only
+    python -m workbench bench --baselines default --session h200-defaults              measure PyTorch's default precision
     python -m workbench bench --table h200 --readme README.md --docs docs/benchmark.md --check
     python -m workbench bench --write-best workbench/core/best_known.json h200
 
-Given a session that has begun, only what it lacks is run. --table, --write-best, --ship and --note run nothing; they
-take the named sessions, or all recorded-... ones that hold a bench.
+In an existing session only the missing candidates are run. --table, --write-best, --ship and --note run nothing. They use the
+named sessions, or all recorded-... sessions that hold a bench.
 """
 
 from __future__ import annotations
@@ -40,36 +40,38 @@ from ..arguments import check_folder, say_broken, session_from
 def add(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what runs")
     what.add_argument("--suite", choices=list(SUITES), default="kernelbench")
-    what.add_argument("--layers", metavar="NAME[,NAME]", help="some of the suite: kb74,kb81 (default: all)")
+    what.add_argument("--layers", metavar="NAME[,NAME]", help="layers of the suite: kb74,kb81 (default: all)")
     what.add_argument("--directions", metavar="NAME[,NAME]", default=",".join(DIRECTIONS),
-                      help=f"default: all three; {BACKWARD} is both gradients from one launch")
+                      help=f"default: all three; {BACKWARD} computes both gradients in one launch")
     what.add_argument("--precision", choices=CLASSES, default="tf32",
-                      help="class: tf32 competes with any PyTorch, ieee (with tf32x3) with TF32-off PyTorch")
+                      help="class: tf32 competes with any PyTorch; ieee (kernels in ieee or tf32x3) with TF32-off PyTorch")
     what.add_argument("--size", choices=SIZES, default="full")
     what.add_argument("--configs", nargs="+", metavar="WHAT", default=["default"],
-                      help=f"{', '.join(CONFIGS[:2])}; 'sweep N': the best known one and N more, sampled; 'top N': of all "
-                           "variants the N fastest known candidates of each cell, and no other")
-    what.add_argument("--known", type=Path, metavar="FILE", help="best known configs of this file, not the shipped one")
-    what.add_argument("--seed", type=int, default=0, help="of the sample (default 0)")
+                      help=f"{', '.join(CONFIGS[:2])}; 'sweep N': the best known config and N sampled ones; 'top N': the N "
+                           "fastest known candidates of each cell, over all variants")
+    what.add_argument("--known", type=Path, metavar="FILE",
+                      help="take the best known configs from this file, not the shipped one")
+    what.add_argument("--seed", type=int, default=0, help="seed of the sampled configs (default 0)")
     what.add_argument("--variant", action="append", default=[], metavar="NAME", help="may be given several times")
     what.add_argument("--without", action="append", default=[], metavar="NAME", help="leave this variant out")
-    what.add_argument("--templates", type=Path, metavar="DIR", help="another folder of templates")
+    what.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
     how = parser.add_argument_group("how")
     how.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
     how.add_argument("--effort", choices=EFFORTS, default="normal")
-    how.add_argument("--baselines", choices=STRENGTHS, default="quick", help="how hard to try PyTorch; default: only PyTorch "
+    how.add_argument("--baselines", choices=STRENGTHS, default="quick", help="PyTorch modes to measure; default: only PyTorch "
                      "with no switch touched, each layer in a process of its own, and no candidate")
     how.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
-    how.add_argument("--time-limit", type=float, metavar="S", help="stop cleanly after so many seconds")
-    shown = parser.add_argument_group("what is made of sessions")
-    shown.add_argument("sessions", nargs="*", help="names or folders (default: recorded ones that hold a bench)")
+    how.add_argument("--time-limit", type=float, metavar="S", help="stop after S seconds; finished trials are kept")
+    shown = parser.add_argument_group("reading sessions")
+    shown.add_argument("sessions", nargs="*", help="names or folders (default: recorded sessions with a bench)")
     shown.add_argument("--table", action="store_true", help="print the table, or write it with --readme and --docs")
-    shown.add_argument("--readme", type=Path, metavar="FILE", help=f"the short table, after {markdown.BEGIN}")
-    shown.add_argument("--docs", type=Path, metavar="FILE", help="the long tables, likewise")
-    shown.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file says something else")
-    shown.add_argument("--write-best", type=Path, metavar="FILE", help="the best known configs, from measured times")
-    shown.add_argument("--ship", metavar="NAME", help="copy one session to recorded-..., small enough to ship")
-    shown.add_argument("--note", nargs=2, metavar=("CELL", "TEXT"), help="why a cell misses: --note kb61/forward TEXT")
+    shown.add_argument("--readme", type=Path, metavar="FILE", help=f"write the short table after {markdown.BEGIN}")
+    shown.add_argument("--docs", type=Path, metavar="FILE", help="write the long tables in the same way")
+    shown.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file differs")
+    shown.add_argument("--write-best", type=Path, metavar="FILE", help="write the best known configs, from measured times")
+    shown.add_argument("--ship", metavar="NAME", help="copy one session to recorded-NAME as one small zip")
+    shown.add_argument("--note", nargs=2, metavar=("CELL", "TEXT"),
+                       help="say why a cell misses its target: --note kb61/forward TEXT")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -113,8 +115,8 @@ def _run(args: argparse.Namespace) -> int:
         try:
             result = bench.run(time_limit_s=args.time_limit)
         except KeyboardInterrupt:
-            print(f"Stopped; session {session.name} keeps what was finished. Go on with the same command and --session "
-                  f"{session.name}.", file=sys.stderr)
+            print(f"Stopped. Session {session.name} keeps the finished trials. To go on, run the same command with "
+                  f"--session {session.name}.", file=sys.stderr)
             return exit_codes.INTERRUPTED
     print(result.sentence, file=sys.stderr)
     cells = [c for c in cells_of([session]) if c.name.precision == plan.precision and c.name.size == plan.size]
@@ -163,7 +165,7 @@ def _table(args: argparse.Namespace) -> int:
 def _write(file: Path, text: str, new: str, *, check: bool) -> bool:
     """Whether the file said something else."""
     if new == text:
-        print(f"{file} says what the sessions say.")
+        print(f"{file} matches the sessions.")
     elif check:
         print(f"{file} differs from the sessions; write it again with 'python -m workbench bench --table' and the same "
               f"files, without --check.", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The cache of built libraries: how large it is, where it is, and how to empty it."""
+"""Show how large the cache of built libraries is and where it is, or empty it."""
 
 from __future__ import annotations
 

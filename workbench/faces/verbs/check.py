@@ -1,12 +1,12 @@
-"""Check a foreign ModelNew file against a reference: does it build, is it right, has it gradients, how fast is it?
+"""Check a foreign ModelNew file against a reference: build, values, gradients and time.
 
     python -m workbench check model_new.py --preset kb81
     python -m workbench check model_new.py --reference problem.py --json
 
-A check runs the file: that is foreign code on this machine. It runs in a process of its own under limits of time and
-memory, without your environment variables, and where bwrap is installed without network and with a read-only disk.
-Without bwrap Landlock, or another user when root checks, keeps it from writing elsewhere. The last line of the report
-says what held.
+A check runs foreign code on this machine. The file runs in a process of its own, with limits of time and memory and without
+your environment variables. With bwrap it has no network and cannot write to the disk. Without bwrap, Landlock (or another user,
+if root checks) prevents writing elsewhere. Without any of them the file runs unsandboxed; the report's last line names the
+sandbox.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="the file that defines ModelNew")
     add_workload(parser, required=False)
     parser.add_argument("--reference", type=Path, metavar="FILE",
-                        help="a file with Model, get_inputs and get_init_inputs: any module")
+                        help="file with Model, get_inputs and get_init_inputs; any module")
     parser.add_argument("--class-name", default="ModelNew")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N; on cpu CUDA sources run on the emulator")
-    parser.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="for one call (default 60)")
-    parser.add_argument("--build-limit", type=float, default=300.0, metavar="S", help="for import and build (default 300)")
-    parser.add_argument("--memory", type=float, default=16.0, metavar="GIB", help="of the file's process (default 16)")
+    parser.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="seconds for one call (default 60)")
+    parser.add_argument("--build-limit", type=float, default=300.0, metavar="S",
+                        help="seconds for import and build (default 300)")
+    parser.add_argument("--memory", type=float, default=16.0, metavar="GIB", help="memory of the file's process (default 16)")
     parser.add_argument("--effort", choices=("quick", "normal", "full"), default="normal", help="how long to time")
-    parser.add_argument("--no-time", action="store_true", help="check only")
-    parser.add_argument("--no-nvcc", action="store_true", help="without a GPU: do not compile with nvcc as well")
+    parser.add_argument("--no-time", action="store_true", help="check, do not time")
+    parser.add_argument("--no-nvcc", action="store_true", help="without a GPU: do not also compile with nvcc")
     parser.add_argument("--check-seed", type=int, metavar="N", help="repeat a check with the seed of its report")
-    parser.add_argument("--log", action="store_true", help="print the compiler's whole log below the report, too")
-    parser.add_argument("--json", action="store_true", help="print JSON, which holds the log; progress stays on stderr")
+    parser.add_argument("--log", action="store_true", help="also print the compiler's whole log below the report")
+    parser.add_argument("--json", action="store_true", help="print JSON with the log; progress goes to stderr")
 
 
 def run(args: argparse.Namespace) -> int:

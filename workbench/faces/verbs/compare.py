@@ -1,14 +1,13 @@
-"""Two sessions side by side: the same work and the same variant in both, with the ratio of their medians.
+"""Compare two sessions: the same work and the same variant in both, with the ratio of their medians.
 
-The verdict is the Workbench's own: a bootstrap interval of the ratio of medians, from the samples both sessions hold.
-Times of different devices, and emulated ones, are never compared. A config that both sessions hold is compared with itself;
-where a variant's configs differ (a new default, say), its fastest right one in A is compared with its fastest right one in B,
-and the row says so.
+The verdict is a bootstrap interval of the ratio of medians, as everywhere in the Workbench, from the samples of both sessions.
+Times of different devices and emulated times are never compared. A config that both sessions hold is compared with itself.
+If a variant's configs differ (for example after a new default), its fastest right config in A is compared with its fastest
+right config in B, and the row says so.
 
-Exits 1 on a regression: a candidate that was right in A and is not right in B, or is not in B at all, or is SLOWER in B; and
-when B has no trials. Exits 3 when there is none, but B's machine could not judge what was right in A (no compiler, say).
-Exits 0 otherwise, 2 when a session is not there. So two sessions guard a kernel in CI, both recorded by
-the same command:
+Exits 1 on a regression, or if B has no trials. A regression is a candidate that was right in A and in B is wrong, missing or
+SLOWER. Exits 3 if B's machine could not judge a candidate that was right in A, for example without a compiler. Exits 2 if a
+session does not exist, and 0 otherwise. To guard a kernel in CI, record both sessions with the same command:
 
     python -m workbench run --preset kb74 --variant mine --session after && python -m workbench compare before after
 """

@@ -1,4 +1,4 @@
-"""What this machine has, what works now, and the one command that would enable the rest."""
+"""List what this machine has, what works, and the command that installs what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the chosen recipe as one self-contained ModelNew file.
+"""Write the chosen kernels as one self-contained ModelNew file.
 
     python -m workbench export --preset kb74 --forward shared_weight_tiling --out model_new.py --verify
     python -m workbench export --session NAME --out model_new.py      the fastest right candidates of a session on a GPU
@@ -38,19 +38,21 @@ def add(parser: argparse.ArgumentParser) -> None:
                             help="variant that computes both gradients in one launch" if direction == BACKWARD
                             else f"variant that computes {direction}")
     parser.add_argument("--set", action="append", default=[], metavar="VARIANT.TUNABLE=V", help="value of a tunable")
-    parser.add_argument("--precision", default="", help="what is computed in; with --best a class, tf32 or ieee (default: "
-                        "that of PyTorch's default)")
-    parser.add_argument("--best", action="store_true", help="the best known variants and configs, from recorded benches")
-    parser.add_argument("--arch", metavar="sm_90", help="with --best: for this GPU (default: the one that is here)")
+    parser.add_argument("--precision", default="",
+                        help="precision of the kernels; with --best the class tf32 or ieee (default: "
+                        "the precision of PyTorch's default)")
+    parser.add_argument("--best", action="store_true", help="use the best known variants and configs, from recorded benches")
+    parser.add_argument("--arch", metavar="sm_90", help="with --best: GPU to choose for (default: the GPU of this machine)")
     parser.add_argument("--session", metavar="NAME", help="take the fastest right candidates of this session")
-    parser.add_argument("--templates", type=Path, metavar="DIR", help="with --session: the templates it was made with")
+    parser.add_argument("--templates", type=Path, metavar="DIR", help="with --session: folder of the templates that made it")
     parser.add_argument("--class-name", default="ModelNew")
     parser.add_argument("--constructor", choices=("auto", "module"), default="auto",
-                        help="auto: the preset's own Model; module: as nn.ConvTranspose")
-    parser.add_argument("--debug-sync", action="store_true", help="synchronise after each kernel and name the one that failed")
-    parser.add_argument("--verify", action="store_true", help="run the exported text in a fresh process first")
-    parser.add_argument("--device", default="auto", help="where --verify runs: auto, cpu or cuda:N")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write (default: print)")
+                        help="auto: arguments of the preset's Model; module: arguments of nn.ConvTranspose")
+    parser.add_argument("--debug-sync", action="store_true", help="synchronise after each kernel and name a kernel that fails")
+    parser.add_argument("--verify", action="store_true",
+                        help="run the exported file in a fresh process first; write it only if it is right")
+    parser.add_argument("--device", default="auto", help="device for --verify: auto, cpu or cuda:N")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="file to write (default: print)")
 
 
 def run(args: argparse.Namespace) -> int:

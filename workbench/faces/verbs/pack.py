@@ -1,4 +1,4 @@
-"""Make one zip of a session that opens elsewhere; or open such a zip.
+"""Make one zip of a session, which opens on another machine, or open such a zip.
 
     python -m workbench pack NAME            -> NAME.zip
     python -m workbench pack --open FILE.zip -> a session below the sessions folder
@@ -17,7 +17,7 @@ from ..arguments import check_folder, session_from
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("session", nargs="?", help="name or folder of the session")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write (default NAME.zip)")
-    parser.add_argument("--open", type=Path, metavar="ZIP", help="unpack this zip instead")
+    parser.add_argument("--open", type=Path, metavar="ZIP", help="unpack this zip instead of making one")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The 17 KernelBench layers, with work, bytes and output size."""
+"""List the 17 KernelBench layers with work, bytes and output size."""
 
 from __future__ import annotations
 

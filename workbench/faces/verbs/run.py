@@ -1,4 +1,4 @@
-"""Build, judge and time candidates on one layer; write a session.
+"""Build, judge and time candidates on one layer, and write a session.
 
     python -m workbench run --preset kb74/small --direction forward
     python -m workbench run --layer "ConvTranspose2d(32, 64, 3, stride=2)" --input-size 32,48 --variant naive_gather \\
@@ -30,28 +30,29 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_workload(parser)
     add_candidates(parser)
     parser.add_argument("--set", action="append", default=[], metavar="VARIANT.TUNABLE=V[,V]",
-                        help="values of a tunable; several values make several candidates")
-    parser.add_argument("--best", action="store_true", help="the best known variants and configs, from recorded benches")
+                        help="value of a tunable; several values make several candidates")
+    parser.add_argument("--best", action="store_true", help="use the best known variants and configs, from recorded benches")
     parser.add_argument("--precision", default="", help="ieee, tf32, tf32x3, fp16, bf16 or fp64")
     parser.add_argument("--form", choices=("constant", "runtime"), default="constant",
-                        help="layer parameters as constants of the source, or as arguments")
-    parser.add_argument("--flag", action="append", default=[], metavar="FLAG", help="a compile flag of nvcc's: "
+                        help="pass layer parameters as constants in the source, or as arguments")
+    parser.add_argument("--flag", action="append", default=[], metavar="FLAG", help="compile flag for nvcc: "
                         "--flag=--use_fast_math")
     parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
     parser.add_argument("--effort", choices=EFFORTS, default="normal")
     parser.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
     parser.add_argument("--resume", action="store_true", help="run only what the session lacks")
     parser.add_argument("--baselines", choices=STRENGTHS, default="quick",
-                        help="how hard to try PyTorch: TF32 on and off (at stride 1 as a convolution too), or every way "
-                             "that needs no CUDA of one's own")
+                        help="PyTorch modes to measure; quick: TF32 on and off, at stride 1 also as a convolution; "
+                             "strong: all modes; default: only PyTorch with no switch touched")
     parser.add_argument("--no-baselines", action="store_true", help="do not measure PyTorch")
-    parser.add_argument("--baselines-only", action="store_true", help="measure PyTorch alone")
-    parser.add_argument("--modules", action="store_true", help="also judge the best recipe as ModelNew (module_ms)")
-    parser.add_argument("--no-time", action="store_true", help="check only")
+    parser.add_argument("--baselines-only", action="store_true", help="measure only PyTorch")
+    parser.add_argument("--modules", action="store_true", help="also judge the best candidates as one ModelNew (module_ms)")
+    parser.add_argument("--no-time", action="store_true", help="check, do not time")
     parser.add_argument("--hot-l2", action="store_true", help="time with a warm L2 cache")
-    parser.add_argument("--sanitize", choices=("address",), default="", help="emulated kernels under AddressSanitizer")
-    parser.add_argument("--build-timeout", type=float, default=300.0, metavar="S")
-    parser.add_argument("--run-timeout", type=float, default=60.0, metavar="S")
+    parser.add_argument("--sanitize", choices=("address",), default="", help="run emulated kernels under AddressSanitizer")
+    parser.add_argument("--build-timeout", type=float, default=300.0, metavar="S",
+                        help="seconds for one build (default 300)")
+    parser.add_argument("--run-timeout", type=float, default=60.0, metavar="S", help="seconds for one run (default 60)")
     parser.add_argument("--json", action="store_true", help="print the trials as JSON lines")
 
 
@@ -105,7 +106,7 @@ def _say_stopped(session: Session, runs: list[Run]) -> None:
     words = sys.argv[2:] if sys.argv[1:2] == ["run"] else []
     more = [] if any(w.partition("=")[0] == "--session" for w in words) else ["--session", session.name]
     more += [] if "--resume" in words else ["--resume"]
-    print(f"Stopped{done}; session {session.name} keeps what was finished. Go on with: "
+    print(f"Stopped{done}. Session {session.name} keeps the finished trials. Go on with: "
           f"{shlex.join(['python', '-m', 'workbench', 'run', *words, *more])}", file=sys.stderr)
 
 

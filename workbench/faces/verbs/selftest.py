@@ -1,5 +1,6 @@
-"""Let the red team loose on the judge of this machine: kernels and modules that cheat or are broken, each of which must
-get exactly its status. One line an attack: caught or not, what it tries, what happened. Exits 1 if one gets through.
+"""Run the adversarial test suite on this machine: kernels and modules that are broken or cheat. Each must get
+exactly its expected status. Prints one line an attack: whether it was caught, its status, and what happened.
+Exits 1 if one is not caught.
 
     python -m workbench selftest --device cpu
 """
@@ -15,7 +16,8 @@ from ...drive.checking import selftest
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="these attacks, and the right kernel; nothing is kept")
+    parser.add_argument("--only", nargs="+", metavar="NAME",
+                        help="run these attacks and the right kernel; the result is not stored")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

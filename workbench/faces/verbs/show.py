@@ -1,4 +1,4 @@
-"""The trials of a session: verdict first. Without a name: the sessions there are."""
+"""List the trials of a session, verdict first. Without a name list all sessions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..arguments import session_from
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("session", nargs="?", help="name or folder of the session")
-    parser.add_argument("--trial", metavar="ID", help="everything recorded of one trial")
+    parser.add_argument("--trial", metavar="ID", help="print everything recorded of one trial")
     parser.add_argument("--source", action="store_true", help="with --trial: print its CUDA source")
     parser.add_argument("--log", action="store_true", help="with --trial: print its compiler log")
     parser.add_argument("--json", action="store_true", help="print the trials (or the sessions) as JSON lines")

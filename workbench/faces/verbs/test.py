@@ -1,6 +1,6 @@
-"""Validate variants over awkward layers without a page, one line a case.
+"""Check variants on awkward layers and print one line a case.
 
-Exits 0 only if every case holds and at least one ran. Effort: quick (under 45 s), normal, full (all dtypes, both
+Exits 0 only if at least one case ran and every case is right. Effort: quick (under 45 s), normal, full (all dtypes, both
 forms of the layer).
 """
 

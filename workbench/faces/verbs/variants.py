@@ -1,4 +1,4 @@
-"""The kernel templates there are: direction, idea, tunables."""
+"""List the kernel templates with direction, idea and tunables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..arguments import say_broken
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--templates", type=Path, metavar="DIR", help="another folder of templates")
+    parser.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

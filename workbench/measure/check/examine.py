@@ -426,7 +426,7 @@ class Examination:
         if not self.timed:
             self._skip(("times",), "Not asked for.")
         elif self.emulated:
-            self._skip(("times",), "A time of the CPU emulator says nothing about a GPU.")
+            self._skip(("times",), "A time of the CPU emulator does not predict a GPU.")
         elif failed:
             self._skip(("times",), "A wrong module gets no time. Fix the values first.")
         else:
