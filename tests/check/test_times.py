@@ -18,7 +18,7 @@ from workbench.drive.checking.check_text import report_text
 from workbench.drive.checking.selftest import RED_TEAM
 from workbench.measure.check.clock.ladder import LADDER
 from workbench.measure.check.clock.timed_input import factors_for, timed_input
-from workbench.measure.check.host.host import ways
+from workbench.measure.check.host import ways
 
 from . import models
 from .models import REFERENCE
