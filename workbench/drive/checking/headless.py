@@ -63,7 +63,7 @@ def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", va
     the constant form of each as well, tries the variants that have no other form on every layer they serve, and takes
     every precision: the one a variant names first on all layers, any other (tf32x3) on the first few it serves, and
     each on `workloads`.
-    A GPU is held while kernels run on it; `on_text` hears for whom it waits.
+    A GPU is held while kernels run on it; `on_text` gets the process it is waiting for.
     """
     device = resolve_device(device)
     directions, there = tuple(directions), discover(templates)

@@ -111,7 +111,7 @@ def _form(check: Check | None) -> None:
         st.button("Check", type="primary", width="stretch", key="check_run", on_click=_begin)
     theme.html(theme.badge("WARN", "FOREIGN CODE") + '<div class="mute" style="margin-top:4px">A check runs the file. It '
                "runs in its own process, without your environment variables and with these limits. With bwrap it has no "
-               "network and cannot write to the disk. Without bwrap, Landlock or another user can prevent writing "
+               "network and can write only its scratch folder. Without bwrap, Landlock or another user can prevent writing "
                "elsewhere. The report names the sandbox.</div>")
 
 

@@ -214,7 +214,7 @@ def _proofs() -> dict[str, Future]:
 
 @st.cache_resource(show_spinner=False)
 def _said() -> dict[str, str]:
-    """The same key -> for whom its proof waits, where it has to."""
+    """The same key -> which process its proof is waiting for, if any."""
     return {}
 
 

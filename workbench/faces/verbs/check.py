@@ -4,9 +4,9 @@
     python -m workbench check model_new.py --reference problem.py --json
 
 A check runs foreign code on this machine. The file runs in a process of its own, with limits of time and memory and without
-your environment variables. With bwrap it has no network and cannot write to the disk. Without bwrap, Landlock (or another user,
-if root checks) prevents writing elsewhere. Without any of them the file runs unsandboxed; the report's last line names the
-sandbox.
+your environment variables. With bwrap it has no network and can write only its scratch folder. Without bwrap, Landlock
+(or another user, if root checks) prevents writing elsewhere. Without any of them the file runs unsandboxed; the report's
+last line names the sandbox.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
     parser.add_argument("--effort", choices=EFFORTS, default="normal")
     parser.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
-    parser.add_argument("--resume", action="store_true", help="run only what the session lacks")
+    parser.add_argument("--resume", action="store_true", help="run only the candidates that the session lacks")
     parser.add_argument("--baselines", choices=STRENGTHS, default="quick",
                         help="PyTorch modes to measure; quick: TF32 on and off, at stride 1 also as a convolution; "
                              "strong: all modes; default: only PyTorch with no switch touched")

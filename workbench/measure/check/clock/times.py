@@ -6,7 +6,7 @@ copies each result into the next slot of memory that belongs to the judge (share
 CUDA IPC) and says done. The judge stops its clock and reads slots of calls it chooses only now: a result that is still being
 computed, left out, or taken from an earlier call is not what float64 says, and then no time is told. The same batch with a
 finished result instead of the call, run by the reference's process, is what request, input and copy cost; it is subtracted from
-both. Whoever's turn it is not is stopped, with every process it has started, so that nothing of the one runs beside the other.
+both. The idle process is stopped, with every process it has started, so that it does not run beside the other.
 What a stopped process still holds (memory that cuDNN wants) or has left on the device may slow PyTorch down all the same: where
 PyTorch was slower, its best ways are timed once more when the candidate's process is gone.
 """
