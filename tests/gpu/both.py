@@ -14,7 +14,7 @@ from workbench.measure.emulator import COMPILE_FLAGS, INCLUDE_DIRS, LINK_FLAGS, 
 
 FIXTURES = Path(__file__).resolve().parents[1] / "emulator" / "fixtures"
 TEMPLATES = Path(__file__).resolve().parents[2] / "kernel_templates"
-_INCLUDES = [f"-I{TEMPLATES / 'common'}", f"-I{TEMPLATES}"]
+_INCLUDES = [f"-I{TEMPLATES}"]
 
 
 def build_both(name: str, folder: Path, *, arch: str) -> tuple[ctypes.CDLL, ctypes.CDLL]:
