@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -173,3 +174,27 @@ def test_sessions_come_newest_first_and_recorded_ones_behind_them_by_their_trial
         (session.path / "trials.jsonl").write_text(f'{{"at":"2026-01-{at}T00:00:00.000+00:00"}}\n')
         os.utime(session.path, (1e9 - age, 1e9 - age))
     assert [p.name for p in list_sessions(tmp_path)] == ["mine", "older", "recorded-after", "recorded-before"]
+
+
+def test_a_folder_without_trials_does_not_hide_the_zip_of_its_name(tmp_path: Path) -> None:
+    session = Session.create(tmp_path / "work", "recorded-mine")
+    session.append(a_trial())
+    there = tmp_path / "there"
+    (there / "recorded-mine" / "blobs").mkdir(parents=True)
+    packed = session.pack(there / "recorded-mine.zip")
+    assert list_sessions(there) == [packed] and len(Session.open(packed).trials()) == 1
+    shutil.copytree(session.path, there / "recorded-mine", dirs_exist_ok=True)
+    assert list_sessions(there) == [there / "recorded-mine"]  # one that was gone on with wins
+
+
+def test_going_on_with_a_packed_session_unpacks_it_first(tmp_path: Path) -> None:
+    session = Session.create(tmp_path / "work", "recorded-mine")
+    session.append(a_trial(1))
+    session.pack(tmp_path / "recorded-mine.zip")
+    (tmp_path / "recorded-mine" / "blobs").mkdir(parents=True)
+    gone_on = Session.create(tmp_path, "recorded-mine")
+    gone_on.append(a_trial(2))
+    assert gone_on.path == tmp_path / "recorded-mine" == list_sessions(tmp_path)[0]
+    assert [t.trial_id for t in gone_on.trials()] == ["t00001", "t00002"]
+    with pytest.raises(BadRequest, match="is packed: nothing can be added to it"):
+        Session.open(tmp_path / "recorded-mine.zip").append(a_trial(3))

@@ -67,8 +67,9 @@ class Session:
                              field="session")
         session = cls(root / name)
         packed = next((p for p in there if name_of(p) == name and p.suffix == ".zip"), None)
-        if packed and not session.path.exists():  # a session that ships is gone on with in a folder of one's own
-            return unpack(packed, root)
+        if packed and not any(path.is_file() for path in session.path.rglob("*")):
+            shutil.rmtree(session.path, ignore_errors=True)
+            return unpack(packed, root)  # a session that ships is gone on with in a folder of one's own
         with _disk(session.path):
             (session.path / BLOBS).mkdir(parents=True, exist_ok=True)
         return session
@@ -261,7 +262,7 @@ def list_sessions(root: Path | None = None) -> list[Path]:
     places = [root or sessions_root()]
     if root is None and not os.environ.get(_FOLDER):
         places = list(dict.fromkeys(p.resolve() for p in (*places, shipped("sessions"))))
-    there = [p for place in places if place.is_dir() for p in sorted(place.glob("*"), key=lambda p: p.suffix == ".zip")]
+    there = [p for place in places if place.is_dir() for p in sorted(place.glob("*"), key=_empty_ones_last)]
     found: dict[str, Path] = {}
     for path in there:  # the first of a name is taken: one's own before what ships, a folder before a zip
         if name_of(path) not in found and is_session(path):
@@ -269,6 +270,11 @@ def list_sessions(root: Path | None = None) -> list[Path]:
     own = [p for p in found.values() if not p.name.startswith(RECORDED)]
     recorded = [p for p in found.values() if p.name.startswith(RECORDED)]
     return [*sorted(own, key=lambda p: -p.stat().st_mtime), *sorted(recorded, key=newest_trial, reverse=True)]
+
+
+def _empty_ones_last(path: Path) -> int:
+    """Of one name: a folder with trials, then a zip, then a folder without any, which a stopped unpacking leaves."""
+    return 1 if path.suffix == ".zip" else 0 if (path / TRIALS).is_file() else 2
 
 
 def now() -> str:
