@@ -62,6 +62,11 @@ def test_without_a_time_of_a_gpu_nothing_is_the_fastest(ms: float | None):
     assert recipe_from_trials([tiled, tiled])[0].forward.variant.name == "shared_weight_tiling"  # the only one there is
 
 
+def test_the_only_right_one_is_taken_and_said():
+    notes = recipe_from_trials([made("naive_gather", 0.1)])[1]
+    assert notes == ["forward: naive_gather is taken because no other candidate was right; no GPU has timed it."]
+
+
 def test_the_best_known_one_is_taken_and_said():
     entry = best_config("forward", WORK, "ieee", "sm_90")
     best = made(entry.variant, 99.0, precision=entry.precision, config=entry.config)

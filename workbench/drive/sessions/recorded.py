@@ -100,7 +100,8 @@ def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] =
                           f"{numbers.time(_ms(best))} of {best.name}, the fastest candidate.")
         return best, ""
     if len(different) == 1:
-        return next(iter(different.values())), ""
+        only = next(iter(different.values()))
+        return only, f"{only.direction}: {only.name} is taken because no other candidate was right; no GPU has timed it."
     for trial in different.values():
         workload = Workload.from_json(trial.workload)
         known = best_config(trial.direction, workload, trial.precision, arch) if trial.precision in _CLASSED else None
