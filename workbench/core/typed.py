@@ -42,6 +42,8 @@ def _plain(kind: type) -> Misfit:
     takes: type | tuple[type, ...] = (int, float) if kind is float else kind
 
     def ask(value: Any, place: str) -> str | None:
+        if type(value) is kind and kind in (float, bool) or type(value) is str and kind is str and value.isascii():
+            return None  # nearly all there is: a long session has a million of them
         if isinstance(value, takes) and (kind is bool or not isinstance(value, bool)):
             if isinstance(value, int) and abs(value) > sys.float_info.max:
                 return f"{place} is {_short(value)}, which is too large"
@@ -62,7 +64,8 @@ def _list_of(item: Misfit) -> Misfit:
     def ask(value: Any, place: str) -> str | None:
         if not isinstance(value, (list, tuple)):
             return f"{place} is {_short(value)}, not a list"
-        return next((why for i, v in enumerate(value) if (why := item(v, f"{place}[{i}]"))), None)
+        bad = next((i for i, v in enumerate(value) if item(v, "")), None)  # the place is written for what is wrong alone
+        return None if bad is None else item(value[bad], f"{place}[{bad}]")
     return ask
 
 
@@ -70,7 +73,8 @@ def _object_of(item: Misfit) -> Misfit:
     def ask(value: Any, place: str) -> str | None:
         if not isinstance(value, dict):
             return f"{place} is {_short(value)}, not an object"
-        return next((why for k, v in value.items() if (why := item(v, f"{place}.{k}"))), None)
+        bad = next((k for k, v in value.items() if item(v, "")), None)
+        return None if bad is None else item(value[bad], f"{place}.{bad}")
     return ask
 
 
@@ -85,7 +89,8 @@ def _fields_of(kind: type, needed: Set[str], *, more: bool) -> Misfit:
             return f"{dot}{min(missing)} is missing"
         if not more and (strange := value.keys() - asked.keys()):
             return f"{dot}{min(strange)} is not known"
-        return next((why for k, v in value.items() if k in asked and (why := asked[k](v, f"{dot}{k}"))), None)
+        bad = next((k for k, v in value.items() if k in asked and asked[k](v, "")), None)
+        return None if bad is None else asked[bad](value[bad], f"{dot}{bad}")
     return ask
 
 
