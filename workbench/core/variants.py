@@ -77,6 +77,12 @@ class Variant:
         return {**self.default_config, **(chosen or {})}
 
 
+def precision_of(dtype: str, *, of_float32: str = "ieee") -> str:
+    """The precision in which a dtype is computed. float32 has several, so the caller names it; dtypes that no kernel has count
+    as float32."""
+    return of_float32 if dtype == "float32" or dtype not in PRECISIONS_OF else PRECISIONS_OF[dtype][0]
+
+
 def parse(text: str, path: Path) -> Variant:
     """Read a template. Raises `RenderError`, naming file and key, when its header is not as the contract says."""
     found = _HEADER.match(text)

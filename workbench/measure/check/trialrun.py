@@ -10,6 +10,7 @@ import torch
 
 from ...core import numbers
 from ...core.trial import DEFAULT_ADVICE, Status
+from ...core.variants import precision_of
 from ..kernel import findings
 from ..kernel.inputs import reduction_length
 from ..kernel.validate import Comparison, allowed_rel_l2
@@ -22,7 +23,6 @@ from .questions.cases import Case, fill, positional
 from .questions.drawn import Drawn
 
 State = tuple[list[str], list[torch.Tensor]]
-_HALF = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _GENERIC_SUM = 4096
 _NOISE, _OF_NOISE = 1e3, 30.0  # times a value that is zero but for rounding is its error in PyTorch; times that error passes
 _MOST = 0.5  # relative L2 that passes where PyTorch itself is inexact: zeros are off by 1
@@ -304,7 +304,7 @@ class TrialRun:
             outcome.problems.append(Problem(about, found.status, found.headline, advice))
 
     def _allowed(self, case: Case, name: str) -> tuple[str, float]:
-        precision = _HALF.get(self.dtype) or self.of_float32
+        precision = precision_of(self.dtype, of_float32=self.of_float32)
         return precision, self.allowed(case, name, precision)
 
     def allowed(self, case: Case, name: str, precision: str) -> float:

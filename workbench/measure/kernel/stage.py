@@ -16,6 +16,7 @@ import torch
 
 from ...core.layer import Workload
 from ..device import free_bytes
+from ..memory_formats import CHANNELS_LAST
 from ..truth.reference import Truth
 from .buffers import POISON, Buffer
 from .findings import Finding, input_modified, launch_error, off_stream, out_of_memory, overrun
@@ -29,7 +30,6 @@ _HOLD_CYCLES = 60_000_000  # about 30 ms of a GPU's clock: how long a stream is 
 _HELD_LAUNCHES = 10
 _LOOK = 1 << 22            # elements looked at from either end while the stream is held
 _ACTIVATIONS = ("input", "grad_output", "output", "grad_input")  # what channels_last is about
-_LAYOUT = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class Stage:
@@ -57,7 +57,7 @@ class Stage:
             self.buffers[name].tensor.zero_()
         self._callers: dict[str, torch.Tensor] = {}
         if workload.memory_format == "channels_last":
-            layout = _LAYOUT[2 + workload.layer.dims]
+            layout = CHANNELS_LAST[2 + workload.layer.dims]
             self._callers = {n: torch.zeros(all_shapes[n], dtype=dtype, device=device).to(memory_format=layout)
                              for n in names if n in _ACTIVATIONS}
         workspace = self.buffers.get("workspace")

@@ -10,8 +10,8 @@ import torch
 from ...core.errors import BadRequest
 from ...core.layer import ConvTranspose, Workload
 from ..kernel.inputs import INTEGERS, NORMAL
+from ..memory_formats import CHANNELS_LAST
 
-_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _SMALL_SIZE = 12
 
 
@@ -44,8 +44,8 @@ def cases(workload: Workload, arguments: dict[str, Any]) -> list[Case]:
 
 def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     """The same values in another layout (a copy), or the tensor itself when it is to be contiguous."""
-    if layout == "channels_last" and tensor.dim() in _LAYOUTS:
-        return tensor.contiguous(memory_format=_LAYOUTS[tensor.dim()])
+    if layout == "channels_last" and tensor.dim() in CHANNELS_LAST:
+        return tensor.contiguous(memory_format=CHANNELS_LAST[tensor.dim()])
     if layout == "strided":  # every second element of a row that runs the other way round
         wide = tensor.new_zeros((*tensor.shape[:-1][::-1], 2 * tensor.shape[-1]))
         view = wide.permute(*reversed(range(tensor.dim() - 1)), tensor.dim() - 1)[..., ::2]
@@ -54,7 +54,7 @@ def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 def is_channels_last(tensor: torch.Tensor) -> bool:
-    memory_format = _LAYOUTS.get(tensor.dim())
+    memory_format = CHANNELS_LAST.get(tensor.dim())
     return memory_format is not None and tensor.is_contiguous(memory_format=memory_format)
 
 

@@ -16,6 +16,7 @@ import torch
 from ...core.compile_flags import emulated
 from ...core.layer import BACKWARD, FORWARD
 from ...core.trial import Status
+from ...core.variants import precision_of
 from ..build.build import build
 from ..build.compiler_log import first_error
 from ..kernel.findings import Finding, launch_error
@@ -23,7 +24,6 @@ from ..kernel.findings import Finding, launch_error
 # Whatever foreign Python may raise; not SystemExit and KeyboardInterrupt.
 FOREIGN = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, OSError, RuntimeError,
            SyntaxError, TypeError, ValueError)
-_LEFT_TO_PYTORCH = {"float32": "tf32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 
 
 class Subject:
@@ -103,7 +103,7 @@ class Subject:
         for kernel in (self.namespace["_KERNELS"].get(name) for name in names):
             if kernel and (own or kernel.layer is None) and kernel.fits(device):
                 return kernel.precision, True
-        return _LEFT_TO_PYTORCH[self.dtype], False
+        return precision_of(self.dtype, of_float32="tf32"), False
 
     def _finding(self, error: Exception) -> Finding:
         cuda = self.device != "cpu"

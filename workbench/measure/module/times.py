@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from ...core.layer import BACKWARD, FORWARD, Workload
+from ...core.variants import precision_of
 from ..clock import timing
 from ..kernel.inputs import NORMAL, fill, shapes, torch_dtype
 from .cases import laid_out
 from .subject import Subject
 
 _TURNS = {"quick": 1, "normal": 3, "full": 4}
-_PRECISION = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64", "float32": "ieee"}
 
 
 def original(workload: Workload) -> nn.Module:
@@ -53,7 +53,7 @@ def measure(subject: Subject, workload: Workload, arguments: dict[str, Any], *, 
                     flags += found.flags if name == "" else []
     summaries = {key: timing.summary(taken, stop=last[key].timing["stop"], cold_l2=last[key].timing["cold_l2"])
                  for key, taken in samples.items()}
-    dtype = _PRECISION[workload.dtype]
+    dtype = precision_of(workload.dtype)
     return {"module_ms": {d: summaries["", d] for d in (FORWARD, BACKWARD)},
             "samples": {d: samples["", d] for d in (FORWARD, BACKWARD)},
             "baselines": [{"name": name, "precision": "tf32" if mode else dtype,

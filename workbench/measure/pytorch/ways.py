@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 
 from ...core.layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
+from ..memory_formats import CHANNELS_LAST
 
 Tensors = dict[str, torch.Tensor]
-_LAYOUT = {4: torch.channels_last, 5: torch.channels_last_3d}
 # (grad_input, grad_weight, grad_bias) that aten::convolution_backward is asked for; grad_bias only with a bias
 _WANTED = {GRAD_INPUT: (True, False, False), GRAD_WEIGHT: (False, True, True), BACKWARD: (True, True, True)}
 _GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
@@ -155,7 +155,7 @@ def as_convolution(workload: Workload, direction: str, tensors: Tensors) -> Tens
 
 def channels_last(tensor: torch.Tensor) -> torch.Tensor:
     """Activations and weight both are laid out so, as PyTorch advises; what has no such layout stays as it is."""
-    layout = _LAYOUT.get(tensor.dim())
+    layout = CHANNELS_LAST.get(tensor.dim())
     return tensor.contiguous(memory_format=layout) if layout else tensor
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from ....core.variants import precision_of
 from ...clock import timing
 from ...kernel.inputs import reduction_length
 from ...kernel.validate import allowed_rel_l2
@@ -50,7 +51,6 @@ _LARGE_BYTES = 1 << 30          # of one set: from there on two have to do
 _CHECKED = 3                    # batches of the candidate of which one call is compared
 _SMALL_BYTES = 1 << 24          # of results: then all calls that are timed one by one are compared
 _LOOSE = 10                     # times the tolerance of tf32: beyond it a way of PyTorch's computes something else
-_PRECISION = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _NOT_AGAIN = "Called again, at the moment of timing, it does not give what it gave when it was checked."
 _SEED_OF_TRUTH = 43            # of a draw that the state replaces; another than that of the module that is timed
 _CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
@@ -415,7 +415,7 @@ class _Bench:
     def _class(self, distances: list[float], way: str) -> str:
         """The strictest precision that allows these distances; "" where they are beyond all. Of distances that only jumps
         explain it cannot be told: then it is what forward showed."""
-        offered = [_PRECISION[self.trial.dtype]] if self.trial.dtype in _PRECISION else ["ieee", "tf32"]
+        offered = list(dict.fromkeys(precision_of(self.trial.dtype, of_float32=p) for p in ("ieee", "tf32")))
         for precision, slack in (*((p, 1) for p in offered), (offered[-1], _LOOSE)):
             if all(d <= slack * limit for d, limit in zip(distances, self._limits(precision), strict=True)):
                 return precision
@@ -475,7 +475,7 @@ class _Bench:
         return beside_noise(found, expected, self._least_norms())
 
     def _allowed(self, precision: str) -> float:
-        return allowed_rel_l2(_PRECISION.get(self.trial.dtype, precision), 1 << 20)
+        return allowed_rel_l2(precision_of(self.trial.dtype, of_float32=precision), 1 << 20)
 
     def _limits(self, precision: str) -> list[float]:
         """What a result of that class may be away from float64, by its reduction length where that is known."""

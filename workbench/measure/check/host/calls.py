@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ...memory_formats import CHANNELS_LAST
 from ...module.cases import laid_out
 from ...pytorch.baselines import kernels
 from ...pytorch.ways import Unavailable, Way
@@ -231,7 +232,7 @@ def _kinds(results: list[torch.Tensor]) -> list[list[Any]]:
 
 def _strides(result: torch.Tensor) -> tuple[int, ...]:
     """channels_last where that is how it lies, else contiguous: never gaps or overlaps."""
-    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(result.dim())
+    layout = CHANNELS_LAST.get(result.dim())
     if layout is not None and result.is_contiguous(memory_format=layout):
         return result.stride()
     return torch.empty(result.shape, device="meta").stride()
