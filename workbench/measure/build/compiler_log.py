@@ -54,7 +54,7 @@ class FirstError:
 
 
 def first_error(log: str, source: str) -> FirstError | None:
-    """The first error of a build. An error inside a header is told at the template's line that led there.
+    """The first error of a build. An error inside a header is reported at the template line that includes it.
 
     `source` is the compiled text: its #line directives say which files are the user's.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from .foreign.process import Raised
+from .foreign.process import Ended, Raised
 
 _NAME = re.compile(r"name '(\w{1,60})' is not defined")
 _NO_MODULE = re.compile(r"No module named '([\w.]{1,80})'")
@@ -22,6 +22,13 @@ _USUAL = {
     "Function": "from torch.autograd import Function",
     **{name: f"from typing import {name}" for name in ("Any", "Callable", "Dict", "List", "Optional", "Tuple", "Union")},
     **{name: f"from math import {name}" for name in ("ceil", "floor", "prod", "sqrt")}}
+
+
+def advice_for_construction(error: Raised | Ended) -> str:
+    if isinstance(error, Ended):
+        return error.advice
+    return advice_for(error, arguments="Take the arguments of the reference's Model, in its order.",
+                      otherwise="Run the file alone, and construct the class with the reference's arguments.")
 
 
 def advice_for(error: Raised, *, arguments: str, otherwise: str) -> str:

@@ -15,7 +15,7 @@ from ...core.answers import Answer, Question
 from ...core.errors import BadRequest
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
-from .advice import advice_for
+from .advice import advice_for_construction
 from .clock import times
 from .distance import distance
 from .foreign.process import Ended, Raised
@@ -173,7 +173,7 @@ class Examination:
         except (Raised, Ended) as error:
             self._fail("constructs", Problem("call", Status.LAUNCH_FAILED if isinstance(error, Raised) else
                                              Status(error.status), f"No. {_said(error)}",
-                                             _advice_for(error)))
+                                             advice_for_construction(error)))
             self._skip(("values", "gradients"), "Not asked: the module cannot be constructed.")
             return False
         self._pass("constructs", "Yes.")
@@ -481,14 +481,6 @@ def _guess(wrong: Outcome) -> mistakes.Guess | None:
     weight = next(v for n, v in zip(names, values, strict=True) if n.endswith("weight"))
     bias = next((v for n, v in zip(names, values, strict=True) if n.endswith("bias")), None)
     return mistakes.guess(wrong.case.setting.layer, wrong.inputs[0], weight, bias, wrong.got["output"])
-
-
-def _advice_for(error: Raised | Ended) -> str:
-    """Of a construction."""
-    if isinstance(error, Ended):
-        return error.advice
-    return advice_for(error, arguments="Take the arguments of the reference's Model, in its order.",
-                      otherwise="Run the file alone, and construct the class with the reference's arguments.")
 
 
 def _said(error: Raised | Ended) -> str:

@@ -4,7 +4,7 @@ For each batch the judge draws, for every call, what its input is: one of a few 
 Every element is another one than in the call before, so no answer can be ready, or be mended from an earlier one. The process
 copies each result into the next slot of memory that belongs to the judge (shared memory; on a GPU an allocation opened through
 CUDA IPC) and says done. The judge stops its clock and reads slots of calls it chooses only now: a result that is still being
-computed, left out, or taken from an earlier call is not what float64 says, and then no time is told. The same batch with a
+computed, left out, or taken from an earlier call is not what float64 says, and then no time is reported. The same batch with a
 finished result instead of the call, run by the reference's process, is what request, input and copy cost; it is subtracted from
 both. The idle process is stopped, with every process it has started, so that it does not run beside the other.
 What a stopped process still holds (memory that cuDNN wants) or has left on the device may slow PyTorch down all the same: where
@@ -208,7 +208,7 @@ class _Bench:
         return found
 
     def _singly(self, ours: Contestant, way: Contestant) -> dict[str, list[float]]:
-        """Samples of both in batches of one call: of several, all inputs are told at once, and one might serve them all."""
+        """Samples of both in batches of one call: a batch of several names all its inputs at once, so one result might serve them all."""
         samples: dict[str, list[float]] = {"ours": [], "theirs": []}
         checked, small = self.random.sample(range(_SINGLE_TURNS), _CHECKED), self.stride < _SMALL_BYTES
         for turn in range(_SINGLE_TURNS):

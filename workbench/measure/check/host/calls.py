@@ -206,7 +206,7 @@ class Batches:
         return {}, []
 
     def run(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
-        """Calls in order: make the input that is told, call, put the results into the next slot."""
+        """Calls in order: make the input that the order names, call, put the results into the next slot."""
         key = request.get("way") or ""
         bound = self.bound[key]
         own_format = key and LADDER[key].kind == "channels_last"
