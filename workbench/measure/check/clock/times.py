@@ -208,7 +208,7 @@ class _Bench:
         return found
 
     def _singly(self, ours: Contestant, way: Contestant) -> dict[str, list[float]]:
-        """Samples of both in batches of one call: a batch of several names all its inputs at once, so one result might serve them all."""
+        """Samples of both in batches of one call: a larger batch names all inputs at once, and one result might serve all."""
         samples: dict[str, list[float]] = {"ours": [], "theirs": []}
         checked, small = self.random.sample(range(_SINGLE_TURNS), _CHECKED), self.stride < _SMALL_BYTES
         for turn in range(_SINGLE_TURNS):
