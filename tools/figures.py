@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -120,19 +121,19 @@ def builds_side_by_side(folder: Path) -> None:
     from torch.utils.cpp_extension import load_inline
 
     from workbench.core.candidate import Candidate
+    from workbench.core.orders import BuildOrder
     from workbench.core.presets import preset
     from workbench.core.template import render
     from workbench.core.variants import find
     from workbench.measure.build.build import build
     source = render(Candidate(find("naive_gather", "forward"), preset("kb74").layer, "float32", {})).source
     arch = "".join(map(str, torch.cuda.get_device_capability()))
-    build({"source": source + "\n// warm-up of nvcc itself\n", "symbols": ["kw_forward"], "device": "cuda",
-           "arch": f"sm_{arch}", "flags": [], "key": None, "log": f"{folder}/warm.log"}, lambda event: None)
+    order = BuildOrder(source, "cuda", folder / "cache", ("kw_forward",), f"sm_{arch}", log=folder / "build.log")
+    build(replace(order, source=f"{source}\n// warm-up of nvcc itself\n"), lambda event: None)
     start = time.perf_counter()
-    result = build({"source": source, "symbols": ["kw_forward"], "device": "cuda", "arch": f"sm_{arch}", "flags": [],
-                    "key": None, "log": f"{folder}/ours.log"}, lambda event: None)
+    result = build(order, lambda event: None)
     ours = time.perf_counter() - start
-    assert result["status"] == "OK" and not result["cached"], result
+    assert result.status == "OK" and not result.cached, result
     start = time.perf_counter()
     with_headers = f"#include <torch/extension.h>\n{source}\nint nothing() {{ return 0; }}\n"
     load_inline("with_torch_headers", cpp_sources="int nothing();", cuda_sources=with_headers,

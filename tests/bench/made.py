@@ -34,7 +34,7 @@ def pytorch(layer: str, direction: str, tf32_ms: float, ieee_ms: float) -> list[
 def recorded(root: Path, trials: list[Trial], *, name: str = "recorded-h200", **plan) -> Session:
     """A session that holds these trials and says which bench they belong to."""
     session = Session.create(root, name)
-    begin(session, BenchPlan(**plan), H200)
+    begin(session, BenchPlan(**plan), H200["name"])
     for one in trials:
         session.append(one)
     return session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from workbench.core.confinement import VARIABLE
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import preset
+from workbench.core.replies import Device
 from workbench.core.verdict import UNSURE
 from workbench.drive.checking import check_times
 from workbench.drive.checking.check import CheckRequest, check, workload_reference
@@ -24,7 +26,7 @@ from . import models
 from .models import REFERENCE
 
 STRIDE_1 = Workload(ConvTranspose(2, 6, 4, 3, padding=1, groups=2), 2, (9, 8))
-H200 = {"name": "NVIDIA H200", "l2_bytes": 50 << 20}
+H200 = Device("cuda", 0, "NVIDIA H200", "sm_90", 90, "nvidia_h200", 1 << 37, 1 << 37, "", "", 0, "", l2_bytes=50 << 20)
 KB81 = preset("kb81").workload("full")
 
 
@@ -86,7 +88,7 @@ def test_the_floor_stands_beside_and_below_it_nothing_counts() -> None:
     too_fast = check_times.timed(found(0.5 * times["floor_ms"], "tf32", *LADDER_81), "forward", KB81, H200)
     assert too_fast["implausible"] and "not possible, so not counted" in check_times.sentence("forward", too_fast)
     # what fits into the caches may be below it: these calls find their inputs there
-    cached = {**H200, "l2_bytes": 1 << 40}
+    cached = replace(H200, l2_bytes=1 << 40)
     assert not check_times.timed(found(1e-3, "tf32", *LADDER_81), "forward", KB81, cached)["implausible"]
 
 
@@ -102,7 +104,7 @@ def test_what_may_have_been_waiting_is_said_and_is_no_victory() -> None:
     quiet = found(1.0, "tf32", ("default", 2.0, "tf32"))
     quiet["bounds"], quiet["baselines"][0]["bounds"] = [[0.99, 1.0]] * 12, [[1.99, 2.0]] * 12
     busy = {**quiet, "bounds": [[0.5, 1.2]] * 12, "baselines": [{**quiet["baselines"][0], "bounds": [[0.8, 2.0]] * 12}]}
-    quiet, busy = (check_times.timed(one, "forward", KB81, {}) for one in (quiet, busy))
+    quiet, busy = (check_times.timed(one, "forward", KB81, None) for one in (quiet, busy))
     assert (quiet["verdict"], quiet["notes"]) == ("FASTER", [])
     assert busy["verdict"] == "UNSURE" and busy["ratio"] == quiet["ratio"] and busy["low"] < 1
     assert busy["notes"] == ["Other work kept the cores busy: of a call's time 58 % may be waiting for one."]

@@ -197,10 +197,12 @@ def _object_of(hint: Any) -> Reader:
 
 def _fields_of(kind: Any, needed: Set[str], make: Callable[..., Any] | None) -> Reader:
     """Of a dataclass, which `make` makes, or (None) of a TypedDict, which is handed back as it came."""
-    made_of = {name: reader(hint) for name, hint in get_type_hints(kind).items()
-               if make is None or name in {f.name for f in fields(kind)}}
+    made_of: dict[str, Reader] = {}
 
     def made(value: Any) -> Any:
+        if not made_of:  # at the first use: a class may hold others of its own kind
+            made_of.update({name: reader(hint) for name, hint in get_type_hints(kind).items()
+                            if make is None or name in {f.name for f in fields(kind)}})
         if not isinstance(value, dict):
             raise Misfit(f"is {_short(value)}, not an object")
         if not needed <= value.keys():

@@ -6,15 +6,14 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ...core.candidate import EMULATED_SM
 from ...core.errors import BadRequest, RenderError
+from ...core.replies import Device
 from ...core.template import Rendered, render
 from ...core.trial import Trial
 from ..machine.devices import resolve_device
-from ..running.builds import BuildOrder
-from ..running.request import DEFAULTS, Run, RunRequest
+from ..running.builds import BuildSettings
+from ..running.request import DEFAULTS, Prebuilt, Run, RunRequest
 from ..running.resume import measured_directions, missing
 from ..running.runner import Runner
 from ..sessions.session import Session
@@ -53,12 +52,12 @@ class Bench:
         started = time.monotonic()
         deadline = started + time_limit_s if time_limit_s is not None else float("inf")
         known = self.runner.device(self.device)
-        jobs = self.plan.jobs(sm=int(known.get("sm") or EMULATED_SM), arch=str(known["arch"]))
+        jobs = self.plan.jobs(sm=known.sm, arch=known.arch)
         if self.plan.strength != DEFAULTS and not any(job.candidates for job in jobs):
             raise BadRequest(f"No variant computes {', '.join(self.plan.directions)} of {', '.join(self.plan.layers)} "
                              f"in the class {self.plan.precision}; 'python -m workbench variants' lists them.")
-        begin(self.session, self.plan, known)
-        emulated = known["kind"] == "cpu"
+        begin(self.session, self.plan, known.name)
+        emulated = known.kind == "cpu"
         left: list[Job] = []
         units: list[list[Rendered]] = []
         wanted: dict[int, set[str]] = {}
@@ -70,9 +69,9 @@ class Bench:
                 units += [unit for unit in units_of(_rendered(job), emulated=emulated)
                           if wanted[id(missed)] & {r.candidate_id for r in unit}]
         total = self._count(left)
-        self.on_line(f"{total} of {self._count(jobs)} {self._what} to run on {known['name']}, session {self.session.name}")
-        order = BuildOrder(str(known["kind"]), str(known["arch"]), "", _BUILD_TIMEOUT_S)
-        with BuildAhead(units, order, self.runner.work_dir, workers=_build_workers()) as ahead:
+        self.on_line(f"{total} of {self._count(jobs)} {self._what} to run on {known.name}, session {self.session.name}")
+        settings = BuildSettings(known.kind, known.arch, "", _BUILD_TIMEOUT_S)
+        with BuildAhead(units, settings, self.runner.work_dir, workers=_build_workers()) as ahead:
             while left:
                 ready, built = _next(left, wanted, ahead, deadline)
                 if ready is None:
@@ -94,7 +93,7 @@ class Bench:
     def _count(self, jobs: list[Job]) -> int:
         return sum(len(job.directions if self.plan.strength == DEFAULTS else job.candidates) for job in jobs)
 
-    def _job(self, job: Job, built: dict[str, dict[str, Any]], deadline: float) -> Run:
+    def _job(self, job: Job, built: dict[str, Prebuilt], deadline: float) -> Run:
         request = RunRequest(job.workload, job.candidates, device=self.device, directions=job.directions,
                              effort=self.plan.effort, strength=self.plan.strength, built=built,
                              run_timeout_s=_RUN_TIMEOUT_S)
@@ -113,7 +112,7 @@ class Bench:
             self._judged += trial.kind == ("baseline" if self.plan.strength == DEFAULTS else "candidate")
             self.on_line(f"  {trial.status:<10} {line_of(trial)}")
 
-    def _missing(self, job: Job, device: dict[str, Any]) -> Job | None:
+    def _missing(self, job: Job, device: Device) -> Job | None:
         """The job without what the session has; None when nothing is left, PyTorch's times included."""
         trials = self.session.trials()
         request = RunRequest(job.workload, job.candidates, device=self.device, strength=self.plan.strength)
@@ -134,11 +133,11 @@ def _build_workers() -> int:
     return max(1, min(_MOST_BUILD_WORKERS, (os.cpu_count() or 1) - 2))
 
 
-def begin(session: Session, plan: BenchPlan, device: dict[str, Any]) -> None:
+def begin(session: Session, plan: BenchPlan, gpu: str) -> None:
     """Note in the session which cells the bench is about; once for the same plan."""
     fields = {"suite": "kernelbench", "layers": list(plan.layers), "directions": list(plan.directions),
               "precision": plan.precision, "size": plan.size, "configs": plan.configs, "sweep": plan.sweep,
-              "top": plan.top, "seed": plan.seed, "device": device["name"], "defaults": plan.strength == DEFAULTS}
+              "top": plan.top, "seed": plan.seed, "device": gpu, "defaults": plan.strength == DEFAULTS}
     for event in session.events():
         if event.get("event") == EVENT and {k: event.get(k, False) for k in fields} == fields:
             return
@@ -163,7 +162,7 @@ def _rendered(job: Job) -> list[Rendered]:
 
 
 def _next(left: list[Job], wanted: dict[int, set[str]], ahead: BuildAhead, deadline: float
-          ) -> tuple[Job | None, dict[str, dict[str, Any]]]:
+          ) -> tuple[Job | None, dict[str, Prebuilt]]:
     """The first job in order whose libraries are built; waits when none is. (None, {}) when the time is up."""
     while time.monotonic() < deadline:
         for job in left:

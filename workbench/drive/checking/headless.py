@@ -11,10 +11,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 from ...core.awkward import awkward_workloads
-from ...core.candidate import EMULATED_SM, Candidate, why_not
+from ...core.candidate import Candidate, why_not
 from ...core.errors import RenderError
 from ...core.facts import tensor_bytes
 from ...core.layer import LAUNCHES, Workload
+from ...core.replies import Outcome
 from ...core.template import Rendered, render
 from ...core.trial import Status
 from ...core.variants import PRECISIONS_OF, Variant, discover
@@ -72,19 +73,18 @@ def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", va
               and (not variants or v.name in variants or v.key in variants)]
     cases: list[Case] = []
 
-    def report(candidate: Candidate, workload: Workload, result: dict[str, Any], seconds: float) -> None:
+    def report(candidate: Candidate, workload: Workload, result: Outcome, seconds: float) -> None:
         case = Case(candidate.variant.key, candidate.form, f"{workload.layer} x {list(workload.input_shape)}",
-                    workload.dtype, candidate.precision, str(result["status"]), result["headline"], round(seconds, 3))
+                    workload.dtype, candidate.precision, str(result.status), result.headline, round(seconds, 3))
         cases.append(case)
         on_case(case)
 
     known = runner.device(device)
-    sm = int(known.get("sm") or EMULATED_SM)
     ready: list[tuple[Candidate, Workload, Rendered]] = []
-    for candidate, workload in planned(chosen, effort, sm, workloads):
+    for candidate, workload in planned(chosen, effort, known.sm, workloads):
         needed = tensor_bytes(workload, candidate.direction)
-        if needed > int(known["free_bytes"]):
-            report(candidate, workload, outcome.too_large(needed, int(known["free_bytes"]), device), 0.0)
+        if needed > known.free_bytes:
+            report(candidate, workload, outcome.too_large(needed, known.free_bytes, device), 0.0)
             continue
         try:
             ready.append((candidate, workload, render(candidate)))
@@ -96,8 +96,8 @@ def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", va
         for candidate, workload, item in ready:
             start = time.monotonic()
             build = built[item.candidate_id]
-            result = build if build["status"] != "OK" else runner.judge_once(
-                device, item, build["library"], RunRequest(workload, (), effort="quick", time=False))
+            result = build if build.status != Status.OK else runner.judge_once(
+                device, item, build.library, RunRequest(workload, (), effort="quick", time=False))
             report(candidate, workload, result, time.monotonic() - start)
     return cases
 

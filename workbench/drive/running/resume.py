@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ...core.candidate import EMULATED_SM, Candidate, why_not
+from ...core.candidate import Candidate, why_not
 from ...core.errors import RenderError
+from ...core.replies import Device
 from ...core.template import render
 from ...core.trial import Status, Trial
 from .request import DEFAULTS, FRESH, RunRequest
@@ -18,7 +19,7 @@ NO_VERDICT = frozenset({Status.CANCELLED, Status.NO_COMPILER, Status.MACHINE_FAI
                         Status.OUT_OF_MEMORY})
 
 
-def answered(candidates: Iterable[Candidate], trials: list[Trial], request: RunRequest, device: dict[str, Any]
+def answered(candidates: Iterable[Candidate], trials: list[Trial], request: RunRequest, device: Device
              ) -> list[Trial | None]:
     """For each candidate the last trial that finished it, or None: the same workload, judged in the same way, on a
     device of the same name. `device` is what the measuring process says of the request's."""
@@ -26,19 +27,19 @@ def answered(candidates: Iterable[Candidate], trials: list[Trial], request: RunR
     return [finished.get(_key(candidate, device)) for candidate in candidates]
 
 
-def missing(candidates: Iterable[Candidate], trials: list[Trial], request: RunRequest, device: dict[str, Any]
+def missing(candidates: Iterable[Candidate], trials: list[Trial], request: RunRequest, device: Device
             ) -> list[Candidate]:
     """Candidates that no trial has finished; see `answered`."""
     candidates = list(candidates)
     return [c for c, trial in zip(candidates, answered(candidates, trials, request, device), strict=True) if trial is None]
 
 
-def measured_directions(trials: list[Trial], request: RunRequest, device: dict[str, Any]) -> set[str]:
+def measured_directions(trials: list[Trial], request: RunRequest, device: Device) -> set[str]:
     """Directions whose PyTorch baselines were measured: the same workload, on that very device; the default alone by
     those of a fresh process, any other strength by the others."""
     return {t.direction for t in trials if t.kind == "baseline" and t.ok
             and bool(t.detail.get(FRESH)) == (request.strength == DEFAULTS)
-            and t.workload == request.workload.to_json() and t.device.get("key") == device["key"]}
+            and t.workload == request.workload.to_json() and t.device.get("key") == device.key}
 
 
 def standing(trials: Iterable[Trial]) -> list[Trial]:
@@ -58,10 +59,10 @@ def not_run(events: list[dict[str, Any]], trials: list[Trial]) -> int:
     return sum(max(0, len(e["rows"]) - done[str(e.get("run_id"))]) for e in last.values())
 
 
-def _answers(trial: Trial, request: RunRequest, device: dict[str, Any]) -> bool:
+def _answers(trial: Trial, request: RunRequest, device: Device) -> bool:
     if trial.kind != "candidate" or trial.status in NO_VERDICT or trial.workload != request.workload.to_json():
         return False
-    if (trial.device.get("kind"), trial.device.get("key")) != (device["kind"], device["key"]):
+    if (trial.device.get("kind"), trial.device.get("key")) != (device.kind, device.key):
         return False
     if request.sanitize and f"--sanitize {request.sanitize}" not in trial.command:
         return False  # right without AddressSanitizer is not right with it
@@ -69,13 +70,13 @@ def _answers(trial: Trial, request: RunRequest, device: dict[str, Any]) -> bool:
         return True
     if trial.kernel_ms is None:
         return False  # only checked
-    return device["kind"] == "cpu" or trial.kernel_ms.cold_l2 == request.cold_l2
+    return device.kind == "cpu" or trial.kernel_ms.cold_l2 == request.cold_l2
 
 
-def _key(candidate: Candidate, device: dict[str, Any]) -> object:
+def _key(candidate: Candidate, device: Device) -> object:
     """What makes a candidate the same one: its source's id; where it has none, its parts and why it has none."""
     try:
-        reason = why_not(candidate, sm=int(device.get("sm") or EMULATED_SM))
+        reason = why_not(candidate, sm=device.sm)
         if reason is None:
             return render(candidate).candidate_id
     except RenderError as error:

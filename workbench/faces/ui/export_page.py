@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from html import escape
@@ -14,13 +13,13 @@ from ...core import numbers
 from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
 from ...core.presets import PRESETS, Preset
+from ...core.replies import ModuleJudged
 from ...core.trial import Trial
 from ...drive.exporting.best_recipe import arch_of
-from ...drive.exporting.export import export_text, verify
+from ...drive.exporting.export import export_text, module_order, verify
 from ...drive.exporting.recipe import Recipe, fastest
 from ...drive.machine.daemon_threads import DaemonThreads
 from ...drive.reporting import report
-from ...drive.running.runner import Runner
 from ...drive.sessions.recorded import first_choice, judged_candidate
 from . import state, theme
 
@@ -169,20 +168,20 @@ def _recipe_table(trials: list[Trial], chosen: dict[str, Trial | None], session:
         ("direction", "candidate", "median", "vs PyTorch", "status"), rows, right=(2, 3))
 
 
-def _strip(file_name: str, text: str, device: str, proof: dict | None) -> str:
+def _strip(file_name: str, text: str, device: str, proof: ModuleJudged | None) -> str:
     lines = f"{text.count(chr(10))} lines, {numbers.bytes_decimal(len(text.encode()))}."
     if proof is None:
         return theme.strip("READY", f"{file_name} is not verified yet",
                            f"Verify runs this exact file in a fresh process. {lines}")
-    if proof["status"] != "OK":
-        return theme.strip(proof["status"], str(proof["headline"]), f"{proof.get('advice', '')} {lines}")
+    if proof.status != "OK":
+        return theme.strip(proof.status, proof.headline, f"{proof.advice} {lines}")
     return theme.strip("VERIFIED", f"{file_name} is ready",
-                       f"A fresh process on {device} ran this exact file: {proof['headline']} {lines}")
+                       f"A fresh process on {device} ran this exact file: {proof.headline} {lines}")
 
 
-def _buttons(text: str, workload: Workload, preset: Preset | None, class_name: str, device: str, proof: dict | None,
+def _buttons(text: str, workload: Workload, preset: Preset | None, class_name: str, device: str, proof: ModuleJudged | None,
              file_name: str, *, busy: bool) -> None:
-    proved = proof is not None and proof["status"] == "OK"
+    proved = proof is not None and proof.status == "OK"
     with st.container(horizontal=True):
         st.download_button("Download", text, file_name=file_name, mime="text/x-python", on_click="ignore",
                            type="primary" if proved else "secondary", disabled=not proved,
@@ -202,8 +201,10 @@ def _live_strip(proof: Future, file_name: str, said: str) -> None:
 def _begin_proof(text: str, workload: Workload, preset: Preset | None, class_name: str, device: str) -> None:
     key = _digest(text, device)
     _said().pop(key, None)
-    _proofs()[key] = _prover().submit(_prove, state.runner(), text, workload, preset, class_name, device,
-                                      partial(_said().__setitem__, key))
+    runner = state.runner()
+    order = module_order(text, workload, device=device, scratch=runner.work_dir, preset=preset, class_name=class_name)
+    prove = partial(runner.prove, limit_s=_PROOF_LIMIT_S, on_text=partial(_said().__setitem__, key))
+    _proofs()[key] = _prover().submit(verify, prove, order)
 
 
 @st.cache_resource(show_spinner=False)
@@ -223,18 +224,12 @@ def _prover() -> DaemonThreads:
     return DaemonThreads(1)
 
 
-def _prove(runner: Runner, text: str, workload: Workload, preset: Preset | None, class_name: str, device: str,
-           on_text: Callable[[str], None]) -> dict:
-    return verify(partial(runner.call, limit_s=_PROOF_LIMIT_S, on_text=on_text), text, workload, device=device,
-                  scratch=runner.work_dir, preset=preset, class_name=class_name)
-
-
-def _proof_table(proof: dict) -> str:
+def _proof_table(proof: ModuleJudged) -> str:
     rows = []
-    for name, e in (proof.get("errors") or {}).items():
-        rows.append((theme.badge("PASSED" if not e["wrong"] else "FAILED"), escape(name),
-                     f"{numbers.error(e['rel_l2'])} relative L2, {numbers.error(e['allowed'])} allowed"))
-    detail = proof.get("detail") or {}
+    for name, e in proof.errors.items():
+        rows.append((theme.badge("PASSED" if not e.wrong else "FAILED"), escape(name),
+                     f"{numbers.error(e.rel_l2)} relative L2, {numbers.error(e.allowed)} allowed"))
+    detail = proof.detail
     rows += [(theme.badge("PASSED"), escape(str(what)), "") for what in detail.get("checked", ())]
     if detail.get("left_to_pytorch"):
         rows.append((theme.badge("NOTE"), "left to PyTorch", escape(", ".join(detail["left_to_pytorch"]))))

@@ -21,7 +21,7 @@ from ...core.layer import BACKWARD, LAUNCHES, Workload
 from ...core.presets import parse_preset
 from ...core.variants import discover, find
 from ...drive.exporting.best_recipe import arch_of, best_recipe, cautions, left_to_pytorch, origin
-from ...drive.exporting.export import export_text, proof_workload, verify
+from ...drive.exporting.export import export_text, module_order, proof_workload, verify
 from ...drive.exporting.recipe import Recipe
 from ...drive.machine.devices import resolve_device
 from ...drive.running.candidate_selection import check_names, parse_settings, values_for
@@ -69,13 +69,13 @@ def run(args: argparse.Namespace) -> int:
         device = resolve_device(args.device)
         workload = proof_workload(workload, device)
         with Runner() as runner:
-            call = partial(runner.call, on_text=lambda text: print(text, file=sys.stderr, flush=True))
-            result = verify(call, text, workload, device=device, scratch=runner.work_dir, preset=preset,
-                            class_name=args.class_name)
-        print(f"{result['status']}: {result['headline']}", file=sys.stderr)
-        if result["status"] != "OK":
-            print(result.get("advice", ""), file=sys.stderr)
-            return exit_codes.of([result["status"]])
+            prove = partial(runner.prove, on_text=lambda text: print(text, file=sys.stderr, flush=True))
+            result = verify(prove, module_order(text, workload, device=device, scratch=runner.work_dir, preset=preset,
+                                                class_name=args.class_name))
+        print(f"{result.status}: {result.headline}", file=sys.stderr)
+        if result.status != "OK":
+            print(result.advice, file=sys.stderr)
+            return exit_codes.of([result.status])
     if args.out:
         write_whole(args.out, text)
         print(args.out)

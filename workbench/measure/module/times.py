@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from ...core.layer import BACKWARD, FORWARD, Workload
+from ...core.orders import Emit
+from ...core.replies import Event, ModuleTimes
 from ...core.variants import precision_of
 from ..clock import timing
 from ..kernel.inputs import NORMAL, fill, shapes, torch_dtype
@@ -27,9 +29,11 @@ def original(workload: Workload) -> nn.Module:
         layer.groups, layer.bias, layer.dilation)
 
 
-def measure(subject: Subject, workload: Workload, arguments: dict[str, Any], *, device: str, effort: str,
-            emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """{"module_ms", "samples", "baselines", "flags"}. Times are of the host and the device together, cold L2."""
+def measure(subject: Subject, workload: Workload, arguments: dict[str, Any], *, effort: str, emit: Emit
+            ) -> tuple[list[ModuleTimes], tuple[str, ...]]:
+    """The module and behind it PyTorch's modes, and the flags of the module's own times. Times are of the host and the
+    device together, cold L2."""
+    device = subject.device
     module = subject.make(arguments)
     theirs = original(workload).to(device, torch_dtype(workload))
     theirs.load_state_dict(subject.holder(module).state_dict())
@@ -43,7 +47,7 @@ def measure(subject: Subject, workload: Workload, arguments: dict[str, Any], *, 
     wall_s = timing.EFFORTS["cpu" if device == "cpu" else "cuda"][effort].wall_s
     for turn in range(turns):
         for name, (contestant, mode) in contestants.items():
-            emit({"phase": "time", "text": f"{name or 'ModelNew'}, turn {turn + 1} of {turns}"})
+            emit(Event("time", f"{name or 'ModelNew'}, turn {turn + 1} of {turns}"))
             with _tf32(mode):
                 for direction, run in _runs(contestant, x, grad_output).items():
                     run()
@@ -51,16 +55,12 @@ def measure(subject: Subject, workload: Workload, arguments: dict[str, Any], *, 
                     samples.setdefault((name, direction), []).extend(found.samples)
                     last[name, direction] = found
                     flags += found.flags if name == "" else []
-    summaries = {key: timing.summary(taken, stop=last[key].timing["stop"], cold_l2=last[key].timing["cold_l2"])
+    summaries = {key: timing.summary(taken, stop=last[key].timing.stop, cold_l2=last[key].timing.cold_l2)
                  for key, taken in samples.items()}
     dtype = precision_of(workload.dtype)
-    return {"module_ms": {d: summaries["", d] for d in (FORWARD, BACKWARD)},
-            "samples": {d: samples["", d] for d in (FORWARD, BACKWARD)},
-            "baselines": [{"name": name, "precision": "tf32" if mode else dtype,
-                           "module_ms": {d: summaries[name, d] for d in (FORWARD, BACKWARD)},
-                           "samples": {d: samples[name, d] for d in (FORWARD, BACKWARD)}}
-                          for name, (_, mode) in contestants.items() if name],
-            "flags": list(dict.fromkeys(flags))}
+    return [ModuleTimes(name, "tf32" if mode else dtype, {d: summaries[name, d] for d in (FORWARD, BACKWARD)},
+                        {d: tuple(samples[name, d]) for d in (FORWARD, BACKWARD)})
+            for name, (_, mode) in contestants.items()], tuple(dict.fromkeys(flags))
 
 
 def _modes(workload: Workload, device: str) -> dict[str, bool | None]:

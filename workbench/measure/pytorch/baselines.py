@@ -8,16 +8,16 @@ kernels that really ran are named.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ...core.candidate import PRECISIONS_OF
-from ...core.layer import DIRECTIONS, FORWARD, Workload
-from ...core.trial import DEFAULT_ADVICE, NOT_DROP_IN, Status
+from ...core.layer import FORWARD, Workload
+from ...core.orders import BaselineOrder, Emit
+from ...core.replies import Baseline, Baselines, Event
+from ...core.trial import DEFAULT_ADVICE, NOT_DROP_IN, Errors, Status
 from ..clock import timing
 from ..device import out_of_memory
 from ..kernel.inputs import NORMAL, fill, needed, results, shapes, torch_dtype
@@ -25,28 +25,22 @@ from ..kernel.validate import Comparison, allowed_rel_l2
 from ..truth.reference import Truth
 from .ways import WAYS, Unavailable, Way, bind, ladder, switches
 
-Emit = Callable[[dict[str, Any]], None]
 _KERNELS = 3         # of those that ran, the longest are named
 _WRAPPERS = ("aten::convolution", "aten::_convolution", "aten::conv_transpose1d", "aten::conv_transpose2d",
              "aten::conv_transpose3d", "aten::conv1d", "aten::conv2d", "aten::conv3d")
 _NAME_LENGTH = 110   # characters of a kernel's name that are kept: templates make names of thousands
 
 
-def measure(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-    """Worker operation "baseline". Request: workload, directions, strength (as `ladder` knows) or modes (keys of
-    WAYS), device, effort, cold_l2, scratch. Returns {"baselines": [{name, direction, precision, kernel_ms, samples, errors,
-    flags, status, headline, advice, detail}]}; one that does not fit into memory has that status and no time."""
-    workload, device = Workload.from_json(request["workload"]), request["device"]
-    if device != "cpu":
-        torch.cuda.set_device(device)
-    modes = request.get("modes") or ladder(request.get("strength", "quick"), workload, device)
+def measure(order: BaselineOrder, emit: Emit) -> Baselines:
+    """Worker operation "baseline". What does not fit into memory has that status and no time."""
+    if order.device != "cpu":
+        torch.cuda.set_device(order.device)
     found = []
-    for direction in request.get("directions") or DIRECTIONS:
-        for mode in modes:
-            emit({"phase": "baseline", "text": f"{WAYS[mode].name}, {direction}"})
-            found.append({"name": WAYS[mode].name, "direction": direction,
-                          **_one(workload, direction, mode, device, request)})
-    return {"baselines": found}
+    for direction in order.directions:
+        for mode in order.modes or ladder(order.strength, order.workload, order.device):
+            emit(Event("baseline", f"{WAYS[mode].name}, {direction}"))
+            found.append(_one(order, direction, mode))
+    return Baselines(tuple(found))
 
 
 def timed_call(way: Way, workload: Workload, direction: str, plain: dict[str, torch.Tensor],
@@ -67,28 +61,28 @@ def plain_tensors(workload: Workload, direction: str, device: str) -> dict[str, 
     return plain
 
 
-def _one(workload: Workload, direction: str, mode: str, device: str, request: dict[str, Any]) -> dict[str, Any]:
-    nothing = {"precision": "", "kernel_ms": None, "samples": [], "errors": {},
-               "flags": [] if WAYS[mode].drop_in else [NOT_DROP_IN]}
+def _one(order: BaselineOrder, direction: str, mode: str) -> Baseline:
+    way, device = WAYS[mode], order.device
+    flags = () if way.drop_in else (NOT_DROP_IN,)
     try:
-        with switches(WAYS[mode]):
-            result = _measured(workload, direction, WAYS[mode], device, request)
-            return {**result, "detail": {"way": mode, **result["detail"]}}
+        with switches(way):
+            return _measured(order, direction, mode)
     except Unavailable as error:
-        return {**nothing, "status": str(Status.SKIPPED), "headline": str(error),
-                "advice": "Nothing to do: the other ways were measured."}
+        return Baseline(name=way.name, direction=direction, flags=flags, status=Status.SKIPPED, headline=str(error),
+                        advice="Nothing to do: the other ways were measured.")
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
         if device != "cpu":
             torch.cuda.empty_cache()
-        return {**nothing, "status": str(Status.OUT_OF_MEMORY), "headline": f"PyTorch ran out of memory on {device}.",
-                "advice": DEFAULT_ADVICE[Status.OUT_OF_MEMORY]}
+        return Baseline(name=way.name, direction=direction, flags=flags, status=Status.OUT_OF_MEMORY,
+                        headline=f"PyTorch ran out of memory on {device}.", advice=DEFAULT_ADVICE[Status.OUT_OF_MEMORY])
 
 
-def _measured(workload: Workload, direction: str, way: Way, device: str, request: dict[str, Any]) -> dict[str, Any]:
+def _measured(order: BaselineOrder, direction: str, mode: str) -> Baseline:
+    way, workload, device = WAYS[mode], order.workload, order.device
     plain = plain_tensors(workload, direction, device)
-    truth = _truth(workload, direction, device, request)
+    truth = Truth(workload, direction, NORMAL, device=device, scratch=order.scratch)
     truth.prepare(plain)
     direct, timed, replayed = timed_call(way, workload, direction, plain, device)
     got = direct()
@@ -98,14 +92,14 @@ def _measured(workload: Workload, direction: str, way: Way, device: str, request
     del got
     flags = [] if way.drop_in else [NOT_DROP_IN]
     flags += ["no_cuda_graph"] if device != "cpu" and way.replayed and not replayed else []
-    measured = timing.measure(timed, device=device, effort=request.get("effort", "normal"),
-                              cold_l2=request.get("cold_l2", True), host_pays=not replayed)
+    measured = timing.measure(timed, device=device, effort=order.effort, cold_l2=order.cold_l2, host_pays=not replayed)
     cudnn = torch.backends.cudnn
-    detail = {"kernels": kernels(direct, device), "replayed": replayed, "drop_in": way.drop_in, "pid": os.getpid(),
+    detail = {"way": mode, "kernels": kernels(direct, device), "replayed": replayed, "drop_in": way.drop_in, "pid": os.getpid(),
               "allow_tf32": cudnn.allow_tf32, "cudnn_benchmark": cudnn.benchmark}
-    return {"precision": precision, "kernel_ms": measured.timing, "samples": measured.samples, "errors": errors,
-            "flags": [f for f in (*flags, *measured.flags) if f != "emulated"], "status": str(Status.OK),
-            "headline": "PyTorch, measured in the same run.", "advice": "", "detail": detail}
+    return Baseline(name=way.name, direction=direction, precision=precision, kernel_ms=measured.timing,
+                    samples=tuple(measured.samples), errors=errors, detail=detail, status=Status.OK,
+                    flags=tuple(f for f in (*flags, *measured.flags) if f != "emulated"),
+                    headline="PyTorch, measured in the same run.")
 
 
 def kernels(run: Callable[[], Any], device: str) -> list[str]:
@@ -123,13 +117,8 @@ def kernels(run: Callable[[], Any], device: str) -> list[str]:
     return [name[:_NAME_LENGTH] for name, us in sorted(taken.items(), key=lambda item: -item[1])[:_KERNELS] if us > 0]
 
 
-def _truth(workload: Workload, direction: str, device: str, request: dict[str, Any]) -> Truth:
-    scratch = Path(request.get("scratch") or Path(tempfile.gettempdir()) / "kernel-workbench-truth")
-    return Truth(workload, direction, NORMAL, device=device, scratch=scratch)
-
-
 def _errors(workload: Workload, direction: str, got: dict[str, torch.Tensor], truth: Truth,
-            plain: dict[str, torch.Tensor]) -> tuple[dict[str, Any], str]:
+            plain: dict[str, torch.Tensor]) -> tuple[dict[str, Errors], str]:
     """Distances to the truth, and the precision that they show: what a float32 call really computed in."""
     offered = PRECISIONS_OF[workload.dtype]
     errors, precision = {}, offered[0]
