@@ -76,12 +76,14 @@ class BestKnown:
         return cls(**{**data, **lists})
 
 
+# more than seven: each names one thing that an entry has to match
 def best_config(direction: str, workload: Workload, precision: str, arch: str, *, variant: str = "",
                 exact: bool = False, root: Path | None = None, file: Path | None = None) -> BestKnown | None:
     """The fastest known entry of a cell that can still run there, or None; parameters as `ranked`."""
     return next(ranked(direction, workload, precision, arch, variant=variant, exact=exact, root=root, file=file), None)
 
 
+# more than seven: each names one thing that an entry has to match
 def ranked(direction: str, workload: Workload, precision: str, arch: str, *, variant: str = "", exact: bool = False,
            root: Path | None = None, file: Path | None = None) -> Iterator[BestKnown]:
     """The known entries of a cell that can still run there, the fastest first.

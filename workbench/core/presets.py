@@ -124,6 +124,7 @@ def _joined(values: tuple[int, ...]) -> str:
     return str(values[0]) if len(set(values)) == 1 else "×".join(map(str, values))
 
 
+# more than seven: the columns of the table below
 def _entry(number: int, channels: tuple[int, int], kernel: int | tuple[int, ...], full: tuple[int, tuple[int, ...]],
            small: tuple[int, tuple[int, ...]], rest: tuple[str, ...] = _PLAIN, *, order_known: bool = True,
            ignored: tuple[str, ...] = (), **layer: int | tuple[int, ...]) -> Preset:

@@ -66,6 +66,7 @@ def doctor() -> list[Finding]:
     return examine()
 
 
+# more than seven: the options of the verb `run` as keywords; in a notebook each is typed by its name
 def run(work: ConvTranspose | Workload | str, *, batch: int | None = None, input_size: int | Sequence[int] | None = None,
         dtype: str = "float32", directions: str | Iterable[str] = LAUNCHES, variants: str | Iterable[str] = (),
         settings: Settings | None = None, precision: str = "", form: str = "constant",

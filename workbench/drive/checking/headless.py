@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -54,23 +54,36 @@ class Case:
         return f"{self.status:<16} {self.variant:<34} {self.form:<8} {self.dtype:<8} {self.precision:<6} {self.workload}{tail}"
 
 
-def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", variants: Sequence[str] = (),
-             directions: Iterable[str] = LAUNCHES, workloads: Sequence[Workload] = (), templates: Path | None = None,
+@dataclass(frozen=True)
+class Chosen:
+    """What is validated: variants by name (default: all) in these directions, on these workloads (default: the awkward
+    layers of the effort)."""
+
+    effort: str = "normal"
+    variants: tuple[str, ...] = ()
+    directions: tuple[str, ...] = LAUNCHES
+    workloads: tuple[Workload, ...] = ()
+    templates: Path | None = None
+
+
+def validate(runner: Runner, asked: Chosen, *, device: str = "auto",
              on_case: Callable[[Case], None] = lambda case: None,
              on_text: Callable[[str], None] = lambda text: None) -> list[Case]:
-    """Judge every chosen variant on every workload (default: the awkward layers of that effort), without timing.
+    """Judge every chosen variant on every workload, without timing.
 
     General variants are built once in run-time form, so the number of layers costs no builds. The effort `full` builds
     the constant form of each as well, tries the variants that have no other form on every layer they serve, and takes
     every precision: the one a variant names first on all layers, any other (tf32x3) on the first few it serves, and
     each on `workloads`.
+    It is no run of a session, which judges many candidates on one workload and records each as a trial: here one build is
+    judged on many workloads, and nothing is recorded. Both have the same builds, the same judge and the same outcomes.
     A GPU is held while kernels run on it; `on_text` gets the process it is waiting for.
     """
     device = resolve_device(device)
-    directions, there = tuple(directions), discover(templates)
-    check_names(there, variants, directions, {})
-    chosen = [v for v in there if v.direction in directions
-              and (not variants or v.name in variants or v.key in variants)]
+    there = discover(asked.templates)
+    check_names(there, asked.variants, asked.directions, {})
+    chosen = [v for v in there if v.direction in asked.directions
+              and (not asked.variants or v.name in asked.variants or v.key in asked.variants)]
     cases: list[Case] = []
 
     def report(candidate: Candidate, workload: Workload, result: Outcome, seconds: float) -> None:
@@ -81,7 +94,7 @@ def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", va
 
     known = runner.device(device)
     ready: list[tuple[Candidate, Workload, Rendered]] = []
-    for candidate, workload in planned(chosen, effort, known.sm, workloads):
+    for candidate, workload in planned(chosen, asked.effort, known.sm, asked.workloads):
         needed = tensor_bytes(workload, candidate.direction)
         if needed > known.free_bytes:
             report(candidate, workload, outcome.too_large(needed, known.free_bytes, device), 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 
@@ -25,6 +26,17 @@ from . import state, theme
 
 PYTORCH, APART = "PyTorch", "a launch for each gradient"
 _PROOF_LIMIT_S = 600
+
+
+@dataclass(frozen=True)
+class _File:
+    """What is exported. `preset`: whose constructor it has."""
+
+    name: str
+    text: str
+    workload: Workload
+    preset: Preset | None
+    class_name: str
 
 
 def draw() -> None:
@@ -56,21 +68,20 @@ def draw() -> None:
         with strip:
             theme.html(theme.strip("BAD INPUT", str(error), "Change the recipe or the fields on the left."))
         return
-    file_name = f"model_new_{preset.name}.py" if preset else "model_new.py"
+    file = _File(f"model_new_{preset.name}.py" if preset else "model_new.py", text, workload, preset, class_name)
     under_way = _proofs().get(_digest(text, device))
     if under_way is not None and not under_way.done():
         with strip.container():
-            _live_strip(under_way, file_name, _said().get(_digest(text, device), ""))
+            _live_strip(under_way, file.name, _said().get(_digest(text, device), ""))
         proof = None
     else:
         proof = under_way.result() if under_way else None
         with strip:
-            theme.html(_strip(file_name, text, device, proof))
+            theme.html(_strip(file.name, text, device, proof))
     with left:
         if proof is not None:
             theme.html(_proof_table(proof))
-        _buttons(text, workload, preset, class_name, device, proof, file_name,
-                 busy=under_way is not None and not under_way.done())
+        _buttons(file, device, proof, busy=under_way is not None and not under_way.done())
     with right:
         st.code(text, language="python", line_numbers=True, height=640)
 
@@ -179,15 +190,14 @@ def _strip(file_name: str, text: str, device: str, proof: ModuleJudged | None) -
                        f"A fresh process on {device} ran this exact file: {proof.headline} {lines}")
 
 
-def _buttons(text: str, workload: Workload, preset: Preset | None, class_name: str, device: str, proof: ModuleJudged | None,
-             file_name: str, *, busy: bool) -> None:
+def _buttons(file: _File, device: str, proof: ModuleJudged | None, *, busy: bool) -> None:
     proved = proof is not None and proof.status == "OK"
     with st.container(horizontal=True):
-        st.download_button("Download", text, file_name=file_name, mime="text/x-python", on_click="ignore",
+        st.download_button("Download", file.text, file_name=file.name, mime="text/x-python", on_click="ignore",
                            type="primary" if proved else "secondary", disabled=not proved,
                            help="Download the verified file" if proved else "Verify the file first")
         st.button("Verify again" if proof else "Verify", type="secondary" if proved else "primary", key="prove",
-                  disabled=busy, on_click=_begin_proof, args=(text, workload, preset, class_name, device))
+                  disabled=busy, on_click=_begin_proof, args=(file, device))
 
 
 @st.fragment(run_every=0.5)
@@ -198,11 +208,12 @@ def _live_strip(proof: Future, file_name: str, said: str) -> None:
                            f"{said}{'. ' if said else ''}Closing the browser does not stop it."))
 
 
-def _begin_proof(text: str, workload: Workload, preset: Preset | None, class_name: str, device: str) -> None:
-    key = _digest(text, device)
+def _begin_proof(file: _File, device: str) -> None:
+    key = _digest(file.text, device)
     _said().pop(key, None)
     runner = state.runner()
-    order = module_order(text, workload, device=device, scratch=runner.work_dir, preset=preset, class_name=class_name)
+    order = module_order(file.text, file.workload, device=device, scratch=runner.work_dir, preset=file.preset,
+                         class_name=file.class_name)
     prove = partial(runner.prove, limit_s=_PROOF_LIMIT_S, on_text=partial(_said().__setitem__, key))
     _proofs()[key] = _prover().submit(verify, prove, order)
 

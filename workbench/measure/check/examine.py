@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,8 +47,8 @@ class Examination:
     """`run` asks everything; `questions` holds the answers in the order asked."""
 
     def __init__(self, trial: TrialRun, given: Case, emit: Emit, *, emulated: bool,
-                 timed: bool, effort: str, scratch: Path, benchmark: Party | None = None) -> None:
-        self.trial, self.given, self.emit, self.scratch = trial, given, emit, scratch
+                 timed: bool, effort: str, benchmark: Party | None = None) -> None:
+        self.trial, self.given, self.emit = trial, given, emit
         self.emulated, self.timed, self.effort, self.benchmark = emulated, timed, effort, benchmark
         self.questions: list[Question] = []
         self.first_wrong: Outcome | None = None
@@ -437,8 +436,8 @@ class Examination:
             bound = self.trial.drawn is not None and self.trial.drawn.bound  # then not each value of a gradient is known
             backward = self.gradients_known and not bound and any(q.key == "gradient_values" and q.answer is Answer.PASSED
                                                     for q in self.questions)
-            result = times.measure(self.trial, self.given, backward=backward, effort=self.effort, emit=self.emit,
-                                   benchmark=self.benchmark, errors=self.errors, factor=self._factor())
+            plan = times.Plan(self.given, self.effort, self.benchmark, self.errors, self._factor())
+            result = times.measure(self.trial, plan, backward=backward, emit=self.emit)
             if result.get("problem"):
                 self._fail("times", Problem("times", Status.MISMATCH, result["problem"], result.get("advice", "")))
             elif result.get("why_not"):

@@ -113,8 +113,7 @@ class _Check:
                         tuple(str(x.dtype).removeprefix("torch.") for x in given))
             examination = Examination(trial, case, self.emit, emulated=self.emulate and (bool(
                 any(c["cuda_sources"] for c in calls)) or facts.get("own_export", False)),
-                timed=self.order.time, effort=self.order.effort, scratch=self.scratch,
-                benchmark=None if self.emulate else self.benchmark)
+                timed=self.order.time, effort=self.order.effort, benchmark=None if self.emulate else self.benchmark)
             examined = examination.run()
             self.questions += examination.questions
         else:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import ceil
 from typing import Any
@@ -59,26 +59,34 @@ _CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
 _ALONE_TURNS, _SINGLE_TURNS = 8, 10
 
 
-def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: Emit,
-            benchmark: Party | None = None, errors: dict[str, dict[str, Any]] | None = None, factor: float = 1.0
-            ) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Plan:
+    """What is timed. `benchmark`: the reference in another process, for the ways with cudnn.benchmark. `errors`: what the
+    check allowed each result of this case ("allowed", relative L2). `factor`: of all values that are drawn for the timed
+    calls."""
+
+    case: Case
+    effort: str
+    benchmark: Party | None = None
+    errors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    factor: float = 1.0
+
+
+def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[str, Any]:
     """{"forward": {...}, "backward": {...}} with "ours", "precision", "samples", "bounds", "baselines" (each name, key, timing,
     samples, bounds, precision, kernels, drop_in, why_not), "alone" and "left_out"; or "problem", "why_not". "bounds", on the
     CPU: of each sample the least and the most that it can have been without others on the cores. "empty_ms": what request,
     input and copy take of a call. Where the candidate seems to win, "singly": samples of both in batches of one call; and
-    "alone": the ways (key, precision, samples) to beat, when its process is gone.
-
-    `benchmark`: the reference in another process, for the ways with cudnn.benchmark. `errors`: what the check allowed each
-    result of this case ("allowed", relative L2). `factor`: of all values that are drawn for the timed calls."""
+    "alone": the ways (key, precision, samples) to beat, when its process is gone."""
     found: dict[str, Any] = {}
     benches: dict[str, _Bench] = {}
     for direction in ("forward", "backward") if backward else ("forward",):
         emit(Event("time", direction))
         try:
-            benches[direction] = _Bench(trial, case, direction, benchmark, effort, emit, errors or {}, factor,
+            benches[direction] = _Bench(trial, plan, direction, emit,
                                         benches["forward"].shown if direction == "backward" else {})
             try:
-                found[direction] = benches[direction].measure(_TURNS[effort])
+                found[direction] = benches[direction].measure(_TURNS[plan.effort])
             finally:
                 benches[direction].resume()
         except Wrong as error:
@@ -118,15 +126,14 @@ def _without_the_candidate(trial: TrialRun, benches: dict[str, _Bench], found: d
 class _Bench:
     """One direction: slots, inputs, and all contestants in turns."""
 
-    def __init__(self, trial: TrialRun, case: Case, direction: str, benchmark: Party | None, effort: str,
-                 emit: Emit, errors: dict[str, dict[str, Any]], factor: float,
-                 shown_forward: dict[str, str]) -> None:
-        self.trial, self.case, self.direction, self.effort, self.emit = trial, case, direction, effort, emit
-        self.errors, self.factor, self.shown_forward = errors, factor, shown_forward
+    def __init__(self, trial: TrialRun, plan: Plan, direction: str, emit: Emit, shown_forward: dict[str, str]) -> None:
+        case, factor = plan.case, plan.factor
+        self.trial, self.case, self.direction, self.effort, self.emit = trial, case, direction, plan.effort, emit
+        self.errors, self.shown_forward = plan.errors, shown_forward
         self.shown: dict[str, str] = {}  # way -> the precision of its first answer
         self.device = trial.device
         self.parties = {_REFERENCE: trial.reference, _CANDIDATE: trial.candidate,
-                        **({_BENCHMARK: benchmark} if benchmark else {})}
+                        **({_BENCHMARK: plan.benchmark} if plan.benchmark else {})}
         self.random = random.SystemRandom()
         self.how = trial.how(case)
         facts, drawn = trial.reference.make(self.how)
