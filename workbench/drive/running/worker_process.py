@@ -102,8 +102,8 @@ class WorkerProcess:
         return self._process.pid if self._process else None
 
     def ask_ahead(self, op: str, request: dict[str, Any]) -> None:
-        """Have an operation done for what it leaves behind in the process; nobody waits for its answer. What goes wrong is
-        told by the next call."""
+        """Have an operation done for what it leaves behind in the process; nobody waits for its answer. The next call
+        reports what goes wrong."""
         with contextlib.suppress(BrokenPipeError):
             self._ask(op, request)
 
