@@ -169,8 +169,8 @@ def test_what_is_asked_for_decides(known):
     assert best("forward", other, "tf32", "sm_90") is None
     assert best("forward", WORK, "tf32", "sm_80").predicted
     assert best("forward", WORK, "tf32", "sm_100").arch == "sm_90"
-    with pytest.raises(BadRequest, match="not for fp16"):
-        best("forward", WORK, "fp16", "sm_90")
+    with pytest.raises(BadRequest, match="not for fp64"):
+        best("forward", WORK, "fp64", "sm_90")
 
 
 def test_an_entry_whose_template_changed_gives_way_to_the_next(known):

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...core.best_known import CONTIGUOUS
 from ...core.candidate import EMULATED_SM
 from ...core.errors import BadRequest, RenderError
+from ...core.presets import PRESETS
 from ...core.template import Rendered, render
 from ...core.trial import Trial
 from ..machine.devices import resolve_device
@@ -25,6 +27,7 @@ _POLL_S = 0.1
 _BUILD_TIMEOUT_S = 580.0
 _RUN_TIMEOUT_S = 120.0      # the naive variants take a second a launch on the largest layers
 _MOST_BUILD_WORKERS = 12   # each is a Python with torch and an nvcc: about 1.5 GB
+_BEFORE = {"defaults": False, "memory_format": CONTIGUOUS}  # what a plan was before its event said so
 EVENT = "bench"          # one in the session for every plan that was begun; the table's cells are those of candidates
 
 
@@ -136,11 +139,13 @@ def _build_workers() -> int:
 
 def begin(session: Session, plan: BenchPlan, device: dict[str, Any]) -> None:
     """Note in the session which cells the bench is about; once for the same plan."""
-    fields = {"suite": "kernelbench", "layers": list(plan.layers), "directions": list(plan.directions),
-              "precision": plan.precision, "size": plan.size, "configs": plan.configs, "sweep": plan.sweep,
-              "top": plan.top, "seed": plan.seed, "device": device["name"], "defaults": plan.strength == DEFAULTS}
-    for event in session.events():
-        if event.get("event") == EVENT and {k: event.get(k, False) for k in fields} == fields:
+    suites = dict.fromkeys(PRESETS[name].suite for name in plan.layers)
+    fields = {"suite": ",".join(suites), "layers": list(plan.layers), "directions": list(plan.directions),
+              "precision": plan.precision, "memory_format": plan.memory_format, "size": plan.size, "configs": plan.configs,
+              "sweep": plan.sweep, "top": plan.top, "seed": plan.seed, "device": device["name"],
+              "defaults": plan.strength == DEFAULTS}
+    for event in ({**_BEFORE, **e} for e in session.events()):
+        if event.get("event") == EVENT and {k: event.get(k) for k in fields} == fields:
             return
     session.event(EVENT, **fields)
 
