@@ -62,6 +62,8 @@ def test_cells_without_a_time_say_why():
     assert made("kb74", "forward").reason == "not measured yet"
     failed = trial("kb74", "forward", "mma", None, "tf32", status=Status.BUILD_FAILED, headline="nvcc stopped.")
     assert made("kb74", "forward", failed).reason == "no candidate was right: mma BUILD_FAILED, nvcc stopped."
+    large = trial("kb74", "forward", "mma", None, "tf32", status=Status.OUT_OF_MEMORY, headline="Not run: 1 of 2 GB is free.")
+    assert made("kb74", "forward", large).reason == "Not run: 1 of 2 GB is free"
 
 
 def test_emulated_times_have_no_ratio_and_hold_no_target():

@@ -10,10 +10,12 @@ import pytest
 from workbench.core.best_known import BestKnown, best_config, load, save
 from workbench.core.candidate import why_not
 from workbench.core.errors import BadRequest
+from workbench.core.facts import tensor_bytes
 from workbench.core.presets import MODELS, preset
 from workbench.core.space import SearchSpace
 from workbench.core.template import render
 from workbench.core.variants import discover, find
+from workbench.drive.bench.execute import worth_building
 from workbench.drive.bench.plan import BenchPlan, depends_on_config, precisions, suite_layers
 from workbench.drive.bench.prebuild import units_of
 
@@ -138,6 +140,13 @@ def test_variants_can_be_chosen_and_left_out():
     assert names(variants=("naive_gather",)) == {f"{d}/naive_gather" for d in BenchPlan().directions}
     assert names() - names(without=("naive_gather", "forward/warp_per_output")) == {
         "forward/warp_per_output", *names(variants=("naive_gather",))}
+
+
+def test_what_does_not_fit_into_the_gpus_memory_is_not_built():
+    job = BenchPlan(layers=("models/nnunet-4",), variants=("naive_gather",)).jobs(sm=90, arch="sm_90")[0]
+    needed = tensor_bytes(job.workload, "forward")
+    assert needed > 1_250_000_000
+    assert len(worth_building(job, needed)) == 3 and not worth_building(job, needed - 1)
 
 
 def test_units_are_small_on_a_gpu_and_one_on_the_emulator():

@@ -19,7 +19,7 @@ from pathlib import Path
 from workbench.core.candidate import Candidate, derived_values, layer_fields, why_not
 from workbench.core.expressions import names_in
 from workbench.core.layer import ConvTranspose
-from workbench.core.presets import KERNELBENCH
+from workbench.core.presets import PRESETS
 from workbench.core.template import render
 from workbench.core.variants import PRECISIONS_OF, Variant
 from workbench.measure import emulator
@@ -30,7 +30,7 @@ SM = 90             # what an older GPU can run, this one can
 ALL_CONFIGS = 1000  # of a layer, before any condition; of more, each pair of values of two tunables,
 DRAWN = 100         # and so many draws
 SAMPLE = 2          # draws for every other layer, beside the default config
-LAYERS = list(dict.fromkeys([p.layer for p in KERNELBENCH.values()] + [w.layer for w in (*CASES, *EXTREME, *ALONG)]))
+LAYERS = list(dict.fromkeys([p.layer for p in PRESETS.values()] + [w.layer for w in (*CASES, *EXTREME, *ALONG)]))
 ROOTS = ("smem_bytes", "threads")  # read by the workbench itself
 _HOLDS = {"": operator.eq, ">=": operator.ge}
 _SCALARS = {"float32": ("float", "float"), "float64": ("double", "double"), "float16": ("__half", "float"),

@@ -42,6 +42,12 @@ def parse_preset(text: str, *, default_size: str = "full") -> tuple[Preset, str]
     return chosen, size
 
 
+def problem_of(workload: Workload) -> Preset | None:
+    """The KernelBench problem whose `Model` the workload is of; None where it is of an nn.ConvTranspose itself."""
+    chosen = parse_preset(workload.preset)[0] if workload.preset else None
+    return chosen if chosen and chosen.constructor else None
+
+
 def called(workload: Workload) -> str:
     """What a person calls it: `KernelBench #74 (small)`, or the layer as one writes it."""
     if not workload.preset:

@@ -197,6 +197,8 @@ def _nothing(ours: tuple[Trial, ...]) -> str:
         return "not measured yet"
     if not failed:
         return f"no variant ran: {ours[0].headline}"
+    if all(t.status is Status.OUT_OF_MEMORY for t in failed):
+        return failed[0].headline.removesuffix(".")
     return f"no candidate was right: {failed[0].name} {failed[0].status}, {failed[0].headline}"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from ...core.best_known import CONTIGUOUS
 from ...core.candidate import EMULATED_SM
 from ...core.errors import BadRequest, RenderError
+from ...core.facts import tensor_bytes
 from ...core.presets import PRESETS
 from ...core.template import Rendered, render
 from ...core.trial import Trial
@@ -61,7 +62,7 @@ class Bench:
             raise BadRequest(f"No variant computes {', '.join(self.plan.directions)} of {', '.join(self.plan.layers)} "
                              f"in the class {self.plan.precision}; 'python -m workbench variants' lists them.")
         begin(self.session, self.plan, known)
-        emulated = known["kind"] == "cpu"
+        emulated, free = known["kind"] == "cpu", int(known["free_bytes"])
         left: list[Job] = []
         units: list[list[Rendered]] = []
         wanted: dict[int, set[str]] = {}
@@ -69,8 +70,8 @@ class Bench:
             missed = self._missing(job, known)
             if missed:
                 left.append(missed)
-                wanted[id(missed)] = {r.candidate_id for r in _rendered(missed)}
-                units += [unit for unit in units_of(_rendered(job), emulated=emulated)
+                wanted[id(missed)] = {r.candidate_id for r in worth_building(missed, free)}
+                units += [unit for unit in units_of(worth_building(job, free), emulated=emulated)
                           if wanted[id(missed)] & {r.candidate_id for r in unit}]
         total = self._count(left)
         self.on_line(f"{total} of {self._count(jobs)} {self._what} to run on {known['name']}, session {self.session.name}")
@@ -157,13 +158,16 @@ def line_of(trial: Trial) -> str:
     return f"{trial.workload.get('preset', '')} {trial.direction} {trial.name} {trial.precision} {config}: {time_ms}"
 
 
-def _rendered(job: Job) -> list[Rendered]:
+def worth_building(job: Job, free_bytes: int) -> list[Rendered]:
+    """The candidates whose tensors fit into that memory, rendered. Of the others the run makes trials that say why not."""
     found = []
     for candidate in job.candidates:
+        if tensor_bytes(job.workload, candidate.direction) > free_bytes:
+            continue
         try:
             found.append(render(candidate))
         except RenderError:
-            continue  # the run makes its trial, with the sentence
+            continue
     return found
 
 
