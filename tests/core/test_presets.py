@@ -77,6 +77,7 @@ def test_a_preset_of_the_models_is_found_with_and_without_its_suite(text: str) -
 @pytest.mark.parametrize("chosen", PRESETS.values(), ids=list(PRESETS))
 def test_a_preset_is_found_by_all_its_names(chosen: Preset) -> None:
     assert preset(chosen.name) is preset(chosen.label) is chosen and chosen.title.startswith(chosen.label)
+    assert chosen.listed.startswith(chosen.label) and len(chosen.listed) <= 35  # what the page's list has room for
     for size in SIZES:
         assert parse_preset(chosen.workload(size).preset) == (chosen, size)
 

@@ -62,8 +62,14 @@ class Preset:
         return replace(self.layer, in_channels=self.small_channels[0], out_channels=self.small_channels[1])
 
     @property
+    def listed(self) -> str:
+        """For a narrow list: `KernelBench #75: 2-D k3×5 s2×3`."""
+        layer = self.layer
+        return f"{self.label}: {layer.dims}-D k{_joined(layer.kernel_size)} s{_joined(layer.stride)}"
+
+    @property
     def title(self) -> str:
-        """For a list: `KernelBench #74: 1-D 32→64 k5 s1 d3`."""
+        """For a table: `KernelBench #74: 1-D 32→64 k5 s1 d3`."""
         layer = self.layer
         words = [f"{self.label}:", f"{layer.dims}-D", f"{layer.in_channels}→{layer.out_channels}",
                  f"k{_joined(layer.kernel_size)}", f"s{_joined(layer.stride)}"]

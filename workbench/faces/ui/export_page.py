@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -59,7 +58,7 @@ def draw() -> None:
             theme.html(theme.strip("BAD INPUT", str(error), "Change the recipe or the fields on the left."))
         return
     named = parse_preset(workload.preset)[0] if workload.preset else preset
-    file_name = f"model_new_{re.sub(r'[^a-z0-9]+', '_', named.name)}.py" if named else "model_new.py"
+    file_name = f"model_new_{named.name.rpartition('/')[2].replace('-', '_')}.py" if named else "model_new.py"
     under_way = _proofs().get(_digest(text, device))
     if under_way is not None and not under_way.done():
         with strip.container():
@@ -85,7 +84,8 @@ def _workload(trials: list[Trial]) -> Workload | None:
              for t in reversed(trials)}
     if not there:
         return None
-    names = {key: f"{called(w)} {w.dtype} batch {w.batch}" for key, w in there.items()}
+    names = {key: " ".join([called(w), w.dtype, *([w.memory_format] if w.memory_format == "channels_last" else []),
+                            *([] if w.preset else [f"batch {w.batch}"])]) for key, w in there.items()}
     chosen = st.selectbox("Layer", list(there), format_func=names.get, key="export_workload")
     return there[chosen]
 

@@ -102,7 +102,7 @@ def show(workload: Workload, device: str, session: str) -> None:
 
 
 def _title(name: str) -> str:
-    return PRESETS[name].title if name in PRESETS else f"free layer {FREE[name]}-D"
+    return PRESETS[name].listed if name in PRESETS else f"free layer {FREE[name]}-D"
 
 
 def _seed() -> None:
