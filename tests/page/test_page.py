@@ -156,6 +156,19 @@ def test_a_link_to_a_layer_of_the_models_brings_it_in_the_size_it_names(page):
     assert "models/dcgan-2 (full)" in said(fresh) and "models/dcgan-2" in fresh.query_params["preset"]
 
 
+def test_a_layer_of_the_models_fills_the_form_from_its_trial():
+    def shown() -> None:
+        import streamlit as st
+
+        from workbench.core.presets import preset
+        from workbench.faces.ui.layer_form import show
+        show(preset("models/dcgan-2").workload("small"), "cpu", "new session")
+        st.text(" ".join(st.session_state[name] for name in ("preset", "size", "in_channels", "bias")))
+
+    at = AppTest.from_function(shown, default_timeout=60).run()
+    assert not at.exception and at.text[0].value == "models/dcgan-2 small 128 no"
+
+
 def test_several_values_of_a_tunable_make_several_candidates(page):
     page.toggle(key="several").set_value(True)
     opened(page)
