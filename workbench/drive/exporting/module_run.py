@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.layer import LAUNCHES
-from ...core.presets import parse_preset
+from ...core.presets import problem_of
 from ...core.trial import Trial
 from ..reporting.report import is_emulated
 from ..running import outcome
@@ -38,7 +38,7 @@ def judge_modules(call: Callable[..., dict[str, Any]], run: Run, session: Sessio
         return []
     request = run.request
     recipe = Recipe(workload=request.workload, **{d: row.candidate for d, row in best.items()})
-    preset = parse_preset(request.workload.preset)[0] if request.workload.preset else None
+    preset = problem_of(request.workload)
     text = export_text(recipe, constructor=preset)
     emulated = device["kind"] == "cpu"
     order = verify_request(text, request.workload, device=device_name, scratch=scratch, preset=preset)

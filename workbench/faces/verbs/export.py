@@ -18,7 +18,7 @@ from ...core.best_known import sm_of
 from ...core.candidate import Candidate, why_not
 from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, LAUNCHES, Workload
-from ...core.presets import parse_preset
+from ...core.presets import problem_of
 from ...core.variants import Variant, discover, find
 from ...drive.exporting.best_recipe import arch_of, best_recipe, cautions, left_to_pytorch, origin
 from ...drive.exporting.export import export_text, proof_workload, verify
@@ -48,7 +48,8 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="folder of templates (default: the shipped ones); with --session: those that made it")
     parser.add_argument("--class-name", default="ModelNew")
     parser.add_argument("--constructor", choices=("auto", "module"), default="auto",
-                        help="auto: arguments of the preset's Model; module: arguments of nn.ConvTranspose")
+                        help="auto: arguments of KernelBench's Model for its layers, else of nn.ConvTranspose; module: always "
+                             "of nn.ConvTranspose")
     parser.add_argument("--debug-sync", action="store_true", help="synchronise after each kernel and name a kernel that fails")
     parser.add_argument("--verify", action="store_true",
                         help="run the exported file in a fresh process first; write it only if it is right")
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     for note in notes:
         print(note, file=sys.stderr)
     workload = recipe.workload
-    preset = parse_preset(workload.preset)[0] if workload.preset and args.constructor == "auto" else None
+    preset = problem_of(workload) if args.constructor == "auto" else None
     text = export_text(recipe, constructor=preset, class_name=args.class_name, debug_sync=args.debug_sync,
                        notes=notes)
     if args.verify:
