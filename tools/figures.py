@@ -1,4 +1,4 @@
-"""Print the figures the project promises, measured on this machine now.   python tools/figures.py [--gpu]
+"""Measure latency and size figures on this machine and print them beside their limits.   python tools/figures.py [--gpu]
 
     import workbench                                  under 0.2 s, without torch
     page ready                                        under 3 s on 2 cores
@@ -101,7 +101,7 @@ def verdict_seconds(device: str, folder: Path) -> None:
             return time.perf_counter() - start
 
         show(f"Run to first verdict on {device}, everything cold", run(32), "10" if device != "cpu" else "")
-        built, cached = ("", "") if device != "cpu" else ("6", "1.5")  # promised of the emulator
+        built, cached = ("", "") if device != "cpu" else ("6", "1.5")  # the limits on the emulator
         show(f"Run to verdict on {device}, warm worker, built", run(64), built)
         show(f"Run to verdict on {device}, warm worker, cached", run(64), cached)
 

@@ -1,4 +1,4 @@
-"""Print what the judge promises of its own verdicts, measured on this GPU now.
+"""Measure how stable the verdicts of the judge are on this GPU, and print each figure beside its limit.
 
     python tools/judge_figures.py [PART ...] [--layer NUMBER ...]
 
@@ -8,8 +8,8 @@
     short   the same for kernels of about 0.2, 0.3 and 0.5 ms: the layers with as small a batch as that takes
 
 Without PART all four, without --layer #74, #64 and #81. On the CPU (--device cpu) it rehearses on the emulator, with small
-layers and without do_bench, which needs a GPU: that shows that the tool works, and no figure. Exits 1 when a promise is
-not kept.
+layers and without do_bench, which needs a GPU: that shows that the tool works, and no figure. Exits 1 when a limit is
+exceeded.
 """
 
 from __future__ import annotations

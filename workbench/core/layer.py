@@ -128,7 +128,7 @@ class Workload:
     dtype: str = "float32"
     memory_format: str = "contiguous"
     seed: int = 0
-    preset: str = field(default="", compare=False)  # "kb74/small", or "" for a free layer
+    preset: str = field(default="", compare=False)  # "kb74/small", "models/sam-1/full", or "" for a free layer
 
     def __post_init__(self) -> None:
         _check_int("batch", self.batch, lowest=1)

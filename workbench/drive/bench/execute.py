@@ -7,7 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ...core.best_known import CONTIGUOUS
 from ...core.errors import BadRequest, RenderError
+from ...core.facts import tensor_bytes
+from ...core.presets import PRESETS
 from ...core.replies import Device
 from ...core.template import Rendered, render
 from ...core.trial import Trial
@@ -24,6 +27,7 @@ _POLL_S = 0.1
 _BUILD_TIMEOUT_S = 580.0
 _RUN_TIMEOUT_S = 120.0      # the naive variants take a second a launch on the largest layers
 _MOST_BUILD_WORKERS = 12   # each is a Python with torch and an nvcc: about 1.5 GB
+_BEFORE = {"defaults": False, "memory_format": CONTIGUOUS}  # what a plan was before its event said so
 EVENT = "bench"          # one in the session for every plan that was begun; the table's cells are those of candidates
 
 
@@ -57,7 +61,7 @@ class Bench:
             raise BadRequest(f"No variant computes {', '.join(self.plan.directions)} of {', '.join(self.plan.layers)} "
                              f"in the class {self.plan.precision}; 'python -m workbench variants' lists them.")
         begin(self.session, self.plan, known.name)
-        emulated = known.kind == "cpu"
+        emulated, free = known.kind == "cpu", known.free_bytes
         left: list[Job] = []
         units: list[list[Rendered]] = []
         wanted: dict[int, set[str]] = {}
@@ -65,8 +69,8 @@ class Bench:
             missed = self._missing(job, known)
             if missed:
                 left.append(missed)
-                wanted[id(missed)] = {r.candidate_id for r in _rendered(missed)}
-                units += [unit for unit in units_of(_rendered(job), emulated=emulated)
+                wanted[id(missed)] = {r.candidate_id for r in worth_building(missed, free)}
+                units += [unit for unit in units_of(worth_building(job, free), emulated=emulated)
                           if wanted[id(missed)] & {r.candidate_id for r in unit}]
         total = self._count(left)
         self.on_line(f"{total} of {self._count(jobs)} {self._what} to run on {known.name}, session {self.session.name}")
@@ -135,11 +139,13 @@ def _build_workers() -> int:
 
 def begin(session: Session, plan: BenchPlan, gpu: str) -> None:
     """Note in the session which cells the bench is about; once for the same plan."""
-    fields = {"suite": "kernelbench", "layers": list(plan.layers), "directions": list(plan.directions),
-              "precision": plan.precision, "size": plan.size, "configs": plan.configs, "sweep": plan.sweep,
-              "top": plan.top, "seed": plan.seed, "device": gpu, "defaults": plan.strength == DEFAULTS}
-    for event in session.events():
-        if event.get("event") == EVENT and {k: event.get(k, False) for k in fields} == fields:
+    suites = dict.fromkeys(PRESETS[name].suite for name in plan.layers)
+    fields = {"suite": ",".join(suites), "layers": list(plan.layers), "directions": list(plan.directions),
+              "precision": plan.precision, "memory_format": plan.memory_format, "size": plan.size, "configs": plan.configs,
+              "sweep": plan.sweep, "top": plan.top, "seed": plan.seed, "device": gpu,
+              "defaults": plan.strength == DEFAULTS}
+    for event in ({**_BEFORE, **e} for e in session.events()):
+        if event.get("event") == EVENT and {k: event.get(k) for k in fields} == fields:
             return
     session.event(EVENT, **fields)
 
@@ -151,13 +157,16 @@ def line_of(trial: Trial) -> str:
     return f"{trial.workload.get('preset', '')} {trial.direction} {trial.name} {trial.precision} {config}: {time_ms}"
 
 
-def _rendered(job: Job) -> list[Rendered]:
+def worth_building(job: Job, free_bytes: int) -> list[Rendered]:
+    """The candidates whose tensors fit into that memory, rendered. Of the others the run makes trials that say why not."""
     found = []
     for candidate in job.candidates:
+        if tensor_bytes(job.workload, candidate.direction) > free_bytes:
+            continue
         try:
             found.append(render(candidate))
         except RenderError:
-            continue  # the run makes its trial, with the sentence
+            continue
     return found
 
 

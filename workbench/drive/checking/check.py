@@ -25,7 +25,7 @@ from ...core.errors import BadRequest
 from ...core.layer import Workload
 from ...core.orders import CheckOrder
 from ...core.plain_text import plain
-from ...core.presets import parse_preset
+from ...core.presets import parse_preset, problem_of
 from ...core.replies import Checked, Event
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..machine.device_lock import held
@@ -74,9 +74,8 @@ class CheckRequest:
 
 def workload_reference(workload: Workload) -> tuple[str, str]:
     """(text, name) of the reference that a layer or preset stands for; `size_of` has the preset's size."""
-    preset = parse_preset(workload.preset)[0] if workload.preset else None
-    name = f"KernelBench #{preset.number}" if preset else f"nn.{workload.layer}"
-    return reference_text(workload, preset), name
+    name = parse_preset(workload.preset)[0].label if workload.preset else f"nn.{workload.layer}"
+    return reference_text(workload, problem_of(workload)), name
 
 
 def size_of(workload: Workload) -> str:

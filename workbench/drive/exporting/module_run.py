@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...core.layer import LAUNCHES
-from ...core.presets import parse_preset
+from ...core.presets import problem_of
 from ...core.replies import ModuleJudged
 from ...core.trial import Trial
 from ..reporting.report import is_emulated
@@ -38,7 +38,7 @@ def judge_modules(call: Callable[..., ModuleJudged], run: Run, session: Session,
         return []
     request = run.request
     recipe = Recipe(workload=request.workload, **{d: row.candidate for d, row in best.items()})
-    preset = parse_preset(request.workload.preset)[0] if request.workload.preset else None
+    preset = problem_of(request.workload)
     text = export_text(recipe, constructor=preset)
     order = module_order(text, request.workload, device=device, scratch=scratch, preset=preset)
     try:

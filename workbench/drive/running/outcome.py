@@ -60,7 +60,7 @@ def skipped(reason: str) -> Outcome:
 def too_large(needed: int, free: int, device: str) -> Outcome:
     """Its tensors alone do not fit: nothing was built for it."""
     return _result(Status.OUT_OF_MEMORY, f"Not run: its tensors need {numbers.memory(needed)}, {numbers.memory(free)} are "
-                   f"free on {device}.", detail={"needed_bytes": needed, "free_bytes": free})
+                   f"free on {device}; choose a smaller size or batch.", detail={"needed_bytes": needed, "free_bytes": free})
 
 
 def render_failed(error: Exception) -> Outcome:

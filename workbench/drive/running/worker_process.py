@@ -104,8 +104,8 @@ class WorkerProcess:
         return self._process.pid if self._process else None
 
     def ask_ahead(self, order: Order[Any]) -> None:
-        """Have an order carried out for what it leaves behind in the process; nobody waits for its answer. What goes wrong is
-        told by the next call."""
+        """Have an order carried out for what it leaves behind in the process; nobody waits for its answer. The next call
+        reports what goes wrong."""
         with contextlib.suppress(BrokenPipeError):
             self._ask(order)
 

@@ -13,7 +13,7 @@ import streamlit as st
 from ...core import numbers
 from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
-from ...core.presets import PRESETS, Preset
+from ...core.presets import PRESETS, Preset, called, parse_preset
 from ...core.replies import ModuleJudged
 from ...core.trial import Trial
 from ...drive.exporting.best_recipe import arch_of
@@ -68,7 +68,9 @@ def draw() -> None:
         with strip:
             theme.html(theme.strip("BAD INPUT", str(error), "Change the recipe or the fields on the left."))
         return
-    file = _File(f"model_new_{preset.name}.py" if preset else "model_new.py", text, workload, preset, class_name)
+    named = parse_preset(workload.preset)[0] if workload.preset else preset
+    file = _File(f"model_new_{named.name.rpartition('/')[2].replace('-', '_')}.py" if named else "model_new.py", text, workload,
+                 preset, class_name)
     under_way = _proofs().get(_digest(text, device))
     if under_way is not None and not under_way.done():
         with strip.container():
@@ -93,15 +95,16 @@ def _workload(trials: list[Trial]) -> Workload | None:
              for t in reversed(trials)}
     if not there:
         return None
-    names = {key: f"{w.preset or w.layer} {w.dtype} batch {w.batch}" for key, w in there.items()}
+    names = {key: " ".join([called(w), w.dtype, *([w.memory_format] if w.memory_format == "channels_last" else []),
+                            *([] if w.preset else [f"batch {w.batch}"])]) for key, w in there.items()}
     chosen = st.selectbox("Layer", list(there), format_func=names.get, key="export_workload")
     return there[chosen]
 
 
 def _options(workload: Workload) -> tuple[str, Preset | None, str]:
     class_name = st.text_input("Class name", "ModelNew", key="export_class", persist_state="session")
-    fitting = [p for p in PRESETS.values() if p.layer == workload.layer]
-    forms: dict[str, Preset | None] = {f"KernelBench #{p.number}": p for p in fitting}
+    fitting = [p for p in PRESETS.values() if p.constructor and p.layer == workload.layer]
+    forms: dict[str, Preset | None] = {p.label: p for p in fitting}
     forms[f"nn.ConvTranspose{workload.layer.dims}d"] = None
     form = st.selectbox("Constructor as in", list(forms), key=f"export_form_{workload.layer}")
     device = st.selectbox("Verify on", list(state.device_names()), format_func=state.device_label, key="export_device")

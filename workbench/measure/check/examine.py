@@ -123,7 +123,7 @@ class Examination:
             inputs = [wide(x) for x in self.trial.inputs(self.given)]
             facts, drawn = self.trial.reference.make(how)
             once, again = (self.trial.reference.call(how, inputs, state=(facts["names"], drawn))[1] for _ in range(2))
-        except (Raised, Ended):  # told at the given size
+        except (Raised, Ended):  # the check at the given size reports it
             return
         if once and bool(once[0].isfinite().all()) and not distance(again[0].double(), once[0].double())[0] <= _SAME:
             raise BadRequest("The reference gives other values each time it is called with the same inputs: it draws at random "

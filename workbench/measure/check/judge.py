@@ -53,7 +53,7 @@ def check(order: CheckOrder, emit: Emit) -> Checked:
         found = asked.run()
     except BadRequest:
         raise
-    except Exception as error:  # what an answer led to is told like all that it says; nothing passes by it
+    except Exception as error:  # an answer that breaks the judge is a failure of the file
         traceback.print_exc()
         asked.stopped_by(error)
         found = {}
@@ -168,7 +168,7 @@ class _Check:
             return None
         try:
             same, _ = self.reference.process.ask("is_the_layer", {"module": "first", "structure": found}, given)
-        except (Raised, Ended):  # told when the check calls it
+        except (Raised, Ended):  # the check reports it when it calls the file
             return None
         return found if same["answer"] else None
 

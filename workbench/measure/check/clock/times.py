@@ -421,8 +421,8 @@ class _Bench:
         return [self.errors.get(n, {}).get("least_norm", 0.0) for n in names]
 
     def _class(self, distances: list[float], way: str) -> str:
-        """The strictest precision that allows these distances; "" where they are beyond all. Of distances that only jumps
-        explain it cannot be told: then it is what forward showed."""
+        """The strictest precision that allows these distances; "" where they are beyond all. Where only jumps explain
+        the distances, nothing follows from them: then it is the class that forward showed."""
         offered = list(dict.fromkeys(precision_of(self.trial.dtype, of_float32=p) for p in ("ieee", "tf32")))
         for precision, slack in (*((p, 1) for p in offered), (offered[-1], _LOOSE)):
             if all(d <= slack * limit for d, limit in zip(distances, self._limits(precision), strict=True)):
