@@ -1,4 +1,7 @@
-"""A plan, a session and a runner in; ordinary trials in the session out. What the session has is not run again."""
+"""A plan, a session and a runner in; ordinary trials in the session out. What the session has is not run again.
+
+Each job is an ordinary run. A bench only chooses which job is next, by what `BuildAhead` has built.
+"""
 
 from __future__ import annotations
 

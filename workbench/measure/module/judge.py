@@ -2,6 +2,11 @@
 
 Checked: every result against the float64 truth for its own workload and for other sizes, layouts and constructor
 arguments; parameters, state_dict, empty batch, single gradients, double backward, another dtype. Then it is timed.
+
+It stands beside `check`, which judges files that others wrote: such a file never runs in the process that judges it, so
+nothing can be asked of its kernels. This file is the project's own text and runs here, where each kernel says whether it
+fits, what it computes in and why it was refused, and every direction has the tolerance of its own kernel. Both share truth,
+inputs, comparison and findings.
 """
 
 from __future__ import annotations
