@@ -85,7 +85,7 @@ def test_a_name_in_a_comment_is_no_use(root: Path) -> None:
     ('/* variant', '/* kernel', ["does not begin with a comment"]),
     ('name      = "small"', 'name      = "other"', ["other", "small.cu", "make them equal"]),
     ('computes  = ["forward"]', 'computes  = ["fprop"]', ["fprop", "grad_input"]),
-    ('computes  = ["forward"]', 'computes  = ["forward", "grad_input"]', ["computes one direction"]),
+    ('computes  = ["forward"]', 'computes  = ["forward", "grad_weight"]', ["computes one direction"]),
     ('needs     = []', 'wants     = []', ["wants", "needs"]),
     ('"ieee"', '"fp8"', ["fp8", "tf32"]), ('default = 128', 'default = 96', ["BLOCK", "96"]),
     ('needs     = []', 'plan = "Plan<Layer, Tune>"', ["plan", "write it as a table [plan]"]),
