@@ -35,7 +35,7 @@ width      = ">= Plan::Row::width(1)"
 least      = ">= (4 + Plan::DEPTHS * Plan::gy_rows(1) * Plan::Row::width(1)) * int(sizeof(typename Plan::Sum)) / 4"
 smem_bytes = ">= 2 * Plan::ROOM * int(sizeof(typename Plan::Sum))"
 */
-#include "families/depthwise/weight_plan.cuh"
+#include "families/depthwise/plan.cuh"
 #include "families/register_blocked/window.cuh"
 #include "contract/grad_weight.cuh"
 #include "contract/reduce.cuh"
