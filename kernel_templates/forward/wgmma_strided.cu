@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(256) pack_paired_weights(const float* __restri
 //   taps. All result rows of one residue along D belong to one warpgroup, one after the other.
 //
 // warpgroup -> data: two multiply and store, in turns; one stages. They meet at mbarriers: a unit of the ring is full
-// or empty.
+// or empty. Their loops: paired_multiply() in products.cuh, paired_stage() in stage.cuh.
 // Bytes: an input row once for each plane that it is shifted to, mostly from L2; a result once.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(PairedPlan<Layer, Tune>::THREADS, 1) wgmma_strided(PairedArguments a) {
