@@ -111,6 +111,7 @@ def test_a_file_of_one_direction_does_not_lie_there(root: Path) -> None:
     ("name      =", "name", "The header of both.cu is not TOML"),
     ("[grad_input.tune]", "[grad_input.tuning]", "key tuning is not known"),
     ("[tune]", "forward = 3\n[tune]", "forward is 3; write it as a table [forward]"),
+    ("#ifndef KW_FORWARD", "#if !defined(KW_FORWARD)", "Line 23 of both.cu is '#if !defined(KW_FORWARD)'; write #ifdef"),
     ("#endif\nint last", "int last", "line 31 of both.cu has no #endif"),
 ])
 def test_what_is_wrong_is_said_once_and_for_both_directions(root: Path, old: str, new: str, sentence: str) -> None:

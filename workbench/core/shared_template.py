@@ -34,7 +34,8 @@ def header_of(head: dict[str, Any], direction: str, file: str) -> dict[str, Any]
 
 
 def lines_of(text: str, direction: str, file: str) -> str:
-    """The template's text in that direction. Raises `RenderError` where an `#ifdef KW_FORWARD` has no `#endif`."""
+    """The template's text in that direction. Raises `RenderError` where an `#ifdef KW_FORWARD` is not understood
+    or has no `#endif`."""
     if "KW_FORWARD" not in text:
         return text
     lines = text.split("\n")
@@ -45,6 +46,9 @@ def lines_of(text: str, direction: str, file: str) -> str:
             open_lines.append((number, (direction == FORWARD) != bool(asks["n"])))
             ours = True
         elif _OPENS.match(line):
+            if "KW_FORWARD" in line:
+                raise RenderError(f"Line {number + 1} of {file} is {line.strip()!r}; write #ifdef KW_FORWARD or "
+                                  f"#ifndef KW_FORWARD.")
             open_lines.append((number, None))
         elif _ELSE.match(line) and open_lines and open_lines[-1][1] is not None:
             open_lines[-1] = (open_lines[-1][0], not open_lines[-1][1])

@@ -173,7 +173,7 @@ def _read(path: Path, taken: set[str]) -> list[Variant]:
     computes = _head(text, path).get("computes", [])
     misplaced = _shared(computes) and folder != FOLDER
     variants = [] if misplaced else [parse(text, path, direction) for direction in FOLDERS[folder]]
-    if misplaced or {v.direction for v in variants} != set(FOLDERS[folder]):
+    if {v.direction for v in variants} != set(FOLDERS[folder]):
         raise RenderError(f"{path.name} lies in {folder}/ but computes {', '.join(computes)}.",
                           advice=f"Move it to {FOLDER if misplaced else variants[0].direction}/.")
     if both := sorted(taken & {v.key for v in variants}):
