@@ -41,6 +41,8 @@ smem_bytes = ">= Plan::BYTES"
 #include "families/wgmma_strided/products.cuh"
 #include "families/wgmma_strided/stage.cuh"
 
+// families/wgmma_strided/README.md has a picture and the words.
+
 // thread -> data: one value of a fragment of weights. Its row of the product is a channel and a residue: rows r and r +
 // 8 belong to one channel, so a thread's sums of two positions are four neighbours of the result.
 template <class P, class Layer>

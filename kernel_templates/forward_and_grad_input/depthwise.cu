@@ -46,6 +46,8 @@ Plan       = "DepthwisePlan<false, Layer, Tune>"
 #include "contract/flat_grid.cuh"
 #include "families/register_blocked/window.cuh"
 
+// families/depthwise/README.md has a picture and the words.
+
 template <class Scalar>
 struct DepthwiseArguments {
   const Scalar *in, *weight, *bias;  // bias null: none

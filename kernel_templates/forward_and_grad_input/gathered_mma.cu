@@ -62,6 +62,8 @@ Plan       = "GatheredPlan<false, Layer, Tune>"
 #include "contract/computed_anew.cuh"
 #include "families/gathered_mma/sums.cuh"
 
+// families/gathered_mma/README.md has a picture and the words.
+
 // The steps of a block. All threads meet once a step: after the barrier its copies have arrived, and the buffer of the step
 // before is free. fill(i, buffer) starts the copies of step i, STAGES - 1 steps ahead.
 template <class P, class Fill>

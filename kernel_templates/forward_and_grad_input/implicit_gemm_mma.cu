@@ -106,6 +106,8 @@ Plan          = "StripConfig<false, Layer, Tune>"
 */
 #include "families/implicit_gemm_mma/store.cuh"
 
+// families/implicit_gemm_mma/README.md has a picture and the words.
+
 template <class C>
 __global__ void __launch_bounds__(256) pack_fragments(const typename C::Scalar* __restrict__ weight,
                                                       float* __restrict__ packed) {

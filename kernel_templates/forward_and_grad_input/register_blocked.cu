@@ -64,6 +64,8 @@ Plan       = "FmaPlan<false, Layer, Tune, Tune::PLANES>"
 #include "families/register_blocked/plan.cuh"
 #include "families/register_blocked/window.cuh"
 
+// families/register_blocked/README.md has a picture and the words.
+
 template <class Scalar, class Sum>
 struct FmaArguments {
   const Scalar* in;

@@ -67,6 +67,8 @@ Plan            = "PackedPlan<Layer, Tune, false>"
 */
 #include "families/wgmma_packed/products.cuh"
 
+// families/wgmma_packed/README.md has a picture and the words.
+
 // Shared memory holds: resident weights, the ring, staging of the warps, barriers.
 // A consumer waits for a full stage, multiplies, and gives back the stage before as soon as its products are done. The
 // producing warp waits for empty stages. Blocks take tiles in turn; a block keeps its channel tile and group.

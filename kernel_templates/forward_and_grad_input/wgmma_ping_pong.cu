@@ -47,6 +47,8 @@ Plan         = "PingPongPlan<Layer, Tune, false>"
 */
 #include "families/wgmma_ping_pong/stage_and_store.cuh"
 
+// families/wgmma_ping_pong/README.md has a picture and the words.
+
 // Shared memory holds: all weights of the block's channel tile, the rings of both consumers, staging of their warps,
 // barriers.
 template <class Plan, bool paired>

@@ -40,6 +40,8 @@ smem_bytes = ">= 2 * Plan::ROOM * int(sizeof(typename Plan::Sum))"
 #include "contract/grad_weight.cuh"
 #include "contract/reduce.cuh"
 
+// families/depthwise/README.md has a picture and the words.
+
 // Compared with register_blocked: a gradient belongs to one input channel and one output channel. So channels share no
 // products, and the time goes to memory. A block walks over tiles of positions of its pair of channels. While one tile
 // is multiplied, input and gradients of the next are copied. Gradients are copied as they lie, whatever the stride; all

@@ -69,6 +69,8 @@ smem_bytes = ">= Plan::SHARED_BYTES"
 #include "families/packed_wgmma/reduce.cuh"
 #include "contract/weight_launch.cuh"
 
+// families/packed_wgmma/README.md has a picture and the words.
+
 // Issues the bulk copies of all that a stage holds of a tile; `full` counts the bytes. One thread calls it.
 template <class Layer, class Tune>
 __device__ __forceinline__ void copy_strips(unsigned to, unsigned full, const TileWalk& at, const Sizes& sizes,

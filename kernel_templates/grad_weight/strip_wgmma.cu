@@ -137,6 +137,8 @@ smem_bytes = ">= Shape::SHARED_BYTES"
 #include "families/strip_wgmma/stage.cuh"
 #include "contract/weight_launch.cuh"
 
+// families/strip_wgmma/README.md has a picture and the words.
+
 template <class Layer, class Tune>
 struct StripWgmmaShape {
   using Units = StripUnits<Layer, Tune>;
