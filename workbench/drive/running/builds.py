@@ -45,7 +45,7 @@ class BuildPool:
         """Let one worker import torch, so that the first build does not wait for it; nothing to do when one is up."""
         with self._lock:
             if self._free and not any(worker.alive for worker in self._workers):
-                self._free[-1].ask_ahead("warm", {"modules": ["build.build"]})
+                self._free[-1].ask_ahead("warm", {"modules": ["build.load_inline"]})
 
     def build(self, units: Sequence[Sequence[Rendered]], order: BuildOrder, *, log_of: Callable[[Rendered], Path],
               on_start: Callable[[Rendered], None], on_done: Callable[[Rendered, dict[str, Any]], None],

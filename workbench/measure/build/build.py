@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.cache import Cache, build_key
 from ...core.env import cache_dir, cxx_problem, find_toolchain, ninja_problem, nvcc_problem, torch_info
@@ -20,8 +20,10 @@ from ...core.toolchain import Toolchain
 from ...core.trial import DEFAULT_ADVICE, Status
 from .. import emulator
 from .compiler_log import came_to_an_end, disk_full, first_error, headline, machine_failed
-from .load_inline import Flags, NinjaFailed, compile_library
 from .resources import NVCC_FLAGS, by_kernel, cubin_constants, parse_ptxas
+
+if TYPE_CHECKING:
+    from .load_inline import Flags, NinjaFailed
 
 Emit = Callable[[dict[str, Any]], None]
 # Kernels use none of the libraries load_inline links: without them any process can load the result.
@@ -123,6 +125,7 @@ def _unit(request: dict[str, Any], compiler: str) -> _Unit:
 
 def _compile(unit: _Unit, cache: Cache, tools: Toolchain, compiler: str) -> dict[str, Any]:
     """Build in a private folder and publish. Raises `_Stopped`, or OSError when something cannot be written."""
+    from .load_inline import NinjaFailed, compile_library  # and torch: what lies in the cache does without it
     with cache.building(unit.key) as folder:
         entry, work = folder / "entry", folder / "work"
         entry.mkdir()
@@ -155,6 +158,7 @@ def _compile(unit: _Unit, cache: Cache, tools: Toolchain, compiler: str) -> dict
 
 
 def _flags(unit: _Unit, work: Path, tools: Toolchain) -> Flags:
+    from .load_inline import Flags
     if unit.device == "cuda":
         (work / "keep").mkdir()  # the cubin, for what ptxas does not tell
         number = unit.arch.removeprefix("sm_")
