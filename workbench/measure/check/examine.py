@@ -13,8 +13,9 @@ from ...core import numbers
 from ...core.answers import Answer, Question
 from ...core.errors import BadRequest
 from ...core.orders import DeviceOrder, Emit
-from ...core.replies import Event
+from ...core.replies import CheckTimes, Event
 from ...core.trial import DEFAULT_ADVICE, Status
+from ...core.typed import read
 from ..device import describe
 from .advice import advice_for_construction
 from .clock import times
@@ -444,7 +445,7 @@ class Examination:
                 self._skip(("times",), result["why_not"])
             else:
                 workload = self.given.workload
-                self.found |= {"times": result, "workload": workload,
+                self.found |= {"times": {d: read(CheckTimes, one) for d, one in result.items()}, "workload": workload,
                                "gpu": None if self.trial.device == "cpu" else describe(DeviceOrder(self.trial.device))}
                 self._pass("times", "Timed in turns with PyTorch.")
 
