@@ -185,11 +185,11 @@ def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why(judge) -> None:
     assert "module_ms: " in report.evidence
 
 
-def test_a_reference_in_float64_is_timed_in_both_directions(judge) -> None:
+def test_a_reference_in_float64_is_timed_in_both_directions(forking_judge) -> None:
     """Its truth is computed in the precision that is timed, beside the backward's graph."""
     reference = models.LAYER.replace("torch.rand(2, 3, 9)", "torch.rand(2, 3, 9, dtype=torch.float64)")
     text = reference.replace("class Model(", "class ModelNew(")
-    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
+    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=forking_judge)
     assert not report.failed and set(report.times) == {"forward", "backward"}, report.question("times").seen
     assert {t["precision"] for t in report.times.values()} == {"fp64"}
 
@@ -210,10 +210,10 @@ class ModelNew(nn.ConvTranspose2d):
 
 
 @pytest.mark.parametrize("where", ["run", "nowhere"])
-def test_what_is_timed_is_as_exact_as_what_is_not(where: str, judge) -> None:
+def test_what_is_timed_is_as_exact_as_what_is_not(where: str, forking_judge) -> None:
     reference, name = workload_reference(STRIDE_1)
     report = check(CheckRequest(LESS_WHEN_TIMED.format(where=where), reference, "cpu", reference_name=name, effort="quick",
-                                nvcc=False, memory_gib=4.0), judge=judge())
+                                nvcc=False, memory_gib=4.0), judge=forking_judge)
     assert [(q.key, q.status) for q in report.failed] == ([("times", "MISMATCH")] if where == "run" else [])
 
 
@@ -276,7 +276,7 @@ def test_a_victory_stays_one_when_the_files_process_is_gone(judge) -> None:
     assert busy or not any("PyTorch is slower while" in note for note in times["notes"])
 
 
-def test_an_answer_mended_from_the_last_one_is_no_victory(judge) -> None:
+def test_an_answer_mended_from_the_last_one_is_no_victory(forking_judge) -> None:
     """Of a layer that takes PyTorch some ms; when each call's input had eight new elements, this was three times as fast."""
     reference = """
 import torch
@@ -292,7 +292,7 @@ def get_init_inputs():
     return [64, 64, 5, 2, 2]
 """
     text = (RED_TEAM / "modules/mends_last_answer.py").read_text(encoding="utf-8")
-    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
+    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=forking_judge)
     assert not report.failed and report.times["forward"]["verdict"] in ("SLOWER", "SAME", "UNSURE"), report.speed
 
 
@@ -309,21 +309,21 @@ def test_help_from_the_host_that_it_runs_in_is_no_victory(text: str, reference: 
     assert not note or any(one in said for said in times["notes"] for one in (note, *on_busy_cores)), times["notes"]
 
 
-def test_calls_one_by_one_are_compared_too(judge) -> None:
+def test_calls_one_by_one_are_compared_too(forking_judge) -> None:
     """Right in batches, in which it looks ahead; alone a call gets the last answer. The reference is slow, so that it wins."""
     slow = models.REFERENCE.replace("return torch.relu", "time.sleep(3e-3)\n        return torch.relu").replace(
         "import torch\n", "import time\n\nimport torch\n", 1)
     report = check(CheckRequest(models.STALE_WHEN_ALONE, slow, "cpu", effort="quick", nvcc=False, memory_gib=4.0),
-                   judge=judge())
+                   judge=forking_judge)
     if report.times and kept_waiting(report.times["forward"]) and report.times["forward"]["verdict"] == UNSURE:
         return  # no victory to doubt: nothing is timed one by one
     assert {q.key: q.status for q in report.failed} == {"times": "MISMATCH"} and not report.times, report.speed
     assert "did not give the right result" in report.question("times").seen
 
 
-def test_the_inputs_of_timed_calls_cannot_be_computed_ahead(judge) -> None:
+def test_the_inputs_of_timed_calls_cannot_be_computed_ahead(forking_judge) -> None:
     report = check(CheckRequest(models.COMPUTES_ALL, models.REFERENCE, "cpu", effort="quick", nvcc=False, memory_gib=4.0),
-                   judge=judge())
+                   judge=forking_judge)
     assert not report.failed and set(report.times) == {"forward", "backward"}, report.question("times")
 
 
@@ -337,11 +337,11 @@ def test_a_matrix_that_is_symmetric_stays_so_when_it_is_timed() -> None:
     assert torch.equal(seen[0], seen[1]) and not bool((seen[2] == seen[3]).any())
 
 
-def test_inputs_that_cannot_be_changed_are_not_timed(judge) -> None:
+def test_inputs_that_cannot_be_changed_are_not_timed(forking_judge) -> None:
     reference = models.REFERENCE.replace("torch.randn(4, 8)", "torch.randint(0, 8, (4, 8))").replace(
         "nn.Linear(features, features)", "nn.Embedding(features, features)")
     text = reference.replace("class Model(", "class ModelNew(")
-    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
+    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=forking_judge)
     assert not report.failed and not report.times
     assert "an answer could be ready before it is asked for" in report.question("times").seen
 

@@ -48,7 +48,7 @@ class BuildPool:
         """Let one worker import torch, so that the first build does not wait for it; nothing to do when one is up."""
         with self._lock:
             if self._free and not any(worker.alive for worker in self._workers):
-                self._free[-1].ask_ahead(WarmOrder(("build.build",)))
+                self._free[-1].ask_ahead(WarmOrder(("build.load_inline",)))
 
     def build(self, units: Sequence[Sequence[Rendered]], settings: BuildSettings, *, log_of: Callable[[Rendered], Path],
               on_done: Callable[[Rendered, Built], None], cancelled: threading.Event,

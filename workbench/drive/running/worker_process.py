@@ -64,6 +64,8 @@ class WorkerFailed(RuntimeError):
 class WorkerProcess:
     """Start lazily, call, restart after a death. One call at a time."""
 
+    _module = "workbench.measure.worker"
+
     def __init__(self, kind: str, *, log_path: Path, environment: dict[str, str] | None = None) -> None:
         self.kind = kind
         self.log_path = log_path
@@ -128,7 +130,7 @@ class WorkerProcess:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "workbench.measure.worker", self.kind, str(request_read), str(reply_write)],
+                [sys.executable, "-u", "-m", self._module, self.kind, str(request_read), str(reply_write)],
                 pass_fds=(request_read, reply_write), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True, env=_child_environment(self._environment))
             self._write_fd, self._read_fd = request_write, reply_read

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.cache import Cache, build_key
 from ...core.env import cxx_problem, find_toolchain, ninja_problem, nvcc_problem, torch_info
@@ -21,8 +21,10 @@ from ...core.toolchain import Toolchain
 from ...core.trial import DEFAULT_ADVICE, Status
 from .. import emulator
 from .compiler_log import came_to_an_end, disk_full, first_error, headline, machine_failed
-from .load_inline import Flags, NinjaFailed, compile_library
 from .resources import NVCC_FLAGS, by_kernel, cubin_constants, parse_ptxas
+
+if TYPE_CHECKING:
+    from .load_inline import Flags, NinjaFailed
 
 # Kernels use none of the libraries load_inline links: without them any process can load the result.
 _LINK_FLAGS = ("-Wl,--as-needed", "-Wl,-Bsymbolic")
@@ -108,6 +110,7 @@ def missing(tools: Toolchain, *, cuda: bool) -> str | None:
 def _compile(order: BuildOrder, key: str, cache: Cache, tools: Toolchain, compiler: str) -> dict[str, Any]:
     """Build in a private folder and publish; what the cache then holds. Raises `_Stopped`, or OSError when something cannot
     be written."""
+    from .load_inline import NinjaFailed, compile_library  # and torch: what lies in the cache does without it
     with cache.building(key) as folder:
         entry, work = folder / "entry", folder / "work"
         entry.mkdir()
@@ -140,6 +143,7 @@ def _compile(order: BuildOrder, key: str, cache: Cache, tools: Toolchain, compil
 
 
 def _flags(order: BuildOrder, work: Path, tools: Toolchain) -> Flags:
+    from .load_inline import Flags
     if order.device == "cuda":
         (work / "keep").mkdir()  # the cubin, for what ptxas does not tell
         number = order.arch.removeprefix("sm_")
