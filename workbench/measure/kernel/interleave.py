@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
+from ...core.pytorch_ways import WAYS
 from ...core.trial import Status
 from ..clock import timing
 from ..device import out_of_memory
 from ..pytorch.baselines import plain_tensors, timed_call
-from ..pytorch.ways import WAYS, switches
+from ..pytorch.ways import switches
 from .findings import Finding
 from .inputs import NORMAL
 from .judge import Request, bits_of, check, check_again, open_stage, threads_for, watched

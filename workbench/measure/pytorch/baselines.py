@@ -2,14 +2,15 @@
 
 `kernel_ms` replays a CUDA graph of the call, so that PyTorch's host time is not counted (one way, named so, is called
 by the host). What precision a call really had is read off its distance to the truth, not off a switch, and the library
-kernels that really ran are named.
+kernels that really ran are named. A formulation that the truth refutes has no time.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,20 @@ import torch
 
 from ...core.candidate import PRECISIONS_OF
 from ...core.layer import DIRECTIONS, FORWARD, Workload
-from ...core.trial import DEFAULT_ADVICE, NOT_DROP_IN, Status
+from ...core.pytorch_ways import AUTOTUNED, WAYS, Way, ladder
+from ...core.trial import DEFAULT_ADVICE, FORMULATION, NOT_DROP_IN, Status
 from ..clock import timing
 from ..device import out_of_memory
 from ..kernel.inputs import NORMAL, fill, needed, results, shapes, torch_dtype
 from ..kernel.validate import Comparison, allowed_rel_l2
-from ..truth.reference import Truth
-from .ways import WAYS, Unavailable, Way, bind, ladder, switches
+from ..truth.reference import Index, Truth
+from .ways import Unavailable, bind, switches
 
 Emit = Callable[[dict[str, Any]], None]
+SEARCH_S = 6.0       # of a direction: after that no further formulation is begun
+_LOOK_S = 0.15       # of a short look at a way
+_NEAR = 1.15         # times the fastest so far: slower ways are not sampled at length
+_KEPT_SHARE = 0.25   # of the free memory: the truth of a direction stays there meanwhile
 _KERNELS = 3         # of those that ran, the longest are named
 _WRAPPERS = ("aten::convolution", "aten::_convolution", "aten::conv_transpose1d", "aten::conv_transpose2d",
              "aten::conv_transpose3d", "aten::conv1d", "aten::conv2d", "aten::conv3d")
@@ -33,19 +39,22 @@ _NAME_LENGTH = 110   # characters of a kernel's name that are kept: templates ma
 
 
 def measure(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-    """Worker operation "baseline". Request: workload, directions, strength (as `ladder` knows) or modes (keys of
-    WAYS), device, effort, cold_l2, scratch. Returns {"baselines": [{name, direction, precision, kernel_ms, samples, errors,
-    flags, status, headline, advice, detail}]}; one that does not fit into memory has that status and no time."""
+    """Worker operation "baseline". Request: workload, directions, modes (keys of WAYS) or strength (as `ladder` knows),
+    device, effort, cold_l2, scratch, search_s. Returns {"baselines": [{name, direction, precision, kernel_ms, samples, errors,
+    flags, status, headline, advice, detail}]}; what is wrong, refused or too large has that status and no time."""
     workload, device = Workload.from_json(request["workload"]), request["device"]
     if device != "cpu":
         torch.cuda.set_device(device)
     modes = request.get("modes") or ladder(request.get("strength", "quick"), workload, device)
     found = []
     for direction in request.get("directions") or DIRECTIONS:
+        asked = _Direction(workload, direction, device, request)
         for mode in modes:
             emit({"phase": "baseline", "text": f"{WAYS[mode].name}, {direction}"})
-            found.append({"name": WAYS[mode].name, "direction": direction,
-                          **_one(workload, direction, mode, device, request)})
+            found.append({"name": WAYS[mode].name, "direction": direction, **asked.one(mode)})
+        del asked
+        if device != "cpu":
+            torch.cuda.empty_cache()  # the truth and the graphs' own memory
     return {"baselines": found}
 
 
@@ -67,45 +76,89 @@ def plain_tensors(workload: Workload, direction: str, device: str) -> dict[str, 
     return plain
 
 
-def _one(workload: Workload, direction: str, mode: str, device: str, request: dict[str, Any]) -> dict[str, Any]:
-    nothing = {"precision": "", "kernel_ms": None, "samples": [], "errors": {},
-               "flags": [] if WAYS[mode].drop_in else [NOT_DROP_IN]}
-    try:
-        with switches(WAYS[mode]):
-            result = _measured(workload, direction, WAYS[mode], device, request)
-            return {**result, "detail": {"way": mode, **result["detail"]}}
-    except Unavailable as error:
-        return {**nothing, "status": str(Status.SKIPPED), "headline": str(error),
-                "advice": "Nothing to do: the other ways were measured."}
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
+class _Direction:
+    """What the ways of one direction share: inputs, the truth, how fast the fastest was, and the time left to search."""
+
+    def __init__(self, workload: Workload, direction: str, device: str, request: dict[str, Any]) -> None:
+        self._workload, self._direction, self._device, self._request = workload, direction, device, request
+        self._left_s = float(request.get("search_s", SEARCH_S))
+        self._plain: dict[str, torch.Tensor] = {}
+        self._truth: _Expected | None = None
+        self._fastest: dict[str, float] = {}   # precision -> ms of the fastest drop-in way
+
+    def one(self, mode: str) -> dict[str, Any]:
+        """One way's answer. Raises what PyTorch raises in nn.ConvTranspose, but for too little memory."""
+        way, began = WAYS[mode], time.monotonic()
+        tuned = way.kind.startswith(AUTOTUNED)   # asked for by name: it takes its time
+        if way.brief and not tuned and self._left_s <= 0:
+            return self._without(way, Status.SKIPPED, "Not measured: the time to search for this direction's strongest PyTorch "
+                                 "was used up.")
+        try:
+            with switches(way):
+                return self._measured(mode, way)
+        except Unavailable as error:
+            return self._without(way, Status.SKIPPED, str(error))
+        except (RuntimeError, MemoryError) as error:
+            if out_of_memory(error):
+                if self._device != "cpu":
+                    torch.cuda.empty_cache()
+                return self._without(way, Status.OUT_OF_MEMORY, f"PyTorch ran out of memory on {self._device}.")
+            if not way.formulation:
+                raise
+            return self._without(way, Status.SKIPPED, f"PyTorch refused it: {str(error).strip().splitlines()[0][:160]}")
+        finally:
+            self._left_s -= time.monotonic() - began if way.brief and not tuned else 0.0
+
+    def _without(self, way: Way, status: Status, headline: str, **more: Any) -> dict[str, Any]:
+        advice = ("Nothing to do: the other ways were measured." if status in (Status.SKIPPED, Status.MISMATCH) else
+                  DEFAULT_ADVICE[status])
+        return {"precision": "", "kernel_ms": None, "samples": [], "errors": {}, "flags": _flags(way), "status": str(status),
+                "headline": headline, "advice": advice, **more}
+
+    def _measured(self, mode: str, way: Way) -> dict[str, Any]:
+        device = self._device
+        if self._truth is None:
+            self._plain = plain_tensors(self._workload, self._direction, device)
+            self._truth = _Expected(self._workload, self._direction, device, self._request, self._plain)
+        direct, timed, replayed = timed_call(way, self._workload, self._direction, self._plain, device)
+        got = direct()
         if device != "cpu":
-            torch.cuda.empty_cache()
-        return {**nothing, "status": str(Status.OUT_OF_MEMORY), "headline": f"PyTorch ran out of memory on {device}.",
-                "advice": DEFAULT_ADVICE[Status.OUT_OF_MEMORY]}
+            torch.cuda.synchronize()
+        precision, errors, wrong = self._truth.judged(got, way)
+        if wrong:
+            return self._without(way, Status.MISMATCH, f"This formulation is wrong: {wrong}. It does not count.", errors=errors)
+        del got
+        flags = _flags(way)
+        flags += ["no_cuda_graph"] if device != "cpu" and way.replayed and not replayed else []
+        measured, looked = self._timed(timed, way, precision, replayed)
+        cudnn = torch.backends.cudnn
+        detail = {"way": mode, "kernels": [] if looked else kernels(direct, device), "replayed": replayed,
+                  "drop_in": way.drop_in, "pid": os.getpid(), "allow_tf32": cudnn.allow_tf32,
+                  "cudnn_benchmark": cudnn.benchmark}
+        return {"precision": precision, "kernel_ms": measured.timing, "samples": measured.samples, "errors": errors,
+                "flags": [f for f in (*flags, *measured.flags, *(["brief_look"] if looked else [])) if f != "emulated"],
+                "status": str(Status.OK), "headline": "PyTorch, measured in the same run.", "advice": "", "detail": detail}
+
+    def _timed(self, run: Callable[[], Any], way: Way, precision: str, replayed: bool) -> tuple[timing.Measurement, bool]:
+        """The samples, and whether they are those of a short look, because another way is far faster."""
+        def sampled(effort: str, limit_s: float | None = None) -> timing.Measurement:
+            return timing.measure(run, device=self._device, effort=effort, limit_s=limit_s, host_pays=not replayed,
+                                  cold_l2=self._request.get("cold_l2", True))
+
+        strict = ("ieee", "tf32x3", precision) if precision == "tf32" else ("ieee", precision)
+        fastest = min((self._fastest[p] for p in strict if p in self._fastest), default=None)
+        if way.brief and fastest is not None:
+            look = sampled("quick", _LOOK_S)
+            if look.timing["median_ms"] > _NEAR * fastest:
+                return look, True
+        measured = sampled(self._request.get("effort", "normal"))
+        if way.drop_in:
+            self._fastest[precision] = min(measured.timing["median_ms"], self._fastest.get(precision, float("inf")))
+        return measured, False
 
 
-def _measured(workload: Workload, direction: str, way: Way, device: str, request: dict[str, Any]) -> dict[str, Any]:
-    plain = plain_tensors(workload, direction, device)
-    truth = _truth(workload, direction, device, request)
-    truth.prepare(plain)
-    direct, timed, replayed = timed_call(way, workload, direction, plain, device)
-    got = direct()
-    if device != "cpu":
-        torch.cuda.synchronize()
-    errors, precision = _errors(workload, direction, got, truth, plain)
-    del got
-    flags = [] if way.drop_in else [NOT_DROP_IN]
-    flags += ["no_cuda_graph"] if device != "cpu" and way.replayed and not replayed else []
-    measured = timing.measure(timed, device=device, effort=request.get("effort", "normal"),
-                              cold_l2=request.get("cold_l2", True), host_pays=not replayed)
-    cudnn = torch.backends.cudnn
-    detail = {"kernels": kernels(direct, device), "replayed": replayed, "drop_in": way.drop_in, "pid": os.getpid(),
-              "allow_tf32": cudnn.allow_tf32, "cudnn_benchmark": cudnn.benchmark}
-    return {"precision": precision, "kernel_ms": measured.timing, "samples": measured.samples, "errors": errors,
-            "flags": [f for f in (*flags, *measured.flags) if f != "emulated"], "status": str(Status.OK),
-            "headline": "PyTorch, measured in the same run.", "advice": "", "detail": detail}
+def _flags(way: Way) -> list[str]:
+    return [*([] if way.drop_in else [NOT_DROP_IN]), *([FORMULATION] if way.formulation else [])]
 
 
 def kernels(run: Callable[[], Any], device: str) -> list[str]:
@@ -123,26 +176,60 @@ def kernels(run: Callable[[], Any], device: str) -> list[str]:
     return [name[:_NAME_LENGTH] for name, us in sorted(taken.items(), key=lambda item: -item[1])[:_KERNELS] if us > 0]
 
 
-def _truth(workload: Workload, direction: str, device: str, request: dict[str, Any]) -> Truth:
-    scratch = Path(request.get("scratch") or Path(tempfile.gettempdir()) / "kernel-workbench-truth")
-    return Truth(workload, direction, NORMAL, device=device, scratch=scratch)
+class _Expected:
+    """The float64 truth of one direction; kept on the device where it takes little of it, else made anew for each way."""
 
+    def __init__(self, workload: Workload, direction: str, device: str, request: dict[str, Any],
+                 plain: dict[str, torch.Tensor]) -> None:
+        scratch = Path(request.get("scratch") or Path(tempfile.gettempdir()) / "kernel-workbench-truth")
+        self._workload, self._plain, self._names = workload, plain, results(workload, direction)
+        self._truth = Truth(workload, direction, NORMAL, device=device, scratch=scratch)
+        self._truth.prepare(plain)
+        free = torch.cuda.mem_get_info()[0] if device != "cpu" else 0
+        self._keep = sum(8 * torch.Size(shapes(workload)[name]).numel() for name in self._names) < _KEPT_SHARE * free
+        self._kept: dict[str, list[tuple[Index, torch.Tensor]]] = {}
 
-def _errors(workload: Workload, direction: str, got: dict[str, torch.Tensor], truth: Truth,
-            plain: dict[str, torch.Tensor]) -> tuple[dict[str, Any], str]:
-    """Distances to the truth, and the precision that they show: what a float32 call really computed in."""
-    offered = PRECISIONS_OF[workload.dtype]
-    errors, precision = {}, offered[0]
-    for name in results(workload, direction):
-        strict = allowed_rel_l2(offered[0], truth.reduction[name])
-        comparison = Comparison(shapes(workload)[name], allowed=strict, rms=truth.rms[name], exact=False,
-                                least_norm=truth.least_norm[name], poisoned=False)
-        for index, expected in truth.blocks(name, plain):
-            comparison.add(index, got[name][index].contiguous(), expected)
-        errors[name] = comparison.errors()
-        if workload.dtype == "float32" and not comparison.rel_l2 <= strict:
-            precision = "tf32"
-    return errors, precision
+    def judged(self, got: dict[str, torch.Tensor], way: Way) -> tuple[str, dict[str, Any], str]:
+        """(the precision that the distances to the truth show, these distances, what is wrong). nn.ConvTranspose is what a
+        kernel is compared with, so it is not called wrong; a formulation has to be right in some precision."""
+        offered = PRECISIONS_OF[self._workload.dtype]
+        for name in self._names if way.formulation else ():
+            if got[name].shape != (shape := shapes(self._workload)[name]):
+                return "", {}, f"{name} has the shape {tuple(got[name].shape)}, not {shape}"
+        strict = self._compared(got, offered[0])
+        errors = {name: one.errors() for name, one in strict.items()}
+        if not way.formulation:
+            loose = self._workload.dtype == "float32" and any(
+                not one.rel_l2 <= allowed_rel_l2(offered[0], self._truth.reduction[name]) for name, one in strict.items())
+            return "tf32" if loose else offered[0], errors, ""
+        if not any(one.failed for one in strict.values()):
+            return offered[0], errors, ""
+        looser = ["tf32x3", "tf32"] if way.kind.startswith("tf32x3") else ["tf32"]
+        for precision in looser if self._workload.dtype == "float32" else []:
+            found = self._compared(got, precision)
+            errors = {name: one.errors() for name, one in found.items()}
+            if not any(one.failed for one in found.values()):
+                return precision, errors, ""
+        name = max(errors, key=lambda key: errors[key]["rel_l2"] / errors[key]["allowed"])
+        return "", errors, (f"{name} has a relative L2 error of {errors[name]['rel_l2']:.1e}, {errors[name]['allowed']:.1e} is "
+                            f"allowed, and {errors[name]['wrong']} wrong elements")
+
+    def _compared(self, got: dict[str, torch.Tensor], precision: str) -> dict[str, Comparison]:
+        found = {}
+        for name in self._names:
+            one = found[name] = Comparison(
+                shapes(self._workload)[name], allowed=allowed_rel_l2(precision, self._truth.reduction[name]),
+                rms=self._truth.rms[name], exact=False, least_norm=self._truth.least_norm[name], poisoned=False)
+            for index, expected in self._blocks(name):
+                one.add(index, got[name][index].contiguous(), expected)
+        return found
+
+    def _blocks(self, name: str) -> Iterable[tuple[Index, torch.Tensor]]:
+        if not self._keep:
+            return self._truth.blocks(name, self._plain)
+        if name not in self._kept:
+            self._kept[name] = list(self._truth.blocks(name, self._plain))
+        return self._kept[name]
 
 
 def _graph(run: Callable[[], Any]) -> Callable[[], None] | None:
