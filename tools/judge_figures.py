@@ -172,10 +172,11 @@ def agree(order: dict[str, Any], whose: str) -> bool:
 def ready(order: dict[str, Any], whose: str) -> Iterator[Callable[[], Any]]:
     """The kernel on a stage of its own, or PyTorch's call as the judge replays it; their memory is free again afterwards."""
     from workbench.core.layer import Workload
+    from workbench.core.pytorch_ways import WAYS
     from workbench.measure.kernel.inputs import NORMAL
     from workbench.measure.kernel.judge import Request, open_stage
     from workbench.measure.pytorch.baselines import plain_tensors, timed_call
-    from workbench.measure.pytorch.ways import WAYS, switches
+    from workbench.measure.pytorch.ways import switches
     if whose == VARIANT:
         stage = open_stage(Request.from_json(order))
         stage.fill(NORMAL)

@@ -19,6 +19,7 @@ from tests.require import require
 from workbench.core.candidate import Candidate
 from workbench.core.layer import DIRECTIONS, DTYPES, ConvTranspose, Workload
 from workbench.core.presets import preset
+from workbench.core.pytorch_ways import ladder
 from workbench.core.template import render, render_batch, symbol
 from workbench.core.trial import Timing
 from workbench.core.variants import discover, find
@@ -26,7 +27,6 @@ from workbench.drive.running.worker_process import WorkerProcess, WorkerTimeout
 from workbench.measure import device
 from workbench.measure.build.build import build
 from workbench.measure.clock import timing
-from workbench.measure.pytorch.ways import ladder
 
 # kernel -> status on a GPU, and words of its headline; a race or a divergent barrier may go unnoticed there
 STATUS = {

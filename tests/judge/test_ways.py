@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from workbench.core.layer import DIRECTIONS, ConvTranspose, Workload
+from workbench.core.pytorch_ways import WAYS, ladder
 from workbench.measure.pytorch import baselines
-from workbench.measure.pytorch.ways import WAYS, Unavailable, as_convolution, bind, call, ladder, switches
+from workbench.measure.pytorch.aten import as_convolution, call
+from workbench.measure.pytorch.ways import Unavailable, bind, switches
 
 DENSE = [Workload(ConvTranspose(2, 6, 4, (3, 2), padding=(1, 0), groups=2, dilation=(2, 1)), 2, (5, 7), "float64"),
          Workload(ConvTranspose(1, 4, 6, 3, padding=4, dilation=2, output_padding=1), 2, (19,), "float64"),

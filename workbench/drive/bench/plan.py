@@ -51,7 +51,8 @@ class BenchPlan:
     variants: tuple[str, ...] = ()         # () = every one that applies
     without: tuple[str, ...] = ()          # variants left out: the slow ones cost a GPU much time
     effort: str = "normal"
-    strength: str = "quick"                # of the baselines: quick | strong; default: PyTorch as it stands and no candidate
+    strength: str = "strong"               # of the baselines: quick | strong; default: PyTorch as it stands and no candidate
+    max_autotune: bool = False             # strong baselines by Inductor's max-autotune as well
     templates: Path | None = None
 
     def __post_init__(self) -> None:

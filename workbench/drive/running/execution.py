@@ -23,7 +23,7 @@ from . import outcome
 from .builds import BuildOrder
 from .interleaved import against_best
 from .request import DEFAULTS, FRESH, Row, Run
-from .resume import measured_directions
+from .resume import missing_ways
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerTimeout
 from .workers import Workers, units
 
@@ -200,16 +200,16 @@ class Execution:
         if BACKWARD in wanted and run.rows and not any(r.direction == BACKWARD and r.status != Status.SKIPPED
                                                        for r in run.rows):
             wanted.remove(BACKWARD)  # nothing to compare it with
-        if self.resume:
-            have = measured_directions(self.session.trials(), request, self.device)
-            wanted = [d for d in wanted if d not in have]
+        there = self.session.trials() if self.resume else []
+        asked = {d: missing_ways(d, there, request, self.device) for d in wanted}
+        wanted = [d for d in wanted if asked[d]]
         limit_s = 4 * request.run_timeout_s
         alone = request.strength == DEFAULTS
         for directions in [wanted] if alone and wanted else [[d] for d in wanted]:
             run.message = f"measuring PyTorch {', '.join(directions)}"
             order = {"workload": request.workload.to_json(), "directions": directions, "device": self.name,
                      "effort": request.effort, "cold_l2": request.cold_l2, "scratch": str(self.workers.scratch),
-                     "strength": request.strength}
+                     "modes": asked[directions[0]]}
             try:
                 if too_large := next((why for d in directions if (why := self._too_large(d))), None):
                     found = [{"name": "eager", "direction": d, "precision": "", **too_large} for d in directions]

@@ -43,7 +43,8 @@ def bind(kind: str, workload: Workload, direction: str, plain: Tensors) -> Calla
 
 @contextmanager
 def switches(way: Way | None) -> Iterator[None]:
-    """PyTorch's switches for one way (None: as they stand), put back afterwards. TF32 is allowed, or not, for products of matrices as well."""
+    """PyTorch's switches for one way (None: as they stand), put back afterwards. TF32 is allowed, or not, for products of
+    matrices as well."""
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.allow_tf32, cudnn.benchmark, matmul.allow_tf32
     if way is not None and way.tf32 is not None:
