@@ -41,7 +41,7 @@ class Way:
     @property
     def formulation(self) -> bool:
         """Whether other operators than nn.ConvTranspose's compute it: it counts against the strongest PyTorch alone."""
-        return self.kind in FORMULATIONS or self.kind.startswith(AUTOTUNED)
+        return self.kind in FORMULATIONS or self.kind.startswith((COMPILED, AUTOTUNED))
 
 
 def _kernel_is_stride(workload: Workload) -> str:
@@ -106,8 +106,9 @@ FORMULATIONS = {
         "three TF32 matmuls + permute", "the same by matmul + permute", "float32, kernel = stride, dilation 1",
         _all(_single, _kernel_is_stride)),
 }
-AUTOTUNED = "max_autotune:"            # before the kind that torch.compile is given
-_TUNED = ("eager", "flipped", "matmul_permute", "shuffled")   # Inductor has templates for products and convolutions
+COMPILED, AUTOTUNED = "compiled:", "max_autotune:"            # before the kind that torch.compile is given
+_FUSED = ("matmul_permute", "shuffled")                       # Inductor makes one pass of their shuffle, bias and cut
+_TUNED = ("eager", "flipped", "matmul_permute", "shuffled")   # it has templates for products and convolutions
 _SPLIT = ("tf32x3", "tf32x3_flipped", "tf32x3_matmul_permute")
 
 
@@ -121,14 +122,15 @@ def _formulated() -> dict[str, Way]:
     return found
 
 
-def _autotuned() -> dict[str, Way]:
+def _compiled() -> dict[str, Way]:
+    """torch.compile of some formulations; with max-autotune of nn.ConvTranspose and the flipped convolution too."""
     names = {"eager": "nn.ConvTranspose", "flipped": "convolution, flipped weight"}
     found = {}
-    for kind in _TUNED:
-        name = f"torch.compile max-autotune, {names.get(kind) or FORMULATIONS[kind].name}"
-        found[f"{kind}_max_autotune"] = Way(name, AUTOTUNED + kind, tf32=True, benchmark=True, brief=True)
-        found[f"{kind}_max_autotune_tf32_off"] = Way(f"{name}, TF32 off", AUTOTUNED + kind, tf32=False, benchmark=True,
-                                                     brief=True)
+    for prefix, words, kinds in ((COMPILED, "torch.compile", _FUSED), (AUTOTUNED, "torch.compile max-autotune", _TUNED)):
+        for kind in kinds:
+            key, name = f"{prefix}{kind}", f"{words}, {names.get(kind) or FORMULATIONS[kind].name}"
+            found[key] = Way(name, key, tf32=True, benchmark=True, brief=True)
+            found[f"{key}_tf32_off"] = Way(f"{name}, TF32 off", key, tf32=False, benchmark=True, brief=True)
     return found
 
 
@@ -148,7 +150,7 @@ WAYS = {
     "compile": Way("torch.compile", "compiled", benchmark=True, brief=True),
     "compile_tf32_off": Way("torch.compile, TF32 off", "compiled", tf32=False, benchmark=True, brief=True),
     **_formulated(),
-    **_autotuned(),
+    **_compiled(),
     # Of whole modules. There a process that never had cudnn.benchmark times the switches alone.
     "switched_tf32_on": Way("eager, TF32 on", tf32=True),
     "switched_tf32_off": Way("eager, TF32 off", tf32=False),
@@ -176,6 +178,9 @@ def ladder(strength: str, workload: Workload, device: str, *, classes: Sequence[
     Those with cudnn.benchmark come first: a process keeps the algorithm that cuDNN chose first for a problem (H200, torch
     2.11, 3 x 7 taps in fp32: 7.50 ms when benchmark came first, 8.62 ms after the default), and the strong
     one counts.
+
+    Of a class of float32 the modes that `quick` has are asked in both, all else in its own: a formulation is not faster in
+    fp32 than in TF32.
     """
     if strength == "default":
         return ["default"]
@@ -189,19 +194,21 @@ def ladder(strength: str, workload: Workload, device: str, *, classes: Sequence[
     if not strong:
         return quick
     asked = tuple(classes) if single else ("tf32",)
-    layouts = [] if workload.layer.dims == 1 or workload.memory_format != "contiguous" else [
-        *(["channels_last"] if "tf32" in asked else []), *(["channels_last_tf32_off"] if single and "ieee" in asked else []),
-        "channels_last_counted"]
+    layouts = [*(["channels_last"] if "tf32" in asked else []), *(["channels_last_tf32_off"] if "ieee" in asked else []),
+               "channels_last_counted"] if workload.layer.dims > 1 and workload.memory_format == "contiguous" else []
     served = _served(workload)
-    tuned = [f"{kind}_max_autotune" for kind in _TUNED if autotune and (
-        FORMULATIONS[kind].why_not(workload) == "" if kind in FORMULATIONS else kind == "eager" or bool(flat))]
-    whole = [k for k in served if k not in _SPLIT]
-    others = [*(whole if "tf32" in asked else []), *(k for k in served if k in _SPLIT and "ieee" in asked),
-              *([f"{k}_tf32_off" for k in whole] if single else []), *(tuned if "tf32" in asked else []),
-              *([f"{k}_tf32_off" for k in tuned] if single and "ieee" in asked else [])]
+    whole = [kind for kind in served if kind not in _SPLIT]
+    fused = [COMPILED + kind for kind in _FUSED if kind in served]
+    tuned = [AUTOTUNED + kind for kind in _TUNED if kind in ("eager", *served, *(["flipped"] if flat else []))]
+    formulations = [*whole, *fused, *(tuned if autotune else [])]
     if not single:
-        return ["benchmark", *flat, *layouts, *others, "compile", "default", "host"]
-    return [*quick, *layouts, *others, "compile", "compile_tf32_off", "default", "tf32_off_plain", "host"]
+        return ["benchmark", *flat, *layouts, "compile", *formulations, "default", "host"]
+    found = [*quick, *layouts]
+    if "tf32" in asked:
+        found += ["compile", *formulations]
+    if "ieee" in asked:
+        found += ["compile_tf32_off", *(k for k in served if k in _SPLIT), *(f"{k}_tf32_off" for k in formulations)]
+    return [*found, "default", *(["tf32_off_plain"] if "ieee" in asked else []), "host"]
 
 
 def _served(workload: Workload) -> list[str]:

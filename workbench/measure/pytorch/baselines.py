@@ -30,7 +30,7 @@ from .ways import Unavailable, bind, switches
 Emit = Callable[[dict[str, Any]], None]
 SEARCH_S = 6.0       # of a direction: after that no further formulation is begun
 _LOOK_S = 0.15       # of a short look at a way
-_NEAR = 1.15         # times the fastest so far: slower ways are not sampled at length
+_NEAR = 1.03         # times the fastest so far: slower ways are not sampled at length
 _KEPT_SHARE = 0.25   # of the free memory: the truth of a direction stays there meanwhile
 _KERNELS = 3         # of those that ran, the longest are named
 _WRAPPERS = ("aten::convolution", "aten::_convolution", "aten::conv_transpose1d", "aten::conv_transpose2d",
@@ -89,8 +89,8 @@ class _Direction:
     def one(self, mode: str) -> dict[str, Any]:
         """One way's answer. Raises what PyTorch raises in nn.ConvTranspose, but for too little memory."""
         way, began = WAYS[mode], time.monotonic()
-        tuned = way.kind.startswith(AUTOTUNED)   # asked for by name: it takes its time
-        if way.brief and not tuned and self._left_s <= 0:
+        searched = way.formulation and not way.kind.startswith(AUTOTUNED)   # which is asked for by name and takes its time
+        if searched and self._left_s <= 0:
             return self._without(way, Status.SKIPPED, "Not measured: the time to search for this direction's strongest PyTorch "
                                  "was used up.")
         try:
@@ -107,7 +107,7 @@ class _Direction:
                 raise
             return self._without(way, Status.SKIPPED, f"PyTorch refused it: {str(error).strip().splitlines()[0][:160]}")
         finally:
-            self._left_s -= time.monotonic() - began if way.brief and not tuned else 0.0
+            self._left_s -= time.monotonic() - began if searched else 0.0
 
     def _without(self, way: Way, status: Status, headline: str, **more: Any) -> dict[str, Any]:
         advice = ("Nothing to do: the other ways were measured." if status in (Status.SKIPPED, Status.MISMATCH) else

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...core.layer import Workload
-from ...core.pytorch_ways import AUTOTUNED, FORMULATIONS, Way
+from ...core.pytorch_ways import AUTOTUNED, COMPILED, FORMULATIONS, Way
 from .aten import Tensors, as_convolution, call, channels_last
 from .formulations import formulated
 
@@ -35,8 +35,8 @@ def bind(kind: str, workload: Workload, direction: str, plain: Tensors) -> Calla
     if kind.startswith(AUTOTUNED):
         inner = _call_of(kind.removeprefix(AUTOTUNED), workload, direction)
         return _compiled(inner, own, mode="max-autotune-no-cudagraphs")
-    if kind == "compiled":
-        return _compiled(_call_of("eager", workload, direction), own)
+    if kind == "compiled" or kind.startswith(COMPILED):
+        return _compiled(_call_of(kind.removeprefix(COMPILED), workload, direction), own)
     inner = _call_of(kind, workload, direction)
     return lambda: inner(own)
 
