@@ -111,17 +111,18 @@ def _shuffle(workload: Workload, apart: torch.Tensor, first: Cells, bias: torch.
     dims, cells = layer.dims, apart.shape[2 + layer.dims:]
     woven = apart.permute(0, 1, *(axis for j in range(dims) for axis in (2 + dims + j, 2 + j)))
     shape = (*apart.shape[:2], *(c * s for c, s in zip(cells, layer.stride, strict=True)))
-    spread = None if bias is None else bias.view(-1, *[1] * dims)
     sides = [-side for side in _sides(workload, first, cells)]
     if any(sides):
         found = F.pad(woven.reshape(shape), sides)
-        return found if spread is None else found.add_(spread)
+        return found if bias is None else found.add_(bias.view(-1, *[1] * dims))
     found = _laid(workload, apart.new_empty(shape))
     into = found
     for j in reversed(range(dims)):
         into = into.unflatten(2 + j, (cells[j], layer.stride[j]))
-    if spread is None:
+    if bias is None:
         into.copy_(woven)
+    elif torch.compiler.is_compiling():  # Inductor makes one pass of it, and cannot write through `out` into a view
+        into.copy_(woven + bias.view(-1, *[1] * (2 * dims)))
     else:
         torch.add(woven, bias.view(-1, *[1] * (2 * dims)), out=into)
     return found

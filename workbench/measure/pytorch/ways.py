@@ -77,5 +77,6 @@ def _compiled(inner: Callable[[Tensors], Tensors], own: Tensors, **how: Any) -> 
     except torch.cuda.OutOfMemoryError:
         raise
     except RuntimeError as error:  # what dynamo and inductor raise derives from it
-        raise Unavailable(f"torch.compile gave up: {str(error).splitlines()[0][:120]}") from error
+        said = " ".join(str(error).split())   # its first line names the backend alone
+        raise Unavailable(f"torch.compile gave up: {said[:160]}") from error
     return lambda: compiled(own)
