@@ -57,7 +57,10 @@ def test_a_killed_bench_goes_on_where_it_was(place: Path) -> None:
     after = ids(Session.open(place / "one"))
     assert after[:len(before)] == before and len(after) == len(set(after)) == 4
     baselines = [t for t in Session.open(place / "one").trials() if t.kind == "baseline"]
-    assert sorted(t.direction for t in baselines) == ["forward", "grad_input"]     # PyTorch was not measured twice
+    asked = [(t.direction, t.name) for t in baselines]
+    assert sorted(asked) == sorted((d, name) for d in ("forward", "grad_input") for name in (
+        "eager", "convolution + pixel shuffle", "matmul + fold"))                  # PyTorch was not measured twice
+    assert all(t.ok and t.kernel_ms and t.errors for t in baselines)
     assert out.count("EMULATED") == 2 and "No GPU times, so no geometric mean." in out and "Session" in out
     code, _, err = bench(place, *WORDS, "--session", "one")
     assert code == 0 and "0 of 4 candidates to run" in err and len(ids(Session.open(place / "one"))) == 4

@@ -32,7 +32,7 @@ def means(found: Summary) -> list[str]:
         return ["No GPU times, so no geometric mean."]
     ratio = f"Geometric mean of {found.counted} of {found.cells} cells: {numbers.ratio(found.ratio)}"
     strongest = (f"{numbers.ratio(found.strongest)} against the strongest PyTorch"
-                 + (f" ({found.asked} cells)" if found.asked < found.counted else "") if found.strongest else "")
+                 + (f" ({found.asked} of them)" if found.asked < found.counted else "") if found.strongest else "")
     share = f"{numbers.share(found.of_floor)} of the floor" if found.of_floor else ""
     return [", ".join(filter(None, (ratio, strongest, share))) + f". Cells that miss a target: {found.missed}."]
 
