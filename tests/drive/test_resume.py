@@ -97,3 +97,23 @@ def test_only_the_ways_of_pytorch_that_a_session_lacks_are_measured(runner: Runn
         assert missing_ways("forward", [*others, replace(fold, status=status, kernel_ms=None)], strong, device) == []
     dead = [replace(t, status=Status.WORKER_DIED, kernel_ms=None, flags=()) for t in trials if t.name == "eager"]
     assert missing_ways("forward", dead, quick, device) == ["default"]
+
+
+def test_a_formulation_that_takes_its_process_along_costs_no_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text("""
+import os, sys
+class Deadly:
+    def find_spec(self, name, path=None, target=None):
+        if name == "workbench.measure.pytorch.folded":
+            import torch.nn.functional
+            torch.nn.functional.fold = lambda *args, **kwargs: os._exit(9)
+sys.meta_path.insert(0, Deadly())
+""")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    request = RunRequest(WORKLOAD, (), directions=("forward",), strength="strong", effort="quick", device="cpu")
+    with Runner() as runner:
+        session = Session.create(tmp_path, "s")
+        runner.run(request, session)
+        status = {t.name: str(t.status) for t in session.trials()}
+        assert status["matmul + fold"] == "WORKER_DIED" and status["eager"] == "OK", status
+        assert missing_ways("forward", session.trials(), request, runner.device("cpu")) == []

@@ -14,8 +14,9 @@ from ...core.candidate import EMULATED_SM, why_not
 from ...core.errors import BadRequest, RenderError
 from ...core.facts import tensor_bytes
 from ...core.layer import BACKWARD, LAUNCHES
+from ...core.pytorch_ways import AUTOTUNED, WAYS
 from ...core.template import Rendered, render
-from ...core.trial import Status, Trial
+from ...core.trial import FORMULATION, Status, Trial
 from ..exporting.module_run import judge_modules
 from ..machine.device_lock import DeviceLock
 from ..sessions.session import Session, SessionFull
@@ -203,27 +204,42 @@ class Execution:
         there = self.session.trials() if self.resume else []
         asked = {d: missing_ways(d, there, request, self.device) for d in wanted}
         wanted = [d for d in wanted if asked[d]]
-        limit_s = 4 * request.run_timeout_s
         alone = request.strength == DEFAULTS
         for directions in [wanted] if alone and wanted else [[d] for d in wanted]:
-            run.message = f"measuring PyTorch {', '.join(directions)}"
-            order = {"workload": request.workload.to_json(), "directions": directions, "device": self.name,
-                     "effort": request.effort, "cold_l2": request.cold_l2, "scratch": str(self.workers.scratch),
-                     "modes": asked[directions[0]]}
-            try:
-                if too_large := next((why for d in directions if (why := self._too_large(d))), None):
-                    found = [{"name": "eager", "direction": d, "precision": "", **too_large} for d in directions]
-                elif alone:  # cuDNN keeps what cudnn.benchmark chose earlier in a process: the default is asked in its own
-                    found = self._fresh("baseline", order, limit_s=limit_s)["baselines"]
-                    found = [{**b, "detail": {**b.get("detail", {}), FRESH: True}} for b in found]
-                else:
-                    found = self.workers.measure(self.name).call("baseline", order, limit_s=limit_s, stop=run.cancelled,
-                                                                 on_event=lambda event: limit_s)["baselines"]
-            except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
-                found = [{"name": "eager", "direction": direction, "precision": "", **outcome.failure(error, building=False)}
-                         for direction in directions]
-            for measured in found:
-                self._record(outcome.baseline_trial(self.session, run, self.device, measured))
+            parts = [part for tuned in (False, True)
+                     if (part := [k for k in asked[directions[0]] if WAYS[k].kind.startswith(AUTOTUNED) == tuned])]
+            while parts and not run.cancelled.is_set():
+                run.message = f"measuring PyTorch {', '.join(directions)}"
+                modes = parts.pop(0)
+                found, answered = self._baselines(directions, modes)
+                for measured in found:
+                    self._record(outcome.baseline_trial(self.session, run, self.device, measured))
+                rest = [k for k in modes if not WAYS[k].formulation]
+                if not answered and rest and rest != modes:
+                    parts.insert(0, rest)  # a formulation that took its process along does not cost the modes
+
+    def _baselines(self, directions: list[str], modes: list[str]) -> tuple[list[dict[str, Any]], bool]:
+        """What the measuring process says of these ways, and whether it lived to say it. cuDNN keeps what cudnn.benchmark chose
+        earlier in a process, so the default alone is asked in its own; max-autotune too, whose kernels nobody has run before."""
+        request = self.request
+        alone, limit_s = request.strength == DEFAULTS, 4 * request.run_timeout_s
+        if too_large := next((why for d in directions if (why := self._too_large(d))), None):
+            return [{"name": "eager", "direction": d, "precision": "", **too_large} for d in directions], True
+        order = {"workload": request.workload.to_json(), "directions": directions, "device": self.name, "effort": request.effort,
+                 "cold_l2": request.cold_l2, "scratch": str(self.workers.scratch), "modes": modes}
+        try:
+            if alone:
+                found = self._fresh("baseline", order, limit_s=limit_s)["baselines"]
+                return [{**b, "detail": {**b.get("detail", {}), FRESH: True}} for b in found], True
+            if WAYS[modes[0]].kind.startswith(AUTOTUNED):
+                return self._fresh("baseline", order, limit_s=_MODULE_S)["baselines"], True
+            return self.workers.measure(self.name).call("baseline", order, limit_s=limit_s, stop=self.run.cancelled,
+                                                        on_event=lambda event: limit_s)["baselines"], True
+        except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
+            failed = outcome.failure(error, building=False)
+            formulations = [WAYS[key].name for key in modes if WAYS[key].formulation]
+            return [{"name": name, "direction": d, "precision": "", "flags": [FORMULATION] if formulations else [], **failed}
+                    for d in directions for name in formulations or ["eager"]], False
 
     def _too_large(self, direction: str) -> dict[str, Any] | None:
         """The outcome of a direction whose tensors do not fit."""
