@@ -110,6 +110,7 @@ def test_the_defaults_are_pytorch_alone_each_layer_in_a_process_of_its_own(place
 @pytest.mark.parametrize(("words", "sentence"), [
     (["--device", "cpu"], "give --size small"), ([*WORDS, "--time-limit", "0"], "--time-limit is 0"),
     ([*WORDS, "--configs", "sweep"], "--configs sweep 16"), (["--check"], "--check needs the file"),
+    ([*WORDS, "--baselines", "quick", "--max-autotune"], "give --baselines strong"),
     (["someone"], "--session"), (["--note", "kb74/forward", "why"], "--note takes one session; got 0")])
 def test_a_bad_request_is_one_sentence(place: Path, words: list[str], sentence: str) -> None:
     code, _, err = bench(place, *words)

@@ -219,14 +219,14 @@ class Execution:
                     parts.insert(0, rest)  # a formulation that took its process along does not cost the modes
 
     def _baselines(self, directions: list[str], modes: list[str]) -> tuple[list[dict[str, Any]], bool]:
-        """What the measuring process says of these ways, and whether it lived to say it. cuDNN keeps what cudnn.benchmark chose
-        earlier in a process, so the default alone is asked in its own; max-autotune too, whose kernels nobody has run before."""
+        """What the measuring process says of these ways, and whether it lived to say it. cuDNN keeps what cudnn.benchmark
+        chose earlier in a process, so the default alone is asked in its own; max-autotune too, whose kernels are new."""
         request = self.request
         alone, limit_s = request.strength == DEFAULTS, 4 * request.run_timeout_s
         if too_large := next((why for d in directions if (why := self._too_large(d))), None):
             return [{"name": "eager", "direction": d, "precision": "", **too_large} for d in directions], True
-        order = {"workload": request.workload.to_json(), "directions": directions, "device": self.name, "effort": request.effort,
-                 "cold_l2": request.cold_l2, "scratch": str(self.workers.scratch), "modes": modes}
+        order = {"workload": request.workload.to_json(), "directions": directions, "device": self.name,
+                 "effort": request.effort, "cold_l2": request.cold_l2, "scratch": str(self.workers.scratch), "modes": modes}
         try:
             if alone:
                 found = self._fresh("baseline", order, limit_s=limit_s)["baselines"]
