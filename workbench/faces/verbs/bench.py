@@ -58,9 +58,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
     how.add_argument("--effort", choices=EFFORTS, default="normal")
-    how.add_argument("--baselines", choices=STRENGTHS, default=BenchPlan.strength, help="what PyTorch is asked; strong (the default): "
-                     "all its modes, channels_last and other formulations of the layer; quick: its usual modes; default: "
-                     "PyTorch with no switch touched, each layer in a process of its own, and no candidate")
+    how.add_argument("--baselines", choices=STRENGTHS, default=BenchPlan.strength,
+                     help="what PyTorch is asked; strong (the default): all its modes, channels_last and other formulations of "
+                     "the layer; quick: its usual modes; default: PyTorch with no switch touched, each layer in a process of "
+                     "its own, and no candidate")
     how.add_argument("--max-autotune", action="store_true", help="strong baselines also by torch.compile with max-autotune "
                      "(a minute or more for each direction)")
     how.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
