@@ -20,6 +20,7 @@ from workbench.core.candidate import Candidate
 from workbench.core.layer import DIRECTIONS, DTYPES, ConvTranspose, Workload
 from workbench.core.orders import BaselineOrder, BuildOrder, DeviceOrder, JudgeOrder
 from workbench.core.presets import preset
+from workbench.core.pytorch_ways import ladder
 from workbench.core.replies import Device, Judged
 from workbench.core.template import render, render_batch, symbol
 from workbench.core.variants import discover, find
@@ -27,7 +28,6 @@ from workbench.drive.running.worker_process import WorkerProcess, WorkerTimeout
 from workbench.measure import device
 from workbench.measure.build.build import build
 from workbench.measure.clock import timing
-from workbench.measure.pytorch.ways import ladder
 
 # kernel -> status on a GPU, and words of its headline; a race or a divergent barrier may go unnoticed there
 STATUS = {

@@ -128,7 +128,7 @@ class JudgeOrder(Order[Judged]):
 
 @dataclass(frozen=True)
 class CompareOrder(Order[Compared]):
-    """Time a candidate in turns with a way of PyTorch's (a key of `ways.WAYS`) or with another candidate."""
+    """Time a candidate in turns with a way of PyTorch's (a key of `pytorch_ways.WAYS`) or with another candidate."""
 
     operation = "compare"
     reply = Compared
@@ -148,7 +148,8 @@ class BaselineOrder(Order[Baselines]):
     device: str
     directions: tuple[str, ...]
     strength: str = "quick"
-    modes: tuple[str, ...] = ()        # keys of `ways.WAYS`; (): those of the strength
+    modes: tuple[str, ...] = ()        # keys of `pytorch_ways.WAYS`; (): those of the strength
+    search_s: float = 6.0              # of a direction: after that no further formulation is begun
     effort: str = "normal"
     cold_l2: bool = True
     scratch: Path = Path(tempfile.gettempdir()) / "kernel-workbench-truth"
