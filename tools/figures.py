@@ -1,4 +1,4 @@
-"""Print the figures the project promises, measured on this machine now.   python tools/figures.py [--gpu]
+"""Measure latency and size figures on this machine and print them beside their limits.   python tools/figures.py [--gpu]
 
     import workbench                                  under 0.2 s, without torch
     page ready                                        under 3 s on 2 cores
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -100,7 +101,7 @@ def verdict_seconds(device: str, folder: Path) -> None:
             return time.perf_counter() - start
 
         show(f"Run to first verdict on {device}, everything cold", run(32), "10" if device != "cpu" else "")
-        built, cached = ("", "") if device != "cpu" else ("6", "1.5")  # promised of the emulator
+        built, cached = ("", "") if device != "cpu" else ("6", "1.5")  # the limits on the emulator
         show(f"Run to verdict on {device}, warm worker, built", run(64), built)
         show(f"Run to verdict on {device}, warm worker, cached", run(64), cached)
 
@@ -120,19 +121,19 @@ def builds_side_by_side(folder: Path) -> None:
     from torch.utils.cpp_extension import load_inline
 
     from workbench.core.candidate import Candidate
+    from workbench.core.orders import BuildOrder
     from workbench.core.presets import preset
     from workbench.core.template import render
     from workbench.core.variants import find
     from workbench.measure.build.build import build
     source = render(Candidate(find("naive_gather", "forward"), preset("kb74").layer, "float32", {})).source
     arch = "".join(map(str, torch.cuda.get_device_capability()))
-    build({"source": source + "\n// warm-up of nvcc itself\n", "symbols": ["kw_forward"], "device": "cuda",
-           "arch": f"sm_{arch}", "flags": [], "key": None, "log": f"{folder}/warm.log"}, lambda event: None)
+    order = BuildOrder(source, "cuda", folder / "cache", ("kw_forward",), f"sm_{arch}", log=folder / "build.log")
+    build(replace(order, source=f"{source}\n// warm-up of nvcc itself\n"), lambda event: None)
     start = time.perf_counter()
-    result = build({"source": source, "symbols": ["kw_forward"], "device": "cuda", "arch": f"sm_{arch}", "flags": [],
-                    "key": None, "log": f"{folder}/ours.log"}, lambda event: None)
+    result = build(order, lambda event: None)
     ours = time.perf_counter() - start
-    assert result["status"] == "OK" and not result["cached"], result
+    assert result.status == "OK" and not result.cached, result
     start = time.perf_counter()
     with_headers = f"#include <torch/extension.h>\n{source}\nint nothing() {{ return 0; }}\n"
     load_inline("with_torch_headers", cpp_sources="int nothing();", cuda_sources=with_headers,

@@ -1,4 +1,4 @@
-"""Print what the judge promises of its own verdicts, measured on this GPU now.
+"""Measure how stable the verdicts of the judge are on this GPU, and print each figure beside its limit.
 
     python tools/judge_figures.py [PART ...] [--layer NUMBER ...]
 
@@ -8,8 +8,8 @@
     short   the same for kernels of about 0.2, 0.3 and 0.5 ms: the layers with as small a batch as that takes
 
 Without PART all four, without --layer #74, #64 and #81. On the CPU (--device cpu) it rehearses on the emulator, with small
-layers and without do_bench, which needs a GPU: that shows that the tool works, and no figure. Exits 1 when a promise is
-not kept.
+layers and without do_bench, which needs a GPU: that shows that the tool works, and no figure. Exits 1 when a limit is
+exceeded.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,20 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from workbench.core.orders import BuildOrder, CompareOrder, DeviceOrder, JudgeOrder  # noqa: E402
+from workbench.core.typed import read, to_json  # noqa: E402
+
 NUMBERS = (74, 64, 81)
 PROCESSES, TRIES = 10, 50
 SHORT_MS = (0.22, 0.32, 0.52)   # a whole number of samples is a little more or less
 VARIANT, WAY = "shared_weight_tiling", "tf32_off"
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the children are given to compare."""
+
+    orders: tuple[JudgeOrder, ...]
 
 
 def main() -> int:
@@ -48,13 +59,13 @@ def main() -> int:
         return child(args.child)
     with tempfile.TemporaryDirectory() as folder:
         orders = built(Path(folder), args.layer, args.device)
-        (Path(folder) / "orders.json").write_text(json.dumps(orders))
+        (Path(folder) / "orders.json").write_text(to_json(Orders(tuple(orders))))
         parts = {"pairs": lambda: pairs(Path(folder), args.layer), "self": lambda: against_itself(orders),
                  "bench": lambda: against_do_bench(orders), "short": lambda: against_do_bench(orders, SHORT_MS)}
         return 0 if all([parts[name]() for name in (args.part or parts)]) else 1
 
 
-def built(folder: Path, numbers: list[int], device: str) -> list[dict[str, Any]]:
+def built(folder: Path, numbers: list[int], device: str) -> list[JudgeOrder]:
     """One `judge` order a layer, its library built."""
     from workbench.core.candidate import Candidate
     from workbench.core.presets import preset
@@ -63,17 +74,16 @@ def built(folder: Path, numbers: list[int], device: str) -> list[dict[str, Any]]
     from workbench.measure.build.build import build
     from workbench.measure.device import describe
     on_cpu = device == "cpu"
-    where = {"device": "cpu"} if on_cpu else {"device": "cuda", "arch": describe({"device": device})["arch"]}
+    where = {"device": "cpu"} if on_cpu else {"device": "cuda", "arch": describe(DeviceOrder(device)).arch}
 
-    def one(number: int) -> dict[str, Any]:
+    def one(number: int) -> JudgeOrder:
         workload = preset(f"kb{number}").workload("small" if on_cpu else "full")
         rendered = render(Candidate(find(VARIANT, "forward"), workload.layer, "float32", {}))
-        made = build({"source": render_batch([rendered]), "symbols": [symbol(rendered)], **where,
-                      "log": str(folder / f"{number}.log"), "cache": str(folder / "cache")}, lambda event: None)
-        assert made["status"] == "OK", made["headline"]
-        return {"number": number, "library": made["library"], "symbol": symbol(rendered), "direction": "forward",
-                "workload": workload.to_json(), "device": device, "precision": "ieee",
-                "effort": "quick" if on_cpu else "normal", "scratch": str(folder / "truth"), "limit_s": 120.0}
+        made = build(BuildOrder(render_batch([rendered]), cache=folder / "cache", symbols=(symbol(rendered),), **where),
+                     lambda event: None)
+        assert made.status == "OK", made.headline
+        return JudgeOrder(Path(made.library), symbol(rendered), "forward", workload, device, "ieee",
+                          effort="quick" if on_cpu else "normal", scratch=folder / "truth", limit_s=120.0)
 
     return [one(number) for number in numbers]
 
@@ -101,33 +111,33 @@ def child(folder: Path) -> int:
     from workbench.core.verdict import from_samples
     from workbench.measure.kernel.interleave import compare
     found = []
-    for order in json.loads((folder / "orders.json").read_text()):
+    for order in read(Orders, json.loads((folder / "orders.json").read_text())).orders:
         with locked(folder / "gpu.lock"):
-            result = compare({"ours": order, "theirs": {"way": way_on(order["device"])}, "limit_s": 2.0}, lambda event: None)
-        assert result["status"] == "OK", result["headline"]
-        verdict = from_samples(result["ours"], result["theirs"], paired=True)
-        found.append({"value": verdict.value, "verdict": verdict.verdict, "pairs": len(result["ours"]),
-                      "dropped": result["dropped"]})
+            result = compare(CompareOrder(order, way_on(order.device), limit_s=2.0), lambda event: None)
+        assert result.status == "OK", result.headline
+        verdict = from_samples(result.ours, result.theirs, paired=True)
+        found.append({"value": verdict.value, "verdict": verdict.verdict, "pairs": len(result.ours),
+                      "dropped": result.dropped})
     print(json.dumps(found))
     return 0
 
 
-def against_itself(orders: list[dict[str, Any]]) -> bool:
+def against_itself(orders: list[JudgeOrder]) -> bool:
     """Two stages with buffers of their own, the same library."""
     from workbench.core.verdict import from_samples
     from workbench.measure.clock import timing
     from workbench.measure.kernel.inputs import NORMAL
-    from workbench.measure.kernel.judge import Request, open_stage
+    from workbench.measure.kernel.judge import open_stage
     kept = True
     print(f"\n{VARIANT} forward against itself, {TRIES} tries")
     for order in orders:
-        stages = [open_stage(Request.from_json(order)) for _ in range(2)]
+        stages = [open_stage(order) for _ in range(2)]
         for stage in stages:
             stage.fill(NORMAL)
         words: dict[str, int] = {}
         farthest = 0.0
         for _ in range(TRIES):
-            a, b = timing.measure_in_turns([s.launch for s in stages], device=order["device"], effort="quick", limit_s=0.4)
+            a, b = timing.measure_in_turns([s.launch for s in stages], device=order.device, effort="quick", limit_s=0.4)
             verdict = from_samples(a.samples, b.samples, paired=True)
             words[verdict.verdict] = words.get(verdict.verdict, 0) + 1
             farthest = max(farthest, abs(verdict.value - 1))
@@ -139,7 +149,7 @@ def against_itself(orders: list[dict[str, Any]]) -> bool:
     return kept
 
 
-def against_do_bench(orders: list[dict[str, Any]], targets_ms: tuple[float, ...] = ()) -> bool:
+def against_do_bench(orders: list[JudgeOrder], targets_ms: tuple[float, ...] = ()) -> bool:
     """At the full batch, or at those that take about so long."""
     kept = True
     print("\nour median and do_bench's, ms")
@@ -150,13 +160,13 @@ def against_do_bench(orders: list[dict[str, Any]], targets_ms: tuple[float, ...]
                 continue
             with ready(order, whose) as run:
                 full_ms = median_ms(order, run)
-            shorter = {one["workload"]["batch"]: one for one in (with_batch(order, ms / full_ms) for ms in targets_ms)}
+            shorter = {one.workload.batch: one for one in (with_batch(order, ms / full_ms) for ms in targets_ms)}
             for one in shorter.values():
                 kept = agree(one, whose) and kept
     return kept
 
 
-def agree(order: dict[str, Any], whose: str) -> bool:
+def agree(order: JudgeOrder, whose: str) -> bool:
     with ready(order, whose) as run:
         ours, theirs = median_ms(order, run), do_bench_ms(order, run)
     if theirs is None:
@@ -169,20 +179,19 @@ def agree(order: dict[str, Any], whose: str) -> bool:
 
 
 @contextmanager
-def ready(order: dict[str, Any], whose: str) -> Iterator[Callable[[], Any]]:
+def ready(order: JudgeOrder, whose: str) -> Iterator[Callable[[], Any]]:
     """The kernel on a stage of its own, or PyTorch's call as the judge replays it; their memory is free again afterwards."""
-    from workbench.core.layer import Workload
     from workbench.core.pytorch_ways import WAYS
     from workbench.measure.kernel.inputs import NORMAL
-    from workbench.measure.kernel.judge import Request, open_stage
+    from workbench.measure.kernel.judge import open_stage
     from workbench.measure.pytorch.baselines import plain_tensors, timed_call
     from workbench.measure.pytorch.ways import switches
     if whose == VARIANT:
-        stage = open_stage(Request.from_json(order))
+        stage = open_stage(order)
         stage.fill(NORMAL)
         yield stage.launch
         return
-    workload, device = Workload.from_json(order["workload"]), order["device"]
+    workload, device = order.workload, order.device
     way = WAYS[way_on(device)]
     plain = plain_tensors(workload, "forward", device)  # a replayed graph reads them where they are: they live until it is done
     with switches(way):
@@ -191,32 +200,31 @@ def ready(order: dict[str, Any], whose: str) -> Iterator[Callable[[], Any]]:
     del plain
 
 
-def median_ms(order: dict[str, Any], run: Callable[[], Any]) -> float:
+def median_ms(order: JudgeOrder, run: Callable[[], Any]) -> float:
     from workbench.measure.clock import timing
-    return timing.measure(run, device=order["device"], effort=order["effort"], host_pays=False).timing["median_ms"]
+    return timing.measure(run, device=order.device, effort=order.effort, host_pays=False).timing.median_ms
 
 
-def do_bench_ms(order: dict[str, Any], run: Callable[[], Any]) -> float | None:
-    if order["device"] == "cpu":
+def do_bench_ms(order: JudgeOrder, run: Callable[[], Any]) -> float | None:
+    if order.device == "cpu":
         return None
     from triton.testing import do_bench
     return do_bench(run, warmup=100, rep=600, return_mode="median")
 
 
-def with_batch(order: dict[str, Any], share: float) -> dict[str, Any]:
+def with_batch(order: JudgeOrder, share: float) -> JudgeOrder:
     """The same with that share of the batch, at least one. The library serves every batch."""
-    workload = order["workload"]
-    return {**order, "workload": {**workload, "batch": max(1, ceil(share * workload["batch"] - 0.1)), "preset": ""}}
+    batch = max(1, ceil(share * order.workload.batch - 0.1))
+    return replace(order, workload=replace(order.workload, batch=batch, preset=""))
 
 
 def way_on(device: str) -> str:
     return "default" if device == "cpu" else WAY
 
 
-def named(order: dict[str, Any]) -> str:
-    """#81, or #81 with batch 5."""
-    workload = order["workload"]
-    return f"#{order['number']}" + ("" if workload["preset"] else f" with batch {workload['batch']}")
+def named(order: JudgeOrder) -> str:
+    """kb81/full, or the layer with batch 5."""
+    return order.workload.preset or f"{order.workload.layer} with batch {order.workload.batch}"
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from workbench.core.presets import PRESETS  # noqa: E402
+from workbench.core.presets import KERNELBENCH  # noqa: E402
 
 TRIALS = 5
 LIMIT_S = 300
@@ -37,9 +37,9 @@ LIMIT_S = 300
 
 def main() -> int:
     args = _arguments()
-    names = [name.strip() for name in args.only.split(",")] if args.only else list(PRESETS)
-    if unknown := [name for name in names if name not in PRESETS]:
-        return _say(f"There is no preset {unknown[0]!r}; choose from {', '.join(PRESETS)}.", 2)
+    names = [name.strip() for name in args.only.split(",")] if args.only else list(KERNELBENCH)
+    if unknown := [name for name in names if name not in KERNELBENCH]:
+        return _say(f"There is no preset {unknown[0]!r}; choose from {', '.join(KERNELBENCH)}.", 2)
     try:
         problems = {name: problem_file(args.folder, name) for name in names}
     except FileNotFoundError as error:
@@ -71,7 +71,7 @@ def problem_file(folder: Path, name: str) -> Path:
     """The problem's own file of the checkout."""
     if not (folder / "src/kernelbench/eval.py").is_file():
         raise FileNotFoundError(f"{folder} is no checkout of KernelBench: there is no src/kernelbench/eval.py in it.")
-    number = PRESETS[name].number
+    number = KERNELBENCH[name].number
     found = sorted((folder / "KernelBench/level1").glob(f"{number}_*.py"))
     if len(found) != 1:
         raise FileNotFoundError(f"{folder}/KernelBench/level1 has {len(found)} files for problem {number}; one is needed.")

@@ -59,6 +59,8 @@ smem_bytes = ">= Plan::SHARED_BYTES"
 #include "contract/tile_place.cuh"
 #include "contract/weight_launch.cuh"
 
+// families/fused_mma/README.md has a picture and the words.
+
 // A step: tap row `row` of a tile of the input.
 struct FusedPlace : TilePlace {
   using TilePlace::TilePlace;

@@ -39,6 +39,8 @@ smem_bytes = ">= Plan::SHARED_BYTES"
 #include "hardware/pack.cuh"
 #include "hardware/ptx.cuh"
 
+// families/disjoint_mma/README.md has a picture and the words.
+
 // The run-time arguments of a launch. An item is one batch element, one input plane and row, one chunk of the row.
 struct DisjointArguments {
   const float* input;

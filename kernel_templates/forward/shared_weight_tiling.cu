@@ -36,6 +36,8 @@ smem_bytes = "sizeof(Weights) * chunk_of(1024 * Tune::STAGE_KB / int(sizeof(Weig
 #include "families/shared_weight_tiling/staged_products.cuh"
 #include "contract/taps.cuh"
 
+// families/shared_weight_tiling/README.md has a picture and the words.
+
 // For the compiler: 512 threads a multiprocessor (128 registers each) hide the latency of loads. Conversion from two
 // bytes and large tiles of sums need more registers. Without this bound ptxas spills to fit more threads.
 template <class Layer, class Tune>

@@ -45,6 +45,8 @@ smem_bytes  = ">= Plan::BYTES"
 #include "families/wgmma_residues/store.cuh"
 #include "hardware/wgmma.cuh"
 
+// families/wgmma_residues/README.md has a picture and the words.
+
 // Stages the weights of all taps for the block's channels, rounded. thread -> data: values in the order of memory.
 template <class P, class Layer>
 __device__ __forceinline__ void residue_weights(const ResidueArguments& a, float* to, int group, int tile) {

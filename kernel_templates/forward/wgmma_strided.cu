@@ -41,6 +41,8 @@ smem_bytes = ">= Plan::BYTES"
 #include "families/wgmma_strided/products.cuh"
 #include "families/wgmma_strided/stage.cuh"
 
+// families/wgmma_strided/README.md has a picture and the words.
+
 // thread -> data: one value of a fragment of weights. Its row of the product is a channel and a residue: rows r and r +
 // 8 belong to one channel, so a thread's sums of two positions are four neighbours of the result.
 template <class P, class Layer>
@@ -74,7 +76,7 @@ __global__ void __launch_bounds__(256) pack_paired_weights(const float* __restri
 //   taps. All result rows of one residue along D belong to one warpgroup, one after the other.
 //
 // warpgroup -> data: two multiply and store, in turns; one stages. They meet at mbarriers: a unit of the ring is full
-// or empty.
+// or empty. Their loops: paired_multiply() in products.cuh, paired_stage() in stage.cuh.
 // Bytes: an input row once for each plane that it is shifted to, mostly from L2; a result once.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(PairedPlan<Layer, Tune>::THREADS, 1) wgmma_strided(PairedArguments a) {

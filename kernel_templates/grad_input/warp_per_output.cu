@@ -25,6 +25,8 @@ threads = ""
 #include "contract/reduce.cuh"
 #include "contract/taps.cuh"
 
+// families/warp_per_output/README.md has a picture and the words.
+
 // Compared with naive_gather, where one thread walks over all pairs (output channel, tap) of its results: here the 32
 // lanes of a warp walk over them side by side. That pays if inputs are few and sums are long: a short input with many
 // channels fills the GPU 32 times as well. It costs a sum over the lanes, and loads that are spread over channels. The

@@ -35,10 +35,12 @@ width      = ">= Plan::Row::width(1)"
 least      = ">= (4 + Plan::DEPTHS * Plan::gy_rows(1) * Plan::Row::width(1)) * int(sizeof(typename Plan::Sum)) / 4"
 smem_bytes = ">= 2 * Plan::ROOM * int(sizeof(typename Plan::Sum))"
 */
-#include "families/depthwise/weight_plan.cuh"
+#include "families/depthwise/plan.cuh"
 #include "families/register_blocked/window.cuh"
 #include "contract/grad_weight.cuh"
 #include "contract/reduce.cuh"
+
+// families/depthwise/README.md has a picture and the words.
 
 // Compared with register_blocked: a gradient belongs to one input channel and one output channel. So channels share no
 // products, and the time goes to memory. A block walks over tiles of positions of its pair of channels. While one tile

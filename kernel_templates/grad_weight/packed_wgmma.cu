@@ -69,6 +69,8 @@ smem_bytes = ">= Plan::SHARED_BYTES"
 #include "families/packed_wgmma/reduce.cuh"
 #include "contract/weight_launch.cuh"
 
+// families/packed_wgmma/README.md has a picture and the words.
+
 // Issues the bulk copies of all that a stage holds of a tile; `full` counts the bytes. One thread calls it.
 template <class Layer, class Tune>
 __device__ __forceinline__ void copy_strips(unsigned to, unsigned full, const TileWalk& at, const Sizes& sizes,
@@ -108,6 +110,7 @@ __device__ __forceinline__ void copy_strips(unsigned to, unsigned full, const Ti
 // copies. A block walks over the tiles of its share, h running fastest: neighbouring rows of U meet the same rows of V,
 // which are then still in L2. Every 4096 positions it adds its sums to its own slot in the workspace.
 // `full` of a stage means that its copies have arrived, `empty` that every warp has finished its products.
+// The loop over tiles: multiply_strips_of_share() in families/strip_wgmma/products.cuh.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(StripPlan<Layer, Tune>::THREADS, 1) packed_wgmma(
     Sizes sizes, long long tiles, int shares, int row_tiles, long long v_zeros, const char* __restrict__ packed_u,

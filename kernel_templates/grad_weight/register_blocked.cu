@@ -30,6 +30,8 @@ smem_bytes = ">= Plan::SHARED_BYTES + 16"
 #include "hardware/pack.cuh"
 #include "contract/weight_launch.cuh"
 
+// families/register_blocked/README.md has a picture and the words.
+
 // Compared with shared_weight_tiling: gy is not staged once for each tap. A tile is TILE neighbouring positions of one
 // input row. For each of its tap rows (kd, kh) the block stages the row of gy that it meets, split into planes by the
 // stride (contract/row_taps.cuh). All taps of the row are shifts within a window of registers. A thread has A x B

@@ -28,6 +28,8 @@ smem_bytes = ""
 #include "contract/grad_weight.cuh"
 #include "hardware/pack.cuh"
 
+// families/shared_weight_tiling/README.md has a picture and the words.
+
 // Blocks that should fit on a multiprocessor at once, so that some compute while others stage: as many as leave each
 // thread registers for its gradients and for the vectors it multiplies.
 template <class Layer, class Tune>

@@ -68,6 +68,8 @@ smem_bytes = ">= Plan::SHARED_BYTES"
 #include "contract/tile_place.cuh"
 #include "contract/weight_launch.cuh"
 
+// families/split_mma/README.md has a picture and the words.
+
 // Compared with shared_weight_tiling: tensor cores multiply, and nothing is staged once for each tap. A tile is TILE
 // neighbouring positions of one input row. For each of its tap rows (kd, kh) the block stages the row of gy that it
 // meets, split into planes by the stride (contract/row_taps.cuh); all taps of the row are shifts within them. Copies

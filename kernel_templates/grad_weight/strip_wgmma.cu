@@ -137,6 +137,8 @@ smem_bytes = ">= Shape::SHARED_BYTES"
 #include "families/strip_wgmma/stage.cuh"
 #include "contract/weight_launch.cuh"
 
+// families/strip_wgmma/README.md has a picture and the words.
+
 template <class Layer, class Tune>
 struct StripWgmmaShape {
   using Units = StripUnits<Layer, Tune>;
@@ -158,6 +160,7 @@ struct StripWgmmaShape {
 // warpgroups stages eight channels at a time.
 // Warps that stage gy also add up grad_bias, if it is wanted (bias.cuh).
 // `full` of a stage means that all copying warps have stored their part, `empty` that all products are done.
+// The loops: multiply_rolling_share() in rolling_products.cuh, stage_strips_by() in stage.cuh.
 template <class Layer, class Tune, int U_WIDTH, int V_WIDTH>
 __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) strip_wgmma(
     Sizes sizes, long long tiles, int shares, int row_tiles, const float* __restrict__ u, const float* __restrict__ v,

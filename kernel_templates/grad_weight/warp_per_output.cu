@@ -20,6 +20,8 @@ threads = ""
 */
 #include "contract/grad_weight.cuh"
 
+// families/warp_per_output/README.md has a picture and the words.
+
 // Warps that should fit on a multiprocessor at once, to hide the latency of loads: as many as leave a thread enough
 // registers. A run-time layer and float64 need more registers.
 template <class Layer>

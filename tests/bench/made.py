@@ -17,10 +17,10 @@ _numbers = count()
 
 def trial(layer: str, direction: str, name: str, ms: float | None, precision: str, *, kind: str = "candidate",
           size: str = "full", rel_l2: float = 2.9e-4, status: Status = Status.OK, config: dict | None = None,
-          **more) -> Trial:
+          dtype: str = "float32", memory_format: str = "contiguous", **more) -> Trial:
     timing = Timing(ms, ms * 0.998, ms * 1.002, ms * 0.99, 60, "noise", True) if ms else None
     return Trial(f"t{next(_numbers):05}", "run", "2026-11-20T00:00:00Z", kind, name, direction, precision,
-                 preset(layer).workload(size).to_json(), more.pop("device", H200), status,
+                 preset(layer).workload(size, dtype, memory_format=memory_format).to_json(), more.pop("device", H200), status,
                  more.pop("headline", "Right."), DEFAULT_ADVICE[status], config=config or {}, kernel_ms=timing,
                  form="constant",
                  errors={"output": Errors(1e-4, 1e-3, rel_l2, 1e-3, (0,), 1.0, 1.0, 0, 10)} if ms else {}, **more)
@@ -43,7 +43,7 @@ def strong(layer: str, direction: str, *, tf32_ms: float, unconverted_ms: float)
 def recorded(root: Path, trials: list[Trial], *, name: str = "recorded-h200", **plan) -> Session:
     """A session that holds these trials and says which bench they belong to."""
     session = Session.create(root, name)
-    begin(session, BenchPlan(**plan), H200)
+    begin(session, BenchPlan(**plan), H200["name"])
     for one in trials:
         session.append(one)
     return session

@@ -77,6 +77,33 @@ def test_the_best_config_of_each_variant_worth_knowing(tmp_path, nvcc):
     assert (exact.baseline, exact.baseline_ms) == ("eager, TF32 off", 4.0)
 
 
+def test_layers_of_the_models_in_other_dtypes_and_memory_formats_are_cells_of_their_own(tmp_path, nvcc):
+    """hifigan-2 and stream-2 are one layer in two sizes: the larger tensors must not speak for the smaller ones."""
+    def made(name: str, block: int, ms: float, **more) -> Trial:
+        return trial(name, "forward", "naive_gather", ms, "bf16", config={"BLOCK": block}, dtype="bfloat16", **more)
+
+    trials = [made("models/hifigan-2", 64, 0.2), made("models/stream-2", 256, 0.02), made("models/stream-2", 512, 0.03),
+              made("models/stream-2", 32, 0.001, size="small"), made("models/sam-1", 128, 0.1),
+              made("models/sam-1", 512, 0.2, memory_format="channels_last"),
+              trial("models/sam-1", "forward", "eager", 0.3, "bf16", kind="baseline", dtype="bfloat16")]
+    session = recorded(tmp_path, trials, layers=("models/hifigan-2", "models/stream-2", "models/sam-1"), precision="bf16")
+    file = tmp_path / "best.json"
+    entries = write_best([session], file)
+    assert {(e.arch, e.dtype, e.precision_class) for e in entries} == {(a, "bfloat16", "bf16") for a in ("sm_80", "sm_90")}
+    assert len(load(file)) == 8 == len({e.key for e in entries})
+    def block(name: str, arch: str = "sm_90", **more) -> int:
+        return best_known(preset(name).workload(dtype="bfloat16", **more), arch, file=file)["forward"].config["BLOCK"]
+    for arch in ("sm_80", "sm_90"):
+        assert (block("models/hifigan-2", arch), block("models/stream-2", arch)) == (64, 256)
+        assert (block("sam-1", arch), block("sam-1", arch, memory_format="channels_last")) == (128, 512)
+    assert best_known(preset("sam-1").workload(dtype="bfloat16"), "sm_90", file=file)["forward"].baseline_ms == 0.3
+    with pytest.raises(BadRequest, match="bench --layers models/sam-1 --dtype float16' measures it"):
+        best_known(preset("sam-1").workload(dtype="float16"), "sm_90", file=file)
+    write_best([recorded(tmp_path, [made("models/stream-2", 512, 0.01)], name="recorded-later", layers=("models/stream-2",),
+                         precision="bf16")], file)
+    assert (block("models/hifigan-2"), block("models/stream-2"), len(load(file))) == (64, 512, 8)
+
+
 def default(direction: str, precision: str, **detail) -> Trial:
     return trial("kb74", direction, "eager", 3.0, precision, kind="baseline", detail=detail)
 
@@ -169,8 +196,8 @@ def test_what_is_asked_for_decides(known):
     assert best("forward", other, "tf32", "sm_90") is None
     assert best("forward", WORK, "tf32", "sm_80").predicted
     assert best("forward", WORK, "tf32", "sm_100").arch == "sm_90"
-    with pytest.raises(BadRequest, match="not for fp16"):
-        best("forward", WORK, "fp16", "sm_90")
+    with pytest.raises(BadRequest, match="not for fp64"):
+        best("forward", WORK, "fp64", "sm_90")
 
 
 def test_an_entry_whose_template_changed_gives_way_to_the_next(known):

@@ -62,6 +62,8 @@ def test_cells_without_a_time_say_why():
     assert made("kb74", "forward").reason == "not measured yet"
     failed = trial("kb74", "forward", "mma", None, "tf32", status=Status.BUILD_FAILED, headline="nvcc stopped.")
     assert made("kb74", "forward", failed).reason == "no candidate was right: mma BUILD_FAILED, nvcc stopped."
+    large = trial("kb74", "forward", "mma", None, "tf32", status=Status.OUT_OF_MEMORY, headline="Not run: 1 of 2 GB is free.")
+    assert made("kb74", "forward", large).reason == "Not run: 1 of 2 GB is free"
 
 
 def test_emulated_times_have_no_ratio_and_hold_no_target():
@@ -126,14 +128,43 @@ def test_a_session_without_the_cell_does_not_give_it(session, tmp_path: Path):
 
 def test_readme_and_docs_carry_the_same_cells(session):
     cells = cells_of([session])
-    short, long = (make(cells, sessions=["recorded-h200"]) for make in (markdown.short, markdown.long))
-    rows = [line for line in short.splitlines() if line.startswith("| #")]
+    short, long = (make(cells) for make in (markdown.short, markdown.long))
+    rows = [line for line in short.splitlines() if line.startswith("| KernelBench #")]
     assert len(rows) == 2
-    assert rows[0].startswith("| #74 1-D 32→64 k5 s1 d3 | **4.00×** 0.500 / 2.00 (eager, TF32 on)<br>")
+    assert rows[0].startswith("| KernelBench #74: 1-D 32→64 k5 s1 d3 | **4.00×** 0.500 / 2.00 (eager, TF32 on)<br>")
     assert "**1.11×** † 0.900 / 1.00" in rows[1] and "not measured yet" in rows[1] and rows[1].count("|") == 5
     assert "NVIDIA H200" in short and "`recorded-h200`" in short and "2.9e-4" in rows[0]
-    assert long.count("\n| #") == 4 and "mma `TILE=64` in tf32" in long
-    assert "- #81 2-D 32→64 k3 s5 d2, forward: the target is at most 0.500 ms; the target is 4×; the stores are" in long
+    assert long.count("\n| KernelBench #") == 4 and "mma `TILE=64` in tf32" in long
+    assert ("- KernelBench #81: 2-D 32→64 k3 s5 d2, forward: the target is at most 0.500 ms; the target is 4×; the stores are"
+            in long)
+
+
+def test_each_suite_dtype_and_memory_format_has_a_table_of_its_own_once_it_is_recorded(session, tmp_path: Path):
+    def made(name: str, direction: str, ours: float, theirs: float, **more) -> list:
+        return [trial(name, direction, "eager", theirs, "bf16", kind="baseline", dtype="bfloat16", **more),
+                trial(name, direction, "mma", ours, "bf16", dtype="bfloat16", **more)]
+
+    layers = ("models/hifigan-1", "models/sam-1")
+    plain = recorded(tmp_path, made("models/sam-1", "forward", 0.058, 0.150), name="recorded-bf16", layers=layers,
+                     directions=("forward",), precision="bf16")
+    other = recorded(tmp_path, made("models/sam-1", "forward", 0.100, 0.090, memory_format="channels_last"),
+                     name="recorded-last", layers=layers[1:], directions=("forward",), precision="bf16",
+                     memory_format="channels_last")
+    other.event("bench_note", preset="models/sam-1", direction="forward", precision="bf16", memory_format="channels_last",
+                text="two conversions")
+    cells = cells_of([session, plain, other])
+    assert [(c.name.preset, c.name.memory_format, c.name.precision) for c in cells[4:]] == [
+        ("models/hifigan-1", "contiguous", "bf16"), ("models/sam-1", "contiguous", "bf16"),
+        ("models/sam-1", "channels_last", "bf16")]
+    assert [c.ms for c in cells[4:]] == [None, 0.058, 0.100] and cells[5].of_floor == pytest.approx(0.016 / 0.058, rel=0.1)
+    long = markdown.long(cells)
+    assert [line for line in long.splitlines() if line.startswith("#")] == [
+        "### KernelBench", "#### TF32", "### Layers of published models", "#### bfloat16", "#### bfloat16, channels_last"]
+    assert "same session (`recorded-bf16`, `recorded-last`)" in long and "slower than PyTorch (0.90×); two conversions." in long
+    assert "\n\nmodels, precision class bf16, channels_last\n" in text.table(cells)
+    short = markdown.short(cells)
+    assert "| bfloat16 | forward | grad_input | grad_weight |" in short and "\nbfloat16, channels_last: Geometric mean" in short
+    assert "models" not in markdown.long(cells_of([session])) and "bfloat16" not in markdown.short(cells_of([session]))
 
 
 def test_the_table_goes_between_its_marks_and_nowhere_else(tmp_path: Path):
@@ -151,7 +182,7 @@ def test_check_finds_a_difference_and_writing_removes_it(session, tmp_path, monk
     table = ["bench", "--table", "--readme", str(readme)]
     assert cli.main([*table, "--check"]) == 1 and "differs" in capsys.readouterr().err
     assert "kb" not in readme.read_text()
-    assert cli.main(table) == 0 and "#74 1-D" in readme.read_text() and readme.read_text().endswith("\nrest\n")
+    assert cli.main(table) == 0 and "#74: 1-D" in readme.read_text() and readme.read_text().endswith("\nrest\n")
     assert cli.main([*table, "--check"]) == 0
     readme.write_text(readme.read_text().replace("4.00×", "5.00×"))
     assert cli.main([*table, "--check"]) == 1
@@ -189,7 +220,7 @@ def test_a_shipped_copy_keeps_trials_and_what_the_best_were_made_of(session, tmp
     assert [t.trial_id for t in copy.trials()] == [t.trial_id for t in work.trials()]
     assert {name for name in (best, slow, times) if blob(copy.path, name) is not None} == {best, times}
     assert {e["event"] for e in copy.events()} == {"bench", "bench_note"}
-    assert markdown.short(cells_of([copy]), sessions=["x"]) == markdown.short(cells_of([work]), sessions=["x"])
+    assert markdown.short(cells_of([copy])) == markdown.short(cells_of([work])).replace("`work`", "`recorded-mine`")
 
 
 def test_a_source_that_does_not_fit_stays_behind(session, tmp_path, monkeypatch, capsys):

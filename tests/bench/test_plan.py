@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from workbench.core.best_known import BestKnown, best_config, save
+from workbench.core.best_known import BestKnown, best_config, load, save
 from workbench.core.candidate import why_not
 from workbench.core.errors import BadRequest
-from workbench.core.presets import preset
+from workbench.core.facts import tensor_bytes
+from workbench.core.presets import MODELS, preset
+from workbench.core.space import SearchSpace
 from workbench.core.template import render
-from workbench.core.variants import find
-from workbench.drive.bench.plan import BenchPlan, depends_on_config, precisions
+from workbench.core.variants import discover, find
+from workbench.drive.bench.execute import worth_building
+from workbench.drive.bench.plan import BenchPlan, depends_on_config, precisions, suite_layers
 from workbench.drive.bench.prebuild import units_of
 
 
@@ -63,6 +66,51 @@ def test_best_takes_the_best_known_config_of_each_variant(tmp_path: Path):
     assert (block("default"), block("best")) == (128, 512)
 
 
+def test_a_layer_of_the_models_gets_every_default_config_and_then_the_known_ones(tmp_path: Path):
+    """No entry by hand: what serves the layer is asked, and what is known of the cell stands beside it."""
+    work = preset("models/stream-2").workload(dtype="bfloat16")
+    def known(block: int, ms: float, batch: int, size: int) -> BestKnown:
+        return BestKnown("sm_90", str(work.layer), "forward", "bfloat16", "bf16", "naive_gather", {"BLOCK": block}, "bf16",
+                         "constant", ms, batch, (size,), "NVIDIA H200", "s")
+    save([known(512, 3.0, 1, 64), known(256, 9.0, 16, 256), known(128, 1.0, 1, 64)], tmp_path / "best.json")
+    plan = BenchPlan(layers=("stream-2",), directions=("forward",), precision="bf16", known=tmp_path / "best.json")
+    jobs = plan.jobs(sm=90, arch="sm_90")
+    assert {(j.workload.preset, j.workload.dtype) for j in jobs} == {("models/stream-2/full", "bfloat16")}
+    assert [c.config for c in jobs[0].candidates] == [c.variant.default_config for c in jobs[0].candidates]
+    spaces = [SearchSpace(v, work.layer, "bfloat16", 90, "bf16") for v in discover() if v.direction == "forward"
+              and "bf16" in v.precision]
+    serving = {s.variant.name for s in spaces if s.why_not(s.variant.default_config) is None}
+    assert {c.variant.name for c in jobs[0].candidates} == serving >= {"naive_gather", "implicit_gemm_mma"}
+    assert [(c.variant.name, c.config["BLOCK"]) for j in jobs[1:] for c in j.candidates] == [
+        ("naive_gather", 512), ("naive_gather", 256)]     # that of its own length first; 128 is the default
+    assert [j.candidates for j in replace(plan, configs="default").jobs(sm=90, arch="sm_90")] == [jobs[0].candidates]
+
+
+def test_the_entry_nearest_in_batch_and_length_speaks_for_a_layer(tmp_path: Path):
+    """hifigan-2 and stream-2 are one layer in two sizes; channels_last and contiguous are two cells."""
+    def known(name: str, block: int, memory_format: str = "contiguous") -> BestKnown:
+        work = preset(name).workload(memory_format=memory_format)
+        return BestKnown("sm_90", str(work.layer), "forward", "float32", "tf32", "naive_gather", {"BLOCK": block}, "ieee",
+                         "constant", 1 / block, work.batch, work.input_size, "NVIDIA H200", "s", memory_format=memory_format)
+    file = tmp_path / "best.json"
+    save([known("hifigan-2", 512), known("stream-2", 64), known("sam-1", 512), known("sam-1", 64, "channels_last")], file)
+    assert len({e.key for e in load(file)}) == 4 and {e.memory_format for e in load(file)} == {"contiguous", "channels_last"}
+    def block(name: str, **more) -> int:
+        return best_config("forward", preset(name).workload(**more), "tf32", "sm_90", file=file).config["BLOCK"]
+    assert (block("hifigan-2"), block("stream-2"), block("stream-2", size="small")) == (512, 64, 64)
+    assert (block("sam-1"), block("sam-1", memory_format="channels_last")) == (512, 64)
+    assert best_config("forward", preset("unet-2").workload(), "tf32", "sm_90", file=file) is None
+
+
+def test_a_suite_in_channels_last_has_its_layers_of_two_and_three_dimensions():
+    assert suite_layers("models") == tuple(MODELS) and len(suite_layers("models", "channels_last")) == 13
+    for precision, dtype in (("tf32", "float32"), ("ieee", "float32"), ("fp16", "float16"), ("bf16", "bfloat16")):
+        plan = BenchPlan(layers=suite_layers("models", "channels_last"), precision=precision, memory_format="channels_last")
+        assert {(w.dtype, w.memory_format) for w in plan.workloads} == {(dtype, "channels_last")}
+    assert (BenchPlan().configs, BenchPlan(layers=("sam-1",)).configs, BenchPlan(layers=("kb74", "sam-1")).configs) == (
+        "default", "known", "known")
+
+
 def test_top_takes_the_fastest_known_candidates_of_a_cell_and_no_other(tmp_path: Path):
     work = preset("kb74").workload()
     def known(variant: str, block: int, ms: float) -> BestKnown:
@@ -94,6 +142,13 @@ def test_variants_can_be_chosen_and_left_out():
         "forward/warp_per_output", *names(variants=("naive_gather",))}
 
 
+def test_what_does_not_fit_into_the_gpus_memory_is_not_built():
+    job = BenchPlan(layers=("models/nnunet-4",), variants=("naive_gather",)).jobs(sm=90, arch="sm_90")[0]
+    needed = tensor_bytes(job.workload, "forward")
+    assert needed > 1_250_000_000
+    assert len(worth_building(job, needed)) == 3 and not worth_building(job, needed - 1)
+
+
 def test_units_are_small_on_a_gpu_and_one_on_the_emulator():
     plan = BenchPlan(layers=("kb81",), configs="sweep", sweep=8, variants=("naive_gather",))
     items = [render(c) for job in plan.jobs(sm=90, arch="sm_90") for c in job.candidates]
@@ -112,7 +167,8 @@ def test_only_a_reason_that_a_config_can_change_is_searched_around():
 
 
 @pytest.mark.parametrize(("wrong", "sentence"), [
-    ({"precision": "fp16"}, "precision 'fp16' is not known; choose tf32, ieee"),
+    ({"precision": "fp8"}, "precision 'fp8' is not known; choose tf32, ieee, fp16, bf16"),
+    ({"layers": ("kb74",), "memory_format": "channels_last"}, "channels_last for 2-D and 3-D only"),
     ({"layers": ("kb75", "kb99")}, "There is no preset 'kb99'"),
     ({"directions": ("sideways",)}, "direction 'sideways'"),
     ({"configs": "sweep"}, "--configs sweep 16"), ({"configs": "top"}, "--configs top 1"),

@@ -14,6 +14,7 @@ import pytest
 
 from workbench.core.variants import TEMPLATES
 from workbench.drive.sessions.session import Session
+from workbench.faces import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--device", "cpu", "--size", "small", "--layers", "kb81", "--effort", "quick", "--variant", "naive_gather"]
@@ -107,7 +108,34 @@ def test_the_defaults_are_pytorch_alone_each_layer_in_a_process_of_its_own(place
     assert len(Session.open(place / "defaults").trials()) == 4
 
 
+def test_a_bench_of_the_models_records_and_shows_like_the_other(place: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    words = ["--suite", "models", "--device", "cpu", "--size", "small", "--layers", "dcgan-4,models/sam-2", "--directions",
+             "forward", "--dtype", "bfloat16", "--effort", "quick", "--variant", "naive_gather", "--session", "models"]
+    code, out, err = bench(place, *words)
+    assert code == 0, err
+    assert "2 of 2 candidates to run" in err and "models/dcgan-4/small: 1 candidates" in err
+    trials = [t for t in Session.open(place / "models").trials() if t.kind == "candidate"]
+    assert sorted((t.workload["preset"], t.workload["dtype"], t.precision, t.ok) for t in trials) == [
+        ("models/dcgan-4/small", "bfloat16", "bf16", True), ("models/sam-2/small", "bfloat16", "bf16", True)]
+    assert "models, precision class bf16, contiguous" in out and out.count("EMULATED") == 2
+    code, out, err = bench(place, *words, "--memory-format", "channels_last")  # other cells, in the same session
+    assert code == 0 and "2 of 2 candidates to run" in err and "models, precision class bf16, channels_last" in out
+    assert "contiguous" not in out
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(place))
+    assert cli.main(["bench", "--note", "models/sam-2/forward", "two conversions", "models", "--dtype", "bfloat16",
+                     "--memory-format", "channels_last"]) == 0
+    assert "Noted for models/sam-2 forward in models." in capsys.readouterr().out
+    docs = tmp_path / "benchmark.md"
+    docs.write_text("<!-- bench:begin -->\n<!-- bench:end -->\n")
+    assert cli.main(["bench", "--table", "models", "--docs", str(docs)]) == 0
+    assert [line for line in docs.read_text().splitlines() if line.startswith("#")] == [
+        "### Layers of published models", "#### bfloat16", "#### bfloat16, channels_last"]
+    assert docs.read_text().count("| models/dcgan-4 | forward |") == 2
+
+
 @pytest.mark.parametrize(("words", "sentence"), [
+    (["--dtype", "bfloat16", "--precision", "tf32"], "The class tf32 is of float32; for bfloat16 choose bf16"),
+    (["--suite", "models", "--layers", "hifigan-1", "--memory-format", "channels_last"], "for 2-D and 3-D only"),
     (["--device", "cpu"], "give --size small"), ([*WORDS, "--time-limit", "0"], "--time-limit is 0"),
     ([*WORDS, "--configs", "sweep"], "--configs sweep 16"), (["--check"], "--check needs the file"),
     ([*WORDS, "--baselines", "quick", "--max-autotune"], "give --baselines strong"),

@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from workbench.core.orders import BuildOrder
+from workbench.core.replies import Built
+from workbench.core.typed import read, to_json
+
 ROOT = Path(__file__).resolve().parents[2]
 ANSWER = 'extern "C" int answer() { return 42; }\n'
 TWICE = """#line 1 "forward/twice.cu"
@@ -21,6 +25,15 @@ extern "C" int kw_twice(const float* in, float* out, int count) {
   twice<<<(count + 63) / 64, 64>>>(in, out, count);
   return cudaGetLastError();
 }
+"""
+
+
+# Builds the order that is its argument.
+PROGRAM = """import json, sys
+from workbench.core.orders import BuildOrder
+from workbench.core.typed import read, to_json
+from workbench.measure.build.build import build
+print(to_json(build(read(BuildOrder, json.loads(sys.argv[1])), lambda event: None)))
 """
 
 
@@ -37,20 +50,18 @@ static_assert(spin({loops}) != 1, "");
     return text, ["-fconstexpr-ops-limit=2000000000", "-fconstexpr-loop-limit=1000000"]
 
 
-def request(source: str, cache: Path, **more: Any) -> dict[str, Any]:
-    return {"source": source, "symbols": [], "device": "cpu", "arch": "", "flags": [], "key": None, "sanitize": "",
-            "cache": str(cache), "log": None, **more}
+def request(source: str, cache: Path, **more: Any) -> BuildOrder:
+    """As a worker reads it from the wire."""
+    return read(BuildOrder, json.loads(to_json({"source": source, "device": "cpu", "cache": cache, **more})))
 
 
-def build_elsewhere(asked: dict[str, Any], **environment: str) -> subprocess.Popen[str]:
+def build_elsewhere(asked: BuildOrder, **environment: str) -> subprocess.Popen[str]:
     """The build in a process group of its own; its result is the last line it prints."""
-    program = ("import json, sys; from workbench.measure.build.build import build; "
-               "print(json.dumps(build(json.loads(sys.argv[1]), lambda event: None)))")
-    return subprocess.Popen([sys.executable, "-c", program, json.dumps(asked)], cwd=ROOT, text=True,
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, to_json(asked)], cwd=ROOT, text=True,
                             stdout=subprocess.PIPE, start_new_session=True, env={**os.environ, **environment})
 
 
-def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+def result_of(process: subprocess.Popen[str]) -> Built:
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 0, out
-    return json.loads(out.splitlines()[-1])
+    return read(Built, json.loads(out.splitlines()[-1]))

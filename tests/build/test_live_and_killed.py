@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from tests.build.sources import ANSWER, build_elsewhere, request, result_of, slow_source
@@ -47,7 +48,7 @@ def test_a_line_is_in_the_log_within_two_seconds_while_the_compiler_runs(cache: 
         assert wait_for("$ g++", log, 60), "the command line"
         assert wait_for(WORD, log, 2), "the message, within 2 s of the command line"
         assert process.poll() is None and not list(cache.glob("libraries/*/library.so")), "and it compiles still"
-        assert result_of(process)["status"] == "OK"
+        assert result_of(process).status == "OK"
     finally:
         process.kill()
     assert WORD in next(cache.glob("libraries/*/log.txt")).read_text()
@@ -66,11 +67,11 @@ def test_a_killed_build_is_no_hindrance_and_leaves_no_half_library(cache: Path, 
     assert not (cache / "libraries").exists()
 
     with ThreadPoolExecutor(1) as pool:
-        again = pool.submit(build, {**asked, "log": str(tmp_path / "second.log")}, lambda event: None)
+        again = pool.submit(build, replace(asked, log=tmp_path / "second.log"), lambda event: None)
         assert wait_for(WORD, tmp_path / "second.log", 5), "it compiles again, and waited for nobody"
         result = again.result()
-    assert (result["status"], result["cached"]) == ("OK", False)
-    assert ctypes.CDLL(result["library"]).answer() == 42
+    assert (result.status, result.cached) == ("OK", False)
+    assert ctypes.CDLL(result.library).answer() == 42
     assert not list((cache / "building").iterdir()), "what the killed build left is gone"
 
 
@@ -78,7 +79,7 @@ def test_two_builders_of_one_key_both_get_the_one_library(cache: Path) -> None:
     source, flags = slow_source(500)
     asked = request(source + ANSWER.replace("answer", "other"), cache, flags=flags, symbols=["other"])
     results = [result_of(p) for p in [build_elsewhere(asked), build_elsewhere(asked)]]
-    assert [r["status"] for r in results] == ["OK", "OK"]
-    assert results[0]["library"] == results[1]["library"]
+    assert [r.status for r in results] == ["OK", "OK"]
+    assert results[0].library == results[1].library
     assert len(list((cache / "libraries").iterdir())) == 1 and not list((cache / "building").iterdir())
-    assert build(asked, lambda event: None)["cached"]
+    assert build(asked, lambda event: None).cached

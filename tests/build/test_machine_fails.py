@@ -15,6 +15,7 @@ from tests.build.test_live_and_killed import WORD, wait_for, wait_until
 from tests.require import require
 from workbench.core.env import find_toolchain
 from workbench.core.layer import ConvTranspose, Workload
+from workbench.core.orders import JudgeOrder, ResourcesOrder
 from workbench.measure.build.build import build
 from workbench.measure.build.resources import resources_op
 from workbench.measure.kernel.judge import judge
@@ -36,16 +37,16 @@ def test_a_compiler_that_is_killed_says_nothing_about_the_source(name: str, sent
                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNEL_WORKBENCH_CXX", str(ends_by(name, tmp_path)))
     result = build(request(ANSWER, cache), lambda event: None)
-    assert (result["status"], result["headline"]) == ("MACHINE_FAILED", sentence)
-    assert "nothing about the kernel" in result["advice"]
+    assert (result.status, result.headline) == ("MACHINE_FAILED", sentence)
+    assert "nothing about the kernel" in result.advice
     monkeypatch.delenv("KERNEL_WORKBENCH_CXX")
-    assert build(request(ANSWER, cache), lambda event: None)["status"] == "OK"
+    assert build(request(ANSWER, cache), lambda event: None).status == "OK"
 
 
 def test_a_compiler_that_crashes_by_itself_has_refused_the_source(cache: Path, tmp_path: Path,
                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNEL_WORKBENCH_CXX", str(ends_by("SEGV", tmp_path)))
-    assert build(request(ANSWER, cache), lambda event: None)["status"] == "BUILD_FAILED"
+    assert build(request(ANSWER, cache), lambda event: None).status == "BUILD_FAILED"
 
 
 @pytest.mark.parametrize("victim", ["cc1plus", "script", "ninja"])
@@ -61,9 +62,9 @@ def test_whichever_process_of_a_build_is_killed(victim: str, cache: Path, tmp_pa
         result = result_of(process)
     finally:
         process.kill()
-    assert result["status"] == "MACHINE_FAILED", result
+    assert result.status == "MACHINE_FAILED", result
     if victim == "cc1plus":
-        assert result["headline"] == "g++ was killed (signal 9): out of memory?"
+        assert result.headline == "g++ was killed (signal 9): out of memory?"
 
 
 def test_a_cache_that_is_removed_meanwhile(cache: Path, tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_a_cache_that_is_removed_meanwhile(cache: Path, tmp_path: Path) -> None:
         result = result_of(process)
     finally:
         process.kill()
-    assert result["status"] == "MACHINE_FAILED" and str(cache) in result["headline"], result
+    assert result.status == "MACHINE_FAILED" and str(cache) in result.headline, result
 
 
 def test_a_killed_batch_is_built_one_by_one(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,24 +88,24 @@ def test_a_killed_batch_is_built_one_by_one(cache: Path, tmp_path: Path, monkeyp
     monkeypatch.setenv("KERNEL_WORKBENCH_CXX", str(wrapper))
     one, two = (f'extern "C" int {name}() {{ return 1; }}\n' for name in ("first", "second"))
     members = [{"symbol": "first", "source": one}, {"symbol": "second", "source": two}]
-    result = build({**request(one + two, cache, symbols=["first", "second"]), "members": members}, lambda event: None)
-    assert result["status"] == "MACHINE_FAILED"
-    assert {m["status"] for m in result["members"].values()} == {"OK"}
+    result = build(request(one + two, cache, symbols=["first", "second"], members=members), lambda event: None)
+    assert result.status == "MACHINE_FAILED"
+    assert {m.status for m in result.members.values()} == {"OK"}
 
 
 def test_registers_that_a_killed_nvcc_did_not_tell(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require(find_toolchain().nvcc, "nvcc")
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("CUDA_HOME", str(ends_by("KILL", tmp_path / "bin", "nvcc").parents[1]))
-    answer = resources_op({"source": TWICE, "archs": ["sm_80"], "flags": [], "cache": str(cache)}, lambda event: None)
-    assert (answer["status"], answer["headline"]) == ("MACHINE_FAILED", "nvcc was killed (signal 9): out of memory?")
+    answer = resources_op(ResourcesOrder(TWICE, ("sm_80",), cache), lambda event: None)
+    assert (answer.status, answer.headline) == ("MACHINE_FAILED", "nvcc was killed (signal 9): out of memory?")
 
 
 def test_a_library_that_is_gone_before_it_is_judged(tmp_path: Path) -> None:
-    result = judge({"library": str(tmp_path / "library.so"), "symbol": "kw_forward", "direction": "forward", "device": "cpu",
-                    "workload": Workload(ConvTranspose(1, 3, 5, 3), 1, (9,)).to_json(), "precision": "ieee",
-                    "scratch": str(tmp_path)}, lambda event: None)
-    assert result["status"] == "MACHINE_FAILED" and "the cache was emptied after the build" in result["headline"]
+    order = JudgeOrder(tmp_path / "library.so", "kw_forward", "forward", Workload(ConvTranspose(1, 3, 5, 3), 1, (9,)), "cpu",
+                       "ieee", scratch=tmp_path)
+    result = judge(order, lambda event: None)
+    assert result.status == "MACHINE_FAILED" and "the cache was emptied after the build" in result.headline
 
 
 def compiling(root: int) -> list[int]:

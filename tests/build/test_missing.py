@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.sources import ANSWER, ROOT, request
+from tests.build.sources import ANSWER, PROGRAM, ROOT, request
 from tests.require import require
 from workbench.core.env import ninja_problem, nvcc_problem, torch_info
+from workbench.core.replies import Built
 from workbench.core.toolchain import Toolchain
+from workbench.core.typed import read, to_json
 from workbench.measure.build.build import build
 
 
@@ -35,16 +37,16 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_no_compiler(only: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = built(cache)
-    assert result["status"] == "NO_COMPILER"
-    assert result["headline"] == "No C++ compiler was found, so nothing can be built: install g++."
+    assert result.status == "NO_COMPILER"
+    assert result.headline == "No C++ compiler was found, so nothing can be built: install g++."
     monkeypatch.undo()
-    assert built(cache)["status"] == "OK"
+    assert built(cache).status == "OK"
 
 
 def test_a_compiler_that_is_named_and_not_there(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "g++-99")
     result = built(cache)
-    assert (result["status"], result["headline"]) == (
+    assert (result.status, result.headline) == (
         "NO_COMPILER", "CXX is 'g++-99', which is not a program here: correct or unset CXX.")
 
 
@@ -55,7 +57,7 @@ def test_the_named_compiler_is_the_one_that_runs(cache: Path, tmp_path: Path, mo
     monkeypatch.setenv("KERNEL_WORKBENCH_CXX", f"ccache {mine}")
     log = tmp_path / "log"
     result = built(cache, log=str(log))
-    assert result["status"] == "OK" and str(result["compiler"]).startswith("my-g++ ")
+    assert result.status == "OK" and str(result.compiler).startswith("my-g++ ")
     assert "$ my-g++ " in log.read_text()
 
 
@@ -63,11 +65,11 @@ def test_no_ninja(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ninja_problem(Toolchain()) == "No ninja was found, so nothing can be built: pip install ninja."
     monkeypatch.setenv("KERNEL_WORKBENCH_NINJA", "/nowhere/ninja")
     result = built(cache)
-    assert (result["status"], result["headline"]) == ("NO_COMPILER", "KERNEL_WORKBENCH_NINJA is '/nowhere/ninja', "
+    assert (result.status, result.headline) == ("NO_COMPILER", "KERNEL_WORKBENCH_NINJA is '/nowhere/ninja', "
                                                       "which is not a program here: correct or unset "
                                                       "KERNEL_WORKBENCH_NINJA.")
     monkeypatch.undo()
-    assert built(cache)["status"] == "OK"
+    assert built(cache).status == "OK"
 
 
 def test_ninja_beside_python_serves_when_path_has_none(only: Path, cache: Path) -> None:
@@ -75,7 +77,7 @@ def test_ninja_beside_python_serves_when_path_has_none(only: Path, cache: Path) 
     for tool in ("g++", "as", "ld", "sh", "mv"):
         (only / tool).symlink_to(shutil.which(tool, path="/usr/bin:/bin") or "")
     result = built(cache)
-    assert result["status"] == "OK", result
+    assert result.status == "OK", result
 
 
 def test_nvcc_of_another_major_version() -> None:
@@ -91,14 +93,14 @@ def test_a_torch_without_cuda_cannot_build_for_cuda(cache: Path) -> None:
     if torch_info().cuda:
         pytest.skip(f"this PyTorch has CUDA {torch_info().cuda}")
     result = built(cache, device="cuda", arch="sm_90")
-    assert result["status"] == "NO_COMPILER" and "has no CUDA" in str(result["headline"])
+    assert result.status == "NO_COMPILER" and "has no CUDA" in str(result.headline)
 
 
 def test_a_full_disk_where_the_log_is_written(cache: Path) -> None:
     result = built(cache, log="/dev/full")
-    assert result["status"] == "MACHINE_FAILED"
-    assert str(result["headline"]).startswith("The disk is full: ")
-    assert built(cache)["status"] == "OK"
+    assert result.status == "MACHINE_FAILED"
+    assert str(result.headline).startswith("The disk is full: ")
+    assert built(cache).status == "OK"
 
 
 def test_a_full_disk_where_the_compiler_writes(tmp_path: Path) -> None:
@@ -109,18 +111,17 @@ def test_a_full_disk_where_the_compiler_writes(tmp_path: Path) -> None:
     if not allowed:
         pytest.skip("this container may not mount a small file system")
     many = "".join(f'extern "C" int f{i}() {{ return {i}; }}\n' for i in range(3000))
-    source = tmp_path / "request.json"
-    source.write_text(json.dumps(request(many, small)))
-    program = ("import json, sys; from workbench.measure.build.build import build; "
-               "print(json.dumps(build(json.load(open(sys.argv[1])), lambda event: None)))")
+    source = tmp_path / "order.json"
+    source.write_text(to_json(request(many, small)))
+    program = PROGRAM.replace("sys.argv[1]", "open(sys.argv[1]).read()")
     done = subprocess.run([*mount, sys.executable, "-c", program, str(source)], cwd=ROOT, text=True,
                           capture_output=True, env={**os.environ}, check=False)
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert result["status"] == "MACHINE_FAILED" and result["headline"].startswith("The disk is full: "), result
+    result = read(Built, json.loads(done.stdout.splitlines()[-1]))
+    assert result.status == "MACHINE_FAILED" and result.headline.startswith("The disk is full: "), result
 
 
 def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     result = built(tmp_path / "file" / "cache")
-    assert result["status"] == "MACHINE_FAILED"
-    assert "cannot be written: Not a directory." in str(result["headline"])
+    assert result.status == "MACHINE_FAILED"
+    assert "cannot be written: Not a directory." in str(result.headline)

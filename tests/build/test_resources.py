@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.build.sources import request
 from tests.require import require
 from workbench.core.candidate import Candidate
 from workbench.core.env import find_toolchain
 from workbench.core.layer import ConvTranspose
+from workbench.core.orders import ResourcesOrder
 from workbench.core.template import render, render_batch, symbol
 from workbench.core.variants import find
 from workbench.measure.build.resources import (
@@ -70,19 +71,19 @@ def test_a_limit_on_registers_makes_spills() -> None:
 
 
 def test_the_operation_answers_from_the_cache_and_tells_errors(cache: Path) -> None:
-    asked = {**request(SOURCE, cache), "archs": ["sm_90"]}
+    asked = ResourcesOrder(SOURCE, ("sm_90",), cache)
     first = resources_op(asked, lambda event: None)
     again = resources_op(asked, lambda event: None)
-    assert (first["status"], first["cached"], again["cached"]) == ("OK", False, True)
-    assert first["resources"] == again["resources"] and "shares<4>" in first["resources"]["sm_90"]
-    wrong = resources_op({**asked, "source": SOURCE.replace("float v[64];", "float v[size];")}, lambda event: None)
-    assert wrong["status"] == "BUILD_FAILED"
-    assert wrong["headline"] == 'nvcc stopped at two.cu, line 10: identifier "size" is undefined.'
-    assert wrong["first_error"]["file"] == "forward/two.cu"
-    flag = resources_op({**asked, "flags": ["--no-such"]}, lambda event: None)
-    assert flag["headline"] == "nvcc stopped: Unknown option '--no-such'."
-    large = resources_op({**asked, "source": SOURCE.replace("s[256]", "s[256000]")}, lambda event: None)
-    assert "uses too much shared data" in large["headline"]
+    assert (first.status, first.cached, again.cached) == ("OK", False, True)
+    assert first.resources == again.resources and "shares<4>" in first.resources["sm_90"]
+    wrong = resources_op(replace(asked, source=SOURCE.replace("float v[64];", "float v[size];")), lambda event: None)
+    assert wrong.status == "BUILD_FAILED"
+    assert wrong.headline == 'nvcc stopped at two.cu, line 10: identifier "size" is undefined.'
+    assert wrong.first_error.file == "forward/two.cu"
+    flag = resources_op(replace(asked, flags=("--no-such",)), lambda event: None)
+    assert flag.headline == "nvcc stopped: Unknown option '--no-such'."
+    large = resources_op(replace(asked, source=SOURCE.replace("s[256]", "s[256000]")), lambda event: None)
+    assert "uses too much shared data" in large.headline
 
 
 def test_the_shipped_template_compiles_for_both_archs_and_a_batch_keeps_its_members_apart() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from workbench.core import landlock
 from workbench.core.answers import Answer, CheckReport
+from workbench.core.confinement import VARIABLE
 from workbench.core.presets import preset
 from workbench.drive.checking.check import CheckRequest, check, judge_process, workload_reference
 from workbench.drive.running.worker_process import WorkerProcess
@@ -32,16 +35,40 @@ def judge() -> Iterator[Callable[[], WorkerProcess]]:
         yield one
 
 
+class _ForkingWorker(WorkerProcess):
+    _module = "tests.check.forked"
+
+
+@pytest.fixture(scope="session")
+def forking_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    """Its foreign processes are forked (forked.py): for all that no new interpreter and no bwrap is needed for."""
+    ways = "none" if landlock.problem() else "landlock"
+    worker = _ForkingWorker("measure", log_path=tmp_path_factory.mktemp("judge") / "log",
+                            environment={VARIABLE: ways, "OMP_NUM_THREADS": "1"})
+    yield worker
+    worker.close()
+
+
 @pytest.fixture
-def checked(judge: Callable[[], WorkerProcess]) -> Callable[..., CheckReport]:
-    def run(text: str, *, like: str = "", reference: str = REFERENCE, **options) -> CheckReport:
-        name = "problem.py"
-        if like:
-            reference, name = workload_reference(preset(like).workload("small"))
-            options = {"size": "small"} | options
-        options = {"device": "cpu", "time": False, "nvcc": False, "memory_gib": 4.0, "call_s": 20.0} | options
-        return check(CheckRequest(text, reference, reference_name=name, **options), judge=judge())
-    return run
+def checked(forking_judge: WorkerProcess) -> Callable[..., CheckReport]:
+    """One check whose foreign processes are forked."""
+    return partial(_checked, lambda: forking_judge)
+
+
+@pytest.fixture
+def checked_anew(judge: Callable[[], WorkerProcess]) -> Callable[..., CheckReport]:
+    """One check as everybody meets it: new interpreters, confined as this environment has it."""
+    return partial(_checked, judge)
+
+
+def _checked(judge: Callable[[], WorkerProcess], text: str, *, like: str = "", reference: str = REFERENCE,
+             **options) -> CheckReport:
+    name = "problem.py"
+    if like:
+        reference, name = workload_reference(preset(like).workload("small"))
+        options = {"size": "small"} | options
+    options = {"device": "cpu", "time": False, "nvcc": False, "memory_gib": 4.0, "call_s": 20.0} | options
+    return check(CheckRequest(text, reference, reference_name=name, **options), judge=judge())
 
 
 def failed(report: CheckReport) -> dict[str, str]:

@@ -23,6 +23,7 @@ from workbench.core.errors import BadRequest
 from workbench.drive.checking import selftest
 from workbench.drive.checking.check_text import report_text
 from workbench.drive.machine import doctor
+from workbench.drive.running.runner import Runner
 from workbench.measure.check.foreign import confine
 
 from . import models
@@ -47,6 +48,13 @@ def hold(monkeypatch: pytest.MonkeyPatch):
     return leave
 
 
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    """For the right kernel of a self-test, which nothing confines: one for all ways."""
+    with Runner() as shared:
+        yield shared
+
+
 @pytest.fixture
 def victims(request: pytest.FixtureRequest) -> Iterator[Path]:
     """A folder in the place that is asked for, else in /tmp, that only its owner may write, but everybody enter."""
@@ -66,37 +74,37 @@ def content(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize(("ways", "victims"), [
     *((ways, Path("/tmp")) for ways in (*HELD[:3], HELD[4])), ("landlock", Path.home()), ("user", Path.home())],
     indirect=["victims"])
-def test_only_its_own_folder_can_be_written(hold, checked, victims: Path, ways: str) -> None:
+def test_only_its_own_folder_can_be_written(hold, checked_anew, victims: Path, ways: str) -> None:
     hold(ways)
-    report = checked(models.writes_elsewhere(victims))
+    report = checked_anew(models.writes_elsewhere(victims))
     assert content(victims) == {"kept": "as it was", "empty": ""}
     assert failed(report) == {}, [q for q in report.questions if q.answer is Answer.FAILED]
     held = report.confined
     assert (held.bwrap, bool(held.landlock), bool(held.user)) == tuple(word in ways for word in ("bwrap", "landlock", "user"))
 
 
-def test_where_nothing_holds_it_gets_through_and_the_report_says_so(hold, checked, victims: Path) -> None:
+def test_where_nothing_holds_it_gets_through_and_the_report_says_so(hold, checked_anew, victims: Path) -> None:
     """Otherwise the attempts above would prove nothing."""
     hold("none")
-    report = checked(models.writes_elsewhere(victims))
+    report = checked_anew(models.writes_elsewhere(victims))
     assert {"new", "folder", "link", "pipe", "by_sh", "by_child", "by_fork"} <= set(content(victims))
     assert {"kept", "empty"} & set(content(victims)) == set()
     assert f"the file was not confined: {VARIABLE} is 'none'; it ran as you" in report_text(report)
 
 
 @pytest.mark.parametrize("ways", ["landlock", "user"])
-def test_the_judge_and_the_reference_are_out_of_reach(hold, checked, ways: str) -> None:
+def test_the_judge_and_the_reference_are_out_of_reach(hold, checked_anew, ways: str) -> None:
     hold(ways)
     if ways == "landlock":
         require(landlock.version() >= 6, f"Landlock {landlock.version()} does not hold signals back")
-    report = checked(models.TOUCHES_OTHERS)
+    report = checked_anew(models.TOUCHES_OTHERS)
     assert failed(report) == {}, report.question("builds")
 
 
-def test_load_inline_builds_and_the_calls_are_timed(hold, checked) -> None:
+def test_load_inline_builds_and_the_calls_are_timed(hold, checked_anew) -> None:
     """Held in both ways at once: what is possible then is possible in each."""
     hold("landlock user")
-    report = checked(models.BUILDS, time=True, effort="quick", call_s=60.0)
+    report = checked_anew(models.BUILDS, time=True, effort="quick", call_s=60.0)
     assert failed(report) == {}, [q for q in report.questions if q.answer is Answer.FAILED]
     assert {"forward", "backward"} <= set(report.times), report.question("times")
 
@@ -153,26 +161,26 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_tcp_is_refused_by_landlock(hold, checked) -> None:
+def test_tcp_is_refused_by_landlock(hold, checked_anew) -> None:
     hold("landlock")
     require(landlock.version() >= landlock.HOLDS_TCP, f"Landlock {landlock.version()} does not hold TCP back")
-    report = checked(models.NETWORK)
+    report = checked_anew(models.NETWORK)
     assert "PermissionError" in report.question("values").seen
     assert "it had no TCP, other network was not cut off" in report.confined.sentence
 
 
 @pytest.mark.parametrize("ways", HELD)
-def test_the_attacks_on_the_disk_are_caught(hold, ways: str) -> None:
+def test_the_attacks_on_the_disk_are_caught(hold, runner: Runner, ways: str) -> None:
     """With all that is here test_selftest.py meets the first one."""
     hold(ways)
-    found = selftest.selftest("cpu", wanted=selftest.chosen(["touches_sessions", "edits_the_judge"]))
+    found = selftest.selftest("cpu", wanted=selftest.chosen(["touches_sessions", "edits_the_judge"]), runner=runner)
     assert [r.status for r in found] == ["OK", "MISMATCH", "MISMATCH"] and all(r.caught for r in found), found
 
 
-def test_the_attack_on_the_judge_knows_what_it_could_do(hold) -> None:
+def test_the_attack_on_the_judge_knows_what_it_could_do(hold, runner: Runner) -> None:
     """Where nothing holds it, it finds the judge's folder writable: it was not caught for want of trying."""
     hold("none")
-    found = selftest.selftest("cpu", wanted=selftest.chosen(["edits_the_judge"]))
+    found = selftest.selftest("cpu", wanted=selftest.chosen(["edits_the_judge"]), runner=runner)
     assert [r.status for r in found] == ["OK", "OK"] and not found[1].caught
 
 
@@ -189,18 +197,18 @@ def test_bwrap_shows_no_service_and_no_disk(hold, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ways", ["bwrap", "landlock", "user"])
-def test_a_planted_link_leads_the_judge_nowhere(hold, checked, victims: Path, ways: str) -> None:
+def test_a_planted_link_leads_the_judge_nowhere(hold, checked_anew, victims: Path, ways: str) -> None:
     """The judge makes the file that timing shares, and nothing confines the judge."""
     hold(ways)
-    report = checked(models.plants_links(victims / "kept"), time=True, effort="quick")
+    report = checked_anew(models.plants_links(victims / "kept"), time=True, effort="quick")
     assert content(victims) == {"kept": "as it was", "empty": ""}
     assert failed(report) == {} and "forward" in report.times
 
 
-def test_a_word_that_names_no_way_is_a_bad_request(hold, checked) -> None:
+def test_a_word_that_names_no_way_is_a_bad_request(hold, checked_anew) -> None:
     hold("landlok")
     with pytest.raises(BadRequest, match="KERNEL_WORKBENCH_CONFINE has 'landlok'; it takes bwrap, landlock, user, or none."):
-        checked(models.RIGHT)
+        checked_anew(models.RIGHT)
 
 
 @pytest.mark.parametrize(("held", "words"), [

@@ -157,7 +157,7 @@ def at_rest(process: ForeignProcess) -> bool:
 
 def test_while_one_is_timed_the_other_is_stopped(tmp_path: Path) -> None:
     with trial_of(SPINS, models.REFERENCE, tmp_path, kind=Watched) as (trial, case):
-        found = times.measure(trial, case, backward=False, effort="quick", emit=lambda event: None)
+        found = times.measure(trial, times.Plan(case, "quick"), backward=False, emit=lambda event: None)
         assert set(found) == {"forward"}, found
         assert {name for name, _ in Watched.seen} == {"reference", "candidate"}
         for name, resting in Watched.seen:

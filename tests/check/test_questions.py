@@ -22,8 +22,8 @@ from .conftest import BAD_MODELS, failed
 from .trials import trial_of
 
 
-def test_a_right_file_passes_everything_and_is_timed(checked) -> None:
-    report = checked(models.RIGHT, time=True, effort="quick")
+def test_a_right_file_passes_everything_and_is_timed(checked_anew) -> None:
+    report = checked_anew(models.RIGHT, time=True, effort="quick")
     assert failed(report) == {}
     assert {"values", "gradients", "gradient_values", "other_arguments", "batch_one", "empty_batch", "same_bits",
             "inputs", "times"} <= {q.key for q in report.questions if q.answer is Answer.PASSED}
@@ -75,9 +75,9 @@ def test_right_only_for_stride_1_is_told_with_its_smallest_case(checked) -> None
     assert "forward only, 5 inputs, at the small size, which is not KernelBench's own" in text
 
 
-def test_two_mistakes_in_a_real_layer_are_both_named(checked) -> None:
+def test_two_mistakes_in_a_real_layer_are_both_named(checked_anew) -> None:
     """#81 is too much work for all pairs; with few channels it is not."""
-    report = checked(models.TWO_MISTAKES, like="kb81")
+    report = checked_anew(models.TWO_MISTAKES, like="kb81")
     assert report.mistake["found"] == "padding with the wrong sign and taps flipped"
     assert "padding with the wrong sign" in report.mistake["differs"] and "taps flipped" in report.mistake["differs"]
     assert "\n".join(line for line in report_text(report).splitlines() if len(line) > 118) == ""

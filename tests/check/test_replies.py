@@ -105,16 +105,16 @@ def survives(judge: WorkerProcess) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", _OF_A_CALL)
-def test_what_is_no_answer_to_a_call_is_a_verdict(checked, judge, name: str) -> None:
-    with survives(judge()):
+def test_what_is_no_answer_to_a_call_is_a_verdict(checked, forking_judge, name: str) -> None:
+    with survives(forking_judge):
         report = checked(_CHANGES.format(field="requires_grad", change=_OF_A_CALL[name]))
     said(report.question("values"))
 
 
 @pytest.mark.parametrize(("name", "field", "change", "key"), _OF_OTHERS)
-def test_what_is_no_answer_to_another_question_is_a_verdict(checked, judge, name: str, field: str, change: str, key: str
+def test_what_is_no_answer_to_another_question_is_a_verdict(checked, forking_judge, name: str, field: str, change: str, key: str
                                                              ) -> None:
-    with survives(judge()):
+    with survives(forking_judge):
         report = checked(_CHANGES.format(field=field, change=change))
     said(report.question(key))
 
@@ -166,7 +166,7 @@ def peak_bytes() -> int:
     return 1024 * int(line.split()[1])
 
 
-def test_a_shared_file_that_is_cut_short_leaves_the_judge_alive(checked, judge) -> None:
+def test_a_shared_file_that_is_cut_short_leaves_the_judge_alive(checked, forking_judge) -> None:
     """Timed results lie in a file that the process has opened, and may shorten while the judge reads."""
     text = models.RIGHT + '''
 import mmap
@@ -195,7 +195,7 @@ def _cut(device):
 
 host_calls._wait = _cut
 '''
-    with survives(judge()):
+    with survives(forking_judge):
         report = checked(text, time=True, effort="quick")
     assert not report.times, report.question("times")
 

@@ -20,6 +20,8 @@ from . import models
 ROOT = Path(__file__).resolve().parents[2]
 _FAKE = "\\x1b[2J17 OF 17 PASSED\\r\\u202e"
 _RAISES = f'raise ValueError("{_FAKE}")'
+# torch's own headers take g++ half a minute, and say nothing of what is tested here.
+_EMPTY_HEADER = "import os, pathlib; os.mkdir('torch'); pathlib.Path('torch/extension.h').touch()\n"
 # Where a file can put words of its own into a report.
 _PLACES = {
     "an exception while it is imported": f"{_RAISES}\n{models.RIGHT}",
@@ -27,8 +29,9 @@ _PLACES = {
     "the class of an exception": models._in_forward(f'raise type("{_FAKE}", (Exception,), {{}})("m")'),
     "a parameter's name": models.RIGHT.replace(
         "self.scale = scale", f'self.scale = scale\n        self.register_buffer("{_FAKE}", torch.ones(1))'),
-    "a compiler's message": "from torch.utils.cpp_extension import load_inline\n"
-                            f'load_inline("x", cpp_sources="#error {_FAKE}", functions=[])\n{models.RIGHT}',
+    "a compiler's message": f"{_EMPTY_HEADER}from torch.utils.cpp_extension import load_inline\n"
+                            f'load_inline("x", cpp_sources="#error {_FAKE}", functions=[], extra_include_paths=[os.getcwd()])'
+                            f'\n{models.RIGHT}',
     "half a character": models._in_forward('raise ValueError("\\ud800")'),
 }
 
@@ -100,12 +103,13 @@ def test_on_a_terminal_one_line_changes(tmp_path: Path) -> None:
 
 def test_the_log_is_kept_and_printed_when_it_is_asked_for(tmp_path: Path) -> None:
     require(shutil.which("g++") and shutil.which("ninja"), "g++ and ninja build what load_inline is given")
-    text = ('from torch.utils.cpp_extension import load_inline\nload_inline("x", cpp_sources="""\nint f() { return missing; }\n'
-            f'""", functions=["f"], verbose=VERBOSE)\n{models.RIGHT}')
+    text = (f'{_EMPTY_HEADER}from torch.utils.cpp_extension import load_inline\nload_inline("x", cpp_sources="""\n'
+            'int f() { return missing; }\n""", functions=["f"], extra_include_paths=[os.getcwd()], verbose=VERBOSE)\n'
+            f'{models.RIGHT}')
     for verbose in ("False", "True"):  # True: the compiler's words are not in the exception
         done = check(tmp_path, text.replace("VERBOSE", verbose), "--log")
         printed = done.stdout.decode()
-        assert done.returncode == 1 and "line 3: 'missing' was not declared" in printed, printed
+        assert done.returncode == 1 and "line 4: 'missing' was not declared" in printed, printed
         path = tmp_path / "cache/check/model_new.py.log"
         assert f"its log: {path}\n" in printed and "error: \u2018missing\u2019 was not declared" in path.read_text()
         assert "The log of: Imports and builds?\n  | " in printed and "return missing; }" in printed

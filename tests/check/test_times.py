@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from workbench.core.confinement import VARIABLE
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import preset
+from workbench.core.replies import Device
 from workbench.core.verdict import UNSURE
 from workbench.drive.checking import check_times
 from workbench.drive.checking.check import CheckRequest, check, workload_reference
@@ -24,7 +26,7 @@ from . import models
 from .models import REFERENCE
 
 STRIDE_1 = Workload(ConvTranspose(2, 6, 4, 3, padding=1, groups=2), 2, (9, 8))
-H200 = {"name": "NVIDIA H200", "l2_bytes": 50 << 20}
+H200 = Device("cuda", 0, "NVIDIA H200", "sm_90", 90, "nvidia_h200", 1 << 37, 1 << 37, "", "", 0, "", l2_bytes=50 << 20)
 KB81 = preset("kb81").workload("full")
 
 
@@ -86,7 +88,7 @@ def test_the_floor_stands_beside_and_below_it_nothing_counts() -> None:
     too_fast = check_times.timed(found(0.5 * times["floor_ms"], "tf32", *LADDER_81), "forward", KB81, H200)
     assert too_fast["implausible"] and "not possible, so not counted" in check_times.sentence("forward", too_fast)
     # what fits into the caches may be below it: these calls find their inputs there
-    cached = {**H200, "l2_bytes": 1 << 40}
+    cached = replace(H200, l2_bytes=1 << 40)
     assert not check_times.timed(found(1e-3, "tf32", *LADDER_81), "forward", KB81, cached)["implausible"]
 
 
@@ -102,7 +104,7 @@ def test_what_may_have_been_waiting_is_said_and_is_no_victory() -> None:
     quiet = found(1.0, "tf32", ("default", 2.0, "tf32"))
     quiet["bounds"], quiet["baselines"][0]["bounds"] = [[0.99, 1.0]] * 12, [[1.99, 2.0]] * 12
     busy = {**quiet, "bounds": [[0.5, 1.2]] * 12, "baselines": [{**quiet["baselines"][0], "bounds": [[0.8, 2.0]] * 12}]}
-    quiet, busy = (check_times.timed(one, "forward", KB81, {}) for one in (quiet, busy))
+    quiet, busy = (check_times.timed(one, "forward", KB81, None) for one in (quiet, busy))
     assert (quiet["verdict"], quiet["notes"]) == ("FASTER", [])
     assert busy["verdict"] == "UNSURE" and busy["ratio"] == quiet["ratio"] and busy["low"] < 1
     assert busy["notes"] == ["Other work kept the cores busy: of a call's time 58 % may be waiting for one."]
@@ -176,11 +178,11 @@ def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why(judge) -> None:
     assert "module_ms: " in report.evidence
 
 
-def test_a_reference_in_float64_is_timed_in_both_directions(judge) -> None:
+def test_a_reference_in_float64_is_timed_in_both_directions(forking_judge) -> None:
     """Its truth is computed in the precision that is timed, beside the backward's graph."""
     reference = models.LAYER.replace("torch.rand(2, 3, 9)", "torch.rand(2, 3, 9, dtype=torch.float64)")
     text = reference.replace("class Model(", "class ModelNew(")
-    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
+    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=forking_judge)
     assert not report.failed and set(report.times) == {"forward", "backward"}, report.question("times").seen
     assert {t["precision"] for t in report.times.values()} == {"fp64"}
 
@@ -201,10 +203,10 @@ class ModelNew(nn.ConvTranspose2d):
 
 
 @pytest.mark.parametrize("where", ["run", "nowhere"])
-def test_what_is_timed_is_as_exact_as_what_is_not(where: str, judge) -> None:
+def test_what_is_timed_is_as_exact_as_what_is_not(where: str, forking_judge) -> None:
     reference, name = workload_reference(STRIDE_1)
     report = check(CheckRequest(LESS_WHEN_TIMED.format(where=where), reference, "cpu", reference_name=name, effort="quick",
-                                nvcc=False, memory_gib=4.0), judge=judge())
+                                nvcc=False, memory_gib=4.0), judge=forking_judge)
     assert [(q.key, q.status) for q in report.failed] == ([("times", "MISMATCH")] if where == "run" else [])
 
 
@@ -267,7 +269,7 @@ def test_a_victory_stays_one_when_the_files_process_is_gone(judge) -> None:
     assert busy or not any("PyTorch is slower while" in note for note in times["notes"])
 
 
-def test_an_answer_mended_from_the_last_one_is_no_victory(judge) -> None:
+def test_an_answer_mended_from_the_last_one_is_no_victory(forking_judge) -> None:
     """Of a layer that takes PyTorch some ms; when each call's input had eight new elements, this was three times as fast."""
     reference = """
 import torch
@@ -283,7 +285,7 @@ def get_init_inputs():
     return [64, 64, 5, 2, 2]
 """
     text = (RED_TEAM / "modules/mends_last_answer.py").read_text(encoding="utf-8")
-    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
+    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=forking_judge)
     assert not report.failed and report.times["forward"]["verdict"] in ("SLOWER", "SAME", "UNSURE"), report.speed
 
 
@@ -300,21 +302,21 @@ def test_help_from_the_host_that_it_runs_in_is_no_victory(text: str, reference: 
     assert not note or any(one in said for said in times["notes"] for one in (note, *on_busy_cores)), times["notes"]
 
 
-def test_calls_one_by_one_are_compared_too(judge) -> None:
+def test_calls_one_by_one_are_compared_too(forking_judge) -> None:
     """Right in batches, in which it looks ahead; alone a call gets the last answer. The reference is slow, so that it wins."""
     slow = models.REFERENCE.replace("return torch.relu", "time.sleep(3e-3)\n        return torch.relu").replace(
         "import torch\n", "import time\n\nimport torch\n", 1)
     report = check(CheckRequest(models.STALE_WHEN_ALONE, slow, "cpu", effort="quick", nvcc=False, memory_gib=4.0),
-                   judge=judge())
+                   judge=forking_judge)
     if report.times and kept_waiting(report.times["forward"]) and report.times["forward"]["verdict"] == UNSURE:
         return  # no victory to doubt: nothing is timed one by one
     assert {q.key: q.status for q in report.failed} == {"times": "MISMATCH"} and not report.times, report.speed
     assert "did not give the right result" in report.question("times").seen
 
 
-def test_the_inputs_of_timed_calls_cannot_be_computed_ahead(judge) -> None:
+def test_the_inputs_of_timed_calls_cannot_be_computed_ahead(forking_judge) -> None:
     report = check(CheckRequest(models.COMPUTES_ALL, models.REFERENCE, "cpu", effort="quick", nvcc=False, memory_gib=4.0),
-                   judge=judge())
+                   judge=forking_judge)
     assert not report.failed and set(report.times) == {"forward", "backward"}, report.question("times")
 
 
@@ -328,11 +330,11 @@ def test_a_matrix_that_is_symmetric_stays_so_when_it_is_timed() -> None:
     assert torch.equal(seen[0], seen[1]) and not bool((seen[2] == seen[3]).any())
 
 
-def test_inputs_that_cannot_be_changed_are_not_timed(judge) -> None:
+def test_inputs_that_cannot_be_changed_are_not_timed(forking_judge) -> None:
     reference = models.REFERENCE.replace("torch.randn(4, 8)", "torch.randint(0, 8, (4, 8))").replace(
         "nn.Linear(features, features)", "nn.Embedding(features, features)")
     text = reference.replace("class Model(", "class ModelNew(")
-    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
+    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=forking_judge)
     assert not report.failed and not report.times
     assert "an answer could be ready before it is asked for" in report.question("times").seen
 

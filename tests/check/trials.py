@@ -12,9 +12,11 @@ from workbench.measure.check.questions.cases import Case, setting_of
 from workbench.measure.check.questions.drawn import Drawn
 from workbench.measure.check.trialrun import TrialRun
 
+from .forked import ForkedProcess
+
 
 @contextmanager
-def trial_of(text: str, reference: str, scratch: Path, *, kind: type[ForeignProcess] = ForeignProcess
+def trial_of(text: str, reference: str, scratch: Path, *, kind: type[ForeignProcess] = ForkedProcess
              ) -> Iterator[tuple[TrialRun, Case]]:
     """On the CPU, with the given case of float32."""
     processes = [kind(name, device="cpu", limits=Limits(4 << 30), scratch=scratch) for name in ("reference", "candidate")]

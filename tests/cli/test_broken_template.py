@@ -51,6 +51,17 @@ def test_a_validation_of_everything_does_not_pass_without_it(templates: Path) ->
     assert cli(*words, "--variant", "naive_gather").returncode == 0
 
 
+def test_export_takes_a_variant_from_the_folder(templates: Path, tmp_path: Path) -> None:
+    own = tmp_path / "templates" / "forward" / "own.cu"
+    own.parent.mkdir(parents=True)
+    own.write_text((templates / "forward" / "naive_gather.cu").read_text().replace('"naive_gather"', '"own"'))
+    done = cli("export", *SMALL, "--templates", str(own.parent.parent), "--forward", "own", "--out", str(tmp_path / "own.py"))
+    assert done.returncode == 0, done.stderr
+    assert "forward/own" in (tmp_path / "own.py").read_text()
+    refused = cli("export", *SMALL, "--templates", str(own.parent.parent), "--best")
+    assert refused.returncode == 2 and "leave out --session, --set, --templates" in refused.stderr
+
+
 @pytest.mark.parametrize("verb", ["run", "variants", "test", "bench"])
 def test_a_folder_that_is_not_there_is_said(verb: str, tmp_path: Path) -> None:
     small = SMALL if verb in ("run", "test") else []

@@ -52,20 +52,24 @@ def test_doctor_says_what_works() -> None:
 
 def test_presets_and_variants_as_json() -> None:
     presets = {p["name"]: p for p in json.loads(cli("presets", "--json").stdout)}
-    assert len(presets) == 17 and presets["kb74"]["output"] == [32, 64, 131084]
+    assert len(presets) == 39 and presets["kb74"]["output"] == [32, 64, 131084]
+    assert presets["models/sam-1"]["source"].startswith("facebookresearch/segment-anything ")
+    models = json.loads(cli("presets", "--json", "--suite", "models").stdout)
+    assert [p["suite"] for p in models] == ["models"] * 22
     variants = json.loads(cli("variants", "--json").stdout)
     assert {(v["name"], v["direction"]) for v in variants} >= {
         (n, d) for n in ("naive_gather", "shared_weight_tiling", "warp_per_output")
         for d in ("forward", "grad_input", "grad_weight")}
 
 
-def test_a_preset_without_a_size_is_small_where_it_is_emulated(sessions: Path) -> None:
-    done = cli("run", "--preset", "kb74", "--direction", "forward", "--variant", "naive_gather", "--no-baselines", "--no-time",
-               "--device", "cpu", "--session", "sized", sessions=sessions)
+@pytest.mark.parametrize(("typed", "name"), [("kb74", "kb74"), ("sam-1", "models/sam-1")])
+def test_a_preset_without_a_size_is_small_where_it_is_emulated(sessions: Path, typed: str, name: str) -> None:
+    done = cli("run", "--preset", typed, "--direction", "forward", "--variant", "naive_gather", "--no-baselines", "--no-time",
+               "--device", "cpu", "--session", f"sized-{typed}", sessions=sessions)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("On the cpu kb74 means kb74/small. Give kb74/full for the full size.\n")
-    trial = json.loads(cli("show", "sized", "--json", sessions=sessions).stdout)
-    assert trial["workload"]["preset"] == "kb74/small" and "--preset kb74/small " in trial["command"]
+    assert done.stderr.startswith(f"On the cpu {typed} means {name}/small. Give {name}/full for the full size.\n")
+    trial = json.loads(cli("show", f"sized-{typed}", "--json", sessions=sessions).stdout)
+    assert trial["workload"]["preset"] == f"{name}/small" and f"--preset {name}/small " in trial["command"]
 
 
 def test_run_show_resume_pack_compare(sessions: Path, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_defect_of_the_workbench_is_exit_70(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(ROOT / "workbench", copy / "workbench", ignore=shutil.ignore_patterns("__pycache__"))
     verb = copy / "workbench/faces/verbs/presets.py"
-    verb.write_text(verb.read_text().replace("in PRESETS.values()", "in PRESET.values()"))
+    verb.write_text(verb.read_text().replace("SUITES[suite].values()", "SUITS[suite].values()"))
     done = subprocess.run([sys.executable, "-m", "workbench", "presets"], cwd=copy, capture_output=True, text=True, check=False)
     assert done.returncode == 70 and "NameError" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("The workbench itself has failed"), done.stderr

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from workbench.core.ceilings import ceilings_for, folder, keep, kept
 from workbench.core.presets import preset
+from workbench.core.replies import Rates
 from workbench.core.roofline import floor
 
-MEASURED = {"name": "NVIDIA H200", "uuid": "3d59-00", "read_bytes_per_s": 4.33e12, "write_bytes_per_s": 4.69e12,
-            "copy_bytes_per_s": 4.29e12, "l2_bytes": 60 << 20,
-            "flops_per_s": {"ieee": 51e12, "tf32": 412e12, "tf32x3": 137e12, "fp16": 761e12, "bf16": 787e12, "fp64": 62e12}}
+MEASURED = Rates("NVIDIA H200", "3d59-00", read_bytes_per_s=4.33e12, write_bytes_per_s=4.69e12, copy_bytes_per_s=4.29e12,
+                 l2_bytes=60 << 20, flops_per_s={"ieee": 51e12, "tf32": 412e12, "tf32x3": 137e12, "fp16": 761e12,
+                                                 "bf16": 787e12, "fp64": 62e12})
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +36,7 @@ def test_measured_ones_are_preferred() -> None:
 
 def test_the_newest_measurement_counts() -> None:
     keep(MEASURED)
-    keep({**MEASURED, "read_bytes_per_s": 4.0e12})
+    keep(replace(MEASURED, read_bytes_per_s=4.0e12))
     assert kept("NVIDIA H200").read_bytes_per_s == 4.0e12 and len(list(folder().glob("*.json"))) == 1
 
 

@@ -29,7 +29,8 @@ def test_a_familys_readme_names_its_tunables_and_files(family: Path) -> None:
     expected = {t.name for variant in discover(TEMPLATES) if variant.name == family.name for t in variant.tune}
     assert set(re.findall(r"`([A-Z][A-Z_]*)`", tunables)) == expected
     assert [path.name for path in family.glob("*.cuh") if f"`{path.name}`" not in text] == []
-    paths = re.findall(r"`((?:contract|hardware|families|forward|grad_input|grad_weight|backward)/[\w/]+\.cuh?)`", text)
+    folders = "|".join(path.name for path in TEMPLATES.iterdir() if path.is_dir())
+    paths = re.findall(rf"`((?:{folders})/[\w/]+\.cuh?)`", text)
     assert [path for path in paths if not (TEMPLATES / path).exists()] == []
 
 

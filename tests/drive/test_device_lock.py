@@ -12,15 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from workbench.core.layer import ConvTranspose, Workload
+from workbench.core.orders import ModuleOrder
 from workbench.drive.checking.check import Check, CheckRequest, check
 from workbench.drive.machine.device_lock import DeviceLock, held
 from workbench.drive.running.request import RunRequest
 from workbench.drive.running.runner import Runner
-from workbench.drive.running.worker_process import WorkerFailed
 from workbench.drive.sessions.session import Session
 
 from .conftest import WORKLOAD, good, until
@@ -38,8 +40,9 @@ _HOLDS_THE_CPU = _HOLDS.replace("held\nwith held(sys.argv[1]):", """DeviceLock
 import threading
 lock = DeviceLock("cpu")
 if lock.acquire(cancelled=threading.Event(), waiting=print):""")
+NOTHING = ModuleOrder("x = 1", Workload(ConvTranspose(1, 2, 3, 3), 1, (9,)), (2, 3, 3), "cpu", Path("/nowhere"))
 USES: dict[str, Callable[[Runner, Callable[[str], None]], object]] = {
-    "a proof": lambda runner, say: runner.call("verify_export", {"device": "cuda:0"}, on_text=say),
+    "a proof": lambda runner, say: runner.prove(replace(NOTHING, device="cuda:0"), on_text=say),
     "the measuring of ceilings": lambda runner, say: runner.measure_ceilings("cuda:0", say),
     "a check": lambda runner, say: check(CheckRequest("x = 1", "x = 1", "cuda:0"), on_text=say)}
 
@@ -118,8 +121,7 @@ def test_a_stop_ends_the_waiting(tmp_path: Path) -> None:
 def test_what_runs_on_the_cpu_without_a_run_does_not_hold_it() -> None:
     said: list[str] = []
     with Runner(build_workers=1) as runner, held_elsewhere(_HOLDS_THE_CPU):
-        with pytest.raises(WorkerFailed):  # nothing to prove was sent along
-            runner.call("verify_export", {"device": "cpu"}, on_text=said.append)
+        assert runner.prove(NOTHING, on_text=said.append).status == "RENDER_FAILED"
     assert said == []
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from workbench.core.replies import Device
 from workbench.core.trial import FORMULATION, Status, Trial
 from workbench.drive.running.request import Run, RunRequest
 from workbench.drive.running.resume import missing, missing_ways
@@ -16,8 +17,8 @@ from workbench.drive.sessions.session import Session
 
 from .conftest import WORKLOAD, bad, good
 
-CPU = {"kind": "cpu", "key": "cpu-x"}
-H200 = {"kind": "cuda", "key": "nvidia_h200", "sm": 90}
+CPU = Device("cpu", 0, "x", "x86_64", 90, "cpu-x", 1, 1, "", "", 0, "", 0)
+H200 = replace(CPU, kind="cuda", key="nvidia_h200")
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +26,15 @@ def finished(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Trial:
     """A right, timed trial of the default naive_gather."""
     session = Session.create(tmp_path_factory.mktemp("finished"), "s")
     runner.run(RunRequest(WORKLOAD, (good(),), device="cpu", baselines=False, effort="quick"), session)
-    return replace(session.trials()[0], device=CPU)
+    return replace(session.trials()[0], device=recorded(CPU))
 
 
-def runs_again(trial: Trial, device: dict = CPU, **request: object) -> bool:
+def recorded(device: Device) -> dict[str, str]:
+    """What a trial keeps of it."""
+    return {"kind": device.kind, "key": device.key}
+
+
+def runs_again(trial: Trial, device: Device = CPU, **request: object) -> bool:
     return bool(missing([good()], [trial], RunRequest(WORKLOAD, (good(),), **request), device))
 
 
@@ -49,13 +55,13 @@ def test_what_was_only_checked_is_not_finished_for_a_run_that_times(finished: Tr
 
 
 def test_another_gpu_asks_anew(finished: Trial) -> None:
-    there = replace(finished, device=H200, kernel_ms=replace(finished.kernel_ms, cold_l2=True))
+    there = replace(finished, device=recorded(H200), kernel_ms=replace(finished.kernel_ms, cold_l2=True))
     assert not runs_again(there, H200)
-    assert runs_again(there, {**H200, "key": "nvidia_h100"}) and runs_again(there, CPU)
+    assert runs_again(there, replace(H200, key="nvidia_h100")) and runs_again(there, CPU)
 
 
 def test_a_warm_l2_is_another_question_on_a_gpu(finished: Trial) -> None:
-    there = replace(finished, device=H200, kernel_ms=replace(finished.kernel_ms, cold_l2=True))
+    there = replace(finished, device=recorded(H200), kernel_ms=replace(finished.kernel_ms, cold_l2=True))
     assert not runs_again(there, H200) and runs_again(there, H200, cold_l2=False)
 
 

@@ -9,13 +9,43 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from workbench.core.orders import DeviceOrder, Order, PingOrder, WarmOrder
+from workbench.core.replies import Alive, Device
 from workbench.drive.running.worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 
-SLOW = {"modules": ["kernel.judge"]}  # imports torch: seconds, time enough to be killed in
+SLOW = WarmOrder(("kernel.judge",))  # imports torch: seconds, time enough to be killed in
+
+
+@dataclass(frozen=True)
+class Unheard(Order[Alive]):
+    operation, reply = "no such operation", Alive
+
+
+@dataclass(frozen=True)
+class Ping(Order[Alive]):
+    operation, reply = "ping", Alive
+    colour: str = "red"
+
+
+@dataclass(frozen=True)
+class PingForADevice(Order[Device]):
+    operation, reply = "ping", Device
+
+
+@dataclass(frozen=True)
+class Describe(Order[Device]):
+    operation, reply = "device", Device
+
+
+@dataclass(frozen=True)
+class DescribeNumber(Order[Device]):
+    operation, reply = "device", Device
+    device: int
 
 
 @pytest.fixture
@@ -39,65 +69,78 @@ def gone(pid: int, within_s: float = 5.0) -> bool:
 
 
 def test_a_worker_stays_warm_between_calls(worker: WorkerProcess) -> None:
-    first = worker.call("ping", {}, limit_s=20)
-    assert worker.call("ping", {}, limit_s=20) == first and worker.starts == 1
+    first = worker.call(PingOrder(), limit_s=20)
+    assert worker.call(PingOrder(), limit_s=20) == first and worker.starts == 1
 
 
 def test_killed_from_outside_it_says_so_and_starts_again(worker: WorkerProcess) -> None:
-    pid = worker.call("ping", {}, limit_s=20)["pid"]
+    pid = worker.call(PingOrder(), limit_s=20).pid
     threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
     with pytest.raises(WorkerDied, match="SIGKILL"):
-        worker.call("warm", SLOW, limit_s=60)
-    assert worker.call("ping", {}, limit_s=20)["pid"] != pid
+        worker.call(SLOW, limit_s=60)
+    assert worker.call(PingOrder(), limit_s=20).pid != pid
 
 
 def test_what_is_asked_ahead_is_done_and_its_answer_passed_over(worker: WorkerProcess) -> None:
-    worker.ask_ahead("warm", {"modules": ["resources"]})
-    worker.ask_ahead("no_such_operation", {})  # told by nobody: the next call is answered by its own answer
-    assert worker.call("ping", {}, limit_s=60)["pid"] == worker.call("ping", {}, limit_s=60)["pid"]
+    worker.ask_ahead(WarmOrder(("resources",)))
+    worker.ask_ahead(Unheard())  # told by nobody: the next call is answered by its own answer
+    assert worker.call(PingOrder(), limit_s=60).pid == worker.call(PingOrder(), limit_s=60).pid
     assert worker.starts == 1
     worker._process.kill()
     worker._process.wait()
-    worker.ask_ahead("ping", {})
-    assert worker.call("ping", {}, limit_s=60)["pid"] and worker.starts == 2
+    worker.ask_ahead(PingOrder())
+    assert worker.call(PingOrder(), limit_s=60).pid and worker.starts == 2
 
 
 def test_a_deadline_kills_it(worker: WorkerProcess) -> None:
-    pid = worker.call("ping", {}, limit_s=20)["pid"]
+    pid = worker.call(PingOrder(), limit_s=20).pid
     with pytest.raises(WorkerTimeout, match="0.2 s"):
-        worker.call("warm", SLOW, limit_s=0.2)
+        worker.call(SLOW, limit_s=0.2)
     assert gone(pid)
-    assert worker.call("ping", {}, limit_s=20)["pid"] != pid
+    assert worker.call(PingOrder(), limit_s=20).pid != pid
 
 
 def test_a_stop_from_another_thread_ends_the_call(worker: WorkerProcess) -> None:
-    pid, stop = worker.call("ping", {}, limit_s=20)["pid"], threading.Event()
+    pid, stop = worker.call(PingOrder(), limit_s=20).pid, threading.Event()
     threading.Timer(0.2, stop.set).start()
     start = time.monotonic()
     with pytest.raises(WorkerCancelled):
-        worker.call("warm", SLOW, limit_s=60, stop=stop)
+        worker.call(SLOW, limit_s=60, stop=stop)
     assert time.monotonic() - start < 2 and gone(pid)
-    assert worker.call("ping", {}, limit_s=20, stop=threading.Event())["pid"] != pid
+    assert worker.call(PingOrder(), limit_s=20, stop=threading.Event()).pid != pid
 
 
 def test_a_stop_before_the_start_is_not_forgotten_by_it(worker: WorkerProcess) -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(WorkerCancelled):
-        worker.call("ping", {}, limit_s=20, stop=stop)
+        worker.call(PingOrder(), limit_s=20, stop=stop)
     assert worker.starts == 0
 
 
-def test_an_unknown_operation_is_our_defect_with_a_trace(worker: WorkerProcess) -> None:
-    with pytest.raises(WorkerFailed, match="KeyError") as failed:
-        worker.call("no such operation", {}, limit_s=20)
+@pytest.mark.parametrize(("order", "said"), [
+    (Unheard(), "The operation 'no such operation' is not known."),
+    (Ping(), "The order 'ping' cannot be read: colour is not known."),
+    (Describe(), "The order 'device' cannot be read: device is missing."),
+    (DescribeNumber(7), "The order 'device' cannot be read: device is 7, not a text.")])
+def test_an_order_that_the_worker_does_not_know_is_our_defect_with_a_trace(worker: WorkerProcess, order: Order[Alive],
+                                                                           said: str) -> None:
+    with pytest.raises(WorkerFailed) as failed:
+        worker.call(order, limit_s=20)
+    assert str(failed.value) == f"ValueError: {said}" and not failed.value.bad_request
     assert "Traceback" in failed.value.trace
-    assert worker.call("ping", {}, limit_s=20)["pid"]
+    assert worker.call(PingOrder(), limit_s=20).pid and worker.starts == 1
+
+
+def test_a_reply_of_another_kind_is_refused_by_the_name_of_its_key(worker: WorkerProcess) -> None:
+    with pytest.raises(WorkerFailed, match=r"^The reply to the order 'ping' cannot be read: arch is missing\.$"):
+        worker.call(PingForADevice(), limit_s=20)
+    assert worker.call(PingOrder(), limit_s=20).pid
 
 
 def test_a_bad_request_is_its_sentence_alone(worker: WorkerProcess) -> None:
     with pytest.raises(WorkerFailed, match=r"^device 'tpu' is not known; choose cpu or cuda:0\.$") as failed:
-        worker.call("device", {"device": "tpu"}, limit_s=60)
+        worker.call(DeviceOrder("tpu"), limit_s=60)
     assert failed.value.bad_request
 
 
@@ -105,12 +148,13 @@ def test_workers_die_with_their_parent(tmp_path: Path) -> None:
     script = f"""
 import os, sys, threading
 from pathlib import Path
+from workbench.core.orders import PingOrder
 from workbench.drive.running.worker_process import WorkerProcess
 worker = WorkerProcess("measure", log_path=Path({str(tmp_path)!r}) / "w.log")
 pids = []
-starter = threading.Thread(target=lambda: pids.append(worker.call("ping", {{}}, limit_s=20)["pid"]))
+starter = threading.Thread(target=lambda: pids.append(worker.call(PingOrder(), limit_s=20).pid))
 starter.start(); starter.join()          # the thread that started the worker ends: the worker must live on
-assert worker.call("ping", {{}}, limit_s=20)["pid"] == pids[0]
+assert worker.call(PingOrder(), limit_s=20).pid == pids[0]
 print(pids[0], flush=True)
 os.kill(os.getpid(), 9)
 """

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from workbench.core.candidate import Candidate
 from workbench.core.layer import DIRECTIONS, ConvTranspose, Workload
 from workbench.core.presets import Preset
+from workbench.core.replies import ModuleJudged
 from workbench.core.variants import find
-from workbench.drive.exporting.export import Recipe, verify
+from workbench.drive.exporting.export import Recipe, module_order, verify
 from workbench.drive.running.worker_process import WorkerProcess
 
 SMALL = Workload(ConvTranspose(1, 3, 4, 3, stride=2), 2, 9)
@@ -37,13 +38,12 @@ def new_worker(folder: Path) -> WorkerProcess:
 
 
 def run(worker: WorkerProcess, text: str, workload: Workload, folder: Path, *,
-        preset: Preset | None = None) -> dict[str, Any]:
+        preset: Preset | None = None) -> ModuleJudged:
     """The worker's verdict on that text."""
-    return verify(lambda op, request: worker.call(op, request, limit_s=240), text, workload, device="cpu",
-                  scratch=folder, preset=preset)
+    return verify(partial(worker.call, limit_s=240), module_order(text, workload, device="cpu", scratch=folder, preset=preset))
 
 
-def run_fresh(text: str, workload: Workload, folder: Path, *, preset: Preset | None = None) -> dict[str, Any]:
+def run_fresh(text: str, workload: Workload, folder: Path, *, preset: Preset | None = None) -> ModuleJudged:
     """The same in a process of its own."""
     worker = new_worker(folder)
     try:

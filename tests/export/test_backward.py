@@ -10,7 +10,7 @@ from torch import nn
 
 from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
-from workbench.drive.exporting.export import export_text, verify_request
+from workbench.drive.exporting.export import export_text, module_order
 from workbench.drive.exporting.recipe import Recipe, fastest
 from workbench.measure.module.subject import Subject
 
@@ -23,7 +23,7 @@ FUSED = Workload(ConvTranspose(1, 9, 10, 3, stride=2, padding=1), 2, 20)
 def subject_of(recipe: Recipe, folder: Path) -> Subject:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNEL_WORKBENCH_CACHE", str(folder / "cache"))
-        subject = Subject(verify_request(export_text(recipe), FUSED, device="cpu", scratch=folder))
+        subject = Subject(module_order(export_text(recipe), FUSED, device="cpu", scratch=folder))
         subject.build_all(lambda event: None)
     return subject
 
@@ -110,8 +110,8 @@ def test_the_file_proves_itself(folder: Path) -> None:
     text = export_text(fused())
     assert "grad_input   by backward, whose other result is dropped" in text
     result = run_fresh(text, FUSED, folder)
-    assert result["status"] == "OK", result
-    assert result["detail"]["left_to_pytorch"] == ["forward"]
+    assert result.status == "OK", result
+    assert result.detail["left_to_pytorch"] == ["forward"]
 
 
 def test_a_recipe_takes_each_candidate_for_what_it_launches() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.drive.exporting.export import constructor_arguments, export_text, verify_request
+from workbench.drive.exporting.export import constructor_arguments, export_text, module_order
 from workbench.measure.module.subject import Subject
 
 from .recipes import SMALL, TWO_D, naive
@@ -21,7 +21,7 @@ def exported(folder: Path) -> Subject:
     """A 1-D layer; kernels in the run-time form serve whatever the tests ask for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNEL_WORKBENCH_CACHE", str(folder / "cache"))
-        subject = Subject(verify_request(export_text(naive(SMALL, form="runtime")), SMALL, device="cpu",
+        subject = Subject(module_order(export_text(naive(SMALL, form="runtime")), SMALL, device="cpu",
                                          scratch=folder))
         subject.build_all(lambda event: None)
     return subject
@@ -32,7 +32,7 @@ def flat(folder: Path) -> Subject:
     """A 2-D layer."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNEL_WORKBENCH_CACHE", str(folder / "cache"))
-        subject = Subject(verify_request(export_text(naive(TWO_D, "forward", form="runtime")), TWO_D, device="cpu",
+        subject = Subject(module_order(export_text(naive(TWO_D, "forward", form="runtime")), TWO_D, device="cpu",
                                          scratch=folder))
         subject.build_all(lambda event: None)
     return subject
@@ -42,7 +42,7 @@ def constant(folder: Path) -> Subject:
     """The same layer, its kernels made for it alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNEL_WORKBENCH_CACHE", str(folder / "cache"))
-        subject = Subject(verify_request(export_text(naive(SMALL)), SMALL, device="cpu", scratch=folder))
+        subject = Subject(module_order(export_text(naive(SMALL)), SMALL, device="cpu", scratch=folder))
         subject.build_all(lambda event: None)
     return subject
 

@@ -53,5 +53,5 @@ def test_each_variant_is_among_them() -> None:
 @pytest.mark.parametrize("recipe", RECIPES, ids=_id)
 def test_it_takes_any_layout(recipe: Recipe, folder: Path, worker: WorkerProcess) -> None:
     result = run(worker, export_text(recipe), recipe.workload, folder)
-    assert result["status"] == "OK", result
-    assert {"a non-contiguous input", "a channels_last input"} <= set(result["detail"]["checked"])
+    assert result.status == "OK", result
+    assert {"a non-contiguous input", "a channels_last input"} <= set(result.detail["checked"])

@@ -8,14 +8,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from workbench.core.candidate import Candidate, layer_fields
 from workbench.core.errors import BadRequest
 from workbench.core.identity import candidate_id
 from workbench.core.layer import DIRECTIONS
-from workbench.core.presets import PRESETS
+from workbench.core.presets import KERNELBENCH, preset, problem_of
 from workbench.core.template import render
 from workbench.core.variants import TEMPLATES, discover, find
+from workbench.drive.checking.check import workload_reference
 from workbench.drive.exporting.export import Recipe, constructor_arguments, export_text
 
 from .recipes import SMALL, THREE_D, TWO_D, candidate, naive
@@ -54,9 +56,9 @@ def test_every_shipped_variant_can_be_exported(variant):
     compile(text, "exported", "exec")
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", KERNELBENCH)
 def test_every_preset_has_its_own_constructor(name):
-    preset = PRESETS[name]
+    preset = KERNELBENCH[name]
     recipe = naive(preset.workload("small"))
     text = export_text(recipe, constructor=preset)
     model = next(n for n in ast.parse(text).body if isinstance(n, ast.ClassDef) and n.name == "ModelNew")
@@ -64,6 +66,18 @@ def test_every_preset_has_its_own_constructor(name):
     assert tuple(a.arg for a in init.args.args[1:]) == preset.constructor
     assert f"self.{preset.attribute} = nn.ConvTranspose{preset.layer.dims}d(" in text
     assert len(constructor_arguments(preset.layer, preset)) == len(preset.constructor)
+
+
+def test_a_layer_of_the_models_is_exported_and_checked_as_the_module_it_is_in_the_model():
+    work = preset("models/monai").workload("small")
+    assert problem_of(work) is None and problem_of(preset("kb74").workload()) is KERNELBENCH["kb74"]
+    assert "class ModelNew(nn.ConvTranspose3d):" in export_text(naive(work), constructor=problem_of(work))
+    reference, name = workload_reference(work)
+    there: dict = {}
+    exec(reference, there)
+    model, inputs = there["Model"](*there["get_init_inputs"]()), there["get_inputs"]()
+    assert name == "models/monai" and isinstance(model, torch.nn.ConvTranspose3d) and model.bias is not None
+    assert tuple(inputs[0].shape) == work.input_shape and tuple(model(*inputs).shape) == work.output_shape
 
 
 @pytest.mark.parametrize("workload", [SMALL, TWO_D, THREE_D], ids=["1-D", "2-D", "3-D"])
@@ -108,9 +122,9 @@ def test_a_candidate_in_run_time_form_serves_every_layer():
 
 
 def test_an_entry_says_what_shared_memory_its_block_needs():
-    layer = PRESETS["kb81"].layer
+    layer = KERNELBENCH["kb81"].layer
     fused = Candidate(find("fused_mma", "backward"), layer, "float32", {"SHARED_KB": 160})
-    entry = kernels_of(export_text(Recipe(PRESETS["kb81"].workload(), backward=fused)))["backward"]
+    entry = kernels_of(export_text(Recipe(KERNELBENCH["kb81"].workload(), backward=fused)))["backward"]
     assert entry["shared_bytes"] == 160 * 1024 + 16
     assert "shared_bytes" not in kernels_of(export_text(naive(SMALL)))["forward"]
 
@@ -151,7 +165,7 @@ def test_a_word_that_kernelbench_rejects_is_refused_with_its_line(tmp_path: Path
     (lambda: Recipe(SMALL, forward=candidate(TWO_D, "forward")), "was made for ConvTranspose2d"),
     (lambda: Recipe(THREE_D, forward=Candidate(find("naive_gather", "forward"), THREE_D.layer, "float32", {})),
      "computes float32; the recipe is for float16"),
-    (lambda: export_text(naive(SMALL), constructor=PRESETS["kb74"]), "export it without the preset"),
+    (lambda: export_text(naive(SMALL), constructor=KERNELBENCH["kb74"]), "export it without the preset"),
     (lambda: export_text(naive(SMALL), class_name="2nd"), "'2nd' cannot be a class of the file"),
     (lambda: export_text(naive(SMALL), class_name="class"), "'class' cannot be a class of the file"),
     (lambda: export_text(naive(SMALL), class_name="nn"), "'nn' cannot be a class of the file"),
@@ -162,7 +176,7 @@ def test_bad_requests_are_one_sentence(make, words):
 
 
 def test_constructor_arguments_are_positional():
-    assert constructor_arguments(PRESETS["kb74"].layer, PRESETS["kb74"]) == [32, 64, 5, 1, 0, 3, False]
+    assert constructor_arguments(KERNELBENCH["kb74"].layer, KERNELBENCH["kb74"]) == [32, 64, 5, 1, 0, 3, False]
     assert dict(zip(FREE, constructor_arguments(TWO_D.layer), strict=True)) == {
         "in_channels": 6, "out_channels": 4, "kernel_size": [3, 2], "stride": [2, 3], "padding": [1, 0],
         "output_padding": [1, 2], "groups": 2, "bias": True, "dilation": [1, 2]}

@@ -12,7 +12,7 @@ from workbench.core.candidate import Candidate
 from workbench.core.layer import Workload
 from workbench.core.presets import PRESETS
 from workbench.core.variants import TEMPLATES, find
-from workbench.drive.exporting.export import Recipe, export_text, verify
+from workbench.drive.exporting.export import Recipe, export_text, module_order, verify
 from workbench.drive.running.runner import Runner
 from workbench.drive.running.worker_process import WorkerProcess
 from workbench.faces.cli import main
@@ -25,17 +25,17 @@ def test_preset_74(folder: Path):
     preset = PRESETS["kb74"]
     workload = Workload(preset.layer, 2, 40)
     result = run_fresh(export_text(naive(workload), constructor=preset), workload, folder, preset=preset)
-    assert result["status"] == "OK", result
-    assert set(result["errors"]) == {"output", "grad_input", "grad_weight"}
-    assert result["precision"] == "ieee" and "emulated" in result["flags"]
-    assert "other channels, groups and bias" in result["detail"]["checked"]
+    assert result.status == "OK", result
+    assert set(result.errors) == {"output", "grad_input", "grad_weight"}
+    assert result.precision == "ieee" and "emulated" in result.flags
+    assert "other channels, groups and bias" in result.detail["checked"]
 
 
 def test_a_constructor_argument_that_the_original_ignores(folder: Path):
     preset = PRESETS["kb73"]
     workload = Workload(preset.layer, 1, (2, 3, 2))
     text = export_text(naive(workload, "forward", form="runtime"), constructor=preset)
-    assert run_fresh(text, workload, folder, preset=preset)["status"] == "OK"
+    assert run_fresh(text, workload, folder, preset=preset).status == "OK"
 
 
 def test_a_free_2d_layer_with_another_variant_in_each_direction(folder: Path):
@@ -43,15 +43,15 @@ def test_a_free_2d_layer_with_another_variant_in_each_direction(folder: Path):
                     grad_input=candidate(TWO_D, "grad_input", "warp_per_output", form="runtime"),
                     grad_weight=candidate(TWO_D, "grad_weight", "shared_weight_tiling", form="runtime"))
     result = run_fresh(export_text(recipe), TWO_D, folder)
-    assert result["status"] == "OK", result
-    assert set(result["errors"]) == {"output", "grad_input", "grad_weight", "grad_bias"}
-    assert "a channels_last input" in result["detail"]["checked"]
+    assert result.status == "OK", result
+    assert set(result.errors) == {"output", "grad_input", "grad_weight", "grad_bias"}
+    assert "a channels_last input" in result.detail["checked"]
 
 
 def test_3d_in_float16_with_the_gradients_left_to_pytorch(folder: Path):
     result = run_fresh(export_text(naive(THREE_D, "forward")), THREE_D, folder)
-    assert result["status"] == "OK", result
-    assert result["detail"]["left_to_pytorch"] == ["grad_input", "grad_weight"]
+    assert result.status == "OK", result
+    assert result.detail["left_to_pytorch"] == ["grad_input", "grad_weight"]
 
 
 def test_one_candidate_that_computes_both_gradients(folder: Path, tmp_path: Path):
@@ -60,8 +60,8 @@ def test_one_candidate_that_computes_both_gradients(folder: Path, tmp_path: Path
     assert list(recipe.chosen) == ["backward"]
     assert recipe == Recipe.from_json(recipe.to_json())
     result = run_fresh(export_text(recipe), SMALL, folder)
-    assert result["status"] == "OK", result
-    assert result["detail"]["left_to_pytorch"] == ["forward"]
+    assert result.status == "OK", result
+    assert result.detail["left_to_pytorch"] == ["forward"]
 
 
 # What is changed in a good file, and how the worker must refuse it.
@@ -100,8 +100,8 @@ def test_a_broken_file_is_refused(what: str, folder: Path, worker: WorkerProcess
     text, count = re.subn(pattern, instead, export_text(naive(SMALL, "forward", "grad_input", form="runtime")))
     assert count, "the pattern no longer occurs in the file"
     result = run(worker, text, SMALL, folder)
-    assert (result["status"], words in result["headline"]) == (status, True), result
-    assert result["advice"]
+    assert (result.status, words in result.headline) == (status, True), result
+    assert result.advice
 
 
 @pytest.mark.parametrize(("line", "status", "words"), [
@@ -110,8 +110,8 @@ def test_a_broken_file_is_refused(what: str, folder: Path, worker: WorkerProcess
 def test_a_file_that_kills_or_hangs_its_process_is_refused(line: str, status: str, words: str, folder: Path):
     text = export_text(naive(SMALL, "forward", form="runtime")) + f"\nimport os, time\n{line}\n"
     with Runner() as runner:
-        result = verify(partial(runner.call, limit_s=6), text, SMALL, device="cpu", scratch=folder)
-    assert (result["status"], result["headline"]) == (status, words) and result["advice"]
+        result = verify(partial(runner.prove, limit_s=6), module_order(text, SMALL, device="cpu", scratch=folder))
+    assert (result.status, result.headline) == (status, words) and result.advice
 
 
 def test_the_verb_says_so_in_one_sentence(monkeypatch, tmp_path: Path, capsys):
@@ -127,7 +127,7 @@ def test_a_name_that_the_original_does_not_have_is_refused(folder: Path, worker:
     workload = Workload(preset.layer, 1, 20)
     text = export_text(naive(workload, "forward", form="runtime"), constructor=preset)
     result = run(worker, text.replace(f"self.{preset.attribute}", "self.deconv"), workload, folder, preset=preset)
-    assert result["status"] == "MISMATCH" and "state_dict" in result["headline"], result
+    assert result.status == "MISMATCH" and "state_dict" in result.headline, result
 
 
 def _both_gradients(root: Path) -> Candidate:

@@ -27,25 +27,25 @@ def test_a_kernel_runs_and_the_second_build_comes_from_the_cache(arch: str, tmp_
     log = tmp_path / "log"
     asked = request(TWICE, tmp_path / "cache", symbols=["kw_twice"], device="cuda", arch=arch, log=str(log))
     first = build(asked, lambda event: None)
-    assert (first["status"], first["cached"]) == ("OK", False), first
+    assert (first.status, first.cached) == ("OK", False), first
     assert "$ nvcc " in log.read_text() and "ptxas info" in log.read_text()
-    numbers = first["resources"][arch]["twice"]
+    numbers = first.resources[arch]["twice"]
     assert numbers["registers"] >= 8 and numbers["constant_bytes"] >= 20
     values = torch.arange(100, dtype=torch.float32, device="cuda")
     out = torch.zeros_like(values)
-    library = ctypes.CDLL(first["library"])
+    library = ctypes.CDLL(first.library)
     assert library.kw_twice(ctypes.c_void_p(values.data_ptr()), ctypes.c_void_p(out.data_ptr()), 100) == 0
     assert torch.equal(out, 2 * values)
     again = build(asked, lambda event: None)
-    assert (again["cached"], again["resources"]) == (True, first["resources"])
+    assert (again.cached, again.resources) == (True, first.resources)
 
 
 def test_the_first_error_is_nvccs_own(arch: str, tmp_path: Path) -> None:
     result = build(request(TWICE.replace("2 * in[i]", "2 * in[j]"), tmp_path, device="cuda", arch=arch),
                    lambda event: None)
-    assert result["headline"] == 'nvcc stopped at twice.cu, line 4: identifier "j" is undefined.'
+    assert result.headline == 'nvcc stopped at twice.cu, line 4: identifier "j" is undefined.'
     flag = build(request(TWICE, tmp_path, device="cuda", arch=arch, flags=["--no-such"]), lambda event: None)
-    assert flag["headline"] == "nvcc stopped: Unknown option '--no-such'."
+    assert flag.headline == "nvcc stopped: Unknown option '--no-such'."
 
 
 def test_a_batch_of_the_shipped_template(arch: str, tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ def test_a_batch_of_the_shipped_template(arch: str, tmp_path: Path) -> None:
                            symbols=[symbol(m) for m in members], flags=["--use_fast_math"],
                            members=[{"symbol": symbol(m), "source": render_batch([m])} for m in members]),
                    lambda event: None)
-    assert result["status"] == "OK", result
-    found = [result["members"][symbol(m)]["resources"][arch]["naive_gather"]["registers"] for m in members]
+    assert result.status == "OK", result
+    found = [result.members[symbol(m)].resources[arch]["naive_gather"]["registers"] for m in members]
     assert len(set(found)) == 2, "each member has the numbers of its own kernel"
 
 
@@ -65,4 +65,4 @@ def test_sm_90a_is_built_where_the_gpu_has_it(arch: str, tmp_path: Path) -> None
     if arch != "sm_90":
         pytest.skip(f"sm_90a is for sm_90, this GPU is {arch}")
     result = build(request(TWICE, tmp_path, device="cuda", arch="sm_90a"), lambda event: None)
-    assert result["status"] == "OK" and set(result["resources"]) == {"sm_90a"}, result
+    assert result.status == "OK" and set(result.resources) == {"sm_90a"}, result

@@ -65,7 +65,7 @@ def test_lines_that_are_to_stay_do_not_outlive_the_flush(library: ctypes.CDLL, s
             library.read_input(ctypes.c_void_p(x.data_ptr()), ctypes.c_longlong(x.numel() // 4),
                                ctypes.c_void_p(sink.data_ptr()), int(keep), stream)
 
-        return timing.measure(run, device="cuda:0", effort="normal", cold_l2=cold).timing["median_ms"]
+        return timing.measure(run, device="cuda:0", effort="normal", cold_l2=cold).timing.median_ms
 
     plain, kept, hot = median(False, True), median(True, True), median(True, False)
     again = median(False, True)  # the GPU's clocks rise meanwhile

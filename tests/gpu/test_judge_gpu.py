@@ -18,10 +18,11 @@ from tests.judge.bench import BAD_TEMPLATES, CROPPED, LAYER, WORKLOAD, bad_candi
 from tests.require import require
 from workbench.core.candidate import Candidate
 from workbench.core.layer import DIRECTIONS, DTYPES, ConvTranspose, Workload
+from workbench.core.orders import BaselineOrder, BuildOrder, DeviceOrder, JudgeOrder
 from workbench.core.presets import preset
 from workbench.core.pytorch_ways import ladder
+from workbench.core.replies import Device, Judged
 from workbench.core.template import render, render_batch, symbol
-from workbench.core.trial import Timing
 from workbench.core.variants import discover, find
 from workbench.drive.running.worker_process import WorkerProcess, WorkerTimeout
 from workbench.measure import device
@@ -59,9 +60,9 @@ HUGE = Workload(ConvTranspose(1, 1, 4, 2, stride=2), 5, (1 << 26,))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def gpu() -> dict[str, Any]:
+def gpu() -> Device:
     require(torch.cuda.is_available(), "no CUDA GPU")
-    return device.describe({"device": "cuda:0"})
+    return device.describe(DeviceOrder("cuda:0"))
 
 
 @pytest.fixture(scope="module")
@@ -77,37 +78,36 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bad(gpu: dict[str, Any], folder: Path) -> dict[str, tuple[Candidate, dict[str, Any]]]:
+def bad(gpu: Device, folder: Path) -> dict[str, tuple[Candidate, JudgeOrder]]:
     root = BAD_TEMPLATES
     return _built({v.name: bad_candidate(root, v.name, direction=v.direction) for v in discover(root)
                    if v.name in STATUS or v.name in ("writes_to_null", "never_ends")}, gpu, folder)
 
 
 @pytest.fixture(scope="module")
-def naive(gpu: dict[str, Any], folder: Path) -> dict[str, tuple[Candidate, dict[str, Any]]]:
+def naive(gpu: Device, folder: Path) -> dict[str, tuple[Candidate, JudgeOrder]]:
     return _built({f"{direction} {dtype}": Candidate(find("naive_gather", direction), LAYER, dtype, {}, form="runtime")
                    for direction in DIRECTIONS for dtype in DTYPES}, gpu, folder)
 
 
-def _built(candidates: dict[str, Candidate], gpu: dict[str, Any],
-           folder: Path) -> dict[str, tuple[Candidate, dict[str, Any]]]:
+def _built(candidates: dict[str, Candidate], gpu: Device,
+           folder: Path) -> dict[str, tuple[Candidate, JudgeOrder]]:
     rendered = {name: render(c) for name, c in candidates.items()}
-    result = build({"source": render_batch(list(rendered.values())), "symbols": [symbol(r) for r in rendered.values()],
-                    "device": "cuda", "arch": gpu["arch"], "cache": str(folder / "cache"),
-                    "log": str(folder / "build.log")}, lambda event: None)
-    assert result["status"] == "OK", result["headline"]
-    return {name: (candidates[name], {"library": result["library"], "symbol": symbol(r),
-                                      "direction": candidates[name].direction, "device": "cuda:0",
-                                      "precision": candidates[name].precision, "effort": "quick", "time": False,
-                                      "scratch": str(folder / "truth")}) for name, r in rendered.items()}
+    result = build(BuildOrder(render_batch(list(rendered.values())), "cuda", folder / "cache", arch=gpu.arch,
+                              symbols=tuple(symbol(r) for r in rendered.values()), log=folder / "build.log"),
+                   lambda event: None)
+    assert result.status == "OK", result.headline
+    return {name: (candidates[name], JudgeOrder(Path(result.library), symbol(r), candidates[name].direction, WORKLOAD,
+                                                "cuda:0", candidates[name].precision, effort="quick", time=False,
+                                                scratch=folder / "truth")) for name, r in rendered.items()}
 
 
-def _judge(worker: WorkerProcess, built: tuple[Candidate, dict[str, Any]], workload: Workload,
-           **more: Any) -> dict[str, Any]:
+def _judge(worker: WorkerProcess, built: tuple[Candidate, JudgeOrder], workload: Workload,
+           **more: Any) -> Judged:
     began = time.monotonic()
-    result = worker.call("judge", {**built[1], "workload": workload.to_json(), **more}, limit_s=300)
-    print(f"{built[0].variant.key} {workload.preset or workload.layer} {workload.dtype}: {result['status']} "
-          f"{result['headline']} ({time.monotonic() - began:.2f} s)")
+    result = worker.call(replace(built[1], workload=workload, **more), limit_s=300)
+    print(f"{built[0].variant.key} {workload.preset or workload.layer} {workload.dtype}: {result.status} "
+          f"{result.headline} ({time.monotonic() - began:.2f} s)")
     return result
 
 
@@ -117,7 +117,7 @@ def test_naive_is_right(worker: WorkerProcess, naive: dict, direction: str, dtyp
     for workload in (WORKLOAD, CROPPED, replace(WORKLOAD, memory_format="channels_last"),
                      preset("kb74").workload("small")):
         result = _judge(worker, naive[f"{direction} {dtype}"], replace(workload, dtype=dtype), effort="full")
-        assert result["status"] == "OK", result["headline"]
+        assert result.status == "OK", result.headline
 
 
 @pytest.mark.parametrize("name", STATUS)
@@ -125,28 +125,28 @@ def test_bad_kernels(worker: WorkerProcess, bad: dict, name: str) -> None:
     workload = CROPPED if name in ("skips_unreached", "changes_input") else WORKLOAD
     result = _judge(worker, bad[name], workload, time=name == "right_at_first")
     status, words = STATUS[name]
-    assert (result["status"], words in result["headline"]) == (status, True), result["headline"]
-    assert result["kernel_ms"] is None and result["restart"] is False
+    assert (result.status, words in result.headline) == (status, True), result.headline
+    assert result.kernel_ms is None and result.restart is False
 
 
 def test_an_error_left_in_the_runtime_is_not_the_next_kernels(worker: WorkerProcess, bad: dict, naive: dict) -> None:
-    assert _judge(worker, bad["too_much_shared"], WORKLOAD)["status"] == "LAUNCH_FAILED"
-    assert _judge(worker, naive["forward float32"], WORKLOAD)["status"] == "OK"
+    assert _judge(worker, bad["too_much_shared"], WORKLOAD).status == "LAUNCH_FAILED"
+    assert _judge(worker, naive["forward float32"], WORKLOAD).status == "OK"
 
 
 def test_an_illegal_address_costs_only_its_process(worker: WorkerProcess, bad: dict, naive: dict) -> None:
     starts = worker.starts
     result = _judge(worker, bad["writes_to_null"], WORKLOAD)
-    assert result["status"] == "KERNEL_FAULT" and "illegal memory access" in result["headline"]
-    assert result["restart"] is True
-    assert _judge(worker, naive["forward float32"], WORKLOAD)["status"] == "OK"
+    assert result.status == "KERNEL_FAULT" and "illegal memory access" in result.headline
+    assert result.restart is True
+    assert _judge(worker, naive["forward float32"], WORKLOAD).status == "OK"
     assert worker.starts == starts + 1
 
 
 def test_an_endless_kernel_is_stopped(worker: WorkerProcess, bad: dict, naive: dict) -> None:
     with pytest.raises(WorkerTimeout):
-        worker.call("judge", {**bad["never_ends"][1], "workload": WORKLOAD.to_json()}, limit_s=15)
-    assert _judge(worker, naive["forward float32"], WORKLOAD)["status"] == "OK"
+        worker.call(bad["never_ends"][1], limit_s=15)
+    assert _judge(worker, naive["forward float32"], WORKLOAD).status == "OK"
 
 
 @pytest.mark.parametrize("number", [74, 64, 81])
@@ -154,48 +154,48 @@ def test_full_size(worker: WorkerProcess, naive: dict, number: int) -> None:
     for direction in ("forward", "grad_input"):
         result = _judge(worker, naive[f"{direction} float32"], preset(f"kb{number}").workload("full"), time=True,
                         limit_s=120)
-        assert result["status"] == "OK", result["headline"]
-        measured = Timing(**result["kernel_ms"])
-        print(f"    {measured.median_ms:.3f} ms, {measured.samples} samples, {measured.stop}, {result['flags']}")
+        assert result.status == "OK", result.headline
+        measured = result.kernel_ms
+        print(f"    {measured.median_ms:.3f} ms, {measured.samples} samples, {measured.stop}, {result.flags}")
         assert measured.cold_l2 and measured.samples >= 5 and 0.05 < measured.median_ms < 500
 
 
-def test_above_two_to_the_31(worker: WorkerProcess, naive: dict, bad: dict, gpu: dict[str, Any]) -> None:
-    require(gpu["free_bytes"] > 40 << 30, "40 GiB of GPU memory for a tensor above 2^31 elements")
+def test_above_two_to_the_31(worker: WorkerProcess, naive: dict, bad: dict, gpu: Device) -> None:
+    require(gpu.free_bytes > 40 << 30, "40 GiB of GPU memory for a tensor above 2^31 elements")
     assert HUGE.result_elements("forward") > 2**31
     result = _judge(worker, naive["forward float32"], HUGE)
-    assert result["status"] == "OK", result["headline"]
+    assert result.status == "OK", result.headline
     wrong = _judge(worker, bad["skips_last_row"], HUGE)
-    assert wrong["status"] == "UNWRITTEN" and "the first at y[4, 3, 0]" in wrong["headline"]
+    assert wrong.status == "UNWRITTEN" and "the first at y[4, 3, 0]" in wrong.headline
 
 
 def test_faster_than_light_is_not_counted(worker: WorkerProcess, naive: dict) -> None:
     result = _judge(worker, naive["forward float32"], preset("kb74").workload("full"), time=True, floor_ms=1e4)
-    assert result["status"] == "IMPLAUSIBLE" and "below the floor of 10.0 s" in result["headline"]
-    assert result["kernel_ms"] is None
+    assert result.status == "IMPLAUSIBLE" and "below the floor of 10.0 s" in result.headline
+    assert result.kernel_ms is None
 
 
 @pytest.mark.parametrize("number", [74, 81])
 def test_baselines_name_their_precision(worker: WorkerProcess, folder: Path, number: int) -> None:
     workload = preset(f"kb{number}").workload("full")
-    answer = worker.call("baseline", {"workload": workload.to_json(), "directions": list(DIRECTIONS),
-                                      "device": "cuda:0", "effort": "quick", "scratch": str(folder / "truth")},
+    modes = tuple(ladder("quick", workload, "cuda:0"))
+    answer = worker.call(BaselineOrder(workload, "cuda:0", DIRECTIONS, modes, effort="quick", scratch=folder / "truth"),
                          limit_s=300)
-    found = {(b["direction"], b["name"]): b for b in answer["baselines"]}
+    found = {(b.direction, b.name): b for b in answer.baselines}
     for (direction, name), b in found.items():
-        worst = max(e["rel_l2"] for e in b["errors"].values())
-        print(f"kb{number} {direction} {name}: {b['kernel_ms']['median_ms']:.3f} ms {b['precision']} {worst:.1e} "
-              f"{b['kernel_ms']['samples']} {b['kernel_ms']['stop']} {b['flags']}")
-        assert b["status"] == "OK"
+        worst = max(e.rel_l2 for e in b.errors.values())
+        print(f"kb{number} {direction} {name}: {b.kernel_ms.median_ms:.3f} ms {b.precision} {worst:.1e} "
+              f"{b.kernel_ms.samples} {b.kernel_ms.stop} {b.flags}")
+        assert b.status == "OK"
         if name == "eager, TF32 off":
-            assert b["precision"] == "ieee" and worst < 2e-5
-        assert b["precision"] in ("ieee", "tf32")
+            assert b.precision == "ieee" and worst < 2e-5
+        assert b.precision in ("ieee", "tf32")
     # Allowed to use TF32, cuDNN's benchmark takes what is fastest: for #81 forward that is an fp32 kernel.
-    assert found["grad_input", "eager, TF32 on"]["precision"] == "tf32"
-    assert len(found) == len(DIRECTIONS) * len(ladder("quick", workload, "cuda:0"))
+    assert found["grad_input", "eager, TF32 on"].precision == "tf32"
+    assert len(found) == len(DIRECTIONS) * len(modes)
 
 
-def test_medians_agree_with_triton(gpu: dict[str, Any]) -> None:
+def test_medians_agree_with_triton(gpu: Device) -> None:
     try:
         from triton.testing import do_bench
     except ImportError:
@@ -209,22 +209,22 @@ def test_medians_agree_with_triton(gpu: dict[str, Any]) -> None:
                                              workload.layer.dilation)
 
     run()
-    ours = timing.measure(run, device="cuda:0", effort="normal").timing["median_ms"]
+    ours = timing.measure(run, device="cuda:0", effort="normal").timing.median_ms
     theirs = do_bench(run, warmup=100, rep=500, return_mode="median")
     print(f"ours {ours:.4f} ms, do_bench {theirs:.4f} ms")
     assert ours == pytest.approx(theirs, rel=0.02)
 
 
-def test_hot_and_cold_differ(gpu: dict[str, Any]) -> None:
+def test_hot_and_cold_differ(gpu: Device) -> None:
     size = gpu["l2_bytes"] // 16  # floats: a quarter of the L2 cache
     x, y = torch.randn(size, device="cuda"), torch.empty(size, device="cuda")
     cold = timing.measure(lambda: y.copy_(x), device="cuda:0", effort="quick").timing
     hot = timing.measure(lambda: y.copy_(x), device="cuda:0", effort="quick", cold_l2=False).timing
     print(f"cold {cold['median_ms']:.5f} ms, hot {hot['median_ms']:.5f} ms")
-    assert cold["cold_l2"] and not hot["cold_l2"] and hot["median_ms"] < 0.9 * cold["median_ms"]
+    assert cold.cold_l2 and not hot.cold_l2 and hot.median_ms < 0.9 * cold.median_ms
 
 
-def test_a_busy_host_does_not_lengthen_a_kernel(gpu: dict[str, Any]) -> None:
+def test_a_busy_host_does_not_lengthen_a_kernel(gpu: Device) -> None:
     """Four launches of some 10 us each: a host without a free core takes longer to enqueue them than the device to run them."""
     x = torch.randn(1 << 22, device="cuda")
     ys = [torch.empty_like(x) for _ in range(4)]
@@ -244,4 +244,4 @@ def test_a_busy_host_does_not_lengthen_a_kernel(gpu: dict[str, Any]) -> None:
             process.wait()
     print(f"quiet {quiet['median_ms']:.5f} ms, busy {busy['median_ms']:.5f} ms, its quartiles {busy['q25_ms']:.5f} "
           f"{busy['q75_ms']:.5f}")
-    assert abs(busy["median_ms"] / quiet["median_ms"] - 1) < 0.03
+    assert abs(busy.median_ms / quiet.median_ms - 1) < 0.03

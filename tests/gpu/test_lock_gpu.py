@@ -29,8 +29,8 @@ def locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_validation_and_a_run_wait_for_another_process(tmp_path: Path) -> None:
     said: list[str] = []
     with Runner(build_workers=1) as runner, ThreadPoolExecutor(1) as pool, held_elsewhere() as other:
-        cases = pool.submit(headless.validate, runner, device="cuda:0", variants=["forward/naive_gather"],
-                            workloads=[WORKLOAD], on_text=said.append)
+        asked = headless.Chosen(variants=("forward/naive_gather",), workloads=(WORKLOAD,))
+        cases = pool.submit(headless.validate, runner, asked, device="cuda:0", on_text=said.append)
         until(lambda: bool(said))
         assert said[0].startswith(f"waits: cuda:0 is used by process {other.pid} ") and not cases.done()
         other.stdin.close()

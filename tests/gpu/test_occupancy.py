@@ -10,6 +10,7 @@ import torch
 
 from tests.require import require
 from workbench.core.occupancy import occupancy
+from workbench.core.orders import BuildOrder
 from workbench.measure.build.build import build
 
 # One kernel per register count; `about` and `blocks` ask the runtime about the kernel of that number.
@@ -47,15 +48,14 @@ def test_occupancy_is_that_of_cudas_own_api(tmp_path: Path) -> None:
     torch.cuda.init()
     sm = int("".join(map(str, torch.cuda.get_device_capability())))
     arch = f"sm_{sm}"
-    built = build({"source": SOURCE, "symbols": ["about", "blocks"], "device": "cuda", "arch": arch, "flags": [],
-                   "cache": str(tmp_path), "log": str(tmp_path / "log")}, lambda event: None)
-    assert built["status"] == "OK", built
-    library = ctypes.CDLL(built["library"])
+    built = build(BuildOrder(SOURCE, "cuda", tmp_path, ("about", "blocks"), arch), lambda event: None)
+    assert built.status == "OK", built
+    library = ctypes.CDLL(built.library)
     compared = 0
     for which, size in enumerate((1, 8, 20, 28)):
         registers, shared, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         assert library.about(which, ctypes.byref(registers), ctypes.byref(shared)) == 0
-        told = built["resources"][arch][f"occupied<{size}>"]
+        told = built.resources[arch][f"occupied<{size}>"]
         assert (told["registers"], told["shared_bytes"]) == (registers.value, shared.value)
         for threads, dynamic in product((32, 64, 96, 128, 192, 256, 512, 1024), (0, 5000, 20_000, 49_000, 90_000)):
             assert library.blocks(which, threads, dynamic, ctypes.byref(count)) == 0

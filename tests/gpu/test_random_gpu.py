@@ -72,10 +72,10 @@ def test_twenty_random_layers(variant: Variant, runner: Runner) -> None:
     bad = []
     for rendered, workload in found:
         result = built[rendered.candidate_id]
-        if result["status"] == "OK":
-            result = runner.judge_once("cuda:0", rendered, result["library"],
+        if result.status == "OK":
+            result = runner.judge_once("cuda:0", rendered, result.library,
                                        RunRequest(workload, (), effort="quick", time=False))
-        if result["status"] != "OK":
-            bad.append(f"{workload.layer} x {list(workload.input_shape)}: {result['status']} {result['headline']}")
+        if result.status != "OK":
+            bad.append(f"{workload.layer} x {list(workload.input_shape)}: {result.status} {result.headline}")
     print(f"{len(found) - len(bad)} of {len(found)} random cases hold")
     assert not bad, "\n".join(bad)

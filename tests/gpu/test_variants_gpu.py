@@ -13,7 +13,7 @@ from workbench.core.candidate import Candidate, why_not
 from workbench.core.layer import BACKWARD, LAUNCHES
 from workbench.core.presets import preset
 from workbench.core.variants import discover
-from workbench.drive.checking.headless import validate
+from workbench.drive.checking.headless import Chosen, validate
 from workbench.drive.running.request import RunRequest
 from workbench.drive.running.runner import Runner
 from workbench.drive.sessions.session import Session
@@ -27,7 +27,7 @@ def runner() -> Iterator[Runner]:
 
 
 def test_every_variant_on_awkward_layers_in_all_dtypes_and_forms(runner: Runner) -> None:
-    cases = validate(runner, device="cuda:0", effort="full")
+    cases = validate(runner, Chosen("full"), device="cuda:0")
     bad = [c.line for c in cases if not c.ok]
     print(f"{len(cases) - len(bad)} of {len(cases)} cases hold")
     assert len(cases) > 1000 and not bad, "\n".join(bad[:40])

@@ -12,6 +12,8 @@ from typing import Any
 
 from workbench.core.candidate import Candidate
 from workbench.core.layer import ConvTranspose, Workload
+from workbench.core.orders import BuildOrder, JudgeOrder
+from workbench.core.replies import Event, Judged
 from workbench.core.template import render, render_batch, symbol
 from workbench.core.variants import find
 from workbench.drive.checking.selftest import RED_TEAM
@@ -32,6 +34,13 @@ class Ended:
     signal: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Apart(Judged):
+    """A reply, and what was told before it."""
+
+    events: tuple[Event, ...]
+
+
 @dataclass(frozen=True)
 class Built:
     library: Path
@@ -46,20 +55,19 @@ def bad_candidate(root: Path, name: str, *, direction: str = "forward", **config
 def build_batch(candidates: Sequence[Candidate], folder: Path) -> Built:
     """All of them in one library for the emulator."""
     rendered = [render(c) for c in candidates]
-    result = build({"source": render_batch(rendered), "symbols": [symbol(r) for r in rendered], "device": "cpu",
-                    "cache": str(folder / "cache"), "log": str(folder / "build.log")}, lambda event: None)
-    assert result["status"] == "OK", result["headline"] + (folder / "build.log").read_text()[-3000:]
-    return Built(Path(result["library"]), {r.candidate: symbol(r) for r in rendered})
+    result = build(BuildOrder(render_batch(rendered), "cpu", folder / "cache", tuple(symbol(r) for r in rendered),
+                              log=folder / "build.log"), lambda event: None)
+    assert result.status == "OK", result.headline + (folder / "build.log").read_text()[-3000:]
+    return Built(Path(result.library), {r.candidate: symbol(r) for r in rendered})
 
 
-def order(built: Built, candidate: Candidate, workload: Workload, scratch: Path, **more: Any) -> dict[str, Any]:
-    """The `judge` request of a worker."""
-    return {"library": str(built.library), "symbol": built.symbols[candidate], "direction": candidate.direction,
-            "workload": workload.to_json(), "device": "cpu", "precision": candidate.precision, "effort": "quick",
-            "time": False, "scratch": str(scratch), **more}
+def order(built: Built, candidate: Candidate, workload: Workload, scratch: Path, **more: Any) -> JudgeOrder:
+    """Without times, where nothing else is asked for."""
+    return JudgeOrder(built.library, built.symbols[candidate], candidate.direction, workload, "cpu", candidate.precision,
+                      **{"effort": "quick", "time": False, "scratch": scratch, **more})
 
 
-def judge_apart(request: dict[str, Any], *, limit_s: float = 60.0) -> dict[str, Any] | Ended:
+def judge_apart(request: JudgeOrder, *, limit_s: float = 60.0) -> Apart | Ended:
     """Judge in a forked process. What a kernel keeps in static variables ends with it."""
     forked = multiprocessing.get_context("fork")
     receive, send = forked.Pipe(duplex=False)
@@ -80,14 +88,14 @@ def judge_apart(request: dict[str, Any], *, limit_s: float = 60.0) -> dict[str, 
     return Ended(0 if hung else -(child.exitcode or 0))
 
 
-def _child(send: Any, request: dict[str, Any]) -> None:
+def _child(send: Any, request: JudgeOrder) -> None:
     import torch
 
     from workbench.measure.kernel.judge import judge
     faulthandler.disable()    # a crash is expected here; its trace would only fill the log
     torch.set_num_threads(1)  # threads of an OpenMP pool do not survive a fork
-    events: list[dict[str, Any]] = []
+    events: list[Event] = []
     result = judge(request, events.append)
-    send.send({**result, "events": events})
+    send.send(Apart(**vars(result), events=tuple(events)))
     send.close()
     os._exit(0)

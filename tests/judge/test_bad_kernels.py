@@ -11,12 +11,13 @@ import pytest
 
 from workbench.core.errors import RenderError
 from workbench.core.layer import Workload
+from workbench.core.orders import BuildOrder
 from workbench.core.template import render
 from workbench.core.variants import discover
 from workbench.drive.checking.selftest import attacks
 from workbench.measure.build.build import build
 
-from .bench import CROPPED, WORKLOAD, Built, Ended, bad_candidate, judge_apart, order
+from .bench import CROPPED, WORKLOAD, Apart, Built, Ended, bad_candidate, judge_apart, order
 from .conftest import NOT_BUILT
 
 pytestmark = pytest.mark.xdist_group("bad_kernels")  # one worker builds them once
@@ -58,7 +59,7 @@ DIRECTION = {"adds_to_old": "grad_weight", "forgets_grad_bias": "grad_weight", "
              "weight_gradient_doubled": "backward", "forgets_last_input": "backward"}
 
 
-def _judged(bad: Built, root: Path, scratch: Path, name: str, **more: Any) -> dict[str, Any] | Ended:
+def _judged(bad: Built, root: Path, scratch: Path, name: str, **more: Any) -> Apart | Ended:
     candidate = bad_candidate(root, name, direction=DIRECTION.get(name, "forward"))
     workload: Workload = more.pop("workload", WHERE.get(name, WORKLOAD))
     limit_s = 4.0 if ENDED.get(name) == 0 else 60.0
@@ -68,12 +69,12 @@ def _judged(bad: Built, root: Path, scratch: Path, name: str, **more: Any) -> di
 @pytest.mark.parametrize("name", STATUS)
 def test_status(bad: Built, bad_root: Path, scratch: Path, name: str) -> None:
     result = _judged(bad, bad_root, scratch, name)
-    assert isinstance(result, dict), f"the process ended: {result}"
+    assert isinstance(result, Apart), f"the process ended: {result}"
     status, words = STATUS[name]
-    assert (result["status"], words in result["headline"]) == (status, True), result["headline"]
-    assert result["advice"]
-    assert result["kernel_ms"] is None
-    assert "emulated" in result["flags"]
+    assert (result.status, words in result.headline) == (status, True), result.headline
+    assert result.advice
+    assert result.kernel_ms is None
+    assert "emulated" in result.flags
 
 
 @pytest.mark.parametrize("name", ENDED)
@@ -94,13 +95,12 @@ def test_does_not_render(bad_root: Path) -> None:
 
 def test_does_not_compile(bad_root: Path, tmp_path: Path) -> None:
     rendered = render(bad_candidate(bad_root, "undefined_identifier"))
-    result = build({"source": rendered.source, "symbols": ["kw_forward"], "device": "cpu",
-                    "cache": str(tmp_path / "cache"), "log": str(tmp_path / "log")}, lambda event: None)
+    result = build(BuildOrder(rendered.source, "cpu", tmp_path / "cache", ("kw_forward",)), lambda event: None)
     text = rendered.candidate.variant.text.splitlines()
     line = next(i for i, words in enumerate(text, 1) if "smem_w" in words)
-    assert result["status"] == "BUILD_FAILED"
-    assert "smem_w" in result["headline"]
-    assert result["first_error"]["line"] == line
+    assert result.status == "BUILD_FAILED"
+    assert "smem_w" in result.headline
+    assert result.first_error.line == line
 
 
 @pytest.mark.parametrize(("guard", "name"), [
@@ -108,10 +108,10 @@ def test_does_not_compile(bad_root: Path, tmp_path: Path) -> None:
     ("recheck", "right_at_first")])
 def test_without_its_guard_it_gets_through(bad: Built, bad_root: Path, scratch: Path, guard: str, name: str) -> None:
     caught = _judged(bad, bad_root, scratch, name)
-    missed = _judged(bad, bad_root, scratch, name, guards=sorted(ALL_GUARDS - {guard}))
-    assert isinstance(caught, dict) and isinstance(missed, dict)
-    assert caught["status"] == STATUS[name][0] != "OK"
-    assert missed["status"] == "OK", missed["headline"]
+    missed = _judged(bad, bad_root, scratch, name, guards=ALL_GUARDS - {guard})
+    assert isinstance(caught, Apart) and isinstance(missed, Apart)
+    assert caught.status == STATUS[name][0] != "OK"
+    assert missed.status == "OK", missed.headline
 
 
 @pytest.mark.parametrize(("first", "status"), enumerate(
@@ -120,16 +120,16 @@ def test_of_many_defects_the_most_telling_is_named(bad: Built, bad_root: Path, s
                                                    status: str) -> None:
     candidate = bad_candidate(bad_root, "many_defects", FIRST=first)
     result = judge_apart(order(bad, candidate, WORKLOAD, scratch))
-    assert isinstance(result, dict)
-    assert result["status"] == status, result["headline"]
+    assert isinstance(result, Apart)
+    assert result.status == status, result.headline
 
 
 def test_a_wrong_value_is_described(bad: Built, bad_root: Path, scratch: Path) -> None:
     result = _judged(bad, bad_root, scratch, "returns_zeros")
-    assert isinstance(result, dict)
-    errors = result["errors"]["output"]
-    assert errors["got"] == 0.0
-    assert abs(errors["expected"]) == errors["max_abs"] > 0
-    assert 0 < errors["wrong"] <= errors["count"] == prod(WORKLOAD.output_shape)
-    assert errors["rel_l2"] == pytest.approx(1.0)
-    assert not errors["kernelbench_ok"]
+    assert isinstance(result, Apart)
+    errors = result.errors["output"]
+    assert errors.got == 0.0
+    assert abs(errors.expected) == errors.max_abs > 0
+    assert 0 < errors.wrong <= errors.count == prod(WORKLOAD.output_shape)
+    assert errors.rel_l2 == pytest.approx(1.0)
+    assert not errors.kernelbench_ok

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 
 from tests.core.workloads import workloads
 from workbench.core.layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, ConvTranspose, Workload
+from workbench.core.orders import BaselineOrder
 from workbench.core.pytorch_ways import COMPILED, FORMULATIONS, WAYS
+from workbench.core.replies import Baseline
 from workbench.core.trial import FORMULATION
 from workbench.measure.kernel.inputs import shapes
 from workbench.measure.kernel.validate import allowed_rel_l2
@@ -133,10 +135,9 @@ def test_three_products_in_tf32_are_nearly_float32(kind: str, direction: str, mo
     assert all(error(in_tf32(left_out)) > 10 * allowed for left_out in range(3))
 
 
-def asked(work: Workload, tmp_path: Path, modes: list[str], **more: object) -> dict[str, dict]:
-    answer = baselines.measure({"workload": work.to_json(), "device": "cpu", "effort": "quick", "modes": modes,
-                                "directions": [FORWARD], "scratch": str(tmp_path), **more}, lambda event: None)
-    return {b["name"]: b for b in answer["baselines"]}
+def asked(work: Workload, tmp_path: Path, modes: list[str], **more: object) -> dict[str, Baseline]:
+    order = replace(BaselineOrder(work, "cpu", (FORWARD,), tuple(modes), effort="quick", scratch=tmp_path), **more)
+    return {b.name: b for b in baselines.measure(order, lambda event: None).baselines}
 
 
 def shifted(work: Workload, direction: str, tensors: Tensors) -> torch.Tensor:
@@ -167,19 +168,19 @@ def test_a_wrong_formulation_is_listed_with_its_reason_and_has_no_time(broken: C
     monkeypatch.setitem(PRODUCTS, "shuffled", broken)
     found = asked(STRIDED, tmp_path, ["default", "shuffled", "dense"])
     wrong = found["convolution + pixel shuffle"]
-    assert wrong["status"] == "MISMATCH" and wrong["kernel_ms"] is None and not wrong["samples"] and not wrong["precision"]
-    assert "This formulation is wrong: output has" in wrong["headline"] and wrong["headline"].endswith("It does not count.")
-    assert wrong["flags"] == [FORMULATION]
+    assert wrong.status == "MISMATCH" and wrong.kernel_ms is None and not wrong.samples and not wrong.precision
+    assert "This formulation is wrong: output has" in wrong.headline and wrong.headline.endswith("It does not count.")
+    assert wrong.flags == (FORMULATION,)
     for name in ("eager", "groups made dense"):
-        assert found[name]["status"] == "OK" and found[name]["precision"] == "ieee" and found[name]["samples"]
+        assert found[name].status == "OK" and found[name].precision == "ieee" and found[name].samples
 
 
 def test_half_numbers_are_judged_in_their_own_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = replace(KERNEL_IS_STRIDE, dtype="bfloat16", memory_format="channels_last")
     found = asked(work, tmp_path, ["default", "matmul_permute", "shuffled", "fold"])
-    assert {b["status"] for b in found.values()} == {"OK"} and {b["precision"] for b in found.values()} == {"bf16"}
+    assert {b.status for b in found.values()} == {"OK"} and {b.precision for b in found.values()} == {"bf16"}
     monkeypatch.setitem(PRODUCTS, "fold", shifted_by_hand)
-    assert asked(work, tmp_path, ["fold"])["matmul + fold"]["status"] == "MISMATCH"
+    assert asked(work, tmp_path, ["fold"])["matmul + fold"].status == "MISMATCH"
 
 
 def shifted_by_hand(work: Workload, direction: str, tensors: Tensors) -> torch.Tensor:
@@ -192,16 +193,16 @@ def test_what_pytorch_refuses_is_skipped_with_its_words(tmp_path: Path, monkeypa
 
     monkeypatch.setitem(PRODUCTS, "shuffled", refuses)
     refused = asked(STRIDED, tmp_path, ["default", "shuffled"])["convolution + pixel shuffle"]
-    assert refused["status"] == "SKIPPED" and refused["headline"].startswith("PyTorch refused it: ")
-    assert refused["kernel_ms"] is None and refused["flags"] == [FORMULATION]
+    assert refused.status == "SKIPPED" and refused.headline.startswith("PyTorch refused it: ")
+    assert refused.kernel_ms is None and refused.flags == (FORMULATION,)
 
 
 def test_the_search_ends_with_its_time_and_the_modes_are_measured_all_the_same(tmp_path: Path) -> None:
     found = asked(STRIDED, tmp_path, ["default", "shuffled", "dense", "benchmark"], search_s=0.0)
-    assert [b["status"] for b in found.values()] == ["OK", "SKIPPED", "SKIPPED", "OK"]
-    assert "time to search" in found["groups made dense"]["headline"]
+    assert [b.status for b in found.values()] == ["OK", "SKIPPED", "SKIPPED", "OK"]
+    assert "time to search" in found["groups made dense"].headline
     slow = asked(STRIDED, tmp_path, ["default", "shuffled", "dense"], search_s=1e-6)   # the first is begun
-    assert [b["status"] for b in slow.values()] == ["OK", "OK", "SKIPPED"]
+    assert [b.status for b in slow.values()] == ["OK", "OK", "SKIPPED"]
 
 
 def test_a_far_slower_way_gets_a_short_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,16 +214,16 @@ def test_a_far_slower_way_gets_a_short_look(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setitem(PRODUCTS, "dense", slow)
     found = asked(STRIDED, tmp_path, ["default", "dense"], effort="normal")
-    assert "brief_look" in found["groups made dense"]["flags"] and len(found["groups made dense"]["samples"]) <= 10
-    assert found["eager"]["flags"] == [] and len(found["eager"]["samples"]) > 10
+    assert "brief_look" in found["groups made dense"].flags and len(found["groups made dense"].samples) <= 10
+    assert found["eager"].flags == () and len(found["eager"].samples) > 10
     alone = asked(STRIDED, tmp_path, ["dense"], effort="quick")["groups made dense"]
-    assert alone["flags"] == [FORMULATION]      # nothing to be slower than
+    assert alone.flags == (FORMULATION,)      # nothing to be slower than
 
 
 def test_a_compiled_formulation_gives_the_same(tmp_path: Path) -> None:
     found = asked(KERNEL_IS_STRIDE, tmp_path, ["default", COMPILED + "matmul_permute"])
     one = found["torch.compile, matmul + permute"]
-    assert one["status"] == "OK" and one["precision"] == "ieee" and FORMULATION in one["flags"], one["headline"]
+    assert one.status == "OK" and one.precision == "ieee" and FORMULATION in one.flags, one.headline
 
 
 def test_every_formulation_has_its_product_and_its_ways() -> None:

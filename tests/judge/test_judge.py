@@ -14,8 +14,10 @@ import pytest
 from workbench.core.candidate import Candidate
 from workbench.core.errors import BadRequest
 from workbench.core.layer import DIRECTIONS, DTYPES, ConvTranspose, Workload
+from workbench.core.orders import BaselineOrder, DeviceOrder
 from workbench.core.presets import preset
-from workbench.core.trial import Errors, Status, Timing
+from workbench.core.replies import Event
+from workbench.core.trial import Status
 from workbench.measure import device
 from workbench.measure.kernel import launch
 from workbench.measure.kernel.judge import judge
@@ -24,7 +26,7 @@ from workbench.measure.kernel.stage import Stage
 from workbench.measure.pytorch import baselines
 from workbench.measure.truth import reference
 
-from .bench import CROPPED, WORKLOAD, Built, bad_candidate, judge_apart, order
+from .bench import CROPPED, WORKLOAD, Apart, Built, bad_candidate, judge_apart, order
 
 pytestmark = pytest.mark.xdist_group("bad_kernels")
 VOLUME = Workload(ConvTranspose(3, 2, 3, (2, 1, 3), stride=(1, 2, 3), padding=(0, 0, 1)), 2, (3, 2, 4))
@@ -34,10 +36,10 @@ def _candidate(naive: Built, direction: str, dtype: str = "float32") -> Candidat
     return next(c for c in naive.symbols if c.direction == direction and c.dtype == dtype)
 
 
-def _judged(naive: Built, workload: Workload, direction: str, scratch: Path, **more: Any) -> dict[str, Any]:
+def _judged(naive: Built, workload: Workload, direction: str, scratch: Path, **more: Any) -> Apart:
     request = order(naive, _candidate(naive, direction, workload.dtype), workload, scratch, **more)
     result = judge_apart(request)
-    assert isinstance(result, dict), f"the process ended: {result}"
+    assert isinstance(result, Apart), f"the process ended: {result}"
     return result
 
 
@@ -47,23 +49,23 @@ def test_naive_is_right(naive: Built, scratch: Path, direction: str, dtype: str)
     for workload in (WORKLOAD, CROPPED, VOLUME, replace(WORKLOAD, memory_format="channels_last"),
                      replace(VOLUME, memory_format="channels_last")):
         result = _judged(naive, replace(workload, dtype=dtype), direction, scratch)
-        assert result["status"] == "OK", (workload, result["headline"])
+        assert result.status == "OK", (workload, result.headline)
         names = {"forward": ["output"], "grad_input": ["grad_input"], "grad_weight": ["grad_weight", "grad_bias"]}
         wanted = [n for n in names[direction] if n != "grad_bias" or workload.layer.bias]
-        assert list(result["errors"]) == wanted
-        for errors in result["errors"].values():
-            assert Errors(**errors).rel_l2 <= errors["allowed"] and errors["wrong"] == 0
+        assert list(result.errors) == wanted
+        for errors in result.errors.values():
+            assert errors.rel_l2 <= errors.allowed and errors.wrong == 0
 
 
 def test_a_timed_trial(naive: Built, scratch: Path) -> None:
     workload = preset("kb74").workload("small")
     result = _judged(naive, workload, "forward", scratch, time=True, limit_s=60.0)
-    timing = Timing(**result["kernel_ms"])
-    assert result["status"] == "OK" and timing.samples == len(result["samples"]) and timing.median_ms > 0
-    assert result["flags"] == ["emulated"] and result["restart"] is False
+    timing = result.kernel_ms
+    assert result.status == "OK" and timing.samples == len(result.samples) and timing.median_ms > 0
+    assert result.flags == ("emulated",) and result.restart is False
     elements = prod(workload.output_shape) + prod(workload.input_shape) + workload.layer.parameter_count
-    assert result["memory"] == {"peak_bytes": 4 * elements, "workspace_bytes": 0}
-    assert [e["phase"] for e in result["events"]] == ["check", "check", "check", "time", "recheck"]
+    assert result.memory == {"peak_bytes": 4 * elements, "workspace_bytes": 0}
+    assert [e.phase for e in result.events] == ["check", "check", "check", "time", "recheck"]
 
 
 def test_a_truth_too_large_to_keep(naive: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +74,7 @@ def test_a_truth_too_large_to_keep(naive: Built, tmp_path: Path, monkeypatch: py
     for direction in DIRECTIONS:
         for workload in (WORKLOAD, VOLUME):
             result = _judged(naive, workload, direction, tmp_path, time=True)
-            assert result["status"] == "OK", result["headline"]
+            assert result.status == "OK", result.headline
     assert not list(tmp_path.iterdir())
 
 
@@ -83,29 +85,29 @@ def test_a_failed_trial_leaves_no_tensors(bad: Built, bad_root: Path, scratch: P
     gc.collect()
     gc.disable()
     try:
-        assert judge(request, lambda event: None)["status"] in ("UNWRITTEN", "OUT_OF_BOUNDS")
+        assert judge(request, lambda event: None).status in ("UNWRITTEN", "OUT_OF_BOUNDS")
         assert not [o for o in gc.get_objects() if type(o) is Stage]
     finally:
         gc.enable()
 
 
 def test_without_zones_for_memory_checkers(naive: Built, scratch: Path) -> None:
-    assert _judged(naive, WORKLOAD, "grad_input", scratch, sanitize=True)["status"] == "OK"
+    assert _judged(naive, WORKLOAD, "grad_input", scratch, sanitize=True).status == "OK"
 
 
 def test_a_library_for_another_layer_refuses(naive: Built, scratch: Path) -> None:
     request = order(naive, _candidate(naive, "forward"), WORKLOAD, scratch)
-    missing = judge({**request, "symbol": "kw_forward_of_nobody"}, lambda event: None)
-    assert missing["status"] == "LAUNCH_FAILED" and "kw_forward_of_nobody" in missing["headline"]
-    absent = judge({**request, "library": str(scratch / "none.so")}, lambda event: None)
-    assert absent["status"] == "MACHINE_FAILED" and "none.so" in absent["headline"]
+    missing = judge(replace(request, symbol="kw_forward_of_nobody"), lambda event: None)
+    assert missing.status == "LAUNCH_FAILED" and "kw_forward_of_nobody" in missing.headline
+    absent = judge(replace(request, library=scratch / "none.so"), lambda event: None)
+    assert absent.status == "MACHINE_FAILED" and "none.so" in absent.headline
 
 
 def test_more_than_the_machine_has(naive: Built, scratch: Path) -> None:
     vast = Workload(ConvTranspose(1, 1 << 10, 1 << 10, 1), 1 << 10, (1 << 20,))
     result = judge(order(naive, _candidate(naive, "forward"), vast, scratch), lambda event: None)
-    assert result["status"] == "OUT_OF_MEMORY"
-    assert result["headline"].startswith("Needs 8.00 TiB") or result["headline"].startswith("Needs 8 TiB"), result
+    assert result.status == "OUT_OF_MEMORY"
+    assert result.headline.startswith("Needs 8.00 TiB") or result.headline.startswith("Needs 8 TiB"), result
 
 
 def test_launcher(naive: Built) -> None:
@@ -128,30 +130,30 @@ def test_arguments_are_those_of_the_exporting_header() -> None:
 
 
 def test_device() -> None:
-    here = device.describe({"device": "cpu"})
-    assert here["kind"] == "cpu" and here["name"] and here["key"] == f"cpu-{here['arch']}"
-    assert 0 < here["free_bytes"] <= here["total_bytes"]
+    here = device.describe(DeviceOrder("cpu"))
+    assert here.kind == "cpu" and here.name and here.key == f"cpu-{here.arch}"
+    assert 0 < here.free_bytes <= here.total_bytes
     with pytest.raises(BadRequest, match="device 'gpu' is not known; choose cpu or cuda:0."):
-        device.describe({"device": "gpu"})
+        device.describe(DeviceOrder("gpu"))
     with pytest.raises(BadRequest, match="cuda:99 is not there"):
-        device.describe({"device": "cuda:99"})
+        device.describe(DeviceOrder("cuda:99"))
 
 
 @pytest.mark.parametrize("workload", [WORKLOAD, replace(WORKLOAD, memory_format="channels_last"), CROPPED, VOLUME,
                                       replace(WORKLOAD, dtype="float64"), replace(WORKLOAD, dtype="bfloat16")],
                          ids=lambda w: f"{w.layer} {w.dtype} {w.memory_format}")
 def test_eager_baseline(workload: Workload, scratch: Path) -> None:
-    events: list[dict[str, Any]] = []
-    answer = baselines.measure({"workload": workload.to_json(), "directions": [*DIRECTIONS, "backward"],
-                                "device": "cpu", "effort": "quick", "scratch": str(scratch)}, events.append)
-    found = answer["baselines"]
-    assert [b["direction"] for b in found] == [*DIRECTIONS, "backward"] and len(events) == 4
+    events: list[Event] = []
+    answer = baselines.measure(BaselineOrder(workload, "cpu", (*DIRECTIONS, "backward"), ("default",), effort="quick",
+                                             scratch=scratch), events.append)
+    found = answer.baselines
+    assert [b.direction for b in found] == [*DIRECTIONS, "backward"] and len(events) == 4
     for baseline in found:
-        assert baseline["name"] == "eager" and baseline["status"] == Status.OK and baseline["flags"] == []
-        assert baseline["precision"] == {"float32": "ieee", "float64": "fp64", "bfloat16": "bf16"}[workload.dtype]
-        assert Timing(**baseline["kernel_ms"]).samples == len(baseline["samples"])
-        for errors in baseline["errors"].values():
-            assert errors["wrong"] == 0 and errors["rel_l2"] <= errors["allowed"]
+        assert baseline.name == "eager" and baseline.status == Status.OK and baseline.flags == ()
+        assert baseline.precision == {"float32": "ieee", "float64": "fp64", "bfloat16": "bf16"}[workload.dtype]
+        assert baseline.kernel_ms.samples == len(baseline.samples)
+        for errors in baseline.errors.values():
+            assert errors.wrong == 0 and errors.rel_l2 <= errors.allowed
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workbench.core.trial import Timing
 from workbench.measure.clock.timing import EFFORTS, Effort, measure, noise, quantile, summary, why_stop
 from workbench.measure.kernel.judge import implausible
 
@@ -47,9 +46,9 @@ def test_noise_is_the_interval_of_the_median() -> None:
 
 
 def test_summary_and_spread() -> None:
-    few = Timing(**summary([3.0, 1.0, 2.0, 4.0], stop="limit", cold_l2=True))
+    few = summary([3.0, 1.0, 2.0, 4.0], stop="limit", cold_l2=True)
     assert (few.median_ms, few.min_ms, few.samples, few.stop, few.spread) == (2.5, 1.0, 4, "limit", None)
-    enough = Timing(**summary([1.0, 2.0, 3.0, 4.0, 5.0], stop="noise", cold_l2=False))
+    enough = summary([1.0, 2.0, 3.0, 4.0, 5.0], stop="noise", cold_l2=False)
     assert enough.spread == pytest.approx((4.0 - 2.0) / 2 / 3.0)
 
 
@@ -57,7 +56,7 @@ def test_the_emulator_is_timed_and_says_so() -> None:
     calls: list[int] = []
     result = measure(lambda: calls.append(1), device="cpu", effort="quick")
     assert result.flags == ["emulated"] and len(result.samples) == len(calls) >= EFFORTS["cpu"]["quick"].least
-    assert result.timing["stop"] in ("noise", "samples", "limit") and not result.timing["cold_l2"]
+    assert result.timing.stop in ("noise", "samples", "limit") and not result.timing.cold_l2
 
 
 def test_implausible_only_where_caches_cannot_explain_it() -> None:

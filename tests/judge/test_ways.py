@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from workbench.core.layer import DIRECTIONS, ConvTranspose, Workload
+from workbench.core.orders import BaselineOrder
 from workbench.core.pytorch_ways import WAYS, ladder, module_ways
 from workbench.measure.check.clock.ladder import LADDER
 from workbench.measure.pytorch import baselines
@@ -103,10 +104,10 @@ def test_switches_are_put_back() -> None:
 
 def test_the_record_says_what_ran(tmp_path: Path) -> None:
     work = Workload(ConvTranspose(2, 4, 6, 3), 1, (5, 6))
-    answer = baselines.measure({"workload": work.to_json(), "device": "cpu", "effort": "quick", "strength": "strong",
-                                "directions": ["forward"], "scratch": str(tmp_path)}, lambda event: None)
-    found = {b["name"]: b for b in answer["baselines"]}
+    answer = baselines.measure(BaselineOrder(work, "cpu", ("forward",), tuple(ladder("strong", work, "cpu")), effort="quick",
+                                             scratch=tmp_path), lambda event: None)
+    found = {b.name: b for b in answer.baselines}
     assert set(found) == {"eager", "as convolution, flipped weight", "matmul + fold"}
     for baseline in (found["eager"], found["as convolution, flipped weight"]):
-        assert baseline["status"] == "OK" and baseline["precision"] == "ieee" and baseline["samples"]
-        assert any("conv" in name for name in baseline["detail"]["kernels"])
+        assert baseline.status == "OK" and baseline.precision == "ieee" and baseline.samples
+        assert any("conv" in name for name in baseline.detail["kernels"])

@@ -17,6 +17,7 @@ from workbench.core.variants import TEMPLATES, discover, find
 from .cases import ALONG, EXTREME, label, work
 from .harness import Library, build_emulated, run
 
+CU = "forward_and_grad_input/gathered_mma.cu"
 BOTH, PRECISIONS = ("forward", "grad_input"), ("tf32", "tf32x3")
 GENERAL = {"naive_gather", "shared_weight_tiling", "warp_per_output"}
 
@@ -59,9 +60,9 @@ def changed_copy(folder: Path, file: str, old: str, new: str) -> Path:
     ("contract/flat_grid.cuh", "1LL << 30", "7", True),                               # more blocks than a row of the grid holds
     ("plan.cuh", "return begin < stop ?", "return begin + 1 < stop ?", False),
     ("plan.cuh", "* INVERSE % TAP_STEP", "% TAP_STEP", False),
-    ("tile.cuh", "h >= a.result_h || w >= a.result_w", "h >= a.result_h", False),
+    ("steps.cuh", "h >= a.result_h || w >= a.result_w", "h >= a.result_h", False),
     ("steps.cuh", "P::CHUNK) - step + 1;", "P::CHUNK) - step;", False),
-    ("block.cuh", "cp_async_wait<P::STAGES - 2>", "cp_async_wait<P::STAGES - 1>", False),
+    (CU, "cp_async_wait<P::STAGES - 2>", "cp_async_wait<P::STAGES - 1>", False),
 ])
 def test_a_changed_copy(file: str, old: str, new: str, right: bool, tmp_path: Path) -> None:
     """The layers above notice what breaks it."""
@@ -72,13 +73,13 @@ def test_a_changed_copy(file: str, old: str, new: str, right: bool, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("file", "old", "new", "right"), [
-    ("shares.cuh", "BLOCKS = 264", "BLOCKS = 100000", True),
-    ("shares.cuh", "BLOCKS = 264", "BLOCKS = 1", True),             # never split
-    ("shares.cuh", "shares >= 16", "shares >= 2", True),
-    ("along.cuh", "const bool aligned = ", "const bool aligned = false && ", True),
-    ("along.cuh", "a.source_w % 4 == 0 && ", "", False),
-    ("along_steps.cuh", "begin = row * ROW_PAIRS", "begin = (row + 1) * ROW_PAIRS", False),
-    ("along_steps.cuh", "* (share + 1) / shares - from", "/ shares", False),
+    ("sums.cuh", "BLOCKS = 264", "BLOCKS = 100000", True),
+    ("sums.cuh", "BLOCKS = 264", "BLOCKS = 1", True),             # never split
+    ("sums.cuh", "shares >= 16", "shares >= 2", True),
+    (CU, "return aligned ? gathered_along<P, 4>", "return false ? gathered_along<P, 4>", True),
+    (CU, "a.source_w % 4 == 0 && ", "", False),
+    ("steps.cuh", "begin = row * ROW_PAIRS", "begin = (row + 1) * ROW_PAIRS", False),
+    ("steps.cuh", "* (share + 1) / shares - from", "/ shares", False),
 ])
 def test_a_changed_copy_along_w(file: str, old: str, new: str, right: bool, tmp_path: Path) -> None:
     few = [(one, given) for one, given in candidates(changed_copy(tmp_path, file, old, new))

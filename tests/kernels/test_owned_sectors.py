@@ -145,7 +145,7 @@ def test_a_broken_rule_is_caught(rule: str, file: str, old: str, new: str, tmp_p
 
 
 @pytest.mark.parametrize(("rule", "file", "old", "new"), [
-    ("strips", "families/implicit_gemm_mma/block.cuh", "a.overlap = unit == C::SECTOR ? 0 : C::OVERLAP;", "a.overlap = 0;"),
+    ("strips", "forward_and_grad_input/implicit_gemm_mma.cu", "unit == C::SECTOR ? 0 : C::OVERLAP;", "0;"),
     ("disjoint", "forward/disjoint_mma.cu", "from = chunk == 0 ? 0 : sector(origin)", "from = chunk == 0 ? 0 : origin"),
 ])
 def test_without_the_rule_sectors_are_shared(rule: str, file: str, old: str, new: str, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_changed_header_is_noticed(key: str, old: str, new: str, told: str, tm
     direction, name = key.split("/")
     variant = find(name, direction)
     assert variant.text.count(old) == 1, f"{key} no longer contains {old!r} once: name another line to change"
-    candidates = chosen(parse(variant.text.replace(old, new), variant.path), FEW_LAYERS)
+    candidates = chosen(parse(variant.text.replace(old, new), variant.path, direction), FEW_LAYERS)
     wrong = different(candidates, computed(candidates, tmp_path))
     assert any(told in sentence for sentence in wrong), wrong[:5]
 

@@ -136,6 +136,39 @@ def test_the_address_brings_the_layer_back(page):
     assert "ConvTranspose1d(32, 64, 3, stride=2, bias=False, dilation=2)" in said(fresh)
 
 
+def test_the_layer_list_shows_one_suite_after_the_other_each_layer_by_its_name(page):
+    options = page.selectbox(key="preset").options
+    assert options[0] == "KernelBench #57: 2-D k3 s1" and options[-1] == "free layer 3-D"
+    firsts = [o.split()[0].partition("/")[0] for o in options]
+    assert [(word, firsts.count(word)) for word in dict.fromkeys(firsts)] == [("KernelBench", 17), ("models", 22), ("free", 3)]
+    assert firsts == sorted(firsts, key=["KernelBench", "models", "free"].index)
+
+
+def test_a_link_to_a_layer_of_the_models_brings_it_in_the_size_it_names(page):
+    fresh = AppTest.from_file(str(APP), default_timeout=60)
+    fresh.query_params["preset"], fresh.query_params["size"] = "models/dcgan-2", "small"
+    opened(fresh)
+    assert "ConvTranspose2d(128, 64, 4, stride=2, padding=1, bias=False)" in said(fresh) and not wrong(fresh)
+    assert "models/dcgan-2 (small)" in said(fresh)  # the small form of this one has fewer channels
+    fresh.segmented_control(key="size").select("full")
+    opened(fresh)
+    assert "ConvTranspose2d(512, 256, 4, stride=2, padding=1, bias=False)" in said(fresh)
+    assert "models/dcgan-2 (full)" in said(fresh) and "models/dcgan-2" in fresh.query_params["preset"]
+
+
+def test_a_layer_of_the_models_fills_the_form_from_its_trial():
+    def shown() -> None:
+        import streamlit as st
+
+        from workbench.core.presets import preset
+        from workbench.faces.ui.layer_form import show
+        show(preset("models/dcgan-2").workload("small"), "cpu", "new session")
+        st.text(" ".join(st.session_state[name] for name in ("preset", "size", "in_channels", "bias")))
+
+    at = AppTest.from_function(shown, default_timeout=60).run()
+    assert not at.exception and at.text[0].value == "models/dcgan-2 small 128 no"
+
+
 def test_several_values_of_a_tunable_make_several_candidates(page):
     page.toggle(key="several").set_value(True)
     opened(page)

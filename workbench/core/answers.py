@@ -132,10 +132,6 @@ class CheckReport:
                 "failed": len(self.failed)}
 
 
-def question_from_json(data: dict[str, Any]) -> Question:
-    return Question(**{**data, "answer": Answer(data["answer"])})
-
-
 _DOES_NOT_RUN = ("WORKER_DIED", "RUN_TIMEOUT", "OUT_OF_MEMORY", "LAUNCH_FAILED", "KERNEL_FAULT")
 _IN_SHORT = {
     "builds": "does not import and build", "constructs": "does not take the constructor arguments of the reference",

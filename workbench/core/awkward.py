@@ -15,6 +15,7 @@ def awkward_workloads(effort: str = "normal", dtype: str = "float32") -> list[Wo
     return [replace(work, dtype=dtype) for work in chosen]
 
 
+# more than seven: the arguments of a layer, as PyTorch names them
 def _work(size: _Sizes, batch: int, dims: int, cin: int, cout: int, kernel: _Sizes, *, stride: _Sizes = 1,
           padding: _Sizes = 0, output_padding: _Sizes = 0, groups: int = 1, bias: bool = False,
           dilation: _Sizes = 1) -> Workload:

@@ -11,20 +11,24 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from math import log2, prod
 from pathlib import Path
 from typing import Any
 
 from .candidate import Candidate, why_not
 from .command import parse_layer
 from .errors import BadRequest
-from .layer import Workload
+from .layer import MEMORY_FORMATS, Workload
 from .typed import misfit
 from .variants import find
 
 SCHEMA = "kernel-workbench/best-known/1"
 FILE = Path(__file__).with_name("best_known.json")
 # Precision class -> the precisions a candidate of it may compute in (design.md, Precision).
-CLASSES = {"tf32": ("tf32", "tf32x3", "ieee"), "ieee": ("tf32x3", "ieee")}
+CLASSES = {"tf32": ("tf32", "tf32x3", "ieee"), "ieee": ("tf32x3", "ieee"), "fp16": ("fp16",), "bf16": ("bf16",)}
+CLASSED = {precision for admitted in CLASSES.values() for precision in admitted}
+CLASSES_OF = {"float32": ("tf32", "ieee"), "float16": ("fp16",), "bfloat16": ("bf16",)}  # first: where any PyTorch competes
+CONTIGUOUS = MEMORY_FORMATS[0]
 PREDICTED = "predicted, not measured on this architecture"
 
 
@@ -36,7 +40,7 @@ class BestKnown:
     layer: str                      # as one writes it in PyTorch
     direction: str
     dtype: str
-    precision_class: str            # "tf32" | "ieee"
+    precision_class: str            # one of CLASSES
     variant: str
     config: dict[str, int]
     precision: str                  # what it computes in
@@ -52,15 +56,17 @@ class BestKnown:
     pytorch_precision: str = ""     # what PyTorch computes in with no switch touched; "": not measured
     compile_flags: tuple[str, ...] = ()
     note: str = ""                  # "" or PREDICTED
+    memory_format: str = CONTIGUOUS
 
     @property
     def predicted(self) -> bool:
         return bool(self.note)
 
     @property
-    def key(self) -> tuple[str, str, str, str, str]:
-        """The cell: arch, layer, direction, dtype, precision class."""
-        return self.arch, self.layer, self.direction, self.dtype, self.precision_class
+    def key(self) -> tuple[str, str, str, str, str, str, int, tuple[int, ...]]:
+        """The cell: arch, layer, direction, dtype, precision class, memory format, and the tensors it was measured with."""
+        return (self.arch, self.layer, self.direction, self.dtype, self.precision_class, self.memory_format, self.batch,
+                self.input_size)
 
     def candidate(self, workload: Workload, *, root: Path | None = None) -> Candidate:
         """The candidate for that workload's layer. Raises `BadRequest` when today's template no longer offers it."""
@@ -68,7 +74,7 @@ class BestKnown:
                          dict(self.config), self.precision, self.form, self.compile_flags)
 
     def to_json(self) -> dict[str, Any]:
-        return {k: v for k, v in asdict(self).items() if v not in ("", None, ())}
+        return {k: v for k, v in asdict(self).items() if v not in ("", None, (), CONTIGUOUS)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> BestKnown:
@@ -76,19 +82,22 @@ class BestKnown:
         return cls(**{**data, **lists})
 
 
+# more than seven: each names one thing that an entry has to match
 def best_config(direction: str, workload: Workload, precision: str, arch: str, *, variant: str = "",
                 exact: bool = False, root: Path | None = None, file: Path | None = None) -> BestKnown | None:
     """The fastest known entry of a cell that can still run there, or None; parameters as `ranked`."""
     return next(ranked(direction, workload, precision, arch, variant=variant, exact=exact, root=root, file=file), None)
 
 
+# more than seven: each names one thing that an entry has to match
 def ranked(direction: str, workload: Workload, precision: str, arch: str, *, variant: str = "", exact: bool = False,
            root: Path | None = None, file: Path | None = None) -> Iterator[BestKnown]:
     """The known entries of a cell that can still run there, the fastest first.
 
     `precision` names the class; with `exact` only an entry that computes in just this precision counts. `variant`
-    asks for the entries of that variant. Batch and input size do not matter; a layer without a bias also speaks
-    for the same one with it. Behind the entries for `arch` come those of older GPUs, the newest first.
+    asks for the entries of that variant. A layer without a bias also speaks for the same one with it. Where a layer was
+    measured with several batches and lengths, those nearest to the workload's come first, and so does its own memory
+    format. Behind the entries for `arch` come those of older GPUs, the newest first.
     """
     chosen = class_of(precision)
     sm = sm_of(arch)
@@ -96,7 +105,9 @@ def ranked(direction: str, workload: Workload, precision: str, arch: str, *, var
     there = [e for e in load(file) if e.direction == direction and e.dtype == workload.dtype
              and e.precision_class == chosen and (not variant or e.variant == variant)
              and (not exact or e.precision == precision) and _without_bias(e.layer) == layer and sm_of(e.arch) <= sm]
-    for entry in sorted(there, key=lambda e: (-sm_of(e.arch), e.layer != str(workload.layer), e.ms)):
+    for entry in sorted(there, key=lambda e: (
+            -sm_of(e.arch), e.layer != str(workload.layer), e.memory_format != workload.memory_format,
+            abs(log2(_positions(e) / _positions(workload))), e.ms)):
         try:
             candidate = entry.candidate(workload, root=root)
         except BadRequest:
@@ -120,8 +131,8 @@ def save(entries: Iterable[BestKnown], file: Path) -> None:
 
 def class_of(precision: str) -> str:
     """The class a precision competes in: tf32x3 is as exact as ieee. Raises `BadRequest` for one without a class."""
-    found = {"tf32": "tf32", "tf32x3": "ieee", "ieee": "ieee"}.get(precision)
-    if found is None:
+    found = "ieee" if precision == "tf32x3" else precision
+    if found not in CLASSES:
         raise BadRequest(f"There are best known configs for the precision classes {', '.join(CLASSES)}, "
                          f"not for {precision}.", field="precision")
     return found
@@ -159,6 +170,10 @@ def _without_bias(layer: str) -> str:
 def _loads(candidate: Candidate, measured: str, arch: str) -> bool:
     """A target such as sm_90a runs on no newer GPU."""
     return not candidate.variant.arch or sm_of(candidate.variant.arch) == sm_of(arch) == sm_of(measured)
+
+
+def _positions(measured: BestKnown | Workload) -> int:
+    return measured.batch * prod(measured.input_size)
 
 
 def _number_first(layer: str) -> tuple[int, str]:

@@ -103,7 +103,7 @@ def _names(candidate: Candidate, sm: int) -> dict[str, Any]:
     from .layer import DTYPES
     return {**candidate.config, "layer": layer_fields(candidate.layer), "gpu": {**gpu_limits(sm), "sm": sm},
             "element_bytes": DTYPES[candidate.dtype], "precision": candidate.precision, "dtype": candidate.dtype,
-            "constant": candidate.form == "constant", "INT32_MAX": INT32_MAX}
+            "constant": candidate.form == "constant", "direction": candidate.direction, "INT32_MAX": INT32_MAX}
 
 
 def _shown(text: str, names: dict[str, Any]) -> str:

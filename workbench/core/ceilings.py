@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from .env import cache_dir
+from .replies import Rates
 from .roofline import Ceilings, ceilings_of
+from .typed import read
 
 _SCHEMA = "kernel-workbench/ceilings/1"
 
@@ -20,13 +22,13 @@ def folder() -> Path:
     return cache_dir() / "ceilings"
 
 
-def keep(measured: dict[str, Any]) -> Path:
-    """Write what the worker operation "ceilings" returned; one file per GPU, the newest measurement counts."""
-    which = re.sub(r"[^A-Za-z0-9-]+", "-", measured.get("uuid") or measured["name"]).strip("-")
+def keep(measured: Rates) -> Path:
+    """Write them; one file per GPU, the newest measurement counts."""
+    which = re.sub(r"[^A-Za-z0-9-]+", "-", measured.uuid or measured.name).strip("-")
     path = folder() / f"{which}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps({"schema": _SCHEMA, **measured}, indent=1), encoding="utf-8")
+    partial.write_text(json.dumps({"schema": _SCHEMA, **asdict(measured)}, indent=1), encoding="utf-8")
     partial.replace(path)
     return path
 
@@ -53,10 +55,10 @@ def _read(place: Path, changed_ns: int) -> dict[str, Ceilings]:
     for path in sorted(place.glob("*.json"), key=lambda p: p.stat().st_mtime):
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            if data["schema"] == _SCHEMA:
-                found[data["name"]] = Ceilings(
-                    data["name"], data["read_bytes_per_s"], data["write_bytes_per_s"], data["copy_bytes_per_s"],
-                    MappingProxyType(dict(data["flops_per_s"])), data["l2_bytes"])
-        except (OSError, ValueError, KeyError, TypeError):
+            if data.pop("schema") == _SCHEMA:
+                rates = read(Rates, data)
+                found[rates.name] = Ceilings(rates.name, rates.read_bytes_per_s, rates.write_bytes_per_s,
+                                             rates.copy_bytes_per_s, MappingProxyType(rates.flops_per_s), rates.l2_bytes)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
     return found

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 from .errors import BadRequest
+from .typed import read
 
 FORWARD, GRAD_INPUT, GRAD_WEIGHT, BACKWARD = "forward", "grad_input", "grad_weight", "backward"
 DIRECTIONS = (FORWARD, GRAD_INPUT, GRAD_WEIGHT)
@@ -114,8 +115,7 @@ class ConvTranspose:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ConvTranspose:
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-        return cls(**values)
+        return read(cls, data)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Workload:
     dtype: str = "float32"
     memory_format: str = "contiguous"
     seed: int = 0
-    preset: str = field(default="", compare=False)  # "kb74/small", or "" for a free layer
+    preset: str = field(default="", compare=False)  # "kb74/small", "models/sam-1/full", or "" for a free layer
 
     def __post_init__(self) -> None:
         _check_int("batch", self.batch, lowest=1)
@@ -182,7 +182,7 @@ class Workload:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Workload:
-        return cls(**{**data, "layer": ConvTranspose.from_json(data["layer"]), "input_size": tuple(data["input_size"])})
+        return read(cls, data)
 
 
 def _check_int(name: str, value: object, *, lowest: int, most: int = INT32_MAX, field_name: str | None = None) -> None:

@@ -13,7 +13,7 @@ from .candidate import Candidate, layer_fields
 from .errors import RenderError
 from .identity import candidate_id
 from .layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT
-from .variants import TEMPLATES
+from .variants import TEMPLATES, Variant
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*$', re.M)
 _PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*$", re.M)
@@ -48,7 +48,7 @@ def render(candidate: Candidate) -> Rendered:
                        root, variant.path.name)
     body = _INCLUDE.sub("", variant.text)
     instance = _instance(candidate)
-    name = f"{variant.direction}/{variant.path.name}"
+    name = _place(variant)
     export = f"{_MACRO[variant.direction]}({ENTRY}{variant.direction}, Layer, Tune)"
     source = "\n".join([*(_placed(n, t) for n, t in headers), _placed(name, body),
                         f'#line 1 "instance of {variant.key}"', instance, export, ""])
@@ -79,7 +79,7 @@ def render_batch(rendered: Sequence[Rendered]) -> str:
         if space is None:
             digest = hashlib.sha256(item.body.encode()).hexdigest()[:8]
             space = bodies[item.body] = f"{variant.direction}_{variant.name}_{digest}"
-            parts.append(f"namespace {space} {{\n{_placed(f'{variant.direction}/{variant.path.name}', item.body)}\n"
+            parts.append(f"namespace {space} {{\n{_placed(_place(variant), item.body)}\n"
                          f"}}  // namespace {space}")
         parts.append(f'#line 1 "instance of {variant.key}"\nnamespace c_{item.candidate_id} {{\nusing namespace {space};\n'
                      f"{item.instance}\n{_MACRO[variant.direction]}({symbol(item)}, Layer, Tune)\n"
@@ -113,6 +113,10 @@ def _headers(names: Sequence[str], root: Path, asked_by: str) -> tuple[tuple[str
     for name in names:
         take(name, asked_by)
     return tuple(done.items())
+
+
+def _place(variant: Variant) -> str:
+    return f"{variant.path.parent.name}/{variant.path.name}"
 
 
 def _placed(name: str, text: str) -> str:

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from .trial_line import unusable
-from .typed import misfit
+from .typed import read
 
 SCHEMA = "kernel-workbench/trial/1"
 NOT_DROP_IN = "not_drop_in"   # flag of a baseline that wants another memory format: shown, never the one to beat
@@ -178,24 +178,12 @@ class Trial:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Trial:
         """Rebuild a trial from its line. Raises ValueError, which names what is wrong, for a line that is not one."""
-        if why := misfit(Trial)(data, "") or unusable(data):
+        trial = read(cls, data)
+        if why := unusable(data):
             raise ValueError(why)
-        known = dict(data)
-        known["status"] = Status(known["status"])
-        for key in ("compile_flags", "flags"):
-            known[key] = tuple(known.get(key, ()))
-        if known.get("kernel_ms"):
-            known["kernel_ms"] = _timing(known["kernel_ms"])
-        known["module_ms"] = {k: _timing(v) for k, v in known.get("module_ms", {}).items()}
-        known["errors"] = {k: Errors(**{**v, "worst_index": tuple(v["worst_index"])})
-                           for k, v in known.get("errors", {}).items()}
-        return cls(**known)
+        return trial
 
 
 def workload_key(workload: dict[str, Any]) -> str:
     """Equal for the same tensors; the preset's name does not count."""
     return json.dumps({k: v for k, v in workload.items() if k != "preset"}, sort_keys=True)
-
-
-def _timing(data: dict[str, Any]) -> Timing:
-    return Timing(**data)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, TypedDict
 
 from .layer import LAUNCHES, Workload
-from .typed import misfit
+from .typed import Misfit, misfit, read
 
 KINDS = ("candidate", "baseline", "module", "module_baseline")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
@@ -76,19 +76,17 @@ def _unusable_resources(resources: dict[str, Any]) -> str | None:
             return f"resources.{ascii(arch)} is no architecture"
         for name, kernel in kernels.items():
             for key, value in kernel.items():
-                if (key in ("registers", "barriers") or key.endswith("_bytes")) and (
-                        why := _WHOLE(value, f"resources.{arch}.{name}.{key}")):
-                    return why
+                if (key in ("registers", "barriers") or key.endswith("_bytes")) and (why := _WHOLE(value, key)):
+                    return f"resources.{arch}.{name}.{why}"
     return None
 
 
 @lru_cache(maxsize=1024)
 def _unusable_workload(text: str) -> str | None:
-    data = json.loads(text)
-    if why := misfit(Workload)(data, "workload"):
-        return why
     try:
-        Workload.from_json(data)
+        read(Workload, json.loads(text))
+    except Misfit as error:
+        return str(error.within("workload"))
     except ValueError as error:
         return f"its workload cannot be: {error}"
     return None

@@ -1,97 +1,223 @@
-"""JSON in; None when it has the shape that a type says, else a clause that names the place and what is wrong there."""
+"""What a type says, and JSON: `reader` makes a value of the type from JSON and refuses what does not fit, by its place and
+in one clause; `to_json` is the way back. Sessions, files and the pipes to the workers all go through here."""
 
 from __future__ import annotations
 
+import json
 import sys
 import types
 from collections.abc import Callable, Set
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-Misfit = Callable[[Any, str], str | None]
-_WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
+T = TypeVar("T")
+Reader = Callable[[Any], Any]
+_LARGEST = int(sys.float_info.max)
 
 
-@lru_cache(maxsize=256)
-def misfit(hint: Any) -> Misfit:
-    """The question for one type: str, int, float, bool, None, Any, unions, dict[str, T], tuple[T, ...] (a list in
-    JSON), a StrEnum, a dataclass of such, or a TypedDict, which may have more keys. It gets the value and the name of its
-    place."""
+class Misfit(ValueError):
+    """`clause` says what is wrong at `place`, the names that lead there: `kernel_ms.median_ms`."""
+
+    def __init__(self, clause: str, place: str = "") -> None:
+        super().__init__(clause)
+        self.clause, self.place = clause, place
+
+    def within(self, place: str) -> Misfit:
+        """The same, seen from one level further out."""
+        self.place = place + (f".{self.place}" if self.place and self.place[0] != "[" else self.place)
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.place or 'it'} {self.clause}"
+
+
+def read(kind: type[T], data: Any) -> T:
+    """A value of that type from JSON. Raises `Misfit`, a ValueError, which names what does not fit."""
+    make: Callable[[Any], T] = reader(kind)  # type: ignore[arg-type]  # a type is hashable
+    return make(data)
+
+
+def misfit(hint: Any) -> Callable[[Any, str], str | None]:
+    """A question for one type: of a value and the name of its place, what is wrong with it; None where nothing is."""
+    made = reader(hint)
+
+    def ask(value: Any, place: str) -> str | None:
+        try:
+            made(value)
+        except Misfit as error:
+            return str(error.within(place) if place else error)
+        return None
+    return ask
+
+
+@lru_cache(maxsize=512)
+def reader(hint: Any) -> Reader:
+    """For str, int, float, bool, None, Path, Any, unions, dict[str, T], tuple[T, ...] and frozenset[T] (lists in JSON), a
+    StrEnum, a dataclass of such, or a TypedDict, which may have more keys and stays a dict."""
     origin, parts = get_origin(hint), get_args(hint)
     if hint is Any:
-        return lambda value, place: None
+        return _as_it_is
     if origin in (Union, types.UnionType):
-        return _any_of([misfit(part) for part in parts])
-    if origin is tuple:
-        return _list_of(misfit(parts[0]))
+        return _any_of(parts)
+    if origin in (tuple, frozenset, list):
+        return _list_of(reader(parts[0]), origin)
     if origin is dict:
-        return _object_of(misfit(parts[1]))
+        return _object_of(parts[1])
     if isinstance(hint, type) and is_dataclass(hint):
         needed = {f.name for f in fields(hint) if f.default is MISSING and f.default_factory is MISSING}
-        return _fields_of(hint, needed, more=False)
+        return _fields_of(hint, needed, hint)
     if is_typeddict(hint):
-        return _fields_of(hint, hint.__required_keys__, more=True)
+        return _fields_of(hint, hint.__required_keys__, None)
     if issubclass(hint, StrEnum):
-        return lambda value, place: None if value in list(hint) else f"{place} is {_short(value)}, which is not known"
-    return _plain(hint)
+        return _word_of(hint)
+    if hint is Path:
+        return lambda value: Path(_text(value))
+    return {str: _text, int: _whole, float: _number, bool: _truth, type(None): _null}[hint]
 
 
-def _plain(kind: type) -> Misfit:
-    takes: type | tuple[type, ...] = (int, float) if kind is float else kind
-
-    def ask(value: Any, place: str) -> str | None:
-        if type(value) is kind and kind in (float, bool) or type(value) is str and kind is str and value.isascii():
-            return None  # nearly all there is: a long session has a million of them
-        if isinstance(value, takes) and (kind is bool or not isinstance(value, bool)):
-            if isinstance(value, int) and abs(value) > sys.float_info.max:
-                return f"{place} is {_short(value)}, which is too large"
-            half = isinstance(value, str) and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value)
-            return f"{place} is {_short(value)}, which holds half a letter" if half else None
-        return f"{place} is {_short(value)}, not {_WORDS.get(kind, 'null')}"
-    return ask
+def to_json(value: Any) -> str:
+    """One line of JSON that `reader` of the value's type reads again."""
+    return json.dumps(value, default=_parts)
 
 
-def _any_of(asked: list[Misfit]) -> Misfit:
-    def ask(value: Any, place: str) -> str | None:
-        answers = [one(value, place) for one in asked]
-        return None if None in answers else answers[0]
-    return ask
+def _parts(value: Any) -> Any:
+    if is_dataclass(value):
+        return {f.name: getattr(value, f.name) for f in fields(value)}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON")
 
 
-def _list_of(item: Misfit) -> Misfit:
-    def ask(value: Any, place: str) -> str | None:
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _text(value: Any) -> Any:
+    if type(value) is str and value.isascii():
+        return value  # nearly all there is: a long session has a million of them
+    if not isinstance(value, str):
+        raise Misfit(f"is {_short(value)}, not a text")
+    if any("\ud800" <= c <= "\udfff" for c in value):
+        raise Misfit(f"is {_short(value)}, which holds half a letter")
+    return value
+
+
+def _whole(value: Any) -> Any:
+    if type(value) is int and -_LARGEST <= value <= _LARGEST:
+        return value
+    if type(value) is not int:
+        raise Misfit(f"is {_short(value)}, not a whole number")
+    raise Misfit(f"is {_short(value)}, which is too large")
+
+
+def _number(value: Any) -> Any:
+    if type(value) is float or type(value) is int and -_LARGEST <= value <= _LARGEST:
+        return value
+    if type(value) is not int:
+        raise Misfit(f"is {_short(value)}, not a number")
+    raise Misfit(f"is {_short(value)}, which is too large")
+
+
+def _truth(value: Any) -> Any:
+    if value is True or value is False:
+        return value
+    raise Misfit(f"is {_short(value)}, not true or false")
+
+
+def _null(value: Any) -> Any:
+    if value is None:
+        return None
+    raise Misfit(f"is {_short(value)}, not null")
+
+
+def _word_of(kind: type[StrEnum]) -> Reader:
+    known: dict[Any, StrEnum] = {str(word): word for word in kind}
+
+    def made(value: Any) -> Any:
+        if not isinstance(value, str) or value not in known:
+            raise Misfit(f"is {_short(value)}, which is not known")
+        return known[value]
+    return made
+
+
+def _any_of(parts: tuple[Any, ...]) -> Reader:
+    made_of = [reader(part) for part in parts]
+    exact = {part: made for part, made in zip(parts, made_of, strict=True) if part in (str, int, float, bool, type(None))}
+
+    def made(value: Any) -> Any:
+        if first := exact.get(type(value)):
+            return first(value)
+        said = None
+        for one in made_of:
+            try:
+                return one(value)
+            except Misfit as error:
+                said = said or error
+        assert said is not None
+        raise said
+    return made
+
+
+def _list_of(item: Reader, kind: type) -> Reader:
+    def made(value: Any) -> Any:
         if not isinstance(value, (list, tuple)):
-            return f"{place} is {_short(value)}, not a list"
-        bad = next((i for i, v in enumerate(value) if item(v, "")), None)  # the place is written for what is wrong alone
-        return None if bad is None else item(value[bad], f"{place}[{bad}]")
-    return ask
+            raise Misfit(f"is {_short(value)}, not a list")
+        found: list[Any] = []
+        try:
+            for one in value:
+                found.append(item(one))
+        except Misfit as error:
+            raise error.within(f"[{len(found)}]") from None
+        return kind(found)
+    return made
 
 
-def _object_of(item: Misfit) -> Misfit:
-    def ask(value: Any, place: str) -> str | None:
+def _object_of(hint: Any) -> Reader:
+    item = reader(hint)
+
+    def made(value: Any) -> Any:
         if not isinstance(value, dict):
-            return f"{place} is {_short(value)}, not an object"
-        bad = next((k for k, v in value.items() if item(v, "")), None)
-        return None if bad is None else item(value[bad], f"{place}.{bad}")
-    return ask
+            raise Misfit(f"is {_short(value)}, not an object")
+        if hint is Any:
+            return value
+        key, found = "", {}
+        try:
+            for key, one in value.items():
+                found[key] = item(one)
+        except Misfit as error:
+            raise error.within(key) from None
+        return found
+    return made
 
 
-def _fields_of(kind: type, needed: Set[str], *, more: bool) -> Misfit:
-    asked = {name: misfit(hint) for name, hint in get_type_hints(kind).items()}
+def _fields_of(kind: Any, needed: Set[str], make: Callable[..., Any] | None) -> Reader:
+    """Of a dataclass, which `make` makes, or (None) of a TypedDict, which is handed back as it came."""
+    made_of: dict[str, Reader] = {}
 
-    def ask(value: Any, place: str) -> str | None:
+    def made(value: Any) -> Any:
+        if not made_of:  # at the first use: a class may hold others of its own kind
+            made_of.update({name: reader(hint) for name, hint in get_type_hints(kind).items()
+                            if make is None or name in {f.name for f in fields(kind)}})
         if not isinstance(value, dict):
-            return f"{place or 'it'} is {_short(value)}, not an object"
-        dot = f"{place}." if place else ""
-        if missing := needed - value.keys():
-            return f"{dot}{min(missing)} is missing"
-        if not more and (strange := value.keys() - asked.keys()):
-            return f"{dot}{min(strange)} is not known"
-        bad = next((k for k, v in value.items() if k in asked and asked[k](v, "")), None)
-        return None if bad is None else asked[bad](value[bad], f"{dot}{bad}")
-    return ask
+            raise Misfit(f"is {_short(value)}, not an object")
+        if not needed <= value.keys():
+            raise Misfit("is missing", min(needed - value.keys()))
+        if make is not None and not value.keys() <= made_of.keys():
+            raise Misfit("is not known", min(value.keys() - made_of.keys()))
+        key, found = "", {}
+        try:
+            for key, one in value.items():
+                if key in made_of:
+                    found[key] = made_of[key](one)
+        except Misfit as error:
+            raise error.within(key) from None
+        return value if make is None else make(**found)
+    return made
 
 
 def _short(value: Any) -> str:

@@ -1,4 +1,5 @@
-"""One `Variant` per `.cu` file: the TOML in its opening comment, checked; and the file's text."""
+"""A `Variant` is a `.cu` file in one direction: the TOML in its opening comment, checked; and the file's text. A file that
+computes forward and grad_input makes two variants."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import Any
 
 from .errors import BadRequest, RenderError
 from .layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES
+from .shared_template import DIRECTIONS_OF_FOLDER, FOLDER, header_of, lines_of
 from .shipped import shipped
 
 PRECISIONS = ("ieee", "tf32", "tf32x3", "fp16", "bf16", "fp64")
@@ -20,6 +22,7 @@ PRECISIONS_OF = {"float32": ("ieee", "tf32", "tf32x3"), "float16": ("fp16",), "b
                  "float64": ("fp64",)}
 FORMS = ("constant", "runtime")
 TEMPLATES = shipped("kernel_templates")
+FOLDERS = {**{launch: (launch,) for launch in LAUNCHES}, FOLDER: DIRECTIONS_OF_FOLDER}  # folder -> directions of its files
 _HEADER = re.compile(r"\A\s*/\*\s*variant\s*\n(?P<toml>.*?)\*/", re.S)
 _KEYS = {"name", "computes", "after", "idea", "precision", "layer", "needs", "min_sm", "arch", "tune",
          "derived", "plan"}
@@ -37,7 +40,8 @@ class Tunable:
 
 @dataclass(frozen=True)
 class Variant:
-    """A kernel template. `direction` is the launcher it exports; `computes` the directions whose results it writes."""
+    """A kernel template. `direction` is the launcher it exports; `computes` the directions whose results it writes. `text` is
+    the file's, without the lines that belong to another direction."""
 
     name: str
     direction: str
@@ -57,7 +61,8 @@ class Variant:
 
     @property
     def key(self) -> str:
-        """`forward/naive_gather`: unique, and the path of the file without its ending."""
+        """`forward/naive_gather`: unique. It is the path of the file without its ending, unless the file computes two
+        directions."""
         return f"{self.direction}/{self.name}"
 
     @property
@@ -83,19 +88,14 @@ def precision_of(dtype: str, *, of_float32: str = "ieee") -> str:
     return of_float32 if dtype == "float32" or dtype not in PRECISIONS_OF else PRECISIONS_OF[dtype][0]
 
 
-def parse(text: str, path: Path) -> Variant:
-    """Read a template. Raises `RenderError`, naming file and key, when its header is not as the contract says."""
-    found = _HEADER.match(text)
-    if not found:
-        raise RenderError(f"{path.name} does not begin with a comment '/* variant ... */'.",
-                          advice="Copy the header of naive_gather.cu and change it.")
-    try:
-        head = tomllib.loads(found["toml"])
-    except tomllib.TOMLDecodeError as error:
-        above = text.count("\n", 0, found.start("toml"))  # the TOML's line 1 is not the file's
-        said = re.sub(r"(?<=line )\d+", lambda line: str(int(line[0]) + above), str(error))
-        raise RenderError(f"The header of {path.name} is not TOML: {said}.",
-                          advice="Correct the line of the header named above.") from error
+def parse(text: str, path: Path, direction: str = "") -> Variant:
+    """Read a template; `direction` chooses one of two that it computes. Raises `RenderError`, naming file and key, when its
+    header is not as the contract says."""
+    head = _head(text, path)
+    if _shared(head.get("computes")):
+        if direction not in DIRECTIONS_OF_FOLDER:
+            raise RenderError(f"{path.name} computes {' and '.join(DIRECTIONS_OF_FOLDER)}; name one of them.")
+        head = {**header_of(head, direction, path.name), "computes": [direction]}
     return _checked(head, text, path)
 
 
@@ -109,16 +109,17 @@ def discover(root: Path | None = None) -> list[Variant]:
 
 
 def broken(root: Path | None = None) -> dict[str, RenderError]:
-    """Key (forward/mine) -> what is wrong with that template: its header, or the folder it lies in."""
+    """Folder and name (forward/mine) -> what is wrong with that template: its header, or the folder it lies in."""
     return dict(_discover(_root(root), _stamp(_root(root)))[1])
 
 
 def refuse_broken(names: Iterable[str], directions: Iterable[str], root: Path | None = None) -> None:
     """Raises the `RenderError` of a broken template that is asked for by its name or key in one of the directions."""
     names, directions = set(names), set(directions)
-    for key, error in broken(root).items():
-        direction, _, name = key.partition("/")
-        if direction in directions and names & {key, name}:
+    for place, error in broken(root).items():
+        folder, _, name = place.partition("/")
+        keys = {f"{direction}/{name}" for direction in FOLDERS[folder] if direction in directions}
+        if keys and names & {name, place, *keys}:
             raise error
 
 
@@ -142,8 +143,8 @@ def _root(root: Path | None) -> Path:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    for direction in LAUNCHES:
-        yield from sorted(path for path in (root / direction).glob("*.cu") if path.is_file())
+    for folder in FOLDERS:
+        yield from sorted(path for path in (root / folder).glob("*.cu") if path.is_file())
 
 
 def _stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
@@ -156,21 +157,46 @@ def _discover(root: Path, _stamp: object) -> tuple[tuple[Variant, ...], tuple[tu
     wrong: list[tuple[str, RenderError]] = []
     for path in _files(root):
         try:
-            found.append(_read(path))
+            found += _read(path, {v.key for v in found})
         except RenderError as error:  # costs this template alone
             wrong.append((f"{path.parent.name}/{path.stem}", error))
-    return tuple(_in_reading_order(found)), tuple(wrong)
+    return tuple(_in_reading_order(sorted(found, key=lambda v: v.name))), tuple(wrong)
 
 
-def _read(path: Path) -> Variant:
+def _read(path: Path, taken: set[str]) -> list[Variant]:
+    """The variants of a file: one for each direction of its folder. `taken` are the keys of others."""
+    folder = path.parent.name
     try:
-        variant = parse(path.read_text(encoding="utf-8"), path)
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RenderError(f"{path.name} cannot be read as UTF-8 text.", advice="Save it as UTF-8.") from error
-    if path.parent.name != variant.direction:
-        raise RenderError(f"{path.name} lies in {path.parent.name}/ but computes {', '.join(variant.computes)}.",
-                          advice=f"Move it to {variant.direction}/.")
-    return variant
+    computes = _head(text, path).get("computes", [])
+    misplaced = _shared(computes) and folder != FOLDER
+    variants = [] if misplaced else [parse(text, path, direction) for direction in FOLDERS[folder]]
+    if {v.direction for v in variants} != set(FOLDERS[folder]):
+        raise RenderError(f"{path.name} lies in {folder}/ but computes {', '.join(computes)}.",
+                          advice=f"Move it to {FOLDER if misplaced else variants[0].direction}/.")
+    if both := sorted(taken & {v.key for v in variants}):
+        raise RenderError(f"{folder}/{path.name} and another file are both {both[0]}.", advice="Give one of them another name.")
+    return variants
+
+
+def _head(text: str, path: Path) -> dict[str, Any]:
+    found = _HEADER.match(text)
+    if not found:
+        raise RenderError(f"{path.name} does not begin with a comment '/* variant ... */'.",
+                          advice="Copy the header of naive_gather.cu and change it.")
+    try:
+        return tomllib.loads(found["toml"])
+    except tomllib.TOMLDecodeError as error:
+        above = text.count("\n", 0, found.start("toml"))  # the TOML's line 1 is not the file's
+        said = re.sub(r"(?<=line )\d+", lambda line: str(int(line[0]) + above), str(error))
+        raise RenderError(f"The header of {path.name} is not TOML: {said}.",
+                          advice="Correct the line of the header named above.") from error
+
+
+def _shared(computes: object) -> bool:
+    return isinstance(computes, list) and len(computes) == 2 and all(d in computes for d in DIRECTIONS_OF_FOLDER)
 
 
 def _in_reading_order(variants: list[Variant]) -> list[Variant]:
@@ -214,17 +240,19 @@ def _checked(head: dict[str, Any], text: str, path: Path) -> Variant:
         need(spec.get("default") in values, f"tunable {name} has default {spec.get('default')!r}, "
              f"which is not among its values {values}")
         tune.append(Tunable(name, tuple(map(int, values)), int(spec["default"]), spec.get("help", "")))
+    direction = _direction(head["computes"])
     derived, plan = head.get("derived", {}), head.get("plan", {})
     for name, text_of in plan.items():
         need(isinstance(text_of, str), f"[plan] {name} is {text_of!r}; give a C++ expression in quotes")
         need(name in derived or name[:1].isupper(),
              f"[plan] {name} is no [derived] value; name one, or begin the name of a C++ type with a capital letter")
     return Variant(
-        name=head["name"], direction=_direction(head["computes"]), computes=tuple(head["computes"]),
+        name=head["name"], direction=direction, computes=tuple(head["computes"]),
         after=head.get("after", ""), idea=head["idea"], precision=tuple(head["precision"]), forms=tuple(forms),
         needs=tuple(head.get("needs", [])), min_sm=int(head.get("min_sm", 80)), arch=str(head.get("arch", "")),
         tune=tuple(tune),
-        derived=tuple(derived.items()), plan=tuple(plan.items()), path=path, text=text)
+        derived=tuple(derived.items()), plan=tuple(plan.items()), path=path,
+        text=lines_of(text, direction, path.name))
 
 
 def _direction(computes: list[str]) -> str:
@@ -233,5 +261,5 @@ def _direction(computes: list[str]) -> str:
         return computes[0]
     if set(computes) == {GRAD_INPUT, GRAD_WEIGHT}:
         return BACKWARD
-    raise RenderError(f"computes is {computes}; a variant computes one direction, or {GRAD_INPUT} and {GRAD_WEIGHT} "
-                      f"together (not {FORWARD} with another).")
+    raise RenderError(f"computes is {computes}; a file computes one direction, or {FORWARD} and {GRAD_INPUT}, or "
+                      f"{GRAD_INPUT} and {GRAD_WEIGHT} together.")

@@ -20,7 +20,7 @@ from ..drive.sessions.session import Session, list_sessions, sessions_root
 
 def add_workload(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     which = parser.add_mutually_exclusive_group(required=required)
-    which.add_argument("--preset", metavar="NAME[/SIZE]", help="a KernelBench layer: kb74, kb74/small (see 'presets')")
+    which.add_argument("--preset", metavar="NAME[/SIZE]", help="a named layer: kb74, models/sam-1/small (see 'presets')")
     which.add_argument("--layer", metavar="TEXT", help="as in PyTorch: 'ConvTranspose2d(32, 64, 3, stride=2)'")
     parser.add_argument("--batch", type=int, help="batch size of --layer (default 1)")
     parser.add_argument("--input-size", metavar="N[,N,N]", help="spatial input size of --layer")
@@ -37,7 +37,7 @@ def workload_from(args: argparse.Namespace, device: str = "") -> Workload:
             if getattr(args, name) is not None:
                 raise BadRequest(f"--{name.replace('_', '-')} goes with --layer; a preset has its own sizes.", field=name)
         chosen, size = parse_preset(args.preset, default_size=default_size(device))
-        if "/" not in args.preset and size != "full":
+        if not args.preset.strip().lower().endswith(f"/{size}") and size != "full":
             print(f"On the {device} {args.preset} means {chosen.name}/{size}. Give {chosen.name}/full for the full size.",
                   file=sys.stderr)
         base = chosen.workload(size, args.dtype)

@@ -18,7 +18,7 @@ VERBS = {
     "app": "serve the page in the browser",
     "doctor": "list what this machine has, what works, and the command that installs what is missing",
     "variants": "list the kernel templates",
-    "presets": "list the 17 KernelBench layers",
+    "presets": "list the named layers: KernelBench's 17 and 22 of published models",
     "run": "build, judge and time candidates on one layer",
     "show": "list the trials of a session, or all sessions",
     "compare": "compare two sessions",

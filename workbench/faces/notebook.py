@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.command import layer_of
 from ..core.errors import BadRequest
 from ..core.layer import LAUNCHES, ConvTranspose, Workload
-from ..core.presets import PRESETS, Preset, default_size, parse_preset
+from ..core.presets import PRESETS, Preset, default_size, parse_preset, problem_of
 from ..core.variants import Variant, discover
 from ..drive.machine.devices import resolve_device
 from ..drive.machine.doctor import Finding, examine
@@ -46,12 +46,13 @@ def ConvTranspose3d(*args: Any, **kwargs: Any) -> ConvTranspose:  # noqa: N802
 
 
 def preset(name: str, dtype: str = "float32") -> Workload:
-    """A KernelBench layer with its sizes: `preset("kb74/small")`. Raises `BadRequest`."""
+    """A named layer with its sizes: `preset("kb74/small")`, `preset("models/sam-1")`. Raises `BadRequest`."""
     chosen, size = parse_preset(name)
     return chosen.workload(size, dtype)
 
 
 def presets() -> dict[str, Preset]:
+    """The named layers of both suites."""
     return dict(PRESETS)
 
 
@@ -66,6 +67,7 @@ def doctor() -> list[Finding]:
     return examine()
 
 
+# more than seven: the options of the verb `run` as keywords; in a notebook each is typed by its name
 def run(work: ConvTranspose | Workload | str, *, batch: int | None = None, input_size: int | Sequence[int] | None = None,
         dtype: str = "float32", directions: str | Iterable[str] = LAUNCHES, variants: str | Iterable[str] = (),
         settings: Settings | None = None, precision: str = "", form: str = "constant",
@@ -144,8 +146,8 @@ class Result:
         names = names_of(variants, "variants")
         recipe, notes = recipe_from_trials([t for t in self.trials if not names or t.name in names or report.is_baseline(t)],
                                            arch=arch_of())
-        chosen = parse_preset(recipe.workload.preset)[0] if recipe.workload.preset else None
-        write_whole(Path(path), export_text(recipe, constructor=chosen, class_name=class_name, notes=notes))
+        original = problem_of(recipe.workload)
+        write_whole(Path(path), export_text(recipe, constructor=original, class_name=class_name, notes=notes))
         return Path(path)
 
     @property

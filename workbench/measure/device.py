@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ..core.candidate import EMULATED_SM
 from ..core.errors import BadRequest
+from ..core.orders import DeviceOrder, Emit
+from ..core.replies import Device
 
 
-def describe(request: dict[str, Any], emit: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
-    """Facts about `request["device"]`; bytes are of the device's own memory. Raises `BadRequest` if it is absent."""
-    name = request["device"]
-    common = {"torch": torch.__version__, "cuda": torch.version.cuda or ""}
+def describe(order: DeviceOrder, emit: Emit = lambda event: None) -> Device:
+    """Facts about a device. Raises `BadRequest` if it is absent."""
+    name, torch_version, cuda = order.device, str(torch.__version__), torch.version.cuda or ""
     if name == "cpu":
         total, free = host_memory()
         machine = platform.machine()
-        return {"kind": "cpu", "index": 0, "name": _cpu_name(), "arch": machine, "sm": EMULATED_SM,
-                "key": f"cpu-{machine}", "total_bytes": total, "free_bytes": free, **common, "cudnn": 0, "driver": "",
-                "l2_bytes": 0}
+        return Device("cpu", 0, _cpu_name(), machine, EMULATED_SM, f"cpu-{machine}", total_bytes=total, free_bytes=free,
+                      torch=torch_version, cuda=cuda, cudnn=0, driver="", l2_bytes=0)
     index = _cuda_index(name)
     facts = torch.cuda.get_device_properties(index)
     free, total = torch.cuda.mem_get_info(index)
     sm = 10 * facts.major + facts.minor
-    return {"kind": "cuda", "index": index, "name": facts.name, "arch": f"sm_{sm}", "sm": sm,
-            "key": re.sub(r"[^a-z0-9]+", "_", facts.name.lower()).strip("_"), "total_bytes": total,
-            "free_bytes": free + _cached(index), **common, "cudnn": torch.backends.cudnn.version() or 0,
-            "driver": _driver(), "l2_bytes": l2_bytes(index)}
+    key = re.sub(r"[^a-z0-9]+", "_", facts.name.lower()).strip("_")
+    return Device("cuda", index, facts.name, f"sm_{sm}", sm, key, total_bytes=total, free_bytes=free + _cached(index),
+                  torch=torch_version, cuda=cuda, cudnn=torch.backends.cudnn.version() or 0, driver=_driver(),
+                  l2_bytes=l2_bytes(index))
 
 
 def free_bytes(device: str) -> int:

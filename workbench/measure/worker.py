@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -17,9 +18,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-# op -> where it lives. Imported at first use, so that a build worker never loads the judge.
+from ..core.orders import ORDERS, Order, PingOrder, WarmOrder
+from ..core.replies import Alive, Event, Failure
+from ..core.typed import Misfit, read, to_json
+
+# The operation of an order -> where it lives. Imported at first use, so that a build worker never loads the judge.
 OPS = {
     "build": "build.build:build",
     "resources": "build.resources:resources_op",
@@ -29,7 +35,6 @@ OPS = {
     "compare": "kernel.interleave:compare",
     "ceilings": "clock.ceilings:measure",
     "module": "module.judge:judge_module",
-    "verify_export": "module.judge:verify_export",
     "check": "check.judge:check",
 }
 # What a full or vanished disk, or too little memory, makes of an operation.
@@ -52,41 +57,49 @@ def main(argv: list[str]) -> int:
 def _serve(request_fd: int, reply_fd: int) -> int:
     reply_stream = os.fdopen(reply_fd, "w", buffering=1, encoding="utf-8")
 
-    def send(message: dict[str, Any]) -> None:
-        reply_stream.write(json.dumps(message) + "\n")
+    def send(number: int, kind: str, what: object) -> None:
+        reply_stream.write(to_json({"id": number, kind: what}) + "\n")
         reply_stream.flush()
 
     with os.fdopen(request_fd, encoding="utf-8") as requests:
         for line in requests:
-            request = json.loads(line)
-            number = request["id"]
+            message = json.loads(line)
+            number, name = message["id"], message["operation"]
             try:
-                result = _operation(request["op"])(request, lambda event, n=number: send({"id": n, "event": event}))
+                if name not in ORDERS:
+                    raise ValueError(f"The operation {name!r} is not known.")
+                try:
+                    order = read(ORDERS[name], message["order"])
+                except Misfit as error:
+                    raise ValueError(f"The order {name!r} cannot be read: {error}.") from error
+                reply = _carry_out(order, lambda event, n=number: send(n, "event", event))
             except Exception as error:  # the boundary of the process: the parent gets it as data
-                send({"id": number, "error": {"type": type(error).__name__, "message": str(error),
-                                              "trace": traceback.format_exc(),
-                                              "machine": getattr(error, "errno", None) in _REFUSALS}})
+                send(number, "failure", Failure(type(error).__name__, str(error), traceback.format_exc(),
+                                                getattr(error, "errno", None) in _REFUSALS))
                 continue
-            send({"id": number, "result": result})
-            if result.get("restart"):
+            send(number, "reply", reply)
+            if getattr(reply, "restart", False):
                 return RESTART_EXIT_CODE
     return 0
 
 
-def _operation(name: str) -> Callable[[dict[str, Any], Callable[[dict[str, Any]], None]], dict[str, Any]]:
-    if name == "ping":
-        return lambda request, emit: {"pid": os.getpid()}
-    if name == "warm":
-        return _warm
-    module, function = OPS[name].split(":")
-    return getattr(importlib.import_module(f"{__package__}.{module}"), function)
+def _carry_out(order: Order[Any], emit: Callable[[Event], None]) -> object:
+    if isinstance(order, WarmOrder):
+        for module in order.modules:
+            _imported(module)
+    if isinstance(order, (PingOrder, WarmOrder)):
+        return Alive(os.getpid())
+    module, function = OPS[order.operation].split(":")
+    return getattr(_imported(module), function)(order, emit)
 
 
-def _warm(request: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Pay the import of torch before the first trial does."""
-    for module in request["modules"]:
-        importlib.import_module(f"{__package__}.{module}")
-    return {"pid": os.getpid()}
+def _imported(module: str) -> ModuleType:
+    """Nothing that an import of torch makes is garbage; to look for some takes a sixth of its time."""
+    gc.disable()
+    try:
+        return importlib.import_module(f"{__package__}.{module}")
+    finally:
+        gc.enable()
 
 
 def _die_with_parent(request_fd: int) -> None:

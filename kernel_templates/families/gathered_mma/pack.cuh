@@ -62,3 +62,10 @@ __global__ void __launch_bounds__(256) pack_gathered_weights(const float* __rest
     if constexpr (P::THREE) *reinterpret_cast<float4*>(to + 128) = make_float4(low[0], low[1], low[2], low[3]);
   }
 }
+
+template <class P>
+cudaError_t launch_gathered_pack(const float* weight, float* packed, cudaStream_t stream) {
+  constexpr long long PACKERS = ceil_div(P::PACKED_FLOATS / (4 * P::PLANES), 256LL);
+  pack_gathered_weights<P><<<unsigned(PACKERS < 4096 ? PACKERS : 4096), 256, 0, stream>>>(weight, packed);
+  return cudaGetLastError();
+}

@@ -4,7 +4,6 @@
 //     grad_input: all inputs are one class with all taps, and meet every stride-th element of grad_output
 // Tap number t of a class meets the source at  at + q * SPAN + t * SHIFT.
 #pragma once
-
 #include "contract/taps.cuh"
 
 // Taps first, first + TAP_STEP, ... (count of them) of a class.
@@ -97,7 +96,7 @@ struct GatheredPlan {
   static constexpr bool LONG = 1LL * D::TAPS_BOUND * H::TAPS_BOUND * W::TAPS_BOUND * K > SERIES;
 
   // Neighbouring inputs meet every stride_w-th element of grad_output. With a long stride and neighbouring taps along W
-  // a step is a run of taps (along.cuh), not of channels.
+  // a step is a run of taps (AlongSteps in steps.cuh), not of channels.
   static constexpr bool ALONG = !FORWARD && Layer::stride_w >= 4 && Layer::dilation_w == 1 && KERNEL_W >= 8;
   // Four taps of a run begin at a multiple of four, if the rows of grad_output do.
   static constexpr bool QUADS =
@@ -168,3 +167,21 @@ struct GatheredArguments {
   long long source_volume, result_volume;
   int shares;  // of the reduction, where it is split
 };
+
+template <class P>
+GatheredArguments gathered_arguments(const Sizes& sizes, const float* source, const float* packed, const float* bias,
+                                     float* result) {
+  GatheredArguments a = {source, packed, bias, result};
+  a.source_d = P::FORWARD ? sizes.in_d : sizes.out_d, a.result_d = P::FORWARD ? sizes.out_d : sizes.in_d;
+  a.source_h = P::FORWARD ? sizes.in_h : sizes.out_h, a.result_h = P::FORWARD ? sizes.out_h : sizes.in_h;
+  a.source_w = P::FORWARD ? sizes.in_w : sizes.out_w, a.result_w = P::FORWARD ? sizes.out_w : sizes.in_w;
+  a.classes_d = P::D::classes(a.result_d), a.positions_d = P::D::positions(a.result_d);
+  a.classes_h = P::H::classes(a.result_h), a.positions_h = P::H::positions(a.result_h);
+  a.classes_w = P::W::classes(a.result_w), a.positions_w = P::W::positions(a.result_w);
+  a.positions = sizes.batch * a.positions_d * a.positions_h * a.positions_w;
+  a.tiles = ceil_div(a.positions, P::TILE_N);
+  a.blocks = 1LL * a.classes_d * a.classes_h * a.classes_w * P::M_TILES * P::GROUPS * a.tiles;
+  a.source_volume = 1LL * a.source_d * a.source_h * a.source_w;
+  a.result_volume = 1LL * a.result_d * a.result_h * a.result_w;
+  return a;
+}

@@ -1,8 +1,87 @@
-// The steps of the reduction of gathered_mma, and the copies of each: values of the source, each from the place where a
-// position meets a tap, and the weights as they were packed.
+// Which results a block of gathered_mma has, the steps of its reduction, and the copies of each step: values of the source,
+// each from the place where a position meets a tap, and the weights as they were packed.
 #pragma once
-#include "families/gathered_mma/tile.cuh"
+#include "contract/flat_grid.cuh"
+#include "families/gathered_mma/pack.cuh"
 #include "hardware/ptx.cuh"
+#include "hardware/short_division.cuh"
+
+// Neighbouring blocks have the classes of the same part of the result, so their stores to one sector meet in L2. Then
+// come the channel tiles, which read the same source.
+template <class P>
+struct GatheredTile {
+  int class_d, class_h, class_w, m_tile, group;
+  long long first;  // position
+  GatheredTaps d, h, w;
+  GatheredRange use_d, use_h, use_w;  // taps that a position of this tile may meet
+
+  __device__ __forceinline__ GatheredTile(const GatheredArguments& a, long long block) {
+    class_w = take_remainder(block, a.classes_w);
+    class_h = take_remainder(block, a.classes_h);
+    class_d = take_remainder(block, a.classes_d);
+    m_tile = take_remainder(block, P::M_TILES);
+    group = block >= a.tiles ? int(block / a.tiles) : 0;
+    first = (block - group * a.tiles) * P::TILE_N;
+    d = P::D::taps_of_class(class_d), h = P::H::taps_of_class(class_h), w = P::W::taps_of_class(class_w);
+
+    // The positions are neighbours as long as they are in one row; else the whole row, plane or volume counts.
+    long long from = first, to = (first + P::TILE_N < a.positions ? first + P::TILE_N : a.positions) - 1;
+    int low = take_remainder(from, a.positions_w), high = take_remainder(to, a.positions_w);
+    use_w = P::W::range(w, from == to ? low : 0, from == to ? high : a.positions_w - 1, a.source_w);
+    low = take_remainder(from, a.positions_h), high = take_remainder(to, a.positions_h);
+    use_h = P::H::range(h, from == to ? low : 0, from == to ? high : a.positions_h - 1, a.source_h);
+    low = take_remainder(from, a.positions_d), high = take_remainder(to, a.positions_d);
+    use_d = P::D::range(d, from == to ? low : 0, from == to ? high : a.positions_d - 1, a.source_d);
+  }
+
+  __device__ __forceinline__ bool no_taps() const {
+    return use_d.end == 0 || use_h.end == 0 || use_w.end == 0;
+  }
+  // The weights of this block's channels and class.
+  __device__ __forceinline__ const float* weights(const GatheredArguments& a) const {
+    const long long firsts = (1LL * d.first * P::H::FIRSTS + h.first) * P::W::FIRSTS + w.first;
+    return a.packed + ((1LL * group * P::M_TILES + m_tile) * P::FIRSTS + firsts) * P::CLASS_FLOATS;
+  }
+};
+
+// One position: where tap 0 of its class meets the source.
+struct GatheredColumn {
+  int d, h, w;
+  bool exists;
+  const float* from;  // channel 0 of the group; may lie outside, and is not read then
+
+  template <class P>
+  __device__ __forceinline__ void place(const GatheredArguments& a, const GatheredTile<P>& tile, int column) {
+    long long rest = tile.first + column;
+    exists = rest < a.positions;
+    w = tile.w.at + take_remainder(rest, a.positions_w) * P::W::SPAN;
+    h = tile.h.at + take_remainder(rest, a.positions_h) * P::H::SPAN;
+    d = tile.d.at + take_remainder(rest, a.positions_d) * P::D::SPAN;
+    from = a.source + (rest * P::GROUPS + tile.group) * P::K * a.source_volume +
+           (1LL * d * a.source_h + h) * a.source_w + w;
+  }
+
+  // True if there is an element of the source where a tap is met that lies so far from tap 0.
+  template <class P>
+  __device__ __forceinline__ bool meets(const GatheredArguments& a, int to_d, int to_h, int to_w) const {
+    return exists && (P::D::PLAIN || unsigned(d + to_d) < unsigned(a.source_d)) &&
+           (P::H::PLAIN || unsigned(h + to_h) < unsigned(a.source_h)) &&
+           (P::W::PLAIN || unsigned(w + to_w) < unsigned(a.source_w));
+  }
+};
+
+// Where the result of a position is stored, in the tile's channel 0; null if there is none.
+template <class P>
+__device__ __forceinline__ float* gathered_result(const GatheredArguments& a, const GatheredTile<P>& tile, int column) {
+  long long rest = tile.first + column;
+  if (rest >= a.positions) return nullptr;
+  const long long w = 1LL * take_remainder(rest, a.positions_w) * P::W::RESULT_STEP + tile.class_w;
+  const long long h = 1LL * take_remainder(rest, a.positions_h) * P::H::RESULT_STEP + tile.class_h;
+  const long long d = 1LL * take_remainder(rest, a.positions_d) * P::D::RESULT_STEP + tile.class_d;
+  if (d >= a.result_d || h >= a.result_h || w >= a.result_w) return nullptr;
+  return a.result + ((rest * P::GROUPS + tile.group) * P::M + tile.m_tile * P::TILE_M) * a.result_volume +
+         (d * a.result_h + h) * a.result_w + w;
+}
 
 // A row of a step: one pair of tap and channel, as its distance from tap 0 and channel 0.
 struct alignas(16) GatheredRow {
@@ -111,5 +190,85 @@ struct GatheredSteps {
     if (++at_h < tile.use_h.end) return;
     at_h = tile.use_h.begin;
     ++at_d;
+  }
+};
+
+// The steps of one share of a tile in gathered_along. The reduction has the order of gathered_pair: taps along W run
+// fastest, then channels, then rows of taps. A step is CHUNK pairs of that order, wherever they begin and end.
+//
+// A thread copies the same WIDTH pairs of every step, for each PACE-th position, so
+// neighbouring lanes copy neighbours in grad_output.
+template <class P, int WIDTH>
+struct AlongSteps {
+  static constexpr int LANES = P::CHUNK / WIDTH, PACE = P::THREADS / LANES;
+  static constexpr int COPIES = ceil_div(P::TILE_N, PACE), AT_ONCE = COPIES < 4 ? COPIES : 4;
+  static constexpr long long ROW_PAIRS = 1LL * P::K * P::KERNEL_W;  // of a row of taps: one tap along D and H
+  static_assert(P::THREADS % LANES == 0 && COPIES % AT_ONCE == 0, "threads must share a step evenly");
+
+  int count;       // of steps
+  int step;        // the next one
+  int k, w, h, d;  // where this thread is in it
+
+  __device__ __forceinline__ AlongSteps(const GatheredTile<P>& tile, int share, int shares) : count(0), step(0) {
+    if (!tile.no_taps()) {
+      const long long row = 1LL * tile.use_d.begin * P::KERNEL_H + tile.use_h.begin;
+      const long long last_row = (tile.use_d.end - 1LL) * P::KERNEL_H + tile.use_h.end - 1;
+      const long long begin = row * ROW_PAIRS / P::CHUNK;
+      const long long steps = ((last_row + 1) * ROW_PAIRS + P::CHUNK - 1) / P::CHUNK - begin;
+      const long long from = steps * share / shares;
+      step = int(begin + from), count = int(steps * (share + 1) / shares - from);
+    }
+    const GatheredPair at =
+        gathered_pair<P>(1LL * step * P::CHUNK + int(threadIdx.x) % LANES * WIDTH, P::KERNEL_H, P::KERNEL_W);
+    k = at.k, w = at.w, h = at.h, d = int(at.d);
+  }
+
+  // Starts the copies of the next step.
+  __device__ __forceinline__ void copy(const GatheredArguments& a, const GatheredColumn* columns, const float* weights,
+                                       float* stage) {
+    const float* const from = weights + 1LL * step * P::WEIGHT_FLOATS;
+#pragma unroll
+    for (int i = 0; i < ceil_div(P::WEIGHT_FLOATS / 4, P::THREADS); ++i) {
+      const int piece = (threadIdx.x + i * P::THREADS) * 4;
+      if (P::WEIGHT_FLOATS / 4 % P::THREADS == 0 || piece < P::WEIGHT_FLOATS)
+        cp_async<16>(stage + P::SOURCE_FLOATS + piece, from + piece);
+    }
+    const int first = threadIdx.x / LANES;
+    if (PACE <= P::TILE_N || first < P::TILE_N)
+      copy_runs(a, columns + first, stage + first * P::POSITION_PITCH + int(threadIdx.x) % LANES * WIDTH);
+    ++step;
+    advance();
+  }
+
+ private:
+  __device__ __forceinline__ void copy_runs(const GatheredArguments& a, const GatheredColumn* columns,
+                                            float* to) const {
+    const int to_d = d * P::D::SHIFT, to_h = h * P::H::SHIFT;
+    const bool exists = d < P::KERNEL_D;  // else the last step is filled up with zeros
+    const long long shift = k * a.source_volume + (1LL * to_d * a.source_h + to_h) * a.source_w + w;
+#pragma unroll
+    for (int i = 0; i < COPIES; i += AT_ONCE) {
+      const float* from[AT_ONCE];  // read before a copy starts: copies are not reordered with reads
+      bool met[AT_ONCE];
+#pragma unroll
+      for (int j = 0; j < AT_ONCE; ++j) {
+        const GatheredColumn& column = columns[(i + j) * PACE];
+        from[j] = column.from + shift, met[j] = exists && column.template meets<P>(a, to_d, to_h, w);
+      }
+#pragma unroll
+      for (int j = 0; j < AT_ONCE; ++j)
+        cp_async<4 * WIDTH>(to + (i + j) * PACE * P::POSITION_PITCH, from[j], met[j] ? 4 * WIDTH : 0);
+    }
+  }
+
+  // Moves to the next step. The WIDTH pairs of a thread belong to one run: if WIDTH is 4, all lengths are multiples of
+  // 4.
+  __device__ __forceinline__ void advance() {
+    w += P::CHUNK % P::KERNEL_W, k += P::CHUNK / P::KERNEL_W;
+    if (w >= P::KERNEL_W) w -= P::KERNEL_W, ++k;
+    while (k >= P::K) {
+      k -= P::K;
+      if (++h == P::KERNEL_H) h = 0, ++d;
+    }
   }
 };

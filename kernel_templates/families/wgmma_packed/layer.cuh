@@ -1,6 +1,6 @@
 // A transposed convolution of stride 1 as one problem for forward and grad_input: result(r) sums source(r + LEFT + j *
 // dil) over taps j and channels. Source and weights are first packed in the order in which tensor cores read them. This
-// file describes the layout and packs; products.cuh multiplies.
+// file describes the layout and packs; wgmma_packed.cu multiplies.
 //
 // Packed source: units of 16 bytes, that is 4 (TF32) or 8 (16-bit) channels of one position, rounded once.
 //     [n][group][hi, lo][unit of channels][d][position], position = row * pitch + column

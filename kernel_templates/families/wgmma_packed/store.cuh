@@ -1,6 +1,6 @@
 // The sums of a warpgroup of wgmma_packed, and their stores.
 #pragma once
-#include "families/wgmma_packed/tiles.cuh"
+#include "families/wgmma_packed/ring.cuh"
 
 template <class Plan>
 using PackedSums = float[Plan::RUNS][Plan::PRODUCTS][Plan::COLUMNS / 2];

@@ -1,5 +1,5 @@
 // A transposed convolution of stride 1 along W alone (kernel 1 in D and H), for forward and grad_input: what is known
-// at compile time, and what the sizes decide. products.cuh computes it. Weights are packed as
+// at compile time, and what the sizes decide. wgmma_ping_pong.cu computes it. Weights are packed as
 // families/wgmma_packed/layer.cuh describes.
 #pragma once
 #include "families/wgmma_packed/layer.cuh"

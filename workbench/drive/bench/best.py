@@ -13,6 +13,7 @@ from ...core.best_known import CLASSES, PREDICTED, BestKnown, load, save, sm_of
 from ...core.candidate import why_not
 from ...core.errors import BadRequest, RenderError
 from ...core.layer import Workload
+from ...core.presets import parse_preset
 from ...core.trial import Trial
 from ..reporting import report
 from ..sessions.recorded import candidate_of
@@ -21,6 +22,7 @@ from .defaults import default_precision, defaults_of
 from .spills import Nvcc, recorded_spills
 
 PREDICTED_ARCHS = ("sm_80",)
+_Key = tuple[str, str, str, str, str]  # arch, preset or layer, direction, dtype, memory format
 _WORTH_KNOWING = 1.5     # times the best: slower variants are left out, unless they are the best of their precision
 
 
@@ -55,10 +57,10 @@ def write_best(sessions: Sequence[Session], file: Path) -> list[BestKnown]:
 
 
 def derive(sessions: Iterable[Session], nvcc: Nvcc) -> list[BestKnown]:
-    """Entries from every right candidate that was timed on a GPU, on the largest tensors its layer was run with, and that
-    does not spill there."""
+    """Entries from every right candidate that was timed on a GPU, on the largest tensors its preset or layer was run with,
+    and that does not spill there."""
     sessions = list(sessions)
-    cells: dict[tuple[str, str, str, str], list[tuple[Trial, Session]]] = {}
+    cells: dict[_Key, list[tuple[Trial, Session]]] = {}
     baselines = Baselines(defaults_of(sessions))
     for session in sessions:
         for trial in session.trials():
@@ -68,7 +70,8 @@ def derive(sessions: Iterable[Session], nvcc: Nvcc) -> list[BestKnown]:
                 baselines.of_session.setdefault(session.name, []).append(trial)
             elif trial.kind == "candidate":
                 work = Workload.from_json(trial.workload)
-                key = (str(trial.device["arch"]), str(work.layer), trial.direction, work.dtype)
+                named = parse_preset(work.preset)[0].name if work.preset else str(work.layer)
+                key = (str(trial.device["arch"]), named, trial.direction, work.dtype, work.memory_format)
                 cells.setdefault(key, []).append((trial, session))
     entries: list[BestKnown] = []
     for key, trials in cells.items():
@@ -98,8 +101,8 @@ def _of_cell(trials: list[tuple[Trial, Session]], baselines: Baselines, precisio
             if t.kernel_median_ms <= _WORTH_KNOWING * least or first_of[t.precision] is t]
 
 
-def _predicted(cells: dict[tuple[str, str, str, str], list[tuple[Trial, Session]]], baselines: Baselines, arch: str,
-               nvcc: Nvcc) -> list[BestKnown]:
+def _predicted(cells: dict[_Key, list[tuple[Trial, Session]]], baselines: Baselines, arch: str, nvcc: Nvcc
+               ) -> list[BestKnown]:
     """For a GPU that nobody measured: of each cell of the nearest newer one the fastest trial that can run there and
     that nvcc compiles for it without spills."""
     def fastest(trials: list[tuple[Trial, Session]]) -> list[tuple[Trial, Session]]:
@@ -111,7 +114,7 @@ def _predicted(cells: dict[tuple[str, str, str, str], list[tuple[Trial, Session]
              for key in measured for precision_class, admitted in CLASSES.items()]
     with ThreadPoolExecutor(nvcc.size) as pool:
         chosen = list(pool.map(lambda one: fastest(one[1]), lists))
-    found: dict[tuple[str, ...], BestKnown] = {}
+    found: dict[tuple[object, ...], BestKnown] = {}
     for (precision_class, _), best in zip(lists, chosen, strict=True):
         for entry in _of_cell(best, baselines, precision_class, arch=arch):
             found.setdefault(entry.key, replace(entry, note=PREDICTED))
@@ -151,7 +154,8 @@ def _entry(trial: Trial, session: Session, baselines: Baselines, precision_class
         rel_l2=_two_digits(max((e.rel_l2 for e in trial.errors.values()), default=None)),
         baseline=baseline.name if baseline else "",
         baseline_ms=round(baseline.kernel_median_ms, 6) if baseline and baseline.kernel_ms else None,
-        pytorch_precision=default_precision(baselines.defaults, trial), compile_flags=trial.compile_flags)
+        pytorch_precision=default_precision(baselines.defaults, trial), compile_flags=trial.compile_flags,
+        memory_format=work.memory_format)
 
 
 def _elements(trial: Trial) -> int:

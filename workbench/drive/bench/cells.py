@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from math import exp, log
 from typing import Any
 
-from ...core.best_known import CLASSES
-from ...core.layer import BACKWARD, DIRECTIONS, LAUNCHES, Workload
-from ...core.presets import PRESETS, SIZES
+from ...core.best_known import CLASSES, CONTIGUOUS
+from ...core.layer import BACKWARD, DIRECTIONS, LAUNCHES, MEMORY_FORMATS, Workload
+from ...core.presets import PRESETS, SIZES, SUITES
 from ...core.pytorch_ways import UNCONVERTED
 from ...core.roofline import Floor, ceilings_of, floor
 from ...core.trial import FORMULATION, Status, Trial
@@ -18,6 +18,7 @@ from ..reporting import report
 from ..sessions.session import Session
 from . import targets
 from .execute import EVENT
+from .plan import dtype_of
 
 NOTE = "bench_note"
 
@@ -30,6 +31,12 @@ class Wanted:
     size: str
     direction: str
     precision: str        # the class
+    memory_format: str = CONTIGUOUS
+
+    @property
+    def group(self) -> tuple[str, str, str]:
+        """What one table is about: suite, memory format, class."""
+        return PRESETS[self.preset].suite, self.memory_format, self.precision
 
 
 @dataclass(frozen=True)
@@ -96,19 +103,16 @@ class Summary:
     strongest: float | None = None    # ratio, over the cells whose formulations were asked: `asked`
     asked: int = 0
 
-    @property
-    def whole(self) -> bool:
-        return self.counted == self.cells == len(PRESETS) * len(DIRECTIONS)
-
 
 def wanted_of(sessions: Iterable[Session]) -> list[Wanted]:
     """The cells that the sessions' benches are about, in the order of the suite. Empty for sessions without a bench, and
     for those of PyTorch's defaults alone: no candidate competes there."""
-    found = {Wanted(layer, event["size"], direction, event["precision"]) for session in sessions
-             for event in session.events() if event.get("event") == EVENT and not event.get("defaults")
+    found = {Wanted(layer, event["size"], direction, event["precision"], event.get("memory_format", CONTIGUOUS))
+             for session in sessions for event in session.events() if event.get("event") == EVENT and not event.get("defaults")
              for layer in event["layers"] if layer in PRESETS for direction in event["directions"]}
     names = list(PRESETS)
-    return sorted(found, key=lambda w: (list(CLASSES).index(w.precision), SIZES.index(w.size), names.index(w.preset),
+    return sorted(found, key=lambda w: (list(SUITES).index(w.group[0]), MEMORY_FORMATS.index(w.memory_format),
+                                        list(CLASSES).index(w.precision), SIZES.index(w.size), names.index(w.preset),
                                         LAUNCHES.index(w.direction)))
 
 
@@ -122,11 +126,11 @@ def cells_of(sessions: Sequence[Session]) -> list[Cell]:
     PyTorch's time as well: times of two sessions are not compared, and the best of several days is nobody's time. Trials
     of a GPU hide emulated ones of the same cell. Both gradients at once are a cell only where a variant computes them."""
     trials = [(_by_layer(session), set(wanted_of([session])), session.name) for session in sessions]
-    notes = {(e["preset"], e["direction"], e["precision"]): e["text"] for session in sessions
-             for e in session.events() if e.get("event") == NOTE}
+    notes = {(e["preset"], e["direction"], e["precision"], e.get("memory_format", CONTIGUOUS)): e["text"]
+             for session in sessions for e in session.events() if e.get("event") == NOTE}
     found = []
     for name in wanted_of(sessions):
-        note = notes.get((name.preset, name.direction, name.precision), "")
+        note = notes.get((name.preset, name.direction, name.precision, name.memory_format), "")
         made = [replace(cell(name, here.get(f"{name.preset}/{name.size}", ()), note=note), session=session)
                 for here, wanted, session in trials if name in wanted]
         best = max(made, key=lambda c: (c.ms is not None, not c.emulated, c.best.at if c.best else "", bool(c.candidates)))
@@ -144,7 +148,7 @@ def _by_layer(session: Session) -> dict[str, list[Trial]]:
 
 def cell(name: Wanted, trials: Iterable[Trial], *, note: str = "") -> Cell:
     """One cell from trials of its layer."""
-    work = PRESETS[name.preset].workload(name.size)
+    work = PRESETS[name.preset].workload(name.size, dtype_of(name.precision), memory_format=name.memory_format)
     here = [t for t in trials if t.direction == name.direction and t.kind in ("candidate", "baseline")
             and t.workload == work.to_json()]
     if any(t.device.get("kind") == "cuda" for t in here):
@@ -170,6 +174,14 @@ def class_floor(workload: Workload, direction: str, precision: str, device: dict
     ceilings = ceilings_of(str(device.get("name", "")))
     found = [f for p in CLASSES[precision] if (f := floor(workload, direction, p, ceilings))]
     return min(found, key=lambda f: f.ms, default=None)
+
+
+def groups_of(cells: Iterable[Cell]) -> dict[tuple[str, str, str], list[Cell]]:
+    """The cells of each table, by suite, memory format and class, in the order of the cells."""
+    found: dict[tuple[str, str, str], list[Cell]] = {}
+    for one in cells:
+        found.setdefault(one.name.group, []).append(one)
+    return found
 
 
 def summary(cells: Sequence[Cell], precision: str) -> Summary:
@@ -212,6 +224,8 @@ def _nothing(ours: tuple[Trial, ...]) -> str:
         return "not measured yet"
     if not failed:
         return f"no variant ran: {ours[0].headline}"
+    if all(t.status is Status.OUT_OF_MEMORY for t in failed):
+        return failed[0].headline.removesuffix(".")
     return f"no candidate was right: {failed[0].name} {failed[0].status}, {failed[0].headline}"
 
 

@@ -1,4 +1,7 @@
-"""A plan, a session and a runner in; ordinary trials in the session out. What the session has is not run again."""
+"""A plan, a session and a runner in; ordinary trials in the session out. What the session has is not run again.
+
+Each job is an ordinary run. A bench only chooses which job is next, by what `BuildAhead` has built.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,17 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ...core.candidate import EMULATED_SM
+from ...core.best_known import CONTIGUOUS
 from ...core.errors import BadRequest, RenderError
+from ...core.facts import tensor_bytes
+from ...core.presets import PRESETS
+from ...core.replies import Device
 from ...core.template import Rendered, render
 from ...core.trial import Trial
 from ..machine.devices import resolve_device
-from ..running.builds import BuildOrder
-from ..running.request import DEFAULTS, Run, RunRequest
+from ..running.builds import BuildSettings
+from ..running.request import DEFAULTS, Prebuilt, Run, RunRequest
 from ..running.resume import missing, missing_ways
 from ..running.runner import Runner
 from ..sessions.session import Session
@@ -25,6 +30,7 @@ _POLL_S = 0.1
 _BUILD_TIMEOUT_S = 580.0
 _RUN_TIMEOUT_S = 120.0      # the naive variants take a second a launch on the largest layers
 _MOST_BUILD_WORKERS = 12   # each is a Python with torch and an nvcc: about 1.5 GB
+_BEFORE = {"defaults": False, "memory_format": CONTIGUOUS}  # what a plan was before its event said so
 EVENT = "bench"          # one in the session for every plan that was begun; the table's cells are those of candidates
 
 
@@ -53,12 +59,12 @@ class Bench:
         started = time.monotonic()
         deadline = started + time_limit_s if time_limit_s is not None else float("inf")
         known = self.runner.device(self.device)
-        jobs = self.plan.jobs(sm=int(known.get("sm") or EMULATED_SM), arch=str(known["arch"]))
+        jobs = self.plan.jobs(sm=known.sm, arch=known.arch)
         if self.plan.strength != DEFAULTS and not any(job.candidates for job in jobs):
             raise BadRequest(f"No variant computes {', '.join(self.plan.directions)} of {', '.join(self.plan.layers)} "
                              f"in the class {self.plan.precision}; 'python -m workbench variants' lists them.")
-        begin(self.session, self.plan, known)
-        emulated = known["kind"] == "cpu"
+        begin(self.session, self.plan, known.name)
+        emulated, free = known.kind == "cpu", known.free_bytes
         left: list[Job] = []
         units: list[list[Rendered]] = []
         wanted: dict[int, set[str]] = {}
@@ -66,13 +72,13 @@ class Bench:
             missed = self._missing(job, known)
             if missed:
                 left.append(missed)
-                wanted[id(missed)] = {r.candidate_id for r in _rendered(missed)}
-                units += [unit for unit in units_of(_rendered(job), emulated=emulated)
+                wanted[id(missed)] = {r.candidate_id for r in worth_building(missed, free)}
+                units += [unit for unit in units_of(worth_building(job, free), emulated=emulated)
                           if wanted[id(missed)] & {r.candidate_id for r in unit}]
         total = self._count(left)
-        self.on_line(f"{total} of {self._count(jobs)} {self._what} to run on {known['name']}, session {self.session.name}")
-        order = BuildOrder(str(known["kind"]), str(known["arch"]), "", _BUILD_TIMEOUT_S)
-        with BuildAhead(units, order, self.runner.work_dir, workers=_build_workers()) as ahead:
+        self.on_line(f"{total} of {self._count(jobs)} {self._what} to run on {known.name}, session {self.session.name}")
+        settings = BuildSettings(known.kind, known.arch, "", _BUILD_TIMEOUT_S)
+        with BuildAhead(units, settings, self.runner.work_dir, workers=_build_workers()) as ahead:
             while left:
                 ready, built = _next(left, wanted, ahead, deadline)
                 if ready is None:
@@ -94,7 +100,7 @@ class Bench:
     def _count(self, jobs: list[Job]) -> int:
         return sum(len(job.directions if self.plan.strength == DEFAULTS else job.candidates) for job in jobs)
 
-    def _job(self, job: Job, built: dict[str, dict[str, Any]], deadline: float) -> Run:
+    def _job(self, job: Job, built: dict[str, Prebuilt], deadline: float) -> Run:
         request = replace(self._request(job), built=built)
 
         def on_change(run: Run) -> None:
@@ -117,7 +123,7 @@ class Bench:
             self._judged += trial.kind == ("baseline" if self.plan.strength == DEFAULTS else "candidate")
             self.on_line(f"  {trial.status:<10} {line_of(trial)}")
 
-    def _missing(self, job: Job, device: dict[str, Any]) -> Job | None:
+    def _missing(self, job: Job, device: Device) -> Job | None:
         """The job without what the session has; None when nothing is left, PyTorch's times included."""
         trials = self.session.trials()
         request = self._request(job)
@@ -138,13 +144,15 @@ def _build_workers() -> int:
     return max(1, min(_MOST_BUILD_WORKERS, (os.cpu_count() or 1) - 2))
 
 
-def begin(session: Session, plan: BenchPlan, device: dict[str, Any]) -> None:
+def begin(session: Session, plan: BenchPlan, gpu: str) -> None:
     """Note in the session which cells the bench is about; once for the same plan."""
-    fields = {"suite": "kernelbench", "layers": list(plan.layers), "directions": list(plan.directions),
-              "precision": plan.precision, "size": plan.size, "configs": plan.configs, "sweep": plan.sweep,
-              "top": plan.top, "seed": plan.seed, "device": device["name"], "defaults": plan.strength == DEFAULTS}
-    for event in session.events():
-        if event.get("event") == EVENT and {k: event.get(k, False) for k in fields} == fields:
+    suites = dict.fromkeys(PRESETS[name].suite for name in plan.layers)
+    fields = {"suite": ",".join(suites), "layers": list(plan.layers), "directions": list(plan.directions),
+              "precision": plan.precision, "memory_format": plan.memory_format, "size": plan.size, "configs": plan.configs,
+              "sweep": plan.sweep, "top": plan.top, "seed": plan.seed, "device": gpu,
+              "defaults": plan.strength == DEFAULTS}
+    for event in ({**_BEFORE, **e} for e in session.events()):
+        if event.get("event") == EVENT and {k: event.get(k) for k in fields} == fields:
             return
     session.event(EVENT, **fields)
 
@@ -156,18 +164,21 @@ def line_of(trial: Trial) -> str:
     return f"{trial.workload.get('preset', '')} {trial.direction} {trial.name} {trial.precision} {config}: {time_ms}"
 
 
-def _rendered(job: Job) -> list[Rendered]:
+def worth_building(job: Job, free_bytes: int) -> list[Rendered]:
+    """The candidates whose tensors fit into that memory, rendered. Of the others the run makes trials that say why not."""
     found = []
     for candidate in job.candidates:
+        if tensor_bytes(job.workload, candidate.direction) > free_bytes:
+            continue
         try:
             found.append(render(candidate))
         except RenderError:
-            continue  # the run makes its trial, with the sentence
+            continue
     return found
 
 
 def _next(left: list[Job], wanted: dict[int, set[str]], ahead: BuildAhead, deadline: float
-          ) -> tuple[Job | None, dict[str, dict[str, Any]]]:
+          ) -> tuple[Job | None, dict[str, Prebuilt]]:
     """The first job in order whose libraries are built; waits when none is. (None, {}) when the time is up."""
     while time.monotonic() < deadline:
         for job in left:

@@ -6,55 +6,67 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...core import numbers
+from ...core.best_known import CONTIGUOUS
 from ...core.errors import BadRequest
 from ...core.layer import DIRECTIONS
 from ...core.presets import PRESETS
-from .cells import Cell, summary
+from .cells import Cell, groups_of, summary
 from .text import footnotes, means, strongest_words
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
-_IN_README = ("kb57", "kb64", "kb72", "kb74", "kb81")   # one of each kind: 2-D, 1-D, grouped 3-D, dilated, long stride
-_CLASS = {"tf32": "TF32", "ieee": "fp32-exact (`ieee`, `tf32x3`)"}
+_IN_README = ("kb57", "kb64", "kb72", "kb74", "kb81",   # one of each kind: 2-D, 1-D, grouped 3-D, dilated, long stride
+              "models/hifigan-1", "models/pose", "models/sam-1", "models/nnunet-4")  # overlapping or not, in 1-D to 3-D
+_SUITE = {"kernelbench": "KernelBench", "models": "Layers of published models"}
+_CLASS = {"tf32": "TF32", "ieee": "fp32-exact (`ieee`, `tf32x3`)", "fp16": "float16", "bf16": "bfloat16"}
 
 
-def short(cells: Sequence[Cell], *, sessions: Sequence[str]) -> str:
-    """README's table: a few layers, a column a direction, of the first class; the geometric means of all."""
-    classes = _classes(cells)
-    lines = [_origin(cells, sessions), ""]
-    lines += ["Each cell: **PyTorch / ours**, our ms against the fastest mode of nn.ConvTranspose that qualifies; the same "
-              "ratio against the strongest of all formulations in PyTorch, and PyTorch's ms in channels_last with no "
-              "conversion counted; share of the physical limit, relative L2 error to float64. "
-              "[docs/benchmark.md](docs/benchmark.md) has every cell, variant and config, and the reason where a target is "
-              "missed (†).", ""]
-    mine = [c for c in cells if c.name.precision == classes[0]]
-    lines += [f"| {_CLASS[classes[0]]} | {' | '.join(DIRECTIONS)} |", "|---|---|---|---|"]
-    presets = dict.fromkeys(c.name.preset for c in mine)
-    for preset in [p for p in presets if p in _IN_README] or presets:
-        of_layer = {c.name.direction: c for c in mine if c.name.preset == preset}
-        lines.append(f"| {PRESETS[preset].title} | {' | '.join(_short_cell(of_layer.get(d)) for d in DIRECTIONS)} |")
-    lines.append("")
-    for precision in classes:
-        lines += [f"{_CLASS[precision]}: {sentence}" for sentence in means(summary(cells, precision))]
-    lines += footnotes(cells)
+def short(cells: Sequence[Cell]) -> str:
+    """README's table of each suite: a few layers, a column a direction, of its first class; the geometric means of all."""
+    lines = ["Each cell: **PyTorch / ours**, our ms against the fastest mode of nn.ConvTranspose that qualifies; the same "
+             "ratio against the strongest of all formulations in PyTorch, and PyTorch's ms in channels_last with no "
+             "conversion counted; share of the physical limit, relative L2 error to float64. "
+             "[docs/benchmark.md](docs/benchmark.md) has every cell, variant and config, and the reason where a target is "
+             "missed (†)."]
+    for suite, of_suite in _suites(cells).items():
+        groups = groups_of(of_suite)
+        first, mine = next(iter(groups.items()))
+        lines += ["", f"{_SUITE[suite]}. {_origin(of_suite)}", "",
+                  f"| {_headline(first)} | {' | '.join(DIRECTIONS)} |", "|---|---|---|---|"]
+        presets = dict.fromkeys(c.name.preset for c in mine)
+        for preset in [p for p in presets if p in _IN_README] or presets:
+            of_layer = {c.name.direction: c for c in mine if c.name.preset == preset}
+            lines.append(f"| {PRESETS[preset].title} | {' | '.join(_short_cell(of_layer.get(d)) for d in DIRECTIONS)} |")
+        lines.append("")
+        for group, there in groups.items():
+            lines += [f"{_headline(group)}: {sentence}" for sentence in means(summary(there, group[2]))]
+        lines += footnotes(of_suite)
     return "\n".join(lines)
 
 
-def long(cells: Sequence[Cell], *, sessions: Sequence[str]) -> str:
-    """The tables of docs/benchmark.md: a row a cell, one table a class, the misses below with their reasons."""
-    lines = [_origin(cells, sessions)]
-    for precision in _classes(cells):
-        mine = [c for c in cells if c.name.precision == precision]
-        lines += ["", f"### {_CLASS[precision]}", "", *means(summary(cells, precision)), "",
-                  "| layer | direction | ms | variant and config | PyTorch, ms | its name | ratio | verdict | strongest, ms "
-                  "| its name | ratio | channels_last, ms | of floor | error |",
-                  "|---|---|---:|---|---:|---|---:|---|---:|---|---:|---:|---:|---:|"]
-        lines += [_long_row(c) for c in mine]
-        lines += [line for note in footnotes(mine) for line in ("", note)]
-        misses = [c for c in mine if c.missed]
-        if misses:
-            lines += ["", "Cells that miss a target:", ""]
-            lines += [f"- {PRESETS[c.name.preset].title}, {c.name.direction}: {c.reason}." for c in misses]
-    return "\n".join(lines)
+def long(cells: Sequence[Cell]) -> str:
+    """The tables of docs/benchmark.md: a section a suite, in it a table a class and memory format with a row a cell, the
+    misses below with their reasons."""
+    sections = []
+    for suite, of_suite in _suites(cells).items():
+        lines = [f"### {_SUITE[suite]}", "", _origin(of_suite)]
+        for group, mine in groups_of(of_suite).items():
+            lines += _section(group, mine)
+        sections.append("\n".join(lines))
+    return "\n\n".join(sections)
+
+
+def _section(group: tuple[str, str, str], mine: Sequence[Cell]) -> list[str]:
+    lines = ["", f"#### {_headline(group)}", "", *means(summary(mine, group[2])), "",
+              "| layer | direction | ms | variant and config | PyTorch, ms | its name | ratio | verdict | strongest, ms "
+              "| its name | ratio | channels_last, ms | of floor | error |",
+              "|---|---|---:|---|---:|---|---:|---|---:|---|---:|---:|---:|---:|"]
+    lines += [_long_row(c) for c in mine]
+    lines += [line for note in footnotes(mine) for line in ("", note)]
+    misses = [c for c in mine if c.missed]
+    if misses:
+        lines += ["", "Cells that miss a target:", ""]
+        lines += [f"- {PRESETS[c.name.preset].title}, {c.name.direction}: {c.reason}." for c in misses]
+    return lines
 
 
 def placed(text: str, table: str, *, file: Path) -> str:
@@ -68,11 +80,21 @@ def has_marks(text: str) -> bool:
     return BEGIN in text or END in text
 
 
-def _classes(cells: Sequence[Cell]) -> list[str]:
-    return list(dict.fromkeys(c.name.precision for c in cells))
+def _suites(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(cell.name.group[0], []).append(cell)
+    return found
 
 
-def _origin(cells: Sequence[Cell], sessions: Sequence[str]) -> str:
+def _headline(group: tuple[str, str, str]) -> str:
+    """`TF32`, or `bfloat16, channels_last`."""
+    _, memory_format, precision = group
+    return ", ".join([_CLASS[precision], *([memory_format] if memory_format != CONTIGUOUS else [])])
+
+
+def _origin(cells: Sequence[Cell]) -> str:
+    sessions = sorted({c.session for c in cells if c.best})
     gpus = dict.fromkeys(c.best.device.get("name", "") for c in cells if c.best)
     sizes = dict.fromkeys(c.name.size for c in cells)
     emulated = " These times are emulated: they say nothing about a GPU." if any(c.emulated for c in cells) else ""
@@ -105,7 +127,7 @@ def _long_row(cell: Cell) -> str:
     config = (f"{best.name} `{' '.join(f'{k}={v}' for k, v in best.config.items())}` in {best.precision}" if best
               else cell.reason)
     verdict = "EMULATED" if cell.emulated else cell.verdict.verdict if cell.verdict else ""
-    words = [f"#{PRESETS[cell.name.preset].number}", cell.name.direction, numbers.milliseconds(cell.ms), config,
+    words = [PRESETS[cell.name.preset].label, cell.name.direction, numbers.milliseconds(cell.ms), config,
              numbers.milliseconds(cell.baseline_ms), cell.baseline.name if cell.baseline else numbers.MISSING,
              numbers.ratio(cell.ratio), verdict + (" †" if cell.missed else ""), *strongest_words(cell),
              numbers.share(cell.of_floor), numbers.error(cell.rel_l2)]

@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ...core.best_known import best_config, load, ranked
+from ...core.best_known import CLASSES_OF, CONTIGUOUS, best_config, load, ranked
 from ...core.candidate import EMULATED_SM, Candidate
 from ...core.errors import BadRequest
 from ...core.expressions import names_in
 from ...core.layer import DIRECTIONS, LAUNCHES, Workload
-from ...core.presets import PRESETS, SIZES, preset
+from ...core.presets import KERNELBENCH, SIZES, SUITES, preset
 from ...core.space import SearchSpace
 from ...core.variants import Variant, discover, refuse_broken
 from ..running.request import DEFAULTS, STRONG, check_judging
 
-SUITES = {"kernelbench": tuple(PRESETS)}
 # Class -> what a variant computes in for it: the first group it offers anything of. In `ieee`, all of the group.
-_OFFERED = {"tf32": (("tf32",), ("ieee",)), "ieee": (("tf32x3", "ieee"),)}
+_OFFERED = {"tf32": (("tf32",), ("ieee",)), "ieee": (("tf32x3", "ieee"),), "fp16": (("fp16",),), "bf16": (("bf16",),)}
 CLASSES = tuple(_OFFERED)
-CONFIGS = ("default", "best", "sweep", "top")
+CONFIGS = ("default", "known", "best", "sweep", "top")
 
 _MOST_PER_JOB = 12
 
@@ -39,11 +38,12 @@ class Job:
 class BenchPlan:
     """The cells of a bench and how their candidates are chosen. Raises `BadRequest` for a word that is none of them."""
 
-    layers: tuple[str, ...] = SUITES["kernelbench"]
+    layers: tuple[str, ...] = tuple(KERNELBENCH)
     directions: tuple[str, ...] = DIRECTIONS
-    precision: str = "tf32"                # the class: tf32 | ieee
+    precision: str = "tf32"                # the class: one of CLASSES; it says the dtype too
+    memory_format: str = CONTIGUOUS
     size: str = "full"
-    configs: str = "default"               # default | best | sweep | top
+    configs: str = ""                      # one of CONFIGS; "": default for KernelBench's layers alone, else known
     sweep: int = 0                         # configs sampled per variant, beside the best known or default one
     top: int = 0                           # so many of a cell's fastest known candidates, and no other
     known: Path | None = None              # best known configs of another file than the shipped one
@@ -56,6 +56,10 @@ class BenchPlan:
     templates: Path | None = None
 
     def __post_init__(self) -> None:
+        names = tuple(dict.fromkeys(preset(name).name for name in self.layers))
+        object.__setattr__(self, "layers", names)
+        if not self.configs:
+            object.__setattr__(self, "configs", "default" if set(names) <= set(KERNELBENCH) else "known")
         for value, known, field in ((self.precision, CLASSES, "precision"), (self.size, SIZES, "size"),
                                     (self.configs, CONFIGS, "configs")):
             if value not in known:
@@ -75,7 +79,7 @@ class BenchPlan:
             raise BadRequest(f"{self.known} is not there; --known names a file that --write-best has written.", field="known")
         if self.known is not None:
             load(self.known)  # said now, also where the configs asked for do not need it
-        object.__setattr__(self, "layers", tuple(dict.fromkeys(preset(name).name for name in self.layers)))
+        _ = self.workloads  # raises where a layer has no such memory format
         there = discover(self.templates)
         refuse_broken(self.variants, self.directions, self.templates)
         for name in (*self.variants, *self.without):
@@ -85,7 +89,8 @@ class BenchPlan:
 
     @property
     def workloads(self) -> list[Workload]:
-        return [preset(name).workload(self.size) for name in self.layers]
+        return [preset(name).workload(self.size, dtype_of(self.precision), memory_format=self.memory_format)
+                for name in self.layers]
 
     def jobs(self, *, sm: int, arch: str) -> list[Job]:
         """What runs, in order: every layer with the first config of every variant that applies, and only then the
@@ -104,8 +109,8 @@ class BenchPlan:
         return Job(workload, tuple(candidates), tuple(d for d in self.directions if d in there))
 
     def candidates(self, workload: Workload, *, sm: int, arch: str) -> list[list[Candidate]]:
-        """For every variant and precision that applies a list: its best known or default config, then sampled ones.
-        For the top, the fastest known candidates of each direction, a list each."""
+        """For every variant and precision that applies a list: its best known or default config, then the known or the
+        sampled ones. For the top, the fastest known candidates of each direction, a list each."""
         if self.configs == "top":
             return [[candidate] for direction in self.directions for candidate in self._top(workload, direction, arch)]
         found = [self._of_variant(variant, workload, precision, sm=sm, arch=arch)
@@ -129,13 +134,22 @@ class BenchPlan:
         start = self._start(space, workload, arch)
         if start is None:
             return []
-        more = space.sample(self.sweep + 1, seed=self.seed) if self.sweep else []
-        configs = [start, *[c for c in more if c != start][:self.sweep]]
-        return [space.candidate(config) for config in configs]
+        if self.configs == "known":
+            more = self._known(space, workload, arch)
+        else:
+            more = [c for c in (space.sample(self.sweep + 1, seed=self.seed) if self.sweep else []) if c != start][:self.sweep]
+        return [space.candidate(config) for config in (start, *(c for c in more if c != start))]
+
+    def _known(self, space: SearchSpace, workload: Workload, arch: str) -> list[dict[str, int]]:
+        """The configs of the variant that are known in the cell, the fastest first."""
+        there = ranked(space.variant.direction, workload, self.precision, arch, variant=space.variant.name,
+                       root=self.templates, file=self.known) if arch.startswith("sm_") else iter(())
+        configs = [space.variant.config(entry.config) for entry in there if entry.precision == space.precision]
+        return [config for at, config in enumerate(configs) if config not in configs[:at]]
 
     def _start(self, space: SearchSpace, workload: Workload, arch: str) -> dict[str, int] | None:
         """The best known config where that is wanted, else the default, else any that can run; None for none."""
-        if self.configs != "default" and arch.startswith("sm_"):
+        if self.configs not in ("default", "known") and arch.startswith("sm_"):
             known = best_config(space.variant.direction, workload, self.precision, arch, variant=space.variant.name,
                                 root=self.templates, file=self.known)
             if known is not None and known.precision == space.precision:
@@ -145,6 +159,16 @@ class BenchPlan:
         if reason is None:
             return default
         return next(iter(space.sample(1, seed=self.seed)), None) if depends_on_config(space.variant, reason) else None
+
+
+def dtype_of(precision_class: str) -> str:
+    """The dtype of a class."""
+    return next(dtype for dtype, classes in CLASSES_OF.items() if precision_class in classes)
+
+
+def suite_layers(suite: str, memory_format: str = CONTIGUOUS) -> tuple[str, ...]:
+    """The layers of a suite that have that memory format: PyTorch has channels_last for 2-D and 3-D only."""
+    return tuple(p.name for p in SUITES[suite].values() if p.layer.dims > 1 or memory_format == CONTIGUOUS)
 
 
 def precisions(variant: Variant, precision_class: str) -> Sequence[str]:

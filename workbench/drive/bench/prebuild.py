@@ -10,10 +10,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
+from ...core.replies import Built
 from ...core.template import Rendered
-from ..running.builds import BuildOrder, BuildPool
+from ..running.builds import BuildPool, BuildSettings
+from ..running.request import Prebuilt
 
 _CONFIGS_PER_UNIT = 6
 
@@ -21,16 +22,16 @@ _CONFIGS_PER_UNIT = 6
 class BuildAhead:
     """Builds in the background from its making on. Use as a context manager, or call `close`."""
 
-    def __init__(self, units: Sequence[Sequence[Rendered]], order: BuildOrder, work_dir: Path, *,
+    def __init__(self, units: Sequence[Sequence[Rendered]], settings: BuildSettings, work_dir: Path, *,
                  workers: int | None = None) -> None:
         self._pool = BuildPool(work_dir / "ahead", size=workers)
         self._work_dir = work_dir
-        self._done: dict[str, dict[str, Any]] = {}
+        self._done: dict[str, Prebuilt] = {}
         self._of_unit = {item.candidate_id: unit[0].candidate_id for unit in units for item in unit}
         self._change = threading.Condition()
         self._cancelled = threading.Event()
         self._ended = False
-        self._thread = threading.Thread(target=self._build, args=(units, order), daemon=True, name="builds ahead")
+        self._thread = threading.Thread(target=self._build, args=(units, settings), daemon=True, name="builds ahead")
         self._thread.start()
 
     def __enter__(self) -> BuildAhead:
@@ -39,8 +40,8 @@ class BuildAhead:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def take(self, ids: Iterable[str], *, timeout_s: float | None = None) -> dict[str, dict[str, Any]] | None:
-        """candidate_id -> build result, once all of them are there; None when that takes longer than `timeout_s`."""
+    def take(self, ids: Iterable[str], *, timeout_s: float | None = None) -> dict[str, Prebuilt] | None:
+        """candidate_id -> build, once all of them are there; None when that takes longer than `timeout_s`."""
         wanted = set(ids)
         with self._change:
             there = self._change.wait_for(lambda: self._ended or wanted <= self._done.keys(), timeout_s)
@@ -56,10 +57,10 @@ class BuildAhead:
         self._thread.join()
         self._pool.close()
 
-    def _build(self, units: Sequence[Sequence[Rendered]], order: BuildOrder) -> None:
+    def _build(self, units: Sequence[Sequence[Rendered]], settings: BuildSettings) -> None:
         try:
-            self._pool.build(units, order, log_of=self._log, on_start=lambda item: None, on_done=self._on_done,
-                             cancelled=self._cancelled, with_resources=False)
+            self._pool.build(units, settings, log_of=self._log, on_done=self._on_done, cancelled=self._cancelled,
+                             with_resources=False)
         finally:
             with self._change:
                 self._ended = True
@@ -71,9 +72,9 @@ class BuildAhead:
         path.touch()
         return path
 
-    def _on_done(self, item: Rendered, result: dict[str, Any]) -> None:
+    def _on_done(self, item: Rendered, build: Built) -> None:
         with self._change:
-            self._done[item.candidate_id] = {**result, "log": str(self._log(item))}
+            self._done[item.candidate_id] = Prebuilt(build, self._log(item))
             self._change.notify_all()
 
 

@@ -36,7 +36,7 @@ class Nvcc:
         if self.problem:
             return None
         answer = self._pool.resources_of(render(candidate), [arch], timeout_s=_TIMEOUT_S)
-        return _most(answer.get("resources", {}).get(candidate.variant.arch or arch))
+        return _most(answer.resources.get(candidate.variant.arch or arch)) if answer else None
 
     def __enter__(self) -> Nvcc:
         return self

@@ -13,6 +13,7 @@ _ERROR = {"ieee": 3e-6}                         # relative L2 to float64
 _ERROR_TF32 = 1.1                               # times what cuDNN's own TF32 has in the same cell
 
 
+# more than seven: all that the targets are about, of one cell
 def missed(preset: str, direction: str, precision: str, *, ms: float, baseline_ms: float, ratio: float | None,
            floor: Floor | None, rel_l2: float | None, tf32_rel_l2: float | None) -> list[str]:
     """One clause for each target that the cell misses; [] where it holds all.

@@ -6,21 +6,20 @@ from collections.abc import Sequence
 
 from ...core import numbers
 from ..reporting.tables import aligned
-from .cells import Cell, Summary, summary
+from .cells import Cell, Summary, groups_of, summary
 
 HEADER = ("layer", "direction", "median, ms", "variant and config", "computes in", "PyTorch, ms", "its name", "ratio",
           "verdict", "strongest, ms", "its name", "ratio", "channels_last, ms", "of floor", "error", "")
 
 
 def table(cells: Sequence[Cell]) -> str:
-    """One block for each precision class: the cells, the geometric means, the misses."""
+    """One block for each suite, memory format and precision class: the cells, the geometric means, the misses."""
     if not cells:
         return "No cells: this session holds no bench."
     blocks = []
-    for precision in dict.fromkeys(c.name.precision for c in cells):
-        mine = [c for c in cells if c.name.precision == precision]
-        lines = [f"precision class {precision}", *aligned([HEADER, *map(_row, mine)])]
-        lines += [*means(summary(cells, precision)), *footnotes(mine)]
+    for (suite, memory_format, precision), mine in groups_of(cells).items():
+        lines = [f"{suite}, precision class {precision}, {memory_format}", *aligned([HEADER, *map(_row, mine)])]
+        lines += [*means(summary(mine, precision)), *footnotes(mine)]
         lines += [f"MISSED  {label(c)}: {c.reason}" for c in mine if c.missed]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)

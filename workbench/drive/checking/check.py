@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from ...core import numbers
-from ...core.answers import Answer, CheckReport, Question, question_from_json
+from ...core.answers import Answer, CheckReport, Question
 from ...core.command import PROGRAM
 from ...core.confinement import Confinement
 from ...core.env import cache_dir, environment
 from ...core.errors import BadRequest
 from ...core.layer import Workload
+from ...core.orders import CheckOrder
 from ...core.plain_text import plain
-from ...core.presets import parse_preset
+from ...core.presets import parse_preset, problem_of
+from ...core.replies import Checked, Event
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..machine.device_lock import held
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
@@ -72,9 +74,8 @@ class CheckRequest:
 
 def workload_reference(workload: Workload) -> tuple[str, str]:
     """(text, name) of the reference that a layer or preset stands for; `size_of` has the preset's size."""
-    preset = parse_preset(workload.preset)[0] if workload.preset else None
-    name = f"KernelBench #{preset.number}" if preset else f"nn.{workload.layer}"
-    return reference_text(workload, preset), name
+    name = parse_preset(workload.preset)[0].label if workload.preset else f"nn.{workload.layer}"
+    return reference_text(workload, problem_of(workload)), name
 
 
 def size_of(workload: Workload) -> str:
@@ -150,45 +151,41 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
 
     Raises `BadRequest` when the reference itself does not run.
     """
-    order = {"text": request.text, "class_name": request.class_name, "reference": request.reference,
-             "device": request.device, "seed": request.seed, "memory_bytes": int(request.memory_gib * 2**30),
-             "call_s": request.call_s, "build_s": request.build_s, "time": request.time, "nvcc": request.nvcc,
-             "effort": request.effort}
+    order = CheckOrder(request.text, request.class_name, request.reference, request.device, int(request.memory_gib * 2**30),
+                       request.call_s, request.build_s, request.seed, request.time, request.nvcc, request.effort)
 
-    def on_event(event: dict[str, Any]) -> None:
-        on_text(plain(str(event.get("text", ""))))
+    def on_event(event: Event) -> None:
+        on_text(event.text)
 
     try:
         with (contextlib.nullcontext() if device_held else held(request.device, on_text, stopped),
               contextlib.nullcontext(judge) if judge else judge_process() as worker):
-            result = worker.call("check", order, limit_s=request.limit_s, on_event=on_event, stop=stopped)
+            result = worker.call(order, limit_s=request.limit_s, on_event=on_event, stop=stopped)
     except WorkerFailed as error:
         if error.bad_request:
             raise BadRequest(plain(str(error))) from error
         raise
     except (WorkerDied, WorkerTimeout) as error:
-        result = {"questions": [vars(Question("values", "Right values at the given size?", Answer.FAILED,
-                                              f"The judge itself was ended: {error}", "Use a smaller size, or raise the "
-                                              "limits.", "WORKER_DIED"))], "confined": {"why": "not known"}}
+        ended = Question("values", "Right values at the given size?", Answer.FAILED, f"The judge itself was ended: {error}",
+                         "Use a smaller size, or raise the limits.", "WORKER_DIED")
+        result = Checked((ended,), Confinement(why="not known"))
     return _report(request, result)
 
 
-def _report(request: CheckRequest, result: dict[str, Any]) -> CheckReport:
-    """Here foreign text becomes part of a report: nothing of it reaches a terminal or the page as it was."""
-    result, name = plain(result), plain(request.name)
-    questions = tuple(_with_log(question_from_json(q), name) for q in result["questions"])
-    workload = Workload.from_json(result["workload"]) if result.get("workload") else None
-    times = {d: check_times.timed(found, d, workload, result.get("gpu") or {})
-             for d, found in (result.get("times") or {}).items()}
+def _report(request: CheckRequest, result: Checked) -> CheckReport:
+    """Here foreign text becomes part of a report: nothing of it reaches a terminal or the page as it was. What a worker sends
+    is plain text already."""
+    name = plain(request.name)
+    questions = tuple(_with_log(q, name) for q in result.questions)
+    times = {d: check_times.timed(found, d, result.workload, result.gpu) for d, found in result.times.items()}
     if times:
         questions = tuple(_with_times(q, times) for q in questions)
     return CheckReport(
         name=name, reference=plain(request.reference_name), size=request.size,
-        device=f"{request.device} (emulator)" if result.get("emulated") else request.device, questions=questions,
-        smallest=result.get("smallest") or {}, mistake=result.get("mistake") or {},
-        kernelbench=result.get("kernelbench") or {}, times=times,
-        speed="; ".join(check_times.sentence(d, t) for d, t in times.items()), confined=Confinement(**result["confined"]),
-        seed=result.get("seed", 0), seconds=result.get("seconds", 0.0), environment=environment(),
+        device=f"{request.device} (emulator)" if result.emulated else request.device, questions=questions,
+        smallest=result.smallest, mistake=result.mistake, kernelbench=result.kernelbench, times=times,
+        speed="; ".join(check_times.sentence(d, t) for d, t in times.items()), confined=result.confined,
+        seed=result.seed, seconds=result.seconds, environment=environment(),
         command=plain(shlex.join([*PROGRAM.split(), "check", *request.command])) if request.command else "")
 
 

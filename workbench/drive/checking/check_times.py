@@ -9,6 +9,7 @@ from typing import Any
 from ...core import numbers
 from ...core.facts import bytes_moved
 from ...core.layer import Workload
+from ...core.replies import Device
 from ...core.trial import Timing
 from ...core.verdict import FASTER, SAME, UNSURE, from_samples, widened
 from ..reporting import report
@@ -24,7 +25,7 @@ _TOO_LITTLE = ("It takes less than a quarter of what making its input and keepin
 _FLOOR_SHARE, _L2_SHARE = 0.8, 4  # IMPLAUSIBLE: below that share of the floor, with traffic above so many times L2
 
 
-def timed(found: dict[str, Any], direction: str, workload: Workload | None, gpu: dict[str, Any]) -> dict[str, Any]:
+def timed(found: dict[str, Any], direction: str, workload: Workload | None, gpu: Device | None) -> dict[str, Any]:
     """One direction for the report. `baselines`: fastest first, each with its own verdict and, where it is not one to beat,
     `why_not`; `against`: the one that counts, of those that qualify the one with the least ratio, "" without one;
     `implausible`: the time is no time."""
@@ -38,9 +39,9 @@ def timed(found: dict[str, Any], direction: str, workload: Workload | None, gpu:
     best = min((r for r in [best, *held_back] if r), key=lambda r: r["ratio"], default=None)
     too_little = best is not None and best["verdict"] == FASTER and ours.median_ms < _A_PASS * found["empty_ms"]
     default = next((b for b in found["baselines"] if b["key"] == "default"), None)
-    floor = report.floor_of(workload, direction, precision, str(gpu["name"])) if workload and gpu else None
+    floor = report.floor_of(workload, direction, precision, gpu.name) if workload and gpu else None
     implausible = (workload is not None and floor is not None and ours.median_ms < _FLOOR_SHARE * floor.ms
-                   and bytes_moved(workload, direction).total_bytes > _L2_SHARE * gpu.get("l2_bytes", 0))
+                   and bytes_moved(workload, direction).total_bytes > _L2_SHARE * (gpu.l2_bytes if gpu else 0))
     return {"median_ms": ours.median_ms, "samples": ours.samples, "spread": ours.spread, "calls": found["calls"],
             "checked": found["checked"], "precision": precision,
             "default_precision": default["precision"] if default else "",
@@ -131,10 +132,10 @@ def _one_by_one(found: dict[str, Any], best: dict[str, Any]) -> list[dict[str, A
                           f"{numbers.time(median(ours))} each, PyTorch {numbers.time(median(theirs))}, which counts."}]
 
 
-def _why_no_floor(workload: Workload | None, gpu: dict[str, Any]) -> str:
-    if not gpu:
+def _why_no_floor(workload: Workload | None, gpu: Device | None) -> str:
+    if gpu is None:
         return "nobody has measured what this CPU can do"
-    return f"nobody has measured what {gpu['name']} can do" if workload else "the reference is not one transposed convolution"
+    return f"nobody has measured what {gpu.name} can do" if workload else "the reference is not one transposed convolution"
 
 
 def _throttled(turns: int, dropped: int) -> list[str]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from ...core.awkward import awkward_workloads
-from ...core.candidate import EMULATED_SM, Candidate, why_not
+from ...core.candidate import Candidate, why_not
 from ...core.errors import RenderError
 from ...core.facts import tensor_bytes
 from ...core.layer import LAUNCHES, Workload
+from ...core.replies import Outcome
 from ...core.template import Rendered, render
 from ...core.trial import Status
 from ...core.variants import PRECISIONS_OF, Variant, discover
@@ -53,38 +54,50 @@ class Case:
         return f"{self.status:<16} {self.variant:<34} {self.form:<8} {self.dtype:<8} {self.precision:<6} {self.workload}{tail}"
 
 
-def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", variants: Sequence[str] = (),
-             directions: Iterable[str] = LAUNCHES, workloads: Sequence[Workload] = (), templates: Path | None = None,
+@dataclass(frozen=True)
+class Chosen:
+    """What is validated: variants by name (default: all) in these directions, on these workloads (default: the awkward
+    layers of the effort)."""
+
+    effort: str = "normal"
+    variants: tuple[str, ...] = ()
+    directions: tuple[str, ...] = LAUNCHES
+    workloads: tuple[Workload, ...] = ()
+    templates: Path | None = None
+
+
+def validate(runner: Runner, asked: Chosen, *, device: str = "auto",
              on_case: Callable[[Case], None] = lambda case: None,
              on_text: Callable[[str], None] = lambda text: None) -> list[Case]:
-    """Judge every chosen variant on every workload (default: the awkward layers of that effort), without timing.
+    """Judge every chosen variant on every workload, without timing.
 
     General variants are built once in run-time form, so the number of layers costs no builds. The effort `full` builds
     the constant form of each as well, tries the variants that have no other form on every layer they serve, and takes
     every precision: the one a variant names first on all layers, any other (tf32x3) on the first few it serves, and
     each on `workloads`.
+    It is no run of a session, which judges many candidates on one workload and records each as a trial: here one build is
+    judged on many workloads, and nothing is recorded. Both have the same builds, the same judge and the same outcomes.
     A GPU is held while kernels run on it; `on_text` gets the process it is waiting for.
     """
     device = resolve_device(device)
-    directions, there = tuple(directions), discover(templates)
-    check_names(there, variants, directions, {})
-    chosen = [v for v in there if v.direction in directions
-              and (not variants or v.name in variants or v.key in variants)]
+    there = discover(asked.templates)
+    check_names(there, asked.variants, asked.directions, {})
+    chosen = [v for v in there if v.direction in asked.directions
+              and (not asked.variants or v.name in asked.variants or v.key in asked.variants)]
     cases: list[Case] = []
 
-    def report(candidate: Candidate, workload: Workload, result: dict[str, Any], seconds: float) -> None:
+    def report(candidate: Candidate, workload: Workload, result: Outcome, seconds: float) -> None:
         case = Case(candidate.variant.key, candidate.form, f"{workload.layer} x {list(workload.input_shape)}",
-                    workload.dtype, candidate.precision, str(result["status"]), result["headline"], round(seconds, 3))
+                    workload.dtype, candidate.precision, str(result.status), result.headline, round(seconds, 3))
         cases.append(case)
         on_case(case)
 
     known = runner.device(device)
-    sm = int(known.get("sm") or EMULATED_SM)
     ready: list[tuple[Candidate, Workload, Rendered]] = []
-    for candidate, workload in planned(chosen, effort, sm, workloads):
+    for candidate, workload in planned(chosen, asked.effort, known.sm, asked.workloads):
         needed = tensor_bytes(workload, candidate.direction)
-        if needed > int(known["free_bytes"]):
-            report(candidate, workload, outcome.too_large(needed, int(known["free_bytes"]), device), 0.0)
+        if needed > known.free_bytes:
+            report(candidate, workload, outcome.too_large(needed, known.free_bytes, device), 0.0)
             continue
         try:
             ready.append((candidate, workload, render(candidate)))
@@ -96,8 +109,8 @@ def validate(runner: Runner, *, device: str = "auto", effort: str = "normal", va
         for candidate, workload, item in ready:
             start = time.monotonic()
             build = built[item.candidate_id]
-            result = build if build["status"] != "OK" else runner.judge_once(
-                device, item, build["library"], RunRequest(workload, (), effort="quick", time=False))
+            result = build if build.status != Status.OK else runner.judge_once(
+                device, item, build.library, RunRequest(workload, (), effort="quick", time=False))
             report(candidate, workload, result, time.monotonic() - start)
     return cases
 

@@ -171,7 +171,11 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
     with _session() as session, _runner(runner) as kernels:
         for name, group in _GROUPS.items():  # hangs come last: each costs its whole limit
             here = [a for a in wanted if a.kind in ("kernel", "control") and a.group == name]
-            _run_kernels(kernels, session, device, here, group, report, on_text, stopped)
+            found = _run_kernels(kernels, session, device, here, group, partial(_watch, on_text, stopped))
+            if stopped.is_set():
+                raise RuntimeError("The self-test was stopped.")
+            for result in found:
+                report(result)
         with held(device, on_text, stopped), _judges(_AT_ONCE[kind]) as judges:
             modules = [a for a in wanted if a.kind == "module"]
             timed = [a for a in modules if _attacks_the_clock(a, kind)]
@@ -220,22 +224,15 @@ def _kind(device: str) -> str:
 
 
 def _run_kernels(runner: Runner, session: Session, device: str, wanted: Sequence[Attack], group: _Group,
-                 report: Callable[[Result], None], on_text: Callable[[str], None], stopped: threading.Event) -> None:
+                 on_change: Callable[[Run], None]) -> list[Result]:
     candidates = {a.name: _candidate(a, group) for a in wanted}
     if not candidates:
-        return
+        return []
     request = RunRequest(group.workload, tuple(candidates.values()), device=device, baselines=False, effort="quick",
                          run_timeout_s=group.run_timeout_s)
 
-    def watch(run: Run) -> None:
-        on_text(f"{run.done_rows} of {len(run.rows)} kernels of this group are judged: "
-                f"{run.message.replace('candidates', 'kernels')}")
-        if stopped.is_set():
-            run.stop()
-
-    run = runner.run(request, session, on_change=watch)
-    if stopped.is_set():
-        raise RuntimeError("The self-test was stopped.")
+    run = runner.run(request, session, on_change=on_change)
+    results = []
     trials = {t.trial_id: t for t in run.trials}
     for attack, row in zip(wanted, run.rows, strict=True):
         trial = trials.get(row.trial_id)
@@ -243,8 +240,16 @@ def _run_kernels(runner: Runner, session: Session, device: str, wanted: Sequence
         status = str(trial.status) if trial else "no trial"
         timed = bool(trial and trial.kernel_ms)
         caught = status == expected and timed == (expected == Status.OK)
-        report(Result(attack.name, attack.kind, attack.idea or row.candidate.variant.idea, expected, status,
-                      trial.headline if trial else run.message, caught))
+        results.append(Result(attack.name, attack.kind, attack.idea or row.candidate.variant.idea, expected, status,
+                              trial.headline if trial else run.message, caught))
+    return results
+
+
+def _watch(on_text: Callable[[str], None], stopped: threading.Event, run: Run) -> None:
+    on_text(f"{run.done_rows} of {len(run.rows)} kernels of this group are judged: "
+            f"{run.message.replace('candidates', 'kernels')}")
+    if stopped.is_set():
+        run.stop()
 
 
 def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQueue[WorkerProcess],

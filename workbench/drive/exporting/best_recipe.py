@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ...core import numbers
-from ...core.best_known import BestKnown, best_config, sm_of
+from ...core.best_known import CLASSES_OF, CONTIGUOUS, BestKnown, best_config, sm_of
 from ...core.env import gpus
 from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
@@ -43,8 +43,11 @@ def best_known(workload: Workload, arch: str, *, precision: str = "", directions
 def nothing_known(workload: Workload, arch: str, precision: str) -> str:
     """The sentence for a layer that no recorded bench knows."""
     in_class = f" in {precision}" if precision else ""
-    how = (f"'python -m workbench bench --layers {parse_preset(workload.preset)[0].name}' measures it"
-           if workload.preset else "choose variants instead: 'python -m workbench variants' lists them")
+    words = [f"--layers {parse_preset(workload.preset)[0].name}"] if workload.preset else []
+    words += [f"--dtype {workload.dtype}"] if workload.dtype != "float32" else []
+    words += [f"--memory-format {workload.memory_format}"] if workload.memory_format != CONTIGUOUS else []
+    how = (f"'python -m workbench bench {' '.join(words)}' measures it" if workload.preset and workload.dtype in CLASSES_OF
+           else "choose variants instead: 'python -m workbench variants' lists them")
     return f"No best known config for {workload.layer} in {workload.dtype}{in_class} on {arch}; {how}."
 
 
@@ -97,7 +100,9 @@ def origin(entry: BestKnown) -> str:
 def _of_direction(direction: str, workload: Workload, precision: str, arch: str, file: Path | None) -> BestKnown | None:
     if precision:
         return best_config(direction, workload, precision, arch, file=file)
-    found = best_config(direction, workload, "tf32", arch, file=file)
+    if workload.dtype not in CLASSES_OF:
+        return None
+    found = best_config(direction, workload, CLASSES_OF[workload.dtype][0], arch, file=file)
     if found and found.pytorch_precision == "ieee" and found.precision == "tf32":
         return best_config(direction, workload, "ieee", arch, file=file)
     return found

@@ -18,7 +18,9 @@ from ...core.candidate import EMULATED_SM, Candidate, derived_values, layer_fiel
 from ...core.env import require_torch
 from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, FORWARD, LAUNCHES, ConvTranspose, Workload
+from ...core.orders import ModuleOrder
 from ...core.presets import Preset
+from ...core.replies import ModuleJudged
 from ...core.template import ENTRY, Rendered, render
 from ..running import outcome
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
@@ -90,21 +92,19 @@ def constructor_arguments(layer: ConvTranspose, preset: Preset | None = None) ->
             for name in (preset.constructor if preset else _FREE)]
 
 
-def verify(call: Callable[[str, dict[str, Any]], dict[str, Any]], text: str, workload: Workload, *, device: str,
-           scratch: Path, preset: Preset | None = None, class_name: str = "ModelNew") -> dict[str, Any]:
+def verify(call: Callable[[ModuleOrder], ModuleJudged], order: ModuleOrder) -> ModuleJudged:
     """Run the exact text in a fresh worker, on the CPU with its build directed to the emulator.
 
-    `call(op, request)` reaches that worker. The result has status, headline, advice, errors and detail; so has one
-    for a file that kills its process or hangs. Raises `BadRequest` when the request itself cannot be carried out.
+    `call` reaches that worker. A file that kills its process or hangs has its status, too. Raises `BadRequest` when the
+    order itself cannot be carried out.
     """
     require_torch()
-    order = verify_request(text, workload, device=device, scratch=scratch, preset=preset, class_name=class_name)
     try:
-        return call("verify_export", order)
+        return call(order)
     except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
         if isinstance(error, WorkerFailed) and error.bad_request:
             raise BadRequest(str(error)) from error
-        return outcome.failure(error, building=False)
+        return ModuleJudged(**vars(outcome.failure(error, building=False)))
 
 
 def proof_workload(workload: Workload, device: str) -> Workload:
@@ -121,14 +121,11 @@ def proof_workload(workload: Workload, device: str) -> Workload:
     return replace(workload, batch=min(workload.batch, 2), input_size=small, preset="")
 
 
-def verify_request(text: str, workload: Workload, *, device: str, scratch: Path, preset: Preset | None = None,
-                   class_name: str = "ModelNew") -> dict[str, Any]:
-    """What `verify` asks the worker."""
-    return {"text": text, "class_name": class_name, "workload": workload.to_json(),
-            "constructor_args": constructor_arguments(workload.layer, preset),
-            "attribute": preset.attribute if preset else "", "ignored": list(preset.ignored) if preset else [],
-            "constructor": list(preset.constructor if preset else _FREE),
-            "device": device, "emulate": device == "cpu", "effort": "normal", "time": False, "scratch": str(scratch)}
+def module_order(text: str, workload: Workload, *, device: str, scratch: Path, preset: Preset | None = None,
+                 class_name: str = "ModelNew") -> ModuleOrder:
+    """The order to judge an exported file. `preset`: whose constructor the file has."""
+    return ModuleOrder(text, workload, tuple(constructor_arguments(workload.layer, preset)), device, scratch, class_name,
+                       attribute=preset.attribute if preset else "")
 
 
 def _docstring(recipe: Recipe, kernels: dict[str, tuple[Candidate, Rendered]], preset: Preset | None,

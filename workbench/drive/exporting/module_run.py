@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ...core.layer import LAUNCHES
-from ...core.presets import parse_preset
+from ...core.presets import problem_of
+from ...core.replies import ModuleJudged
 from ...core.trial import Trial
 from ..reporting.report import is_emulated
 from ..running import outcome
 from ..running.request import Row, Run
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 from ..sessions.session import Session
-from .export import export_text, verify_request
+from .export import export_text, module_order
 from .recipe import Recipe, fastest
 
 
@@ -30,23 +31,18 @@ def best_rows(run: Run) -> dict[str, Row]:
     return {d: best[d] for d in fastest({d: times[row.trial_id] for d, row in best.items()})}
 
 
-def judge_modules(call: Callable[..., dict[str, Any]], run: Run, session: Session, device_name: str,
-                  device: dict[str, Any], scratch: Path) -> list[Trial]:
+def judge_modules(call: Callable[..., ModuleJudged], run: Run, session: Session, device: str, scratch: Path) -> list[Trial]:
     """Trials of the ModelNew and of nn.ConvTranspose in its modes; empty when no candidate was right."""
     best = best_rows(run)
     if not best:
         return []
     request = run.request
     recipe = Recipe(workload=request.workload, **{d: row.candidate for d, row in best.items()})
-    preset = parse_preset(request.workload.preset)[0] if request.workload.preset else None
+    preset = problem_of(request.workload)
     text = export_text(recipe, constructor=preset)
-    emulated = device["kind"] == "cpu"
-    order = verify_request(text, request.workload, device=device_name, scratch=scratch, preset=preset)
+    order = module_order(text, request.workload, device=device, scratch=scratch, preset=preset)
     try:
-        result = call("module", {**order, "time": request.time, "effort": request.effort},
-                      limit_s=max(300.0, 4 * request.run_timeout_s))
+        result = call(replace(order, time=request.time, effort=request.effort), limit_s=max(300.0, 4 * request.run_timeout_s))
     except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
-        result = outcome.failure(error, building=False)
-    return outcome.module_trials(session, run, device, "ModelNew", result,
-                                 recipe={d: row.candidate for d, row in best.items()}, text=text,
-                                 emulated=emulated)
+        result = ModuleJudged(**vars(outcome.failure(error, building=False)))
+    return outcome.module_trials(session, run, result, recipe={d: row.candidate for d, row in best.items()}, text=text)

@@ -85,8 +85,10 @@ def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | Non
         panel.best_ms = best.kernel_ms.median_ms if best and best.kernel_ms else None
         fastest = report.best_candidate(here, direction)
         for row in ours:
-            panel.cells[row] = _our_cell(row, here, trials, fastest, panel, expected.get(direction, ()), waiting,
-                                         (absent or {}).get(direction, {}), mode)
+            name = row.split(" ")[0]
+            why_none = (absent or {}).get(direction, {}).get(name, "not run")
+            otherwise = waiting if name in expected.get(direction, ()) else why_none
+            panel.cells[row] = _our_cell(row, here, trials, fastest, panel, mode) or otherwise
         for name in theirs:
             trial = min((t for t in here if t.kind == "baseline" and t.name == name and t.ok and t.kernel_ms),
                         key=lambda t: t.kernel_median_ms, default=None)
@@ -196,8 +198,9 @@ def _row_order(candidates: list[Trial], expected: Mapping[str, Sequence[str]]) -
     return [*rows, *dict.fromkeys(v for names in expected.values() for v in names if v not in named)]
 
 
-def _our_cell(row: str, here: list[Trial], trials: list[Trial], fastest: Trial | None, panel: _Panel,
-              expected: Sequence[str], waiting: str, absent: Mapping[str, str], mode: str) -> _Bar | str:
+def _our_cell(row: str, here: list[Trial], trials: list[Trial], fastest: Trial | None, panel: _Panel, mode: str
+              ) -> _Bar | str | None:
+    """None where no candidate of that row has a trial."""
     mine = [t for t in here if t.kind == "candidate" and row_name(t) == row]
     timed = [(t, t.kernel_ms) for t in mine if t.ok and t.kernel_ms]
     if timed:
@@ -208,8 +211,7 @@ def _our_cell(row: str, here: list[Trial], trials: list[Trial], fastest: Trial |
                     panel.floor_ms)
     if mine:
         return f"{mine[-1].status}" + (", not timed" if mine[-1].ok else "")
-    name = row.split(" ")[0]
-    return waiting if name in expected else absent.get(name, "not run")
+    return None
 
 
 def _best_pytorch(here: list[Trial]) -> Trial | None:

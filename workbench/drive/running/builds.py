@@ -8,21 +8,24 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from ...core.compile_flags import emulated
 from ...core.env import cache_dir
+from ...core.orders import BuildOrder, Member, Order, ResourcesOrder, WarmOrder
+from ...core.replies import Built, Kernels, Resources
 from ...core.template import Rendered, render_batch, symbol
 from ...core.trial import Status
 from ..machine.daemon_threads import DaemonThreads
 from .outcome import failure
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 
+R = TypeVar("R")
 RESOURCE_ARCHS = ("sm_80", "sm_90")
 
 
 @dataclass(frozen=True)
-class BuildOrder:
+class BuildSettings:
     """Everything but the source that a build depends on."""
 
     device_kind: str        # "cpu" | "cuda"
@@ -45,36 +48,36 @@ class BuildPool:
         """Let one worker import torch, so that the first build does not wait for it; nothing to do when one is up."""
         with self._lock:
             if self._free and not any(worker.alive for worker in self._workers):
-                self._free[-1].ask_ahead("warm", {"modules": ["build.build"]})
+                self._free[-1].ask_ahead(WarmOrder(("build.load_inline",)))
 
-    def build(self, units: Sequence[Sequence[Rendered]], order: BuildOrder, *, log_of: Callable[[Rendered], Path],
-              on_start: Callable[[Rendered], None], on_done: Callable[[Rendered, dict[str, Any]], None],
-              cancelled: threading.Event, with_resources: bool = True) -> None:
+    def build(self, units: Sequence[Sequence[Rendered]], settings: BuildSettings, *, log_of: Callable[[Rendered], Path],
+              on_done: Callable[[Rendered, Built], None], cancelled: threading.Event,
+              on_start: Callable[[Rendered], None] = lambda item: None, with_resources: bool = True) -> dict[str, Kernels]:
         """Build every unit in parallel; `on_done` gets each candidate's own result, from a pool thread. When `cancelled` is
-        set the compilers under way are killed."""
+        set the compilers under way are killed. Returns what nvcc says of each candidate that it compiles: candidate_id ->
+        architecture -> kernel -> numbers."""
         def one(unit: Sequence[Rendered]) -> None:
             if cancelled.is_set():
                 return
             for item in unit:
                 on_start(item)
-            results = self._refused_by_nvcc(unit, order, log_of(unit[0]), cancelled) or \
-                self._build_unit(unit, order, log_of(unit[0]), cancelled)
+            results = self._refused_by_nvcc(unit, settings, log_of(unit[0]), cancelled) or \
+                self._build_unit(unit, settings, log_of(unit[0]), cancelled)
             if results is not None:
                 for item in unit:
                     on_done(item, results[item.candidate_id])
 
-        def facts(item: Rendered) -> dict[str, Any]:
-            found: dict[str, Any] = self._resources(item, order, cancelled).get("resources", {})
-            return found
+        def facts(item: Rendered) -> Kernels:
+            found = self._resources(item, settings, cancelled)
+            return found.resources if found else {}
 
-        self.resources: dict[str, dict[str, Any]] = {}
         with DaemonThreads(self.size) as pool:
             built = [pool.submit(one, unit) for unit in units]
             known = {item.candidate_id: pool.submit(facts, item) for unit in units for item in unit if with_resources}
             try:
                 for future in built:
                     future.result()
-                self.resources = {key: future.result() for key, future in known.items()}
+                return {key: future.result() for key, future in known.items()}
             except KeyboardInterrupt:
                 cancelled.set()  # or leaving the pool would wait for every compiler
                 raise
@@ -83,63 +86,63 @@ class BuildPool:
         for worker in self._workers:
             worker.close()
 
-    def _build_unit(self, unit: Sequence[Rendered], order: BuildOrder, log: Path,
-                    cancelled: threading.Event) -> dict[str, dict[str, Any]] | None:
+    def _build_unit(self, unit: Sequence[Rendered], settings: BuildSettings, log: Path, cancelled: threading.Event
+                    ) -> dict[str, Built] | None:
         flags = unit[0].candidate.compile_flags
-        members = [{"id": r.candidate_id, "symbol": symbol(r), "source": render_batch([r])} for r in unit]
-        request = {"source": render_batch(unit), "symbols": [m["symbol"] for m in members], "members": members,
-                   "device": order.device_kind, "arch": _arch(unit, order.arch),
-                   "flags": list(emulated(flags) if order.device_kind == "cpu" else flags),
-                   "sanitize": order.sanitize, "cache": str(cache_dir()), "log": str(log), "key": None}
+        members = tuple(Member(symbol(r), render_batch([r])) for r in unit)
+        order = BuildOrder(render_batch(unit), settings.device_kind, cache_dir(), symbols=tuple(m.symbol for m in members),
+                           arch=_arch(unit, settings.arch), flags=emulated(flags) if settings.device_kind == "cpu" else flags,
+                           sanitize=settings.sanitize, log=log, members=members)
         try:
-            result = self._call("build", request, limit_s=order.timeout_s, stop=cancelled)
+            result = self._call(order, limit_s=settings.timeout_s, stop=cancelled)
         except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
-            result = failure(error, building=True)
+            result = Built(**vars(failure(error, building=True)))
         except WorkerCancelled:
             return None
-        by_symbol = result.get("members") or {}
-        return {r.candidate_id: by_symbol.get(symbol(r), result) for r in unit}
+        return {r.candidate_id: result.members.get(symbol(r), result) for r in unit}
 
-    def _refused_by_nvcc(self, unit: Sequence[Rendered], order: BuildOrder, log: Path, cancelled: threading.Event
-                         ) -> dict[str, dict[str, Any]] | None:
+    def _refused_by_nvcc(self, unit: Sequence[Rendered], settings: BuildSettings, log: Path, cancelled: threading.Event
+                         ) -> dict[str, Built] | None:
         """The results of a unit for the emulator whose flags nvcc does not take; None where it does, or is not there."""
         flags = unit[0].candidate.compile_flags
-        if order.device_kind != "cpu" or not flags:
+        if settings.device_kind != "cpu" or not flags:
             return None
-        answer = self._resources(unit[0], order, cancelled)
-        if answer.get("status") != Status.BUILD_FAILED or self._resources(unit[0], order, cancelled, flags=()).get(
-                "status") == Status.BUILD_FAILED:  # without them it fails as well: that is for the build to tell
+        answer = self._resources(unit[0], settings, cancelled)
+        if answer is None or answer.status != Status.BUILD_FAILED:
+            return None
+        without = self._resources(unit[0], settings, cancelled, flags=())
+        if without is not None and without.status == Status.BUILD_FAILED:  # it fails as well: that is for the build to tell
             return None
         log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(f"$ nvcc {shlex.join(flags)} ...\n{answer['headline']}\n", encoding="utf-8")
-        return dict.fromkeys((r.candidate_id for r in unit), {**answer, "advice": "Correct the compile flags: they are nvcc's, "
-                             "also where the emulator runs the kernel.", "key": ""})
+        log.write_text(f"$ nvcc {shlex.join(flags)} ...\n{answer.headline}\n", encoding="utf-8")
+        refused = Built(status=answer.status, headline=answer.headline, first_error=answer.first_error, advice="Correct the "
+                        "compile flags: they are nvcc's, also where the emulator runs the kernel.")
+        return dict.fromkeys((r.candidate_id for r in unit), refused)
 
-    def _resources(self, item: Rendered, order: BuildOrder, cancelled: threading.Event, *,
-                   flags: Sequence[str] | None = None) -> dict[str, Any]:
-        archs = {*RESOURCE_ARCHS, *([order.arch] if order.arch.startswith("sm_") else [])}
-        return self.resources_of(item, archs, timeout_s=order.timeout_s, cancelled=cancelled, flags=flags)
+    def _resources(self, item: Rendered, settings: BuildSettings, cancelled: threading.Event, *,
+                   flags: tuple[str, ...] | None = None) -> Resources | None:
+        archs = {*RESOURCE_ARCHS, *([settings.arch] if settings.arch.startswith("sm_") else [])}
+        return self.resources_of(item, archs, timeout_s=settings.timeout_s, cancelled=cancelled, flags=flags)
 
     def resources_of(self, item: Rendered, archs: Iterable[str], *, timeout_s: float, cancelled: threading.Event | None = None,
-                     flags: Sequence[str] | None = None) -> dict[str, Any]:
-        """What nvcc says of a candidate: {"status", "headline", "resources": {arch: {kernel: numbers}}}; empty when it gave no
-        answer. A variant that asks for a target is compiled for that one alone, and for anything else an empty kernel."""
+                     flags: tuple[str, ...] | None = None) -> Resources | None:
+        """What nvcc says of a candidate; None when it gave no answer. A variant that asks for a target is compiled for that
+        one alone, and for anything else an empty kernel."""
         only = item.candidate.variant.arch
-        request = {"source": render_batch([item]), "archs": [only] if only else sorted(archs), "cache": str(cache_dir()),
-                   "flags": list(item.candidate.compile_flags if flags is None else flags)}
+        order = ResourcesOrder(render_batch([item]), (only,) if only else tuple(sorted(archs)), cache_dir(),
+                               item.candidate.compile_flags if flags is None else flags)
         try:
-            return self._call("resources", request, limit_s=timeout_s, stop=cancelled)
+            return self._call(order, limit_s=timeout_s, stop=cancelled)
         except (WorkerDied, WorkerFailed, WorkerTimeout, WorkerCancelled):
-            return {}
+            return None
 
-    def _call(self, op: str, request: dict[str, Any], *, limit_s: float, stop: threading.Event | None = None
-              ) -> dict[str, Any]:
+    def _call(self, order: Order[R], *, limit_s: float, stop: threading.Event | None = None) -> R:
         with self._lock:
             while not self._free:
                 self._lock.wait()
             worker = self._free.pop()
         try:
-            return worker.call(op, request, limit_s=limit_s, stop=stop)
+            return worker.call(order, limit_s=limit_s, stop=stop)
         finally:
             with self._lock:
                 self._free.append(worker)

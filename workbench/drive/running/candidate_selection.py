@@ -15,6 +15,7 @@ from ...core.variants import FORMS, PRECISIONS_OF, Variant, broken, discover, re
 Settings = Mapping[str, Mapping[str, Sequence[int]]]  # variant name (or "*") -> tunable -> values to try
 
 
+# more than seven: the options by which verbs, page and notebook choose candidates
 def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, variants: Iterable[str] = (),
                settings: Mapping[str, Any] | None = None, precision: str = "", form: str = "constant",
                compile_flags: Sequence[str] = (), templates: Path | None = None) -> list[Candidate]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
+from ...core.orders import CompareOrder, JudgeOrder
 from ...core.pytorch_ways import AUTOTUNED, WAYS
+from ...core.replies import Compared
 from ...core.trial import DEFAULT_ADVICE, Status, Trial
 from ...core.verdict import from_samples
 from ..reporting import report
@@ -18,13 +19,13 @@ _TOO_SLOW = 0.5    # a candidate that far behind needs no second measurement to 
 _CLEAR = 1.25      # nor does the strongest formulation, where it is that much slower or faster
 
 
-def against_best(call: Callable[[dict[str, Any]], dict[str, Any]], session: Session, order: dict[str, Any],
-                 trial: Trial, others: Iterable[Trial]) -> Trial:
+def against_best(call: Callable[[CompareOrder], Compared], session: Session, order: JudgeOrder, trial: Trial,
+                 others: Iterable[Trial]) -> Trial:
     """`trial` with `detail["against"]` (baseline, its trial_id, ratio, low, high, verdict, pairs, dropped) and the pairs
     as a blob; unchanged where there is nothing to compare. A candidate found wrong meanwhile loses its time. Where another
     formulation is the strongest PyTorch and near, it is timed in turns too: `detail["against_strongest"]`.
 
-    `call` carries out the worker operation "compare"; `order` is the candidate's `judge` order.
+    `call` has the comparison carried out; `order` is the one that the candidate was judged by.
     """
     if not trial.ok or trial.kernel_ms is None or report.is_emulated(trial):
         return trial
@@ -38,26 +39,25 @@ def against_best(call: Callable[[dict[str, Any]], dict[str, Any]], session: Sess
     return trial
 
 
-def _in_turns(call: Callable[[dict[str, Any]], dict[str, Any]], session: Session, order: dict[str, Any], trial: Trial,
+def _in_turns(call: Callable[[CompareOrder], Compared], session: Session, order: JudgeOrder, trial: Trial,
               baseline: Trial, key: str) -> Trial:
     way = baseline.detail.get("way")
     if not way or WAYS[way].kind.startswith(AUTOTUNED):  # it would be tuned once more
         return trial
     try:
-        result = call({"ours": order, "theirs": {"way": way}})
+        result = call(CompareOrder(order, str(way)))
     except (WorkerDied, WorkerFailed, WorkerTimeout):
         return replace(trial, flags=(*trial.flags, "not_compared"))
-    if result["status"] == Status.OUT_OF_MEMORY:
+    if result.status == Status.OUT_OF_MEMORY:
         return replace(trial, flags=(*trial.flags, "not_compared"))
-    if result["status"] != Status.OK:
-        status = Status(result["status"])
-        return replace(trial, status=status, headline=result["headline"], kernel_ms=None,
-                       advice=result.get("advice") or DEFAULT_ADVICE[status], detail=result.get("detail", {}))
-    verdict = from_samples(result["ours"], result["theirs"], paired=True)
-    pairs = session.put_blob(json.dumps({"ours": result["ours"], "theirs": result["theirs"]}).encode())
+    if result.status != Status.OK:
+        return replace(trial, status=result.status, headline=result.headline, kernel_ms=None,
+                       advice=result.advice or DEFAULT_ADVICE[result.status], detail=result.detail)
+    verdict = from_samples(result.ours, result.theirs, paired=True)
+    pairs = session.put_blob(json.dumps({"ours": result.ours, "theirs": result.theirs}).encode())
     found = {"baseline": baseline.name, "trial_id": baseline.trial_id, "ratio": verdict.value, "low": verdict.low,
-             "high": verdict.high, "verdict": verdict.verdict, "pairs": len(result["ours"]),
-             "dropped": result["dropped"], "stop": result["stop"]}
+             "high": verdict.high, "verdict": verdict.verdict, "pairs": len(result.ours),
+             "dropped": result.dropped, "stop": result.stop}
     blob = "pairs" if key == report.AGAINST else "pairs_strongest"
     return replace(trial, detail={**trial.detail, key: found}, blobs={**trial.blobs, blob: pairs},
-                   flags=tuple(dict.fromkeys([*trial.flags, *result["flags"]])))
+                   flags=tuple(dict.fromkeys([*trial.flags, *result.flags])))

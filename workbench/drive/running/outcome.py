@@ -6,6 +6,7 @@ import json
 import re
 import secrets
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from ...core import compile_flags, numbers
 from ...core.candidate import Candidate
 from ...core.command import baseline_command, candidate_command, recipe_command
 from ...core.env import cache_dir, environment
+from ...core.replies import Baseline, Built, Device, Judged, ModuleJudged, Outcome
 from ...core.template import Rendered
-from ...core.trial import DEFAULT_ADVICE, Errors, Status, Timing, Trial
+from ...core.trial import DEFAULT_ADVICE, Status, Timing, Trial
 from ..sessions.session import Session, now
-from .request import Run
+from .request import Row, Run
 from .worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -24,8 +26,8 @@ _KILLED = "signal 9 (SIGKILL)"
 _FROM_OUTSIDE = (_KILLED, "signal 15 (SIGTERM)", "signal 1 (SIGHUP)", "signal 2 (SIGINT)", "signal 7 (SIGBUS)")
 
 
-def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool) -> dict[str, Any]:
-    """A worker's end as a result: status, headline, advice and the last lines it printed."""
+def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool) -> Outcome:
+    """A worker's end as an outcome; its detail has the last lines that the worker printed."""
     if isinstance(error, WorkerFailed):  # a defect of ours costs this trial, not the run
         first = str(error).strip().splitlines()[0]
         if error.machine:
@@ -51,46 +53,48 @@ def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool)
     return _result(Status.WORKER_DIED, f"The process ended by {error.how} while {_while(building)}.", detail=detail)
 
 
-def skipped(reason: str) -> dict[str, Any]:
+def skipped(reason: str) -> Outcome:
     return _result(Status.SKIPPED, reason)
 
 
-def too_large(needed: int, free: int, device: str) -> dict[str, Any]:
+def too_large(needed: int, free: int, device: str) -> Outcome:
     """Its tensors alone do not fit: nothing was built for it."""
     return _result(Status.OUT_OF_MEMORY, f"Not run: its tensors need {numbers.memory(needed)}, {numbers.memory(free)} are "
-                   f"free on {device}.", detail={"needed_bytes": needed, "free_bytes": free})
+                   f"free on {device}; choose a smaller size or batch.", detail={"needed_bytes": needed, "free_bytes": free})
 
 
-def render_failed(error: Exception) -> dict[str, Any]:
+def render_failed(error: Exception) -> Outcome:
     return _result(Status.RENDER_FAILED, str(error), advice=getattr(error, "advice", ""))
 
 
-def candidate_trial(session: Session, run: Run, device: dict[str, Any], candidate: Candidate, rendered: Rendered | None,
-                    build: dict[str, Any], result: dict[str, Any], *, log: Path | None,
-                    emulated: bool) -> Trial:
-    """Put source, log and samples into blobs and make the immutable trial of one candidate."""
+def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | None, build: Built | None,
+                    result: Outcome) -> Trial:
+    """Put source, log and samples into blobs and make the immutable trial of one candidate. What was not judged has an
+    outcome and no errors, times or memory."""
+    device, candidate, log = run.known_device, row.candidate, row.log_path
+    judged = result if isinstance(result, Judged) else Judged(status=result.status, headline=result.headline,
+                                                              advice=result.advice, detail=result.detail)
+    emulated = device.kind == "cpu"
     blobs = {}
     if rendered:
         blobs["source"] = session.put_blob(rendered.source.encode())
         blobs["template"] = session.put_blob(candidate.variant.text.encode())
     if log and log.is_file():
         blobs["log"] = session.put_blob(portable(log.read_text(errors="replace")).encode())
-    if result.get("samples"):
-        blobs["samples"] = session.put_blob(json.dumps(result["samples"]).encode())
-    status = Status(result["status"])
+    if judged.samples:
+        blobs["samples"] = session.put_blob(json.dumps(judged.samples).encode())
     alone = compile_flags.emulated(candidate.compile_flags)
     return Trial(
         trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind="candidate", name=candidate.variant.name,
         direction=candidate.direction, precision=candidate.precision, workload=run.request.workload.to_json(),
-        device=_known(device), status=status, headline=result["headline"],
-        advice=result.get("advice") or DEFAULT_ADVICE[status],
-        candidate_id=rendered.candidate_id if rendered else "", build_key=build.get("key", ""),
+        device=_known(device), status=judged.status, headline=judged.headline,
+        advice=judged.advice or DEFAULT_ADVICE[judged.status],
+        candidate_id=rendered.candidate_id if rendered else "", build_key=build.key if build else "",
         config=dict(candidate.config), form=candidate.form, compile_flags=candidate.compile_flags,
-        errors=_errors(result), kernel_ms=_timing(result.get("kernel_ms"), blobs.get("samples", ""), session),
-        memory=result.get("memory", {}), resources=build.get("resources") or {},
-        build={k: build[k] for k in ("seconds", "cached", "compiler") if k in build}, blobs=blobs,
-        environment=environment(), detail=result.get("detail", {}),
-        flags=tuple(dict.fromkeys([*result.get("flags", []), *(["emulated"] if emulated else []),
+        errors=judged.errors, kernel_ms=_timing(judged.kernel_ms, blobs.get("samples", ""), session),
+        memory=judged.memory, resources=build.resources if build else {}, build=build.facts if build else {}, blobs=blobs,
+        environment=environment(), detail=judged.detail,
+        flags=tuple(dict.fromkeys([*judged.flags, *(["emulated"] if emulated else []),
                                    *(["nvcc_flags"] if emulated and alone != candidate.compile_flags else [])])),
         command=candidate_command(candidate, run.request.workload, _name(device), run.request.options))
 
@@ -105,67 +109,59 @@ def portable(log: str) -> str:
     return log
 
 
-def baseline_trial(session: Session, run: Run, device: dict[str, Any], measured: dict[str, Any]) -> Trial:
+def baseline_trial(session: Session, run: Run, measured: Baseline) -> Trial:
     """One way PyTorch has of doing one direction."""
-    blobs = {"samples": session.put_blob(json.dumps(measured["samples"]).encode())} if measured.get("samples") else {}
-    status = Status(measured.get("status", "OK"))
+    blobs = {"samples": session.put_blob(json.dumps(measured.samples).encode())} if measured.samples else {}
     return Trial(
-        trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind="baseline", name=measured["name"],
-        direction=measured["direction"], precision=measured["precision"], workload=run.request.workload.to_json(),
-        device=_known(device), status=status, headline=measured.get("headline", "PyTorch, measured in the same run."),
-        advice=measured.get("advice", ""), errors=_errors(measured),
-        kernel_ms=_timing(measured.get("kernel_ms"), blobs.get("samples", ""), session), blobs=blobs,
-        environment=environment(), flags=tuple(measured.get("flags", ())), detail=measured.get("detail", {}),
-        command=baseline_command(run.request.workload, _name(device), measured["direction"],
-                                 run.request.options))
+        trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind="baseline", name=measured.name,
+        direction=measured.direction, precision=measured.precision, workload=run.request.workload.to_json(),
+        device=_known(run.known_device), status=measured.status, headline=measured.headline, advice=measured.advice,
+        errors=measured.errors, kernel_ms=_timing(measured.kernel_ms, blobs.get("samples", ""), session), blobs=blobs,
+        environment=environment(), flags=measured.flags, detail=measured.detail,
+        command=baseline_command(run.request.workload, _name(run.known_device), measured.direction, run.request.options))
 
 
-def module_trials(session: Session, run: Run, device: dict[str, Any], name: str, result: dict[str, Any], *,
-                  recipe: dict[str, Candidate], text: str, emulated: bool) -> list[Trial]:
+def module_trials(session: Session, run: Run, result: ModuleJudged, *, recipe: dict[str, Candidate], text: str) -> list[Trial]:
     """ModelNew and, from the same interleaved measurement, nn.ConvTranspose in each of its modes."""
-    def trial(kind: str, name: str, data: dict[str, Any], **more: Any) -> Trial:
-        status = Status(data.get("status", "OK"))
-        taken = {d: session.put_blob(json.dumps(ms).encode()) for d, ms in (data.get("samples") or {}).items() if ms}
+    emulated = ("emulated",) if run.known_device.kind == "cpu" else ()
+
+    def trial(kind: str, name: str, precision: str, told: Outcome, module_ms: dict[str, Timing],
+              samples: dict[str, tuple[float, ...]]) -> Trial:
+        taken = {d: session.put_blob(json.dumps(ms).encode()) for d, ms in samples.items() if ms}
         return Trial(
             trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind=kind, name=name, direction="backward",
-            precision=data.get("precision", ""), workload=run.request.workload.to_json(), device=_known(device), status=status,
-            headline=data.get("headline", "nn.ConvTranspose, measured in the same run."),
-            advice=data.get("advice") or DEFAULT_ADVICE[status], errors=_errors(data),
-            module_ms={k: timing for k, v in data.get("module_ms", {}).items()
-                       if (timing := _timing(v, taken.get(k, ""), session))},
-            memory=data.get("memory", {}), environment=environment(), detail=data.get("detail", {}),
-            flags=tuple(dict.fromkeys([*data.get("flags", []), *(["emulated"] if emulated else [])])),
-            command=recipe_command(list(recipe.values()), run.request.workload, _name(device), run.request.options), **more)
+            precision=precision, workload=run.request.workload.to_json(), device=_known(run.known_device), status=told.status,
+            headline=told.headline, advice=told.advice or DEFAULT_ADVICE[told.status],
+            module_ms={k: timing for k, v in module_ms.items() if (timing := _timing(v, taken.get(k, ""), session))},
+            environment=environment(), detail=told.detail, flags=emulated,
+            command=recipe_command(list(recipe.values()), run.request.workload, _name(run.known_device), run.request.options))
 
-    ours = trial("module", name, result, config={d: c.variant.name for d, c in recipe.items()},
-                 blobs={"source": session.put_blob(text.encode())})
-    return [ours, *(trial("module_baseline", b["name"], b) for b in result.get("baselines", []))]
-
-
-def _result(status: Status, headline: str, *, advice: str = "", detail: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {"status": str(status), "headline": headline, "advice": advice or DEFAULT_ADVICE[status],
-            "detail": detail or {}}
+    ours = replace(trial("module", "ModelNew", result.precision, result, result.module_ms, result.samples),
+                   config={d: c.variant.name for d, c in recipe.items()}, errors=result.errors,
+                   blobs={"source": session.put_blob(text.encode())},
+                   flags=tuple(dict.fromkeys([*result.flags, *emulated])))
+    right = Outcome(status=Status.OK, headline="nn.ConvTranspose, measured in the same run.")
+    return [ours, *(trial("module_baseline", b.name, b.precision, right, b.module_ms, b.samples) for b in result.baselines)]
 
 
-def _timing(data: dict[str, Any] | None, samples: str, session: Session) -> Timing | None:
-    return Timing(**{**data, "samples_blob": samples, "samples_in": str(session.path)}) if data else None
+def _result(status: Status, headline: str, *, advice: str = "", detail: dict[str, Any] | None = None) -> Outcome:
+    return Outcome(status=status, headline=headline, advice=advice or DEFAULT_ADVICE[status], detail=detail or {})
 
 
-def _errors(result: dict[str, Any]) -> dict[str, Errors]:
-    return {name: Errors(**{**e, "worst_index": tuple(e["worst_index"])})
-            for name, e in (result.get("errors") or {}).items()}
+def _timing(timing: Timing | None, samples: str, session: Session) -> Timing | None:
+    return replace(timing, samples_blob=samples, samples_in=str(session.path)) if timing else None
 
 
 def _while(building: bool) -> str:
     return "the compiler ran" if building else "the kernel ran"
 
 
-def _known(device: dict[str, Any]) -> dict[str, Any]:
-    return {k: device[k] for k in ("kind", "index", "name", "arch", "sm", "key") if k in device}
+def _known(device: Device) -> dict[str, Any]:
+    return {k: getattr(device, k) for k in ("kind", "index", "name", "arch", "sm", "key")}
 
 
-def _name(device: dict[str, Any]) -> str:
-    return "cpu" if device.get("kind") == "cpu" else f"cuda:{device.get('index', 0)}"
+def _name(device: Device) -> str:
+    return "cpu" if device.kind == "cpu" else f"cuda:{device.index}"
 
 
 def _sanitizer_line(log: str) -> str:

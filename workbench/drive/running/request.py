@@ -7,12 +7,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ...core.candidate import Candidate
 from ...core.errors import BadRequest
 from ...core.layer import Workload
 from ...core.pytorch_ways import CLASSES
+from ...core.replies import Built, Device
 from ...core.trial import Status, Trial
 
 EFFORTS = ("quick", "normal", "full")
@@ -20,6 +20,14 @@ DEFAULTS = "default"          # PyTorch with no switch touched, in a process in 
 FRESH = "fresh_process"       # the mark of such a baseline, in its detail
 STRONG = "strong"             # all modes of PyTorch and its other formulations of the layer
 STRENGTHS = ("quick", STRONG, DEFAULTS)
+
+
+@dataclass(frozen=True)
+class Prebuilt:
+    """A candidate's build that was done before its run, and the compiler's log."""
+
+    build: Built
+    log: Path
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class RunRequest:
     sanitize: str = ""                   # "" | "address": emulated kernels under AddressSanitizer
     build_timeout_s: float = 300.0
     run_timeout_s: float = 60.0          # without a sign of life from the measuring process
-    built: Mapping[str, dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)  # id -> made before
+    built: Mapping[str, Prebuilt] = field(default_factory=dict, compare=False, repr=False)  # id -> made before
 
     def __post_init__(self) -> None:
         check_judging(self.effort, self.strength, self.max_autotune)
@@ -113,9 +121,15 @@ class Run:
     trials: list[Trial] = field(default_factory=list)
     kept: list[Trial] = field(default_factory=list)    # of a resumed run: what the session had finished before
     started_at: float = field(default_factory=time.time)
-    device: dict[str, object] = field(default_factory=dict)
+    device: Device | None = None                       # None until its process has said what it is
     cancelled: threading.Event = field(default_factory=threading.Event)
     finished: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def known_device(self) -> Device:
+        """Where something is judged the device is known."""
+        assert self.device is not None
+        return self.device
 
     @property
     def active(self) -> bool:

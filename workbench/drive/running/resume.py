@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ...core.candidate import EMULATED_SM, Candidate, why_not
+from ...core.candidate import Candidate, why_not
 from ...core.errors import RenderError
 from ...core.pytorch_ways import WAYS, ladder
+from ...core.replies import Device
 from ...core.template import render
 from ...core.trial import FORMULATION, Status, Trial
 from .request import DEFAULTS, FRESH, RunRequest
@@ -19,7 +20,7 @@ NO_VERDICT = frozenset({Status.CANCELLED, Status.NO_COMPILER, Status.MACHINE_FAI
                         Status.OUT_OF_MEMORY})
 
 
-def answered(candidates: Iterable[Candidate], trials: list[Trial], request: RunRequest, device: dict[str, Any]
+def answered(candidates: Iterable[Candidate], trials: list[Trial], request: RunRequest, device: Device
              ) -> list[Trial | None]:
     """For each candidate the last trial that finished it, or None: the same workload, judged in the same way, on a
     device of the same name. `device` is what the measuring process says of the request's."""
@@ -27,27 +28,27 @@ def answered(candidates: Iterable[Candidate], trials: list[Trial], request: RunR
     return [finished.get(_key(candidate, device)) for candidate in candidates]
 
 
-def missing(candidates: Iterable[Candidate], trials: list[Trial], request: RunRequest, device: dict[str, Any]
+def missing(candidates: Iterable[Candidate], trials: list[Trial], request: RunRequest, device: Device
             ) -> list[Candidate]:
     """Candidates that no trial has finished; see `answered`."""
     candidates = list(candidates)
     return [c for c, trial in zip(candidates, answered(candidates, trials, request, device), strict=True) if trial is None]
 
 
-def missing_ways(direction: str, trials: list[Trial], request: RunRequest, device: dict[str, Any]) -> list[str]:
+def missing_ways(direction: str, trials: list[Trial], request: RunRequest, device: Device) -> list[str]:
     """Keys of PyTorch's ways that the request asks for and the session has no answer of: for the same workload, on that very
     device; the default alone in a fresh process, any other strength not. A formulation that was wrong, refused or too large is
     answered."""
     alone = request.strength == DEFAULTS
-    have = {t.name for t in trials if t.kind == "baseline" and t.direction == direction 
+    have = {t.name for t in trials if t.kind == "baseline" and t.direction == direction
             and (t.status not in NO_VERDICT or FORMULATION in t.flags) and bool(t.detail.get(FRESH)) == alone
-            and t.workload == request.workload.to_json() and t.device.get("key") == device["key"]}
+            and t.workload == request.workload.to_json() and t.device.get("key") == device.key}
     return [key for key in ways_of(request, device) if WAYS[key].name not in have]
 
 
-def ways_of(request: RunRequest, device: dict[str, Any]) -> list[str]:
+def ways_of(request: RunRequest, device: Device) -> list[str]:
     """Keys of PyTorch's ways that the request asks for, in their order."""
-    return ladder(request.strength, request.workload, str(device["kind"]), classes=request.classes,
+    return ladder(request.strength, request.workload, device.kind, classes=request.classes,
                   autotune=request.max_autotune)
 
 
@@ -68,10 +69,10 @@ def not_run(events: list[dict[str, Any]], trials: list[Trial]) -> int:
     return sum(max(0, len(e["rows"]) - done[str(e.get("run_id"))]) for e in last.values())
 
 
-def _answers(trial: Trial, request: RunRequest, device: dict[str, Any]) -> bool:
+def _answers(trial: Trial, request: RunRequest, device: Device) -> bool:
     if trial.kind != "candidate" or trial.status in NO_VERDICT or trial.workload != request.workload.to_json():
         return False
-    if (trial.device.get("kind"), trial.device.get("key")) != (device["kind"], device["key"]):
+    if (trial.device.get("kind"), trial.device.get("key")) != (device.kind, device.key):
         return False
     if request.sanitize and f"--sanitize {request.sanitize}" not in trial.command:
         return False  # right without AddressSanitizer is not right with it
@@ -79,13 +80,13 @@ def _answers(trial: Trial, request: RunRequest, device: dict[str, Any]) -> bool:
         return True
     if trial.kernel_ms is None:
         return False  # only checked
-    return device["kind"] == "cpu" or trial.kernel_ms.cold_l2 == request.cold_l2
+    return device.kind == "cpu" or trial.kernel_ms.cold_l2 == request.cold_l2
 
 
-def _key(candidate: Candidate, device: dict[str, Any]) -> object:
+def _key(candidate: Candidate, device: Device) -> object:
     """What makes a candidate the same one: its source's id; where it has none, its parts and why it has none."""
     try:
-        reason = why_not(candidate, sm=int(device.get("sm") or EMULATED_SM))
+        reason = why_not(candidate, sm=device.sm)
         if reason is None:
             return render(candidate).candidate_id
     except RenderError as error:

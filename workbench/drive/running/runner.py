@@ -7,10 +7,11 @@ import secrets
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ...core.candidate import Candidate
 from ...core.errors import BadRequest
+from ...core.orders import ModuleOrder
+from ...core.replies import Built, Device, ModuleJudged, Outcome
 from ...core.template import Rendered
 from ...core.trial import Trial
 from ..machine.device_lock import held
@@ -106,28 +107,28 @@ class Runner:
         run.stop()
         run.wait(15)
 
-    def device(self, name: str) -> dict[str, Any]:
-        """What is known of "cpu" or "cuda:N" (name, arch, key, memory)."""
+    def device(self, name: str) -> Device:
+        """What is known of "cpu" or "cuda:N"."""
         return self.workers.device(name)
 
-    def call(self, op: str, request: dict[str, Any], *, limit_s: float = 300,
-             on_text: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-        """One operation in a fresh measure worker (export --verify), which holds the GPU of `request["device"]`."""
-        with held(request["device"], on_text):
-            return self.workers.fresh(op, request, limit_s=limit_s)
+    def prove(self, order: ModuleOrder, *, limit_s: float = 300, on_text: Callable[[str], None] = lambda text: None
+              ) -> ModuleJudged:
+        """Judge an exported file in a fresh measure worker, which holds its GPU."""
+        with held(order.device, on_text):
+            return self.workers.fresh(order, limit_s=limit_s)
 
     def measure_ceilings(self, device: str, on_text: Callable[[str], None] = lambda text: None) -> None:
         """Hold a GPU, measure its rates and keep them: from then on they are its floors' ceilings."""
         with held(device, on_text):
             self.workers.measure_ceilings(device)
 
-    def build_all(self, items: list[Rendered], device: str) -> dict[str, dict[str, Any]]:
+    def build_all(self, items: list[Rendered], device: str) -> dict[str, Built]:
         """Build without a session. candidate_id -> build result."""
         return self.workers.build_all(items, device)
 
-    def judge_once(self, device: str, item: Rendered, library: str, request: RunRequest) -> dict[str, Any]:
-        """One judgement without a session; a crash or a hang is a result with its status."""
-        return self.workers.judge_once(device, item, library, request)
+    def judge_once(self, device: str, item: Rendered, library: str, request: RunRequest) -> Outcome:
+        """One judgement without a session; a crash or a hang is an outcome with its status."""
+        return self.workers.judge(self.workers.judge_order(device, item, library, request))
 
     def _answered(self, candidates: list[Candidate], request: RunRequest, session: Session, device: str
               ) -> list[Trial | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import signal
@@ -13,12 +12,16 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ...core.diagnostics import LOG
 from ...core.errors import BadRequest, RenderError
+from ...core.orders import Order
+from ...core.plain_text import plain_json
+from ...core.replies import Event, Failure
+from ...core.typed import Misfit, read, to_json
 
-Event = dict[str, Any]
+R = TypeVar("R")
 _BAD_REQUESTS = (BadRequest.__name__, RenderError.__name__)
 
 
@@ -61,6 +64,8 @@ class WorkerFailed(RuntimeError):
 class WorkerProcess:
     """Start lazily, call, restart after a death. One call at a time."""
 
+    _module = "workbench.measure.worker"
+
     def __init__(self, kind: str, *, log_path: Path, environment: dict[str, str] | None = None) -> None:
         self.kind = kind
         self.log_path = log_path
@@ -73,39 +78,38 @@ class WorkerProcess:
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def call(self, op: str, request: dict[str, Any], *, limit_s: float,
-             on_event: Callable[[Event], float | None] = lambda event: None,
-             stop: threading.Event | None = None) -> dict[str, Any]:
-        """Run one operation. `on_event` may return new seconds for the deadline from then on.
+    def call(self, order: Order[R], *, limit_s: float, on_event: Callable[[Event], float | None] = lambda event: None,
+             stop: threading.Event | None = None) -> R:
+        """Have one order carried out. `on_event` may return new seconds for the deadline from then on.
 
         `stop` belongs to whoever asks and stays set, so that a stop before the call counts as one during it.
         Raises WorkerDied, WorkerTimeout, WorkerCancelled or WorkerFailed.
         """
         if stop is not None and stop.is_set():
             raise WorkerCancelled("The worker was stopped.")
-        begun = time.monotonic()
+        begun, op = time.monotonic(), order.operation
         try:
-            self._ask(op, request)
+            self._ask(order)
             LOG.debug("%s worker %s: %s asked, at most %g s", self.kind, self._pid, op, limit_s)
-            answer = self._answer(limit_s, on_event, stop)
+            reply = self._reply(order, limit_s, on_event, stop)
         except BrokenPipeError:
             raise self._death() from None
         except (WorkerDied, WorkerTimeout, WorkerFailed, WorkerCancelled) as error:
             LOG.debug("%s worker %s: %s ended after %.2f s: %s", self.kind, self._pid, op, time.monotonic() - begun, error)
             raise
-        LOG.debug("%s worker %s: %s %s after %.2f s", self.kind, self._pid, op, answer.get("status", "done"),
+        LOG.debug("%s worker %s: %s %s after %.2f s", self.kind, self._pid, op, getattr(reply, "status", "done"),
                   time.monotonic() - begun)
-        return answer
+        return reply
 
     @property
     def _pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    def ask_ahead(self, op: str, request: dict[str, Any]) -> None:
-        """Have an operation done for what it leaves behind in the process; nobody waits for its answer. What goes wrong is
-        told by the next call."""
+    def ask_ahead(self, order: Order[Any]) -> None:
+        """Have an order carried out for what it leaves behind in the process; nobody waits for its answer. The next call
+        reports what goes wrong."""
         with contextlib.suppress(BrokenPipeError):
-            self._ask(op, request)
+            self._ask(order)
 
     def close(self) -> None:
         """End the process and all it started; only when no call is in flight."""
@@ -126,7 +130,7 @@ class WorkerProcess:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "workbench.measure.worker", self.kind, str(request_read), str(reply_write)],
+                [sys.executable, "-u", "-m", self._module, self.kind, str(request_read), str(reply_write)],
                 pass_fds=(request_read, reply_write), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True, env=_child_environment(self._environment))
             self._write_fd, self._read_fd = request_write, reply_read
@@ -134,19 +138,19 @@ class WorkerProcess:
         os.close(reply_write)
         self.starts += 1
 
-    def _ask(self, op: str, request: dict[str, Any]) -> None:
+    def _ask(self, order: Order[Any]) -> None:
         if not self.alive:
             self._start()
-        self._number += 1  # an answer to an earlier number is passed over
-        self._write(json.dumps({"id": self._number, "op": op, **request}).encode() + b"\n")
+        self._number += 1  # a reply to an earlier number is passed over
+        self._write(to_json({"id": self._number, "operation": order.operation, "order": order}).encode() + b"\n")
 
     def _write(self, message: bytes) -> None:
         view = memoryview(message)
         while view:
             view = view[os.write(self._write_fd, view):]
 
-    def _answer(self, limit_s: float, on_event: Callable[[Event], float | None], stop: threading.Event | None
-                ) -> dict[str, Any]:
+    def _reply(self, order: Order[R], limit_s: float, on_event: Callable[[Event], float | None],
+               stop: threading.Event | None) -> R:
         deadline = time.monotonic() + limit_s
         buffer = b""
         with selectors.DefaultSelector() as selector:
@@ -168,23 +172,30 @@ class WorkerProcess:
                 buffer += data
                 *lines, buffer = buffer.split(b"\n")
                 for line in lines:
-                    message = json.loads(line)
+                    message = plain_json(line.decode())
                     if message["id"] != self._number:
                         continue
                     if "event" in message:
-                        new_limit = on_event(message["event"])
+                        new_limit = on_event(read(Event, message["event"]))
                         if new_limit:
                             limit_s, deadline = new_limit, time.monotonic() + new_limit
-                    elif "error" in message:
-                        error = message["error"]
-                        bad = error["type"] in _BAD_REQUESTS
-                        raise WorkerFailed(error["message"] if bad else f"{error['type']}: {error['message']}",
-                                           error["trace"], bad_request=bad, machine=error.get("machine", False))
+                    elif "failure" in message:
+                        failed = read(Failure, message["failure"])
+                        bad = failed.type in _BAD_REQUESTS
+                        raise WorkerFailed(failed.message if bad else f"{failed.type}: {failed.message}", failed.trace,
+                                           bad_request=bad, machine=failed.machine)
                     else:
-                        result: dict[str, Any] = message["result"]
-                        if result.get("restart"):
-                            self._end()
-                        return result
+                        return self._read(order, message["reply"])
+
+    def _read(self, order: Order[R], data: Any) -> R:
+        try:
+            reply: R = read(order.reply, data)
+        except Misfit as error:
+            self._end()
+            raise WorkerFailed(f"The reply to the order {order.operation!r} cannot be read: {error}.", "") from error
+        if getattr(reply, "restart", False):
+            self._end()
+        return reply
 
     def _death(self) -> Exception:
         code = self._process.wait() if self._process else -signal.SIGKILL

@@ -7,21 +7,25 @@ import secrets
 import shutil
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from ...core import ceilings
 from ...core.env import require_torch
 from ...core.errors import BadRequest
+from ...core.orders import CeilingsOrder, DeviceOrder, JudgeOrder, Order
 from ...core.owned_folder import owned_folder, sweep
+from ...core.replies import Built, Device, Event, Outcome
 from ...core.roofline import floor
 from ...core.template import Rendered, symbol
 from ..checking.sanitizer import sanitizer_environment
 from . import outcome
-from .builds import BuildOrder, BuildPool
+from .builds import BuildPool, BuildSettings
 from .request import RunRequest
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 
+R = TypeVar("R")
 _POLL_S = 0.1
 _SCRATCH = "kernel-workbench-scratch"
 
@@ -36,7 +40,7 @@ class Workers:
         self.scratch, self._lock = owned_folder(temporary, _SCRATCH, mode=0o700)
         self.pool = BuildPool(self.scratch, size=build_workers)
         self._measure: dict[str, WorkerProcess] = {}
-        self._described: dict[str, dict[str, Any]] = {}
+        self._described: dict[str, Device] = {}
         self._asking = threading.Lock()
         self._closed = threading.Event()
 
@@ -51,8 +55,8 @@ class Workers:
             os.close(self._lock)
             self._lock = None
 
-    def device(self, name: str, *, stop: threading.Event | None = None) -> dict[str, Any]:
-        """What the measuring process says of "cpu" or "cuda:N" (name, arch, key, memory); asked once.
+    def device(self, name: str, *, stop: threading.Event | None = None) -> Device:
+        """What the measuring process says of "cpu" or "cuda:N"; asked once.
 
         Raises `BadRequest` for a device that torch does not see and where there is no torch, `WorkerCancelled` when `stop` is
         set first.
@@ -62,7 +66,7 @@ class Workers:
             raise WorkerCancelled("The worker was stopped.")
         try:
             if name not in self._described:
-                self._described[name] = self.measure(name).call("device", {"device": name}, limit_s=120, stop=stop)
+                self._described[name] = self.measure(name).call(DeviceOrder(name), limit_s=120, stop=stop)
             return self._described[name]
         except WorkerFailed as error:
             if error.bad_request:
@@ -73,7 +77,7 @@ class Workers:
 
     def free_bytes(self, name: str, *, stop: threading.Event | None = None) -> int:
         """What can be allocated there now."""
-        return int(self.measure(name).call("device", {"device": name}, limit_s=120, stop=stop)["free_bytes"])
+        return self.measure(name).call(DeviceOrder(name), limit_s=120, stop=stop).free_bytes
 
     def measure(self, device: str, *, sanitize: str = "") -> WorkerProcess:
         """The one measuring process of a device; kernels built with AddressSanitizer get one with its runtime."""
@@ -84,50 +88,49 @@ class Workers:
                 environment=sanitizer_environment() if sanitize else {})
         return self._measure[key]
 
-    def fresh(self, op: str, request: dict[str, Any], *, limit_s: float, stop: threading.Event | None = None
-              ) -> dict[str, Any]:
-        """One operation in a measuring process of its own: nothing is shared with earlier kernels."""
+    def fresh(self, order: Order[R], *, limit_s: float, stop: threading.Event | None = None) -> R:
+        """One order in a measuring process of its own: nothing is shared with earlier kernels."""
         worker = WorkerProcess("measure", log_path=self.scratch / f"fresh-{secrets.token_hex(4)}.log")
         try:
-            return worker.call(op, request, limit_s=limit_s, on_event=lambda event: limit_s, stop=stop or self._closed)
+            return worker.call(order, limit_s=limit_s, on_event=lambda event: limit_s, stop=stop or self._closed)
         finally:
             worker.close()
 
     def measure_ceilings(self, device: str, *, stop: threading.Event | None = None) -> None:
         """Measure the rates of a GPU and keep them: from then on they are its floors' ceilings."""
-        ceilings.keep(self.measure(device).call("ceilings", {"device": device}, limit_s=120, stop=stop))
+        ceilings.keep(self.measure(device).call(CeilingsOrder(device), limit_s=120, stop=stop))
 
-    def build_all(self, items: list[Rendered], device: str) -> dict[str, dict[str, Any]]:
+    def build_all(self, items: list[Rendered], device: str) -> dict[str, Built]:
         """Build in few shared translation units, without a session. candidate_id -> build result."""
         known = self.device(device)
-        built: dict[str, dict[str, Any]] = {}
-        order = BuildOrder(str(known["kind"]), str(known["arch"]), "", 600.0)
-        self.pool.build(units(items, self.pool.size), order, with_resources=False,
-                        log_of=lambda r: self.scratch / f"{r.candidate_id}.log", on_start=lambda r: None,
+        built: dict[str, Built] = {}
+        self.pool.build(units(items, self.pool.size), BuildSettings(known.kind, known.arch, "", 600.0), with_resources=False,
+                        log_of=lambda r: self.scratch / f"{r.candidate_id}.log",
                         on_done=lambda r, result: built.update({r.candidate_id: result}),
                         cancelled=threading.Event())
         return built
 
-    def judge_once(self, device: str, item: Rendered, library: str, request: RunRequest) -> dict[str, Any]:
-        """One judgement without a session; a crash or a hang is a result with its status."""
+    def judge(self, order: JudgeOrder, *, sanitize: str = "", on_event: Callable[[Event], object] = lambda event: None,
+              stop: threading.Event | None = None) -> Outcome:
+        """Have one candidate judged; a crash or a hang is an outcome with its status."""
+        def heard(event: Event) -> float:
+            on_event(event)
+            return order.limit_s
+
         try:
-            return self.measure(device).call("judge", self.judge_order(device, item, library, request),
-                                             limit_s=request.run_timeout_s,
-                                             on_event=lambda event: request.run_timeout_s)
+            return self.measure(order.device, sanitize=sanitize).call(order, limit_s=order.limit_s, on_event=heard, stop=stop)
         except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
             return outcome.failure(error, building=False)
 
-    def judge_order(self, device: str, item: Rendered, library: str, request: RunRequest) -> dict[str, Any]:
-        """What the operation "judge" of a measuring process is asked for one candidate."""
+    def judge_order(self, device: str, item: Rendered, library: str, request: RunRequest) -> JudgeOrder:
+        """What a measuring process is asked for one candidate."""
         candidate = item.candidate
         limit = floor(request.workload, candidate.direction, candidate.precision,
-                      ceilings.ceilings_for(str(self.device(device)["name"])))
-        return {"library": library, "symbol": symbol(item), "direction": candidate.direction,
-                "computes": list(candidate.variant.computes), "workload": request.workload.to_json(),
-                "device": device, "precision": candidate.precision, "effort": request.effort,
-                "time": request.time, "cold_l2": request.cold_l2, "scratch": str(self.scratch),
-                "limit_s": request.run_timeout_s, "floor_ms": limit.ms if limit else None,
-                "sanitize": bool(request.sanitize)}
+                      ceilings.ceilings_for(self.device(device).name))
+        return JudgeOrder(Path(library), symbol(item), candidate.direction, request.workload, device, candidate.precision,
+                          effort=request.effort, time=request.time, cold_l2=request.cold_l2, scratch=self.scratch,
+                          limit_s=request.run_timeout_s, floor_ms=limit.ms if limit else None,
+                          sanitize=bool(request.sanitize))
 
 
 def taken(lock: threading.Lock, stop: threading.Event | None) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core import numbers
-from ...core.best_known import CLASSES, best_config
+from ...core.best_known import CLASSED, best_config
 from ...core.candidate import EMULATED_SM, Candidate, derived_values
 from ...core.errors import BadRequest
 from ...core.layer import LAUNCHES, Workload
@@ -22,7 +22,6 @@ from ..exporting.recipe import Recipe, fastest
 from ..reporting.report import SLOWER, best_baseline, is_emulated, speedup
 from .session import Session
 
-_CLASSED = {precision for admitted in CLASSES.values() for precision in admitted}
 
 
 def candidate_of(trial: Trial, *, templates: Path | None = None) -> Candidate:
@@ -104,7 +103,7 @@ def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] =
         return only, f"{only.direction}: {only.name} is taken because no other candidate was right; no GPU has timed it."
     for trial in different.values():
         workload = Workload.from_json(trial.workload)
-        known = best_config(trial.direction, workload, trial.precision, arch) if trial.precision in _CLASSED else None
+        known = best_config(trial.direction, workload, trial.precision, arch) if trial.precision in CLASSED else None
         if known and (known.variant, known.precision, known.candidate(workload).config) == (
                 trial.name, trial.precision, trial.config):
             return trial, (f"{trial.direction}: {trial.name} is taken because it is the best known for {known.arch}; the times "

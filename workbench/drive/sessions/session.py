@@ -18,7 +18,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from ...core.diagnostics import LOG
 from ...core.errors import BadRequest
 from ...core.plain_text import plain_json
 from ...core.shipped import shipped
-from ...core.trial import SCHEMA, Timing, Trial
+from ...core.trial import SCHEMA, Trial
 from .files import BLOBS, EVENTS, TRIALS, blob, is_session, lines, name_of, newest_trial
 
 RECORDED = "recorded-"   # what the name of a session that ships begins with
@@ -100,7 +99,7 @@ class Session:
         try:
             for number, line in lines(self.path, TRIALS):
                 try:
-                    found.append(self._known(_trial(line)))
+                    found.append(self._trial(_data(line)))
                 except ValueError as error:
                     self.unreadable.append(f"{file}, line {number} was left out: {str(error).rstrip('.')}.")
         except OSError as error:
@@ -182,19 +181,19 @@ class Session:
                 break
         data["blobs"][MORE] = self.put_blob(_line(more))
 
-    def _known(self, trial: Trial) -> Trial:
-        """The trial, whole; its samples can be found from now on. Raises ValueError for a blob that is no part of one."""
-        if MORE in trial.blobs and (found := blob(self.path, trial.blobs[MORE])) is not None:
-            more = plain_json(found.decode("utf-8", "replace"))
-            if not isinstance(more, dict):
-                raise ValueError(f"its blob {trial.blobs[MORE][:12]} holds no part of a trial")
-            trial = Trial.from_json({**trial.to_json(), **{k: more[k] for k in _MAY_LIE_ELSEWHERE if k in more}})
-
-        def here(timing: Timing) -> Timing:
-            return replace(timing, samples_in=str(self.path)) if timing.samples_blob else timing
-
-        return replace(trial, kernel_ms=here(trial.kernel_ms) if trial.kernel_ms else None,
-                       module_ms={d: here(t) for d, t in trial.module_ms.items()})
+    def _trial(self, data: dict[str, Any]) -> Trial:
+        """The trial, whole; its samples can be found from now on. Raises ValueError, which says what is wrong with the line."""
+        modules = data.get("module_ms")
+        for timing in (data.get("kernel_ms"), *(modules.values() if isinstance(modules, dict) else ())):
+            if isinstance(timing, dict) and timing.get("samples_blob"):
+                timing["samples_in"] = str(self.path)
+        trial = Trial.from_json(data)
+        if MORE not in trial.blobs or (found := blob(self.path, trial.blobs[MORE])) is None:
+            return trial
+        more = plain_json(found.decode("utf-8", "replace"))
+        if not isinstance(more, dict):
+            raise ValueError(f"its blob {trial.blobs[MORE][:12]} holds no part of a trial")
+        return Trial.from_json({**data, **{k: more[k] for k in _MAY_LIE_ELSEWHERE if k in more}})
 
     def _append(self, name: str, line: bytes) -> None:
         """One write on an append fd under a lock; a torn last line is ended first, a half-written one taken back."""
@@ -299,8 +298,8 @@ def _line(data: dict[str, Any]) -> bytes:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _trial(line: str) -> Trial:
-    """Raises ValueError, which says what is wrong with the line."""
+def _data(line: str) -> dict[str, Any]:
+    """The JSON of a trial's line. Raises ValueError for one that is torn, and for one of another version."""
     try:
         data = plain_json(line)
     except (ValueError, RecursionError) as error:
@@ -311,7 +310,7 @@ def _trial(line: str) -> Trial:
     if schema != SCHEMA:
         other = str(schema).startswith(_SCHEMA_FAMILY)
         raise ValueError(f"its schema {schema!r} {'was written by another version' if other else 'is unknown'}")
-    return Trial.from_json(data)
+    return dict(data)
 
 
 def _new_folder(root: Path, name: str) -> Path:

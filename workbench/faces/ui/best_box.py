@@ -7,9 +7,9 @@ from html import escape
 
 import streamlit as st
 
-from ...core.best_known import CLASSES, BestKnown, best_config
+from ...core.best_known import CLASSED, CLASSES_OF, BestKnown, best_config
 from ...core.layer import LAUNCHES, Workload
-from ...core.variants import Variant
+from ...core.variants import PRECISIONS_OF, Variant
 from ...drive.exporting.best_recipe import nothing_known, origin
 from . import theme, variant_rows
 from .layer_form import EACH_ITS_OWN, Choice
@@ -31,10 +31,11 @@ def best_box(variants: Sequence[Variant], choice: Choice) -> None:
 
 def entries_of(workload: Workload, precision: str, arch: str) -> dict[str, BestKnown]:
     """Direction -> the best known entry that computes in that precision; directions without one are absent. With each
-    variant's own precision: the best in tf32, else in ieee."""
+    variant's own precision: for float32 the best in tf32, else in ieee."""
     if precision == EACH_ITS_OWN:
-        return entries_of(workload, "ieee", arch) | entries_of(workload, "tf32", arch)
-    if precision not in CLASSES and precision not in CLASSES["ieee"]:
+        classes = CLASSES_OF.get(workload.dtype, ())
+        return {d: e for precision in reversed(classes) for d, e in entries_of(workload, precision, arch).items()}
+    if precision not in CLASSED:
         return {}
     found = {d: best_config(d, workload, precision, arch, exact=True) for d in LAUNCHES}
     return {d: e for d, e in found.items() if e is not None}
@@ -42,9 +43,9 @@ def entries_of(workload: Workload, precision: str, arch: str) -> dict[str, BestK
 
 def missing_sentence(workload: Workload, precision: str, arch: str) -> str:
     """Why there is none; another precision that has one is named."""
-    others = [p for p in ("tf32", "tf32x3", "ieee") if p != precision and entries_of(workload, p, arch)]
+    others = [p for p in PRECISIONS_OF[workload.dtype] if p != precision and entries_of(workload, p, arch)]
     if precision == EACH_ITS_OWN:
-        return nothing_known(workload, arch, "tf32")
+        return nothing_known(workload, arch, CLASSES_OF.get(workload.dtype, ("",))[0])
     hint = f" A config is known in {' and in '.join(others)}; choose that precision." if others else ""
     return nothing_known(workload, arch, precision) + hint
 

@@ -55,7 +55,7 @@ def draw() -> None:
         with strip:
             theme.html(theme.strip("READY", "Nothing checked yet", "Choose a reference, paste or upload a file that "
                                    "defines ModelNew, and press Check. The button below fills in a wrong sample."))
-        if st.button("Put the wrong sample for #74 into the field", key="check_sample"):
+        if st.button("Put the wrong sample for KernelBench #74 into the field", key="check_sample"):
             st.session_state["check_sample_text"] = _SAMPLE
             st.rerun()
         return
@@ -88,7 +88,7 @@ def draw() -> None:
 
 def _form(check: Check | None) -> None:
     """The sidebar. `_asked` reads it when a button is pressed, not before: a text that was pasted a moment ago counts."""
-    names = {p.name: p.title for p in PRESETS.values()}
+    names = {p.name: p.listed for p in PRESETS.values()}
     chosen = st.selectbox("Reference", [*names, OWN], format_func=lambda n: names.get(n, n), key="check_reference",
                           index=list(names).index("kb74"), persist_state="session")
     if chosen == OWN:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 
@@ -13,19 +13,30 @@ import streamlit as st
 from ...core import numbers
 from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
-from ...core.presets import PRESETS, Preset
+from ...core.presets import PRESETS, Preset, called, parse_preset
+from ...core.replies import ModuleJudged
 from ...core.trial import Trial
 from ...drive.exporting.best_recipe import arch_of
-from ...drive.exporting.export import export_text, verify
+from ...drive.exporting.export import export_text, module_order, verify
 from ...drive.exporting.recipe import Recipe, fastest
 from ...drive.machine.daemon_threads import DaemonThreads
 from ...drive.reporting import report
-from ...drive.running.runner import Runner
 from ...drive.sessions.recorded import first_choice, judged_candidate
 from . import state, theme
 
 PYTORCH, APART = "PyTorch", "a launch for each gradient"
 _PROOF_LIMIT_S = 600
+
+
+@dataclass(frozen=True)
+class _File:
+    """What is exported. `preset`: whose constructor it has."""
+
+    name: str
+    text: str
+    workload: Workload
+    preset: Preset | None
+    class_name: str
 
 
 def draw() -> None:
@@ -57,21 +68,22 @@ def draw() -> None:
         with strip:
             theme.html(theme.strip("BAD INPUT", str(error), "Change the recipe or the fields on the left."))
         return
-    file_name = f"model_new_{preset.name}.py" if preset else "model_new.py"
+    named = parse_preset(workload.preset)[0] if workload.preset else preset
+    file = _File(f"model_new_{named.name.rpartition('/')[2].replace('-', '_')}.py" if named else "model_new.py", text, workload,
+                 preset, class_name)
     under_way = _proofs().get(_digest(text, device))
     if under_way is not None and not under_way.done():
         with strip.container():
-            _live_strip(under_way, file_name, _said().get(_digest(text, device), ""))
+            _live_strip(under_way, file.name, _said().get(_digest(text, device), ""))
         proof = None
     else:
         proof = under_way.result() if under_way else None
         with strip:
-            theme.html(_strip(file_name, text, device, proof))
+            theme.html(_strip(file.name, text, device, proof))
     with left:
         if proof is not None:
             theme.html(_proof_table(proof))
-        _buttons(text, workload, preset, class_name, device, proof, file_name,
-                 busy=under_way is not None and not under_way.done())
+        _buttons(file, device, proof, busy=under_way is not None and not under_way.done())
     with right:
         st.code(text, language="python", line_numbers=True, height=640)
 
@@ -83,15 +95,16 @@ def _workload(trials: list[Trial]) -> Workload | None:
              for t in reversed(trials)}
     if not there:
         return None
-    names = {key: f"{w.preset or w.layer} {w.dtype} batch {w.batch}" for key, w in there.items()}
+    names = {key: " ".join([called(w), w.dtype, *([w.memory_format] if w.memory_format == "channels_last" else []),
+                            *([] if w.preset else [f"batch {w.batch}"])]) for key, w in there.items()}
     chosen = st.selectbox("Layer", list(there), format_func=names.get, key="export_workload")
     return there[chosen]
 
 
 def _options(workload: Workload) -> tuple[str, Preset | None, str]:
     class_name = st.text_input("Class name", "ModelNew", key="export_class", persist_state="session")
-    fitting = [p for p in PRESETS.values() if p.layer == workload.layer]
-    forms: dict[str, Preset | None] = {f"KernelBench #{p.number}": p for p in fitting}
+    fitting = [p for p in PRESETS.values() if p.constructor and p.layer == workload.layer]
+    forms: dict[str, Preset | None] = {p.label: p for p in fitting}
     forms[f"nn.ConvTranspose{workload.layer.dims}d"] = None
     form = st.selectbox("Constructor as in", list(forms), key=f"export_form_{workload.layer}")
     device = st.selectbox("Verify on", list(state.device_names()), format_func=state.device_label, key="export_device")
@@ -169,26 +182,25 @@ def _recipe_table(trials: list[Trial], chosen: dict[str, Trial | None], session:
         ("direction", "candidate", "median", "vs PyTorch", "status"), rows, right=(2, 3))
 
 
-def _strip(file_name: str, text: str, device: str, proof: dict | None) -> str:
+def _strip(file_name: str, text: str, device: str, proof: ModuleJudged | None) -> str:
     lines = f"{text.count(chr(10))} lines, {numbers.bytes_decimal(len(text.encode()))}."
     if proof is None:
         return theme.strip("READY", f"{file_name} is not verified yet",
                            f"Verify runs this exact file in a fresh process. {lines}")
-    if proof["status"] != "OK":
-        return theme.strip(proof["status"], str(proof["headline"]), f"{proof.get('advice', '')} {lines}")
+    if proof.status != "OK":
+        return theme.strip(proof.status, proof.headline, f"{proof.advice} {lines}")
     return theme.strip("VERIFIED", f"{file_name} is ready",
-                       f"A fresh process on {device} ran this exact file: {proof['headline']} {lines}")
+                       f"A fresh process on {device} ran this exact file: {proof.headline} {lines}")
 
 
-def _buttons(text: str, workload: Workload, preset: Preset | None, class_name: str, device: str, proof: dict | None,
-             file_name: str, *, busy: bool) -> None:
-    proved = proof is not None and proof["status"] == "OK"
+def _buttons(file: _File, device: str, proof: ModuleJudged | None, *, busy: bool) -> None:
+    proved = proof is not None and proof.status == "OK"
     with st.container(horizontal=True):
-        st.download_button("Download", text, file_name=file_name, mime="text/x-python", on_click="ignore",
+        st.download_button("Download", file.text, file_name=file.name, mime="text/x-python", on_click="ignore",
                            type="primary" if proved else "secondary", disabled=not proved,
                            help="Download the verified file" if proved else "Verify the file first")
         st.button("Verify again" if proof else "Verify", type="secondary" if proved else "primary", key="prove",
-                  disabled=busy, on_click=_begin_proof, args=(text, workload, preset, class_name, device))
+                  disabled=busy, on_click=_begin_proof, args=(file, device))
 
 
 @st.fragment(run_every=0.5)
@@ -199,11 +211,14 @@ def _live_strip(proof: Future, file_name: str, said: str) -> None:
                            f"{said}{'. ' if said else ''}Closing the browser does not stop it."))
 
 
-def _begin_proof(text: str, workload: Workload, preset: Preset | None, class_name: str, device: str) -> None:
-    key = _digest(text, device)
+def _begin_proof(file: _File, device: str) -> None:
+    key = _digest(file.text, device)
     _said().pop(key, None)
-    _proofs()[key] = _prover().submit(_prove, state.runner(), text, workload, preset, class_name, device,
-                                      partial(_said().__setitem__, key))
+    runner = state.runner()
+    order = module_order(file.text, file.workload, device=device, scratch=runner.work_dir, preset=file.preset,
+                         class_name=file.class_name)
+    prove = partial(runner.prove, limit_s=_PROOF_LIMIT_S, on_text=partial(_said().__setitem__, key))
+    _proofs()[key] = _prover().submit(verify, prove, order)
 
 
 @st.cache_resource(show_spinner=False)
@@ -223,18 +238,12 @@ def _prover() -> DaemonThreads:
     return DaemonThreads(1)
 
 
-def _prove(runner: Runner, text: str, workload: Workload, preset: Preset | None, class_name: str, device: str,
-           on_text: Callable[[str], None]) -> dict:
-    return verify(partial(runner.call, limit_s=_PROOF_LIMIT_S, on_text=on_text), text, workload, device=device,
-                  scratch=runner.work_dir, preset=preset, class_name=class_name)
-
-
-def _proof_table(proof: dict) -> str:
+def _proof_table(proof: ModuleJudged) -> str:
     rows = []
-    for name, e in (proof.get("errors") or {}).items():
-        rows.append((theme.badge("PASSED" if not e["wrong"] else "FAILED"), escape(name),
-                     f"{numbers.error(e['rel_l2'])} relative L2, {numbers.error(e['allowed'])} allowed"))
-    detail = proof.get("detail") or {}
+    for name, e in proof.errors.items():
+        rows.append((theme.badge("PASSED" if not e.wrong else "FAILED"), escape(name),
+                     f"{numbers.error(e.rel_l2)} relative L2, {numbers.error(e.allowed)} allowed"))
+    detail = proof.detail
     rows += [(theme.badge("PASSED"), escape(str(what)), "") for what in detail.get("checked", ())]
     if detail.get("left_to_pytorch"):
         rows.append((theme.badge("NOTE"), "left to PyTorch", escape(", ".join(detail["left_to_pytorch"]))))

@@ -14,7 +14,7 @@ import streamlit as st
 
 from ...core.errors import BadRequest
 from ...core.layer import DTYPES, MEMORY_FORMATS, ConvTranspose, Workload
-from ...core.presets import PRESETS, SIZES, Preset
+from ...core.presets import PRESETS, SIZES, Preset, parse_preset
 from ...core.variants import FORMS, PRECISIONS_OF, Variant
 from ...drive.running.request import EFFORTS
 from . import state
@@ -89,10 +89,10 @@ def layer_form(variants: list[Variant]) -> Choice:
 def show(workload: Workload, device: str, session: str) -> None:
     """Fill the form with that work, for the callback of a button."""
     layer = workload.layer
-    name, _, size = workload.preset.partition("/")
-    st.session_state["preset"] = name or f"free{layer.dims}"
-    if size:
-        st.session_state["size"] = size
+    st.session_state["preset"] = f"free{layer.dims}"
+    if workload.preset:
+        chosen, st.session_state["size"] = parse_preset(workload.preset)
+        st.session_state["preset"] = chosen.name
     for field in _FIELDS[:8]:
         st.session_state[field] = _text(getattr(layer, field))
     st.session_state.update({
@@ -102,7 +102,7 @@ def show(workload: Workload, device: str, session: str) -> None:
 
 
 def _title(name: str) -> str:
-    return PRESETS[name].title if name in PRESETS else f"free layer {FREE[name]}-D"
+    return PRESETS[name].listed if name in PRESETS else f"free layer {FREE[name]}-D"
 
 
 def _seed() -> None:

@@ -88,6 +88,7 @@ def axes(shown: Workload | ConvTranspose, cells: tuple[int, ...], *, extra: int 
                                              strict=True)]
 
 
+# more than seven: what PyTorch says of one dimension of a layer
 def _axis(size: int | None, k: int, s: int, p: int, op: int, d: int, found: Phases, cells: int, *,
           extra: int) -> PictureAxis:
     span = d * (k - 1) + 1 + op

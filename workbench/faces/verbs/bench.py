@@ -1,6 +1,7 @@
-"""Measure KernelBench's 17 layers in three directions, and print or write the table.
+"""Measure the layers of a suite in three directions, and print or write the table.
 
     python -m workbench bench --suite kernelbench --session h200 --time-limit 540      repeat until it is complete
+    python -m workbench bench --suite models --dtype bfloat16 --session h200-bf16 --without naive_gather
     python -m workbench bench --layers kb74,kb81 --directions forward --configs sweep 16
     python -m workbench bench --device cpu --size small --layers kb81                  emulated: correctness only
     python -m workbench bench --baselines default --session h200-defaults              measure PyTorch's default precision
@@ -18,16 +19,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ...core.best_known import CLASSES, CLASSES_OF
 from ...core.errors import BadRequest
-from ...core.layer import BACKWARD, DIRECTIONS
-from ...core.presets import SIZES, preset
+from ...core.layer import BACKWARD, DIRECTIONS, MEMORY_FORMATS
+from ...core.presets import SIZES, SUITES, preset
 from ...drive.bench import markdown
 from ...drive.bench.best import write_best
 from ...drive.bench.cells import NOTE, cells_of, holds_bench, wanted_of
 from ...drive.bench.defaults import defaults_of, defaults_table
 from ...drive.bench.execute import Bench
 from ...drive.bench.package_session import ship
-from ...drive.bench.plan import CLASSES, CONFIGS, SUITES, BenchPlan
+from ...drive.bench.plan import CONFIGS, BenchPlan, dtype_of, suite_layers
 from ...drive.bench.text import table
 from ...drive.machine.devices import resolve_device
 from ...drive.running.request import DEFAULTS, EFFORTS, STRENGTHS
@@ -40,15 +42,21 @@ from ..arguments import check_folder, say_broken, session_from
 def add(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what runs")
     what.add_argument("--suite", choices=list(SUITES), default="kernelbench")
-    what.add_argument("--layers", metavar="NAME[,NAME]", help="layers of the suite: kb74,kb81 (default: all)")
+    what.add_argument("--layers", metavar="NAME[,NAME]", help="kb74,models/sam-1 (default: all layers of the suite; in "
+                      "channels_last those in 2-D and 3-D)")
     what.add_argument("--directions", metavar="NAME[,NAME]", default=",".join(DIRECTIONS),
                       help=f"default: all three; {BACKWARD} computes both gradients in one launch")
-    what.add_argument("--precision", choices=CLASSES, default="tf32",
-                      help="class: tf32 competes with any PyTorch; ieee (kernels in ieee or tf32x3) with TF32-off PyTorch")
+    what.add_argument("--dtype", choices=list(CLASSES_OF), help="default: float32")
+    what.add_argument("--memory-format", choices=MEMORY_FORMATS, default=MEMORY_FORMATS[0])
+    what.add_argument("--precision", choices=list(CLASSES),
+                      help="class: tf32 (default) competes with any PyTorch; ieee (kernels in ieee or tf32x3) with TF32-off "
+                           "PyTorch; fp16 and bf16 are those of the other dtypes")
     what.add_argument("--size", choices=SIZES, default="full")
-    what.add_argument("--configs", nargs="+", metavar="WHAT", default=["default"],
-                      help=f"{', '.join(CONFIGS[:2])}; 'sweep N': the best known config and N sampled ones; 'top N': the N "
-                           "fastest known candidates of each cell, over all variants")
+    what.add_argument("--configs", nargs="+", metavar="WHAT", default=[],
+                      help="default: the default config of each variant that serves; known: these and the best known ones; "
+                           "best: of each variant the best known config, else the default; 'sweep N': the same and N sampled "
+                           "ones; 'top N': the N fastest known candidates of each cell, over all variants (default: default "
+                           "for KernelBench's layers, else known)")
     what.add_argument("--known", type=Path, metavar="FILE",
                       help="take the best known configs from this file, not the shipped one")
     what.add_argument("--seed", type=int, default=0, help="seed of the sampled configs (default 0)")
@@ -103,8 +111,9 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     if args.time_limit is not None and not args.time_limit > 0:
         raise BadRequest(f"--time-limit is {args.time_limit:g}; give seconds above 0.", field="time_limit")
-    plan = BenchPlan(layers=_words(args.layers) if args.layers is not None else SUITES[args.suite],
-                     directions=_words(args.directions), precision=args.precision, size=args.size,
+    layers = _words(args.layers) if args.layers is not None else suite_layers(args.suite, args.memory_format)
+    plan = BenchPlan(layers=layers, directions=_words(args.directions), precision=_precision(args),
+                     memory_format=args.memory_format, size=args.size,
                      **_configs(args.configs), known=args.known, seed=args.seed, variants=tuple(args.variant),
                      without=tuple(args.without), effort=args.effort, strength=args.baselines,
                      max_autotune=args.max_autotune, templates=args.templates)
@@ -123,7 +132,8 @@ def _run(args: argparse.Namespace) -> int:
                   f"--session {session.name}.", file=sys.stderr)
             return exit_codes.INTERRUPTED
     print(result.sentence, file=sys.stderr)
-    cells = [c for c in cells_of([session]) if c.name.precision == plan.precision and c.name.size == plan.size]
+    cells = [c for c in cells_of([session]) if (c.name.precision, c.name.memory_format, c.name.size) == (
+        plan.precision, plan.memory_format, plan.size)]
     defaults = defaults_of([session])
     print(defaults_table(defaults) if plan.strength == DEFAULTS else table(cells))
     print(f"Session {session.path}")
@@ -161,7 +171,7 @@ def _table(args: argparse.Namespace) -> int:
     different = False
     for file, make in files:
         text = file.read_text(encoding="utf-8")
-        new = markdown.placed(text, make(cells, sessions=sorted({c.session for c in cells if c.best})), file=file)
+        new = markdown.placed(text, make(cells), file=file)
         different |= _write(file, text, new, check=args.check)
     return 1 if different and args.check else 0
 
@@ -181,13 +191,14 @@ def _write(file: Path, text: str, new: str, *, check: bool) -> bool:
 
 def _note(args: argparse.Namespace) -> int:
     session = _only(args, "--note")
-    name, _, direction = args.note[0].partition("/")
-    name = preset(name).name
-    there = {(w.preset, w.direction, w.precision) for w in wanted_of([session])}
-    if (name, direction, args.precision) not in there:
-        raise BadRequest(f"Session {session.name} has no cell {args.note[0]!r} in the class {args.precision}; name it "
-                         f"like kb61/forward.", field="note")
-    session.event(NOTE, preset=name, direction=direction, precision=args.precision, text=args.note[1].rstrip("."))
+    name, _, direction = args.note[0].rpartition("/")
+    name, precision = preset(name or direction).name, _precision(args)
+    there = {(w.preset, w.direction, w.precision, w.memory_format) for w in wanted_of([session])}
+    if (name, direction, precision, args.memory_format) not in there:
+        raise BadRequest(f"Session {session.name} has no cell {args.note[0]!r} in the class {precision}, "
+                         f"{args.memory_format}; name it like kb61/forward.", field="note")
+    session.event(NOTE, preset=name, direction=direction, precision=precision, memory_format=args.memory_format,
+                  text=args.note[1].rstrip("."))
     print(f"Noted for {name} {direction} in {session.name}.")
     return 0
 
@@ -205,13 +216,25 @@ def _only(args: argparse.Namespace, option: str) -> Session:
     return session_from(args.sessions[0])
 
 
+def _precision(args: argparse.Namespace) -> str:
+    """The class that --dtype and --precision name together."""
+    precision = args.precision or CLASSES_OF[args.dtype or "float32"][0]
+    if args.dtype and dtype_of(precision) != args.dtype:
+        raise BadRequest(f"The class {precision} is of {dtype_of(precision)}; for {args.dtype} choose "
+                         f"{' or '.join(CLASSES_OF[args.dtype])}.", field="precision")
+    return str(precision)
+
+
 def _configs(words: list[str]) -> dict[str, Any]:
-    """["sweep", "16"] -> the fields of `BenchPlan` that say so."""
+    """["sweep", "16"] -> the fields of `BenchPlan` that say so; none for no words."""
+    if not words:
+        return {}
     if len(words) == 2 and words[0] in ("sweep", "top") and words[1].isdigit():
         return {"configs": words[0], words[0]: int(words[1])}
     if len(words) == 1 and words[0] in CONFIGS:
         return {"configs": words[0]}
-    raise BadRequest(f"--configs {' '.join(words)} is not known; choose default, best, 'sweep N' or 'top N'.", field="configs")
+    raise BadRequest(f"--configs {' '.join(words)} is not known; choose default, known, best, 'sweep N' or 'top "
+                     f"N'.", field="configs")
 
 
 def _words(text: str) -> tuple[str, ...]:

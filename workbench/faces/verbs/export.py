@@ -18,10 +18,10 @@ from ...core.best_known import sm_of
 from ...core.candidate import Candidate, why_not
 from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, LAUNCHES, Workload
-from ...core.presets import parse_preset
-from ...core.variants import discover, find
+from ...core.presets import problem_of
+from ...core.variants import Variant, discover, find
 from ...drive.exporting.best_recipe import arch_of, best_recipe, cautions, left_to_pytorch, origin
-from ...drive.exporting.export import export_text, proof_workload, verify
+from ...drive.exporting.export import export_text, module_order, proof_workload, verify
 from ...drive.exporting.recipe import Recipe
 from ...drive.machine.devices import resolve_device
 from ...drive.running.candidate_selection import check_names, parse_settings, values_for
@@ -44,10 +44,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--best", action="store_true", help="use the best known variants and configs, from recorded benches")
     parser.add_argument("--arch", metavar="sm_90", help="with --best: GPU to choose for (default: the GPU of this machine)")
     parser.add_argument("--session", metavar="NAME", help="take the fastest right candidates of this session")
-    parser.add_argument("--templates", type=Path, metavar="DIR", help="with --session: folder of the templates that made it")
+    parser.add_argument("--templates", type=Path, metavar="DIR",
+                        help="folder of templates (default: the shipped ones); with --session: those that made it")
     parser.add_argument("--class-name", default="ModelNew")
     parser.add_argument("--constructor", choices=("auto", "module"), default="auto",
-                        help="auto: arguments of the preset's Model; module: arguments of nn.ConvTranspose")
+                        help="auto: arguments of KernelBench's Model for its layers, else of nn.ConvTranspose; module: always "
+                             "of nn.ConvTranspose")
     parser.add_argument("--debug-sync", action="store_true", help="synchronise after each kernel and name a kernel that fails")
     parser.add_argument("--verify", action="store_true",
                         help="run the exported file in a fresh process first; write it only if it is right")
@@ -62,20 +64,20 @@ def run(args: argparse.Namespace) -> int:
     for note in notes:
         print(note, file=sys.stderr)
     workload = recipe.workload
-    preset = parse_preset(workload.preset)[0] if workload.preset and args.constructor == "auto" else None
+    preset = problem_of(workload) if args.constructor == "auto" else None
     text = export_text(recipe, constructor=preset, class_name=args.class_name, debug_sync=args.debug_sync,
                        notes=notes)
     if args.verify:
         device = resolve_device(args.device)
         workload = proof_workload(workload, device)
         with Runner() as runner:
-            call = partial(runner.call, on_text=lambda text: print(text, file=sys.stderr, flush=True))
-            result = verify(call, text, workload, device=device, scratch=runner.work_dir, preset=preset,
-                            class_name=args.class_name)
-        print(f"{result['status']}: {result['headline']}", file=sys.stderr)
-        if result["status"] != "OK":
-            print(result.get("advice", ""), file=sys.stderr)
-            return exit_codes.of([result["status"]])
+            prove = partial(runner.prove, on_text=lambda text: print(text, file=sys.stderr, flush=True))
+            result = verify(prove, module_order(text, workload, device=device, scratch=runner.work_dir, preset=preset,
+                                                class_name=args.class_name))
+        print(f"{result.status}: {result.headline}", file=sys.stderr)
+        if result.status != "OK":
+            print(result.advice, file=sys.stderr)
+            return exit_codes.of([result.status])
     if args.out:
         write_whole(args.out, text)
         print(args.out)
@@ -88,7 +90,8 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, list[str]]:
     """The recipe, and what its reader should know of how it was chosen."""
     chosen = {d: getattr(args, d) for d in LAUNCHES if getattr(args, d)}
     if args.best:
-        return _best(args, others=[*chosen, *args.set, *([args.session] if args.session else [])])
+        return _best(args, others=[*chosen, *args.set, *([args.session] if args.session else []),
+                                   *([str(args.templates)] if args.templates else [])])
     if args.arch:
         raise BadRequest("--arch goes with --best.", field="arch")
     if args.session:
@@ -103,15 +106,17 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, list[str]]:
     if not chosen:
         raise BadRequest("Give at least one of --forward, --grad-input, --grad-weight, --backward, or --best, or --session.")
     settings = parse_settings(args.set)
-    check_names(discover(), (), (), settings)
+    check_names(discover(args.templates), (), (), settings)
     sm = sm_of(arch_of(args.device))
-    return Recipe(workload=workload, **{d: _candidate(name, d, workload, settings, args.precision, sm)
-                                        for d, name in chosen.items()}), []
+    variants = {d: find(name, d, root=args.templates) for d, name in chosen.items()}
+    return Recipe(workload=workload, **{d: _candidate(variant, workload, settings, args.precision, sm)
+                                        for d, variant in variants.items()}), []
 
 
 def _best(args: argparse.Namespace, *, others: list[str]) -> tuple[Recipe, list[str]]:
     if others:
-        raise BadRequest("--best chooses variants and configs itself; leave out --session, --set and the variants.")
+        raise BadRequest("--best chooses variants and configs itself; leave out --session, --set, --templates and the "
+                         "variants.")
     if not (args.preset or args.layer):
         raise BadRequest("--best needs --preset or --layer: the layer to export for.")
     arch = args.arch or arch_of(args.device)
@@ -122,8 +127,7 @@ def _best(args: argparse.Namespace, *, others: list[str]) -> tuple[Recipe, list[
     return recipe, cautions(entries, arch, args.precision)
 
 
-def _candidate(name: str, direction: str, workload: Workload, settings: dict, precision: str, sm: int) -> Candidate:
-    variant = find(name, direction)
+def _candidate(variant: Variant, workload: Workload, settings: dict, precision: str, sm: int) -> Candidate:
     values = values_for(variant, settings)
     for tunable, several in values.items():
         if len(several) != 1:
@@ -131,5 +135,5 @@ def _candidate(name: str, direction: str, workload: Workload, settings: dict, pr
     candidate = Candidate(variant, workload.layer, workload.dtype, {k: v[0] for k, v in values.items()}, precision)
     # A variant for a newer GPU than the one here may be exported for that one.
     if reason := why_not(candidate, sm=max(sm, variant.min_sm)):
-        raise BadRequest(reason.replace("Not run:", "Not exported:", 1), field=direction)
+        raise BadRequest(reason.replace("Not run:", "Not exported:", 1), field=variant.direction)
     return candidate

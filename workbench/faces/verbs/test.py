@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from ...core.variants import refuse_broken
-from ...drive.checking.headless import Case, junit, to_json, validate
+from ...drive.checking.headless import Case, Chosen, junit, to_json, validate
 from ...drive.machine.devices import resolve_device
 from ...drive.running.request import EFFORTS
 from ...drive.running.runner import Runner
@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
         print(case.line, flush=True)
 
     with Runner() as runner:
-        cases = validate(runner, device=args.device, effort=args.effort, variants=args.variant,
-                         directions=directions_from(args), workloads=work, templates=args.templates, on_case=show,
+        asked = Chosen(args.effort, tuple(args.variant), tuple(directions_from(args)), tuple(work), args.templates)
+        cases = validate(runner, asked, device=args.device, on_case=show,
                          on_text=lambda text: print(text, file=sys.stderr, flush=True))
     if args.junit:
         args.junit.write_bytes(junit(cases))

@@ -8,96 +8,94 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.cache import Cache, build_key
-from ...core.env import cache_dir, cxx_problem, find_toolchain, ninja_problem, nvcc_problem, torch_info
+from ...core.env import cxx_problem, find_toolchain, ninja_problem, nvcc_problem, torch_info
+from ...core.orders import BuildOrder, Emit
+from ...core.replies import Built, Event, FirstError, Kernels
 from ...core.toolchain import Toolchain
 from ...core.trial import DEFAULT_ADVICE, Status
 from .. import emulator
 from .compiler_log import came_to_an_end, disk_full, first_error, headline, machine_failed
-from .load_inline import Flags, NinjaFailed, compile_library
 from .resources import NVCC_FLAGS, by_kernel, cubin_constants, parse_ptxas
 
-Emit = Callable[[dict[str, Any]], None]
+if TYPE_CHECKING:
+    from .load_inline import Flags, NinjaFailed
+
 # Kernels use none of the libraries load_inline links: without them any process can load the result.
 _LINK_FLAGS = ("-Wl,--as-needed", "-Wl,-Bsymbolic")
 
 
 @dataclass(frozen=True)
 class _Unit:
-    """One translation unit and all that decides what comes out of it."""
+    """What became of one translation unit. `hopeless`: its members alone would fare no better."""
 
-    source: str
-    symbols: tuple[str, ...]
-    device: str
-    arch: str
-    flags: tuple[str, ...]
-    sanitize: str
-    key: str
-    log: Path | None
+    built: Built
+    kernels: Kernels = field(default_factory=dict)   # by their mangled names
+    hopeless: bool = False
+
+    def of_member(self, symbol: str) -> Kernels:
+        """A batch's member lives in the namespace c_<candidate id>, and its symbol ends in that id."""
+        only = f"c_{symbol.rpartition('_')[2]}::"
+        return {arch: by_kernel(kernels, only=only) for arch, kernels in self.kernels.items()}
 
 
-def build(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-    """Worker operation "build". Request: source, symbols, device "cpu" | "cuda", arch, flags, key | None,
-    sanitize "" | "address", cache, log, and for a batch members [{"symbol", "source", "key"?}], whose `source` holds
-    that one member under the same symbol.
-
-    Returns status, headline, advice, library, key, seconds, cached, compiler, first_error, resources; with members
-    also "members": {symbol: the same for that member}. When a batch fails its members are built alone, so that only
-    the culprits fail.
-    """
-    whole = _build_unit(request)
-    members = request.get("members") or []
+def build(order: BuildOrder, emit: Emit) -> Built:
+    """Worker operation "build"."""
+    whole = _build_unit(order)
+    members = order.members
     if not members:
-        return _told(whole)
-    if whole["status"] not in (Status.BUILD_FAILED, Status.MACHINE_FAILED) or len(members) == 1 or whole["hopeless"]:
-        results = {m["symbol"]: _told(whole) | {"resources": _of_member(whole, m["symbol"])} for m in members}
+        return whole.built
+    if whole.built.status not in (Status.BUILD_FAILED, Status.MACHINE_FAILED) or len(members) == 1 or whole.hopeless:
+        results = {m.symbol: replace(whole.built, resources=whole.of_member(m.symbol)) for m in members}
     else:
         results = {}
         for number, member in enumerate(members, 1):
-            emit({"phase": "build", "text": f"the batch failed; building {number} of {len(members)} alone"})
-            results[member["symbol"]] = _told(_build_unit({**request, **member, "symbols": [member["symbol"]],
-                                                           "key": member.get("key")}))
-    return _told(whole) | {"members": results}
+            emit(Event("build", f"the batch failed; building {number} of {len(members)} alone"))
+            results[member.symbol] = _build_unit(replace(order, source=member.source, symbols=(member.symbol,))).built
+    return replace(whole.built, members=results)
 
 
-def _build_unit(request: dict[str, Any]) -> dict[str, Any]:
+def _build_unit(order: BuildOrder) -> _Unit:
     started = time.monotonic()
-    cache = Cache(Path(request["cache"]) if request.get("cache") else cache_dir())
+    cache = Cache(order.cache)
     tools = find_toolchain()
-    cuda = request["device"] == "cuda"
+    cuda = order.device == "cuda"
     compiler = tools.nvcc_label if cuda else tools.cxx_label
     problem = missing(tools, cuda=cuda)
     if problem:
-        return _result(Status.NO_COMPILER, problem, compiler=compiler, hopeless=True,
-                       advice="" if cuda else "Install it and run again; nothing needs a restart.")
-    unit = _unit(request, compiler)
+        return _Unit(_built(Status.NO_COMPILER, problem, compiler=compiler,
+                            advice="" if cuda else "Install it and run again; nothing needs a restart."), hopeless=True)
+    key = build_key(order.source, order.flags, device=order.device, arch=order.arch, compiler=compiler,
+                    torch=torch_info().version, extra=(order.sanitize, *(NVCC_FLAGS if cuda else (_emulator_digest(),))))
     try:
-        found = cache.find(unit.key) or _compile(unit, cache, tools, compiler)
+        found = cache.find(key) or _compile(order, key, cache, tools, compiler)
         cached = "fresh" not in found
-        if cached and unit.log:
-            _append(unit.log, Path(found["path"]) / "log.txt")
+        if cached and order.log:
+            _append(order.log, Path(found["path"]) / "log.txt")
     except _Stopped as stop:
-        return {**stop.result, "key": unit.key, "compiler": compiler, "seconds": round(time.monotonic() - started, 3)}
+        return _Unit(replace(stop.built, key=key, compiler=compiler, seconds=round(time.monotonic() - started, 3)),
+                     hopeless=stop.hopeless)
     except OSError as error:
-        return _result(Status.MACHINE_FAILED, **_unwritable(error, cache.root), compiler=compiler, hopeless=True)
-    return _result(Status.OK, f"Built by {compiler} in {found['seconds']:.1f} s.",
-                   library=f"{found['path']}/library.so", seconds=found["seconds"], cached=cached, compiler=compiler,
-                   kernels=found["kernels"],
-                   resources={arch: by_kernel(k) for arch, k in found["kernels"].items()}, key=unit.key)
+        return _Unit(_built(Status.MACHINE_FAILED, **_unwritable(error, cache.root), compiler=compiler), hopeless=True)
+    made = _built(Status.OK, f"Built by {compiler} in {found['seconds']:.1f} s.", library=f"{found['path']}/library.so",
+                  seconds=found["seconds"], cached=cached, compiler=compiler, key=key,
+                  resources={arch: by_kernel(k) for arch, k in found["kernels"].items()})
+    return _Unit(made, found["kernels"])
 
 
 class _Stopped(Exception):
     """No library: a compiler or the linker said no, or (MACHINE_FAILED) could not say anything."""
 
-    def __init__(self, text: str, *, status: Status = Status.BUILD_FAILED, advice: str = "", **more: Any) -> None:
+    def __init__(self, text: str, *, status: Status = Status.BUILD_FAILED, advice: str = "", hopeless: bool = False,
+                 first_error: FirstError | None = None) -> None:
         super().__init__(text)
-        self.result = _result(status, text, advice=advice, **more)
+        self.hopeless = hopeless
+        self.built = _built(status, text, advice=advice, first_error=first_error)
 
 
 def missing(tools: Toolchain, *, cuda: bool) -> str | None:
@@ -109,64 +107,55 @@ def missing(tools: Toolchain, *, cuda: bool) -> str | None:
     return (nvcc_problem(tools, torch.cuda) if cuda else None) or cxx_problem(tools) or ninja_problem(tools)
 
 
-def _unit(request: dict[str, Any], compiler: str) -> _Unit:
-    device, sanitize = request["device"], request.get("sanitize") or ""
-    arch, flags = request.get("arch") or "", tuple(request.get("flags") or ())
-    extra = (sanitize, *((_emulator_digest(),) if device == "cpu" else NVCC_FLAGS))
-    # A key from the caller stands for its source and flags; what is ours to know is always mixed in.
-    named = request.get("key")
-    key = build_key(named or request["source"], () if named else flags, device=device, arch=arch, compiler=compiler,
-                    torch=torch_info().version, extra=extra)
-    log = Path(request["log"]) if request.get("log") else None
-    return _Unit(request["source"], tuple(request.get("symbols") or ()), device, arch, flags, sanitize, key, log)
-
-
-def _compile(unit: _Unit, cache: Cache, tools: Toolchain, compiler: str) -> dict[str, Any]:
-    """Build in a private folder and publish. Raises `_Stopped`, or OSError when something cannot be written."""
-    with cache.building(unit.key) as folder:
+def _compile(order: BuildOrder, key: str, cache: Cache, tools: Toolchain, compiler: str) -> dict[str, Any]:
+    """Build in a private folder and publish; what the cache then holds. Raises `_Stopped`, or OSError when something cannot
+    be written."""
+    from .load_inline import NinjaFailed, compile_library  # and torch: what lies in the cache does without it
+    with cache.building(key) as folder:
         entry, work = folder / "entry", folder / "work"
         entry.mkdir()
         work.mkdir()
-        (entry / "source.cu").write_text(unit.source, encoding="utf-8")
-        log = unit.log or folder / "log.txt"
+        (entry / "source.cu").write_text(order.source, encoding="utf-8")
+        log = order.log or folder / "log.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as stream:
             begin = stream.tell()
-            stream.write(f"# {compiler} for {unit.arch or unit.device}\n".encode())
+            stream.write(f"# {compiler} for {order.arch or order.device}\n".encode())
         started = time.monotonic()
-        cuda = unit.device == "cuda"
-        text = unit.source if cuda else emulator.translate(unit.source)
+        cuda = order.device == "cuda"
+        text = order.source if cuda else emulator.translate(order.source)
         try:
-            library = compile_library(text, work, log=log, flags=_flags(unit, work, tools), tools=tools, cuda=cuda)
+            library = compile_library(text, work, log=log, flags=_flags(order, work, tools), tools=tools, cuda=cuda)
         except NinjaFailed as error:
-            raise _why(error, _tail(log, begin), unit, work, compiler.partition(" ")[0]) from error
+            raise _why(error, _tail(log, begin), order, work, compiler.partition(" ")[0]) from error
         said = _tail(log, begin)
         exported = library.read_bytes()
-        missing = [s for s in unit.symbols if s.encode() + b"\0" not in exported]
+        missing = [s for s in order.symbols if s.encode() + b"\0" not in exported]
         if missing:
             raise _Stopped(f"The library does not export {missing[0]}.",
                            advice="Keep the exporting line of the source.")
         library.rename(entry / "library.so")
         (entry / "log.txt").write_text(said, encoding="utf-8")
-        meta = {"seconds": round(time.monotonic() - started, 3), "compiler": compiler, "device": unit.device,
-                "arch": unit.arch, "flags": unit.flags, "symbols": unit.symbols,
+        meta = {"seconds": round(time.monotonic() - started, 3), "compiler": compiler, "device": order.device,
+                "arch": order.arch, "flags": order.flags, "symbols": order.symbols,
                 "kernels": _kernels(said, work) if cuda else {}}
-        return {**cache.publish(unit.key, entry, meta), "fresh": True}
+        return {**cache.publish(key, entry, meta), "fresh": True}
 
 
-def _flags(unit: _Unit, work: Path, tools: Toolchain) -> Flags:
-    if unit.device == "cuda":
+def _flags(order: BuildOrder, work: Path, tools: Toolchain) -> Flags:
+    from .load_inline import Flags
+    if order.device == "cuda":
         (work / "keep").mkdir()  # the cubin, for what ptxas does not tell
-        number = unit.arch.removeprefix("sm_")
+        number = order.arch.removeprefix("sm_")
         return Flags(nvcc=(f"-gencode=arch=compute_{number},code=sm_{number}", *NVCC_FLAGS,
                            "-Xcompiler=-fno-gnu-unique", "-ccbin", str(tools.cxx), "-keep", "-keep-dir",
-                           str(work / "keep"), *unit.flags), link=_LINK_FLAGS)
-    sanitizer = emulator.ASAN_FLAGS if unit.sanitize == "address" else []
-    return Flags(cxx=(*emulator.COMPILE_FLAGS, *sanitizer, *unit.flags), include=emulator.INCLUDE_DIRS,
+                           str(work / "keep"), *order.flags), link=_LINK_FLAGS)
+    sanitizer = emulator.ASAN_FLAGS if order.sanitize == "address" else []
+    return Flags(cxx=(*emulator.COMPILE_FLAGS, *sanitizer, *order.flags), include=emulator.INCLUDE_DIRS,
                  link=(*_LINK_FLAGS, *emulator.LINK_FLAGS, *sanitizer))
 
 
-def _why(error: NinjaFailed, log: str, unit: _Unit, work: Path, tool: str) -> _Stopped:
+def _why(error: NinjaFailed, log: str, order: BuildOrder, work: Path, tool: str) -> _Stopped:
     """What the log, or load_inline when the log is silent, says of a failed build."""
     texts = (log, str(error))
     if disk_full(texts):
@@ -181,12 +170,12 @@ def _why(error: NinjaFailed, log: str, unit: _Unit, work: Path, tool: str) -> _S
         last = said[-1] if said else "it said nothing"
         return _Stopped(f"The build was broken off before {tool} came to its end: {last.strip()[:200]}",
                         status=Status.MACHINE_FAILED)
-    first = first_error(log, unit.source) or first_error(str(error), unit.source)
+    first = first_error(log, order.source) or first_error(str(error), order.source)
     if first is None:
         last = next((line for text in texts for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
         return _Stopped(f"{tool} stopped: {last.strip()[:200]}")
-    advice = f"Open line {first.line}." if first.line else "Correct the compile flags." if unit.flags else ""
-    return _Stopped(headline(tool, first), advice=advice, first_error=first.to_json())
+    advice = f"Open line {first.line}." if first.line else "Correct the compile flags." if order.flags else ""
+    return _Stopped(headline(tool, first), advice=advice, first_error=first)
 
 
 def _kernels(log: str, work: Path) -> dict[str, dict[str, dict[str, int]]]:
@@ -199,12 +188,6 @@ def _kernels(log: str, work: Path) -> dict[str, dict[str, dict[str, int]]]:
     return found
 
 
-def _of_member(whole: dict[str, Any], symbol: str) -> dict[str, Any]:
-    """A batch's member lives in the namespace c_<candidate id>, and its symbol ends in that id."""
-    only = f"c_{symbol.rpartition('_')[2]}::"
-    return {arch: by_kernel(kernels, only=only) for arch, kernels in whole["kernels"].items()}
-
-
 @lru_cache(maxsize=1)
 def _emulator_digest() -> str:
     """Changes with the emulator's headers, translator or flags: libraries of an older one are not used."""
@@ -213,11 +196,6 @@ def _emulator_digest() -> str:
     for file in sorted(f for f in root.rglob("*") if f.suffix in (".h", ".py", ".cuh", ".hpp", "") and f.is_file()):
         digest.update(file.read_bytes() + b"\0")
     return digest.hexdigest()
-
-
-def _told(result: dict[str, Any]) -> dict[str, Any]:
-    """Without what only this module needs: whether members are worth a try, and the kernels by their mangled names."""
-    return {k: v for k, v in result.items() if k not in ("hopeless", "kernels")}
 
 
 def _tail(log: Path, begin: int) -> str:
@@ -242,7 +220,5 @@ def _unwritable(error: OSError, root: Path) -> dict[str, str]:
             "advice": "Make it writable, or set KERNEL_WORKBENCH_CACHE to a folder that is."}
 
 
-def _result(status: Status, text: str, *, advice: str = "", **more: Any) -> dict[str, Any]:
-    return {"status": str(status), "headline": text, "library": None, "key": "", "seconds": 0.0, "cached": False,
-            "advice": advice or ("" if status is Status.OK else DEFAULT_ADVICE[status]), "compiler": "",
-            "first_error": None, "resources": {}, "kernels": {}, "hopeless": False, **more}
+def _built(status: Status, text: str, *, advice: str = "", **more: Any) -> Built:
+    return Built(status=status, headline=text, advice=advice or ("" if status is Status.OK else DEFAULT_ADVICE[status]), **more)

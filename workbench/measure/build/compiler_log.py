@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 
 from ...core.plain_text import plain
+from ...core.replies import FirstError
 
 # Tool, message and place of an error, tried in this order on every line of the log.
 _PLACED = (
@@ -39,18 +39,6 @@ _OF_THE_MACHINE = {1: "SIGHUP", 2: "SIGINT", 7: "SIGBUS", 9: "SIGKILL", 15: "SIG
 _FILES = ("main.cpp", "cuda.cu", "source.cu")  # what text without #line is compiled as
 _MOST_OF_A_LINE = 4000
 _CONTEXT_LINES = 12  # how far around an error its "required from" lines are looked for
-
-
-@dataclass(frozen=True)
-class FirstError:
-    """`file` and `line` are those of the template where the log names one; None when the error has no place."""
-
-    file: str | None
-    line: int | None
-    message: str
-
-    def to_json(self) -> dict[str, str | int | None]:
-        return asdict(self)
 
 
 def first_error(log: str, source: str) -> FirstError | None:

@@ -12,13 +12,15 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ...core.cache import Cache, build_key
-from ...core.env import cache_dir, find_toolchain, nvcc_problem
+from ...core.env import find_toolchain, nvcc_problem
+from ...core.orders import Emit, ResourcesOrder
+from ...core.replies import Numbers, Resources
 from ...core.toolchain import Toolchain
 from ...core.trial import DEFAULT_ADVICE, Status
 from .compiler_log import disk_full, ending, first_error, headline, machine_failed
@@ -41,8 +43,6 @@ _FIELDS = {
 }
 _CONSTANT = re.compile(r"(\d+) bytes cmem\[\d+\]")
 
-Numbers = dict[str, int]
-
 
 class CompileFailed(Exception):
     """nvcc refused the source; `log` is all it printed."""
@@ -52,15 +52,15 @@ class CompileFailed(Exception):
         self.log = log
 
 
-def resources_op(request: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Worker operation: {"source", "archs", "flags", "cache"} -> {"status", "headline", "advice", "resources"}."""
+def resources_op(order: ResourcesOrder, emit: Emit) -> Resources:
+    """Worker operation "resources"."""
     started = time.monotonic()
-    cache = Cache(Path(request["cache"]) if request.get("cache") else cache_dir())
+    cache = Cache(order.cache)
     tools = find_toolchain()
     problem = nvcc_problem(tools, None)
     if problem:
         return _result(Status.NO_COMPILER, problem)
-    source, flags, archs = request["source"], list(request.get("flags", ())), sorted(set(request["archs"]))
+    source, flags, archs = order.source, order.flags, sorted(set(order.archs))
     key = "resources-" + build_key(source, flags, device="cuda", arch=",".join(archs), compiler=tools.nvcc_label,
                                    torch="", extra=(*TORCH_NVCC_FLAGS, *NVCC_FLAGS))
     if found := cache.find(key):
@@ -72,7 +72,7 @@ def resources_op(request: dict[str, Any], emit: Callable[[dict[str, Any]], None]
             return _result(Status.MACHINE_FAILED, text)
         first = first_error(error.log, source)
         return _result(Status.BUILD_FAILED, headline("nvcc", first) if first else "nvcc stopped without an error line.",
-                       first_error=first.to_json() if first else None)
+                       first_error=first)
     with cache.building(key) as folder:
         (folder / "entry").mkdir()
         cache.publish(key, folder / "entry", {"resources": measured})
@@ -207,6 +207,5 @@ def _split(text: str) -> list[str]:
     return [p for p in (*parts, text[start:].strip()) if p]
 
 
-def _result(status: Status, text: str, **more: Any) -> dict[str, Any]:
-    advice = "" if status is Status.OK else DEFAULT_ADVICE[status]
-    return {"status": str(status), "headline": text, "advice": advice, "resources": {}, "cached": False, **more}
+def _result(status: Status, text: str, **more: Any) -> Resources:
+    return Resources(status=status, headline=text, advice="" if status is Status.OK else DEFAULT_ADVICE[status], **more)

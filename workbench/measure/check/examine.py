@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +12,8 @@ import torch
 from ...core import numbers
 from ...core.answers import Answer, Question
 from ...core.errors import BadRequest
+from ...core.orders import DeviceOrder, Emit
+from ...core.replies import Event
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
 from .advice import advice_for_construction
@@ -45,25 +46,26 @@ _ASKED = {
 class Examination:
     """`run` asks everything; `questions` holds the answers in the order asked."""
 
-    def __init__(self, trial: TrialRun, given: Case, emit: Callable[[dict[str, Any]], None], *, emulated: bool,
-                 timed: bool, effort: str, scratch: Path, benchmark: Party | None = None) -> None:
-        self.trial, self.given, self.emit, self.scratch = trial, given, emit, scratch
+    def __init__(self, trial: TrialRun, given: Case, emit: Emit, *, emulated: bool,
+                 timed: bool, effort: str, benchmark: Party | None = None) -> None:
+        self.trial, self.given, self.emit = trial, given, emit
         self.emulated, self.timed, self.effort, self.benchmark = emulated, timed, effort, benchmark
         self.questions: list[Question] = []
         self.first_wrong: Outcome | None = None
         self.gradients_known = True   # no NaN or infinity in the reference's: else there is no truth for timed calls
+        self.errors: dict[str, dict[str, Any]] = {}   # of the given size
         self.found: dict[str, Any] = {}
 
     def run(self) -> dict[str, Any]:
-        """{"smallest", "mistake", "kernelbench", "times", "errors"}, as far as there is anything to say."""
+        """{"smallest", "mistake", "kernelbench", "times"}, as far as there is anything to say."""
         if not self._parameters():
             return self.found
-        self.emit({"phase": "check", "text": "the given size"})
+        self.emit(Event("check", "the given size"))
         self._refuse_what_draws()
         given = self._as_tf32(self._at_the_given_size())
         exact = self._of_whole_numbers() if self.given.setting.layer and not given.problems else None
         self._given(exact if exact and exact.problems else given)
-        self.found["errors"] = given.errors
+        self.errors = given.errors
         broken = given.problem("call", "kind") is not None
         gradients = given.problem("gradients", "call") is None
         if not broken:
@@ -82,11 +84,11 @@ class Examination:
         else:
             self._layouts(small, gradients)
             if not broken:
-                self.emit({"phase": "check", "text": "without gradients, after .eval(), twice at once"})
+                self.emit(Event("check", "without gradients, after .eval(), twice at once"))
                 self.questions += habits.ask(self.trial, small, gradients=gradients)
         self._others("empty_batch", [cases.with_batch(small, 0, "an empty batch")], gradients)
         if self.trial.device != "cpu" and not broken:
-            self.emit({"phase": "check", "text": "streams, graphs, memory"})
+            self.emit(Event("check", "streams, graphs, memory"))
             self.questions += gpu_questions.ask(self.trial, self.given, given)
         self._kernelbench(given)
         self._times()
@@ -121,7 +123,7 @@ class Examination:
             inputs = [wide(x) for x in self.trial.inputs(self.given)]
             facts, drawn = self.trial.reference.make(how)
             once, again = (self.trial.reference.call(how, inputs, state=(facts["names"], drawn))[1] for _ in range(2))
-        except (Raised, Ended):  # told at the given size
+        except (Raised, Ended):  # the check at the given size reports it
             return
         if once and bool(once[0].isfinite().all()) and not distance(again[0].double(), once[0].double())[0] <= _SAME:
             raise BadRequest("The reference gives other values each time it is called with the same inputs: it draws at random "
@@ -251,7 +253,7 @@ class Examination:
         """The gradients once more, for y.sum().backward(). There they may cancel to nothing (of a softmax, say): errors are
         relative to those of the dense grad_output, where these are larger. Of a layer they are whole numbers of both signs.
         Answers the question when they are wrong."""
-        self.emit({"phase": "check", "text": "an expanded grad_output"})
+        self.emit(Event("check", "an expanded grad_output"))
         scale = {n: max(float(v.double().square().mean().sqrt()), dense.errors.get(n, {}).get("least_norm", 0.0) /
                         v.numel()**0.5) for n, v in dense.expected.items() if v.numel()}
         whole = dense.case.integers or self.given.setting.layer is not None and self.trial.loads_state
@@ -274,11 +276,11 @@ class Examination:
         """Only float32 has another type's digits without its range; what is wrong near 1 needs no other numbers."""
         right = not any(q.answer is Answer.FAILED for q in self.questions if q.key in _OF_VALUES)
         if self.trial.dtype == "float32" and right:
-            self.emit({"phase": "check", "text": "large and small numbers"})
+            self.emit(Event("check", "large and small numbers"))
             self.questions.append(magnitudes.ask(self.trial, outcome))
 
     def _same_bits(self, outcome: Outcome) -> None:
-        self.emit({"phase": "check", "text": "same bits each time"})
+        self.emit(Event("check", "same bits each time"))
         try:
             others, apart = self._called_again(outcome, outcome.state if self.trial.loads_state else None)
         except (Raised, Ended) as error:
@@ -316,7 +318,7 @@ class Examination:
         for case in tried:
             if self.trial.candidate.given_up:
                 break
-            self.emit({"phase": "check", "text": case.name})
+            self.emit(Event("check", case.name))
             try:
                 few = sum(torch.Size(s).numel() for s in case.shapes) <= _MOST_VALUES
                 outcome = self.trial.run(case, gradients=gradients and few)
@@ -373,7 +375,7 @@ class Examination:
             self._look_alike(wrong)
         if about.status in (Status.WORKER_DIED, Status.RUN_TIMEOUT, Status.OUT_OF_MEMORY):
             return
-        self.emit({"phase": "check", "text": "looking for the smallest case that still fails"})
+        self.emit(Event("check", "looking for the smallest case that still fails"))
         try:
             start = wrong if wrong.case.integers else self.trial.run(replace(cases.small_case(wrong.case), integers=True))
         except NotForReference:
@@ -409,7 +411,7 @@ class Examination:
         return outcome if outcome.problem("values") and outcome.got else None
 
     def _kernelbench(self, given: Outcome) -> None:
-        self.emit({"phase": "check", "text": "KernelBench's own verdict"})
+        self.emit(Event("check", "KernelBench's own verdict"))
         found = kernelbench.verdict(self.trial, self.given)
         ours = not any(q.answer is Answer.FAILED for q in self.questions)
         reason = ""
@@ -430,20 +432,20 @@ class Examination:
         elif failed:
             self._skip(("times",), "A wrong module gets no time. Fix the values first.")
         else:
-            self.emit({"phase": "time", "text": "in turns with PyTorch"})
+            self.emit(Event("time", "in turns with PyTorch"))
             bound = self.trial.drawn is not None and self.trial.drawn.bound  # then not each value of a gradient is known
             backward = self.gradients_known and not bound and any(q.key == "gradient_values" and q.answer is Answer.PASSED
                                                     for q in self.questions)
-            result = times.measure(self.trial, self.given, backward=backward, effort=self.effort, emit=self.emit,
-                                   benchmark=self.benchmark, errors=self.found["errors"], factor=self._factor())
+            plan = times.Plan(self.given, self.effort, self.benchmark, self.errors, self._factor())
+            result = times.measure(self.trial, plan, backward=backward, emit=self.emit)
             if result.get("problem"):
                 self._fail("times", Problem("times", Status.MISMATCH, result["problem"], result.get("advice", "")))
             elif result.get("why_not"):
                 self._skip(("times",), result["why_not"])
             else:
                 workload = self.given.workload
-                self.found |= {"times": result, "workload": workload.to_json() if workload else None,
-                               "gpu": {} if self.trial.device == "cpu" else describe({"device": self.trial.device})}
+                self.found |= {"times": result, "workload": workload,
+                               "gpu": None if self.trial.device == "cpu" else describe(DeviceOrder(self.trial.device))}
                 self._pass("times", "Timed in turns with PyTorch.")
 
     def _factor(self) -> float:

@@ -11,8 +11,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ import torch
 
 from ...core.answers import Answer, Question
 from ...core.errors import BadRequest
+from ...core.orders import CheckOrder, Emit
+from ...core.replies import Checked, Event
 from ...core.toolchain import find_toolchain
 from ...core.trial import Status
 from ..build.build import missing
@@ -33,33 +34,29 @@ from .questions.drawn import Drawn
 from .trialrun import TrialRun, new_seed
 from .verdict_text import build_question, no_compiler
 
-Emit = Callable[[dict[str, Any]], None]
 
-
-def check(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-    """Request: text, class_name, reference, device, seed | None, memory_bytes, call_s, build_s, time, nvcc, effort.
-
-    Returns the fields of `core.answers.CheckReport` that the judge knows.
-    """
+def check(order: CheckOrder, emit: Emit) -> Checked:
+    """Worker operation "check"."""
     confine.adopt_orphans()
-    confined = confine.confinement(request["device"])
+    confined = confine.confinement(order.device)
     scratch = Path(tempfile.mkdtemp(prefix="kernel-workbench-check-"))
     begin = time.monotonic()
-    limits = Limits(request["memory_bytes"], request["call_s"], request["build_s"])
+    limits = Limits(order.memory_bytes, order.call_s, order.build_s)
     patient = replace(limits, call_s=max(120.0, limits.call_s))  # the limit is meant for the candidate
-    reference = ForeignProcess("reference", device=request["device"], limits=patient, scratch=scratch)
-    candidate = ForeignProcess("candidate", device=request["device"], limits=limits, scratch=scratch, beside=reference)
-    benchmark = ForeignProcess("benchmark", device=request["device"], limits=patient, scratch=scratch)
+    reference = ForeignProcess("reference", device=order.device, limits=patient, scratch=scratch)
+    candidate = ForeignProcess("candidate", device=order.device, limits=limits, scratch=scratch, beside=reference)
+    benchmark = ForeignProcess("benchmark", device=order.device, limits=patient, scratch=scratch)
     reference.begin()
     candidate.begin()
-    asked = _Check(request, emit, scratch, candidate, reference, benchmark)
+    asked = _Check(order, emit, scratch, candidate, reference, benchmark)
     try:
         found = asked.run()
     except BadRequest:
         raise
-    except Exception as error:  # what an answer led to is told like all that it says; nothing passes by it
+    except Exception as error:  # an answer that breaks the judge is a failure of the file
         traceback.print_exc()
-        found = asked.stopped_by(error)
+        asked.stopped_by(error)
+        found = {}
     finally:
         candidate.close()
         reference.close()
@@ -69,30 +66,31 @@ def check(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # the processes of the next check need that memory
     if left:
-        found["questions"].append(vars(Question(
+        asked.questions.append(Question(
             "processes", "Leaves nothing running?", Answer.WARNED, f"No. {left} processes of its own had left their group "
-            "and were ended.", "Start no processes.")))
-    return {**found, "confined": asdict(confined), "seconds": round(time.monotonic() - begin, 1)}
+            "and were ended.", "Start no processes."))
+    return Checked(tuple(asked.questions), confined, asked.seed, seconds=round(time.monotonic() - begin, 1), **found)
 
 
 class _Check:
     """One check, from importing to timing."""
 
-    def __init__(self, request: dict[str, Any], emit: Emit, scratch: Path, candidate: ForeignProcess,
+    def __init__(self, order: CheckOrder, emit: Emit, scratch: Path, candidate: ForeignProcess,
                  reference: ForeignProcess, benchmark: ForeignProcess) -> None:
-        self.request, self.emit, self.scratch = request, emit, scratch
-        self.device, self.text = request["device"], request["text"]
+        self.order, self.emit, self.scratch = order, emit, scratch
+        self.device, self.text = order.device, order.text
         self.emulate = self.device == "cpu"
-        self.seed = request.get("seed") or new_seed()
+        self.seed = order.seed or new_seed()
         self.questions: list[Question] = []
-        self.candidate = Party(candidate, self.text, class_name=request["class_name"], emulate=self.emulate,
+        self.candidate = Party(candidate, self.text, class_name=order.class_name, emulate=self.emulate,
                                cache=str(scratch / "candidate" / "cache"))
-        self.reference = Party(reference, request["reference"], class_name="Model", emulate=False)
-        self.benchmark = Party(benchmark, request["reference"], class_name="Model", emulate=False)
+        self.reference = Party(reference, order.reference, class_name="Model", emulate=False)
+        self.benchmark = Party(benchmark, order.reference, class_name="Model", emulate=False)
 
     def run(self) -> dict[str, Any]:
+        """Everything that `Checked` holds beside the questions."""
         reference_facts, given, setting = self._reference()
-        self.emit({"phase": "build", "text": "importing and building the file"})
+        self.emit(Event("build", "importing and building the file"))
         built, facts = self._build()
         self.questions.append(built)
         calls = facts.get("calls", [])
@@ -115,8 +113,7 @@ class _Check:
                         tuple(str(x.dtype).removeprefix("torch.") for x in given))
             examination = Examination(trial, case, self.emit, emulated=self.emulate and (bool(
                 any(c["cuda_sources"] for c in calls)) or facts.get("own_export", False)),
-                timed=self.request["time"], effort=self.request["effort"], scratch=self.scratch,
-                benchmark=None if self.emulate else self.benchmark)
+                timed=self.order.time, effort=self.order.effort, benchmark=None if self.emulate else self.benchmark)
             examined = examination.run()
             self.questions += examination.questions
         else:
@@ -125,25 +122,19 @@ class _Check:
                                (("values", "Right values at the given size?"), ("gradients", "Has gradients?"))]
         self._static(calls, compiler)
         examined["kernelbench"] = {**examined.get("kernelbench", {}), "text": native.kernelbench_text(self.text)}
-        return {"questions": self._told(),
-                "seed": self.seed,
-                "emulated": self.emulate and (any(c["cuda_sources"] for c in calls) or facts.get("own_export", False)),
+        return {"emulated": self.emulate and (any(c["cuda_sources"] for c in calls) or facts.get("own_export", False)),
                 **examined}
 
-    def stopped_by(self, error: Exception) -> dict[str, Any]:
+    def stopped_by(self, error: Exception) -> None:
         """What was asked before the judge met something that it does not know."""
         said = (str(error).strip().splitlines() or ["no more is known"])[0][:200]
         self.questions.append(Question(
             "judge", "Could the judge ask everything?", Answer.FAILED, f"No. It stopped at what came back: "
             f"{type(error).__name__}: {said}.", "Report this, with the file.", str(Status.WORKER_DIED)))
-        return {"questions": self._told(), "seed": self.seed}
-
-    def _told(self) -> list[dict[str, Any]]:
-        return [{**vars(q), "answer": str(q.answer), "status": str(q.status)} for q in self.questions]
 
     def _reference(self) -> tuple[dict[str, Any], list[torch.Tensor], Setting]:
         """What the reference is. Its defects are a bad request: nothing can be judged against it."""
-        self.emit({"phase": "build", "text": "importing the reference"})
+        self.emit(Event("build", "importing the reference"))
         try:
             facts = dict(self.reference.load())
             answer, given = self.reference.process.ask("given", {"seed": self.seed % 2**31})
@@ -177,7 +168,7 @@ class _Check:
             return None
         try:
             same, _ = self.reference.process.ask("is_the_layer", {"module": "first", "structure": found}, given)
-        except (Raised, Ended):  # told when the check calls it
+        except (Raised, Ended):  # the check reports it when it calls the file
             return None
         return found if same["answer"] else None
 
@@ -204,18 +195,18 @@ class _Check:
         """nvcc beside the questions, where there is no GPU to build for."""
         if self.questions[0].answer is Answer.FAILED and not self.questions[0].detail.get("first_error"):
             return None
-        if not (self.emulate and self.request["nvcc"] and any(c["cuda_sources"] for c in calls)):
+        if not (self.emulate and self.order.nvcc and any(c["cuda_sources"] for c in calls)):
             return None
         result: dict[str, str] = {}
         thread = threading.Thread(target=lambda: result.update(native.nvcc(
-            calls, self.text, self.scratch / "nvcc", memory_bytes=self.request["memory_bytes"],
-            limit_s=self.request["build_s"])))
+            calls, self.text, self.scratch / "nvcc", memory_bytes=self.order.memory_bytes,
+            limit_s=self.order.build_s)))
         thread.start()
         return thread, result
 
     def _static(self, calls: list[dict[str, Any]], compiler: tuple[threading.Thread, dict[str, str]] | None) -> None:
         if compiler is not None:
-            self.emit({"phase": "build", "text": "waiting for nvcc"})
+            self.emit(Event("build", "waiting for nvcc"))
             compiler[0].join()
             answers = {"ok": Answer.PASSED, "failed": Answer.FAILED, "none": Answer.SKIPPED}
             result = compiler[1] or {"answer": "none", "seen": "nvcc could not be asked.", "advice": ""}

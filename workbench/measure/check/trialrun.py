@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -295,7 +295,7 @@ class TrialRun:
         comparison = compared(values)
         if comparison.failed and own is not None and not exact:  # a value that is PyTorch's own is right, whatever float64 says
             comparison = compared(torch.where(values == own.to(values.dtype), expected.to(values.dtype), values))
-        outcome.errors[name] = {**comparison.errors(), "own": own_off, "least_norm": least_norm}
+        outcome.errors[name] = {**asdict(comparison.errors()), "own": own_off, "least_norm": least_norm}
         if comparison.failed:
             found = findings.wrong_result(name, comparison, kind="", precision=precision)
             rounding = found.status is Status.MISMATCH and found.advice  # the one mismatch that it has advice for

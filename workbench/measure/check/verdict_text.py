@@ -6,6 +6,7 @@ import difflib
 import re
 import shutil
 import subprocess
+from dataclasses import asdict
 from typing import Any
 
 from ...core.answers import Answer, Question
@@ -87,7 +88,7 @@ def _wrong_source(error: Raised, text: str, detail: dict[str, str], printed: str
                     log.strip() else "it said nothing")
         return _failed(f"No. The build stopped: {said[:300]}.", "Read its log.", detail)
     return _failed(f"No. {headline(tool, first)}", f"Open line {first.line}." if first.line else "",
-                   {**detail, "first_error": first.to_json()})
+                   {**detail, "first_error": asdict(first)})
 
 
 def _undefined(name: str, call: dict[str, Any]) -> tuple[str, str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
+from ...core.orders import CeilingsOrder, Emit
+from ...core.replies import Event, Rates
 from ..device import free_bytes, l2_bytes
 from . import timing
 
@@ -15,24 +16,22 @@ _SIDE = 8192               # of the square matrices; float64 takes half of it
 _BEST = 0.1                # a ceiling is what the GPU can do: the fastest tenth counts, not the median
 
 
-def measure(request: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Worker operation "ceilings". Request: device. Returns name, uuid, read/write/copy_bytes_per_s, flops_per_s by
-    precision, l2_bytes. Random data: zeros run faster than any real input."""
-    device = request["device"]
+def measure(order: CeilingsOrder, emit: Emit) -> Rates:
+    """Measure a GPU on random data: zeros run faster than any real input."""
+    device = order.device
     torch.cuda.set_device(device)
     index = torch.device(device).index or 0
     facts = torch.cuda.get_device_properties(index)
-    emit({"phase": "ceilings", "text": "memory"})
+    emit(Event("ceilings", "memory"))
     rates = _memory_rates(device)
     flops = {}
     for precision, dtype, tf32 in (("ieee", torch.float32, False), ("tf32", torch.float32, True),
                                    ("fp16", torch.float16, False), ("bf16", torch.bfloat16, False),
                                    ("fp64", torch.float64, False)):
-        emit({"phase": "ceilings", "text": f"matrix products, {precision}"})
+        emit(Event("ceilings", f"matrix products, {precision}"))
         flops[precision] = _matrix_rate(device, dtype, tf32=tf32)
     flops["tf32x3"] = flops["tf32"] / 3
-    return {"name": facts.name, "uuid": str(getattr(facts, "uuid", "")), **rates, "flops_per_s": flops,
-            "l2_bytes": l2_bytes(index)}
+    return Rates(facts.name, str(getattr(facts, "uuid", "")), **rates, flops_per_s=flops, l2_bytes=l2_bytes(index))
 
 
 def _memory_rates(device: str) -> dict[str, float]:

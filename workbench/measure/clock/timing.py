@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil, floor, sqrt
 from typing import Any
@@ -59,9 +59,9 @@ class Watch:
 
 @dataclass
 class Measurement:
-    """`timing` holds the fields of `core.trial.Timing`; samples are in ms, in the order they were taken."""
+    """Samples are in ms, in the order they were taken."""
 
-    timing: dict[str, Any]
+    timing: Timing
     samples: list[float]
     flags: list[str] = field(default_factory=list)
 
@@ -91,12 +91,11 @@ def measure_in_turns(runs: Sequence[Callable[[], None]], *, device: str, effort:
                          watches=watches)
 
 
-def summary(samples: list[float], *, stop: str, cold_l2: bool, dropped: int = 0) -> dict[str, Any]:
-    """The fields of `Timing` from samples in ms."""
+def summary(samples: list[float], *, stop: str, cold_l2: bool, dropped: int = 0) -> Timing:
+    """Samples in ms, summed up."""
     ordered = sorted(samples)
-    return asdict(Timing(median_ms=quantile(ordered, 0.5), q25_ms=quantile(ordered, 0.25),
-                         q75_ms=quantile(ordered, 0.75), min_ms=ordered[0], samples=len(ordered), stop=stop,
-                         cold_l2=cold_l2, dropped=dropped))
+    return Timing(median_ms=quantile(ordered, 0.5), q25_ms=quantile(ordered, 0.25), q75_ms=quantile(ordered, 0.75),
+                  min_ms=ordered[0], samples=len(ordered), stop=stop, cold_l2=cold_l2, dropped=dropped)
 
 
 def quantile(ordered: list[float], share: float) -> float:

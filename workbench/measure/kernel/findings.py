@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core import numbers
-from ...core.trial import DEFAULT_ADVICE, Status
+from ...core.trial import DEFAULT_ADVICE, Errors, Status
 from .launch import OUT_OF_MEMORY_CODE, STICKY_CODES
 from .validate import Comparison
 
@@ -25,13 +25,14 @@ class Finding(Exception):
     headline: str
     advice: str = ""
     detail: dict[str, Any] = field(default_factory=dict)
-    errors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    errors: dict[str, Errors] = field(default_factory=dict)
     restart: bool = False
 
-    def result(self) -> dict[str, Any]:
-        return {"status": str(self.status), "headline": self.headline,
-                "advice": self.advice or DEFAULT_ADVICE[self.status], "errors": self.errors, "kernel_ms": None,
-                "samples": [], "detail": self.detail, "restart": self.restart}
+    @property
+    def told(self) -> dict[str, Any]:
+        """The fields of a `core.replies.Outcome`."""
+        return {"status": self.status, "headline": self.headline, "advice": self.advice or DEFAULT_ADVICE[self.status],
+                "detail": self.detail}
 
 
 def launch_error(code: int, text: str, *, cuda: bool) -> Finding:
@@ -98,7 +99,7 @@ def wrong_result(name: str, comparison: Comparison, *, kind: str, precision: str
 
 
 def nondeterministic(others: int, runs: int, apart: float, *, finite: bool,
-                     errors: dict[str, dict[str, Any]]) -> Finding:
+                     errors: dict[str, Errors]) -> Finding:
     how = f", up to {numbers.error(apart)} apart" if finite and apart else "" if finite else ", some of them NaN"
     advice = "" if finite else "Look for a read that does not wait for its write: a missing __syncthreads()."
     return Finding(Status.NONDETERMINISTIC, f"{others} of {runs} runs gave other bits{how}.", advice,
@@ -145,13 +146,13 @@ def while_timed(name: str, unwritten: int) -> Finding:
 
 
 def _mismatch(short: str, comparison: Comparison, *, kind: str, precision: str, detail: dict[str, Any],
-              errors: dict[str, dict[str, Any]]) -> Finding:
+              errors: dict[str, Errors]) -> Finding:
     worst = next(iter(errors.values()))
     detail |= {"wrong": comparison.wrong, "count": comparison.count}
-    lone = worst["rel_l2"] <= worst["allowed"] or worst["max_abs"] > _LONE * comparison.rms_error
-    if not comparison.exact and worst["rel_l2"] < _PRECISION_ONLY and not lone:
-        headline = f"The error of {short} is {numbers.error(worst['rel_l2'])}; {precision} allows " \
-                   f"{numbers.error(worst['allowed'])} for this length of sum."
+    lone = worst.rel_l2 <= worst.allowed or worst.max_abs > _LONE * comparison.rms_error
+    if not comparison.exact and worst.rel_l2 < _PRECISION_ONLY and not lone:
+        headline = f"The error of {short} is {numbers.error(worst.rel_l2)}; {precision} allows " \
+                   f"{numbers.error(worst.allowed)} for this length of sum."
         return Finding(Status.MISMATCH, headline, "Indices are right: sum in a wider type, or declare another "
                        "precision.", detail, errors)
     wrong = comparison.wrong / comparison.count
@@ -160,8 +161,8 @@ def _mismatch(short: str, comparison: Comparison, *, kind: str, precision: str, 
     else:
         be = "is" if comparison.wrong == 1 else "are"
         amount = f"{numbers.count(comparison.wrong)} of {numbers.count(comparison.count)} values of {short} {be} wrong"
-    got, expected = _told_apart(worst["got"], worst["expected"])
-    headline = f"{amount}; worst {numbers.index(short, worst['worst_index'])}: got {got}, expected {expected}."
+    got, expected = _told_apart(worst.got, worst.expected)
+    headline = f"{amount}; worst {numbers.index(short, worst.worst_index)}: got {got}, expected {expected}."
     return Finding(Status.MISMATCH, headline, "", detail, errors)
 
 

@@ -10,19 +10,17 @@ from __future__ import annotations
 import os
 import random
 import secrets
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from pathlib import Path
-from typing import Any
 
 import torch
 
-from ...core.layer import Workload
-from ...core.trial import DEFAULT_ADVICE, Status
+from ...core.orders import Emit, JudgeOrder
+from ...core.replies import Event, Judged
+from ...core.trial import DEFAULT_ADVICE, Errors, Status
 from ..clock import timing
 from ..device import free_bytes, l2_bytes, out_of_memory
 from ..truth.reference import Truth
@@ -31,9 +29,8 @@ from .buffers import POISON, count_poison
 from .findings import Finding
 from .inputs import FAR, INTEGERS, NORMAL, RECHECK, beyond_float16
 from .launch import Launcher, MissingSymbol
-from .stage import GUARDS, Stage, device_errors
+from .stage import Stage, device_errors
 
-Emit = Callable[[dict[str, Any]], None]
 Bits = dict[str, torch.Tensor | list[int]]
 _RUNS = {"quick": 2, "normal": 3, "full": 10}  # how often the same inputs must give the same bits
 _KEPT_BYTES = 1 << 30                          # results above this are remembered by a fingerprint, not a copy
@@ -46,51 +43,22 @@ NEW_INPUTS, FAR_INPUTS = f"{RECHECK} {_DRAWN}", f"{FAR} {_DRAWN}"
 _TRAFFIC_SHARE = 4                             # ... if the tensors are that many times the L2 cache
 
 
-@dataclass(frozen=True)
-class Request:
-    """The `judge` order of a worker. `guards` (default: all) and `sanitize` are for tests and memory checkers."""
-
-    library: Path
-    symbol: str
-    direction: str
-    workload: Workload
-    device: str
-    precision: str
-    effort: str = "normal"
-    time: bool = True
-    cold_l2: bool = True
-    guards: frozenset[str] = GUARDS
-    sanitize: bool = False           # no guard zones: a read beyond the end leaves the allocation and is seen
-    scratch: Path = Path(tempfile.gettempdir()) / "kernel-workbench-truth"
-    floor_ms: float | None = None
-    limit_s: float = 60.0
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Request:
-        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__ and v is not None}
-        convert = {"library": Path, "scratch": Path, "workload": Workload.from_json, "guards": frozenset}
-        return cls(**{k: convert[k](v) if k in convert else v for k, v in known.items()})
-
-
-def judge(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-    """Carry out the trial. A bad kernel is a status in the result; a crash or a hang is the parent's to see."""
-    order = Request.from_json(request)
-    facts: dict[str, Any] = {"memory": {}, "flags": ["emulated"] if order.device == "cpu" else []}
+def judge(order: JudgeOrder, emit: Emit) -> Judged:
+    """Worker operation "judge". A bad kernel is a status in the reply; a crash or a hang is the parent's to see."""
+    facts = _Facts({}, ["emulated"] if order.device == "cpu" else [])
     try:
         with threads_for(order):
             result = _judge(order, emit, facts)
     except Finding as finding:
-        result = finding.result()
+        result = Judged(**finding.told, errors=finding.errors, restart=finding.restart)
         # The frames that raised it hold the tensors: let go of them now, not when the garbage is collected.
         finding.__traceback__ = finding.__context__ = finding.__cause__ = None
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        free = free_bytes(order.device)
-        result = Finding(Status.OUT_OF_MEMORY, f"The check ran out of memory on {order.device}.",
-                         detail={"free_bytes": free}).result()
-    result["flags"] = list(dict.fromkeys([*facts["flags"], *result.get("flags", [])]))
-    return {**result, "memory": facts["memory"]}
+        result = Judged(status=Status.OUT_OF_MEMORY, headline=f"The check ran out of memory on {order.device}.",
+                        detail={"free_bytes": free_bytes(order.device)})
+    return replace(result, flags=tuple(dict.fromkeys(facts.flags)), memory=facts.memory)
 
 
 def implausible(median_ms: float, floor_ms: float | None, *, traffic_bytes: int, l2: int, cold_l2: bool) -> bool:
@@ -98,45 +66,53 @@ def implausible(median_ms: float, floor_ms: float | None, *, traffic_bytes: int,
     return bool(floor_ms) and cold_l2 and traffic_bytes > _TRAFFIC_SHARE * l2 and median_ms < _FLOOR_SHARE * floor_ms
 
 
-def _judge(order: Request, emit: Emit, facts: dict[str, Any]) -> dict[str, Any]:
+@dataclass
+class _Facts:
+    """What is told of a trial however it ends."""
+
+    memory: dict[str, int]
+    flags: list[str]
+
+
+def _judge(order: JudgeOrder, emit: Emit, facts: _Facts) -> Judged:
     if order.device != "cpu":
         torch.cuda.set_device(order.device)
     stage = open_stage(order)
-    facts["memory"] = {"peak_bytes": stage.peak_bytes, "workspace_bytes": stage.workspace_bytes}
-    emit({"phase": "check", "text": INTEGERS})
+    facts.memory = {"peak_bytes": stage.peak_bytes, "workspace_bytes": stage.workspace_bytes}
+    emit(Event("check", INTEGERS))
     check(order, stage, INTEGERS)
-    emit({"phase": "check", "text": NORMAL})
+    emit(Event("check", NORMAL))
     begin = time.perf_counter()
     errors = check(order, stage, NORMAL)
     checked = _same_bits(order, stage, errors, emit, slow=time.perf_counter() - begin > order.limit_s / 20)
     if stray := stage.off_stream():
         raise stray
-    facts["flags"] += stage.notes
-    result = {"status": str(Status.OK), "headline": "Right in all checks.", "advice": DEFAULT_ADVICE[Status.OK],
-              "errors": errors, "kernel_ms": None, "samples": [], "detail": {"recheck_inputs": FAR_INPUTS}, "restart": False}
+    facts.flags += stage.notes
+    right = Judged(status=Status.OK, headline="Right in all checks.", advice=DEFAULT_ADVICE[Status.OK], errors=errors,
+                   detail={"recheck_inputs": FAR_INPUTS})
     measured = None
     if order.time:
-        emit({"phase": "time", "text": "samples" if order.device != "cpu" else "on the emulator"})
+        emit(Event("time", "samples" if order.device != "cpu" else "on the emulator"))
         with device_errors(order.device):
             measured = timing.measure(stage.launch, device=order.device, effort=order.effort, cold_l2=order.cold_l2,
                                       limit_s=order.limit_s / 3, watch=watched(order, stage, checked))
-        facts["flags"] += measured.flags
+        facts.flags += measured.flags
         stage.run()  # an error of the timed launches is sticky, or shows again here
     if "recheck" in order.guards:
-        emit({"phase": "recheck", "text": RECHECK})
+        emit(Event("recheck", RECHECK))
         check_again(order, stage, timed=measured is not None)
     if measured is None:
-        return result
-    median_ms = measured.timing["median_ms"]
+        return right
+    median_ms = measured.timing.median_ms
     l2 = l2_bytes(torch.device(order.device).index or 0) if order.device != "cpu" else 0
     if order.device != "cpu" and implausible(median_ms, order.floor_ms, cold_l2=order.cold_l2, l2=l2,
                                              traffic_bytes=stage.peak_bytes - stage.workspace_bytes):
         raise findings.implausible(median_ms, order.floor_ms or 0.0)
-    return {**result, "kernel_ms": measured.timing, "samples": measured.samples}
+    return replace(right, kernel_ms=measured.timing, samples=tuple(measured.samples))
 
 
 @contextmanager
-def threads_for(order: Request) -> Iterator[None]:
+def threads_for(order: JudgeOrder) -> Iterator[None]:
     """One thread for the judge's own work on small tensors: on a busy machine several wait for one another."""
     before = torch.get_num_threads()
     if order.device == "cpu" and max(prod(order.workload.input_shape), prod(order.workload.output_shape)) < _SMALL:
@@ -147,7 +123,7 @@ def threads_for(order: Request) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def open_stage(order: Request) -> Stage:
+def open_stage(order: JudgeOrder) -> Stage:
     try:
         launcher = Launcher(order.library, order.symbol, order.direction)
     except OSError as error:
@@ -160,7 +136,7 @@ def open_stage(order: Request) -> Stage:
     return Stage(launcher, order.workload, device=order.device, guards=order.guards, zones=not order.sanitize)
 
 
-def check(order: Request, stage: Stage, kind: str, *, poison: bool = True) -> dict[str, dict[str, Any]]:
+def check(order: JudgeOrder, stage: Stage, kind: str, *, poison: bool = True) -> dict[str, Errors]:
     """One kind of inputs, once. Raises `Finding`; the first of these wins: zones, inputs, values.
 
     Without poison the results still hold the answers to other inputs, as they would in use.
@@ -181,7 +157,7 @@ def check(order: Request, stage: Stage, kind: str, *, poison: bool = True) -> di
     return {name: comparison.errors() for name, comparison in compared.items()}
 
 
-def check_again(order: Request, stage: Stage, *, timed: bool) -> None:
+def check_again(order: JudgeOrder, stage: Stage, *, timed: bool) -> None:
     """On inputs that nobody could know, of float32 such as float16 cannot hold, with old answers in place. Where that is wrong,
     others near 1 tell whether the range is the reason. Raises `Finding`."""
     found = _finding(order, stage, FAR_INPUTS)
@@ -193,7 +169,7 @@ def check_again(order: Request, stage: Stage, *, timed: bool) -> None:
     raise findings.after_timing(found) if timed else found
 
 
-def _finding(order: Request, stage: Stage, kind: str) -> Finding | None:
+def _finding(order: JudgeOrder, stage: Stage, kind: str) -> Finding | None:
     try:
         check(order, stage, kind, poison=False)
     except Finding as finding:
@@ -201,13 +177,13 @@ def _finding(order: Request, stage: Stage, kind: str) -> Finding | None:
     return None
 
 
-def _same_bits(order: Request, stage: Stage, errors: dict[str, Any], emit: Emit, *, slow: bool) -> Bits:
+def _same_bits(order: JudgeOrder, stage: Stage, errors: dict[str, Errors], emit: Emit, *, slow: bool) -> Bits:
     """The same launch again, on the inputs that are there, must give the same bits, which are returned."""
     runs = 2 if slow else _RUNS[order.effort]
     first = bits_of(stage)
     others, apart, finite = 0, 0.0, True
     for run in range(2, runs + 1):
-        emit({"phase": "check", "text": f"same bits, run {run} of {runs}"})
+        emit(Event("check", f"same bits, run {run} of {runs}"))
         stage.poison()
         with _emulated_order(run):
             stage.run()
@@ -229,7 +205,7 @@ def _same_bits(order: Request, stage: Stage, errors: dict[str, Any], emit: Emit,
     return first
 
 
-def watched(order: Request, stage: Stage, checked: Bits) -> timing.Watch:
+def watched(order: JudgeOrder, stage: Stage, checked: Bits) -> timing.Watch:
     """Around timed launches: some poison before each, looked at after each, and after a batch all the bits that the
     checked launches gave."""
     if "watch" not in order.guards:

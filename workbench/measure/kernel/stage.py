@@ -24,7 +24,6 @@ from .inputs import changed, fill, needed, results, shapes, torch_dtype
 from .launch import FAULTS, UNKNOWN_FAULT, Launcher, problem_of
 from .validate import Comparison, allowed_rel_l2
 
-GUARDS = frozenset({"poison", "guard_zone", "nan", "inputs", "recheck", "watch", "stream"})
 _SLICE = 16 * 1024         # elements that are poisoned at one place before a timed launch
 _HOLD_CYCLES = 60_000_000  # about 30 ms of a GPU's clock: how long a stream is held
 _HELD_LAUNCHES = 10

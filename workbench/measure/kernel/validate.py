@@ -18,9 +18,8 @@ all happen to be sums that cancel; there the errors are relative to the norm tha
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isnan, sqrt
-from typing import Any
 
 import torch
 
@@ -135,14 +134,14 @@ class Comparison:
             return self.wrong > 0 or not self.rel_l2 <= self._allowed
         return self.wrong > 0 or self.rel_l2 > self._allowed
 
-    def errors(self) -> dict[str, Any]:
-        """The fields of `core.trial.Errors`."""
+    def errors(self) -> Errors:
+        """What was compared so far, summed up."""
         distance, index, got, expected = self._worst
         rel_l2 = self.rel_l2
-        return asdict(Errors(max_abs=max(0.0, distance), max_rel=self._max_rel,
-                             rel_l2=rel_l2 if rel_l2 < float("inf") and not isnan(rel_l2) else 1e308,
-                             allowed=self._allowed, worst_index=index, got=got, expected=expected, wrong=self.wrong,
-                             count=self.count, kernelbench_ok=self._kernelbench))
+        return Errors(max_abs=max(0.0, distance), max_rel=self._max_rel,
+                      rel_l2=rel_l2 if rel_l2 < float("inf") and not isnan(rel_l2) else 1e308,
+                      allowed=self._allowed, worst_index=index, got=got, expected=expected, wrong=self.wrong,
+                      count=self.count, kernelbench_ok=self._kernelbench)
 
     def _place(self, index: tuple[slice, ...], block: torch.Tensor, flat: int) -> tuple[int, ...]:
         place = []

@@ -2,20 +2,26 @@
 
 Checked: every result against the float64 truth for its own workload and for other sizes, layouts and constructor
 arguments; parameters, state_dict, empty batch, single gradients, double backward, another dtype. Then it is timed.
+
+It stands beside `check`, which judges files that others wrote: such a file never runs in the process that judges it, so
+nothing can be asked of its kernels. This file is the project's own text and runs here, where each kernel says whether it
+fits, what it computes in and why it was refused, and every direction has the tolerance of its own kernel. Both share truth,
+inputs, comparison and findings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
 import torch
 from torch import nn
 
 from ...core.layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
-from ...core.trial import DEFAULT_ADVICE, Status
+from ...core.orders import Emit, ModuleOrder
+from ...core.replies import Event, ModuleJudged
+from ...core.trial import DEFAULT_ADVICE, Errors, Status
 from ..device import free_bytes, out_of_memory
 from ..kernel import findings
 from ..kernel.findings import Finding
@@ -26,73 +32,59 @@ from . import times
 from .cases import Case, cases, is_channels_last, laid_out
 from .subject import Subject
 
-Emit = Callable[[dict[str, Any]], None]
 Tensors = dict[str, torch.Tensor]
 _DIRECTION_OF = {"output": FORWARD, "grad_input": GRAD_INPUT, "grad_weight": GRAD_WEIGHT, "grad_bias": GRAD_WEIGHT}
 
 
-def judge_module(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-    """Worker operation "module". Request: text, class_name, attribute, workload, constructor_args, device, emulate,
-    effort, time, scratch. Returns status, headline, advice, errors, precision, module_ms {"forward", "backward"},
-    baselines [{"name", "precision", "module_ms"}], samples, flags, detail, restart.
-    """
-    emulated = bool(request["emulate"])
+def judge_module(order: ModuleOrder, emit: Emit) -> ModuleJudged:
+    """Worker operation "module"."""
     try:
-        result = _judge(request, emit)
+        result = _judge(order, emit)
     except Finding as finding:
-        result = finding.result()
+        result = ModuleJudged(**finding.told, errors=finding.errors, restart=finding.restart)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        result = Finding(Status.OUT_OF_MEMORY, f"The check ran out of memory on {request['device']}.",
-                         detail={"free_bytes": free_bytes(request["device"])}).result()
-    flags = [*(["emulated"] if emulated else []), *result.get("flags", [])]
-    return {"module_ms": {}, "baselines": [], "samples": {}, "precision": "", **result,
-            "flags": list(dict.fromkeys(flags))}
+        result = ModuleJudged(status=Status.OUT_OF_MEMORY, headline=f"The check ran out of memory on {order.device}.",
+                              detail={"free_bytes": free_bytes(order.device)})
+    flags = [*(["emulated"] if order.device == "cpu" else []), *result.flags]
+    return replace(result, flags=tuple(dict.fromkeys(flags)))
 
 
-def verify_export(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-    """Worker operation "verify_export": the same checks, nothing timed."""
-    return judge_module({**request, "time": False}, emit)
-
-
-def _judge(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-    workload, device = Workload.from_json(request["workload"]), request["device"]
+def _judge(order: ModuleOrder, emit: Emit) -> ModuleJudged:
+    workload, device = order.workload, order.device
     if device != "cpu":
         torch.cuda.set_device(device)
-    elif not request["emulate"]:
-        raise Finding(Status.WRONG_DEVICE, "The exported kernels need a GPU; on the CPU they run on the emulator only.",
-                      "Ask for emulate, or choose device cuda:0.")
-    scratch = Path(request.get("scratch") or gettempdir()) / "truth"
-    subject = Subject(request)
+    scratch = order.scratch / "truth"
+    subject = Subject(order)
     subject.build_all(emit)
-    given = [tuple(a) if isinstance(a, list) else a for a in request["constructor_args"]]
+    given = [tuple(a) if isinstance(a, list) else a for a in order.constructor_args]
     arguments = dict(zip(subject.parameters, given, strict=False))
-    emit({"phase": "check", "text": "parameters and state_dict"})
+    emit(Event("check", "parameters and state_dict"))
     _check_parameters(subject, workload, arguments)
-    errors: dict[str, Any] = {}
+    errors: dict[str, Errors] = {}
     tried = cases(workload, arguments)
     for case in tried:
         for kind in case.kinds:
-            emit({"phase": "check", "text": f"{case.name}, {kind}"})
+            emit(Event("check", f"{case.name}, {kind}"))
             found = _check(subject, case, kind, scratch)
             errors = errors or (found if kind != INTEGERS else {})
-    emit({"phase": "check", "text": "gradients one by one, an empty batch, another dtype"})
+    emit(Event("check", "gradients one by one, an empty batch, another dtype"))
     _check_gradients_apart(subject, tried[1])
     _check_empty_batch(subject, tried[1])
     _check_other_dtype(subject, tried[1])
     precisions = {d: subject.precision(d, own=True) for d in (FORWARD, GRAD_INPUT, GRAD_WEIGHT)}
     ours = {d: p for d, (p, own) in precisions.items() if own}
-    result = {"status": str(Status.OK), "headline": "Does what nn.ConvTranspose does, in all checks.",
-              "advice": DEFAULT_ADVICE[Status.OK], "errors": errors, "restart": False,
-              "precision": "+".join(dict.fromkeys(ours.values())),
-              "detail": {"precision": ours, "left_to_pytorch": [d for d in precisions if d not in ours],
-                         "checked": [case.name for case in tried]}}
-    if not request.get("time"):
-        return result
+    right = ModuleJudged(
+        status=Status.OK, headline="Does what nn.ConvTranspose does, in all checks.", advice=DEFAULT_ADVICE[Status.OK],
+        errors=errors, precision="+".join(dict.fromkeys(ours.values())),
+        detail={"precision": ours, "left_to_pytorch": [d for d in precisions if d not in ours],
+                "checked": [case.name for case in tried]})
+    if not order.time:
+        return right
     subject.namespace["_DEBUG_SYNC"] = False
-    return {**result, **times.measure(subject, workload, arguments, device=device, emit=emit,
-                                             effort=request.get("effort") or "normal")}
+    (mine, *others), flags = times.measure(subject, workload, arguments, emit=emit, effort=order.effort)
+    return replace(right, module_ms=mine.module_ms, samples=mine.samples, baselines=tuple(others), flags=flags)
 
 
 def _check_parameters(subject: Subject, workload: Workload, arguments: dict[str, Any]) -> None:
@@ -116,7 +108,7 @@ def _check_parameters(subject: Subject, workload: Workload, arguments: dict[str,
         raise Finding(Status.MISMATCH, "It does not take the original's state_dict.", "Load it as nn.Module does.")
 
 
-def _check(subject: Subject, case: Case, kind: str, scratch: Path) -> dict[str, dict[str, Any]]:
+def _check(subject: Subject, case: Case, kind: str, scratch: Path) -> dict[str, Errors]:
     """One case with one kind of inputs: every result against the truth. Raises `Finding`."""
     workload, device = case.workload, subject.device
     tensors = {name: torch.empty(shape, dtype=torch_dtype(workload), device=device)

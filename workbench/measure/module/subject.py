@@ -8,13 +8,16 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from ...core.compile_flags import emulated
+from ...core.env import cache_dir
 from ...core.layer import BACKWARD, FORWARD
+from ...core.orders import BuildOrder, Emit, ModuleOrder
+from ...core.replies import Event
 from ...core.trial import Status
 from ...core.variants import precision_of
 from ..build.build import build
@@ -29,16 +32,13 @@ FOREIGN = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupE
 class Subject:
     """One exported file, executed. Raises `Finding` when it cannot be."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
-        self.attribute = request.get("attribute") or ""
-        self.dtype = request["workload"]["dtype"]
-        self.device = request["device"]
+    def __init__(self, order: ModuleOrder) -> None:
+        self.attribute, self.device, self.dtype = order.attribute, order.device, order.workload.dtype
         self._libraries: list[ctypes.CDLL] = []
-        name = request.get("class_name") or "ModelNew"
         self.namespace: dict[str, Any] = {"__name__": "exported"}
         try:
-            exec(compile(request["text"], "<exported file>", "exec"), self.namespace)
-            self.cls = self.namespace[name]
+            exec(compile(order.text, "<exported file>", "exec"), self.namespace)
+            self.cls = self.namespace[order.class_name]
             self.parameters = tuple(inspect.signature(self.cls.__init__).parameters)[1:]
         except FOREIGN as error:
             raise Finding(Status.RENDER_FAILED, f"The exported file does not run: {_said(error)}.",
@@ -48,7 +48,7 @@ class Subject:
             raise Finding(Status.RENDER_FAILED, f"The exported file defines no {min(missing)}.",
                           "Keep the names of the exported file.")
         self.namespace["_DEBUG_SYNC"] = True  # the kernel that fails is to be named
-        if request["emulate"]:
+        if self.device == "cpu":  # there its kernels run on the emulator
             self.namespace["_DEVICE_TYPE"] = "cpu"
             self.namespace["_build"] = self._build_for_host
 
@@ -65,18 +65,18 @@ class Subject:
                           "Keep the original's attribute name: its state_dict needs it.")
         return getattr(module, self.attribute)
 
-    def build_all(self, emit: Callable[[dict[str, Any]], None]) -> None:
+    def build_all(self, emit: Emit) -> None:
         """Compile every kernel of the file that this device can run, before anything is measured."""
         device = torch.device(self.device)
         kernels = [k for k in self.namespace["_KERNELS"].values() if k.fits(device)]
         for number, kernel in enumerate(kernels, 1):
-            emit({"phase": "build", "text": f"kernel {number} of {len(kernels)}: {kernel.name}"})
+            emit(Event("build", f"kernel {number} of {len(kernels)}: {kernel.name}"))
             try:
                 kernel.launchers[device] = kernel._load(device)
             except FOREIGN as error:
                 first = first_error(str(error), kernel.source)
                 raise Finding(Status.BUILD_FAILED, f"{kernel.name} does not build: {_said(error)}.",
-                              detail={"first_error": first.to_json()} if first else {}) from error
+                              detail={"first_error": asdict(first)} if first else {}) from error
 
     def call(self, what: Callable[[], Any]) -> Any:
         """Run foreign code. Raises `Finding` for what it raises, and for a kernel that was refused: the file then goes on
@@ -126,11 +126,11 @@ class Subject:
 
     def _build_for_host(self, source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
         """Stands in the place of the exported file's `_build`: the same source, for the emulator."""
-        result = build({"source": source, "device": "cpu", "flags": list(emulated(flags))}, lambda event: None)
-        if result["status"] != Status.OK:
-            raise Finding(Status(result["status"]), result["headline"], result["advice"],
-                          {"first_error": result["first_error"]})
-        library = ctypes.CDLL(str(Path(result["library"])))
+        result = build(BuildOrder(source, "cpu", cache_dir(), flags=emulated(flags)), lambda event: None)
+        if result.status != Status.OK:
+            raise Finding(result.status, result.headline, result.advice,
+                          {"first_error": asdict(result.first_error) if result.first_error else None})
+        library = ctypes.CDLL(result.library)
         self._libraries.append(library)
         return library
 

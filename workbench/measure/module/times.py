@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from ...core.layer import BACKWARD, FORWARD, Workload
+from ...core.orders import Emit
 from ...core.pytorch_ways import WAYS, Way, module_ways
+from ...core.replies import Event, ModuleTimes
 from ...core.variants import precision_of
 from ..clock import timing
 from ..kernel.inputs import NORMAL, fill, shapes, torch_dtype
@@ -28,9 +30,11 @@ def original(workload: Workload) -> nn.Module:
         layer.groups, layer.bias, layer.dilation)
 
 
-def measure(subject: Subject, workload: Workload, arguments: dict[str, Any], *, device: str, effort: str,
-            emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """{"module_ms", "samples", "baselines", "flags"}. Times are of the host and the device together, cold L2."""
+def measure(subject: Subject, workload: Workload, arguments: dict[str, Any], *, effort: str, emit: Emit
+            ) -> tuple[list[ModuleTimes], tuple[str, ...]]:
+    """The module and behind it PyTorch's modes, and the flags of the module's own times. Times are of the host and the
+    device together, cold L2."""
+    device = subject.device
     module = subject.make(arguments)
     theirs = original(workload).to(device, torch_dtype(workload))
     theirs.load_state_dict(subject.holder(module).state_dict())
@@ -45,7 +49,7 @@ def measure(subject: Subject, workload: Workload, arguments: dict[str, Any], *, 
     wall_s = timing.EFFORTS["cpu" if device == "cpu" else "cuda"][effort].wall_s
     for turn in range(turns):
         for name, (contestant, way) in contestants.items():
-            emit({"phase": "time", "text": f"{name or 'ModelNew'}, turn {turn + 1} of {turns}"})
+            emit(Event("time", f"{name or 'ModelNew'}, turn {turn + 1} of {turns}"))
             with switches(way):
                 for direction, run in _runs(contestant, x, grad_output).items():
                     run()
@@ -53,16 +57,12 @@ def measure(subject: Subject, workload: Workload, arguments: dict[str, Any], *, 
                     samples.setdefault((name, direction), []).extend(found.samples)
                     last[name, direction] = found
                     flags += found.flags if name == "" else []
-    summaries = {key: timing.summary(taken, stop=last[key].timing["stop"], cold_l2=last[key].timing["cold_l2"])
+    summaries = {key: timing.summary(taken, stop=last[key].timing.stop, cold_l2=last[key].timing.cold_l2)
                  for key, taken in samples.items()}
     dtype = precision_of(workload.dtype)
-    return {"module_ms": {d: summaries["", d] for d in (FORWARD, BACKWARD)},
-            "samples": {d: samples["", d] for d in (FORWARD, BACKWARD)},
-            "baselines": [{"name": name, "precision": "tf32" if way and way.tf32 else dtype,
-                           "module_ms": {d: summaries[name, d] for d in (FORWARD, BACKWARD)},
-                           "samples": {d: samples[name, d] for d in (FORWARD, BACKWARD)}}
-                          for name, (_, way) in contestants.items() if name],
-            "flags": list(dict.fromkeys(flags))}
+    return [ModuleTimes(name, "tf32" if way and way.tf32 else dtype, {d: summaries[name, d] for d in (FORWARD, BACKWARD)},
+                        {d: tuple(samples[name, d]) for d in (FORWARD, BACKWARD)})
+            for name, (_, way) in contestants.items()], tuple(dict.fromkeys(flags))
 
 
 def _runs(module: nn.Module, x: torch.Tensor, grad_output: torch.Tensor) -> dict[str, Callable[[], None]]:

@@ -8,18 +8,18 @@ kernels that really ran are named. A formulation that the truth refutes has no t
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ...core.candidate import PRECISIONS_OF
-from ...core.layer import DIRECTIONS, FORWARD, Workload
-from ...core.pytorch_ways import AUTOTUNED, WAYS, Way, ladder
-from ...core.trial import DEFAULT_ADVICE, FORMULATION, NOT_DROP_IN, Status
+from ...core.layer import FORWARD, Workload
+from ...core.orders import BaselineOrder, Emit
+from ...core.pytorch_ways import AUTOTUNED, WAYS, Way
+from ...core.replies import Baseline, Baselines, Event
+from ...core.trial import DEFAULT_ADVICE, FORMULATION, NOT_DROP_IN, Errors, Status
 from ..clock import timing
 from ..device import out_of_memory
 from ..kernel.inputs import NORMAL, fill, needed, results, shapes, torch_dtype
@@ -27,8 +27,6 @@ from ..kernel.validate import Comparison, allowed_rel_l2
 from ..truth.reference import Index, Truth
 from .ways import Unavailable, bind, switches
 
-Emit = Callable[[dict[str, Any]], None]
-SEARCH_S = 6.0       # of a direction: after that no further formulation is begun
 _LOOK_S = 0.15       # of a short look at a way
 _NEAR = 1.03         # times the fastest so far: slower ways are not sampled at length
 _KEPT_SHARE = 0.25   # of the free memory: the truth of a direction stays there meanwhile
@@ -38,24 +36,20 @@ _WRAPPERS = ("aten::convolution", "aten::_convolution", "aten::conv_transpose1d"
 _NAME_LENGTH = 110   # characters of a kernel's name that are kept: templates make names of thousands
 
 
-def measure(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-    """Worker operation "baseline". Request: workload, directions, modes (keys of WAYS) or strength (as `ladder` knows),
-    device, effort, cold_l2, scratch, search_s. Returns {"baselines": [{name, direction, precision, kernel_ms, samples, errors,
-    flags, status, headline, advice, detail}]}; what is wrong, refused or too large has that status and no time."""
-    workload, device = Workload.from_json(request["workload"]), request["device"]
-    if device != "cpu":
-        torch.cuda.set_device(device)
-    modes = request.get("modes") or ladder(request.get("strength", "quick"), workload, device)
+def measure(order: BaselineOrder, emit: Emit) -> Baselines:
+    """Worker operation "baseline". What is wrong, refused or too large has that status and no time."""
+    if order.device != "cpu":
+        torch.cuda.set_device(order.device)
     found = []
-    for direction in request.get("directions") or DIRECTIONS:
-        asked = _Direction(workload, direction, device, request)
-        for mode in modes:
-            emit({"phase": "baseline", "text": f"{WAYS[mode].name}, {direction}"})
-            found.append({"name": WAYS[mode].name, "direction": direction, **asked.one(mode)})
+    for direction in order.directions:
+        asked = _Direction(order, direction)
+        for mode in order.modes:
+            emit(Event("baseline", f"{WAYS[mode].name}, {direction}"))
+            found.append(asked.one(mode))
         del asked
-        if device != "cpu":
+        if order.device != "cpu":
             torch.cuda.empty_cache()  # the truth and the graphs' own memory
-    return {"baselines": found}
+    return Baselines(tuple(found))
 
 
 def timed_call(way: Way, workload: Workload, direction: str, plain: dict[str, torch.Tensor],
@@ -79,14 +73,14 @@ def plain_tensors(workload: Workload, direction: str, device: str) -> dict[str, 
 class _Direction:
     """What the ways of one direction share: inputs, the truth, how fast the fastest was, and the time left to search."""
 
-    def __init__(self, workload: Workload, direction: str, device: str, request: dict[str, Any]) -> None:
-        self._workload, self._direction, self._device, self._request = workload, direction, device, request
-        self._left_s = float(request.get("search_s", SEARCH_S))
+    def __init__(self, order: BaselineOrder, direction: str) -> None:
+        self._order, self._workload, self._direction, self._device = order, order.workload, direction, order.device
+        self._left_s = order.search_s
         self._plain: dict[str, torch.Tensor] = {}
         self._truth: _Expected | None = None
         self._fastest: dict[str, float] = {}   # precision -> ms of the fastest drop-in way
 
-    def one(self, mode: str) -> dict[str, Any]:
+    def one(self, mode: str) -> Baseline:
         """One way's answer. Raises what PyTorch raises in nn.ConvTranspose, but for too little memory."""
         way, began = WAYS[mode], time.monotonic()
         searched = way.formulation and not way.kind.startswith(AUTOTUNED)   # which is asked for by name and takes its time
@@ -109,17 +103,17 @@ class _Direction:
         finally:
             self._left_s -= time.monotonic() - began if searched else 0.0
 
-    def _without(self, way: Way, status: Status, headline: str, **more: Any) -> dict[str, Any]:
+    def _without(self, way: Way, status: Status, headline: str, *, errors: dict[str, Errors] | None = None) -> Baseline:
         advice = ("Nothing to do: the other ways were measured." if status in (Status.SKIPPED, Status.MISMATCH) else
                   DEFAULT_ADVICE[status])
-        return {"precision": "", "kernel_ms": None, "samples": [], "errors": {}, "flags": _flags(way), "status": str(status),
-                "headline": headline, "advice": advice, **more}
+        return Baseline(name=way.name, direction=self._direction, errors=errors or {}, flags=_flags(way), status=status,
+                        headline=headline, advice=advice)
 
-    def _measured(self, mode: str, way: Way) -> dict[str, Any]:
+    def _measured(self, mode: str, way: Way) -> Baseline:
         device = self._device
         if self._truth is None:
             self._plain = plain_tensors(self._workload, self._direction, device)
-            self._truth = _Expected(self._workload, self._direction, device, self._request, self._plain)
+            self._truth = _Expected(self._order, self._direction, self._plain)
         direct, timed, replayed = timed_call(way, self._workload, self._direction, self._plain, device)
         got = direct()
         if device != "cpu":
@@ -128,37 +122,37 @@ class _Direction:
         if wrong:
             return self._without(way, Status.MISMATCH, f"This formulation is wrong: {wrong}. It does not count.", errors=errors)
         del got
-        flags = _flags(way)
-        flags += ["no_cuda_graph"] if device != "cpu" and way.replayed and not replayed else []
+        no_graph = ["no_cuda_graph"] if device != "cpu" and way.replayed and not replayed else []
         measured, looked = self._timed(timed, way, precision, replayed)
+        flags = (*_flags(way), *no_graph, *measured.flags, *(["brief_look"] if looked else []))
         cudnn = torch.backends.cudnn
         detail = {"way": mode, "kernels": [] if looked else kernels(direct, device), "replayed": replayed,
                   "drop_in": way.drop_in, "pid": os.getpid(), "allow_tf32": cudnn.allow_tf32,
                   "cudnn_benchmark": cudnn.benchmark}
-        return {"precision": precision, "kernel_ms": measured.timing, "samples": measured.samples, "errors": errors,
-                "flags": [f for f in (*flags, *measured.flags, *(["brief_look"] if looked else [])) if f != "emulated"],
-                "status": str(Status.OK), "headline": "PyTorch, measured in the same run.", "advice": "", "detail": detail}
+        return Baseline(name=way.name, direction=self._direction, precision=precision, kernel_ms=measured.timing,
+                        samples=tuple(measured.samples), errors=errors, flags=tuple(f for f in flags if f != "emulated"),
+                        status=Status.OK, headline="PyTorch, measured in the same run.", detail=detail)
 
     def _timed(self, run: Callable[[], Any], way: Way, precision: str, replayed: bool) -> tuple[timing.Measurement, bool]:
         """The samples, and whether they are those of a short look, because another way is far faster."""
         def sampled(effort: str, limit_s: float | None = None) -> timing.Measurement:
             return timing.measure(run, device=self._device, effort=effort, limit_s=limit_s, host_pays=not replayed,
-                                  cold_l2=self._request.get("cold_l2", True))
+                                  cold_l2=self._order.cold_l2)
 
         strict = ("ieee", "tf32x3", precision) if precision == "tf32" else ("ieee", precision)
         fastest = min((self._fastest[p] for p in strict if p in self._fastest), default=None)
         if way.brief and fastest is not None:
             look = sampled("quick", _LOOK_S)
-            if look.timing["median_ms"] > _NEAR * fastest:
+            if look.timing.median_ms > _NEAR * fastest:
                 return look, True
-        measured = sampled(self._request.get("effort", "normal"))
+        measured = sampled(self._order.effort)
         if way.drop_in:
-            self._fastest[precision] = min(measured.timing["median_ms"], self._fastest.get(precision, float("inf")))
+            self._fastest[precision] = min(measured.timing.median_ms, self._fastest.get(precision, float("inf")))
         return measured, False
 
 
-def _flags(way: Way) -> list[str]:
-    return [*([] if way.drop_in else [NOT_DROP_IN]), *([FORMULATION] if way.formulation else [])]
+def _flags(way: Way) -> tuple[str, ...]:
+    return (*(() if way.drop_in else (NOT_DROP_IN,)), *((FORMULATION,) if way.formulation else ()))
 
 
 def kernels(run: Callable[[], Any], device: str) -> list[str]:
@@ -179,17 +173,16 @@ def kernels(run: Callable[[], Any], device: str) -> list[str]:
 class _Expected:
     """The float64 truth of one direction; kept on the device where it takes little of it, else made anew for each way."""
 
-    def __init__(self, workload: Workload, direction: str, device: str, request: dict[str, Any],
-                 plain: dict[str, torch.Tensor]) -> None:
-        scratch = Path(request.get("scratch") or Path(tempfile.gettempdir()) / "kernel-workbench-truth")
+    def __init__(self, order: BaselineOrder, direction: str, plain: dict[str, torch.Tensor]) -> None:
+        workload, device = order.workload, order.device
         self._workload, self._plain, self._names = workload, plain, results(workload, direction)
-        self._truth = Truth(workload, direction, NORMAL, device=device, scratch=scratch)
+        self._truth = Truth(workload, direction, NORMAL, device=device, scratch=order.scratch)
         self._truth.prepare(plain)
         free = torch.cuda.mem_get_info()[0] if device != "cpu" else 0
         self._keep = sum(8 * torch.Size(shapes(workload)[name]).numel() for name in self._names) < _KEPT_SHARE * free
         self._kept: dict[str, list[tuple[Index, torch.Tensor]]] = {}
 
-    def judged(self, got: dict[str, torch.Tensor], way: Way) -> tuple[str, dict[str, Any], str]:
+    def judged(self, got: dict[str, torch.Tensor], way: Way) -> tuple[str, dict[str, Errors], str]:
         """(the precision that the distances to the truth show, these distances, what is wrong). nn.ConvTranspose is what a
         kernel is compared with, so it is not called wrong; a formulation has to be right in some precision."""
         offered = PRECISIONS_OF[self._workload.dtype]
@@ -210,9 +203,10 @@ class _Expected:
             errors = {name: one.errors() for name, one in found.items()}
             if not any(one.failed for one in found.values()):
                 return precision, errors, ""
-        name = max(errors, key=lambda key: errors[key]["rel_l2"] / errors[key]["allowed"])
-        return "", errors, (f"{name} has a relative L2 error of {errors[name]['rel_l2']:.1e}, {errors[name]['allowed']:.1e} is "
-                            f"allowed, and {errors[name]['wrong']} wrong elements")
+        name = max(errors, key=lambda key: errors[key].rel_l2 / errors[key].allowed)
+        worst = errors[name]
+        return "", errors, (f"{name} has a relative L2 error of {worst.rel_l2:.1e}, {worst.allowed:.1e} is allowed, and "
+                            f"{worst.wrong} wrong elements")
 
     def _compared(self, got: dict[str, torch.Tensor], precision: str) -> dict[str, Comparison]:
         found = {}

@@ -16,13 +16,15 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import ceil
 from typing import Any
 
 import torch
 
+from ....core.orders import Emit
+from ....core.replies import Event
 from ....core.variants import precision_of
 from ...clock import timing
 from ...kernel.inputs import reduction_length
@@ -57,26 +59,34 @@ _CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
 _ALONE_TURNS, _SINGLE_TURNS = 8, 10
 
 
-def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: Callable[[dict[str, Any]], None],
-            benchmark: Party | None = None, errors: dict[str, dict[str, Any]] | None = None, factor: float = 1.0
-            ) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Plan:
+    """What is timed. `benchmark`: the reference in another process, for the ways with cudnn.benchmark. `errors`: what the
+    check allowed each result of this case ("allowed", relative L2). `factor`: of all values that are drawn for the timed
+    calls."""
+
+    case: Case
+    effort: str
+    benchmark: Party | None = None
+    errors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    factor: float = 1.0
+
+
+def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[str, Any]:
     """{"forward": {...}, "backward": {...}} with "ours", "precision", "samples", "bounds", "baselines" (each name, key, timing,
     samples, bounds, precision, kernels, drop_in, why_not), "alone" and "left_out"; or "problem", "why_not". "bounds", on the
     CPU: of each sample the least and the most that it can have been without others on the cores. "empty_ms": what request,
     input and copy take of a call. Where the candidate seems to win, "singly": samples of both in batches of one call; and
-    "alone": the ways (key, precision, samples) to beat, when its process is gone.
-
-    `benchmark`: the reference in another process, for the ways with cudnn.benchmark. `errors`: what the check allowed each
-    result of this case ("allowed", relative L2). `factor`: of all values that are drawn for the timed calls."""
+    "alone": the ways (key, precision, samples) to beat, when its process is gone."""
     found: dict[str, Any] = {}
     benches: dict[str, _Bench] = {}
     for direction in ("forward", "backward") if backward else ("forward",):
-        emit({"phase": "time", "text": direction})
+        emit(Event("time", direction))
         try:
-            benches[direction] = _Bench(trial, case, direction, benchmark, effort, emit, errors or {}, factor,
+            benches[direction] = _Bench(trial, plan, direction, emit,
                                         benches["forward"].shown if direction == "backward" else {})
             try:
-                found[direction] = benches[direction].measure(_TURNS[effort])
+                found[direction] = benches[direction].measure(_TURNS[plan.effort])
             finally:
                 benches[direction].resume()
         except Wrong as error:
@@ -93,14 +103,14 @@ def measure(trial: TrialRun, case: Case, *, backward: bool, effort: str, emit: C
         except torch.cuda.OutOfMemoryError:
             return {"why_not": f"Not timed: {trial.device} has not enough free memory for the results beside the file."}
     _without_the_candidate(trial, benches, found, emit)
-    emit({"phase": "time", "text": "naming the library kernels"})
+    emit(Event("time", "naming the library kernels"))
     for direction, bench in benches.items():  # last of all: a profiler may slow down the process for good
         bench.name_kernels(found[direction]["baselines"])
     return found
 
 
 def _without_the_candidate(trial: TrialRun, benches: dict[str, _Bench], found: dict[str, Any],
-                           emit: Callable[[dict[str, Any]], None]) -> None:
+                           emit: Emit) -> None:
     """Fill in "alone" of the directions that are doubted."""
     doubted = {direction: keys for direction, one in found.items() if (keys := one["doubted"])}
     if not doubted:
@@ -109,22 +119,21 @@ def _without_the_candidate(trial: TrialRun, benches: dict[str, _Bench], found: d
     kill_strays()
     trial.reference.process.close()  # all its choices are made anew
     for direction, keys in doubted.items():
-        emit({"phase": "time", "text": f"{direction}: PyTorch once more, without the file's process"})
+        emit(Event("time", f"{direction}: PyTorch once more, without the file's process"))
         found[direction]["alone"] = [one for key in keys if (one := benches[direction].alone(key, found[direction]["calls"]))]
 
 
 class _Bench:
     """One direction: slots, inputs, and all contestants in turns."""
 
-    def __init__(self, trial: TrialRun, case: Case, direction: str, benchmark: Party | None, effort: str,
-                 emit: Callable[[dict[str, Any]], None], errors: dict[str, dict[str, Any]], factor: float,
-                 shown_forward: dict[str, str]) -> None:
-        self.trial, self.case, self.direction, self.effort, self.emit = trial, case, direction, effort, emit
-        self.errors, self.factor, self.shown_forward = errors, factor, shown_forward
+    def __init__(self, trial: TrialRun, plan: Plan, direction: str, emit: Emit, shown_forward: dict[str, str]) -> None:
+        case, factor = plan.case, plan.factor
+        self.trial, self.case, self.direction, self.effort, self.emit = trial, case, direction, plan.effort, emit
+        self.errors, self.shown_forward = plan.errors, shown_forward
         self.shown: dict[str, str] = {}  # way -> the precision of its first answer
         self.device = trial.device
         self.parties = {_REFERENCE: trial.reference, _CANDIDATE: trial.candidate,
-                        **({_BENCHMARK: benchmark} if benchmark else {})}
+                        **({_BENCHMARK: plan.benchmark} if plan.benchmark else {})}
         self.random = random.SystemRandom()
         self.how = trial.how(case)
         facts, drawn = trial.reference.make(self.how)
@@ -172,8 +181,7 @@ class _Bench:
         slowed: list[bool] = []
         checked = set(self.random.sample(range(turns), min(_CHECKED, turns)))
         for turn in range(turns):
-            self.emit({"phase": "time", "text": f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(modes) - 1} "
-                       "ways"})
+            self.emit(Event("time", f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(modes) - 1} ways"))
             order = list(modes)
             self.random.shuffle(order)
             empty = self._empty(calls)
@@ -187,7 +195,7 @@ class _Bench:
         self._turn(_CANDIDATE)  # the last look at whether it had stayed stopped
         kept, dropped = timing.without_slow(list(samples.values()), slowed, _LEAST_TURNS)
         samples = dict(zip(samples, kept, strict=True))
-        summaries = {name: timing.summary(taken, stop="samples", cold_l2=False, dropped=dropped)
+        summaries = {name: asdict(timing.summary(taken, stop="samples", cold_l2=False, dropped=dropped))
                      for name, taken in samples.items()}
         if self.device != "cpu":
             bounds = {name: [] for name in modes}
@@ -271,7 +279,7 @@ class _Bench:
         for key, way in LADDER.items():
             why = why_left_out(key, self.case, device=self.device, dtype=self.trial.dtype, effort=self.effort)
             if not why:
-                self.emit({"phase": "time", "text": f"{self.direction}: preparing {way.name}"})
+                self.emit(Event("time", f"{self.direction}: preparing {way.name}"))
                 found, why = self._way(key, _BENCHMARK if way.benchmark and _BENCHMARK in self.parties else _REFERENCE)
                 if found:
                     there[key] = found
@@ -413,8 +421,8 @@ class _Bench:
         return [self.errors.get(n, {}).get("least_norm", 0.0) for n in names]
 
     def _class(self, distances: list[float], way: str) -> str:
-        """The strictest precision that allows these distances; "" where they are beyond all. Of distances that only jumps
-        explain it cannot be told: then it is what forward showed."""
+        """The strictest precision that allows these distances; "" where they are beyond all. Where only jumps explain
+        the distances, nothing follows from them: then it is the class that forward showed."""
         offered = list(dict.fromkeys(precision_of(self.trial.dtype, of_float32=p) for p in ("ieee", "tf32")))
         for precision, slack in (*((p, 1) for p in offered), (offered[-1], _LOOSE)):
             if all(d <= slack * limit for d, limit in zip(distances, self._limits(precision), strict=True)):

@@ -73,6 +73,8 @@ class ForeignProcess:
     """Starts at the first `ask`, and again after a death. `beside`: the process whose answers say how large those of this one
     may be; without it only the limit of memory does."""
 
+    _popen = staticmethod(subprocess.Popen)
+
     def __init__(self, name: str, *, device: str, limits: Limits, scratch: Path, beside: ForeignProcess | None = None) -> None:
         self.name, self.device, self.limits, self.beside = name, device, limits, beside
         self.largest = 0              # bytes of the tensors of one answer
@@ -196,8 +198,8 @@ class ForeignProcess:
         words = [sys.executable, "-m", "workbench.measure.check.host.host", str(to_read), str(from_write)]
         with self.log_path.open("wb") as log, confine.start(
                 words, self.scratch, device=self.device, memory_bytes=self.limits.memory_bytes) as how:
-            self._process = subprocess.Popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                             pass_fds=(to_read, from_write))
+            self._process = self._popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                        pass_fds=(to_read, from_write))
         _open.add(self._process.pid)
         os.close(to_read)
         os.close(from_write)

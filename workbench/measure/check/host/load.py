@@ -13,6 +13,8 @@ import torch
 from torch.utils import cpp_extension
 
 from ....core.compile_flags import emulated
+from ....core.orders import BuildOrder
+from ....core.trial import Status
 from ... import emulator
 
 _SHIM = Path(__file__).with_name("torch_cuda_on_cpu.h")
@@ -82,12 +84,11 @@ class Loads:
         def build_for_host(source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
             from ...build.build import build
             self._ours = True
-            result = build({"source": source, "device": "cpu", "flags": list(emulated(flags)), "cache": cache},
-                           lambda event: None)
-            if result["status"] != "OK":
-                raise BuildFailed(result["headline"])
+            result = build(BuildOrder(source, "cpu", Path(cache), flags=emulated(flags)), lambda event: None)
+            if result.status != Status.OK:
+                raise BuildFailed(result.headline)
             self._ours = False
-            self._libraries.append(ctypes.CDLL(result["library"]))
+            self._libraries.append(ctypes.CDLL(result.library))
             return self._libraries[-1]
 
         def refuse(kernel: Any, reason: str, *_: object) -> None:

@@ -60,7 +60,7 @@ def is_the_layer(module: nn.Module, found: dict[str, Any], inputs: list[torch.Te
             if y.shape != expected.shape or not bool((y - expected).norm() <= _SAME * expected.norm()):
                 return False
         return True
-    except Exception:  # foreign code: what it raises is told when the check calls it
+    except Exception:  # foreign code: the check reports what it raises, when it calls it
         return False
 
 

@@ -35,6 +35,7 @@ class Reach:
         return got.double() - explained * (2 * self.norm / explained.norm().clamp(min=1e-300)).clamp(max=1.0)
 
 
+# more than seven: one call of a module, and how far its output is off
 def reach(reference: Party, how: Construction, inputs: list[torch.Tensor], state: tuple[list[str], list[torch.Tensor]],
           names: list[str], grad_output: torch.Tensor, off: float, generator: torch.Generator
           ) -> tuple[dict[str, Any], list[Reach]]:

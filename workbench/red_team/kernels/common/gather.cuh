@@ -71,3 +71,15 @@ unsigned blocks_of(Layer layer, Sizes sizes, int block) {
   long long forward_workspace(Layer, Sizes) {               \
     return 0;                                               \
   }
+
+// The launcher of every kernel whose defect is not there.
+#define KW_LAUNCH_FORWARD(kernel)                                                               \
+  KW_NO_WORKSPACE                                                                               \
+  template <class Layer, class Tune>                                                            \
+  cudaError_t forward(Layer layer, Sizes sizes, const typename Layer::scalar* input,            \
+                      const typename Layer::scalar* weight, const typename Layer::scalar* bias, \
+                      typename Layer::scalar* output, void*, cudaStream_t stream) {             \
+    kernel<Layer, Tune><<<blocks_of(layer, sizes, Tune::BLOCK), Tune::BLOCK, 0, stream>>>(      \
+        layer, sizes, input, weight, bias, output);                                             \
+    return cudaGetLastError();                                                                  \
+  }

@@ -20,13 +20,4 @@ __global__ void changes_input(
   if (p.item == 0) const_cast<Scalar*>(input)[0] += Scalar(1);
 }
 
-KW_NO_WORKSPACE
-
-template <class Layer, class Tune>
-cudaError_t forward(Layer layer, Sizes sizes, const typename Layer::scalar* input,
-                    const typename Layer::scalar* weight, const typename Layer::scalar* bias,
-                    typename Layer::scalar* output, void*, cudaStream_t stream) {
-  changes_input<Layer, Tune><<<blocks_of(layer, sizes, Tune::BLOCK), Tune::BLOCK, 0, stream>>>(
-      layer, sizes, input, weight, bias, output);
-  return cudaGetLastError();
-}
+KW_LAUNCH_FORWARD(changes_input)

@@ -21,13 +21,4 @@ __global__ void forgets_bias_where_unreached(
   output[p.item] = reached ? narrow<Scalar>(sum) : Scalar(0);
 }
 
-KW_NO_WORKSPACE
-
-template <class Layer, class Tune>
-cudaError_t forward(Layer layer, Sizes sizes, const typename Layer::scalar* input,
-                    const typename Layer::scalar* weight, const typename Layer::scalar* bias,
-                    typename Layer::scalar* output, void*, cudaStream_t stream) {
-  forgets_bias_where_unreached<Layer, Tune><<<blocks_of(layer, sizes, Tune::BLOCK), Tune::BLOCK, 0, stream>>>(
-      layer, sizes, input, weight, bias, output);
-  return cudaGetLastError();
-}
+KW_LAUNCH_FORWARD(forgets_bias_where_unreached)

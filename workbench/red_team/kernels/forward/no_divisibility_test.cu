@@ -19,13 +19,4 @@ __global__ void no_divisibility_test(
   output[p.item] = narrow<Scalar>(gather<false>(layer, sizes, p, input, weight, bias));
 }
 
-KW_NO_WORKSPACE
-
-template <class Layer, class Tune>
-cudaError_t forward(Layer layer, Sizes sizes, const typename Layer::scalar* input,
-                    const typename Layer::scalar* weight, const typename Layer::scalar* bias,
-                    typename Layer::scalar* output, void*, cudaStream_t stream) {
-  no_divisibility_test<Layer, Tune><<<blocks_of(layer, sizes, Tune::BLOCK), Tune::BLOCK, 0, stream>>>(
-      layer, sizes, input, weight, bias, output);
-  return cudaGetLastError();
-}
+KW_LAUNCH_FORWARD(no_divisibility_test)

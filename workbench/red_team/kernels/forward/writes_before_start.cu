@@ -20,13 +20,4 @@ __global__ void writes_before_start(
   if (p.item == 0) output[-1] = Scalar(0);
 }
 
-KW_NO_WORKSPACE
-
-template <class Layer, class Tune>
-cudaError_t forward(Layer layer, Sizes sizes, const typename Layer::scalar* input,
-                    const typename Layer::scalar* weight, const typename Layer::scalar* bias,
-                    typename Layer::scalar* output, void*, cudaStream_t stream) {
-  writes_before_start<Layer, Tune><<<blocks_of(layer, sizes, Tune::BLOCK), Tune::BLOCK, 0, stream>>>(
-      layer, sizes, input, weight, bias, output);
-  return cudaGetLastError();
-}
+KW_LAUNCH_FORWARD(writes_before_start)

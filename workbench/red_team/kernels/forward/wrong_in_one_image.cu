@@ -21,13 +21,4 @@ __global__ void wrong_in_one_image(
   output[p.item] = narrow<Scalar>(gather(layer, sizes, q, input, weight, bias));
 }
 
-KW_NO_WORKSPACE
-
-template <class Layer, class Tune>
-cudaError_t forward(Layer layer, Sizes sizes, const typename Layer::scalar* input,
-                    const typename Layer::scalar* weight, const typename Layer::scalar* bias,
-                    typename Layer::scalar* output, void*, cudaStream_t stream) {
-  wrong_in_one_image<Layer, Tune><<<blocks_of(layer, sizes, Tune::BLOCK), Tune::BLOCK, 0, stream>>>(
-      layer, sizes, input, weight, bias, output);
-  return cudaGetLastError();
-}
+KW_LAUNCH_FORWARD(wrong_in_one_image)

@@ -18,7 +18,11 @@ namespace cuda_on_cpu __attribute__((visibility("hidden"))) {}
 #define __cluster_dims__(...)
 #define __maxnreg__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
+#ifdef __OPTIMIZE__
 #define __forceinline__ inline __attribute__((always_inline))
+#else  // at -O0 it would only be more to compile
+#define __forceinline__ inline
+#endif
 #ifndef __clang__
 #define __builtin_assume(condition) static_cast<void>(0)
 #endif

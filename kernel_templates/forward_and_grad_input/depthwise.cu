@@ -1,8 +1,52 @@
-// The kernel of depthwise, forward and grad_input, and its launch. README.md has the words.
-#pragma once
+/* variant
+name      = "depthwise"
+computes  = ["forward", "grad_input"]
+after     = "register_blocked"
+idea      = "A block reads a tile of one source channel once and uses it for all taps and all results that it meets."
+precision = ["ieee", "fp16", "bf16", "fp64"]
+layer     = ["constant"]
+needs     = [
+  "layer.in_channels == layer.groups",
+  "layer.kernel_w <= 64 and layer.stride_w <= 16 and taps <= 2048",
+  "least <= 256 * STAGE_KB - weights",
+  "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
+  "layer.kernel_h * layer.dilation_h + layer.padding_h < 2 ** 28",
+  "layer.kernel_d * layer.dilation_d + layer.padding_d < 2 ** 28",
+]
+
+[tune]
+THREADS  = {values = [64, 128, 256], default = 128, help = "threads of a block"}
+TILE     = {values = [256, 512, 1024], default = 256, help = "runs of 4 steps that a block computes"}
+STAGE_KB = {values = [16, 32, 48, 64], default = 32, help = "shared memory for the source in KB; tiles shrink to fit"}
+
+[derived]
+taps       = "layer.kernel_d * layer.kernel_h * (layer.kernel_w + 3) * (layer.out_channels // layer.groups)"
+weights    = "taps * (2 if element_bytes == 8 else 1) + 4"
+forward    = "direction == 'forward'"
+rows       = "(layer.kernel_h - 1) * layer.dilation_h // (layer.stride_h if forward else 1) + 1"
+width      = "(layer.kernel_w - 1) * layer.dilation_w // (layer.stride_w if forward else 1) + 4 * (1 if forward else layer.stride_w) + 8"
+least      = "layer.kernel_d * rows * width * (2 if element_bytes == 8 else 1)"
+image      = "4 * TILE * (layer.stride_w if forward else 1)"
+threads    = "THREADS"
+smem_bytes = "1024 * STAGE_KB + max(4, element_bytes) * 2 * image"
+
+[plan]
+Plan       = "DepthwisePlan<true, Layer, Tune>"
+taps       = ">= Plan::MULTIPLIER * Plan::TAP_ROWS * Plan::TAPS_PITCH"
+weights    = ">= Plan::WEIGHTS * int(sizeof(typename Plan::Sum)) / 4"
+rows       = "Plan::source_rows(1)"
+width      = ">= Plan::Row::width(1)"
+least      = ">= Plan::DEPTHS * Plan::source_rows(1) * Plan::Row::width(1) * int(sizeof(typename Plan::Sum)) / 4"
+smem_bytes = ">= (Plan::IMAGES * Plan::IMAGE + Plan::ROOM) * int(sizeof(typename Plan::Sum))"
+
+[grad_input.plan]
+Plan       = "DepthwisePlan<false, Layer, Tune>"
+*/
 #include "families/depthwise/plan.cuh"
 #include "contract/flat_grid.cuh"
 #include "families/register_blocked/window.cuh"
+
+// families/depthwise/README.md has a picture and the words.
 
 template <class Scalar>
 struct DepthwiseArguments {
@@ -168,6 +212,10 @@ __device__ __forceinline__ void depthwise_block(const DepthwiseArguments<typenam
 // one source plane that a tile of steps meets, for all tap rows at once. It has no pipeline; several blocks share a
 // multiprocessor instead. Small planes share a block.
 //
+// forward: a block computes all residues of H and W of its tile, for each output channel of the group.
+// grad_input: a block stages the gradients that a tile of inputs meets as they lie, whatever the stride, one output
+// channel of the group after the other.
+//
 // thread -> data: strips of 4 neighbouring steps, TILE / THREADS of them.
 // The barriers: sources have arrived before a thread reads them; an image of the results is complete before its rows
 // are stored, with neighbouring lanes side by side.
@@ -201,3 +249,29 @@ cudaError_t launch_depthwise(const Sizes& sizes, const typename P::Scalar* in, c
   kernel<<<flat_grid(blocks), P::THREADS, bytes, stream>>>(a);
   return cudaGetLastError();
 }
+
+#ifdef KW_FORWARD
+template <class Layer, class Tune>
+long long forward_workspace(Layer, Sizes) {
+  return 0;
+}
+
+template <class Layer, class Tune>
+cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
+                    const typename Layer::scalar* bias, typename Layer::scalar* output, void*, cudaStream_t stream) {
+  return launch_depthwise<DepthwisePlan<true, Layer, Tune>>(sizes, input, weight, bias, output, stream);
+}
+#else
+template <class Layer, class Tune>
+long long grad_input_workspace(Layer, Sizes) {
+  return 0;
+}
+
+template <class Layer, class Tune>
+cudaError_t grad_input(Layer, Sizes sizes, const typename Layer::scalar* grad_output,
+                       const typename Layer::scalar* weight, typename Layer::scalar* grad_input_out, void*,
+                       cudaStream_t stream) {
+  return launch_depthwise<DepthwisePlan<false, Layer, Tune>>(sizes, grad_output, weight, nullptr, grad_input_out,
+                                                             stream);
+}
+#endif

@@ -1,6 +1,112 @@
-// The kernel of implicit_gemm_mma, forward and grad_input, and its launch. README.md has the words.
-#pragma once
+/* variant
+name      = "implicit_gemm_mma"
+computes  = ["forward", "grad_input"]
+after     = "shared_weight_tiling"
+idea      = "Tensor cores multiply strips of positions; a tap is a shift into the staged source, whatever the stride."
+precision = ["tf32", "tf32x3", "fp16", "bf16"]
+layer     = ["constant"]
+needs     = ["layer.groups == 1 or min(m, k) >= 8", "wide >= piece", "PAD == 1 or element_bytes == 2", "overlap < 8 * strip",
+             "reach_w <= 2048", "max(reach_h, reach_d) < 1000000"]
+
+[tune]
+FRAGMENTS_M = {values = [0, 1, 2, 3, 4], default = 0, help = "tiles of 16 channels that a warp sums (0: automatic)"}
+STRIP       = {values = [0, 4, 8, 16], default = 0, help = "neighbouring positions that a lane sums (0: automatic)"}
+WARPS_M     = {values = [0, 1, 2, 4], default = 0, help = "warps along the channels (0: automatic)"}
+WARPS_N     = {values = [0, 1, 2, 4, 8], default = 0, help = "warps along the positions (0: automatic)"}
+CHANNELS    = {values = [0, 8, 16, 32], default = 0, help = "channels that a step stages, at most (0: automatic)"}
+STAGES      = {values = [2, 3, 4], default = 2, help = "steps whose copies are under way or in use"}
+WEIGHTS     = {values = [0, 1, 2, 3], default = 0, help = "place of weights: 1 shared memory, 2 staged, 3 L1 (0: automatic)"}
+MAX_PITCH   = {values = [72, 136, 264], default = 136, help = "longest row of a tile in 2-D and 3-D, in positions"}
+UNROLL      = {values = [0, 1], default = 1, help = "1: unroll a short loop over taps along H"}
+PAD         = {values = [0, 1], default = 1, help = "1: copy 16-bit rows of odd length to aligned rows first"}
+BLOCKS      = {values = [0, 1, 2, 3, 4], default = 0, help = "blocks that a multiprocessor should hold (0: automatic)"}
+OWNED       = {values = [0, 32, 128], default = 0, help = "aligned bytes that one warp writes alone; warps overlap (0: off)"}
+ROLL        = {values = [0, 1], default = 0, help = "1: store results in a loop, which takes fewer registers"}
+
+[derived]
+forward     = "direction == 'forward'"
+m           = "(layer.out_channels if forward else layer.in_channels) // layer.groups"
+k           = "(layer.in_channels if forward else layer.out_channels) // layer.groups"
+fragments   = "ceil_div(m, 16)"
+sums        = "min(layer.kernel_w, layer.stride_w) if forward else 1"
+piece       = "16 // element_bytes"
+slab        = "16 if element_bytes == 2 and k > 8 else 8"
+planes      = "2 if precision == 'tf32x3' else 1"
+many_sums   = "sums > 2 or (planes == 2 and sums > 1 and layer.kernel_w > 5) if forward else layer.stride_w > 1"
+strip       = "STRIP if STRIP > 0 else (4 if many_sums else 8)"
+many_taps   = "layer.kernel_h > 1 and layer.kernel_w > 5 or planes == 2 and layer.kernel_h * layer.kernel_w > 9"
+room        = "(16 if sums > 2 or many_taps else 32) // planes"
+ma          = "FRAGMENTS_M if FRAGMENTS_M > 0 else min(fragments, max(1, min(4, room // (sums * strip))))"
+warps_m     = "WARPS_M if WARPS_M > 0 else (2 if fragments > ma else 1)"
+warps_n     = "WARPS_N if WARPS_N > 0 else (2 if strip * warps_m > 8 else 4)"
+in_step     = "1 if forward else layer.stride_w"
+out_step    = "layer.stride_w if forward else 1"
+reach_w     = "(layer.kernel_w - 1) * layer.dilation_w // out_step"
+reach_h     = "(layer.kernel_h - 1) * layer.dilation_h // (layer.stride_h if forward else 1)"
+reach_d     = "(layer.kernel_d - 1) * layer.dilation_d // (layer.stride_d if forward else 1)"
+owned       = "min(32, OWNED // element_bytes)"
+overlap     = "ceil_div(ceil_div(owned - 1, out_step), piece) * piece if owned > 0 else 0"
+lead        = "(layer.padding_w // layer.stride_w - reach_w if forward else 0 - layer.padding_w) % piece"
+shared_rows = "(forward or layer.stride_h == 1) and reach_h <= 6"
+few_taps    = "shared_rows and (layer.kernel_h == 1 or forward and layer.stride_h > 1)"
+wanted      = "slab * (1 if not few_taps else 4 if layer.kernel_h == 1 and warps_m == 2 and element_bytes == 4 else 2)"
+channels    = "min(max(slab, CHANNELS) if CHANNELS > 0 else wanted, slab * ceil_div(k, slab))"
+wide        = "MAX_PITCH - ceil_div(reach_w + lead, in_step) if shared_rows and reach_h > 0 else piece"
+apart       = "reach_h * MAX_PITCH * in_step if shared_rows else 0"
+step        = "strip * in_step % (8 * piece)"
+vector      = "8 if piece == 8 and step % 8 == 0 else 4"
+window      = "ceil_div((strip - 1) * in_step + reach_w + 1 + lead, vector) * vector"
+width       = "ceil_div((8 * warps_n - 1) * strip * in_step + window, piece) * piece + apart"
+crowded     = "4 if step not in [2 * piece, 4 * piece, 6 * piece] else 2 if piece == 4 or step == 4 * piece else 8"
+pitch       = "width + (piece if width % (crowded * piece) == 0 else 0)"
+row_planes    = "1 if shared_rows else layer.kernel_h"
+input_floats  = "row_planes * channels * pitch // (4 // element_bytes)"
+most_width    = "8 * strip * warps_n * in_step + reach_w + lead + 9 * piece - 4 + apart"
+most_floats   = "STAGES * row_planes * channels * most_width // (4 // element_bytes)"
+slab_floats   = "layer.kernel_h * layer.kernel_w * warps_m * ma * (256 if precision == 'tf32x3' else 128)"
+tile_floats   = "layer.kernel_d * ceil_div(k, channels) * (channels // slab) * slab_floats"
+stage_floats  = "channels // slab * slab_floats"
+most_staged   = "5120 if planes == 1 or sums > 2 else 10240 if STAGES * (input_floats + stage_floats) <= 38912 else 0"
+image_floats  = "warps_m * warps_n * 8 * (8 * strip * out_step + 4)"
+resident      = "12288 if element_bytes == 4 else min(12288, 41472 - most_floats - image_floats)"
+staged        = "2 if stage_floats <= most_staged else 3"
+weights       = "WEIGHTS if WEIGHTS > 0 else (1 if tile_floats <= resident else staged)"
+weight_floats = "tile_floats if weights == 1 else STAGES * stage_floats if weights == 2 else 0"
+threads       = "32 * warps_m * warps_n"
+smem_bytes    = "4 * (weight_floats + STAGES * input_floats + image_floats)"
+
+[plan]
+Plan          = "StripConfig<true, Layer, Tune>"
+planes        = "Plan::PLANES_OF_A"
+in_step       = "Plan::W::IN_STEP"
+out_step      = "Plan::W::OUT_STEP"
+reach_w       = "Plan::W::REACH"
+reach_h       = "Plan::H::REACH"
+reach_d       = "Plan::D::REACH"
+wanted        = "Plan::CHANNELS_AUTO"
+many_sums     = ""
+wide          = ""
+apart         = "Plan::ROWS_APART * Plan::MAX_PITCH * Plan::W::IN_STEP"
+step          = "Plan::STRIP * Plan::W::IN_STEP % (8 * Plan::PIECE)"
+vector        = "Plan::READ"
+crowded       = ""
+input_floats  = "Plan::INPUT_STAGE * int(sizeof(typename Plan::Scalar)) / 4"
+most_width    = ""
+most_floats   = "Plan::INPUT_MOST"
+slab_floats   = "Plan::WEIGHT_SLAB"
+tile_floats   = "Plan::WEIGHT_TILE"
+stage_floats  = "Plan::WEIGHT_STAGE"
+image_floats  = "Plan::WARPS * 8 * Plan::IMAGE_PITCH"
+resident      = ""
+staged        = ""
+smem_bytes    = "Plan::SHARED_BYTES"
+
+[grad_input.plan]
+Plan          = "StripConfig<false, Layer, Tune>"
+*/
 #include "families/implicit_gemm_mma/store.cuh"
+
+// families/implicit_gemm_mma/README.md has a picture and the words.
 
 template <class C>
 __global__ void __launch_bounds__(256) pack_fragments(const typename C::Scalar* __restrict__ weight,
@@ -103,9 +209,17 @@ __device__ __forceinline__ void strip_block(const StripArgumentsOf<C>& a, float*
 // - cp.async copies the source some steps ahead into shared memory, where it serves every tap along W.
 // - pack_fragments rounds the weights once and brings them into fragment order.
 //
+// forward: with a stride, output residue r is a convolution of stride 1 over the taps that meet r. A block sums all
+// residues along W at once, from the same inputs. It lays them side by side in shared memory, with zeros for residues
+// without taps, so rows are stored whole and once. Along D and H it does the residues one after the other.
+// grad_input: grad_output is staged in whole rows. With a stride the lanes select their elements in shared memory, which
+// costs nothing. With stride 1 along H the taps along H share the rows; else each tap stages the rows that it meets.
+//
 // thread -> data: a warp has FRAGMENTS_M x 16 channels and 8 x STRIP positions; a lane sums STRIP neighbours.
 // Blocks are persistent: the cell (group, channel tile) is block % cells; a block takes tiles of positions in turn. The
 // barriers are described at strip_block().
+// Bytes: the source is read once for each channel tile and tap along D (in grad_input along H too, with a stride there).
+// A result is written once. Weights stay in shared memory or L1.
 template <class C>
 __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) implicit_gemm_mma(StripArgumentsOf<C> arguments) {
   extern __shared__ __align__(16) float implicit_gemm_shared[];
@@ -211,3 +325,30 @@ cudaError_t launch_strips(const Sizes& sizes, const typename C::Scalar* in, cons
   kernel<<<unsigned(each * C::CELLS), C::THREADS, size_t(C::SHARED_BYTES), stream>>>(a);
   return cudaGetLastError();
 }
+
+#ifdef KW_FORWARD
+template <class Layer, class Tune>
+long long forward_workspace(Layer, Sizes sizes) {
+  return strip_workspace<StripConfig<true, Layer, Tune>>(sizes);
+}
+
+template <class Layer, class Tune>
+cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
+                    const typename Layer::scalar* bias, typename Layer::scalar* output, void* workspace,
+                    cudaStream_t stream) {
+  return launch_strips<StripConfig<true, Layer, Tune>>(sizes, input, weight, bias, output, workspace, stream);
+}
+#else
+template <class Layer, class Tune>
+long long grad_input_workspace(Layer, Sizes sizes) {
+  return strip_workspace<StripConfig<false, Layer, Tune>>(sizes);
+}
+
+template <class Layer, class Tune>
+cudaError_t grad_input(Layer, Sizes sizes, const typename Layer::scalar* grad_output,
+                       const typename Layer::scalar* weight, typename Layer::scalar* grad_input_out, void* workspace,
+                       cudaStream_t stream) {
+  return launch_strips<StripConfig<false, Layer, Tune>>(sizes, grad_output, weight, nullptr, grad_input_out, workspace,
+                                                        stream);
+}
+#endif

@@ -1,0 +1,201 @@
+"""What a worker is asked: one frozen dataclass for each operation. `reply` is what answers it.
+
+An order and its reply cross the border as JSON; `typed` refuses a key that is not known, is missing, or is of another type.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from .layer import Workload
+from .replies import (
+    Alive,
+    Baselines,
+    Built,
+    Checked,
+    Compared,
+    Device,
+    Event,
+    Judged,
+    ModuleJudged,
+    Rates,
+    Resources,
+)
+
+R_co = TypeVar("R_co", covariant=True)
+Emit = Callable[[Event], None]   # how an operation says what it is at
+GUARDS = frozenset({"poison", "guard_zone", "nan", "inputs", "recheck", "watch", "stream"})
+
+
+class Order(Generic[R_co]):
+    """`operation` is its name on the wire."""
+
+    operation: ClassVar[str]
+    reply: ClassVar[type[Any]]
+
+
+@dataclass(frozen=True)
+class PingOrder(Order[Alive]):
+    operation = "ping"
+    reply = Alive
+
+
+@dataclass(frozen=True)
+class WarmOrder(Order[Alive]):
+    """Import these modules of `measure` before the first order needs them."""
+
+    operation = "warm"
+    reply = Alive
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DeviceOrder(Order[Device]):
+    operation = "device"
+    reply = Device
+    device: str
+
+
+@dataclass(frozen=True)
+class CeilingsOrder(Order[Rates]):
+    operation = "ceilings"
+    reply = Rates
+    device: str
+
+
+@dataclass(frozen=True)
+class Member:
+    """One candidate of a batch: its source alone, under the symbol that it has in the batch."""
+
+    symbol: str
+    source: str
+
+
+@dataclass(frozen=True)
+class BuildOrder(Order[Built]):
+    """A source to compile. When a batch fails its `members` are built alone, so that only the culprits fail."""
+
+    operation = "build"
+    reply = Built
+    source: str
+    device: str                        # "cpu" | "cuda"
+    cache: Path
+    symbols: tuple[str, ...] = ()      # that the library has to export
+    arch: str = ""
+    flags: tuple[str, ...] = ()
+    sanitize: str = ""                 # "" | "address"
+    log: Path | None = None            # what the compiler says is added there
+    members: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True)
+class ResourcesOrder(Order[Resources]):
+    """Ask nvcc what the kernels of a source take on these architectures."""
+
+    operation = "resources"
+    reply = Resources
+    source: str
+    archs: tuple[str, ...]
+    cache: Path
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class JudgeOrder(Order[Judged]):
+    """Judge one candidate of a built library. `guards` (default: all) is for the tests that show what each is worth."""
+
+    operation = "judge"
+    reply = Judged
+    library: Path
+    symbol: str
+    direction: str
+    workload: Workload
+    device: str
+    precision: str
+    effort: str = "normal"
+    time: bool = True
+    cold_l2: bool = True
+    guards: frozenset[str] = GUARDS
+    sanitize: bool = False             # no guard zones: a read beyond the end leaves the allocation and is seen
+    scratch: Path = Path(tempfile.gettempdir()) / "kernel-workbench-truth"
+    floor_ms: float | None = None
+    limit_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class CompareOrder(Order[Compared]):
+    """Time a candidate in turns with a way of PyTorch's (a key of `pytorch_ways.WAYS`) or with another candidate."""
+
+    operation = "compare"
+    reply = Compared
+    ours: JudgeOrder
+    theirs: JudgeOrder | str
+    effort: str = ""                   # "": that of `ours`
+    limit_s: float = 0.0               # 0: a third of that of `ours`
+
+
+@dataclass(frozen=True)
+class BaselineOrder(Order[Baselines]):
+    """Measure PyTorch's own ways of some directions. After `search_s` seconds of a direction no further formulation of its
+    layer by other operators is begun; nn.ConvTranspose is measured all the same."""
+
+    operation = "baseline"
+    reply = Baselines
+    workload: Workload
+    device: str
+    directions: tuple[str, ...]
+    modes: tuple[str, ...]             # keys of `pytorch_ways.WAYS`, in the order in which they are asked
+    effort: str = "normal"
+    cold_l2: bool = True
+    scratch: Path = Path(tempfile.gettempdir()) / "kernel-workbench-truth"
+    search_s: float = 6.0
+
+
+@dataclass(frozen=True)
+class ModuleOrder(Order[ModuleJudged]):
+    """Run the text of an exported file and judge its class. `attribute`: where the class holds its layer, "" for itself."""
+
+    operation = "module"
+    reply = ModuleJudged
+    text: str
+    workload: Workload
+    constructor_args: tuple[Any, ...]
+    device: str
+    scratch: Path
+    class_name: str = "ModelNew"
+    attribute: str = ""
+    effort: str = "normal"
+    time: bool = False
+
+    @property
+    def emulate(self) -> bool:
+        """On the CPU its kernels run on the emulator."""
+        return self.device == "cpu"
+
+
+@dataclass(frozen=True)
+class CheckOrder(Order[Checked]):
+    """Check the text of a foreign file against that of a reference."""
+
+    operation = "check"
+    reply = Checked
+    text: str
+    class_name: str
+    reference: str
+    device: str
+    memory_bytes: int
+    call_s: float
+    build_s: float
+    seed: int | None = None
+    time: bool = True
+    nvcc: bool = True
+    effort: str = "normal"
+
+
+ORDERS: dict[str, type[Order[Any]]] = {order.operation: order for order in (
+    PingOrder, WarmOrder, DeviceOrder, CeilingsOrder, BuildOrder, ResourcesOrder, JudgeOrder, CompareOrder, BaselineOrder,
+    ModuleOrder, CheckOrder)}

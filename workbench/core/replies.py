@@ -1,0 +1,204 @@
+"""What a worker sends back: one frozen dataclass for each of its operations, events meanwhile, or a `Failure`.
+
+`orders` says which operation answers with which. `detail` and the sections of `Checked` are written into a session or a
+report as they are; all else is read by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .answers import Question
+from .confinement import Confinement
+from .layer import Workload
+from .trial import Errors, Status, Timing
+
+Numbers = dict[str, int]                  # of one kernel: registers, spills, bytes of shared memory
+Kernels = dict[str, dict[str, Numbers]]   # architecture -> kernel -> numbers
+
+
+@dataclass(frozen=True)
+class Event:
+    """Sent while the work goes on: what it is at."""
+
+    phase: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The operation raised. `machine`: the disk or another part of the machine refused."""
+
+    type: str
+    message: str
+    trace: str
+    machine: bool = False
+
+
+@dataclass(frozen=True)
+class Alive:
+    pid: int
+
+
+@dataclass(frozen=True)
+class Device:
+    """What "cpu" or "cuda:N" is. Bytes are of the device's own memory; the emulator has the `sm` that it emulates."""
+
+    kind: str        # "cpu" | "cuda"
+    index: int
+    name: str
+    arch: str
+    sm: int
+    key: str
+    total_bytes: int
+    free_bytes: int
+    torch: str
+    cuda: str
+    cudnn: int
+    driver: str
+    l2_bytes: int
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a GPU was measured to read, write, copy and multiply."""
+
+    name: str
+    uuid: str
+    read_bytes_per_s: float
+    write_bytes_per_s: float
+    copy_bytes_per_s: float
+    flops_per_s: dict[str, float]
+    l2_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a piece of work ended. An empty `advice` leaves it to the status."""
+
+    status: Status
+    headline: str
+    advice: str = ""
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FirstError:
+    """`file` and `line` are those of the template where the log names one; None when the error has no place."""
+
+    file: str | None
+    line: int | None
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources(Outcome):
+    """What nvcc says of a source."""
+
+    resources: Kernels = field(default_factory=dict)
+    cached: bool = False
+    seconds: float = 0.0
+    first_error: FirstError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built(Outcome):
+    """A library, or why there is none. `members`: of a batch, each member's own by its symbol."""
+
+    library: str = ""
+    key: str = ""
+    seconds: float = 0.0
+    cached: bool = False
+    compiler: str = ""
+    first_error: FirstError | None = None
+    resources: Kernels = field(default_factory=dict)
+    members: dict[str, Built] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a trial keeps of the build; nothing where no compiler was reached."""
+        return {"seconds": self.seconds, "cached": self.cached, "compiler": self.compiler} if self.compiler else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged(Outcome):
+    """One candidate's trial. `restart`: the CUDA context is lost, and the process ends after this reply."""
+
+    errors: dict[str, Errors] = field(default_factory=dict)   # result -> errors
+    kernel_ms: Timing | None = None
+    samples: tuple[float, ...] = ()
+    memory: dict[str, int] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    restart: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline(Outcome):
+    """One way of PyTorch's, measured, or why it was not."""
+
+    name: str
+    direction: str
+    precision: str = ""
+    errors: dict[str, Errors] = field(default_factory=dict)
+    kernel_ms: Timing | None = None
+    samples: tuple[float, ...] = ()
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Baselines:
+    baselines: tuple[Baseline, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared(Outcome):
+    """Samples in ms, pair by pair."""
+
+    ours: tuple[float, ...] = ()
+    theirs: tuple[float, ...] = ()
+    dropped: int = 0
+    stop: str = ""
+    flags: tuple[str, ...] = ()
+    restart: bool = False
+
+
+@dataclass(frozen=True)
+class ModuleTimes:
+    """Of one contestant: direction -> times. `name`: "" is the module itself."""
+
+    name: str
+    precision: str
+    module_ms: dict[str, Timing]
+    samples: dict[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleJudged(Outcome):
+    """An exported module's trial; `baselines` are nn.ConvTranspose in its modes, from the same measurement."""
+
+    errors: dict[str, Errors] = field(default_factory=dict)
+    precision: str = ""
+    module_ms: dict[str, Timing] = field(default_factory=dict)
+    samples: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    baselines: tuple[ModuleTimes, ...] = ()
+    flags: tuple[str, ...] = ()
+    restart: bool = False
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the judge of a foreign module found. The sections from `smallest` on go into the report as they are; `gpu` and
+    `workload` say what the floor of the times is."""
+
+    questions: tuple[Question, ...]
+    confined: Confinement
+    seed: int = 0
+    emulated: bool = False
+    seconds: float = 0.0
+    smallest: dict[str, Any] = field(default_factory=dict)
+    mistake: dict[str, Any] = field(default_factory=dict)
+    kernelbench: dict[str, Any] = field(default_factory=dict)
+    times: dict[str, Any] = field(default_factory=dict)
+    workload: Workload | None = None
+    gpu: Device | None = None
