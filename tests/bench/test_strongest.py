@@ -68,8 +68,8 @@ def test_every_table_has_both_ratios_and_channels_last_beside(tmp_path: Path) ->
     said = text.table(cells)
     assert "strongest, ms" in said and "matmul + permute" in said and "4.00×" in said and "2.00×" in said and "0.400" in said
     assert "4.00×, 2.00× against the strongest PyTorch, " in said
-    long, short = (make(cells, sessions=["s"]) for make in (markdown.long, markdown.short))
-    row = next(line for line in long.splitlines() if line.startswith("| #74"))
+    long, short = (make(cells) for make in (markdown.long, markdown.short))
+    row = next(line for line in long.splitlines() if line.startswith("| KernelBench #74"))
     heads = next(line for line in long.splitlines() if line.startswith("| layer"))
     assert dict(list(zip(heads.split(" | "), row.split(" | "), strict=True))[8:12]) == {
         "strongest, ms": "1.00", "its name": "matmul + permute", "ratio": "2.00×", "channels_last, ms": "0.400"}
@@ -82,7 +82,7 @@ def test_an_older_session_has_a_dash_and_one_line_that_says_why(tmp_path: Path, 
     alone, both = cells_of([older]), cells_of([asked(tmp_path / "new"), older])
     for cells, said in ((alone, "Here the strongest PyTorch is –: "), (both, "In 1 of 2 cells the strongest PyTorch is –: ")):
         said = said.replace("–", text.numbers.MISSING)
-        for table in (text.table(cells), markdown.long(cells, sessions=["s"]), markdown.short(cells, sessions=["s"])):
+        for table in (text.table(cells), markdown.long(cells), markdown.short(cells)):
             assert table.count("other formulations were not asked") == 1 and said in table
     assert alone[0].strongest is None and alone[0].ratio == pytest.approx(5.0)
     assert "against the strongest PyTorch" not in text.means(summary(alone, "tf32"))[0]
@@ -108,10 +108,11 @@ def test_a_near_strongest_is_timed_in_turns_as_well(tmp_path: Path, strongest_ms
 
     def call(order: CompareOrder) -> Compared:
         called.append(order.theirs)
-        return Compared(status=Status.OK, headline="", ours=(0.5,) * 20, theirs=(0.9 if len(called) == 1 else 0.6,) * 20)
+        return Compared(status=Status.OK, headline="", ours=(0.5,) * 20, theirs=(0.9 if len(called) == 1 else 0.6,) * 20,
+                        stop="noise")
 
-    order = JudgeOrder(tmp_path / "library.so", "kw_forward", "forward", preset("kb74").workload("full"), "cuda:0", "tf32")
-    judged = against_best(call, session, order, trial("kb74", "forward", "mma", 0.5, "tf32"), [*modes, other])
+    ours = JudgeOrder(tmp_path / "library", "symbol", "forward", preset("kb74").workload(), "cuda:0", "tf32")
+    judged = against_best(call, session, ours, trial("kb74", "forward", "mma", 0.5, "tf32"), [*modes, other])
     assert called == ["tf32_on", "matmul_permute"][:turns]
     assert report.speedup(judged, modes[0]).value == pytest.approx(1.8)
     expected = 1.2 if turns == 2 else strongest_ms / 0.5

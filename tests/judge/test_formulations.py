@@ -136,8 +136,8 @@ def test_three_products_in_tf32_are_nearly_float32(kind: str, direction: str, mo
     assert all(error(in_tf32(left_out)) > 10 * allowed for left_out in range(3))
 
 
-def asked(work: Workload, tmp_path: Path, modes: list[str], **more: Any) -> dict[str, Baseline]:
-    order = BaselineOrder(work, "cpu", (FORWARD,), **{"modes": tuple(modes), "effort": "quick", "scratch": tmp_path, **more})
+def asked(work: Workload, tmp_path: Path, modes: list[str], **more: object) -> dict[str, Baseline]:
+    order = replace(BaselineOrder(work, "cpu", (FORWARD,), tuple(modes), effort="quick", scratch=tmp_path), **more)
     return {b.name: b for b in baselines.measure(order, lambda event: None).baselines}
 
 

@@ -104,8 +104,8 @@ def test_switches_are_put_back() -> None:
 
 def test_the_record_says_what_ran(tmp_path: Path) -> None:
     work = Workload(ConvTranspose(2, 4, 6, 3), 1, (5, 6))
-    answer = baselines.measure(BaselineOrder(work, "cpu", ("forward",), "strong", effort="quick", scratch=tmp_path),
-                               lambda event: None)
+    answer = baselines.measure(BaselineOrder(work, "cpu", ("forward",), tuple(ladder("strong", work, "cpu")), effort="quick",
+                                             scratch=tmp_path), lambda event: None)
     found = {b.name: b for b in answer.baselines}
     assert set(found) == {"eager", "as convolution, flipped weight", "matmul + fold"}
     for baseline in (found["eager"], found["as convolution, flipped weight"]):

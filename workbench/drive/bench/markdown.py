@@ -23,9 +23,10 @@ _CLASS = {"tf32": "TF32", "ieee": "fp32-exact (`ieee`, `tf32x3`)", "fp16": "floa
 def short(cells: Sequence[Cell]) -> str:
     """README's table of each suite: a few layers, a column a direction, of its first class; the geometric means of all."""
     lines = ["Each cell: **PyTorch / ours**, our ms against the fastest mode of nn.ConvTranspose that qualifies; the same "
-             "ratio against the strongest of all formulations in PyTorch, and PyTorch's ms in channels_last with no conversion "
-             "counted; share of the physical limit, relative L2 error to float64. [docs/benchmark.md](docs/benchmark.md) has "
-             "every cell, variant and config, and the reason where a target is missed (†)."]
+             "ratio against the strongest of all formulations in PyTorch, and PyTorch's ms in channels_last with no "
+             "conversion counted; share of the physical limit, relative L2 error to float64. "
+             "[docs/benchmark.md](docs/benchmark.md) has every cell, variant and config, and the reason where a target is "
+             "missed (†)."]
     for suite, of_suite in _suites(cells).items():
         groups = groups_of(of_suite)
         first, mine = next(iter(groups.items()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -34,6 +34,7 @@ from .workers import Workers, units
 R = TypeVar("R")
 _AUTOTUNE_S = 300.0      # of silence, while torch.compile tries kernels
 _HEARTBEAT_S = 2.0
+_TUNED_S = 300.0   # of max-autotune, without a sign of life
 _PHASES = {"truth": "checking", "check": "checking", "time": "timing", "recheck": "rechecking"}
 
 _Prepared = tuple[Row, Rendered]
@@ -216,25 +217,22 @@ class Execution:
     def _baselines(self, directions: list[str], modes: list[str]) -> tuple[list[Baseline], bool]:
         """What the measuring process says of these ways, and whether it lived to say it. cuDNN keeps what cudnn.benchmark
         chose earlier in a process, so the default alone is asked in its own; max-autotune too, whose kernels are new."""
-        request = self.request
-        limit_s = 4 * request.run_timeout_s
+        request, limit_s = self.request, 4 * self.request.run_timeout_s
         if too_large := next((why for d in directions if (why := self._too_large(d))), None):
-            return [Baseline(name="eager", direction=d, **vars(too_large)) for d in directions], True
-        order = BaselineOrder(request.workload, self.name, tuple(directions), modes=tuple(modes), effort=request.effort,
+            return _unmeasured(directions, too_large), True
+        order = BaselineOrder(request.workload, self.name, tuple(directions), tuple(modes), effort=request.effort,
                               cold_l2=request.cold_l2, scratch=self.workers.scratch)
         try:
             if request.strength == DEFAULTS:
-                found = self._fresh(order, limit_s=limit_s).baselines
-                return [replace(b, detail={**b.detail, FRESH: True}) for b in found], True
+                alone = self._fresh(order, limit_s=limit_s).baselines
+                return [replace(b, detail={**b.detail, FRESH: True}) for b in alone], True
             if WAYS[modes[0]].kind.startswith(AUTOTUNED):
-                return list(self._fresh(order, limit_s=_AUTOTUNE_S).baselines), True
+                return list(self._fresh(order, limit_s=max(_TUNED_S, limit_s)).baselines), True
             return list(self.workers.measure(self.name).call(order, limit_s=limit_s, stop=self.run.cancelled,
                                                              on_event=lambda event: limit_s).baselines), True
         except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
-            failed = outcome.failure(error, building=False)
             formulations = [WAYS[key].name for key in modes if WAYS[key].formulation]
-            return [Baseline(name=name, direction=d, flags=(FORMULATION,) if formulations else (), **vars(failed))
-                    for d in directions for name in formulations or ["eager"]], False
+            return _unmeasured(directions, outcome.failure(error, building=False), formulations=formulations), False
 
     def _too_large(self, direction: str) -> Outcome | None:
         """The outcome of a direction whose tensors do not fit."""
@@ -281,6 +279,13 @@ class Execution:
             with contextlib.suppress(BadRequest, OSError):
                 self.session.event("heartbeat", run_id=self.run.run_id, done=self.run.done_rows, of=len(self.run.rows),
                                    message=self.run.message)
+
+
+def _unmeasured(directions: Iterable[str], why: Outcome, *, formulations: Sequence[str] = ()) -> list[Baseline]:
+    """Of these formulations, or of nn.ConvTranspose."""
+    flags = (FORMULATION,) if formulations else ()
+    return [Baseline(name=name, direction=direction, flags=flags, **vars(why)) for direction in directions
+            for name in formulations or ("eager",)]
 
 
 def _waves(ready: list[_Prepared], size: int) -> Iterable[list[_Prepared]]:

@@ -48,7 +48,8 @@ def missing_ways(direction: str, trials: list[Trial], request: RunRequest, devic
 
 def ways_of(request: RunRequest, device: Device) -> list[str]:
     """Keys of PyTorch's ways that the request asks for, in their order."""
-    return ladder(request.strength, request.workload, device.kind, classes=request.classes, autotune=request.max_autotune)
+    return ladder(request.strength, request.workload, device.kind, classes=request.classes,
+                  autotune=request.max_autotune)
 
 
 def standing(trials: Iterable[Trial]) -> list[Trial]:

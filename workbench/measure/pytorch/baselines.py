@@ -17,7 +17,7 @@ import torch
 from ...core.candidate import PRECISIONS_OF
 from ...core.layer import FORWARD, Workload
 from ...core.orders import BaselineOrder, Emit
-from ...core.pytorch_ways import AUTOTUNED, WAYS, Way, ladder
+from ...core.pytorch_ways import AUTOTUNED, WAYS, Way
 from ...core.replies import Baseline, Baselines, Event
 from ...core.trial import DEFAULT_ADVICE, FORMULATION, NOT_DROP_IN, Errors, Status
 from ..clock import timing
@@ -43,7 +43,7 @@ def measure(order: BaselineOrder, emit: Emit) -> Baselines:
     found = []
     for direction in order.directions:
         asked = _Direction(order, direction)
-        for mode in order.modes or ladder(order.strength, order.workload, order.device):
+        for mode in order.modes:
             emit(Event("baseline", f"{WAYS[mode].name}, {direction}"))
             found.append(asked.one(mode))
         del asked
@@ -74,7 +74,7 @@ class _Direction:
     """What the ways of one direction share: inputs, the truth, how fast the fastest was, and the time left to search."""
 
     def __init__(self, order: BaselineOrder, direction: str) -> None:
-        self._workload, self._direction, self._device, self._order = order.workload, direction, order.device, order
+        self._order, self._workload, self._direction, self._device = order, order.workload, direction, order.device
         self._left_s = order.search_s
         self._plain: dict[str, torch.Tensor] = {}
         self._truth: _Expected | None = None
@@ -103,11 +103,11 @@ class _Direction:
         finally:
             self._left_s -= time.monotonic() - began if searched else 0.0
 
-    def _without(self, way: Way, status: Status, headline: str, errors: dict[str, Errors] | None = None) -> Baseline:
+    def _without(self, way: Way, status: Status, headline: str, *, errors: dict[str, Errors] | None = None) -> Baseline:
         advice = ("Nothing to do: the other ways were measured." if status in (Status.SKIPPED, Status.MISMATCH) else
                   DEFAULT_ADVICE[status])
-        return Baseline(name=way.name, direction=self._direction, flags=tuple(_flags(way)), status=status, headline=headline,
-                        advice=advice, errors=errors or {})
+        return Baseline(name=way.name, direction=self._direction, errors=errors or {}, flags=_flags(way), status=status,
+                        headline=headline, advice=advice)
 
     def _measured(self, mode: str, way: Way) -> Baseline:
         device = self._device
@@ -122,14 +122,13 @@ class _Direction:
         if wrong:
             return self._without(way, Status.MISMATCH, f"This formulation is wrong: {wrong}. It does not count.", errors=errors)
         del got
-        flags = _flags(way)
-        flags += ["no_cuda_graph"] if device != "cpu" and way.replayed and not replayed else []
+        no_graph = ["no_cuda_graph"] if device != "cpu" and way.replayed and not replayed else []
         measured, looked = self._timed(timed, way, precision, replayed)
+        flags = (*_flags(way), *no_graph, *measured.flags, *(["brief_look"] if looked else []))
         cudnn = torch.backends.cudnn
         detail = {"way": mode, "kernels": [] if looked else kernels(direct, device), "replayed": replayed,
                   "drop_in": way.drop_in, "pid": os.getpid(), "allow_tf32": cudnn.allow_tf32,
                   "cudnn_benchmark": cudnn.benchmark}
-        flags += [*measured.flags, *(["brief_look"] if looked else [])]
         return Baseline(name=way.name, direction=self._direction, precision=precision, kernel_ms=measured.timing,
                         samples=tuple(measured.samples), errors=errors, flags=tuple(f for f in flags if f != "emulated"),
                         status=Status.OK, headline="PyTorch, measured in the same run.", detail=detail)
@@ -152,8 +151,8 @@ class _Direction:
         return measured, False
 
 
-def _flags(way: Way) -> list[str]:
-    return [*([] if way.drop_in else [NOT_DROP_IN]), *([FORMULATION] if way.formulation else [])]
+def _flags(way: Way) -> tuple[str, ...]:
+    return (*(() if way.drop_in else (NOT_DROP_IN,)), *((FORMULATION,) if way.formulation else ()))
 
 
 def kernels(run: Callable[[], Any], device: str) -> list[str]:
@@ -205,8 +204,9 @@ class _Expected:
             if not any(one.failed for one in found.values()):
                 return precision, errors, ""
         name = max(errors, key=lambda key: errors[key].rel_l2 / errors[key].allowed)
-        return "", errors, (f"{name} has a relative L2 error of {errors[name].rel_l2:.1e}, {errors[name].allowed:.1e} is "
-                            f"allowed, and {errors[name].wrong} wrong elements")
+        worst = errors[name]
+        return "", errors, (f"{name} has a relative L2 error of {worst.rel_l2:.1e}, {worst.allowed:.1e} is allowed, and "
+                            f"{worst.wrong} wrong elements")
 
     def _compared(self, got: dict[str, torch.Tensor], precision: str) -> dict[str, Comparison]:
         found = {}
