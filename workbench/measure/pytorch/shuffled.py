@@ -73,6 +73,8 @@ def by_convolution(workload: Workload, direction: str, tensors: Tensors) -> torc
     cells, padding = _padded(cells, first, right)
     if direction == GRAD_INPUT:
         return convolve(cells, _laid(workload, _phases(workload, tensors["weight"], taps)), None, 1, padding, 1, layer.groups)
+    if workload.memory_format == "contiguous":  # one cell has any stride, and PyTorch may take it for channels_last
+        cells = cells.contiguous().view(-1).view(cells.shape)
     like = _laid(workload, cells.new_empty(layer.in_channels, cells.shape[1] // layer.groups, *taps))
     _, found, _ = torch.ops.aten.convolution_backward(
         tensors["input"], cells, like, None, [1] * layer.dims, padding, [1] * layer.dims, False, [0] * layer.dims,
