@@ -31,7 +31,6 @@ AWKWARD = [
     Workload(ConvTranspose(1, 2, 3, 16, 8, padding=4), 2, (7,)),                             # kernel = 2 * stride
     Workload(ConvTranspose(1, 3, 2, 2, 5, padding=3, output_padding=4, bias=False), 1, (4,)),  # gaps between the taps
     Workload(ConvTranspose(1, 2, 2, 3, 2, dilation=4, output_padding=3), 2, (3,)),           # output_padding above the stride
-    Workload(ConvTranspose(1, 2, 2, 3, 2, padding=2, groups=2, bias=False), 1, (2,)),        # one cell
     Workload(ConvTranspose(2, 6, 4, 2, 2, groups=2), 2, (3, 4)),
     Workload(ConvTranspose(2, 4, 6, (3, 1), (3, 1), padding=(0, 1), dilation=(1, 3)), 2, (2, 5)),
     Workload(ConvTranspose(2, 6, 3, (3, 4), (2, 3), (1, 5), (1, 2), 3, True, (2, 1)), 1, (4, 6)),
@@ -39,6 +38,7 @@ AWKWARD = [
     Workload(ConvTranspose(3, 4, 2, 2, 2, bias=False), 2, (2, 3, 1)),
     Workload(ConvTranspose(3, 4, 4, (3, 2, 1), (2, 1, 3), (1, 0, 0), (1, 0, 2), 2, True, (2, 1, 1)), 2, (3, 2, 4)),
     Workload(ConvTranspose(3, 2, 3, 3, 2, padding=1, output_padding=1), 1, (2, 3, 3)),
+    Workload(ConvTranspose(1, 2, 2, 3, 2, padding=2, groups=2, bias=False), 1, (2,)),        # one cell
 ]
 LAID = [(work, memory_format) for work in AWKWARD for memory_format in ("contiguous", "channels_last")
         if work.layer.dims > 1 or memory_format == "contiguous"]
