@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(P::THREADS, 1) persistent_gather(const GatherA
   const int warpgroup = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);
   if (threadIdx.x == 0) {
     for (int i = 0; i < P::STAGES; ++i)
-      mbarrier_init(barriers.full + 8 * i, P::STAGERS / 32 + 1), mbarrier_init(barriers.empty + 8 * i, P::CONSUMERS / 32);
+      mbarrier_init(barriers.full + 8 * i, 4 + 1), mbarrier_init(barriers.empty + 8 * i, P::CONSUMERS / 32);
     mbarrier_init_done();
   }
   __syncthreads();

@@ -5,6 +5,7 @@
 #pragma once
 #include "families/persistent_wgmma/gather_plan.cuh"
 #include "contract/taps.cuh"
+#include "hardware/short_division.cuh"
 
 // The run-time arguments of a launch.
 template <class Scalar>
@@ -84,7 +85,7 @@ struct GatherItem {
     channel = variety % P::TILES * P::CT;
     row_group = variety / P::TILES % P::ROW_GROUPS, group = variety / P::TILES / P::ROW_GROUPS;
     const long long position = 1LL * tile * P::TILE;
-    row0 = int(position / a.pitch), step0 = int(position - 1LL * row0 * a.pitch);
+    row0 = int(short_quotient(position, a.pitch)), step0 = int(position - 1LL * row0 * a.pitch);
     d = taps_of<P::FORWARD>(row_group * P::MERGED / P::SH, P::KD, P::SD, P::PD, P::DD);
     h = taps_of<P::FORWARD>(row_group * P::MERGED % P::SH, P::KH, P::SH, P::PH, P::DH);
     const int stages = d.count * h.count * P::STEPS;

@@ -207,8 +207,8 @@ struct GatherPlan {
 
   // Warpgroups 0 and 1 multiply, the others stage. A block starts with 65536 / THREADS registers a thread.
   static constexpr int CONSUMERS = 256, STAGERS = 128 * Tune::STAGERS, THREADS = CONSUMERS + STAGERS;
-  static constexpr int KEPT = Tune::STAGERS == 1 ? 72 : Tune::STAGERS == 2 ? 72 : 48;
-  static constexpr int TAKEN = Tune::STAGERS == 1 ? 216 : Tune::STAGERS == 2 ? 184 : 168;
+  static constexpr int KEPT = Tune::STAGERS == 1 ? 72 : Tune::STAGERS == 2 ? 88 : 48;
+  static constexpr int TAKEN = Tune::STAGERS == 1 ? 216 : Tune::STAGERS == 2 ? 168 : 168;
 
   // Stages that a result row needs at most for each step: one for each (kd, kh) that meets it.
   static constexpr __host__ __device__ int together(int kernel, int stride, int dilation) {
