@@ -26,6 +26,24 @@ __device__ __forceinline__ void gather_products(float (&sum)[P::BLOCKS][P::N / 2
   });
 }
 
+// Sums begin with the bias; those of a part of an item, with 0 but for the first part.
+template <class P>
+__device__ __forceinline__ void gather_begin(const GatherArguments<typename P::Scalar>& a, const GatherItem<P>& item,
+                                             bool with_bias, float (&sum)[P::BLOCKS][P::N / 2]) {
+#pragma unroll
+  for (int eight = 0; eight < P::CT / 8; ++eight)
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const int channel = item.channel + eight * 8 + threadIdx.x % 4 * 2 + odd;
+      float bias = 0.0f;
+      if constexpr (P::HAS_BIAS)
+        if (with_bias && channel < P::M) bias = float(widen(__ldg(a.bias + item.group * P::M + channel)));
+#pragma unroll
+      for (int i = 0; i < P::BLOCKS * P::CLASSES * 2; ++i)
+        sum[i / 2 / P::CLASSES][(i / 2 % P::CLASSES * (P::CT / 8) + eight) * 4 + i % 2 * 2 + odd] = bias;
+    }
+}
+
 // A warpgroup multiplies its ROWS positions of the tile. A stage is given back when the products of the next one have
 // been issued and its own are done.
 template <class P>
@@ -36,11 +54,9 @@ __device__ __forceinline__ void gather_multiply(const GatherArguments<typename P
 #pragma unroll 1
   for (int number = blockIdx.x; number < a.items; number += gridDim.x) {
     const GatherItem<P> item(a, number);
+    const int split = number - item.number * a.splits.divisor;
     float sum[P::BLOCKS][P::N / 2];
-#pragma unroll
-    for (int block = 0; block < P::BLOCKS; ++block)
-#pragma unroll
-      for (int i = 0; i < P::N / 2; ++i) sum[block][i] = 0.0f;
+    gather_begin<P>(a, item, split == 0, sum);
     unsigned before = 0;
 #pragma unroll 1
     for (int at = item.first; at < item.end; ++at) {
@@ -58,16 +74,15 @@ __device__ __forceinline__ void gather_multiply(const GatherArguments<typename P
 #pragma unroll
     for (int block = 0; block < P::BLOCKS; ++block) wgmma_own(sum[block]);
 
-    const int split = number - item.number * a.splits;
     const_loop<0, P::BLOCKS>([&](auto block) {
       constexpr int BLOCK = decltype(block)::value;
       const auto value = [&](auto which, auto eight, int i) {
         return sum[BLOCK][(decltype(which)::value * (P::CT / 8) + decltype(eight)::value) * 4 + i];
       };
-      if (a.splits > 1) {
+      if (a.splits.divisor > 1) {
         const_loop<0, P::CT / 8>([&](auto eight) {
           float4* const to =
-              a.partial + gather_partial<P>(a.splits, item.number, split, BLOCK, decltype(eight)::value) + threadIdx.x;
+              a.partial + gather_partial<P>(a.splits.divisor, item.number, split, BLOCK, decltype(eight)::value) + threadIdx.x;
           const_loop<0, P::CLASSES>([&](auto which) {
             to[decltype(which)::value * P::CONSUMERS] =
                 make_float4(value(which, eight, 0), value(which, eight, 1), value(which, eight, 2), value(which, eight, 3));
@@ -76,9 +91,7 @@ __device__ __forceinline__ void gather_multiply(const GatherArguments<typename P
       } else {
         GatherTarget targets[2];
         gather_targets<P>(a, item, threadIdx.x, BLOCK, targets);
-        const_loop<0, P::CT / 8>([&](auto eight) {
-          gather_store<P>(a, item, targets, decltype(eight)::value, [&](auto which, int i) { return value(which, eight, i); });
-        });
+        gather_store<P, P::CT / 8>(a, item, targets, item.channel, value);
       }
     });
   }
@@ -112,7 +125,7 @@ template <class P>
 long long gather_workspace(const Sizes& sizes) {
   GatherArguments<typename P::Scalar> a = {};
   if (sizes.batch == 0 || !gather_sizes<P>(sizes, a)) return 0;
-  return P::PACKED_BYTES + (a.splits > 1 ? 4LL * a.items * P::TILE * P::N : 0);
+  return P::PACKED_BYTES + (a.splits.divisor > 1 ? 4LL * a.items * P::TILE * P::N : 0);
 }
 
 template <class P>
@@ -136,9 +149,9 @@ cudaError_t gather_launch(const Sizes& sizes, const typename P::Scalar* source, 
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::SMEM_BYTES);
   if (error != cudaSuccess) return error;
   kernel<<<unsigned(a.items < processors ? a.items : processors), P::THREADS, P::SMEM_BYTES, stream>>>(a);
-  if (a.splits > 1) {
+  if (a.splits.divisor > 1) {
     if ((error = cudaGetLastError()) != cudaSuccess) return error;
-    const long long pieces = 1LL * a.items / a.splits * P::BLOCKS * (P::CT / 8);
+    const long long pieces = 1LL * a.items / a.splits.divisor * P::BLOCKS * (P::CT / 8);
     add_gather_parts<P><<<flat_grid(pieces), P::CONSUMERS, 0, stream>>>(a);
   }
   return cudaGetLastError();

@@ -4,8 +4,21 @@
 // One column of zeros between two rows serves both. A tile is TILE neighbouring positions, of any rows.
 #pragma once
 #include "families/persistent_wgmma/gather_plan.cuh"
-#include "contract/taps.cuh"
-#include "hardware/short_division.cuh"
+#include "hardware/const_loop.cuh"
+
+// Division by a number that is known at launch: a product and a shift. For 0 <= value < 2^31.
+struct GatherDivisor {
+  int divisor;
+  unsigned factor, shift;
+  GatherDivisor() = default;
+  explicit GatherDivisor(int by) : divisor(by), shift(31) {
+    while ((1ULL << (shift - 31)) < unsigned(by)) ++shift;
+    factor = unsigned((1ULL << shift) / unsigned(by)) + 1;
+  }
+  __device__ __forceinline__ int quotient(int value) const {
+    return int(static_cast<unsigned long long>(unsigned(value)) * factor >> shift);
+  }
+};
 
 // The run-time arguments of a launch.
 template <class Scalar>
@@ -16,8 +29,9 @@ struct GatherArguments {
   Scalar* result;
   float4* partial;  // sums of parts of an item, if it is split
   int source_d, source_h, source_w, result_d, result_h, result_w;
-  int steps_d, steps_h, steps_w, pitch;  // of the result; a row has steps_w, and zeros up to the pitch
-  int rows, tiles, items, splits;
+  int steps_w;                            // of a row of the result; zeros follow up to the pitch
+  GatherDivisor pitch, steps_d, steps_h, splits;
+  int rows, items;
   long long source_volume, result_volume;
   int wide_loads, wide_stores;  // rows lie so that neighbours can be read, stored together
   float one;                    // 1, where the compiler cannot see it
@@ -30,28 +44,29 @@ bool gather_sizes(const Sizes& s, GatherArguments<typename P::Scalar>& a) {
   a.source_d = F ? s.in_d : s.out_d, a.source_h = F ? s.in_h : s.out_h, a.source_w = F ? s.in_w : s.out_w;
   a.result_d = F ? s.out_d : s.in_d, a.result_h = F ? s.out_h : s.in_h, a.result_w = F ? s.out_w : s.in_w;
   a.source_volume = 1LL * a.source_d * a.source_h * a.source_w, a.result_volume = 1LL * a.result_d * a.result_h * a.result_w;
-  a.steps_d = F ? ceil_div(a.result_d, P::SD) : a.result_d, a.steps_h = F ? ceil_div(a.result_h, P::SH) : a.result_h;
+  const int steps_d = F ? ceil_div(a.result_d, P::SD) : a.result_d, steps_h = F ? ceil_div(a.result_h, P::SH) : a.result_h;
   a.steps_w = F ? ceil_div(a.result_w, P::S) : a.result_w;
   const long long valid = F ? a.source_w : (1LL * a.source_w - 1 + P::PW) / P::S + 1;
   constexpr int HIGH = P::LOW + P::REACH;
   long long pitch = 1LL * a.steps_w + (HIGH > 0 ? HIGH : 0);
   if (P::LOW < 0 && pitch < valid - P::LOW) pitch = valid - P::LOW;
-  const long long rows = s.batch * a.steps_d * a.steps_h;
+  const long long rows = s.batch * steps_d * steps_h;
   if (rows >= 1LL << 31 || pitch >= 1LL << 30) return false;
-  const long long tiles = (rows * pitch - 1) / P::TILE + 1;
-  if (tiles * P::VARIETIES >= 1LL << 26) return false;
-  a.pitch = int(pitch), a.rows = int(rows), a.tiles = int(tiles), a.one = 1.0f;
+  const long long tiles = (rows * pitch - 1) / P::TILE + 1, whole = tiles * P::VARIETIES;
+  if (whole >= 1LL << 26) return false;
   // Few items leave multiprocessors without work: then each is split along K. Estimated in cycles.
   const int stages = P::SEGMENTS * P::STEPS;
-  const long long whole = tiles * P::VARIETIES, stage = P::TILE * P::WEIGHT_COLUMNS / 256 * P::UNITS * 3 / 2;
+  const long long stage = P::TILE * P::WEIGHT_COLUMNS / 256 * P::UNITS * 3 / 2;
   long long best = -1;
-  a.splits = 1;
+  int chosen = 1;
   for (int splits = 1; splits <= 32 && splits <= stages; ++splits) {
     const long long sums = splits == 1 ? 0 : 6000 + whole * splits * (P::TILE * P::N / 512);
     const long long cycles = ceil_div(whole * splits, 132) * (ceil_div(stages, splits) * stage + 3000) + sums;
-    if (best < 0 || cycles < best) best = cycles, a.splits = splits;
+    if (best < 0 || cycles < best) best = cycles, chosen = splits;
   }
-  a.items = int(whole * a.splits);
+  a.rows = int(rows), a.items = int(whole * chosen), a.one = 1.0f;
+  a.pitch = GatherDivisor(int(pitch)), a.steps_d = GatherDivisor(steps_d), a.steps_h = GatherDivisor(steps_h);
+  a.splits = GatherDivisor(chosen);
   a.wide_loads = a.source_w % P::PACK == 0 && size_t(a.source) % (sizeof(typename P::Scalar) * P::PACK) == 0;
   return true;
 }
@@ -64,10 +79,21 @@ struct GatherStep {
 template <class Scalar>
 __device__ __forceinline__ GatherStep gather_step(const GatherArguments<Scalar>& a, int row0, int step0, int offset) {
   const int w = step0 + offset;
-  if (w < 0) return {row0 - 1, w + a.pitch};
-  const int rows = int(unsigned(w) / unsigned(a.pitch));
-  return {row0 + rows, w - rows * a.pitch};
+  if (w < 0) return {row0 - 1, w + a.pitch.divisor};
+  const int rows = a.pitch.quotient(w);
+  return {row0 + rows, w - rows * a.pitch.divisor};
 }
+
+// The image, and its step along D and H, that a row belongs to.
+struct GatherRow {
+  int n, d, h;
+  template <class Scalar>
+  __device__ __forceinline__ GatherRow(const GatherArguments<Scalar>& a, int row) {
+    const int plane = a.steps_h.quotient(row);
+    h = row - plane * a.steps_h.divisor;
+    n = a.steps_d.quotient(plane), d = plane - n * a.steps_d.divisor;
+  }
+};
 
 // One piece of work: a tile of positions and a variety, that is a group, row residues and a tile of channels; of these
 // the stages first to end.
@@ -75,28 +101,26 @@ template <class P>
 struct GatherItem {
   int number, variety, group, row_group, channel;
   int row0, step0;  // of the tile's first position
-  Taps d, h;        // one for each stage of a step along K; they lie `at` further than SOURCE_D times the row
+  GatherTaps d, h;  // each pair of them is a segment: STEPS stages
   int first, end;
 
   __device__ __forceinline__ GatherItem(const GatherArguments<typename P::Scalar>& a, int item) {
-    number = item / a.splits;
-    const int split = item - number * a.splits, tile = number / P::VARIETIES;
+    number = a.splits.quotient(item);
+    const int split = item - number * a.splits.divisor, tile = number / P::VARIETIES;
     variety = number - tile * P::VARIETIES;
     channel = variety % P::TILES * P::CT;
     row_group = variety / P::TILES % P::ROW_GROUPS, group = variety / P::TILES / P::ROW_GROUPS;
     const long long position = 1LL * tile * P::TILE;
-    row0 = int(short_quotient(position, a.pitch)), step0 = int(position - 1LL * row0 * a.pitch);
-    d = taps_of<P::FORWARD>(row_group * P::MERGED / P::SH, P::KD, P::SD, P::PD, P::DD);
-    h = taps_of<P::FORWARD>(row_group * P::MERGED % P::SH, P::KH, P::SH, P::PH, P::DH);
+    row0 = position >> 31 == 0 ? a.pitch.quotient(int(position)) : int(position / a.pitch.divisor);
+    step0 = int(position - 1LL * row0 * a.pitch.divisor);
+    d = h = {};
+    const_loop<0, (P::FORWARD ? P::SD : 1)>([&](auto r) {
+      if (row_group * P::MERGED / P::SH == decltype(r)::value) d = P::D::taps(decltype(r)::value);
+    });
+    const_loop<0, (P::FORWARD ? P::SH : 1)>([&](auto r) {
+      if (row_group * P::MERGED % P::SH == decltype(r)::value) h = P::H::taps(decltype(r)::value);
+    });
     const int stages = d.count * h.count * P::STEPS;
-    first = int(1LL * stages * split / a.splits), end = int(1LL * stages * (split + 1) / a.splits);
-  }
-
- private:
-  template <bool forward>
-  static __device__ __forceinline__ Taps taps_of(int r, int kernel, int stride, int padding, int dilation) {
-    if (kernel == 1 && stride == 1) return {0, 1, 1, forward ? padding : -padding, 0};
-    return forward ? taps_of_output(r, kernel, stride, padding, dilation)
-                   : taps_of_input(0, kernel, stride, padding, dilation);
+    first = a.splits.quotient(stages * split), end = a.splits.quotient(stages * (split + 1));
   }
 };

@@ -14,6 +14,37 @@ struct GatherProduct {
   int before;          // columns of the products before it: where its weights lie in a stage
 };
 
+// The taps along D or H of a row of results: tap number i meets the source row `at` + i * `step` beyond the row's own.
+struct GatherTaps {
+  int count, at;
+};
+template <bool is_forward, int KERNEL, int STRIDE, int PADDING, int DILATION>
+struct GatherAxis {
+  static constexpr __host__ __device__ int divisor() {
+    int a = STRIDE, b = DILATION;
+    while (b != 0) {
+      const int rest = a % b;
+      a = b, b = rest;
+    }
+    return a;
+  }
+  static constexpr int APART = is_forward ? STRIDE / divisor() : 1;            // taps of one residue
+  static constexpr int STEP = is_forward ? -(DILATION / divisor()) : DILATION;  // in the source
+  static constexpr int MOST = ceil_div(KERNEL, APART);
+  static constexpr __host__ __device__ int residue(int tap) {
+    return (tap * DILATION + PADDING / STRIDE * STRIDE + STRIDE - PADDING) % STRIDE;
+  }
+  static constexpr __host__ __device__ int first(int r) {
+    int tap = 0;
+    while (is_forward && tap < KERNEL && residue(tap) != r) ++tap;
+    return tap;
+  }
+  static constexpr __host__ __device__ GatherTaps taps(int r) {
+    if (first(r) >= KERNEL) return {0, 0};
+    return {ceil_div(KERNEL - first(r), APART), is_forward ? (r + PADDING - first(r) * DILATION) / STRIDE : -PADDING};
+  }
+};
+
 template <class Layer, class Tune, bool is_forward>
 struct GatherPlan {
   using Scalar = typename Layer::scalar;
@@ -210,16 +241,8 @@ struct GatherPlan {
   static constexpr int KEPT = Tune::STAGERS == 1 ? 72 : Tune::STAGERS == 2 ? 88 : 48;
   static constexpr int TAKEN = Tune::STAGERS == 1 ? 216 : Tune::STAGERS == 2 ? 168 : 168;
 
-  // Stages that a result row needs at most for each step: one for each (kd, kh) that meets it.
-  static constexpr __host__ __device__ int together(int kernel, int stride, int dilation) {
-    int a = stride, b = dilation;
-    while (b != 0) {
-      const int rest = a % b;
-      a = b, b = rest;
-    }
-    return is_forward ? ceil_div(kernel, stride / a) : kernel;
-  }
-  static constexpr int SEGMENTS_D = together(KD, SD, DD), SEGMENTS_H = together(KH, SH, DH);
-  static constexpr int SEGMENTS = SEGMENTS_D * SEGMENTS_H;
+  using D = GatherAxis<is_forward, KD, SD, PD, DD>;
+  using H = GatherAxis<is_forward, KH, SH, PH, DH>;
+  static constexpr int SEGMENTS = D::MOST * H::MOST;  // of an item, at most
   static constexpr long long PACKED_BYTES = 1LL * VARIETIES * SEGMENTS * STEPS * WEIGHT_BYTES;
 };

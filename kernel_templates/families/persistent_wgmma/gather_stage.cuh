@@ -37,15 +37,15 @@ __device__ __forceinline__ GatherSlot gather_slot(const GatherArguments<typename
     if (element % P::PLANES == decltype(plane)::value) phase = P::phase_of(decltype(plane)::value);
   });
   const int w = P::FORWARD ? step.w : step.w * P::S + phase - P::PW;
-  const int plane = step.row / a.steps_h, h0 = step.row - plane * a.steps_h, n = plane / a.steps_d, d0 = plane - n * a.steps_d;
-  const int d = d0 * P::SOURCE_D + item.d.at + segment_d * item.d.at_step;
-  const int h = h0 * P::SOURCE_H + item.h.at + segment_h * item.h.at_step;
+  const GatherRow row(a, step.row);
+  const int d = row.d * P::SOURCE_D + item.d.at + segment_d * P::D::STEP;
+  const int h = row.h * P::SOURCE_H + item.h.at + segment_h * P::H::STEP;
   if (unsigned(step.row) >= unsigned(a.rows) || unsigned(d) >= unsigned(a.source_d) || unsigned(h) >= unsigned(a.source_h))
     return {0, 0};
   unsigned exist = 0;
 #pragma unroll
   for (int e = 0; e < P::PACK; ++e) exist |= unsigned(unsigned(w + e) < unsigned(a.source_w)) << e;
-  return {((1LL * n * P::GROUPS + item.group) * P::K) * a.source_volume + (1LL * d * a.source_h + h) * a.source_w + w, exist};
+  return {((1LL * row.n * P::GROUPS + item.group) * P::K) * a.source_volume + (1LL * d * a.source_h + h) * a.source_w + w, exist};
 }
 
 // thread -> data: the same elements of the window in every stage; neighbours in memory are neighbouring lanes. The few elements that are left over are divided one unit a thread.
@@ -73,7 +73,8 @@ struct GatherWindow {
     return element % P::PLANES * P::PLANE_ROWS + element / P::PLANES;
   }
   __device__ __forceinline__ void begin_segment(const GatherItem<P>& item, int segment) {
-    const int segment_d = segment / item.h.count, segment_h = segment - segment_d * item.h.count;
+    int segment_d = 0, segment_h = segment;
+    if constexpr (P::D::MOST > 1) segment_d = segment / item.h.count, segment_h = segment - segment_d * item.h.count;
 #pragma unroll
     for (int i = 0; i < SLOTS; ++i) slots[i] = gather_slot<P>(a, item, segment_d, segment_h, thread + i * 128);
     if constexpr (SHARED)

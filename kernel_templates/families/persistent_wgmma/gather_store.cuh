@@ -16,9 +16,9 @@ __device__ __forceinline__ GatherTarget gather_target(const GatherArguments<type
                                                       int offset) {
   const GatherStep step = gather_step(a, item.row0, item.step0, offset);
   if (step.row >= a.rows || step.w >= a.steps_w) return {0, 1 << 30, 0, 0};
-  const int plane = step.row / a.steps_h, h = step.row - plane * a.steps_h, n = plane / a.steps_d, d = plane - n * a.steps_d;
+  const GatherRow row(a, step.row);
   constexpr int UP_D = P::FORWARD ? P::SD : 1, UP_H = P::FORWARD ? P::SH : 1, UP_W = P::FORWARD ? P::S : 1;
-  return {(1LL * n * P::GROUPS + item.group) * P::M * a.result_volume, d * UP_D, h * UP_H, step.w * UP_W};
+  return {(1LL * row.n * P::GROUPS + item.group) * P::M * a.result_volume, row.d * UP_D, row.h * UP_H, step.w * UP_W};
 }
 
 template <class Scalar, int N>
@@ -35,32 +35,37 @@ __device__ __forceinline__ void gather_store_run(Scalar* to, const Pack<Scalar, 
   }
 }
 
-// The sums of 8 channels at two positions (8 further on in the tile): sum(class, i) is sum i of the class's product.
-template <class P, class Sum>
+// The sums of EIGHTS times 8 channels, from `channel` on, at two positions: sum(class, eight, i) is sum i of 8 columns.
+// They contain the bias, but results that no tap meets have none.
+template <class P, int EIGHTS, class Sum>
 __device__ __forceinline__ void gather_store(const GatherArguments<typename P::Scalar>& a, const GatherItem<P>& item,
-                                             const GatherTarget (&targets)[2], int eight, const Sum& sum) {
+                                             const GatherTarget (&targets)[2], int channel, const Sum& sum) {
   using Scalar = typename P::Scalar;
   constexpr int RUN = P::FORWARD ? P::S : 1;
   constexpr int MOST = 16 / int(sizeof(Scalar)), V = RUN % MOST == 0 ? MOST : RUN % 4 == 0 ? 4 : RUN % 2 == 0 ? 2 : 1;
-  const int first = item.channel + eight * 8 + threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    if (first + e >= P::M) break;
-    const float bias = P::HAS_BIAS ? float(widen(__ldg(a.bias + item.group * P::M + first + e))) : 0.0f;
-    const_loop<0, 2 * P::MERGED>([&](auto number) {
-      constexpr int HALF = decltype(number)::value % 2, MERGED = decltype(number)::value / 2;
-      const int residue = item.row_group * P::MERGED + MERGED;
-      const GatherTarget& t = targets[HALF];
-      const int d = t.d + (P::FORWARD ? residue / P::SH : 0), h = t.h + (P::FORWARD ? residue % P::SH : 0);
-      if (d >= a.result_d || h >= a.result_h) return;
-      Scalar* const to = a.result + t.at + (first + e) * a.result_volume + (1LL * d * a.result_h + h) * a.result_w + t.w;
+  const int first = channel + threadIdx.x % 4 * 2;
+  const_loop<0, 2 * P::MERGED>([&](auto number) {
+    constexpr int HALF = decltype(number)::value % 2, MERGED = decltype(number)::value / 2;
+    const int residue = item.row_group * P::MERGED + MERGED;
+    const GatherTarget& t = targets[HALF];
+    const int d = t.d + (P::FORWARD ? residue / P::SH : 0), h = t.h + (P::FORWARD ? residue % P::SH : 0);
+    if (d >= a.result_d || h >= a.result_h) return;
+    Scalar* to = a.result + t.at + first * a.result_volume + (1LL * d * a.result_h + h) * a.result_w + t.w;
+    const_loop<0, 2 * EIGHTS>([&](auto which) {
+      constexpr int EIGHT = decltype(which)::value / 2, ODD = decltype(which)::value % 2;
+      if (first + EIGHT * 8 + ODD >= P::M) return;
       const_loop<0, RUN / V>([&](auto run) {
         constexpr int R = decltype(run)::value * V;
         Pack<Scalar, V> values;
         const_loop<0, V>([&](auto i) {
           constexpr int SLOT = P::slot_of(R + decltype(i)::value);
-          values.value[decltype(i)::value] =
-              narrow<Scalar>(SLOT < 0 ? bias : sum(Constant<(SLOT < 0 ? 0 : SLOT) * P::MERGED + MERGED>{}, HALF * 2 + e) + bias);
+          float value = 0.0f;
+          if constexpr (SLOT >= 0) {
+            value = sum(Constant<SLOT * P::MERGED + MERGED>{}, Constant<EIGHT>{}, HALF * 2 + ODD);
+          } else if constexpr (P::HAS_BIAS) {
+            value = float(widen(__ldg(a.bias + item.group * P::M + first + EIGHT * 8 + ODD)));
+          }
+          values.value[decltype(i)::value] = narrow<Scalar>(value);
         });
         if (V > 1 && a.wide_stores) {
           if (t.w + R < a.result_w) gather_store_run<Scalar, V>(to + R, values);
@@ -70,8 +75,9 @@ __device__ __forceinline__ void gather_store(const GatherArguments<typename P::S
             if (t.w + R + i < a.result_w) __stcs(to + R + i, values.value[i]);
         }
       });
+      to += ODD == 0 ? a.result_volume : 7 * a.result_volume;
     });
-  }
+  });
 }
 
 // Sums of a part of an item wait in the workspace: [item][part][block of 64 positions][8 channels][class][thread].
@@ -93,19 +99,20 @@ __global__ void __launch_bounds__(P::CONSUMERS) add_gather_parts(GatherArguments
   constexpr int PIECES = P::BLOCKS * (P::CT / 8);
   const long long number = 1LL * blockIdx.y * gridDim.x + blockIdx.x;
   const int whole = int(number / PIECES), piece = int(number % PIECES), block = piece / (P::CT / 8), eight = piece % (P::CT / 8);
-  if (1LL * whole * a.splits >= a.items) return;
+  if (1LL * whole * a.splits.divisor >= a.items) return;
   float total[P::CLASSES][4] = {};
 #pragma unroll 2
-  for (int split = 0; split < a.splits; ++split) {
-    const float4* const from = a.partial + gather_partial<P>(a.splits, whole, split, block, eight) + threadIdx.x;
+  for (int split = 0; split < a.splits.divisor; ++split) {
+    const float4* const from = a.partial + gather_partial<P>(a.splits.divisor, whole, split, block, eight) + threadIdx.x;
 #pragma unroll
     for (int c = 0; c < P::CLASSES; ++c) {
       const float4 v = __ldcs(from + c * P::CONSUMERS);
       total[c][0] += v.x, total[c][1] += v.y, total[c][2] += v.z, total[c][3] += v.w;
     }
   }
-  const GatherItem<P> item(a, whole * a.splits);
+  const GatherItem<P> item(a, whole * a.splits.divisor);
   GatherTarget targets[2];
   gather_targets<P>(a, item, threadIdx.x, block, targets);
-  gather_store<P>(a, item, targets, eight, [&](auto which, int i) { return total[decltype(which)::value][i]; });
+  gather_store<P, 1>(a, item, targets, item.channel + eight * 8,
+                     [&](auto which, auto, int i) { return total[decltype(which)::value][i]; });
 }

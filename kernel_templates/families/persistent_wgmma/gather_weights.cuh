@@ -6,7 +6,6 @@
 #include "hardware/pack.cuh"
 #include "hardware/ptx.cuh"
 #include "families/persistent_wgmma/gather_plan.cuh"
-#include "contract/taps.cuh"
 
 template <class Scalar>
 __device__ __forceinline__ Scalar gather_rounded(Scalar value, float one) {
@@ -46,11 +45,11 @@ __global__ void __launch_bounds__(256)
   const int kd = row / P::KH, kh = row % P::KH;
   int row_group = 0, merged = 0, segment = row;
   if constexpr (P::FORWARD) {
-    const int rd = (kd * P::DD + P::PD / P::SD * P::SD + P::SD - P::PD) % P::SD;
-    const int rh = (kh * P::DH + P::PH / P::SH * P::SH + P::SH - P::PH) % P::SH;
-    const Taps d = taps_of_output(rd, P::KD, P::SD, P::PD, P::DD), h = taps_of_output(rh, P::KH, P::SH, P::PH, P::DH);
+    const int rd = P::D::residue(kd), rh = P::H::residue(kh);
     row_group = (rd * P::SH + rh) / P::MERGED, merged = (rd * P::SH + rh) % P::MERGED;
-    segment = (kd - d.first) / d.step * h.count + (kh - h.first) / h.step;
+    const_loop<0, P::SH>([&](auto r) {  // kd / APART: taps of a residue before it
+      if (rh == decltype(r)::value) segment = kd / P::D::APART * P::H::taps(decltype(r)::value).count + kh / P::H::APART;
+    });
   }
   const int variety = (group * P::ROW_GROUPS + row_group) * P::TILES + m / P::CT;
   int column = m % P::CT, product = 0;
