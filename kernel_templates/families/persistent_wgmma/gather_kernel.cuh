@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(P::THREADS, 1) persistent_gather(const GatherA
 template <class P>
 long long gather_workspace(const Sizes& sizes) {
   GatherArguments<typename P::Scalar> a = {};
-  if (sizes.batch == 0 || !gather_sizes<P>(sizes, a)) return 0;
+  if (sizes.batch == 0 || !gather_sizes<P>(sizes, 1, a)) return 0;
   return P::PACKED_BYTES + (a.splits.divisor > 1 ? 4LL * a.items * P::TILE * P::N : 0);
 }
 
@@ -137,14 +137,15 @@ cudaError_t gather_launch(const Sizes& sizes, const typename P::Scalar* source, 
   char* const packed = static_cast<char*>(workspace);
   a.source = source, a.weights = packed, a.bias = bias, a.result = result;
   a.partial = reinterpret_cast<float4*>(packed + P::PACKED_BYTES);
-  if (!gather_sizes<P>(sizes, a)) return cudaErrorInvalidValue;
+  int device = 0, processors = 1;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+  if (!gather_sizes<P>(sizes, processors, a)) return cudaErrorInvalidValue;
   a.wide_stores = a.result_w % 4 == 0 && size_t(result) % 16 == 0;
   const long long units = P::PACKED_BYTES / 16 / P::SEGMENTS * (P::KD * P::KH) / P::ROW_GROUPS;
   pack_gather_weights<P><<<flat_grid(ceil_div(units, 256)), 256, 0, stream>>>(weight, packed, 1.0f);
-  cudaError_t error = cudaGetLastError();
-  int device = 0, processors = 1;
-  if (error == cudaSuccess) error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  error = cudaGetLastError();
   const auto kernel = persistent_gather<P>;
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::SMEM_BYTES);
   if (error != cudaSuccess) return error;

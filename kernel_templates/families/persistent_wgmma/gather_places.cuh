@@ -31,6 +31,7 @@ struct GatherArguments {
   int source_d, source_h, source_w, result_d, result_h, result_w;
   int steps_w;                            // of a row of the result; zeros follow up to the pitch
   GatherDivisor pitch, steps_d, steps_h, splits;
+  GatherDivisor turns;  // items after which varieties are dealt out anew
   int rows, items;
   long long source_volume, result_volume;
   int wide_loads, wide_stores;  // rows lie so that neighbours can be read, stored together
@@ -39,7 +40,7 @@ struct GatherArguments {
 
 // Fills in all but the pointers. Returns false if the layer has too many positions to be counted in int.
 template <class P>
-bool gather_sizes(const Sizes& s, GatherArguments<typename P::Scalar>& a) {
+bool gather_sizes(const Sizes& s, int processors, GatherArguments<typename P::Scalar>& a) {
   constexpr bool F = P::FORWARD;
   a.source_d = F ? s.in_d : s.out_d, a.source_h = F ? s.in_h : s.out_h, a.source_w = F ? s.in_w : s.out_w;
   a.result_d = F ? s.out_d : s.in_d, a.result_h = F ? s.out_h : s.in_h, a.result_w = F ? s.out_w : s.in_w;
@@ -50,8 +51,11 @@ bool gather_sizes(const Sizes& s, GatherArguments<typename P::Scalar>& a) {
   constexpr int HIGH = P::LOW + P::REACH;
   long long pitch = 1LL * a.steps_w + (HIGH > 0 ? HIGH : 0);
   if (P::LOW < 0 && pitch < valid - P::LOW) pitch = valid - P::LOW;
+  // Eight positions that a warp stores together begin at a sector, if the extra zeros are few.
+  const long long even = (pitch + 7) / 8 * 8;
+  if (even - pitch <= pitch / 8) pitch = even;
   const long long rows = s.batch * steps_d * steps_h;
-  if (rows >= 1LL << 31 || pitch >= 1LL << 30) return false;
+  if (rows >= (1LL << 31) - P::TILE || pitch >= 1LL << 30) return false;
   const long long tiles = (rows * pitch - 1) / P::TILE + 1, whole = tiles * P::VARIETIES;
   if (whole >= 1LL << 26) return false;
   // Few items leave multiprocessors without work: then each is split along K. Estimated in cycles.
@@ -67,6 +71,8 @@ bool gather_sizes(const Sizes& s, GatherArguments<typename P::Scalar>& a) {
   a.rows = int(rows), a.items = int(whole * chosen), a.one = 1.0f;
   a.pitch = GatherDivisor(int(pitch)), a.steps_d = GatherDivisor(steps_d), a.steps_h = GatherDivisor(steps_h);
   a.splits = GatherDivisor(chosen);
+  // Varieties may differ in length: no block gets the same one in each turn.
+  a.turns = GatherDivisor(processors % P::VARIETIES == 0 ? processors : P::VARIETIES);
   a.wide_loads = a.source_w % P::PACK == 0 && size_t(a.source) % (sizeof(typename P::Scalar) * P::PACK) == 0;
   return true;
 }
@@ -108,6 +114,7 @@ struct GatherItem {
     number = a.splits.quotient(item);
     const int split = item - number * a.splits.divisor, tile = number / P::VARIETIES;
     variety = number - tile * P::VARIETIES;
+    if constexpr (P::ROW_GROUPS > 1) variety = (variety + a.turns.quotient(number)) % P::VARIETIES;
     channel = variety % P::TILES * P::CT;
     row_group = variety / P::TILES % P::ROW_GROUPS, group = variety / P::TILES / P::ROW_GROUPS;
     const long long position = 1LL * tile * P::TILE;

@@ -92,17 +92,17 @@ struct GatherPlan {
   static constexpr int PLANES_AT_MOST = is_forward ? 1 : PACK > 1 ? S / PACK : RESIDUES_AT_MOST;
 
   // Columns of a product: [slot][row residue][channel]. A slot is a residue along W that a tap meets.
-  static constexpr int WIDE = Tune::COLUMNS != 0 ? Tune::COLUMNS : KW > S ? 128 : 256;
+  static constexpr int WIDE = Tune::COLUMNS != 0 ? Tune::COLUMNS : 256;
   static constexpr int SLOTS = is_forward ? RESIDUES : 1, SLOTS_AT_MOST = is_forward ? RESIDUES_AT_MOST : 1;
-  static constexpr int ROOM = WIDE / SLOTS_AT_MOST / 8 * 8, MOST = ROOM > 8 ? ROOM : 8;
-  static constexpr int TILES = ceil_div(M, MOST), CT = ceil_div(ceil_div(M, TILES), 8) * 8;
   // kernel = stride: all residues along D and H need the same source, so they are columns of one product as far as they
-  // fit.
+  // fit beside 16 channels.
   static constexpr bool ALIKE = is_forward && KD == SD && KH == SH && (KD == 1 || DD == 1) && (KH == 1 || DH == 1) &&
                                 PD % SD == 0 && PH % SH == 0;
-  static constexpr int MERGED = ALIKE && SLOTS_AT_MOST * CT * SD * SH <= WIDE ? SD * SH
-                                : ALIKE && SLOTS_AT_MOST * CT * SH <= WIDE    ? SH
+  static constexpr int MERGED = ALIKE && SLOTS_AT_MOST * SD * SH * 16 <= WIDE ? SD * SH
+                                : ALIKE && SLOTS_AT_MOST * SH * 16 <= WIDE    ? SH
                                                                               : 1;
+  static constexpr int ROOM = WIDE / (SLOTS_AT_MOST * MERGED) / 8 * 8, MOST = ROOM > 8 ? ROOM : 8;
+  static constexpr int TILES = ceil_div(M, MOST), CT = ceil_div(ceil_div(M, TILES), 8) * 8;
   static constexpr int ROW_GROUPS = is_forward ? SD * SH / MERGED : 1;
   static constexpr int CLASSES = SLOTS * MERGED, N = CLASSES * CT, N_AT_MOST = SLOTS_AT_MOST * MERGED * CT;
   static constexpr int VARIETIES = GROUPS * ROW_GROUPS * TILES;
@@ -148,6 +148,9 @@ struct GatherPlan {
   // ptxas gives the sums of a product neighbouring registers. So two products have the same sums or none in common, and
   // with fewer than 168 registers a thread at launch, a product has at most 128 columns.
   static constexpr int WIDTH = MERGED * CT, PRODUCT = Tune::STAGERS == 1 ? 256 : 128;
+  static constexpr __host__ __device__ int part_of(int columns) {
+    return ceil_div(ceil_div(columns, ceil_div(columns, PRODUCT)), 8) * 8;
+  }
 
   // Planes of the window: forward has one. grad_input has one for each phase, or for PACK neighbours.
   static constexpr int PLANES = is_forward ? 1 : PACK > 1 ? S / PACK : RESIDUES;
@@ -168,11 +171,12 @@ struct GatherPlan {
       for (int r = 0; r < S; ++r)
         if (slot_of(r) >= 0) slots[slot_of(r)] = r;
       for (int begin = 0, end = 0; begin < SLOTS; begin = end) {
-        for (end = begin + 1; end < SLOTS && like(slots[begin], slots[end]) && (end - begin + 1) * WIDTH <= PRODUCT;) ++end;
-        for (int from = 0; from < (end - begin) * WIDTH; from += PRODUCT)
+        for (end = begin + 1; end < SLOTS && like(slots[begin], slots[end]);) ++end;
+        const int part = part_of((end - begin) * WIDTH);
+        for (int from = 0; from < (end - begin) * WIDTH; from += part)
           for (int by = LOW; by <= LOW + REACH; ++by) {
             if (!meets(slots[begin], by)) continue;
-            const int rest = (end - begin) * WIDTH - from, columns = rest < PRODUCT ? rest : PRODUCT;
+            const int rest = (end - begin) * WIDTH - from, columns = rest < part ? rest : part;
             all.at[all.count++] = {0, by - LOW, begin * WIDTH + from, columns, all.columns};
             all.columns += columns;
           }
@@ -181,8 +185,8 @@ struct GatherPlan {
       for (int plane = 0; plane < PLANES; ++plane)
         for (int unit = 0; unit < TAP_UNITS; ++unit) {
           if (residue(unit * PACK) != phase_of(plane)) continue;
-          for (int from = 0; from < CT; from += PRODUCT) {
-            const int columns = CT - from < PRODUCT ? CT - from : PRODUCT;
+          for (int from = 0; from < CT; from += part_of(CT)) {
+            const int columns = CT - from < part_of(CT) ? CT - from : part_of(CT);
             all.at[all.count++] = {plane, shift(unit * PACK), from, columns, all.columns};
             all.columns += columns;
           }

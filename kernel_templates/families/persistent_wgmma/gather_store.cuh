@@ -44,38 +44,43 @@ __device__ __forceinline__ void gather_store(const GatherArguments<typename P::S
   constexpr int RUN = P::FORWARD ? P::S : 1;
   constexpr int MOST = 16 / int(sizeof(Scalar)), V = RUN % MOST == 0 ? MOST : RUN % 4 == 0 ? 4 : RUN % 2 == 0 ? 2 : 1;
   const int first = channel + threadIdx.x % 4 * 2;
-  const_loop<0, 2 * P::MERGED>([&](auto number) {
-    constexpr int HALF = decltype(number)::value % 2, MERGED = decltype(number)::value / 2;
+  const_loop<0, P::MERGED>([&](auto number) {
+    constexpr int MERGED = decltype(number)::value;
     const int residue = item.row_group * P::MERGED + MERGED;
-    const GatherTarget& t = targets[HALF];
-    const int d = t.d + (P::FORWARD ? residue / P::SH : 0), h = t.h + (P::FORWARD ? residue % P::SH : 0);
-    if (d >= a.result_d || h >= a.result_h) return;
-    Scalar* to = a.result + t.at + first * a.result_volume + (1LL * d * a.result_h + h) * a.result_w + t.w;
-    const_loop<0, 2 * EIGHTS>([&](auto which) {
-      constexpr int EIGHT = decltype(which)::value / 2, ODD = decltype(which)::value % 2;
-      if (first + EIGHT * 8 + ODD >= P::M) return;
-      const_loop<0, RUN / V>([&](auto run) {
-        constexpr int R = decltype(run)::value * V;
-        Pack<Scalar, V> values;
-        const_loop<0, V>([&](auto i) {
-          constexpr int SLOT = P::slot_of(R + decltype(i)::value);
-          float value = 0.0f;
-          if constexpr (SLOT >= 0) {
-            value = sum(Constant<SLOT * P::MERGED + MERGED>{}, Constant<EIGHT>{}, HALF * 2 + ODD);
-          } else if constexpr (P::HAS_BIAS) {
-            value = float(widen(__ldg(a.bias + item.group * P::M + first + EIGHT * 8 + ODD)));
-          }
-          values.value[decltype(i)::value] = narrow<Scalar>(value);
-        });
-        if (V > 1 && a.wide_stores) {
-          if (t.w + R < a.result_w) gather_store_run<Scalar, V>(to + R, values);
-        } else {
+    Scalar* to[2];
+    bool exists[2];
 #pragma unroll
-          for (int i = 0; i < V; ++i)
-            if (t.w + R + i < a.result_w) __stcs(to + R + i, values.value[i]);
-        }
-      });
-      to += ODD == 0 ? a.result_volume : 7 * a.result_volume;
+    for (int half = 0; half < 2; ++half) {
+      const GatherTarget& t = targets[half];
+      const int d = t.d + (P::FORWARD ? residue / P::SH : 0), h = t.h + (P::FORWARD ? residue % P::SH : 0);
+      exists[half] = d < a.result_d && h < a.result_h;
+      to[half] = a.result + t.at + first * a.result_volume + (1LL * d * a.result_h + h) * a.result_w + t.w;
+    }
+    const_loop<0, 4 * EIGHTS>([&](auto which) {
+      constexpr int EIGHT = decltype(which)::value / 4, ODD = decltype(which)::value / 2 % 2, HALF = decltype(which)::value % 2;
+      if (exists[HALF] && first + EIGHT * 8 + ODD < P::M)
+        const_loop<0, RUN / V>([&](auto run) {
+          constexpr int R = decltype(run)::value * V;
+          Pack<Scalar, V> values;
+          const_loop<0, V>([&](auto i) {
+            constexpr int SLOT = P::slot_of(R + decltype(i)::value);
+            float value = 0.0f;
+            if constexpr (SLOT >= 0) {
+              value = sum(Constant<SLOT * P::MERGED + MERGED>{}, Constant<EIGHT>{}, HALF * 2 + ODD);
+            } else if constexpr (P::HAS_BIAS) {
+              value = float(widen(__ldg(a.bias + item.group * P::M + first + EIGHT * 8 + ODD)));
+            }
+            values.value[decltype(i)::value] = narrow<Scalar>(value);
+          });
+          if (V > 1 && a.wide_stores) {
+            if (targets[HALF].w + R < a.result_w) gather_store_run<Scalar, V>(to[HALF] + R, values);
+          } else {
+#pragma unroll
+            for (int i = 0; i < V; ++i)
+              if (targets[HALF].w + R + i < a.result_w) __stcs(to[HALF] + R + i, values.value[i]);
+          }
+        });
+      to[HALF] += ODD == 0 ? a.result_volume : 7 * a.result_volume;
     });
   });
 }

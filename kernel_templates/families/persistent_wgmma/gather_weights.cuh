@@ -16,6 +16,16 @@ __device__ __forceinline__ Scalar gather_rounded(Scalar value, float one) {
   }
 }
 
+// Division is much shorter in 32 bits.
+template <bool is_short>
+struct GatherIndex {
+  using type = unsigned;
+};
+template <>
+struct GatherIndex<false> {
+  using type = long long;
+};
+
 // thread -> data: one unit. Neighbouring threads read neighbouring taps.
 template <class P>
 __global__ void __launch_bounds__(256)
@@ -25,8 +35,9 @@ __global__ void __launch_bounds__(256)
   constexpr long long OF_GROUP = 1LL * P::TILES * P::CT * UNITS * ROWS * P::TAP_UNITS;
   const long long index = (1LL * blockIdx.y * gridDim.x + blockIdx.x) * 256 + threadIdx.x;
   if (index >= P::GROUPS * OF_GROUP) return;
-  const int group = int(index / OF_GROUP);
-  long long rest = index % OF_GROUP;
+  using Index = typename GatherIndex<(P::GROUPS * OF_GROUP < 1LL << 31)>::type;
+  const int group = int(Index(index) / Index(OF_GROUP));
+  Index rest = Index(index) % Index(OF_GROUP);
   const int tap = int(rest % P::TAP_UNITS), row = int(rest / P::TAP_UNITS % ROWS);
   rest /= P::TAP_UNITS * ROWS;
   // In memory one output channel follows the other: columns of forward, units of grad_input.
