@@ -4,6 +4,7 @@
 #include "families/persistent_wgmma/gather_store.cuh"
 #include "families/persistent_wgmma/gather_weights.cuh"
 #include "contract/flat_grid.cuh"
+#include "hardware/early_launch.cuh"
 #include "hardware/wgmma_more_shapes.cuh"
 
 // All products of a warpgroup in one stage, issued back to back. A shift along W is a shift of the descriptor.
@@ -106,6 +107,7 @@ __global__ void __launch_bounds__(P::THREADS, 1) persistent_gather(const GatherA
   const unsigned base = shared_address(gather_memory), bars = base + P::STAGES * P::STAGE_BYTES;
   const GatherBarriers barriers = {bars, bars + 8 * P::STAGES};
   const int warpgroup = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);
+  let_next_kernel_start();
   if (threadIdx.x == 0) {
     for (int i = 0; i < P::STAGES; ++i)
       mbarrier_init(barriers.full + 8 * i, 4 + 1), mbarrier_init(barriers.empty + 8 * i, P::CONSUMERS / 32);
@@ -149,11 +151,8 @@ cudaError_t gather_launch(const Sizes& sizes, const typename P::Scalar* source, 
   const auto kernel = persistent_gather<P>;
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::SMEM_BYTES);
   if (error != cudaSuccess) return error;
-  kernel<<<unsigned(a.items < processors ? a.items : processors), P::THREADS, P::SMEM_BYTES, stream>>>(a);
-  if (a.splits.divisor > 1) {
-    if ((error = cudaGetLastError()) != cudaSuccess) return error;
-    const long long pieces = 1LL * a.items / a.splits.divisor * P::BLOCKS * (P::CT / 8);
-    add_gather_parts<P><<<flat_grid(pieces), P::CONSUMERS, 0, stream>>>(a);
-  }
-  return cudaGetLastError();
+  error = launch_early(kernel, dim3(unsigned(a.items < processors ? a.items : processors)), P::THREADS, P::SMEM_BYTES, stream, a);
+  if (error != cudaSuccess || a.splits.divisor == 1) return error;
+  const long long pieces = 1LL * a.items / a.splits.divisor * P::BLOCKS * (P::CT / 8);
+  return launch_early(add_gather_parts<P>, flat_grid(pieces), P::CONSUMERS, 0, stream, a);
 }

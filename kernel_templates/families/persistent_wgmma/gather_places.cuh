@@ -53,7 +53,7 @@ bool gather_sizes(const Sizes& s, int processors, GatherArguments<typename P::Sc
   if (P::LOW < 0 && pitch < valid - P::LOW) pitch = valid - P::LOW;
   // Eight positions that a warp stores together begin at a sector, if the extra zeros are few.
   const long long even = (pitch + 7) / 8 * 8;
-  if (even - pitch <= pitch / 8) pitch = even;
+  if (even - pitch <= pitch / 32) pitch = even;
   const long long rows = s.batch * steps_d * steps_h;
   if (rows >= (1LL << 31) - P::TILE || pitch >= 1LL << 30) return false;
   const long long tiles = (rows * pitch - 1) / P::TILE + 1, whole = tiles * P::VARIETIES;

@@ -5,6 +5,7 @@
 #include "families/persistent_wgmma/gather_places.cuh"
 #include "families/persistent_wgmma/gather_weights.cuh"
 #include "contract/computed_anew.cuh"
+#include "hardware/early_launch.cuh"
 #include "hardware/mbarrier_await.cuh"
 #include "hardware/wgmma.cuh"
 
@@ -140,6 +141,7 @@ __device__ __forceinline__ void gather_stage(const GatherArguments<typename P::S
   Window window(a, thread);
   GatherRing<P::STAGES> place;
   place.parity = 1;
+  wait_for_kernel_ahead();  // it packs the weights
   int turn = int(threadIdx.x) / 128 - 2;  // stages until this warpgroup's next one
 #pragma unroll 1
   for (int number = blockIdx.x; number < a.items; number += gridDim.x) {

@@ -3,6 +3,7 @@
 #pragma once
 #include "families/persistent_wgmma/gather_places.cuh"
 #include "hardware/const_loop.cuh"
+#include "hardware/early_launch.cuh"
 #include "hardware/pack.cuh"
 
 // Where the results of a position lie.
@@ -104,6 +105,7 @@ __global__ void __launch_bounds__(P::CONSUMERS) add_gather_parts(GatherArguments
   constexpr int PIECES = P::BLOCKS * (P::CT / 8);
   const long long number = 1LL * blockIdx.y * gridDim.x + blockIdx.x;
   const int whole = int(number / PIECES), piece = int(number % PIECES), block = piece / (P::CT / 8), eight = piece % (P::CT / 8);
+  wait_for_kernel_ahead();
   if (1LL * whole * a.splits.divisor >= a.items) return;
   float total[P::CLASSES][4] = {};
 #pragma unroll 2

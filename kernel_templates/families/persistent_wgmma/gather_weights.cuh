@@ -3,6 +3,7 @@
 // in units of 16 bytes.
 #pragma once
 #include "hardware/const_loop.cuh"
+#include "hardware/early_launch.cuh"
 #include "hardware/pack.cuh"
 #include "hardware/ptx.cuh"
 #include "families/persistent_wgmma/gather_plan.cuh"
@@ -33,6 +34,7 @@ __global__ void __launch_bounds__(256)
   using Scalar = typename P::Scalar;
   constexpr int UNITS = P::STEPS * P::UNITS, ROWS = P::KD * P::KH;
   constexpr long long OF_GROUP = 1LL * P::TILES * P::CT * UNITS * ROWS * P::TAP_UNITS;
+  let_next_kernel_start();
   const long long index = (1LL * blockIdx.y * gridDim.x + blockIdx.x) * 256 + threadIdx.x;
   if (index >= P::GROUPS * OF_GROUP) return;
   using Index = typename GatherIndex<(P::GROUPS * OF_GROUP < 1LL << 31)>::type;
