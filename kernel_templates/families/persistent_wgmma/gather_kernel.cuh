@@ -55,9 +55,8 @@ __device__ __forceinline__ void gather_multiply(const GatherArguments<typename P
 #pragma unroll 1
   for (int number = blockIdx.x; number < a.items; number += gridDim.x) {
     const GatherItem<P> item(a, number);
-    const int split = number - item.number * a.splits.divisor;
     float sum[P::BLOCKS][P::N / 2];
-    gather_begin<P>(a, item, split == 0, sum);
+    gather_begin<P>(a, item, item.part == 0, sum);
     unsigned before = 0;
 #pragma unroll 1
     for (int at = item.first; at < item.end; ++at) {
@@ -80,10 +79,10 @@ __device__ __forceinline__ void gather_multiply(const GatherArguments<typename P
       const auto value = [&](auto which, auto eight, int i) {
         return sum[BLOCK][(decltype(which)::value * (P::CT / 8) + decltype(eight)::value) * 4 + i];
       };
-      if (a.splits.divisor > 1) {
+      if (item.parts > 1) {
         const_loop<0, P::CT / 8>([&](auto eight) {
           float4* const to =
-              a.partial + gather_partial<P>(a.splits.divisor, item.number, split, BLOCK, decltype(eight)::value) + threadIdx.x;
+              a.partial + gather_partial<P>(item.parts, item.number - a.unsplit, item.part, BLOCK, decltype(eight)::value) + threadIdx.x;
           const_loop<0, P::CLASSES>([&](auto which) {
             to[decltype(which)::value * P::CONSUMERS] =
                 make_float4(value(which, eight, 0), value(which, eight, 1), value(which, eight, 2), value(which, eight, 3));
@@ -127,7 +126,7 @@ template <class P>
 long long gather_workspace(const Sizes& sizes) {
   GatherArguments<typename P::Scalar> a = {};
   if (sizes.batch == 0 || !gather_sizes<P>(sizes, 1, a)) return 0;
-  return P::PACKED_BYTES + (a.splits.divisor > 1 ? 4LL * a.items * P::TILE * P::N : 0);
+  return P::PACKED_BYTES + 4LL * (a.items - a.unsplit) * P::TILE * P::N;
 }
 
 template <class P>
@@ -152,7 +151,7 @@ cudaError_t gather_launch(const Sizes& sizes, const typename P::Scalar* source, 
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::SMEM_BYTES);
   if (error != cudaSuccess) return error;
   error = launch_early(kernel, dim3(unsigned(a.items < processors ? a.items : processors)), P::THREADS, P::SMEM_BYTES, stream, a);
-  if (error != cudaSuccess || a.splits.divisor == 1) return error;
-  const long long pieces = 1LL * a.items / a.splits.divisor * P::BLOCKS * (P::CT / 8);
+  if (error != cudaSuccess || a.items == a.unsplit) return error;
+  const long long pieces = 1LL * (a.items - a.unsplit) / a.splits.divisor * P::BLOCKS * (P::CT / 8);
   return launch_early(add_gather_parts<P>, flat_grid(pieces), P::CONSUMERS, 0, stream, a);
 }

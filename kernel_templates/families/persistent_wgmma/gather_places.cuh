@@ -32,7 +32,7 @@ struct GatherArguments {
   int steps_w;                            // of a row of the result; zeros follow up to the pitch
   GatherDivisor pitch, steps_d, steps_h, splits;
   GatherDivisor turns;  // items after which varieties are dealt out anew
-  int rows, items;
+  int rows, items, unsplit;     // items from `unsplit` on are parts
   long long source_volume, result_volume;
   int wide_loads, wide_stores;  // rows lie so that neighbours can be read, stored together
   float one;                    // 1, where the compiler cannot see it
@@ -58,17 +58,19 @@ bool gather_sizes(const Sizes& s, int processors, GatherArguments<typename P::Sc
   if (rows >= (1LL << 31) - P::TILE || pitch >= 1LL << 30) return false;
   const long long tiles = (rows * pitch - 1) / P::TILE + 1, whole = tiles * P::VARIETIES;
   if (whole >= 1LL << 26) return false;
-  // Few items leave multiprocessors without work: then each is split along K. Estimated in cycles.
+  // Items that do not fill all multiprocessors once more are split along K. Estimated in cycles.
   const int stages = P::SEGMENTS * P::STEPS;
-  const long long stage = P::TILE * P::WEIGHT_COLUMNS / 256 * P::UNITS * 3 / 2;
+  const long long stage = P::TILE * P::WEIGHT_COLUMNS / 256 * P::UNITS * 3 / 2, full = whole / 132 * 132;
   long long best = -1;
   int chosen = 1;
-  for (int splits = 1; splits <= 32 && splits <= stages; ++splits) {
-    const long long sums = splits == 1 ? 0 : 6000 + whole * splits * (P::TILE * P::N / 512);
-    const long long cycles = ceil_div(whole * splits, 132) * (ceil_div(stages, splits) * stage + 3000) + sums;
-    if (best < 0 || cycles < best) best = cycles, chosen = splits;
-  }
-  a.rows = int(rows), a.items = int(whole * chosen), a.one = 1.0f;
+  for (long long unsplit = full; unsplit >= 0 && unsplit >= full - 132; unsplit -= 132)
+    for (int splits = 1; splits <= 32 && splits <= stages; ++splits) {
+      const long long rest = (whole - unsplit) * splits, sums = splits == 1 ? 0 : 6000 + rest * (P::TILE * P::N / 512);
+      const long long cycles = unsplit / 132 * (stages * stage + 3000) +
+                               ceil_div(rest, 132) * (ceil_div(stages, splits) * stage + 3000) + sums;
+      if (best < 0 || cycles < best) best = cycles, chosen = splits, a.unsplit = int(splits == 1 ? whole : unsplit);
+    }
+  a.rows = int(rows), a.items = int(a.unsplit + (whole - a.unsplit) * chosen), a.one = 1.0f;
   a.pitch = GatherDivisor(int(pitch)), a.steps_d = GatherDivisor(steps_d), a.steps_h = GatherDivisor(steps_h);
   a.splits = GatherDivisor(chosen);
   // Varieties may differ in length: no block gets the same one in each turn.
@@ -102,17 +104,21 @@ struct GatherRow {
 };
 
 // One piece of work: a tile of positions and a variety, that is a group, row residues and a tile of channels; of these
-// the stages first to end.
+// the stages first to end, all or a part.
 template <class P>
 struct GatherItem {
-  int number, variety, group, row_group, channel;
+  int number, part, parts, variety, group, row_group, channel;
   int row0, step0;  // of the tile's first position
   GatherTaps d, h;  // each pair of them is a segment: STEPS stages
   int first, end;
 
   __device__ __forceinline__ GatherItem(const GatherArguments<typename P::Scalar>& a, int item) {
-    number = a.splits.quotient(item);
-    const int split = item - number * a.splits.divisor, tile = number / P::VARIETIES;
+    number = item, part = 0, parts = 1;
+    if (item >= a.unsplit) {
+      const int whole = a.splits.quotient(item - a.unsplit);
+      number = a.unsplit + whole, parts = a.splits.divisor, part = item - a.unsplit - whole * parts;
+    }
+    const int tile = number / P::VARIETIES;
     variety = number - tile * P::VARIETIES;
     if constexpr (P::ROW_GROUPS > 1) variety = (variety + a.turns.quotient(number)) % P::VARIETIES;
     channel = variety % P::TILES * P::CT;
@@ -128,6 +134,7 @@ struct GatherItem {
       if (row_group * P::MERGED % P::SH == decltype(r)::value) h = P::H::taps(decltype(r)::value);
     });
     const int stages = d.count * h.count * P::STEPS;
-    first = a.splits.quotient(stages * split), end = a.splits.quotient(stages * (split + 1));
+    first = 0, end = stages;
+    if (parts > 1) first = a.splits.quotient(stages * part), end = a.splits.quotient(stages * (part + 1));
   }
 };

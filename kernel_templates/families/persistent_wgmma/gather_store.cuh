@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(P::CONSUMERS) add_gather_parts(GatherArguments
   const long long number = 1LL * blockIdx.y * gridDim.x + blockIdx.x;
   const int whole = int(number / PIECES), piece = int(number % PIECES), block = piece / (P::CT / 8), eight = piece % (P::CT / 8);
   wait_for_kernel_ahead();
-  if (1LL * whole * a.splits.divisor >= a.items) return;
+  if (1LL * whole * a.splits.divisor >= a.items - a.unsplit) return;
   float total[P::CLASSES][4] = {};
 #pragma unroll 2
   for (int split = 0; split < a.splits.divisor; ++split) {
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(P::CONSUMERS) add_gather_parts(GatherArguments
       total[c][0] += v.x, total[c][1] += v.y, total[c][2] += v.z, total[c][3] += v.w;
     }
   }
-  const GatherItem<P> item(a, whole * a.splits.divisor);
+  const GatherItem<P> item(a, a.unsplit + whole * a.splits.divisor);
   GatherTarget targets[2];
   gather_targets<P>(a, item, threadIdx.x, block, targets);
   gather_store<P, 1>(a, item, targets, item.channel + eight * 8,
