@@ -1,0 +1,144 @@
+/* variant
+name      = "persistent_wgmma"
+computes  = ["grad_weight"]
+after     = "strip_wgmma"
+idea      = "Any stride: copying warps sort gy by residue, so that all taps of a row are shifts of one stage."
+precision = ["tf32", "fp16", "bf16"]
+layer     = ["constant"]
+needs     = [
+  "layer.groups == 1",
+  "8 * layer.kernel_w <= COLUMNS",
+  "far <= 512",
+  "max(layer.stride_d, layer.stride_h) <= 1024",
+  "sums <= 160",
+  "copy_registers >= 56",
+  "2 * stage <= room",
+]
+min_sm    = 90
+arch      = "sm_90a"
+
+[tune]
+COLUMNS    = {values = [128, 192, 256], default = 256, help = "columns (taps x channels) of a warpgroup, at most"}
+CONSUMERS  = {values = [2, 3], default = 2, help = "warpgroups that multiply, at most"}
+COPY_WARPS = {values = [4, 8], default = 8, help = "warps that copy"}
+STRIP      = {values = [4, 8], default = 4, help = "positions of a strip"}
+CHUNKS     = {values = [0, 2, 4], default = 0, help = "16-byte chunks along the sum in a stage (0: 4 if 3 stages fit, else 2)"}
+STAGES     = {values = [2, 3, 4, 6], default = 6, help = "stages in shared memory, as many as fit"}
+AHEAD      = {values = [1, 2, 3, 4], default = 2, help = "loads of a thread that run ahead of its stores"}
+GRID       = {values = [132, 264], default = 132, help = "about so many blocks share the positions"}
+
+[derived]
+far = "(layer.kernel_w - 1) * layer.dilation_w"
+co8 = "ceil_div(layer.out_channels, 8)"
+tap_rows = "layer.kernel_d * layer.kernel_h"
+mb = "min(CONSUMERS, ceil_div(layer.in_channels, 64))"
+wn = "CONSUMERS // mb"
+consumers = "mb * wn"
+fit = "max(1, COLUMNS // (8 * layer.kernel_w))"
+octs_wg = "ceil_div(ceil_div(tap_rows * co8, ceil_div(tap_rows * co8, fit * wn)), wn)"
+octs = "octs_wg * wn"
+sums = "4 * octs_wg * layer.kernel_w"
+rows = "1 if co8 % octs == 0 else octs // co8 if octs % co8 == 0 else min(tap_rows, (octs + co8 - 2) // co8 + 1)"
+table = "8 * (1 + rows) * (64 // element_bytes) + 4 * ((rows + 1) // 2 * 2)"
+chunk = "STRIP * 1024 * mb + (STRIP + far // layer.stride_w) * 128 * layer.stride_w * octs"
+room = "227 * 1024 - 256 - COPY_WARPS * table"
+chunks = "CHUNKS if CHUNKS > 0 else 4 if 12 * chunk <= room else 2"
+stage = "chunks * chunk"
+stages = "min(STAGES, room // stage)"
+smem_bytes = "stages * stage + COPY_WARPS * table + 16 * stages"
+threads = "128 * consumers + 32 * COPY_WARPS"
+entry = "min(248, 65536 // threads // 8 * 8)"
+own = "max(entry, min(240, (sums + 47) // 8 * 8))"
+copy_registers = "(entry * (threads // 32) - own * 4 * consumers) // COPY_WARPS // 8 * 8"
+
+[plan]
+Plan = "GradSplitPlan<Layer, Tune>"
+far = "Plan::FAR"
+chunk = "Plan::stage_bytes(1)"
+smem_bytes = "Plan::SHARED_BYTES"
+copy_registers = "Plan::LEFT"
+*/
+#include "families/persistent_wgmma/split_products.cuh"
+#include "families/persistent_wgmma/split_reduce.cuh"
+#include "families/persistent_wgmma/split_stage.cuh"
+
+// Compared with strip_wgmma: any stride, and the sum runs over all positions, so rows of any length fill the stages.
+// K, the summed index of a product, counts strips: one position of each. So a tap is a shift by whole chunks, and a
+// chunk is made in registers without exchanges between lanes.
+//
+// thread -> data: warpgroup w has 64 channels of x and OCTS_WG octs of gy, for all taps of a row (split_plan.cuh). The
+// warps behind the multiplying warpgroups copy (split_stage.cuh). A block works through (share, tile) after (share,
+// tile); blocks side by side have the same positions.
+// `full` of a stage means that all copying warps have written their part, `empty` that all products are done.
+template <class Layer, class Tune>
+__global__ void __launch_bounds__(GradSplitPlan<Layer, Tune>::THREADS, 1) grad_split(
+    Sizes sizes, GradSplitWork<GradSplitPlan<Layer, Tune>, Tune> work, GradSplitTensors<Layer, Tune> tensors,
+    float4* partials, typename Layer::scalar* grad_weight) {
+  using Plan = GradSplitPlan<Layer, Tune>;
+  extern __shared__ __align__(128) char grad_split_shared[];
+  char* const tables = grad_split_shared + Plan::STAGES * Plan::STAGE;
+  const unsigned shared = shared_address(grad_split_shared);
+  const unsigned barriers = shared_address(tables) + Plan::COPY_WARPS * Plan::TABLE;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < Plan::STAGES; ++stage) {
+      mbarrier_init(barriers + 8 * stage, Plan::COPY_WARPS);
+      mbarrier_init(barriers + 8 * (Plan::STAGES + stage), 4 * Plan::CONSUMERS);
+    }
+    mbarrier_init_done();
+  }
+  __syncthreads();
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  if (warp < 4 * Plan::CONSUMERS) {
+    if constexpr (Plan::TRADES) take_registers<Plan::OWN>();
+    multiply_grad_split_works<Layer, Tune>(work, shared, barriers, warp / 4, partials, grad_weight);
+  } else {
+    if constexpr (Plan::TRADES) give_registers<Plan::LEFT>();
+    GradSplitCopier<Layer, Tune> copier(sizes, tensors, work, grad_split_shared, tables, warp - 4 * Plan::CONSUMERS);
+    copy_grad_split<Layer, Tune>(copier, barriers);
+  }
+}
+
+// Elements of a row that can be loaded together: 4, 2 or 1.
+template <class Scalar>
+int grad_split_width(const Scalar* tensor, int length) {
+  const auto address = reinterpret_cast<unsigned long long>(tensor);
+  return length % 4 == 0 && address % (4 * sizeof(Scalar)) == 0   ? 4
+         : length % 2 == 0 && address % (2 * sizeof(Scalar)) == 0 ? 2
+                                                                  : 1;
+}
+
+template <class Layer, class Tune>
+long long grad_weight_workspace(Layer layer, Sizes sizes) {
+  using Plan = GradSplitPlan<Layer, Tune>;
+  const GradSplitWork<Plan, Tune> work(sizes);
+  return or_grad_bias(work.direct() ? 0 : 16 * Plan::SLOT * work.works(), layer, sizes);
+}
+
+template <class Layer, class Tune>
+cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* input,
+                        const typename Layer::scalar* grad_output, typename Layer::scalar* grad_weight_out,
+                        typename Layer::scalar* grad_bias, void* workspace, cudaStream_t stream) {
+  using Plan = GradSplitPlan<Layer, Tune>;
+  constexpr long long MOST = 1LL << 31;
+  // Columns and the places of a channel are counted in int.
+  if (sizes.in_w > 1 << 28 || sizes.out_w > 1 << 28 || 1LL * sizes.in_d * sizes.in_h * sizes.in_w >= MOST ||
+      1LL * sizes.out_d * sizes.out_h * sizes.out_w >= MOST)
+    return cudaErrorInvalidValue;
+  const GradSplitWork<Plan, Tune> work(sizes);
+  const GradSplitTensors<Layer, Tune> tensors{input, grad_output, grad_split_width(input, sizes.in_w),
+                                              grad_split_width(grad_output, sizes.out_w), nullptr, 1.f};
+  const auto kernel = grad_split<Layer, Tune>;
+  if (const cudaError_t error =
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::SHARED_BYTES))
+    return error;
+  float4* const partials = static_cast<float4*>(workspace);
+  const int blocks = work.works() < Tune::GRID ? work.works() : Tune::GRID;
+  kernel<<<blocks, Plan::THREADS, Plan::SHARED_BYTES, stream>>>(sizes, work, tensors, partials, grad_weight_out);
+  if (const cudaError_t error = cudaGetLastError()) return error;
+  if (!work.direct()) {
+    grad_split_reduce<Layer, Tune>
+        <<<unsigned(GradSplitReduce<Plan, Tune>::BLOCKS), 256, 0, stream>>>(partials, work.shares, grad_weight_out);
+    if (const cudaError_t error = cudaGetLastError()) return error;
+  }
+  return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
+}
