@@ -79,14 +79,20 @@ struct GradSplitPlan {
 // What the host decides: how many strips a row has, how many stages there are, and how many shares.
 template <class Plan, class Tune>
 struct GradSplitWork {
-  long long stages;
-  int row_strips, shares;
-  explicit GradSplitWork(const Sizes& s) {
-    row_strips = ceil_div(s.in_w, Plan::STRIP);
+  long long stages, in_plane, out_plane;
+  int shares;
+  Sizes strips;   // the walk counts strips instead of columns
+  Position step;  // of a stage
+  explicit GradSplitWork(const Sizes& s)
+      : in_plane(1LL * s.in_d * s.in_h * s.in_w), out_plane(1LL * s.out_d * s.out_h * s.out_w),
+        strips{s.batch, s.in_d, s.in_h, 1, 0, 0, 0} {
+    int row_strips = ceil_div(s.in_w, Plan::STRIP);
     // Within a stage, offsets are 32-bit. A stage that would reach too far stays within one row.
     const long long image = 1LL * s.in_d * s.in_h * row_strips, images = Plan::STRIPS / (image > 0 ? image : 1) + 2;
-    const long long x = 1LL * Plan::CI * s.in_d * s.in_h * s.in_w, gy = 1LL * Plan::CO * s.out_d * s.out_h * s.out_w;
+    const long long x = Plan::CI * in_plane, gy = Plan::CO * out_plane;
     if ((x > gy ? x : gy) * images >= 1LL << 31) row_strips = ceil_div(row_strips, Plan::STRIPS) * Plan::STRIPS;
+    strips.in_w = row_strips > 0 ? row_strips : 1;
+    step = position_at(Plan::STRIPS, strips);
     stages = ceil_div(s.batch * s.in_d * s.in_h * row_strips, Plan::STRIPS);
     shares = share_count(Tune::GRID / Plan::TILES, stages);
   }

@@ -1,5 +1,6 @@
 // The copying warps of grad_weight: they read both tensors as they lie and write stages for the products.
 #pragma once
+#include "contract/computed_anew.cuh"
 #include "families/persistent_wgmma/split_plan.cuh"
 #include "hardware/const_loop.cuh"
 #include "hardware/mbarrier_await.cuh"
@@ -87,11 +88,8 @@ struct GradSplitCopier {
   GradSplitStrip* const table;  // [x, then each tap row][strip]
   unsigned* const canonical;    // for each tap row a bit for each strip: here gy's row counts for grad_bias
   const int lane, side;         // side: which of the block's groups of eight lanes
-  const Sizes strips;           // the walk counts strips instead of columns
-  const Position step;
-  const long long in_plane, out_plane;
   Position at{};
-  long long left = 0;  // stages of this share that are not begun
+  int left = 0;  // stages of this share that are not begun
   int number, m_tile = 0, oct0 = 0, row0 = 0;
   bool bias = false;
   const Scalar *x = nullptr, *gy = nullptr;
@@ -101,9 +99,7 @@ struct GradSplitCopier {
       : sizes(s), tensors(t), work(w), shared(shared),
         table(reinterpret_cast<GradSplitStrip*>(tables + warp * Plan::TABLE)),
         canonical(reinterpret_cast<unsigned*>(table + (1 + ROWS) * STRIPS)), lane(threadIdx.x % 32),
-        side(warp * 4 + lane / 8), strips{s.batch, s.in_d, s.in_h, w.row_strips, 0, 0, 0},
-        step(position_at(STRIPS, strips)), in_plane(1LL * s.in_d * s.in_h * s.in_w),
-        out_plane(1LL * s.out_d * s.out_h * s.out_w), number(int(blockIdx.x) - int(gridDim.x)) {}
+        side(warp * 4 + lane / 8), number(int(blockIdx.x) - int(gridDim.x)) {}
 
   // The next stage: its strips go into the table. False if there is none.
   __device__ __forceinline__ bool prepare() {
@@ -116,18 +112,18 @@ struct GradSplitCopier {
       row0 = oct0 / Plan::CO8;
       bias = tensors.bias_partials && m_tile == 0;
       const long long begin = work.stages * share / work.shares;
-      left = work.stages * (share + 1) / work.shares - begin;
-      at = position_at(begin * STRIPS + (lane < STRIPS ? lane : 0), strips);
+      left = int(work.stages * (share + 1) / work.shares - begin);
+      at = position_at(begin * STRIPS + (lane < STRIPS ? lane : 0), work.strips);
     }
     --left;
     const long long n = __shfl_sync(0xffffffffu, at.n, 0);
-    x = tensors.x + n * Plan::CI * in_plane;
-    gy = tensors.gy + n * Plan::CO * out_plane;
+    x = tensors.x + n * Plan::CI * work.in_plane;
+    gy = tensors.gy + n * Plan::CO * work.out_plane;
     __syncwarp();
     const bool there = lane < STRIPS && at.n < sizes.batch;
     const int q = at.w * Plan::STRIP;
     if (lane < STRIPS) {
-      const int offset = int((at.n - n) * Plan::CI * in_plane + input_index(sizes, at)) - at.w + q;
+      const int offset = int((at.n - n) * Plan::CI * work.in_plane + input_index(sizes, at)) - at.w + q;
       table[lane] = {offset, there ? q : FAR_OUT};
     }
 #pragma unroll
@@ -138,7 +134,7 @@ struct GradSplitCopier {
       const bool met = there && unsigned(d) < unsigned(sizes.out_d) && unsigned(h) < unsigned(sizes.out_h) && q < sizes.in_w;
       const int first = q * STRIDE - Layer::padding_w + Plan::HEAD;
       if (lane < STRIPS) {
-        const int offset = met ? int((at.n - n) * Plan::CO * out_plane + (1LL * d * sizes.out_h + h) * sizes.out_w) + first : 0;
+        const int offset = met ? int((at.n - n) * Plan::CO * work.out_plane + (1LL * d * sizes.out_h + h) * sizes.out_w) + first : 0;
         table[(1 + g) * STRIPS + lane] = {offset, met ? first : -FAR_OUT};
       }
       if constexpr (Layer::has_bias) {
@@ -149,7 +145,7 @@ struct GradSplitCopier {
         if (lane == 0) canonical[g] = all;
       }
     }
-    advance(at, step, strips);
+    advance(at, work.step, work.strips);
     __syncwarp();
     return true;
   }
@@ -157,28 +153,28 @@ struct GradSplitCopier {
   template <int JOB>
   __device__ __forceinline__ void load(Load& to) const {
     if constexpr (JOB < X_JOBS) {
-      const unsigned y = JOB * SIDE + side, i = y % X_VECTORS, h = y / X_VECTORS % CHUNKS;
+      const unsigned y = JOB * SIDE + own_side(), i = y % X_VECTORS, h = y / X_VECTORS % CHUNKS;
       const int channel = m_tile * (64 * Plan::MB) + int(y / (X_VECTORS * CHUNKS)) * 8 + lane % 8;
       const bool there = (X_ITEMS % SIDE == 0 || y < X_ITEMS) && channel < Plan::CI;
-      load_vectors(to, x + channel * in_plane + 4 * i, 4 * i, there ? sizes.in_w : 0, table + h, tensors.x_width);
+      load_vectors(to, x + channel * work.in_plane + 4 * i, 4 * i, there ? sizes.in_w : 0, table + h, tensors.x_width);
     } else if constexpr (JOB < X_JOBS + GY_JOBS) {
-      const unsigned y = (JOB - X_JOBS) * SIDE + side, i = y % GY_VECTORS, h = y / GY_VECTORS % CHUNKS;
+      const unsigned y = (JOB - X_JOBS) * SIDE + own_side(), i = y % GY_VECTORS, h = y / GY_VECTORS % CHUNKS;
       int g;
       const int channel = gy_channel(y / (GY_VECTORS * CHUNKS), g);
       const bool there = (GY_ITEMS % SIDE == 0 || y < GY_ITEMS) && channel >= 0;
-      load_vectors(to, gy + channel * out_plane + 4 * i, 4 * i, there ? sizes.out_w : 0, table + (1 + g) * STRIPS + h,
+      load_vectors(to, gy + channel * work.out_plane + 4 * i, 4 * i, there ? sizes.out_w : 0, table + (1 + g) * STRIPS + h,
                    tensors.gy_width);
       if constexpr (Layer::has_bias) to.counts = bias ? canonical[g] >> h : 0;
     } else {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const unsigned y = ((JOB - X_JOBS - GY_JOBS) * 4 + e) * SIDE + side;
+        const unsigned y = ((JOB - X_JOBS - GY_JOBS) * 4 + e) * SIDE + own_side();
         const unsigned h = y / Plan::EXTRA_OR_1 % CHUNKS;
         const int v = extra_at(y % Plan::EXTRA_OR_1) - Plan::HEAD;
         int g;
         const int channel = gy_channel(y / (Plan::EXTRA_OR_1 * CHUNKS), g);
         const int length = y < EXTRA_ITEMS && channel >= 0 ? sizes.out_w : 0;
-        const Scalar* const from = gy + channel * out_plane + v;
+        const Scalar* const from = gy + channel * work.out_plane + v;
 #pragma unroll
         for (int l = 0; l < PER; ++l) {
           const GradSplitStrip strip = table[(1 + g) * STRIPS + h + CHUNKS * l];
@@ -193,13 +189,13 @@ struct GradSplitCopier {
   template <int JOB>
   __device__ __forceinline__ void store(const Load& from, char* stage) const {
     if constexpr (JOB < X_JOBS) {
-      const unsigned y = JOB * SIDE + side, i = y % X_VECTORS, h = y / X_VECTORS % CHUNKS;
+      const unsigned y = JOB * SIDE + own_side(), i = y % X_VECTORS, h = y / X_VECTORS % CHUNKS;
       char* const to = stage + h * Plan::X_CHUNK + y / (X_VECTORS * CHUNKS) * 128 + lane % 8 * 16;
       if (X_ITEMS % SIDE != 0 && y >= X_ITEMS) return;
 #pragma unroll
       for (int e = 0; e < 4; ++e) put(to + (4 * i + e) * (CHUNKS * Plan::X_CHUNK), from, e);
     } else if constexpr (JOB < X_JOBS + GY_JOBS) {
-      const unsigned y = (JOB - X_JOBS) * SIDE + side, i = y % GY_VECTORS, h = y / GY_VECTORS % CHUNKS;
+      const unsigned y = (JOB - X_JOBS) * SIDE + own_side(), i = y % GY_VECTORS, h = y / GY_VECTORS % CHUNKS;
       char* const to = gy_place(stage, y / (GY_VECTORS * CHUNKS), h);
       if (GY_ITEMS % SIDE != 0 && y >= GY_ITEMS) return;
 #pragma unroll
@@ -210,7 +206,7 @@ struct GradSplitCopier {
     } else {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const unsigned y = ((JOB - X_JOBS - GY_JOBS) * 4 + e) * SIDE + side;
+        const unsigned y = ((JOB - X_JOBS - GY_JOBS) * 4 + e) * SIDE + own_side();
         if (y < EXTRA_ITEMS)
           put(gy_place(stage, y / (Plan::EXTRA_OR_1 * CHUNKS), y / Plan::EXTRA_OR_1 % CHUNKS) +
                   of_element(extra_at(y % Plan::EXTRA_OR_1)),
@@ -220,6 +216,8 @@ struct GradSplitCopier {
   }
 
  private:
+  // Places are computed for each job: kept for a whole stage they would take too many registers.
+  __device__ __forceinline__ unsigned own_side() const { return computed_anew(side); }
   __device__ __forceinline__ void put(char* to, const Load& from, int e) const {
     using Chunk = Pack<Scalar, PER>;
     *reinterpret_cast<Chunk*>(to) = grad_split_chunk(from, e, tensors.one);
