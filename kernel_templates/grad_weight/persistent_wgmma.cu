@@ -13,6 +13,7 @@ needs     = [
   "sums <= 160",
   "copy_registers >= 56",
   "2 * stage <= room",
+  "wide_n // parts // 2 + 26 <= entry",
 ]
 min_sm    = 90
 arch      = "sm_90a"
@@ -31,32 +32,45 @@ GRID       = {values = [132, 264], default = 132, help = "about so many blocks s
 far = "(layer.kernel_w - 1) * layer.dilation_w"
 co8 = "ceil_div(layer.out_channels, 8)"
 tap_rows = "layer.kernel_d * layer.kernel_h"
+wide = "layer.kernel_w // layer.stride_w if layer.dilation_w == 1 else 0"
 mb = "min(CONSUMERS, ceil_div(layer.in_channels, 64))"
 wn = "CONSUMERS // mb"
 consumers = "mb * wn"
-fit = "max(1, COLUMNS // (8 * layer.kernel_w))"
+fit = "max(1, (COLUMNS if wide > 0 else min(COLUMNS, 192)) // (8 * layer.kernel_w))"
 octs_wg = "ceil_div(ceil_div(tap_rows * co8, ceil_div(tap_rows * co8, fit * wn)), wn)"
 octs = "octs_wg * wn"
 sums = "4 * octs_wg * layer.kernel_w"
 rows = "1 if co8 % octs == 0 else octs // co8 if octs % co8 == 0 else min(tap_rows, (octs + co8 - 2) // co8 + 1)"
 table = "8 * (1 + rows) * (64 // element_bytes) + 4 * ((rows + 1) // 2 * 2)"
-chunk = "STRIP * 1024 * mb + (STRIP + far // layer.stride_w) * 128 * layer.stride_w * octs"
 room = "227 * 1024 - 256 - COPY_WARPS * table"
-chunks = "CHUNKS if CHUNKS > 0 else 4 if 12 * chunk <= room else 2"
-stage = "chunks * chunk"
+blocks = "STRIP + far // layer.stride_w"
+raw = "STRIP * 1024 * mb + blocks * 128 * layer.stride_w * octs"
+chunks = "CHUNKS if CHUNKS > 0 else 4 if 12 * raw + 8192 <= room else 2"
+x_chunk = "1024 * mb + 16 * max(1, 8 // (STRIP // 4 * chunks))"
+x_block = "chunks * x_chunk + (16 if STRIP == 8 else 0)"
+vectors = "layer.stride_w * STRIP // 4"
+power = "vectors in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]"
+lanes = "min(8, vectors) if power else 2"
+apart = "16 * max(1, 8 // (lanes * chunks)) if power else 64"
+unit = "max(16, apart * min(chunks, 8 // lanes) // max(1, 4 // layer.stride_w)) if power and layer.stride_w <= 4 else 16"
+gy_chunk = "128 * layer.stride_w * octs + apart"
+gy_block = "chunks * gy_chunk + (0 if chunks * apart // unit % 2 == 1 else unit)"
+stage = "STRIP * x_block + blocks * gy_block"
 stages = "min(STAGES, room // stage)"
 smem_bytes = "stages * stage + COPY_WARPS * table + 16 * stages"
 threads = "128 * consumers + 32 * COPY_WARPS"
 entry = "min(248, 65536 // threads // 8 * 8)"
-own = "max(entry, min(240, (sums + 47) // 8 * 8))"
+own = "max(entry, min(240, (sums + 39) // 8 * 8))"
 copy_registers = "(entry * (threads // 32) - own * 4 * consumers) // COPY_WARPS // 8 * 8"
+wide_n = "octs_wg * 8 * (layer.stride_w if wide > 0 else 1)"
+parts = "2 if wide > 0 and wide_n // 2 + 26 > entry and octs_wg * layer.stride_w % 2 == 0 else 1"
 
 [plan]
 Plan = "GradSplitPlan<Layer, Tune>"
 far = "Plan::FAR"
-chunk = "Plan::stage_bytes(1)"
 smem_bytes = "Plan::SHARED_BYTES"
 copy_registers = "Plan::LEFT"
+wide_n = "Plan::WIDE > 0 ? Plan::WIDE_N : Plan::NARROW_N"
 */
 #include "families/persistent_wgmma/split_products.cuh"
 #include "families/persistent_wgmma/split_reduce.cuh"
@@ -107,11 +121,17 @@ int grad_split_width(const Scalar* tensor, int length) {
                                                                   : 1;
 }
 
+// Bytes of the partial sums of weights.
+template <class Plan, class Tune>
+long long grad_split_slots(const GradSplitWork<Plan, Tune>& work) {
+  return work.direct() ? 0 : 16 * Plan::SLOT * work.works();
+}
+
 template <class Layer, class Tune>
 long long grad_weight_workspace(Layer layer, Sizes sizes) {
   using Plan = GradSplitPlan<Layer, Tune>;
   const GradSplitWork<Plan, Tune> work(sizes);
-  return or_grad_bias(work.direct() ? 0 : 16 * Plan::SLOT * work.works(), layer, sizes);
+  return or_grad_bias(grad_split_slots<Plan>(work) + GradSplitBias<Layer, Tune>::bytes(work), layer, sizes);
 }
 
 template <class Layer, class Tune>
@@ -125,13 +145,16 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
       1LL * sizes.out_d * sizes.out_h * sizes.out_w >= MOST)
     return cudaErrorInvalidValue;
   const GradSplitWork<Plan, Tune> work(sizes);
+  float4* const partials = static_cast<float4*>(workspace);
+  float* const bias_partials = reinterpret_cast<float*>(static_cast<char*>(workspace) + grad_split_slots<Plan>(work));
+  const bool with_bias = grad_bias && GradSplitBias<Layer, Tune>::serves(sizes, work);
   const GradSplitTensors<Layer, Tune> tensors{input, grad_output, grad_split_width(input, sizes.in_w),
-                                              grad_split_width(grad_output, sizes.out_w), nullptr, 1.f};
+                                              grad_split_width(grad_output, sizes.out_w),
+                                              with_bias ? bias_partials : nullptr, 1.f};
   const auto kernel = grad_split<Layer, Tune>;
   if (const cudaError_t error =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::SHARED_BYTES))
     return error;
-  float4* const partials = static_cast<float4*>(workspace);
   const int blocks = work.works() < Tune::GRID ? work.works() : Tune::GRID;
   kernel<<<blocks, Plan::THREADS, Plan::SHARED_BYTES, stream>>>(sizes, work, tensors, partials, grad_weight_out);
   if (const cudaError_t error = cudaGetLastError()) return error;
@@ -139,6 +162,10 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
     grad_split_reduce<Layer, Tune>
         <<<unsigned(GradSplitReduce<Plan, Tune>::BLOCKS), 256, 0, stream>>>(partials, work.shares, grad_weight_out);
     if (const cudaError_t error = cudaGetLastError()) return error;
+  }
+  if (with_bias) {
+    grad_split_bias<Layer, Tune><<<Plan::CO, 256, 0, stream>>>(bias_partials, work.shares, grad_bias);
+    return cudaGetLastError();
   }
   return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
 }

@@ -21,7 +21,8 @@ struct GradSplitPlan {
   // Warpgroup w of a block owns 64 channels of x (w % MB) and OCTS_WG octs.
   static constexpr int MB = CI_BLOCKS < Tune::CONSUMERS ? CI_BLOCKS : Tune::CONSUMERS, WN = Tune::CONSUMERS / MB;
   static constexpr int CONSUMERS = MB * WN;
-  static constexpr int FIT = Tune::COLUMNS / (8 * K) > 1 ? Tune::COLUMNS / (8 * K) : 1;
+  static constexpr int MOST = WIDE > 0 || Tune::COLUMNS < 192 ? Tune::COLUMNS : 192;
+  static constexpr int FIT = MOST / (8 * K) > 1 ? MOST / (8 * K) : 1;
   static constexpr int OCTS_WG = ceil_div(ceil_div(ALL_OCTS, ceil_div(ALL_OCTS, FIT * WN)), WN);
   static constexpr int OCTS = OCTS_WG * WN;
   static constexpr int M_TILES = ceil_div(CI_BLOCKS, MB), N_TILES = ceil_div(ALL_OCTS, OCTS), TILES = M_TILES * N_TILES;
@@ -49,14 +50,24 @@ struct GradSplitPlan {
   static constexpr int CORE = STRIP * STRIDE, TAIL = LENGTH > HEAD + CORE ? LENGTH - HEAD - CORE : 0;
   static constexpr int EXTRA = HEAD + TAIL, EXTRA_OR_1 = EXTRA > 0 ? EXTRA : 1;
 
-  static constexpr int X_CHUNK = 1024 * MB, GY_CHUNK = 128 * STRIDE * OCTS;
+  // Eight neighbouring lanes read 128 neighbouring bytes, as far as vectors and chunks go, and channels beyond. The
+  // distances between chunks and between blocks (of all chunks for one position) are such that these lanes then write
+  // to different banks.
   static constexpr int TABLE = 8 * (1 + ROWS) * 4 * PER + 4 * ((ROWS + 1) / 2 * 2);  // bytes for each copying warp
-  static constexpr __host__ __device__ int stage_bytes(int chunks) {
-    return chunks * (STRIP * X_CHUNK + BLOCKS * GY_CHUNK);
-  }
   static constexpr int ROOM = 227 * 1024 - 256 - Tune::COPY_WARPS * TABLE;
-  static constexpr int CHUNKS = Tune::CHUNKS ? Tune::CHUNKS : 3 * stage_bytes(4) <= ROOM ? 4 : 2;
-  static constexpr int STRIPS = CHUNKS * PER, STAGE = stage_bytes(CHUNKS), X_STAGE = CHUNKS * STRIP * X_CHUNK;
+  static constexpr int RAW = STRIP * 1024 * MB + BLOCKS * 128 * STRIDE * OCTS;
+  static constexpr int CHUNKS = Tune::CHUNKS ? Tune::CHUNKS : 12 * RAW + 8192 <= ROOM ? 4 : 2;
+  static constexpr __host__ __device__ int at_least(int least, int value) { return value < least ? least : value; }
+  static constexpr int X_VECTORS = STRIP / 4, VECTORS = CORE / 4;
+  static constexpr int X_CHUNK = 1024 * MB + 16 * at_least(1, 8 / (X_VECTORS * CHUNKS));
+  static constexpr int X_BLOCK = CHUNKS * X_CHUNK + (STRIP == 8 ? 16 : 0);
+  static constexpr bool POWER = (VECTORS & (VECTORS - 1)) == 0;
+  static constexpr int LANES = !POWER ? 2 : VECTORS < 8 ? VECTORS : 8, OF_CHUNKS = CHUNKS < 8 / LANES ? CHUNKS : 8 / LANES;
+  static constexpr int APART = POWER ? 16 * at_least(1, 8 / (LANES * CHUNKS)) : 64;
+  static constexpr int UNIT = POWER && STRIDE <= 4 ? at_least(16, APART * OF_CHUNKS / at_least(1, 4 / STRIDE)) : 16;
+  static constexpr int GY_CHUNK = 128 * STRIDE * OCTS + APART;
+  static constexpr int GY_BLOCK = CHUNKS * GY_CHUNK + (CHUNKS * APART / UNIT % 2 == 1 ? 0 : UNIT);
+  static constexpr int STRIPS = CHUNKS * PER, X_STAGE = STRIP * X_BLOCK, STAGE = X_STAGE + BLOCKS * GY_BLOCK;
   static constexpr int STAGES = ROOM / STAGE < Tune::STAGES ? ROOM / STAGE : Tune::STAGES;
   static constexpr int SHARED_BYTES = STAGES * STAGE + Tune::COPY_WARPS * TABLE + 16 * STAGES;
   static constexpr int PROMOTE = ceil_div(4096, STRIPS * STRIP);  // stages that tensor cores add up
@@ -64,9 +75,12 @@ struct GradSplitPlan {
   // Registers: the copying warps give some of theirs to the multiplying ones.
   static constexpr int COPY_WARPS = Tune::COPY_WARPS, THREADS = 128 * CONSUMERS + 32 * COPY_WARPS;
   static constexpr int FAIR = 65536 / THREADS / 8 * 8, ENTRY = FAIR < 248 ? FAIR : 248;
-  static constexpr int ASKED = (SUMS + 40 + 7) / 8 * 8, OWN = ASKED > 240 ? 240 : ASKED < ENTRY ? ENTRY : ASKED;
+  static constexpr int ASKED = (SUMS + 32 + 7) / 8 * 8, OWN = ASKED > 240 ? 240 : ASKED < ENTRY ? ENTRY : ASKED;
   static constexpr int LEFT = (ENTRY * (THREADS / 32) - OWN * 4 * CONSUMERS) / COPY_WARPS / 8 * 8;
   static constexpr bool TRADES = OWN > ENTRY;
+  // A product that needs more registers than a thread has at the start becomes two.
+  static constexpr int PARTS = WIDE > 0 && WIDE_N / 2 + 26 > ENTRY && OCTS_WG * STRIDE % 2 == 0 ? 2 : 1;
+  static constexpr int PART_N = WIDE_N / PARTS;
 
   // Where one share is all, sums can be stored as weights at once. It is done where every channel exists.
   static constexpr bool DIRECT = Tune::GRID / TILES <= 1 && CI_BLOCKS % MB == 0 && CI % 64 == 0 && CO % 8 == 0 &&

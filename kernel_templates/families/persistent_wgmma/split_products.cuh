@@ -10,17 +10,19 @@
 // A warpgroup's sums: 64 channels of x times OCTS_WG octs of gy for all taps of a row.
 template <class Plan>
 struct GradSplitSums {
-  float wide[Plan::WIDE > 0 ? Plan::WIDE : 1][Plan::WIDE_N / 2];
+  static constexpr int WIDE = Plan::WIDE * Plan::PARTS;
+  float wide[WIDE > 0 ? WIDE : 1][Plan::PART_N / 2];
   float narrow[Plan::NARROW > 0 ? Plan::NARROW : 1][Plan::NARROW_N / 2];
 
   __device__ __forceinline__ void own() {
-    const_loop<0, Plan::WIDE>([&](auto j) { wgmma_own(wide[decltype(j)::value]); });
+    const_loop<0, WIDE>([&](auto j) { wgmma_own(wide[decltype(j)::value]); });
     const_loop<0, Plan::NARROW>([&](auto t) { wgmma_own(narrow[decltype(t)::value]); });
   }
   // Value i (0 to 3) of the eight columns of oct o and tap k; all three are constants.
   __device__ __forceinline__ float at(int o, int k, int i) const {
-    constexpr int OF_WIDE = Plan::WIDE * Plan::STRIDE;
-    if (k < OF_WIDE) return wide[k / Plan::STRIDE][(o * Plan::STRIDE + k % Plan::STRIDE) * 4 + i];
+    constexpr int OF_WIDE = Plan::WIDE * Plan::STRIDE, EIGHTS = Plan::PART_N / 8;
+    const int group = Plan::group_of(o, k);
+    if (k < OF_WIDE) return wide[group / EIGHTS][group % EIGHTS * 4 + i];
     return narrow[Plan::NARROW > 0 ? k - OF_WIDE : 0][o * 4 + i];
   }
 };
@@ -28,26 +30,27 @@ struct GradSplitSums {
 // All products of a stage. x and gy are descriptors of what the warpgroup owns of them; `keep` 0 starts the sums anew.
 template <class Plan, Precision precision, class Scalar>
 __device__ __forceinline__ void multiply_grad_split(GradSplitSums<Plan>& sums, unsigned x, unsigned gy, int keep) {
-  constexpr int X_CHUNK = Plan::X_CHUNK, GY_CHUNK = Plan::GY_CHUNK, CHUNKS = Plan::CHUNKS, STRIDE = Plan::STRIDE;
+  constexpr int X_CHUNK = Plan::X_CHUNK, GY_CHUNK = Plan::GY_CHUNK, GY_BLOCK = Plan::GY_BLOCK, STRIDE = Plan::STRIDE;
   const unsigned long long x_at = matrix_descriptor(x, X_CHUNK, 128);
   const unsigned long long wide_at = matrix_descriptor(gy, GY_CHUNK, 128);
   const unsigned long long narrow_at = matrix_descriptor(gy, GY_CHUNK, 128 * STRIDE);
 #pragma unroll
   for (int position = 0; position < Plan::STRIP; ++position)
 #pragma unroll
-    for (int pair = 0; pair < CHUNKS; pair += 2) {
-      const unsigned long long a = x_at + ((position * CHUNKS + pair) * X_CHUNK >> 4);
+    for (int pair = 0; pair < Plan::CHUNKS; pair += 2) {
+      const unsigned long long a = x_at + ((position * Plan::X_BLOCK + pair * X_CHUNK) >> 4);
       const int from = position == 0 && pair == 0 ? keep : 1;
-      const_loop<0, Plan::WIDE>([&](auto j) {
-        constexpr int J = decltype(j)::value;
-        wgmma<precision, Scalar, Plan::WIDE_N>(sums.wide[J], a,
-                                               wide_at + (((position + J) * CHUNKS + pair) * GY_CHUNK >> 4), from);
+      const_loop<0, Plan::WIDE * Plan::PARTS>([&](auto j) {
+        constexpr int J = decltype(j)::value / Plan::PARTS, PART = decltype(j)::value % Plan::PARTS;
+        wgmma<precision, Scalar, Plan::PART_N>(
+            sums.wide[decltype(j)::value], a,
+            wide_at + (((position + J) * GY_BLOCK + pair * GY_CHUNK + PART * Plan::PART_N * 16) >> 4), from);
       });
       const_loop<0, Plan::NARROW>([&](auto t) {
         constexpr int T = decltype(t)::value, V = Plan::narrow_at(T);
         wgmma<precision, Scalar, Plan::NARROW_N>(
             sums.narrow[T], a,
-            narrow_at + ((((position + V / STRIDE) * CHUNKS + pair) * GY_CHUNK + V % STRIDE * 128) >> 4), from);
+            narrow_at + (((position + V / STRIDE) * GY_BLOCK + pair * GY_CHUNK + V % STRIDE * 128) >> 4), from);
       });
     }
 }

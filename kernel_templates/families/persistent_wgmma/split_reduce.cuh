@@ -6,7 +6,8 @@
 template <class Plan, class Tune>
 struct GradSplitReduce {
   static constexpr int SHARES = Tune::GRID / Plan::TILES;
-  static constexpr int ROWS = SHARES >= 24 ? 8 : SHARES >= 8 ? 4 : SHARES >= 4 ? 2 : 1, BESIDE = 8 / ROWS;
+  static constexpr int WANTED = SHARES >= 24 ? 8 : SHARES >= 8 ? 4 : SHARES >= 4 ? 2 : 1, FIT = 48 * 1024 / (528 * Plan::K);
+  static constexpr int ROWS = WANTED <= FIT ? WANTED : FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1, BESIDE = 8 / ROWS;
   static constexpr long long BLOCKS = 4LL * Plan::TILES * Plan::CONSUMERS * Plan::OCTS_WG;
 };
 

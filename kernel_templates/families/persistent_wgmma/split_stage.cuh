@@ -1,7 +1,7 @@
 // The copying warps of grad_weight: they read both tensors as they lie and write stages for the products.
 #pragma once
 #include "contract/computed_anew.cuh"
-#include "families/persistent_wgmma/split_plan.cuh"
+#include "families/persistent_wgmma/split_bias.cuh"
 #include "hardware/const_loop.cuh"
 #include "hardware/mbarrier_await.cuh"
 #include "hardware/pack.cuh"
@@ -14,44 +14,62 @@ struct GradSplitStrip {
   int offset, first;
 };
 
-// What a lane has on the way: four neighbouring elements of each of PER strips. `counts`: bit l, if strip l counts for
-// grad_bias.
+// What a lane has on the way: four neighbouring elements of each of PER strips, as bits. `counts`: bit l, if strip l
+// counts for grad_bias.
 template <class Scalar>
 struct GradSplitLoad {
-  static constexpr int PER = 16 / int(sizeof(Scalar));
-  Pack<Scalar, 4> value[PER];
+  static constexpr int PER = 16 / int(sizeof(Scalar)), WORDS = int(sizeof(Scalar));
+  unsigned word[PER][WORDS];
   unsigned counts;
-};
 
-// Element e of every strip: one chunk of 16 bytes.
-__device__ __forceinline__ Pack<float, 4> grad_split_chunk(const GradSplitLoad<float>& from, int e, float one) {
-  Pack<float, 4> to;
-#pragma unroll
-  for (int l = 0; l < 4; ++l) to.value[l] = round_for_tensor_cores(from.value[l].value[e], one);
-  return to;
-}
-template <class Scalar>
-__device__ __forceinline__ Pack<Scalar, 8> grad_split_chunk(const GradSplitLoad<Scalar>& from, int e, float) {
-  Pack<Scalar, 8> to;
-#pragma unroll
-  for (int l = 0; l < 8; ++l) to.value[l] = from.value[l].value[e];
-  return to;
-}
-
-// Elements at .. at + 3 of a row of `length` elements; `row` points at element `at`. Outside the row they are zero.
-// `width`: so many neighbours are loaded together, and lie inside together.
-template <int WIDTH, class Scalar>
-__device__ __forceinline__ void load_four(Pack<Scalar, 4>& to, const Scalar* row, int at, int length) {
-#pragma unroll
-  for (int e = 0; e < 4; e += WIDTH) {
-    Pack<Scalar, WIDTH> part;
-#pragma unroll
-    for (int i = 0; i < WIDTH; ++i) part.value[i] = Scalar(0.f);
-    if (unsigned(at + e) < unsigned(length)) part = *reinterpret_cast<const Pack<Scalar, WIDTH>*>(row + e);
-#pragma unroll
-    for (int i = 0; i < WIDTH; ++i) to.value[e + i] = part.value[i];
+  // Element e of every strip: one chunk of 16 bytes. `one` is 1 (round_for_tensor_cores()).
+  __device__ __forceinline__ uint4 chunk(int e, float one) const {
+    if constexpr (WORDS == 4) return make_uint4(rounded(0, e, one), rounded(1, e, one), rounded(2, e, one), rounded(3, e, one));
+    else return make_uint4(pair(0, e), pair(2, e), pair(4, e), pair(6, e));
   }
-}
+  __device__ __forceinline__ float value(int l, int e) const {
+    if constexpr (WORDS == 4) return __uint_as_float(word[l][e]);
+    else return half_value(word[l][e / 2] >> e % 2 * 16);
+  }
+  __device__ __forceinline__ void set(int l, int e, const Scalar* from, bool there) {
+    if constexpr (WORDS == 4) {
+      word[l][e] = there ? *reinterpret_cast<const unsigned*>(from) : 0u;
+    } else {
+      const unsigned bits = there ? *reinterpret_cast<const unsigned short*>(from) : 0u;
+      word[l][e / 2] = e % 2 == 0 ? bits : word[l][e / 2] | bits << 16;
+    }
+  }
+  // Elements at .. at + 3 of a row of `length` elements; `row` points at element `at`. Outside the row they are zero.
+  // WIDTH neighbours are loaded together, and lie inside together.
+  template <int WIDTH>
+  __device__ __forceinline__ void set_four(int l, const Scalar* row, int at, int length) {
+    if constexpr (WIDTH * WORDS < 4) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) set(l, e, row + e, unsigned(at + e) < unsigned(length));
+    } else {
+      constexpr int TOGETHER = WIDTH * WORDS / 4;
+#pragma unroll
+      for (int e = 0; e < 4; e += WIDTH) {
+        Pack<unsigned, TOGETHER> part = {};
+        if (unsigned(at + e) < unsigned(length)) part = *reinterpret_cast<const Pack<unsigned, TOGETHER>*>(row + e);
+#pragma unroll
+        for (int i = 0; i < TOGETHER; ++i) word[l][e * WORDS / 4 + i] = part.value[i];
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ unsigned rounded(int l, int e, float one) const {
+    return __float_as_uint(round_for_tensor_cores(__uint_as_float(word[l][e]), one));
+  }
+  static __device__ __forceinline__ float half_value(unsigned bits) {
+    const unsigned short low = static_cast<unsigned short>(bits);
+    return widen(*reinterpret_cast<const Scalar*>(&low));
+  }
+  __device__ __forceinline__ unsigned pair(int l, int e) const {
+    return __byte_perm(word[l][e / 2], word[l + 1][e / 2], e % 2 == 0 ? 0x5410 : 0x7632);
+  }
+};
 
 template <class Layer, class Tune>
 struct GradSplitTensors {
@@ -62,21 +80,27 @@ struct GradSplitTensors {
   float one;
 };
 
-// thread -> data: eight lanes have eight neighbouring channels, so that their chunks are 128 neighbouring bytes. Four
-// groups of eight lanes have neighbouring vectors of a row. What a thread does for a stage is a fixed list of jobs of
-// four vectors (or, for what lies around the cores, of four single elements of each strip).
+// Where an item (a vector of each of PER strips, for one channel) lies: vector i of its strip, chunk h.
+struct GradSplitPlace {
+  unsigned i, h, channel;
+  bool there;
+};
+
+// thread -> data: items are counted vectors first, then chunks, then channels, so neighbouring lanes read neighbouring
+// bytes. What a thread does for a stage is a fixed list of jobs: one item, or four of the single elements beside the
+// cores.
 template <class Layer, class Tune>
 struct GradSplitCopier {
   using Plan = GradSplitPlan<Layer, Tune>;
+  using Bias = GradSplitBias<Layer, Tune>;
   using Scalar = typename Layer::scalar;
   using Load = GradSplitLoad<Scalar>;
   static constexpr int PER = Plan::PER, CHUNKS = Plan::CHUNKS, STRIPS = Plan::STRIPS, ROWS = Plan::ROWS;
-  static constexpr int STRIDE = Plan::STRIDE, WARPS = Plan::COPY_WARPS, SIDE = 4 * WARPS;
-  static constexpr int X_VECTORS = Plan::STRIP / 4, GY_VECTORS = Plan::CORE / 4;
-  static constexpr int X_ITEMS = Plan::MB * 8 * CHUNKS * X_VECTORS, GY_ITEMS = Plan::OCTS * CHUNKS * GY_VECTORS;
-  static constexpr int EXTRA_ITEMS = Plan::OCTS * CHUNKS * Plan::EXTRA;
-  static constexpr int X_JOBS = ceil_div(X_ITEMS, SIDE), GY_JOBS = ceil_div(GY_ITEMS, SIDE);
-  static constexpr int JOBS = X_JOBS + GY_JOBS + ceil_div(EXTRA_ITEMS, 4 * SIDE);
+  static constexpr int STRIDE = Plan::STRIDE, THREADS = 32 * Plan::COPY_WARPS;
+  static constexpr int X_ITEMS = Plan::MB * 64 * CHUNKS * Plan::X_VECTORS, GY_ITEMS = Bias::ITEMS;
+  static constexpr int EXTRA_ITEMS = Plan::OCTS * 8 * CHUNKS * Plan::EXTRA;
+  static constexpr int X_JOBS = ceil_div(X_ITEMS, THREADS), GY_JOBS = ceil_div(GY_ITEMS, THREADS);
+  static constexpr int FIRST_EXTRA = X_JOBS + GY_JOBS, JOBS = FIRST_EXTRA + ceil_div(EXTRA_ITEMS, 4 * THREADS);
   static constexpr int AHEAD = Tune::AHEAD < JOBS ? Tune::AHEAD : JOBS;
   static_assert(STRIPS <= 32, "a lane decodes a strip");
   static constexpr int FAR_OUT = 1 << 30;
@@ -87,19 +111,19 @@ struct GradSplitCopier {
   char* const shared;
   GradSplitStrip* const table;  // [x, then each tap row][strip]
   unsigned* const canonical;    // for each tap row a bit for each strip: here gy's row counts for grad_bias
-  const int lane, side;         // side: which of the block's groups of eight lanes
+  const unsigned lane, thread;
   Position at{};
   int left = 0;  // stages of this share that are not begun
   int number, m_tile = 0, oct0 = 0, row0 = 0;
-  bool bias = false;
   const Scalar *x = nullptr, *gy = nullptr;
+  float bias[GY_JOBS] = {};
 
   __device__ __forceinline__ GradSplitCopier(const Sizes& s, const GradSplitTensors<Layer, Tune>& t,
                                              const GradSplitWork<Plan, Tune>& w, char* shared, char* tables, int warp)
       : sizes(s), tensors(t), work(w), shared(shared),
         table(reinterpret_cast<GradSplitStrip*>(tables + warp * Plan::TABLE)),
         canonical(reinterpret_cast<unsigned*>(table + (1 + ROWS) * STRIPS)), lane(threadIdx.x % 32),
-        side(warp * 4 + lane / 8), number(int(blockIdx.x) - int(gridDim.x)) {}
+        thread(threadIdx.x - 128 * Plan::CONSUMERS), number(int(blockIdx.x) - int(gridDim.x)) {}
 
   // The next stage: its strips go into the table. False if there is none.
   __device__ __forceinline__ bool prepare() {
@@ -110,10 +134,9 @@ struct GradSplitCopier {
       m_tile = tile % Plan::M_TILES;
       oct0 = tile / Plan::M_TILES * Plan::OCTS;
       row0 = oct0 / Plan::CO8;
-      bias = tensors.bias_partials && m_tile == 0;
       const long long begin = work.stages * share / work.shares;
       left = int(work.stages * (share + 1) / work.shares - begin);
-      at = position_at(begin * STRIPS + (lane < STRIPS ? lane : 0), work.strips);
+      at = position_at(begin * STRIPS + (lane < STRIPS ? int(lane) : 0), work.strips);
     }
     --left;
     const long long n = __shfl_sync(0xffffffffu, at.n, 0);
@@ -137,7 +160,7 @@ struct GradSplitCopier {
         const int offset = met ? int((at.n - n) * Plan::CO * work.out_plane + (1LL * d * sizes.out_h + h) * sizes.out_w) + first : 0;
         table[(1 + g) * STRIPS + lane] = {offset, met ? first : -FAR_OUT};
       }
-      if constexpr (Layer::has_bias) {
+      if constexpr (Bias::HERE) {
         // Of all (position, tap) that meet a row of gy, the last position counts.
         const bool counts = met && (kd < Layer::stride_d || at.d + 1 >= sizes.in_d) &&
                             (kh < Layer::stride_h || at.h + 1 >= sizes.in_h);
@@ -153,33 +176,31 @@ struct GradSplitCopier {
   template <int JOB>
   __device__ __forceinline__ void load(Load& to) const {
     if constexpr (JOB < X_JOBS) {
-      const unsigned y = JOB * SIDE + own_side(), i = y % X_VECTORS, h = y / X_VECTORS % CHUNKS;
-      const int channel = m_tile * (64 * Plan::MB) + int(y / (X_VECTORS * CHUNKS)) * 8 + lane % 8;
-      const bool there = (X_ITEMS % SIDE == 0 || y < X_ITEMS) && channel < Plan::CI;
-      load_vectors(to, x + channel * work.in_plane + 4 * i, 4 * i, there ? sizes.in_w : 0, table + h, tensors.x_width);
-    } else if constexpr (JOB < X_JOBS + GY_JOBS) {
-      const unsigned y = (JOB - X_JOBS) * SIDE + own_side(), i = y % GY_VECTORS, h = y / GY_VECTORS % CHUNKS;
+      const GradSplitPlace own = place<JOB, Plan::X_VECTORS, X_ITEMS>();
+      const int channel = m_tile * (64 * Plan::MB) + int(own.channel);
+      const bool there = own.there && (Plan::CI % (64 * Plan::MB) == 0 || channel < Plan::CI);
+      load_vectors(to, x + channel * work.in_plane + 4 * own.i, 4 * own.i, there ? sizes.in_w : 0, table + own.h,
+                   tensors.x_width);
+    } else if constexpr (JOB < FIRST_EXTRA) {
+      const GradSplitPlace own = place<JOB - X_JOBS, Plan::VECTORS, GY_ITEMS>();
       int g;
-      const int channel = gy_channel(y / (GY_VECTORS * CHUNKS), g);
-      const bool there = (GY_ITEMS % SIDE == 0 || y < GY_ITEMS) && channel >= 0;
-      load_vectors(to, gy + channel * work.out_plane + 4 * i, 4 * i, there ? sizes.out_w : 0, table + (1 + g) * STRIPS + h,
-                   tensors.gy_width);
-      if constexpr (Layer::has_bias) to.counts = bias ? canonical[g] >> h : 0;
+      const int channel = gy_channel(own.channel, g);
+      load_vectors(to, gy + channel * work.out_plane + 4 * own.i, 4 * own.i, own.there && channel >= 0 ? sizes.out_w : 0,
+                   table + (1 + g) * STRIPS + own.h, tensors.gy_width);
+      if constexpr (Bias::HERE) to.counts = m_tile == 0 ? canonical[g] >> own.h : 0;
     } else {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const unsigned y = ((JOB - X_JOBS - GY_JOBS) * 4 + e) * SIDE + own_side();
-        const unsigned h = y / Plan::EXTRA_OR_1 % CHUNKS;
-        const int v = extra_at(y % Plan::EXTRA_OR_1) - Plan::HEAD;
+        const GradSplitPlace own = extra<JOB>(e);
+        const int v = extra_at(own.i) - Plan::HEAD;
         int g;
-        const int channel = gy_channel(y / (Plan::EXTRA_OR_1 * CHUNKS), g);
-        const int length = y < EXTRA_ITEMS && channel >= 0 ? sizes.out_w : 0;
+        const int channel = gy_channel(own.channel, g), length = own.there && channel >= 0 ? sizes.out_w : 0;
         const Scalar* const from = gy + channel * work.out_plane + v;
+        const GradSplitStrip* const strips = table + (1 + g) * STRIPS + own.h;
 #pragma unroll
         for (int l = 0; l < PER; ++l) {
-          const GradSplitStrip strip = table[(1 + g) * STRIPS + h + CHUNKS * l];
-          to.value[l].value[e] = Scalar(0.f);
-          if (unsigned(strip.first + v) < unsigned(length)) to.value[l].value[e] = from[strip.offset];
+          const GradSplitStrip strip = strips[CHUNKS * l];
+          to.set(l, e, from + strip.offset, unsigned(strip.first + v) < unsigned(length));
         }
       }
     }
@@ -187,73 +208,114 @@ struct GradSplitCopier {
 
   // Writes what load() has read into a stage.
   template <int JOB>
-  __device__ __forceinline__ void store(const Load& from, char* stage) const {
+  __device__ __forceinline__ void store(const Load& from, char* stage) {
     if constexpr (JOB < X_JOBS) {
-      const unsigned y = JOB * SIDE + own_side(), i = y % X_VECTORS, h = y / X_VECTORS % CHUNKS;
-      char* const to = stage + h * Plan::X_CHUNK + y / (X_VECTORS * CHUNKS) * 128 + lane % 8 * 16;
-      if (X_ITEMS % SIDE != 0 && y >= X_ITEMS) return;
+      const GradSplitPlace own = place<JOB, Plan::X_VECTORS, X_ITEMS>();
+      char* const to = stage + 4 * own.i * Plan::X_BLOCK + own.h * Plan::X_CHUNK + own.channel * 16;
+      if (!own.there) return;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) put(to + (4 * i + e) * (CHUNKS * Plan::X_CHUNK), from, e);
-    } else if constexpr (JOB < X_JOBS + GY_JOBS) {
-      const unsigned y = (JOB - X_JOBS) * SIDE + own_side(), i = y % GY_VECTORS, h = y / GY_VECTORS % CHUNKS;
-      char* const to = gy_place(stage, y / (GY_VECTORS * CHUNKS), h);
-      if (GY_ITEMS % SIDE != 0 && y >= GY_ITEMS) return;
+      for (int e = 0; e < 4; ++e) put(to + e * Plan::X_BLOCK, from, e);
+    } else if constexpr (JOB < FIRST_EXTRA) {
+      const GradSplitPlace own = place<JOB - X_JOBS, Plan::VECTORS, GY_ITEMS>();
+      if (!own.there) return;
+      char* const to = gy_place(stage, own);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const unsigned v = Plan::HEAD + 4 * i + e;
+        const unsigned v = Plan::HEAD + 4 * own.i + e;
         if (Plan::HEAD + Plan::CORE <= Plan::LENGTH || v < Plan::LENGTH) put(to + of_element(v), from, e);
+      }
+      if constexpr (Bias::HERE) {
+        float& sum = bias[JOB - X_JOBS];
+#pragma unroll
+        for (int l = 0; l < PER; ++l)
+          if (from.counts >> CHUNKS * l & 1)
+            sum += from.value(l, 0) + from.value(l, 1) + (from.value(l, 2) + from.value(l, 3));
       }
     } else {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const unsigned y = ((JOB - X_JOBS - GY_JOBS) * 4 + e) * SIDE + own_side();
-        if (y < EXTRA_ITEMS)
-          put(gy_place(stage, y / (Plan::EXTRA_OR_1 * CHUNKS), y / Plan::EXTRA_OR_1 % CHUNKS) +
-                  of_element(extra_at(y % Plan::EXTRA_OR_1)),
-              from, e);
+        const GradSplitPlace own = extra<JOB>(e);
+        if (own.there) put(gy_place(stage, own) + of_element(extra_at(own.i)), from, e);
       }
     }
   }
 
+  // The sums of a work, of share and tile `of`, become partial sums.
+  __device__ __forceinline__ void store_bias(int of) {
+    if constexpr (Bias::HERE) {
+      const int tile = of % Plan::TILES, share = of / Plan::TILES;
+      const_loop<0, GY_JOBS>([&](auto job) {
+        constexpr int JOB = decltype(job)::value;
+        const GradSplitPlace own = place<JOB, Plan::VECTORS, GY_ITEMS>();
+        if (tensors.bias_partials && tile % Plan::M_TILES == 0 && own.there)
+          tensors.bias_partials[(1LL * share * Plan::N_TILES + tile / Plan::M_TILES) * GY_ITEMS + JOB * THREADS + thread] =
+              bias[JOB];
+        bias[JOB] = 0.f;
+      });
+    }
+  }
+
  private:
-  // Places are computed for each job: kept for a whole stage they would take too many registers.
-  __device__ __forceinline__ unsigned own_side() const { return computed_anew(side); }
+  // Item JOB * THREADS + thread.
+  template <int JOB, int VECTORS, int ITEMS>
+  __device__ __forceinline__ GradSplitPlace place() const {
+    constexpr int OF_CHANNEL = VECTORS * CHUNKS;
+    if constexpr (THREADS % OF_CHANNEL == 0) {  // what the jobs of a thread have in common is the same number here
+      const unsigned channel = thread / OF_CHANNEL + JOB * (THREADS / OF_CHANNEL);
+      return {thread % VECTORS, thread / VECTORS % CHUNKS, channel,
+              ITEMS % THREADS == 0 || JOB * THREADS + thread < ITEMS};
+    } else {
+      const unsigned item = JOB * THREADS + computed_anew(thread);
+      return {item % VECTORS, item / VECTORS % CHUNKS, item / OF_CHANNEL, ITEMS % THREADS == 0 || item < ITEMS};
+    }
+  }
+  template <int JOB>
+  __device__ __forceinline__ GradSplitPlace extra(int e) const {
+    constexpr int COUNT = Plan::EXTRA > 0 ? Plan::EXTRA : 1;
+    const unsigned item = ((JOB - FIRST_EXTRA) * 4 + e) * THREADS + computed_anew(thread);
+    return {item % COUNT, item / COUNT % CHUNKS, item / (COUNT * CHUNKS), item < EXTRA_ITEMS};
+  }
   __device__ __forceinline__ void put(char* to, const Load& from, int e) const {
-    using Chunk = Pack<Scalar, PER>;
-    *reinterpret_cast<Chunk*>(to) = grad_split_chunk(from, e, tensors.one);
+    *reinterpret_cast<uint4*>(to) = from.chunk(e, tensors.one);
   }
   static __device__ __forceinline__ void load_vectors(Load& to, const Scalar* from, int more, int length,
                                                       const GradSplitStrip* strip, int width) {
     if (width == 4) {
 #pragma unroll
       for (int l = 0; l < PER; ++l)
-        load_four<4>(to.value[l], from + strip[CHUNKS * l].offset, strip[CHUNKS * l].first + more, length);
+        to.template set_four<4>(l, from + strip[CHUNKS * l].offset, strip[CHUNKS * l].first + more, length);
     } else if (width == 2) {
 #pragma unroll
       for (int l = 0; l < PER; ++l)
-        load_four<2>(to.value[l], from + strip[CHUNKS * l].offset, strip[CHUNKS * l].first + more, length);
+        to.template set_four<2>(l, from + strip[CHUNKS * l].offset, strip[CHUNKS * l].first + more, length);
     } else {
 #pragma unroll
       for (int l = 0; l < PER; ++l)
-        load_four<1>(to.value[l], from + strip[CHUNKS * l].offset, strip[CHUNKS * l].first + more, length);
+        to.template set_four<1>(l, from + strip[CHUNKS * l].offset, strip[CHUNKS * l].first + more, length);
     }
   }
-  // The lane's channel of oct `o` of the tile, -1 if there is none; and its tap row among the tile's.
-  __device__ __forceinline__ int gy_channel(unsigned o, int& g) const {
-    const unsigned oct = oct0 + o;
-    g = ROWS == 1 ? 0 : int(oct / Plan::CO8) - row0;
+  // Channel `number` of the tile's octs: its place in gy, -1 if there is none; and its tap row among the tile's.
+  __device__ __forceinline__ int gy_channel(unsigned number, int& g) const {
+    const unsigned o = number / 8;
+    if constexpr (Plan::CO8 % Plan::OCTS == 0) {  // no tile has two tap rows
+      g = 0;
+      const int channel = (oct0 - row0 * Plan::CO8) * 8 + int(number);
+      return Plan::CO % 8 == 0 || channel < Plan::CO ? channel : -1;
+    }
+    constexpr bool WHOLE = Plan::OCTS % Plan::CO8 == 0;  // every tile begins with a tap row
+    const unsigned oct = WHOLE ? o : oct0 - row0 * Plan::CO8 + o;
+    g = int(oct / Plan::CO8);
+    const int channel = int(oct % Plan::CO8) * 8 + number % 8;
+    const bool there = (row0 + g < Plan::TAP_ROWS) && (Plan::CO % 8 == 0 || channel < Plan::CO);
     if (g >= ROWS) g = ROWS - 1;  // behind the last oct
-    const int channel = int(oct % Plan::CO8) * 8 + lane % 8;
-    return oct < unsigned(Plan::ALL_OCTS) && channel < Plan::CO ? channel : -1;
+    return there ? channel : -1;
   }
-  static __device__ __forceinline__ int extra_at(unsigned i) {
-    return int(i) < Plan::HEAD ? int(i) : int(i) + Plan::CORE;
-  }
-  __device__ __forceinline__ char* gy_place(char* stage, unsigned o, unsigned h) const {
-    return stage + Plan::X_STAGE + h * Plan::GY_CHUNK + o * (128 * STRIDE) + lane % 8 * 16;
+  static __device__ __forceinline__ unsigned extra_at(unsigned i) { return i < Plan::HEAD ? i : i + Plan::CORE; }
+  __device__ __forceinline__ char* gy_place(char* stage, const GradSplitPlace& own) const {
+    return stage + Plan::X_STAGE + own.h * Plan::GY_CHUNK + own.channel / 8 * (128 * STRIDE) + own.channel % 8 * 16;
   }
   static __device__ __forceinline__ unsigned of_element(unsigned v) {
-    return v / STRIDE * (CHUNKS * Plan::GY_CHUNK) + v % STRIDE * 128;
+    return v / STRIDE * Plan::GY_BLOCK + v % STRIDE * 128;
   }
 };
 
@@ -272,6 +334,8 @@ __device__ __forceinline__ void copy_grad_split(GradSplitCopier<Layer, Tune>& co
   while (more) {
     mbarrier_await(barriers + 8 * (Plan::STAGES + stage), parity);
     char* const to = copier.shared + stage * Plan::STAGE;
+    const int number = copier.number;
+    const bool ends = copier.left == 0;
     const_loop<0, JOBS>([&](auto job) {
       constexpr int OWN = decltype(job)::value, NEXT = OWN + AHEAD;
       if constexpr (NEXT < JOBS) {
@@ -285,6 +349,7 @@ __device__ __forceinline__ void copy_grad_split(GradSplitCopier<Layer, Tune>& co
     products_see_writes();
     __syncwarp();
     if (copier.lane == 0) mbarrier_arrive(barriers + 8 * stage);
+    if (ends) copier.store_bias(number);
     if constexpr (TURN != 0) {
       typename Copier::Load turned[AHEAD];
 #pragma unroll
