@@ -53,10 +53,10 @@ struct GradSplitPlan {
   // Eight neighbouring lanes read 128 neighbouring bytes, as far as vectors and chunks go, and channels beyond. The
   // distances between chunks and between blocks (of all chunks for one position) are such that these lanes then write
   // to different banks.
-  static constexpr int TABLE = 8 * (1 + ROWS) * 4 * PER + 4 * ((ROWS + 1) / 2 * 2);  // bytes for each copying warp
+  static constexpr int TABLE = (8 * (1 + ROWS) + 16) * 4 * PER + 16 * ((ROWS + 3) / 4);  // bytes for each copying warp
   static constexpr int ROOM = 227 * 1024 - 256 - Tune::COPY_WARPS * TABLE;
   static constexpr int RAW = STRIP * 1024 * MB + BLOCKS * 128 * STRIDE * OCTS;
-  static constexpr int CHUNKS = Tune::CHUNKS ? Tune::CHUNKS : 12 * RAW + 8192 <= ROOM ? 4 : 2;
+  static constexpr int CHUNKS = Tune::CHUNKS ? Tune::CHUNKS : 12 * RAW + 3200 <= ROOM ? 4 : 2;
   static constexpr __host__ __device__ int at_least(int least, int value) { return value < least ? least : value; }
   static constexpr int X_VECTORS = STRIP / 4, VECTORS = CORE / 4;
   static constexpr int X_CHUNK = 1024 * MB + 16 * at_least(1, 8 / (X_VECTORS * CHUNKS));
@@ -93,7 +93,7 @@ struct GradSplitPlan {
 // What the host decides: how many strips a row has, how many stages there are, and how many shares.
 template <class Plan, class Tune>
 struct GradSplitWork {
-  long long stages, in_plane, out_plane;
+  long long stages, in_plane, out_plane, image_strips;
   int shares;
   Sizes strips;   // the walk counts strips instead of columns
   Position step;  // of a stage
@@ -107,6 +107,7 @@ struct GradSplitWork {
     if ((x > gy ? x : gy) * images >= 1LL << 31) row_strips = ceil_div(row_strips, Plan::STRIPS) * Plan::STRIPS;
     strips.in_w = row_strips > 0 ? row_strips : 1;
     step = position_at(Plan::STRIPS, strips);
+    image_strips = 1LL * s.in_d * s.in_h * strips.in_w;
     stages = ceil_div(s.batch * s.in_d * s.in_h * row_strips, Plan::STRIPS);
     shares = share_count(Tune::GRID / Plan::TILES, stages);
   }

@@ -57,6 +57,23 @@ struct GradSplitLoad {
       }
     }
   }
+  // Four elements of each strip; strips are APART elements apart.
+  template <int APART>
+  __device__ __forceinline__ void set_strips(const Scalar* from, bool there) {
+    if (there) {
+#pragma unroll
+      for (int l = 0; l < PER; ++l) {
+        const auto part = *reinterpret_cast<const Pack<unsigned, WORDS>*>(from + l * APART);
+#pragma unroll
+        for (int i = 0; i < WORDS; ++i) word[l][i] = part.value[i];
+      }
+    } else {
+#pragma unroll
+      for (int l = 0; l < PER; ++l)
+#pragma unroll
+        for (int i = 0; i < WORDS; ++i) word[l][i] = 0u;
+    }
+  }
 
  private:
   __device__ __forceinline__ unsigned rounded(int l, int e, float one) const {
@@ -109,23 +126,33 @@ struct GradSplitCopier {
   const GradSplitTensors<Layer, Tune>& tensors;
   const GradSplitWork<Plan, Tune>& work;
   char* const shared;
+  int4* const beyond;           // strip t of a stage is so far behind its first strip: (w, h, d, n)
   GradSplitStrip* const table;  // [x, then each tap row][strip]
-  unsigned* const canonical;    // for each tap row a bit for each strip: here gy's row counts for grad_bias
+  unsigned* const counted;      // for each tap row a bit for each strip: here gy's row counts for grad_bias
   const unsigned lane, thread;
-  Position at{};
-  int left = 0;  // stages of this share that are not begun
+  Position at{};  // of the next stage's first strip
+  int left = 0;   // stages of this share that are not begun
   int number, m_tile = 0, oct0 = 0, row0 = 0;
-  const Scalar *x = nullptr, *gy = nullptr;
+  const Scalar *x = nullptr, *gy = nullptr;  // the first strip in channel 0 of the tile
+  bool x_flat = false, gy_flat = false;      // strips lie side by side, wholly inside: no table is needed
+  int first = 0;                             // of gy's first strip, if gy_flat
+  unsigned met = 0, counting = 0;            // if gy_flat, a bit for each tap row: it exists; it counts for grad_bias
   float bias[GY_JOBS] = {};
 
   __device__ __forceinline__ GradSplitCopier(const Sizes& s, const GradSplitTensors<Layer, Tune>& t,
                                              const GradSplitWork<Plan, Tune>& w, char* shared, char* tables, int warp)
-      : sizes(s), tensors(t), work(w), shared(shared),
-        table(reinterpret_cast<GradSplitStrip*>(tables + warp * Plan::TABLE)),
-        canonical(reinterpret_cast<unsigned*>(table + (1 + ROWS) * STRIPS)), lane(threadIdx.x % 32),
-        thread(threadIdx.x - 128 * Plan::CONSUMERS), number(int(blockIdx.x) - int(gridDim.x)) {}
+      : sizes(s), tensors(t), work(w), shared(shared), beyond(reinterpret_cast<int4*>(tables + warp * Plan::TABLE)),
+        table(reinterpret_cast<GradSplitStrip*>(beyond + STRIPS)),
+        counted(reinterpret_cast<unsigned*>(table + (1 + ROWS) * STRIPS)), lane(threadIdx.x % 32),
+        thread(threadIdx.x - 128 * Plan::CONSUMERS), number(int(blockIdx.x) - int(gridDim.x)) {
+    if (lane < STRIPS) {
+      const Position own = position_at(lane, work.strips);
+      beyond[lane] = make_int4(own.w, own.h, own.d, int(own.n));
+    }
+    __syncwarp();
+  }
 
-  // The next stage: its strips go into the table. False if there is none.
+  // The next stage: where its strips lie. False if there is none.
   __device__ __forceinline__ bool prepare() {
     if (left == 0) {
       number += gridDim.x;
@@ -136,40 +163,32 @@ struct GradSplitCopier {
       row0 = oct0 / Plan::CO8;
       const long long begin = work.stages * share / work.shares;
       left = int(work.stages * (share + 1) / work.shares - begin);
-      at = position_at(begin * STRIPS + (lane < STRIPS ? int(lane) : 0), work.strips);
+      at = position_at(begin * STRIPS, work.strips);
     }
     --left;
-    const long long n = __shfl_sync(0xffffffffu, at.n, 0);
-    x = tensors.x + n * Plan::CI * work.in_plane;
-    gy = tensors.gy + n * Plan::CO * work.out_plane;
-    __syncwarp();
-    const bool there = lane < STRIPS && at.n < sizes.batch;
     const int q = at.w * Plan::STRIP;
-    if (lane < STRIPS) {
-      const int offset = int((at.n - n) * Plan::CI * work.in_plane + input_index(sizes, at)) - at.w + q;
-      table[lane] = {offset, there ? q : FAR_OUT};
-    }
+    const int d = at.d * Layer::stride_d - Layer::padding_d, h = at.h * Layer::stride_h - Layer::padding_h;
+    first = q * STRIDE - Layer::padding_w + Plan::HEAD;
+    x = tensors.x + (at.n * Plan::CI + m_tile * (64 * Plan::MB)) * work.in_plane +
+        ((1LL * at.d * sizes.in_h + at.h) * sizes.in_w + q);
+    gy = tensors.gy + at.n * Plan::CO * work.out_plane + ((1LL * d * sizes.out_h + h) * sizes.out_w + first);
+    const bool one_row = at.w + STRIPS <= work.strips.in_w && q + STRIPS * Plan::STRIP <= sizes.in_w;
+    const long long in_image = (1LL * at.d * sizes.in_h + at.h) * work.strips.in_w + at.w;
+    x_flat = tensors.x_width == 4 && at.n < sizes.batch &&
+             (one_row || (sizes.in_w == work.strips.in_w * Plan::STRIP && in_image + STRIPS <= work.image_strips));
+    gy_flat = tensors.gy_width == 4 && at.n < sizes.batch && one_row && first >= 0 &&
+              first + STRIPS * Plan::CORE <= sizes.out_w;
+    met = counting = 0;
+    if (gy_flat) {
 #pragma unroll
-    for (int g = 0; g < ROWS; ++g) {
-      const int tap_row = row0 + g, kd = tap_row / Layer::kernel_h, kh = tap_row % Layer::kernel_h;
-      const int d = at.d * Layer::stride_d - Layer::padding_d + kd * Layer::dilation_d;
-      const int h = at.h * Layer::stride_h - Layer::padding_h + kh * Layer::dilation_h;
-      const bool met = there && unsigned(d) < unsigned(sizes.out_d) && unsigned(h) < unsigned(sizes.out_h) && q < sizes.in_w;
-      const int first = q * STRIDE - Layer::padding_w + Plan::HEAD;
-      if (lane < STRIPS) {
-        const int offset = met ? int((at.n - n) * Plan::CO * work.out_plane + (1LL * d * sizes.out_h + h) * sizes.out_w) + first : 0;
-        table[(1 + g) * STRIPS + lane] = {offset, met ? first : -FAR_OUT};
-      }
-      if constexpr (Bias::HERE) {
-        // Of all (position, tap) that meet a row of gy, the last position counts.
-        const bool counts = met && (kd < Layer::stride_d || at.d + 1 >= sizes.in_d) &&
-                            (kh < Layer::stride_h || at.h + 1 >= sizes.in_h);
-        const unsigned all = __ballot_sync(0xffffffffu, counts);
-        if (lane == 0) canonical[g] = all;
+      for (int g = 0; g < ROWS; ++g) {
+        bool counts;
+        if (meets(at, g, counts)) met |= 1u << g;
+        if (counts) counting |= 1u << g;
       }
     }
+    if (!x_flat || !gy_flat) write_table(at.n, d, h, q);
     advance(at, work.step, work.strips);
-    __syncwarp();
     return true;
   }
 
@@ -177,30 +196,49 @@ struct GradSplitCopier {
   __device__ __forceinline__ void load(Load& to) const {
     if constexpr (JOB < X_JOBS) {
       const GradSplitPlace own = place<JOB, Plan::X_VECTORS, X_ITEMS>();
-      const int channel = m_tile * (64 * Plan::MB) + int(own.channel);
-      const bool there = own.there && (Plan::CI % (64 * Plan::MB) == 0 || channel < Plan::CI);
-      load_vectors(to, x + channel * work.in_plane + 4 * own.i, 4 * own.i, there ? sizes.in_w : 0, table + own.h,
-                   tensors.x_width);
+      const bool there =
+          own.there && (Plan::CI % (64 * Plan::MB) == 0 || m_tile * (64 * Plan::MB) + int(own.channel) < Plan::CI);
+      const Scalar* const from = x + own.channel * work.in_plane + 4 * own.i;
+      if (x_flat)
+        to.template set_strips<CHUNKS * Plan::STRIP>(from + own.h * Plan::STRIP, there);
+      else
+        load_vectors(to, from, 4 * own.i, there ? sizes.in_w : 0, table + own.h, tensors.x_width);
     } else if constexpr (JOB < FIRST_EXTRA) {
       const GradSplitPlace own = place<JOB - X_JOBS, Plan::VECTORS, GY_ITEMS>();
       int g;
       const int channel = gy_channel(own.channel, g);
-      load_vectors(to, gy + channel * work.out_plane + 4 * own.i, 4 * own.i, own.there && channel >= 0 ? sizes.out_w : 0,
-                   table + (1 + g) * STRIPS + own.h, tensors.gy_width);
-      if constexpr (Bias::HERE) to.counts = m_tile == 0 ? canonical[g] >> own.h : 0;
+      const Scalar* const from = gy + channel * work.out_plane + 4 * own.i;
+      if (gy_flat)
+        to.template set_strips<CHUNKS * Plan::CORE>(from + own.h * Plan::CORE + of_tap_row(g),
+                                                    own.there && channel >= 0 && (met >> g & 1));
+      else
+        load_vectors(to, from, 4 * own.i, own.there && channel >= 0 ? sizes.out_w : 0, table + (1 + g) * STRIPS + own.h,
+                     tensors.gy_width);
+      if constexpr (Bias::HERE)
+        to.counts = m_tile != 0 ? 0u : gy_flat ? 0u - (counting >> g & 1) : counted[g] >> own.h;
     } else {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const GradSplitPlace own = extra<JOB>(e);
         const int v = extra_at(own.i) - Plan::HEAD;
         int g;
-        const int channel = gy_channel(own.channel, g), length = own.there && channel >= 0 ? sizes.out_w : 0;
+        const int channel = gy_channel(own.channel, g);
         const Scalar* const from = gy + channel * work.out_plane + v;
-        const GradSplitStrip* const strips = table + (1 + g) * STRIPS + own.h;
+        if (gy_flat) {
+          const int column = first + v + int(own.h) * Plan::CORE;
+          const int length = own.there && channel >= 0 && (met >> g & 1) ? sizes.out_w : 0;
+          const Scalar* const row = from + own.h * Plan::CORE + of_tap_row(g);
 #pragma unroll
-        for (int l = 0; l < PER; ++l) {
-          const GradSplitStrip strip = strips[CHUNKS * l];
-          to.set(l, e, from + strip.offset, unsigned(strip.first + v) < unsigned(length));
+          for (int l = 0; l < PER; ++l)
+            to.set(l, e, row + l * (CHUNKS * Plan::CORE), unsigned(column + l * (CHUNKS * Plan::CORE)) < unsigned(length));
+        } else {
+          const int length = own.there && channel >= 0 ? sizes.out_w : 0;
+          const GradSplitStrip* const strips = table + (1 + g) * STRIPS + own.h;
+#pragma unroll
+          for (int l = 0; l < PER; ++l) {
+            const GradSplitStrip strip = strips[CHUNKS * l];
+            to.set(l, e, from + strip.offset, unsigned(strip.first + v) < unsigned(length));
+          }
         }
       }
     }
@@ -226,10 +264,12 @@ struct GradSplitCopier {
       }
       if constexpr (Bias::HERE) {
         float& sum = bias[JOB - X_JOBS];
+        if (from.counts != 0) {
 #pragma unroll
-        for (int l = 0; l < PER; ++l)
-          if (from.counts >> CHUNKS * l & 1)
-            sum += from.value(l, 0) + from.value(l, 1) + (from.value(l, 2) + from.value(l, 3));
+          for (int l = 0; l < PER; ++l)
+            if (from.counts >> CHUNKS * l & 1)
+              sum += from.value(l, 0) + from.value(l, 1) + (from.value(l, 2) + from.value(l, 3));
+        }
       }
     } else {
 #pragma unroll
@@ -256,6 +296,53 @@ struct GradSplitCopier {
   }
 
  private:
+  // Whether tap row g of the tile meets gy from there; and whether the row of gy counts for grad_bias: of all positions
+  // and taps that meet it, the last position does.
+  __device__ __forceinline__ bool meets(const Position& from, int g, bool& counts) const {
+    const int kd = (row0 + g) / Layer::kernel_h, kh = (row0 + g) % Layer::kernel_h;
+    const int d = from.d * Layer::stride_d - Layer::padding_d + kd * Layer::dilation_d;
+    const int h = from.h * Layer::stride_h - Layer::padding_h + kh * Layer::dilation_h;
+    const bool met = unsigned(d) < unsigned(sizes.out_d) && unsigned(h) < unsigned(sizes.out_h);
+    counts = met && (kd < Layer::stride_d || from.d + 1 >= sizes.in_d) && (kh < Layer::stride_h || from.h + 1 >= sizes.in_h);
+    return met;
+  }
+  // How far tap row g is behind tap row 0 in gy.
+  __device__ __forceinline__ long long of_tap_row(int g) const {
+    const int kd = (row0 + g) / Layer::kernel_h, kh = (row0 + g) % Layer::kernel_h;
+    return (1LL * kd * Layer::dilation_d * sizes.out_h + kh * Layer::dilation_h) * sizes.out_w;
+  }
+  // Each lane writes a strip. Offsets count from the stage's first strip; (d, h, q) is its first position in gy and x.
+  __device__ __forceinline__ void write_table(long long n, int d, int h, int q) {
+    __syncwarp();
+    Position own = at;
+    if (lane < STRIPS) {
+      const int4 more = beyond[lane];
+      advance(own, {more.w, more.z, more.y, more.x}, work.strips);
+    }
+    const int own_q = own.w * Plan::STRIP;
+    const bool there = lane < STRIPS && own.n < sizes.batch && own_q < sizes.in_w;
+    if (lane < STRIPS) {
+      const int offset = int((own.n - n) * Plan::CI * work.in_plane +
+                             (1LL * (own.d - at.d) * sizes.in_h + (own.h - at.h)) * sizes.in_w + (own_q - q));
+      table[lane] = {offset, there ? own_q : FAR_OUT};
+    }
+#pragma unroll
+    for (int g = 0; g < ROWS; ++g) {
+      bool counts;
+      const bool met = meets(own, g, counts) && there;
+      if (lane < STRIPS) {
+        const int own_d = own.d * Layer::stride_d - Layer::padding_d, own_h = own.h * Layer::stride_h - Layer::padding_h;
+        const int offset = int((own.n - n) * Plan::CO * work.out_plane + of_tap_row(g) +
+                               (1LL * (own_d - d) * sizes.out_h + (own_h - h)) * sizes.out_w + (own_q - q) * STRIDE);
+        table[(1 + g) * STRIPS + lane] = {offset, met ? own_q * STRIDE - Layer::padding_w + Plan::HEAD : -FAR_OUT};
+      }
+      if constexpr (Bias::HERE) {
+        const unsigned all = __ballot_sync(0xffffffffu, counts && there);
+        if (lane == 0) counted[g] = all;
+      }
+    }
+    __syncwarp();
+  }
   // Item JOB * THREADS + thread.
   template <int JOB, int VECTORS, int ITEMS>
   __device__ __forceinline__ GradSplitPlace place() const {
