@@ -32,6 +32,7 @@ struct GradSplitPlan {
                               : OCTS % CO8 == 0 ? OCTS / CO8
                               : FILLED < TAP_ROWS ? FILLED
                                                   : TAP_ROWS;
+  static constexpr bool ONE_ROW = CO8 % OCTS == 0;
   static constexpr int WIDE_N = OCTS_WG * 8 * STRIDE, NARROW_N = OCTS_WG * 8, GROUPS = OCTS_WG * K, SUMS = 4 * GROUPS;
   // The eight columns of oct `o` and tap `k` among a warpgroup's.
   static constexpr __host__ __device__ int group_of(int o, int k) {
@@ -53,7 +54,7 @@ struct GradSplitPlan {
   // Eight neighbouring lanes read 128 neighbouring bytes, as far as vectors and chunks go, and channels beyond. The
   // distances between chunks and between blocks (of all chunks for one position) are such that these lanes then write
   // to different banks.
-  static constexpr int TABLE = (8 * (1 + ROWS) + 16) * 4 * PER + 16 * ((ROWS + 3) / 4);  // bytes for each copying warp
+  static constexpr int TABLE = 32 + (8 * (1 + ROWS) + 16) * 4 * PER + 16 * ((ROWS + 3) / 4);  // bytes for each copying warp
   static constexpr int ROOM = 227 * 1024 - 256 - Tune::COPY_WARPS * TABLE;
   static constexpr int RAW = STRIP * 1024 * MB + BLOCKS * 128 * STRIDE * OCTS;
   static constexpr int CHUNKS = Tune::CHUNKS ? Tune::CHUNKS : 12 * RAW + 3200 <= ROOM ? 4 : 2;

@@ -103,6 +103,12 @@ struct GradSplitPlace {
   bool there;
 };
 
+// What a copying warp must know from stage to stage and does not need between; it lies in shared memory.
+struct GradSplitWalk {
+  Position at;  // of the next stage's first strip
+  int left;     // stages of this share that are not begun
+};
+
 // thread -> data: items are counted vectors first, then chunks, then channels, so neighbouring lanes read neighbouring
 // bytes. What a thread does for a stage is a fixed list of jobs: one item, or four of the single elements beside the
 // cores.
@@ -130,8 +136,8 @@ struct GradSplitCopier {
   GradSplitStrip* const table;  // [x, then each tap row][strip]
   unsigned* const counted;      // for each tap row a bit for each strip: here gy's row counts for grad_bias
   const unsigned lane, thread;
-  Position at{};  // of the next stage's first strip
-  int left = 0;   // stages of this share that are not begun
+  GradSplitWalk* const walk;
+  bool ends = true;  // the share ends with the stage that was prepared last
   int number, m_tile = 0, oct0 = 0, row0 = 0;
   const Scalar *x = nullptr, *gy = nullptr;  // the first strip in channel 0 of the tile
   bool x_flat = false, gy_flat = false;      // strips lie side by side, wholly inside: no table is needed
@@ -141,10 +147,11 @@ struct GradSplitCopier {
 
   __device__ __forceinline__ GradSplitCopier(const Sizes& s, const GradSplitTensors<Layer, Tune>& t,
                                              const GradSplitWork<Plan, Tune>& w, char* shared, char* tables, int warp)
-      : sizes(s), tensors(t), work(w), shared(shared), beyond(reinterpret_cast<int4*>(tables + warp * Plan::TABLE)),
+      : sizes(s), tensors(t), work(w), shared(shared), beyond(reinterpret_cast<int4*>(tables + warp * Plan::TABLE + 32)),
         table(reinterpret_cast<GradSplitStrip*>(beyond + STRIPS)),
         counted(reinterpret_cast<unsigned*>(table + (1 + ROWS) * STRIPS)), lane(threadIdx.x % 32),
-        thread(threadIdx.x - 128 * Plan::CONSUMERS), number(int(blockIdx.x) - int(gridDim.x)) {
+        thread(threadIdx.x - 128 * Plan::CONSUMERS), walk(reinterpret_cast<GradSplitWalk*>(beyond) - 1),
+        number(int(blockIdx.x) - int(gridDim.x)) {
     if (lane < STRIPS) {
       const Position own = position_at(lane, work.strips);
       beyond[lane] = make_int4(own.w, own.h, own.d, int(own.n));
@@ -154,7 +161,9 @@ struct GradSplitCopier {
 
   // The next stage: where its strips lie. False if there is none.
   __device__ __forceinline__ bool prepare() {
-    if (left == 0) {
+    Position at;
+    int left;
+    if (ends) {
       number += gridDim.x;
       if (number >= work.works()) return false;
       const int tile = number % Plan::TILES, share = number / Plan::TILES;
@@ -164,14 +173,18 @@ struct GradSplitCopier {
       const long long begin = work.stages * share / work.shares;
       left = int(work.stages * (share + 1) / work.shares - begin);
       at = position_at(begin * STRIPS, work.strips);
+    } else {
+      at = walk->at;
+      left = walk->left;
     }
-    --left;
+    ends = --left == 0;
     const int q = at.w * Plan::STRIP;
     const int d = at.d * Layer::stride_d - Layer::padding_d, h = at.h * Layer::stride_h - Layer::padding_h;
     first = q * STRIDE - Layer::padding_w + Plan::HEAD;
     x = tensors.x + (at.n * Plan::CI + m_tile * (64 * Plan::MB)) * work.in_plane +
         ((1LL * at.d * sizes.in_h + at.h) * sizes.in_w + q);
     gy = tensors.gy + at.n * Plan::CO * work.out_plane + ((1LL * d * sizes.out_h + h) * sizes.out_w + first);
+    if constexpr (Plan::ONE_ROW) gy += (oct0 - row0 * Plan::CO8) * 8 * work.out_plane + of_tap_row(0);
     const bool one_row = at.w + STRIPS <= work.strips.in_w && q + STRIPS * Plan::STRIP <= sizes.in_w;
     const long long in_image = (1LL * at.d * sizes.in_h + at.h) * work.strips.in_w + at.w;
     x_flat = tensors.x_width == 4 && at.n < sizes.batch &&
@@ -184,11 +197,14 @@ struct GradSplitCopier {
       for (int g = 0; g < ROWS; ++g) {
         bool counts;
         if (meets(at, g, counts)) met |= 1u << g;
-        if (counts) counting |= 1u << g;
+        if (Bias::HERE && counts && m_tile == 0) counting |= 1u << g;
       }
     }
-    if (!x_flat || !gy_flat) write_table(at.n, d, h, q);
+    if (!x_flat || !gy_flat) write_table(at, d, h, q);
     advance(at, work.step, work.strips);
+    __syncwarp();
+    if (lane == 0) *walk = {at, left};
+    __syncwarp();
     return true;
   }
 
@@ -209,13 +225,13 @@ struct GradSplitCopier {
       const int channel = gy_channel(own.channel, g);
       const Scalar* const from = gy + channel * work.out_plane + 4 * own.i;
       if (gy_flat)
-        to.template set_strips<CHUNKS * Plan::CORE>(from + own.h * Plan::CORE + of_tap_row(g),
+        to.template set_strips<CHUNKS * Plan::CORE>(from + own.h * Plan::CORE + of_tap(g),
                                                     own.there && channel >= 0 && (met >> g & 1));
       else
         load_vectors(to, from, 4 * own.i, own.there && channel >= 0 ? sizes.out_w : 0, table + (1 + g) * STRIPS + own.h,
                      tensors.gy_width);
       if constexpr (Bias::HERE)
-        to.counts = m_tile != 0 ? 0u : gy_flat ? 0u - (counting >> g & 1) : counted[g] >> own.h;
+        to.counts = gy_flat ? 0u - (counting >> g & 1) : counted[g] >> own.h;
     } else {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -227,7 +243,7 @@ struct GradSplitCopier {
         if (gy_flat) {
           const int column = first + v + int(own.h) * Plan::CORE;
           const int length = own.there && channel >= 0 && (met >> g & 1) ? sizes.out_w : 0;
-          const Scalar* const row = from + own.h * Plan::CORE + of_tap_row(g);
+          const Scalar* const row = from + own.h * Plan::CORE + of_tap(g);
 #pragma unroll
           for (int l = 0; l < PER; ++l)
             to.set(l, e, row + l * (CHUNKS * Plan::CORE), unsigned(column + l * (CHUNKS * Plan::CORE)) < unsigned(length));
@@ -311,8 +327,9 @@ struct GradSplitCopier {
     const int kd = (row0 + g) / Layer::kernel_h, kh = (row0 + g) % Layer::kernel_h;
     return (1LL * kd * Layer::dilation_d * sizes.out_h + kh * Layer::dilation_h) * sizes.out_w;
   }
+  __device__ __forceinline__ long long of_tap(int g) const { return Plan::ONE_ROW ? 0 : of_tap_row(g); }
   // Each lane writes a strip. Offsets count from the stage's first strip; (d, h, q) is its first position in gy and x.
-  __device__ __forceinline__ void write_table(long long n, int d, int h, int q) {
+  __device__ __forceinline__ void write_table(const Position& at, int d, int h, int q) {
     __syncwarp();
     Position own = at;
     if (lane < STRIPS) {
@@ -322,7 +339,7 @@ struct GradSplitCopier {
     const int own_q = own.w * Plan::STRIP;
     const bool there = lane < STRIPS && own.n < sizes.batch && own_q < sizes.in_w;
     if (lane < STRIPS) {
-      const int offset = int((own.n - n) * Plan::CI * work.in_plane +
+      const int offset = int((own.n - at.n) * Plan::CI * work.in_plane +
                              (1LL * (own.d - at.d) * sizes.in_h + (own.h - at.h)) * sizes.in_w + (own_q - q));
       table[lane] = {offset, there ? own_q : FAR_OUT};
     }
@@ -332,12 +349,12 @@ struct GradSplitCopier {
       const bool met = meets(own, g, counts) && there;
       if (lane < STRIPS) {
         const int own_d = own.d * Layer::stride_d - Layer::padding_d, own_h = own.h * Layer::stride_h - Layer::padding_h;
-        const int offset = int((own.n - n) * Plan::CO * work.out_plane + of_tap_row(g) +
+        const int offset = int((own.n - at.n) * Plan::CO * work.out_plane + of_tap(g) +
                                (1LL * (own_d - d) * sizes.out_h + (own_h - h)) * sizes.out_w + (own_q - q) * STRIDE);
         table[(1 + g) * STRIPS + lane] = {offset, met ? own_q * STRIDE - Layer::padding_w + Plan::HEAD : -FAR_OUT};
       }
       if constexpr (Bias::HERE) {
-        const unsigned all = __ballot_sync(0xffffffffu, counts && there);
+        const unsigned all = __ballot_sync(0xffffffffu, counts && there && m_tile == 0);
         if (lane == 0) counted[g] = all;
       }
     }
@@ -348,9 +365,8 @@ struct GradSplitCopier {
   __device__ __forceinline__ GradSplitPlace place() const {
     constexpr int OF_CHANNEL = VECTORS * CHUNKS;
     if constexpr (THREADS % OF_CHANNEL == 0) {  // what the jobs of a thread have in common is the same number here
-      const unsigned channel = thread / OF_CHANNEL + JOB * (THREADS / OF_CHANNEL);
-      return {thread % VECTORS, thread / VECTORS % CHUNKS, channel,
-              ITEMS % THREADS == 0 || JOB * THREADS + thread < ITEMS};
+      const unsigned own = computed_anew(thread), channel = own / OF_CHANNEL + JOB * (THREADS / OF_CHANNEL);
+      return {own % VECTORS, own / VECTORS % CHUNKS, channel, ITEMS % THREADS == 0 || JOB * THREADS + own < ITEMS};
     } else {
       const unsigned item = JOB * THREADS + computed_anew(thread);
       return {item % VECTORS, item / VECTORS % CHUNKS, item / OF_CHANNEL, ITEMS % THREADS == 0 || item < ITEMS};
@@ -381,14 +397,14 @@ struct GradSplitCopier {
         to.template set_four<1>(l, from + strip[CHUNKS * l].offset, strip[CHUNKS * l].first + more, length);
     }
   }
-  // Channel `number` of the tile's octs: its place in gy, -1 if there is none; and its tap row among the tile's.
+  // Channel `number` of the tile's octs: its place in gy, -1 if there is none; and its tap row among the tile's. With
+  // one tap row in a tile, gy points at the first of these channels.
   __device__ __forceinline__ int gy_channel(unsigned number, int& g) const {
-    const unsigned o = number / 8;
-    if constexpr (Plan::CO8 % Plan::OCTS == 0) {  // no tile has two tap rows
+    if constexpr (Plan::ONE_ROW) {
       g = 0;
-      const int channel = (oct0 - row0 * Plan::CO8) * 8 + int(number);
-      return Plan::CO % 8 == 0 || channel < Plan::CO ? channel : -1;
+      return Plan::CO % 8 == 0 || (oct0 - row0 * Plan::CO8) * 8 + int(number) < Plan::CO ? int(number) : -1;
     }
+    const unsigned o = number / 8;
     constexpr bool WHOLE = Plan::OCTS % Plan::CO8 == 0;  // every tile begins with a tap row
     const unsigned oct = WHOLE ? o : oct0 - row0 * Plan::CO8 + o;
     g = int(oct / Plan::CO8);
@@ -422,7 +438,7 @@ __device__ __forceinline__ void copy_grad_split(GradSplitCopier<Layer, Tune>& co
     mbarrier_await(barriers + 8 * (Plan::STAGES + stage), parity);
     char* const to = copier.shared + stage * Plan::STAGE;
     const int number = copier.number;
-    const bool ends = copier.left == 0;
+    const bool ends = copier.ends;
     const_loop<0, JOBS>([&](auto job) {
       constexpr int OWN = decltype(job)::value, NEXT = OWN + AHEAD;
       if constexpr (NEXT < JOBS) {
