@@ -13,6 +13,7 @@ needs     = [
   "sums <= 160",
   "copy_registers >= 56",
   "2 * stage <= room",
+  "rows <= 16",
   "wide_n // parts // 2 + 26 <= entry",
 ]
 min_sm    = 90
@@ -41,7 +42,7 @@ octs_wg = "ceil_div(ceil_div(tap_rows * co8, ceil_div(tap_rows * co8, fit * wn))
 octs = "octs_wg * wn"
 sums = "4 * octs_wg * layer.kernel_w"
 rows = "1 if co8 % octs == 0 else octs // co8 if octs % co8 == 0 else min(tap_rows, (octs + co8 - 2) // co8 + 1)"
-table = "32 + (8 * (1 + rows) + 16) * (64 // element_bytes) + 16 * ((rows + 3) // 4)"
+table = "256 + 8 * (1 + rows) * (64 // element_bytes) + 16 * ((rows + 3) // 4)"
 room = "227 * 1024 - 256 - COPY_WARPS * table"
 blocks = "STRIP + far // layer.stride_w"
 raw = "STRIP * 1024 * mb + blocks * 128 * layer.stride_w * octs"

@@ -54,7 +54,8 @@ struct GradSplitPlan {
   // Eight neighbouring lanes read 128 neighbouring bytes, as far as vectors and chunks go, and channels beyond. The
   // distances between chunks and between blocks (of all chunks for one position) are such that these lanes then write
   // to different banks.
-  static constexpr int TABLE = 32 + (8 * (1 + ROWS) + 16) * 4 * PER + 16 * ((ROWS + 3) / 4);  // bytes for each copying warp
+  static constexpr int BATCH = 8;  // stages that a copying warp looks ahead
+  static constexpr int TABLE = 32 * BATCH + 32 * PER * (1 + ROWS) + 16 * ((ROWS + 3) / 4);  // bytes for each copying warp
   static constexpr int ROOM = 227 * 1024 - 256 - Tune::COPY_WARPS * TABLE;
   static constexpr int RAW = STRIP * 1024 * MB + BLOCKS * 128 * STRIDE * OCTS;
   static constexpr int CHUNKS = Tune::CHUNKS ? Tune::CHUNKS : 12 * RAW + 3200 <= ROOM ? 4 : 2;
@@ -97,7 +98,6 @@ struct GradSplitWork {
   long long stages, in_plane, out_plane, image_strips;
   int shares;
   Sizes strips;   // the walk counts strips instead of columns
-  Position step;  // of a stage
   explicit GradSplitWork(const Sizes& s)
       : in_plane(1LL * s.in_d * s.in_h * s.in_w), out_plane(1LL * s.out_d * s.out_h * s.out_w),
         strips{s.batch, s.in_d, s.in_h, 1, 0, 0, 0} {
@@ -107,7 +107,6 @@ struct GradSplitWork {
     const long long x = Plan::CI * in_plane, gy = Plan::CO * out_plane;
     if ((x > gy ? x : gy) * images >= 1LL << 31) row_strips = ceil_div(row_strips, Plan::STRIPS) * Plan::STRIPS;
     strips.in_w = row_strips > 0 ? row_strips : 1;
-    step = position_at(Plan::STRIPS, strips);
     image_strips = 1LL * s.in_d * s.in_h * strips.in_w;
     stages = ceil_div(s.batch * s.in_d * s.in_h * row_strips, Plan::STRIPS);
     shares = share_count(Tune::GRID / Plan::TILES, stages);

@@ -6,6 +6,7 @@
 #include "hardware/mbarrier_await.cuh"
 #include "hardware/pack.cuh"
 #include "hardware/ptx.cuh"
+#include "hardware/short_division.cuh"
 #include "hardware/wgmma.cuh"
 
 // Where a strip lies: its offset from the image of the stage's first strip, and its first column in the row. Of a row
@@ -103,10 +104,13 @@ struct GradSplitPlace {
   bool there;
 };
 
-// What a copying warp must know from stage to stage and does not need between; it lies in shared memory.
-struct GradSplitWalk {
-  Position at;  // of the next stage's first strip
-  int left;     // stages of this share that are not begun
+// Where a stage begins: the offset of its first strip in channel 0 of both tensors, and that strip's first column in
+// gy. `met`, `counts`: a bit for each tap row of the tile: it meets gy there; its row of gy counts for grad_bias.
+struct alignas(16) GradSplitStart {
+  long long x, gy;
+  int first;
+  bool x_flat, gy_flat;  // strips lie side by side, wholly inside: no table is needed
+  unsigned short met, counts;
 };
 
 // thread -> data: items are counted vectors first, then chunks, then channels, so neighbouring lanes read neighbouring
@@ -132,79 +136,54 @@ struct GradSplitCopier {
   const GradSplitTensors<Layer, Tune>& tensors;
   const GradSplitWork<Plan, Tune>& work;
   char* const shared;
-  int4* const beyond;           // strip t of a stage is so far behind its first strip: (w, h, d, n)
-  GradSplitStrip* const table;  // [x, then each tap row][strip]
-  unsigned* const counted;      // for each tap row a bit for each strip: here gy's row counts for grad_bias
+  GradSplitStart* const starts;  // of the stages to come, Plan::BATCH of them
+  GradSplitStrip* const table;   // [x, then each tap row][strip]
+  unsigned* const counted;       // for each tap row a bit for each strip: here gy's row counts for grad_bias
   const unsigned lane, thread;
-  GradSplitWalk* const walk;
-  bool ends = true;  // the share ends with the stage that was prepared last
-  int number, m_tile = 0, oct0 = 0, row0 = 0;
+  int number;                                // of the work
+  int index = 0, count = 0;                  // of its stages
   const Scalar *x = nullptr, *gy = nullptr;  // the first strip in channel 0 of the tile
-  bool x_flat = false, gy_flat = false;      // strips lie side by side, wholly inside: no table is needed
-  int first = 0;                             // of gy's first strip, if gy_flat
-  unsigned met = 0, counting = 0;            // if gy_flat, a bit for each tap row: it exists; it counts for grad_bias
+  bool x_flat = false, gy_flat = false;
+  int first = 0;
+  unsigned met = 0, counts = 0;
   float bias[GY_JOBS] = {};
 
   __device__ __forceinline__ GradSplitCopier(const Sizes& s, const GradSplitTensors<Layer, Tune>& t,
                                              const GradSplitWork<Plan, Tune>& w, char* shared, char* tables, int warp)
-      : sizes(s), tensors(t), work(w), shared(shared), beyond(reinterpret_cast<int4*>(tables + warp * Plan::TABLE + 32)),
-        table(reinterpret_cast<GradSplitStrip*>(beyond + STRIPS)),
+      : sizes(s), tensors(t), work(w), shared(shared),
+        starts(reinterpret_cast<GradSplitStart*>(tables + warp * Plan::TABLE)),
+        table(reinterpret_cast<GradSplitStrip*>(starts + Plan::BATCH)),
         counted(reinterpret_cast<unsigned*>(table + (1 + ROWS) * STRIPS)), lane(threadIdx.x % 32),
-        thread(threadIdx.x - 128 * Plan::CONSUMERS), walk(reinterpret_cast<GradSplitWalk*>(beyond) - 1),
-        number(int(blockIdx.x) - int(gridDim.x)) {
-    if (lane < STRIPS) {
-      const Position own = position_at(lane, work.strips);
-      beyond[lane] = make_int4(own.w, own.h, own.d, int(own.n));
-    }
-    __syncwarp();
-  }
+        thread(threadIdx.x - 128 * Plan::CONSUMERS), number(int(blockIdx.x) - int(gridDim.x)) {}
+
+  __device__ __forceinline__ bool ends() const { return index == count; }
 
   // The next stage: where its strips lie. False if there is none.
   __device__ __forceinline__ bool prepare() {
-    Position at;
-    int left;
-    if (ends) {
+    if (ends()) {
       number += gridDim.x;
       if (number >= work.works()) return false;
-      const int tile = number % Plan::TILES, share = number / Plan::TILES;
-      m_tile = tile % Plan::M_TILES;
-      oct0 = tile / Plan::M_TILES * Plan::OCTS;
-      row0 = oct0 / Plan::CO8;
-      const long long begin = work.stages * share / work.shares;
-      left = int(work.stages * (share + 1) / work.shares - begin);
-      at = position_at(begin * STRIPS, work.strips);
-    } else {
-      at = walk->at;
-      left = walk->left;
+      const int share = number / Plan::TILES;
+      index = 0;
+      count = int(work.stages * (share + 1) / work.shares - work.stages * share / work.shares);
     }
-    ends = --left == 0;
-    const int q = at.w * Plan::STRIP;
-    const int d = at.d * Layer::stride_d - Layer::padding_d, h = at.h * Layer::stride_h - Layer::padding_h;
-    first = q * STRIDE - Layer::padding_w + Plan::HEAD;
-    x = tensors.x + (at.n * Plan::CI + m_tile * (64 * Plan::MB)) * work.in_plane +
-        ((1LL * at.d * sizes.in_h + at.h) * sizes.in_w + q);
-    gy = tensors.gy + at.n * Plan::CO * work.out_plane + ((1LL * d * sizes.out_h + h) * sizes.out_w + first);
-    if constexpr (Plan::ONE_ROW) gy += (oct0 - row0 * Plan::CO8) * 8 * work.out_plane + of_tap_row(0);
-    const bool one_row = at.w + STRIPS <= work.strips.in_w && q + STRIPS * Plan::STRIP <= sizes.in_w;
-    const long long in_image = (1LL * at.d * sizes.in_h + at.h) * work.strips.in_w + at.w;
-    x_flat = tensors.x_width == 4 && at.n < sizes.batch &&
-             (one_row || (sizes.in_w == work.strips.in_w * Plan::STRIP && in_image + STRIPS <= work.image_strips));
-    gy_flat = tensors.gy_width == 4 && at.n < sizes.batch && one_row && first >= 0 &&
-              first + STRIPS * Plan::CORE <= sizes.out_w;
-    met = counting = 0;
-    if (gy_flat) {
-#pragma unroll
-      for (int g = 0; g < ROWS; ++g) {
-        bool counts;
-        if (meets(at, g, counts)) met |= 1u << g;
-        if (Bias::HERE && counts && m_tile == 0) counting |= 1u << g;
-      }
+    const int tile = number % Plan::TILES;
+    const Tile of{tile % Plan::M_TILES, tile / Plan::M_TILES * Plan::OCTS, tile / Plan::M_TILES * Plan::OCTS / Plan::CO8};
+    if (index % Plan::BATCH == 0) {
+      __syncwarp();
+      if (lane < Plan::BATCH) starts[lane] = start_of(stage_number() + lane, of);
+      __syncwarp();
     }
-    if (!x_flat || !gy_flat) write_table(at, d, h, q);
-    advance(at, work.step, work.strips);
-    __syncwarp();
-    if (lane == 0) *walk = {at, left};
-    __syncwarp();
+    const GradSplitStart start = starts[index % Plan::BATCH];
+    x = tensors.x + start.x;
+    gy = tensors.gy + start.gy;
+    first = start.first;
+    x_flat = start.x_flat;
+    gy_flat = start.gy_flat;
+    met = start.met;
+    counts = start.counts;
+    if (!x_flat || !gy_flat) write_table(of);
+    ++index;
     return true;
   }
 
@@ -213,7 +192,8 @@ struct GradSplitCopier {
     if constexpr (JOB < X_JOBS) {
       const GradSplitPlace own = place<JOB, Plan::X_VECTORS, X_ITEMS>();
       const bool there =
-          own.there && (Plan::CI % (64 * Plan::MB) == 0 || m_tile * (64 * Plan::MB) + int(own.channel) < Plan::CI);
+          own.there && (Plan::CI % (64 * Plan::MB) == 0 ||
+                        number % Plan::TILES % Plan::M_TILES * (64 * Plan::MB) + int(own.channel) < Plan::CI);
       const Scalar* const from = x + own.channel * work.in_plane + 4 * own.i;
       if (x_flat)
         to.template set_strips<CHUNKS * Plan::STRIP>(from + own.h * Plan::STRIP, there);
@@ -231,11 +211,12 @@ struct GradSplitCopier {
         load_vectors(to, from, 4 * own.i, own.there && channel >= 0 ? sizes.out_w : 0, table + (1 + g) * STRIPS + own.h,
                      tensors.gy_width);
       if constexpr (Bias::HERE)
-        to.counts = gy_flat ? 0u - (counting >> g & 1) : counted[g] >> own.h;
+        to.counts = gy_flat ? 0u - (counts >> g & 1) : counted[g] >> own.h;
     } else {
+      const unsigned own_thread = computed_anew(thread);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const GradSplitPlace own = extra<JOB>(e);
+        const GradSplitPlace own = extra<JOB>(e, own_thread);
         const int v = extra_at(own.i) - Plan::HEAD;
         int g;
         const int channel = gy_channel(own.channel, g);
@@ -288,9 +269,10 @@ struct GradSplitCopier {
         }
       }
     } else {
+      const unsigned own_thread = computed_anew(thread);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const GradSplitPlace own = extra<JOB>(e);
+        const GradSplitPlace own = extra<JOB>(e, own_thread);
         if (own.there) put(gy_place(stage, own) + of_element(extra_at(own.i)), from, e);
       }
     }
@@ -312,9 +294,27 @@ struct GradSplitCopier {
   }
 
  private:
+  struct Tile {
+    int m, oct0, row0;
+  };
+  __device__ __forceinline__ Tile own_tile() const {
+    const int n = number % Plan::TILES / Plan::M_TILES;
+    return {number % Plan::TILES % Plan::M_TILES, n * Plan::OCTS, n * Plan::OCTS / Plan::CO8};
+  }
+  __device__ __forceinline__ long long stage_number() const {
+    return work.stages * (number / Plan::TILES) / work.shares + index;
+  }
+  __device__ __forceinline__ Position strip_at(long long strip) const {
+    Position at;
+    at.w = take_remainder(strip, work.strips.in_w);
+    at.h = take_remainder(strip, sizes.in_h);
+    at.d = take_remainder(strip, sizes.in_d);
+    at.n = strip;
+    return at;
+  }
   // Whether tap row g of the tile meets gy from there; and whether the row of gy counts for grad_bias: of all positions
   // and taps that meet it, the last position does.
-  __device__ __forceinline__ bool meets(const Position& from, int g, bool& counts) const {
+  __device__ __forceinline__ bool meets(const Position& from, int row0, int g, bool& counts) const {
     const int kd = (row0 + g) / Layer::kernel_h, kh = (row0 + g) % Layer::kernel_h;
     const int d = from.d * Layer::stride_d - Layer::padding_d + kd * Layer::dilation_d;
     const int h = from.h * Layer::stride_h - Layer::padding_h + kh * Layer::dilation_h;
@@ -322,39 +322,68 @@ struct GradSplitCopier {
     counts = met && (kd < Layer::stride_d || from.d + 1 >= sizes.in_d) && (kh < Layer::stride_h || from.h + 1 >= sizes.in_h);
     return met;
   }
-  // How far tap row g is behind tap row 0 in gy.
-  __device__ __forceinline__ long long of_tap_row(int g) const {
-    const int kd = (row0 + g) / Layer::kernel_h, kh = (row0 + g) % Layer::kernel_h;
-    return (1LL * kd * Layer::dilation_d * sizes.out_h + kh * Layer::dilation_h) * sizes.out_w;
+  // How far tap row `row` is behind tap row 0 in gy.
+  __device__ __forceinline__ long long of_tap_row(int row) const {
+    return (1LL * (row / Layer::kernel_h) * Layer::dilation_d * sizes.out_h + row % Layer::kernel_h * Layer::dilation_h) *
+           sizes.out_w;
   }
-  __device__ __forceinline__ long long of_tap(int g) const { return Plan::ONE_ROW ? 0 : of_tap_row(g); }
-  // Each lane writes a strip. Offsets count from the stage's first strip; (d, h, q) is its first position in gy and x.
-  __device__ __forceinline__ void write_table(const Position& at, int d, int h, int q) {
+  // How far tap row g of the tile is behind the start in gy.
+  __device__ __forceinline__ long long of_tap(int g) const {
+    return Plan::ONE_ROW ? 0 : of_tap_row(own_tile().row0 + g) - of_tap_row(own_tile().row0);
+  }
+  // The place of a position in its plane of gy, for tap (0, 0), and for the first column of its strip's core.
+  __device__ __forceinline__ int first_of(const Position& at) const {
+    return at.w * Plan::STRIP * STRIDE - Layer::padding_w + Plan::HEAD;
+  }
+  __device__ __forceinline__ long long in_gy(const Position& at) const {
+    const int d = at.d * Layer::stride_d - Layer::padding_d, h = at.h * Layer::stride_h - Layer::padding_h;
+    return (1LL * d * sizes.out_h + h) * sizes.out_w + first_of(at);
+  }
+  __device__ __forceinline__ long long in_x(const Position& at) const {
+    return (1LL * at.d * sizes.in_h + at.h) * sizes.in_w + at.w * Plan::STRIP;
+  }
+  __device__ __forceinline__ GradSplitStart start_of(long long stage, const Tile& of) const {
+    const Position at = strip_at(stage * STRIPS);
+    GradSplitStart to;
+    to.first = first_of(at);
+    to.x = (at.n * Plan::CI + of.m * (64 * Plan::MB)) * work.in_plane + in_x(at);
+    to.gy = at.n * Plan::CO * work.out_plane + in_gy(at) + of_tap_row(of.row0);
+    if constexpr (Plan::ONE_ROW) to.gy += (of.oct0 - of.row0 * Plan::CO8) * 8 * work.out_plane;
+    const bool one_row = at.w + STRIPS <= work.strips.in_w && at.w * Plan::STRIP + STRIPS * Plan::STRIP <= sizes.in_w;
+    const long long in_image = (1LL * at.d * sizes.in_h + at.h) * work.strips.in_w + at.w;
+    to.x_flat = tensors.x_width == 4 && at.n < sizes.batch &&
+                (one_row || (sizes.in_w == work.strips.in_w * Plan::STRIP && in_image + STRIPS <= work.image_strips));
+    to.gy_flat = tensors.gy_width == 4 && at.n < sizes.batch && one_row && to.first >= 0 &&
+                 to.first + STRIPS * Plan::CORE <= sizes.out_w;
+    unsigned met = 0, counts = 0;
+#pragma unroll
+    for (int g = 0; g < ROWS; ++g) {
+      bool counted;
+      if (meets(at, of.row0, g, counted)) met |= 1u << g;
+      if (Bias::HERE && counted && of.m == 0) counts |= 1u << g;
+    }
+    to.met = met;
+    to.counts = counts;
+    return to;
+  }
+  // Each lane writes a strip. Offsets count from the stage's start.
+  __device__ __forceinline__ void write_table(const Tile& of) {
     __syncwarp();
-    Position own = at;
-    if (lane < STRIPS) {
-      const int4 more = beyond[lane];
-      advance(own, {more.w, more.z, more.y, more.x}, work.strips);
-    }
-    const int own_q = own.w * Plan::STRIP;
-    const bool there = lane < STRIPS && own.n < sizes.batch && own_q < sizes.in_w;
-    if (lane < STRIPS) {
-      const int offset = int((own.n - at.n) * Plan::CI * work.in_plane +
-                             (1LL * (own.d - at.d) * sizes.in_h + (own.h - at.h)) * sizes.in_w + (own_q - q));
-      table[lane] = {offset, there ? own_q : FAR_OUT};
-    }
+    const Position at = strip_at(stage_number() * STRIPS + lane);
+    const long long x0 = __shfl_sync(0xffffffffu, in_x(at), 0), gy0 = __shfl_sync(0xffffffffu, in_gy(at), 0);
+    const long long n = at.n - __shfl_sync(0xffffffffu, at.n, 0);
+    const bool there = lane < STRIPS && at.n < sizes.batch && at.w * Plan::STRIP < sizes.in_w;
+    if (lane < STRIPS)
+      table[lane] = {int(n * Plan::CI * work.in_plane + in_x(at) - x0), there ? at.w * Plan::STRIP : FAR_OUT};
 #pragma unroll
     for (int g = 0; g < ROWS; ++g) {
       bool counts;
-      const bool met = meets(own, g, counts) && there;
-      if (lane < STRIPS) {
-        const int own_d = own.d * Layer::stride_d - Layer::padding_d, own_h = own.h * Layer::stride_h - Layer::padding_h;
-        const int offset = int((own.n - at.n) * Plan::CO * work.out_plane + of_tap(g) +
-                               (1LL * (own_d - d) * sizes.out_h + (own_h - h)) * sizes.out_w + (own_q - q) * STRIDE);
-        table[(1 + g) * STRIPS + lane] = {offset, met ? own_q * STRIDE - Layer::padding_w + Plan::HEAD : -FAR_OUT};
-      }
+      const bool met = meets(at, of.row0, g, counts) && there;
+      if (lane < STRIPS)
+        table[(1 + g) * STRIPS + lane] = {int(n * Plan::CO * work.out_plane + of_tap(g) + in_gy(at) - gy0),
+                                          met ? first_of(at) : -FAR_OUT};
       if constexpr (Bias::HERE) {
-        const unsigned all = __ballot_sync(0xffffffffu, counts && there && m_tile == 0);
+        const unsigned all = __ballot_sync(0xffffffffu, counts && there && of.m == 0);
         if (lane == 0) counted[g] = all;
       }
     }
@@ -373,9 +402,13 @@ struct GradSplitCopier {
     }
   }
   template <int JOB>
-  __device__ __forceinline__ GradSplitPlace extra(int e) const {
-    constexpr int COUNT = Plan::EXTRA > 0 ? Plan::EXTRA : 1;
-    const unsigned item = ((JOB - FIRST_EXTRA) * 4 + e) * THREADS + computed_anew(thread);
+  __device__ __forceinline__ GradSplitPlace extra(int e, unsigned own) const {
+    constexpr int COUNT = Plan::EXTRA > 0 ? Plan::EXTRA : 1, OF_CHANNEL = COUNT * CHUNKS;
+    const int turn = (JOB - FIRST_EXTRA) * 4 + e;
+    if constexpr (THREADS % OF_CHANNEL == 0)
+      return {own % COUNT, own / COUNT % CHUNKS, own / OF_CHANNEL + turn * (THREADS / OF_CHANNEL),
+              EXTRA_ITEMS % THREADS == 0 ? turn < EXTRA_ITEMS / THREADS : turn * THREADS + own < EXTRA_ITEMS};
+    const unsigned item = turn * THREADS + own;
     return {item % COUNT, item / COUNT % CHUNKS, item / (COUNT * CHUNKS), item < EXTRA_ITEMS};
   }
   __device__ __forceinline__ void put(char* to, const Load& from, int e) const {
@@ -397,19 +430,20 @@ struct GradSplitCopier {
         to.template set_four<1>(l, from + strip[CHUNKS * l].offset, strip[CHUNKS * l].first + more, length);
     }
   }
-  // Channel `number` of the tile's octs: its place in gy, -1 if there is none; and its tap row among the tile's. With
+  // Channel c of the tile's octs: its place in gy, -1 if there is none; and its tap row among the tile's. With
   // one tap row in a tile, gy points at the first of these channels.
-  __device__ __forceinline__ int gy_channel(unsigned number, int& g) const {
+  __device__ __forceinline__ int gy_channel(unsigned c, int& g) const {
     if constexpr (Plan::ONE_ROW) {
       g = 0;
-      return Plan::CO % 8 == 0 || (oct0 - row0 * Plan::CO8) * 8 + int(number) < Plan::CO ? int(number) : -1;
+      return Plan::CO % 8 == 0 || own_tile().oct0 % Plan::CO8 * 8 + int(c) < Plan::CO ? int(c) : -1;
     }
-    const unsigned o = number / 8;
+    const Tile of = own_tile();
+    const unsigned o = c / 8;
     constexpr bool WHOLE = Plan::OCTS % Plan::CO8 == 0;  // every tile begins with a tap row
-    const unsigned oct = WHOLE ? o : oct0 - row0 * Plan::CO8 + o;
+    const unsigned oct = WHOLE ? o : of.oct0 - of.row0 * Plan::CO8 + o;
     g = int(oct / Plan::CO8);
-    const int channel = int(oct % Plan::CO8) * 8 + number % 8;
-    const bool there = (row0 + g < Plan::TAP_ROWS) && (Plan::CO % 8 == 0 || channel < Plan::CO);
+    const int channel = int(oct % Plan::CO8) * 8 + c % 8;
+    const bool there = of.row0 + g < Plan::TAP_ROWS && (Plan::CO % 8 == 0 || channel < Plan::CO);
     if (g >= ROWS) g = ROWS - 1;  // behind the last oct
     return there ? channel : -1;
   }
@@ -438,7 +472,7 @@ __device__ __forceinline__ void copy_grad_split(GradSplitCopier<Layer, Tune>& co
     mbarrier_await(barriers + 8 * (Plan::STAGES + stage), parity);
     char* const to = copier.shared + stage * Plan::STAGE;
     const int number = copier.number;
-    const bool ends = copier.ends;
+    const bool ends = copier.ends();
     const_loop<0, JOBS>([&](auto job) {
       constexpr int OWN = decltype(job)::value, NEXT = OWN + AHEAD;
       if constexpr (NEXT < JOBS) {
