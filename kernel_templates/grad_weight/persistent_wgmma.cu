@@ -23,14 +23,15 @@ arch      = "sm_90a"
 COLUMNS    = {values = [128, 192, 256], default = 256, help = "columns (taps x channels) of a warpgroup, at most"}
 CONSUMERS  = {values = [2, 3], default = 2, help = "warpgroups that multiply, at most"}
 COPY_WARPS = {values = [4, 8], default = 8, help = "warps that copy"}
-STRIP      = {values = [4, 8], default = 4, help = "positions of a strip"}
+STRIP      = {values = [0, 4, 8], default = 0, help = "positions of a strip (0: 8 if taps along W overlap, else 4)"}
 CHUNKS     = {values = [0, 2, 4], default = 0, help = "16-byte chunks along the sum in a stage (0: 4 if 3 stages fit, else 2)"}
 STAGES     = {values = [2, 3, 4, 6], default = 6, help = "stages in shared memory, as many as fit"}
-AHEAD      = {values = [1, 2, 3, 4], default = 2, help = "loads of a thread that run ahead of its stores"}
+AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "loads of a thread that run ahead of its stores (0: 2, or 3 if it has registers)"}
 GRID       = {values = [132, 264], default = 132, help = "about so many blocks share the positions"}
 
 [derived]
 far = "(layer.kernel_w - 1) * layer.dilation_w"
+strip = "STRIP if STRIP > 0 else 8 if far >= layer.stride_w else 4"
 co8 = "ceil_div(layer.out_channels, 8)"
 tap_rows = "layer.kernel_d * layer.kernel_h"
 wide = "layer.kernel_w // layer.stride_w if layer.dilation_w == 1 else 0"
@@ -38,25 +39,27 @@ mb = "min(CONSUMERS, ceil_div(layer.in_channels, 64))"
 wn = "CONSUMERS // mb"
 consumers = "mb * wn"
 fit = "max(1, (COLUMNS if wide > 0 else min(COLUMNS, 192)) // (8 * layer.kernel_w))"
-octs_wg = "ceil_div(ceil_div(tap_rows * co8, ceil_div(tap_rows * co8, fit * wn)), wn)"
+same_row = "ceil_div(co8, ceil_div(co8, fit * wn))"
+even = "ceil_div(tap_rows * co8, ceil_div(tap_rows * co8, fit * wn))"
+octs_wg = "ceil_div(same_row if co8 % same_row == 0 and same_row % wn == 0 and 4 * same_row >= 3 * even else even, wn)"
 octs = "octs_wg * wn"
 sums = "4 * octs_wg * layer.kernel_w"
 rows = "1 if co8 % octs == 0 else octs // co8 if octs % co8 == 0 else min(tap_rows, (octs + co8 - 2) // co8 + 1)"
-table = "256 + 8 * (1 + rows) * (64 // element_bytes) + 16 * ((rows + 3) // 4)"
+table = "32 + 8 * (1 + rows) * (64 // element_bytes) + 16 * ((rows + 3) // 4)"
 room = "227 * 1024 - 256 - COPY_WARPS * table"
-blocks = "STRIP + far // layer.stride_w"
-raw = "STRIP * 1024 * mb + blocks * 128 * layer.stride_w * octs"
+blocks = "strip + far // layer.stride_w"
+raw = "strip * 1024 * mb + blocks * 128 * layer.stride_w * octs"
 chunks = "CHUNKS if CHUNKS > 0 else 4 if 12 * raw + 3200 <= room else 2"
-x_chunk = "1024 * mb + 16 * max(1, 8 // (STRIP // 4 * chunks))"
-x_block = "chunks * x_chunk + (16 if STRIP == 8 else 0)"
-vectors = "layer.stride_w * STRIP // 4"
+x_chunk = "1024 * mb + 16 * max(1, 8 // (strip // 4 * chunks))"
+x_block = "chunks * x_chunk + (16 if strip == 8 else 0)"
+vectors = "layer.stride_w * strip // 4"
 power = "vectors in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]"
 lanes = "min(8, vectors) if power else 2"
 apart = "16 * max(1, 8 // (lanes * chunks)) if power else 64"
 unit = "max(16, apart * min(chunks, 8 // lanes) // max(1, 4 // layer.stride_w)) if power and layer.stride_w <= 4 else 16"
 gy_chunk = "128 * layer.stride_w * octs + apart"
 gy_block = "chunks * gy_chunk + (0 if chunks * apart // unit % 2 == 1 else unit)"
-stage = "STRIP * x_block + blocks * gy_block"
+stage = "strip * x_block + blocks * gy_block"
 stages = "min(STAGES, room // stage)"
 smem_bytes = "stages * stage + COPY_WARPS * table + 16 * stages"
 threads = "128 * consumers + 32 * COPY_WARPS"
@@ -108,7 +111,7 @@ __global__ void __launch_bounds__(GradSplitPlan<Layer, Tune>::THREADS, 1) grad_s
     multiply_grad_split_works<Layer, Tune>(work, shared, barriers, warp / 4, partials, grad_weight);
   } else {
     if constexpr (Plan::TRADES) give_registers<Plan::LEFT>();
-    GradSplitCopier<Layer, Tune> copier(sizes, tensors, work, grad_split_shared, tables, warp - 4 * Plan::CONSUMERS);
+    GradSplitCopier<Layer, Tune> copier(sizes, tensors, work, grad_split_shared, tables);
     copy_grad_split<Layer, Tune>(copier, barriers);
   }
 }

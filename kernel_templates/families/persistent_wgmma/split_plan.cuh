@@ -23,7 +23,9 @@ struct GradSplitPlan {
   static constexpr int CONSUMERS = MB * WN;
   static constexpr int MOST = WIDE > 0 || Tune::COLUMNS < 192 ? Tune::COLUMNS : 192;
   static constexpr int FIT = MOST / (8 * K) > 1 ? MOST / (8 * K) : 1;
-  static constexpr int OCTS_WG = ceil_div(ceil_div(ALL_OCTS, ceil_div(ALL_OCTS, FIT * WN)), WN);
+  // If a few octs fewer let no tile have two tap rows, it has fewer.
+  static constexpr int SAME_ROW = ceil_div(CO8, ceil_div(CO8, FIT * WN)), EVEN = ceil_div(ALL_OCTS, ceil_div(ALL_OCTS, FIT * WN));
+  static constexpr int OCTS_WG = ceil_div(CO8 % SAME_ROW == 0 && SAME_ROW % WN == 0 && 4 * SAME_ROW >= 3 * EVEN ? SAME_ROW : EVEN, WN);
   static constexpr int OCTS = OCTS_WG * WN;
   static constexpr int M_TILES = ceil_div(CI_BLOCKS, MB), N_TILES = ceil_div(ALL_OCTS, OCTS), TILES = M_TILES * N_TILES;
   static constexpr int FILLED = (OCTS + CO8 - 2) / CO8 + 1;
@@ -32,7 +34,7 @@ struct GradSplitPlan {
                               : OCTS % CO8 == 0 ? OCTS / CO8
                               : FILLED < TAP_ROWS ? FILLED
                                                   : TAP_ROWS;
-  static constexpr bool ONE_ROW = CO8 % OCTS == 0;
+  static constexpr bool ONE_ROW = CO8 % OCTS == 0 || TAP_ROWS == 1, WHOLE = CO8 % OCTS == 0 && CO % 8 == 0;
   static constexpr int WIDE_N = OCTS_WG * 8 * STRIDE, NARROW_N = OCTS_WG * 8, GROUPS = OCTS_WG * K, SUMS = 4 * GROUPS;
   // The eight columns of oct `o` and tap `k` among a warpgroup's.
   static constexpr __host__ __device__ int group_of(int o, int k) {
@@ -41,7 +43,7 @@ struct GradSplitPlan {
   }
 
   // A strip is STRIP neighbouring positions of a row; a chunk is 16 bytes: one position of each of PER strips.
-  static constexpr int STRIP = Tune::STRIP, PER = 16 / int(sizeof(typename Layer::scalar));
+  static constexpr int STRIP = Tune::STRIP ? Tune::STRIP : FAR >= STRIDE ? 8 : 4, PER = 16 / int(sizeof(typename Layer::scalar));
   static constexpr int LENGTH = (STRIP - 1) * STRIDE + FAR + 1;  // elements of a row of gy that a strip meets
   static constexpr int BLOCKS = STRIP + FAR / STRIDE;            // positions of gy, counted by residue
   static constexpr int BEYOND = FAR + 1 > STRIDE ? FAR + 1 - STRIDE : 0;
@@ -54,8 +56,7 @@ struct GradSplitPlan {
   // Eight neighbouring lanes read 128 neighbouring bytes, as far as vectors and chunks go, and channels beyond. The
   // distances between chunks and between blocks (of all chunks for one position) are such that these lanes then write
   // to different banks.
-  static constexpr int BATCH = 8;  // stages that a copying warp looks ahead
-  static constexpr int TABLE = 32 * BATCH + 32 * PER * (1 + ROWS) + 16 * ((ROWS + 3) / 4);  // bytes for each copying warp
+  static constexpr int TABLE = 32 + 32 * PER * (1 + ROWS) + 16 * ((ROWS + 3) / 4);  // bytes for each copying warp
   static constexpr int ROOM = 227 * 1024 - 256 - Tune::COPY_WARPS * TABLE;
   static constexpr int RAW = STRIP * 1024 * MB + BLOCKS * 128 * STRIDE * OCTS;
   static constexpr int CHUNKS = Tune::CHUNKS ? Tune::CHUNKS : 12 * RAW + 3200 <= ROOM ? 4 : 2;
@@ -84,9 +85,8 @@ struct GradSplitPlan {
   static constexpr int PARTS = WIDE > 0 && WIDE_N / 2 + 26 > ENTRY && OCTS_WG * STRIDE % 2 == 0 ? 2 : 1;
   static constexpr int PART_N = WIDE_N / PARTS;
 
-  // Where one share is all, sums can be stored as weights at once. It is done where every channel exists.
-  static constexpr bool DIRECT = Tune::GRID / TILES <= 1 && CI_BLOCKS % MB == 0 && CI % 64 == 0 && CO % 8 == 0 &&
-                                 CO8 % OCTS == 0;
+  // If one share is all, sums can be stored as weights at once. It is done where every channel exists.
+  static constexpr bool DIRECT = CI_BLOCKS % MB == 0 && CI % 64 == 0 && CO % 8 == 0 && CO8 % OCTS == 0;
 
   // float4 that a tile has in the workspace for one share.
   static constexpr long long SLOT = 128LL * GROUPS * CONSUMERS;
@@ -110,6 +110,7 @@ struct GradSplitWork {
     image_strips = 1LL * s.in_d * s.in_h * strips.in_w;
     stages = ceil_div(s.batch * s.in_d * s.in_h * row_strips, Plan::STRIPS);
     shares = share_count(Tune::GRID / Plan::TILES, stages);
+    if (Plan::DIRECT && stages <= 8) shares = 1;  // a second launch would take longer
   }
   __host__ __device__ int works() const { return shares * Plan::TILES; }
   // One share that the tensor cores add up alone: results are stored directly.

@@ -7,6 +7,7 @@
 #include "hardware/pack.cuh"
 #include "hardware/ptx.cuh"
 #include "hardware/short_division.cuh"
+#include "hardware/warps_meet.cuh"
 #include "hardware/wgmma.cuh"
 
 // Where a strip lies: its offset from the image of the stage's first strip, and its first column in the row. Of a row
@@ -128,7 +129,8 @@ struct GradSplitCopier {
   static constexpr int EXTRA_ITEMS = Plan::OCTS * 8 * CHUNKS * Plan::EXTRA;
   static constexpr int X_JOBS = ceil_div(X_ITEMS, THREADS), GY_JOBS = ceil_div(GY_ITEMS, THREADS);
   static constexpr int FIRST_EXTRA = X_JOBS + GY_JOBS, JOBS = FIRST_EXTRA + ceil_div(EXTRA_ITEMS, 4 * THREADS);
-  static constexpr int AHEAD = Tune::AHEAD < JOBS ? Tune::AHEAD : JOBS;
+  static constexpr int WANTED = Tune::AHEAD ? Tune::AHEAD : Plan::LEFT >= 128 ? 3 : 2, AHEAD = WANTED < JOBS ? WANTED : JOBS;
+  static constexpr int BATCH = Plan::COPY_WARPS;
   static_assert(STRIPS <= 32, "a lane decodes a strip");
   static constexpr int FAR_OUT = 1 << 30;
 
@@ -136,10 +138,9 @@ struct GradSplitCopier {
   const GradSplitTensors<Layer, Tune>& tensors;
   const GradSplitWork<Plan, Tune>& work;
   char* const shared;
-  GradSplitStart* const starts;  // of the stages to come, Plan::BATCH of them
-  GradSplitStrip* const table;   // [x, then each tap row][strip]
-  unsigned* const counted;       // for each tap row a bit for each strip: here gy's row counts for grad_bias
+  char* const tables;  // of the next BATCH stages; warp w writes the one of stage w
   const unsigned lane, thread;
+  GradSplitStrip* table = nullptr;  // of the stage: [x, then each tap row][strip]
   int number;                                // of the work
   int index = 0, count = 0;                  // of its stages
   const Scalar *x = nullptr, *gy = nullptr;  // the first strip in channel 0 of the tile
@@ -149,11 +150,8 @@ struct GradSplitCopier {
   float bias[GY_JOBS] = {};
 
   __device__ __forceinline__ GradSplitCopier(const Sizes& s, const GradSplitTensors<Layer, Tune>& t,
-                                             const GradSplitWork<Plan, Tune>& w, char* shared, char* tables, int warp)
-      : sizes(s), tensors(t), work(w), shared(shared),
-        starts(reinterpret_cast<GradSplitStart*>(tables + warp * Plan::TABLE)),
-        table(reinterpret_cast<GradSplitStrip*>(starts + Plan::BATCH)),
-        counted(reinterpret_cast<unsigned*>(table + (1 + ROWS) * STRIPS)), lane(threadIdx.x % 32),
+                                             const GradSplitWork<Plan, Tune>& w, char* shared, char* tables)
+      : sizes(s), tensors(t), work(w), shared(shared), tables(tables), lane(threadIdx.x % 32),
         thread(threadIdx.x - 128 * Plan::CONSUMERS), number(int(blockIdx.x) - int(gridDim.x)) {}
 
   __device__ __forceinline__ bool ends() const { return index == count; }
@@ -167,14 +165,15 @@ struct GradSplitCopier {
       index = 0;
       count = int(work.stages * (share + 1) / work.shares - work.stages * share / work.shares);
     }
-    const int tile = number % Plan::TILES;
-    const Tile of{tile % Plan::M_TILES, tile / Plan::M_TILES * Plan::OCTS, tile / Plan::M_TILES * Plan::OCTS / Plan::CO8};
-    if (index % Plan::BATCH == 0) {
-      __syncwarp();
-      if (lane < Plan::BATCH) starts[lane] = start_of(stage_number() + lane, of);
-      __syncwarp();
+    if (index % BATCH == 0) {
+      warps_meet<THREADS>(1);  // all warps have read the tables of the stages before
+      const int ahead = thread / 32;
+      if (index + ahead < count) write_table(ahead);
+      warps_meet<THREADS>(1);
     }
-    const GradSplitStart start = starts[index % Plan::BATCH];
+    char* const own = tables + index % BATCH * Plan::TABLE;
+    const GradSplitStart start = *reinterpret_cast<const GradSplitStart*>(own);
+    table = table_at(own);
     x = tensors.x + start.x;
     gy = tensors.gy + start.gy;
     first = start.first;
@@ -182,7 +181,6 @@ struct GradSplitCopier {
     gy_flat = start.gy_flat;
     met = start.met;
     counts = start.counts;
-    if (!x_flat || !gy_flat) write_table(of);
     ++index;
     return true;
   }
@@ -211,7 +209,7 @@ struct GradSplitCopier {
         load_vectors(to, from, 4 * own.i, own.there && channel >= 0 ? sizes.out_w : 0, table + (1 + g) * STRIPS + own.h,
                      tensors.gy_width);
       if constexpr (Bias::HERE)
-        to.counts = gy_flat ? 0u - (counts >> g & 1) : counted[g] >> own.h;
+        to.counts = gy_flat ? 0u - (counts >> g & 1) : counted_at(table)[g] >> own.h;
     } else {
       const unsigned own_thread = computed_anew(thread);
 #pragma unroll
@@ -366,10 +364,22 @@ struct GradSplitCopier {
     to.counts = counts;
     return to;
   }
-  // Each lane writes a strip. Offsets count from the stage's start.
-  __device__ __forceinline__ void write_table(const Tile& of) {
-    __syncwarp();
-    const Position at = strip_at(stage_number() * STRIPS + lane);
+  static __device__ __forceinline__ GradSplitStrip* table_at(char* own) {
+    return reinterpret_cast<GradSplitStrip*>(own + sizeof(GradSplitStart));
+  }
+  // For each tap row a bit for each strip: here gy's row counts for grad_bias.
+  static __device__ __forceinline__ unsigned* counted_at(GradSplitStrip* table) {
+    return reinterpret_cast<unsigned*>(table + (1 + ROWS) * STRIPS);
+  }
+  // What all warps read of a stage to come. Each lane writes a strip. Offsets count from the stage's start.
+  __device__ __forceinline__ void write_table(int ahead) const {
+    const Tile of = own_tile();
+    char* const own = tables + ahead * Plan::TABLE;
+    GradSplitStrip* const table = table_at(own);
+    const GradSplitStart start = start_of(stage_number() + ahead, of);
+    if (lane == 0) *reinterpret_cast<GradSplitStart*>(own) = start;
+    if (start.x_flat && start.gy_flat) return;
+    const Position at = strip_at((stage_number() + ahead) * STRIPS + lane);
     const long long x0 = __shfl_sync(0xffffffffu, in_x(at), 0), gy0 = __shfl_sync(0xffffffffu, in_gy(at), 0);
     const long long n = at.n - __shfl_sync(0xffffffffu, at.n, 0);
     const bool there = lane < STRIPS && at.n < sizes.batch && at.w * Plan::STRIP < sizes.in_w;
@@ -384,10 +394,9 @@ struct GradSplitCopier {
                                           met ? first_of(at) : -FAR_OUT};
       if constexpr (Bias::HERE) {
         const unsigned all = __ballot_sync(0xffffffffu, counts && there && of.m == 0);
-        if (lane == 0) counted[g] = all;
+        if (lane == 0) counted_at(table)[g] = all;
       }
     }
-    __syncwarp();
   }
   // Item JOB * THREADS + thread.
   template <int JOB, int VECTORS, int ITEMS>
@@ -435,7 +444,7 @@ struct GradSplitCopier {
   __device__ __forceinline__ int gy_channel(unsigned c, int& g) const {
     if constexpr (Plan::ONE_ROW) {
       g = 0;
-      return Plan::CO % 8 == 0 || own_tile().oct0 % Plan::CO8 * 8 + int(c) < Plan::CO ? int(c) : -1;
+      return Plan::WHOLE || own_tile().oct0 % Plan::CO8 * 8 + int(c) < Plan::CO ? int(c) : -1;
     }
     const Tile of = own_tile();
     const unsigned o = c / 8;
