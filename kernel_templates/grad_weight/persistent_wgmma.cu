@@ -27,6 +27,7 @@ STRIP      = {values = [0, 4, 8], default = 0, help = "positions of a strip (0: 
 CHUNKS     = {values = [0, 2, 4], default = 0, help = "16-byte chunks along the sum in a stage (0: 4 if 3 stages fit, else 2)"}
 STAGES     = {values = [2, 3, 4, 6], default = 6, help = "stages in shared memory, as many as fit"}
 AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "loads of a thread that run ahead of its stores (0: 2, or 3 if it has registers)"}
+PREFETCH   = {values = [0, 1], default = 1, help = "1: bring later stages into L2 (float32)"}
 GRID       = {values = [132, 264], default = 132, help = "about so many blocks share the positions"}
 
 [derived]
@@ -164,7 +165,7 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
   if (const cudaError_t error = cudaGetLastError()) return error;
   if (!work.direct()) {
     grad_split_reduce<Layer, Tune>
-        <<<unsigned(GradSplitReduce<Plan, Tune>::BLOCKS), 256, 0, stream>>>(partials, work.shares, grad_weight_out);
+        <<<unsigned(GradSplitReduce<Plan, Tune>::BLOCKS), GradSplitReduce<Plan, Tune>::THREADS, 0, stream>>>(partials, work.shares, grad_weight_out);
     if (const cudaError_t error = cudaGetLastError()) return error;
   }
   if (with_bias) {

@@ -110,7 +110,6 @@ struct GradSplitWork {
     image_strips = 1LL * s.in_d * s.in_h * strips.in_w;
     stages = ceil_div(s.batch * s.in_d * s.in_h * row_strips, Plan::STRIPS);
     shares = share_count(Tune::GRID / Plan::TILES, stages);
-    if (Plan::DIRECT && stages <= 8) shares = 1;  // a second launch would take longer
   }
   __host__ __device__ int works() const { return shares * Plan::TILES; }
   // One share that the tensor cores add up alone: results are stored directly.

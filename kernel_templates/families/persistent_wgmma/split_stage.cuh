@@ -2,6 +2,7 @@
 #pragma once
 #include "contract/computed_anew.cuh"
 #include "families/persistent_wgmma/split_bias.cuh"
+#include "hardware/bulk_prefetch.cuh"
 #include "hardware/const_loop.cuh"
 #include "hardware/mbarrier_await.cuh"
 #include "hardware/pack.cuh"
@@ -169,6 +170,7 @@ struct GradSplitCopier {
       warps_meet<THREADS>(1);  // all warps have read the tables of the stages before
       const int ahead = thread / 32;
       if (index + ahead < count) write_table(ahead);
+      if (Tune::PREFETCH && index + BATCH + ahead < count) prefetch(BATCH + ahead);
       warps_meet<THREADS>(1);
     }
     char* const own = tables + index % BATCH * Plan::TABLE;
@@ -370,6 +372,23 @@ struct GradSplitCopier {
   // For each tap row a bit for each strip: here gy's row counts for grad_bias.
   static __device__ __forceinline__ unsigned* counted_at(GradSplitStrip* table) {
     return reinterpret_cast<unsigned*>(table + (1 + ROWS) * STRIPS);
+  }
+  // Brings what a later stage reads into L2, as far as its strips lie side by side. Of the blocks that read the same, one
+  // does it.
+  __device__ __forceinline__ void prefetch(int ahead) const {
+    const Tile of = own_tile();
+    const GradSplitStart start = start_of(stage_number() + ahead, of);
+    constexpr int X_BYTES = STRIPS * Plan::STRIP * int(sizeof(Scalar)), GY_BYTES = STRIPS * Plan::CORE * int(sizeof(Scalar));
+    if (of.oct0 == 0 && start.x_flat && sizeof(Scalar) == 4)
+      for (int c = lane; c < Plan::MB * 64 && of.m * (64 * Plan::MB) + c < Plan::CI; c += 32)
+        bulk_prefetch(tensors.x + start.x + c * work.in_plane, X_BYTES);
+    if (of.m == 0 && start.gy_flat && sizeof(Scalar) == 4)
+      for (int c = lane; c < Plan::OCTS * 8; c += 32) {
+        int g;
+        const int channel = gy_channel(c, g);
+        if (channel >= 0 && (start.met >> g & 1))
+          bulk_prefetch(tensors.gy + start.gy + channel * work.out_plane + of_tap(g), GY_BYTES);
+      }
   }
   // What all warps read of a stage to come. Each lane writes a strip. Offsets count from the stage's start.
   __device__ __forceinline__ void write_table(int ahead) const {
