@@ -6,7 +6,7 @@ idea      = "Staging warps transpose, copies bring packed weights, and wgmma sum
 precision = ["tf32", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = ["layer.kernel_w <= 32 and layer.stride_w <= 32", "reach <= 128", "blocks * n <= 256", "stages >= 2",
-             "planes * (tile + reach) <= 8 * 128 * STAGERS",
+             "planes * (tile + reach) <= 1536",
              "max(layer.padding_w, layer.padding_h, layer.padding_d) < 2 ** 28", "packed <= 2 ** 26"]
 min_sm    = 90
 arch      = "sm_90a"
@@ -15,7 +15,6 @@ arch      = "sm_90a"
 ROWS      = {values = [0, 64, 128], default = 0, help = "positions of a warpgroup (0: automatic)"}
 COLUMNS   = {values = [0, 32, 64, 96, 128, 192, 256], default = 0, help = "channels times residues of a tile, at most (0: automatic)"}
 UNITS     = {values = [0, 2, 4, 8, 16], default = 0, help = "units of 16 bytes of K in a stage (0: automatic)"}
-STAGERS   = {values = [1, 2, 3], default = 2, help = "warpgroups that stage"}
 
 [derived]
 m           = "(layer.out_channels) // layer.groups"
@@ -25,7 +24,7 @@ pack        = "1"
 slots       = "min(layer.kernel_w, layer.stride_w)"
 planes      = "1"
 reach       = "((layer.kernel_w - 1) * layer.dilation_w - layer.padding_w) // layer.stride_w - (-layer.padding_w) // layer.stride_w"
-wide        = "COLUMNS if COLUMNS else 256"
+wide        = "COLUMNS if COLUMNS else 128 if ceil_div(layer.kernel_w // pack, slots) > 8 else 256"
 alike       = "layer.kernel_d == layer.stride_d and layer.kernel_h == layer.stride_h and (layer.kernel_d == 1 or layer.dilation_d == 1) and (layer.kernel_h == 1 or layer.dilation_h == 1) and layer.padding_d % layer.stride_d == 0 and layer.padding_h % layer.stride_h == 0"
 merged      = "layer.stride_d * layer.stride_h if alike and slots * layer.stride_d * layer.stride_h * 16 <= wide else layer.stride_h if alike and slots * layer.stride_h * 16 <= wide else 1"
 most        = "max(8, wide // (slots * merged) // 8 * 8)"
@@ -37,8 +36,8 @@ unit_bytes  = "16 * (planes * (tile + reach + (7 if planes > 1 else 0)) + layer.
 all_units   = "ceil_div(k * pack, e)"
 units       = "UNITS if UNITS else 16 if 16 * unit_bytes <= 49152 and all_units > 8 else 8 if 8 * unit_bytes <= 49152 and all_units > 4 else 4 if 4 * unit_bytes <= 49152 and all_units > 2 else 2"
 stages      = "min(8, (227 * 1024 - 256) // (units * unit_bytes))"
-packed      = "ceil_div(m, ct) * ct * layer.groups * (all_units + units) * layer.kernel_d * layer.kernel_h * layer.kernel_w"
-threads     = "256 + 128 * STAGERS"
+packed      = "ceil_div(m, ct) * layer.stride_d * layer.stride_h * ct * layer.groups * (all_units + units) * layer.kernel_d * layer.kernel_h * (layer.kernel_w // pack)"
+threads     = "512"
 smem_bytes  = "stages * units * unit_bytes + 256"
 
 [plan]

@@ -92,8 +92,9 @@ struct GatherPlan {
   static constexpr int PLANES_AT_MOST = is_forward ? 1 : PACK > 1 ? S / PACK : RESIDUES_AT_MOST;
 
   // Columns of a product: [slot][row residue][channel]. A slot is a residue along W that a tap meets.
-  static constexpr int WIDE = Tune::COLUMNS != 0 ? Tune::COLUMNS : 256;
   static constexpr int SLOTS = is_forward ? RESIDUES : 1, SLOTS_AT_MOST = is_forward ? RESIDUES_AT_MOST : 1;
+  // Many taps fill a stage with weights: then fewer columns.
+  static constexpr int WIDE = Tune::COLUMNS != 0 ? Tune::COLUMNS : ceil_div(TAP_UNITS, SLOTS_AT_MOST) > 8 ? 128 : 256;
   // kernel = stride: all residues along D and H need the same source, so they are columns of one product as far as they
   // fit beside 16 channels.
   static constexpr bool ALIKE = is_forward && KD == SD && KH == SH && (KD == 1 || DD == 1) && (KH == 1 || DH == 1) &&
@@ -145,9 +146,9 @@ struct GatherPlan {
       if (meets(a, by) != meets(b, by)) return false;
     return true;
   }
-  // ptxas gives the sums of a product neighbouring registers. So two products have the same sums or none in common, and
-  // with fewer than 168 registers a thread at launch, a product has at most 128 columns.
-  static constexpr int WIDTH = MERGED * CT, PRODUCT = Tune::STAGERS == 1 ? 256 : 128;
+  // ptxas gives the sums of a product neighbouring registers. So two products have the same sums or none in common. It
+  // does not compile one of 256 columns where a block is launched with 128 registers a thread.
+  static constexpr int WIDTH = MERGED * CT, PRODUCT = 128;
   static constexpr __host__ __device__ int part_of(int columns) {
     return ceil_div(ceil_div(columns, ceil_div(columns, PRODUCT)), 8) * 8;
   }
@@ -240,10 +241,9 @@ struct GatherPlan {
   static constexpr int SMEM_BYTES = STAGES * STAGE_BYTES + 256;
   static_assert(STAGES >= 2, "a stage is given back only after the next has begun");
 
-  // Warpgroups 0 and 1 multiply, the others stage. A block starts with 65536 / THREADS registers a thread.
-  static constexpr int CONSUMERS = 256, STAGERS = 128 * Tune::STAGERS, THREADS = CONSUMERS + STAGERS;
-  static constexpr int KEPT = Tune::STAGERS == 1 ? 72 : Tune::STAGERS == 2 ? 88 : 48;
-  static constexpr int TAKEN = Tune::STAGERS == 1 ? 216 : Tune::STAGERS == 2 ? 168 : 168;
+  // Warpgroups 0 and 1 multiply, 2 and 3 stage.
+  static constexpr int CONSUMERS = 256, STAGERS = 256, THREADS = CONSUMERS + STAGERS;
+  static constexpr int KEPT = 80, TAKEN = 176;  // registers of a thread; a block is launched with 128
 
   using D = GatherAxis<is_forward, KD, SD, PD, DD>;
   using H = GatherAxis<is_forward, KH, SH, PH, DH>;

@@ -53,11 +53,16 @@ __device__ __forceinline__ GatherSlot gather_slot(const GatherArguments<typename
 template <class P>
 struct GatherWindow {
   using Scalar = typename P::Scalar;
-  using Unit = Pack<Scalar, P::E>;
+  struct Unit {
+    unsigned word[4];
+  };
   static constexpr int REST = P::ELEMENTS % 128;
   static constexpr bool SHARED = REST > 0 && REST * P::UNITS <= 128;
   static constexpr int SLOTS = P::ELEMENTS / 128 + (REST > 0 && !SHARED);
-  static constexpr int LOADS = SLOTS * P::UNITS, MOST = P::E == 4 || P::PACK >= 4 ? 8 : 4, BATCH = LOADS < MOST ? LOADS : MOST;
+  // Units under way: as many as registers hold beside the places of the slots.
+  static constexpr int ROOM = SLOTS > 4 || (P::KD > 1 && P::D::MOST > 1) ? 4 : 8;
+  static constexpr int LOADS = SLOTS * P::UNITS, MOST = P::E == 4 || P::PACK > 1 ? ROOM : ROOM / 2;
+  static constexpr int BATCH = LOADS < MOST ? LOADS : MOST;
 
   const GatherArguments<Scalar>& a;
   static constexpr bool EVEN = 128 % P::PLANES == 0;  // a thread's elements lie in one plane
@@ -84,51 +89,46 @@ struct GatherWindow {
 
   // `volume` elements lie between two channels. `at` moves on to the next unit.
   __device__ __forceinline__ Unit load(const GatherSlot& slot, const Scalar*& at, int channel, long long volume) const {
-    Unit unit;
+    Unit unit = {};
 #pragma unroll
-    for (int c = 0; c < P::CHANNELS; ++c) {
+    for (int c = 0; c < P::CHANNELS; ++c, at += volume) {
       const bool exists = P::K % (P::UNITS * P::CHANNELS) == 0 || channel + c < P::K;
-      if constexpr (P::PACK > 1) {
-        Pack<Scalar, P::PACK> together;
-        if (a.wide_loads) {
-          if (exists && slot.exist != 0) {
-            together = wide(at);
+      constexpr int BYTES = P::PACK * int(sizeof(Scalar));
+      unsigned* const to = unit.word + c * BYTES / 4;
+      if (P::PACK > 1 && a.wide_loads) {
+        if (exists && slot.exist != 0) {
+          if constexpr (BYTES == 16) {
+            const uint4 v = __ldg(reinterpret_cast<const uint4*>(at));
+            to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+          } else if constexpr (BYTES == 8) {
+            const uint2 v = __ldg(reinterpret_cast<const uint2*>(at));
+            to[0] = v.x, to[1] = v.y;
           } else {
-#pragma unroll
-            for (int e = 0; e < P::PACK; ++e) together.value[e] = narrow<Scalar>(0.0f);
+            to[0] = __ldg(reinterpret_cast<const unsigned*>(at));
           }
-        } else {
-#pragma unroll
-          for (int e = 0; e < P::PACK; ++e)
-            together.value[e] = exists && (slot.exist >> e & 1) != 0 ? __ldg(at + e) : narrow<Scalar>(0.0f);
         }
-#pragma unroll
-        for (int e = 0; e < P::PACK; ++e) unit.value[c * P::PACK + e] = together.value[e];
       } else {
-        unit.value[c] = exists && slot.exist != 0 ? __ldg(at) : narrow<Scalar>(0.0f);
+#pragma unroll
+        for (int e = 0; e < P::PACK; ++e)
+          if (exists && (slot.exist >> e & 1) != 0) {
+            if constexpr (sizeof(Scalar) == 4) {
+              to[e] = __ldg(reinterpret_cast<const unsigned*>(at) + e);
+            } else {
+              const int place = c * P::PACK + e;
+              unit.word[place / 2] |= unsigned(__ldg(reinterpret_cast<const unsigned short*>(at) + e)) << place % 2 * 16;
+            }
+          }
       }
-      at += volume;
     }
     return unit;
   }
   __device__ __forceinline__ void put(char* stage, int unit, int where, Unit value) const {
+    if constexpr (sizeof(Scalar) == 4) {
 #pragma unroll
-    for (int e = 0; e < P::E; ++e) value.value[e] = gather_rounded(value.value[e], a.one);
-    *reinterpret_cast<Unit*>(stage + 16 * (unit * P::UNIT_ROWS + where)) = value;
-  }
-
- private:
-  static __device__ __forceinline__ Pack<Scalar, P::PACK> wide(const Scalar* at) {
-    Pack<Scalar, P::PACK> together;
-    constexpr int BYTES = P::PACK * int(sizeof(Scalar));
-    if constexpr (BYTES == 16) {
-      *reinterpret_cast<uint4*>(&together) = __ldg(reinterpret_cast<const uint4*>(at));
-    } else if constexpr (BYTES == 8) {
-      *reinterpret_cast<uint2*>(&together) = __ldg(reinterpret_cast<const uint2*>(at));
-    } else if constexpr (BYTES == 4) {
-      *reinterpret_cast<unsigned*>(&together) = __ldg(reinterpret_cast<const unsigned*>(at));
+      for (unsigned& word : value.word) word = __float_as_uint(round_for_tensor_cores(__uint_as_float(word), a.one));
     }
-    return together;
+    *reinterpret_cast<uint4*>(stage + 16 * (unit * P::UNIT_ROWS + where)) =
+        make_uint4(value.word[0], value.word[1], value.word[2], value.word[3]);
   }
 };
 

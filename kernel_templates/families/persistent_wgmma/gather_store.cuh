@@ -45,21 +45,24 @@ __device__ __forceinline__ void gather_store(const GatherArguments<typename P::S
   constexpr int RUN = P::FORWARD ? P::S : 1;
   constexpr int MOST = 16 / int(sizeof(Scalar)), V = RUN % MOST == 0 ? MOST : RUN % 4 == 0 ? 4 : RUN % 2 == 0 ? 2 : 1;
   const int first = channel + threadIdx.x % 4 * 2;
-  const_loop<0, P::MERGED>([&](auto number) {
-    constexpr int MERGED = decltype(number)::value;
-    const int residue = item.row_group * P::MERGED + MERGED;
-    Scalar* to[2];
-    bool exists[2];
+  // Two row residues may share sectors, so they are stored together, as neighbouring positions are.
+  constexpr int PAIR = P::MERGED % 2 == 0 ? 2 : 1, PLACES = 2 * PAIR;
+  const_loop<0, P::MERGED / PAIR>([&](auto number) {
+    constexpr int BEGIN = decltype(number)::value * PAIR;
+    Scalar* to[PLACES];
+    bool exists[PLACES];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const GatherTarget& t = targets[half];
+    for (int i = 0; i < PLACES; ++i) {
+      const GatherTarget& t = targets[i % 2];
+      const int residue = item.row_group * P::MERGED + BEGIN + i / 2;
       const int d = t.d + (P::FORWARD ? residue / P::SH : 0), h = t.h + (P::FORWARD ? residue % P::SH : 0);
-      exists[half] = d < a.result_d && h < a.result_h;
-      to[half] = a.result + t.at + first * a.result_volume + (1LL * d * a.result_h + h) * a.result_w + t.w;
+      exists[i] = d < a.result_d && h < a.result_h;
+      to[i] = a.result + t.at + first * a.result_volume + (1LL * d * a.result_h + h) * a.result_w + t.w;
     }
-    const_loop<0, 4 * EIGHTS>([&](auto which) {
-      constexpr int EIGHT = decltype(which)::value / 4, ODD = decltype(which)::value / 2 % 2, HALF = decltype(which)::value % 2;
-      if (exists[HALF] && first + EIGHT * 8 + ODD < P::M)
+    const_loop<0, 2 * EIGHTS * PLACES>([&](auto which) {
+      constexpr int EIGHT = decltype(which)::value / PLACES / 2, ODD = decltype(which)::value / PLACES % 2;
+      constexpr int PLACE = decltype(which)::value % PLACES, HALF = PLACE % 2, MERGED = BEGIN + PLACE / 2;
+      if (exists[PLACE] && first + EIGHT * 8 + ODD < P::M)
         const_loop<0, RUN / V>([&](auto run) {
           constexpr int R = decltype(run)::value * V;
           Pack<Scalar, V> values;
@@ -74,14 +77,14 @@ __device__ __forceinline__ void gather_store(const GatherArguments<typename P::S
             values.value[decltype(i)::value] = narrow<Scalar>(value);
           });
           if (V > 1 && a.wide_stores) {
-            if (targets[HALF].w + R < a.result_w) gather_store_run<Scalar, V>(to[HALF] + R, values);
+            if (targets[HALF].w + R < a.result_w) gather_store_run<Scalar, V>(to[PLACE] + R, values);
           } else {
 #pragma unroll
             for (int i = 0; i < V; ++i)
-              if (targets[HALF].w + R + i < a.result_w) __stcs(to[HALF] + R + i, values.value[i]);
+              if (targets[HALF].w + R + i < a.result_w) __stcs(to[PLACE] + R + i, values.value[i]);
           }
         });
-      to[HALF] += ODD == 0 ? a.result_volume : 7 * a.result_volume;
+      to[PLACE] += ODD == 0 ? a.result_volume : 7 * a.result_volume;
     });
   });
 }
