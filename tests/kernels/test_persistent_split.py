@@ -29,7 +29,7 @@ WORK = [Workload(ConvTranspose(1, 70, 24, 4, stride=2, padding=1), 2, 256),
         Workload(ConvTranspose(2, 12, 10, 3, stride=2, dilation=2, padding=(1, 6)), 2, (5, 16)),
         Workload(ConvTranspose(1, 24, 9, 7, padding=3), 3, 50)]
 CONFIGS = [{"CONSUMERS": 3, "COPY_WARPS": 4, "COLUMNS": 128}, {"STRIP": 4, "CHUNKS": 4}, {"STRIP": 8, "STAGES": 2},
-           {"COPY_WARPS": 4, "AHEAD": 1, "PREFETCH": 0}, {"COLUMNS": 192, "GRID": 264, "AHEAD": 3}]
+           {"COPY_WARPS": 4, "AHEAD": 1}, {"COLUMNS": 192, "GRID": 264, "AHEAD": 3}]
 
 
 def _members(variant: Variant) -> list[tuple[Candidate, Workload]]:
@@ -58,8 +58,8 @@ SLIPS = {  # number of the work, file, what is taken out, what is put there, wha
     "a row counts for each tap row": (1, "stage", "(kh < Layer::stride_h || from.h + 1 >= sizes.in_h)", "true", "grad_bias"),
     "rows of the last taps left out": (1, "stage", "(kh < Layer::stride_h || from.h + 1 >= sizes.in_h)",
                                        "kh < Layer::stride_h", "grad_bias"),
-    "strips of another row taken as neighbours": (5, "stage", "at.n < sizes.batch && one_row && to.first >= 0 &&",
-                                                  "at.n < sizes.batch && to.first >= 0 ||", "grad_weight"),
+    "strips of another row taken as neighbours": (5, "stage", "inside && tensors.gy_width == 4 && one_row && to.first >= 0 &&",
+                                                  "inside && to.first >= 0 ||", "grad_weight"),
     "a stage's elements beside the core left out": (0, "stage", "if (own.there) put(gy_place", "if (false) put(gy_place",
                                                     "grad_weight"),
     "sums that were taken out are forgotten": (5, "products", "        add_to_memory(place, own);", "        *place = own;",
