@@ -13,7 +13,7 @@ needs     = [
   "sums <= 160",
   "copy_registers >= 56",
   "2 * stage <= room",
-  "rows <= 16",
+  "rows <= 15",
   "wide_n // parts // 2 + 26 <= entry",
 ]
 min_sm    = 90
@@ -26,8 +26,7 @@ COPY_WARPS = {values = [4, 8], default = 8, help = "warps that copy"}
 STRIP      = {values = [0, 4, 8], default = 0, help = "positions of a strip (0: 8 if taps along W overlap, else 4)"}
 CHUNKS     = {values = [0, 2, 4], default = 0, help = "16-byte chunks along the sum in a stage (0: 4 if 3 stages fit, else 2)"}
 STAGES     = {values = [2, 3, 4, 6], default = 6, help = "stages in shared memory, as many as fit"}
-AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "loads of a thread that run ahead of its stores (0: 2, or 3 if it has registers)"}
-PREFETCH   = {values = [0, 1], default = 1, help = "1: bring later stages into L2 (float32)"}
+AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "loads of a thread that run ahead of its stores (0: automatic)"}
 GRID       = {values = [132, 264], default = 132, help = "about so many blocks share the positions"}
 
 [derived]

@@ -34,6 +34,7 @@ struct GradSplitPlan {
                               : OCTS % CO8 == 0 ? OCTS / CO8
                               : FILLED < TAP_ROWS ? FILLED
                                                   : TAP_ROWS;
+  static constexpr bool ALIGNED = CO8 % OCTS == 0 || OCTS % CO8 == 0 || TAP_ROWS == 1;
   static constexpr bool ONE_ROW = CO8 % OCTS == 0 || TAP_ROWS == 1, WHOLE = CO8 % OCTS == 0 && CO % 8 == 0;
   static constexpr int WIDE_N = OCTS_WG * 8 * STRIDE, NARROW_N = OCTS_WG * 8, GROUPS = OCTS_WG * K, SUMS = 4 * GROUPS;
   // The eight columns of oct `o` and tap `k` among a warpgroup's.

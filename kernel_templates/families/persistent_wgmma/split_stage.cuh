@@ -2,7 +2,6 @@
 #pragma once
 #include "contract/computed_anew.cuh"
 #include "families/persistent_wgmma/split_bias.cuh"
-#include "hardware/bulk_prefetch.cuh"
 #include "hardware/const_loop.cuh"
 #include "hardware/mbarrier_await.cuh"
 #include "hardware/pack.cuh"
@@ -107,12 +106,13 @@ struct GradSplitPlace {
 };
 
 // Where a stage begins: the offset of its first strip in channel 0 of both tensors, and that strip's first column in
-// gy. `met`, `counts`: a bit for each tap row of the tile: it meets gy there; its row of gy counts for grad_bias.
+// gy. In `flags`, bit 0 says of x, bit 1 of gy that the strips lie side by side, wholly inside: then no table is needed.
+// Behind them lie 15 bits for the tile's tap rows that meet gy there, and 15 bits for those whose row of gy counts for
+// grad_bias.
 struct alignas(16) GradSplitStart {
   long long x, gy;
   int first;
-  bool x_flat, gy_flat;  // strips lie side by side, wholly inside: no table is needed
-  unsigned short met, counts;
+  unsigned flags;
 };
 
 // thread -> data: items are counted vectors first, then chunks, then channels, so neighbouring lanes read neighbouring
@@ -130,9 +130,9 @@ struct GradSplitCopier {
   static constexpr int EXTRA_ITEMS = Plan::OCTS * 8 * CHUNKS * Plan::EXTRA;
   static constexpr int X_JOBS = ceil_div(X_ITEMS, THREADS), GY_JOBS = ceil_div(GY_ITEMS, THREADS);
   static constexpr int FIRST_EXTRA = X_JOBS + GY_JOBS, JOBS = FIRST_EXTRA + ceil_div(EXTRA_ITEMS, 4 * THREADS);
-  static constexpr int WANTED = Tune::AHEAD ? Tune::AHEAD : Plan::LEFT >= 128 ? 3 : 2, AHEAD = WANTED < JOBS ? WANTED : JOBS;
+  static constexpr int WANTED = Tune::AHEAD ? Tune::AHEAD : Plan::SUMS <= 64 ? 3 : Plan::ALIGNED ? 2 : 1, AHEAD = WANTED < JOBS ? WANTED : JOBS;
   static constexpr int BATCH = Plan::COPY_WARPS;
-  static_assert(STRIPS <= 32, "a lane decodes a strip");
+  static_assert(STRIPS <= 32 && ROWS <= 15, "a lane decodes a strip; tap rows have bits");
   static constexpr int FAR_OUT = 1 << 30;
 
   const Sizes& sizes;
@@ -145,9 +145,8 @@ struct GradSplitCopier {
   int number;                                // of the work
   int index = 0, count = 0;                  // of its stages
   const Scalar *x = nullptr, *gy = nullptr;  // the first strip in channel 0 of the tile
-  bool x_flat = false, gy_flat = false;
   int first = 0;
-  unsigned met = 0, counts = 0;
+  unsigned flags = 0;
   float bias[GY_JOBS] = {};
 
   __device__ __forceinline__ GradSplitCopier(const Sizes& s, const GradSplitTensors<Layer, Tune>& t,
@@ -170,7 +169,6 @@ struct GradSplitCopier {
       warps_meet<THREADS>(1);  // all warps have read the tables of the stages before
       const int ahead = thread / 32;
       if (index + ahead < count) write_table(ahead);
-      if (Tune::PREFETCH && index + BATCH + ahead < count) prefetch(BATCH + ahead);
       warps_meet<THREADS>(1);
     }
     char* const own = tables + index % BATCH * Plan::TABLE;
@@ -179,10 +177,7 @@ struct GradSplitCopier {
     x = tensors.x + start.x;
     gy = tensors.gy + start.gy;
     first = start.first;
-    x_flat = start.x_flat;
-    gy_flat = start.gy_flat;
-    met = start.met;
-    counts = start.counts;
+    flags = start.flags;
     ++index;
     return true;
   }
@@ -195,7 +190,7 @@ struct GradSplitCopier {
           own.there && (Plan::CI % (64 * Plan::MB) == 0 ||
                         number % Plan::TILES % Plan::M_TILES * (64 * Plan::MB) + int(own.channel) < Plan::CI);
       const Scalar* const from = x + own.channel * work.in_plane + 4 * own.i;
-      if (x_flat)
+      if (x_flat(flags))
         to.template set_strips<CHUNKS * Plan::STRIP>(from + own.h * Plan::STRIP, there);
       else
         load_vectors(to, from, 4 * own.i, there ? sizes.in_w : 0, table + own.h, tensors.x_width);
@@ -204,14 +199,14 @@ struct GradSplitCopier {
       int g;
       const int channel = gy_channel(own.channel, g);
       const Scalar* const from = gy + channel * work.out_plane + 4 * own.i;
-      if (gy_flat)
+      if (gy_flat(flags))
         to.template set_strips<CHUNKS * Plan::CORE>(from + own.h * Plan::CORE + of_tap(g),
-                                                    own.there && channel >= 0 && (met >> g & 1));
+                                                    own.there && channel >= 0 && meets(g));
       else
         load_vectors(to, from, 4 * own.i, own.there && channel >= 0 ? sizes.out_w : 0, table + (1 + g) * STRIPS + own.h,
                      tensors.gy_width);
       if constexpr (Bias::HERE)
-        to.counts = gy_flat ? 0u - (counts >> g & 1) : counted_at(table)[g] >> own.h;
+        to.counts = gy_flat(flags) ? 0u - (flags >> (17 + g) & 1) : counted_at(table)[g] >> own.h;
     } else {
       const unsigned own_thread = computed_anew(thread);
 #pragma unroll
@@ -221,9 +216,9 @@ struct GradSplitCopier {
         int g;
         const int channel = gy_channel(own.channel, g);
         const Scalar* const from = gy + channel * work.out_plane + v;
-        if (gy_flat) {
+        if (gy_flat(flags)) {
           const int column = first + v + int(own.h) * Plan::CORE;
-          const int length = own.there && channel >= 0 && (met >> g & 1) ? sizes.out_w : 0;
+          const int length = own.there && channel >= 0 && meets(g) ? sizes.out_w : 0;
           const Scalar* const row = from + own.h * Plan::CORE + of_tap(g);
 #pragma unroll
           for (int l = 0; l < PER; ++l)
@@ -294,6 +289,9 @@ struct GradSplitCopier {
   }
 
  private:
+  static __device__ __forceinline__ bool x_flat(unsigned flags) { return flags & 1; }
+  static __device__ __forceinline__ bool gy_flat(unsigned flags) { return flags & 2; }
+  __device__ __forceinline__ bool meets(int g) const { return flags >> (2 + g) & 1; }
   struct Tile {
     int m, oct0, row0;
   };
@@ -351,19 +349,18 @@ struct GradSplitCopier {
     if constexpr (Plan::ONE_ROW) to.gy += (of.oct0 - of.row0 * Plan::CO8) * 8 * work.out_plane;
     const bool one_row = at.w + STRIPS <= work.strips.in_w && at.w * Plan::STRIP + STRIPS * Plan::STRIP <= sizes.in_w;
     const long long in_image = (1LL * at.d * sizes.in_h + at.h) * work.strips.in_w + at.w;
-    to.x_flat = tensors.x_width == 4 && at.n < sizes.batch &&
-                (one_row || (sizes.in_w == work.strips.in_w * Plan::STRIP && in_image + STRIPS <= work.image_strips));
-    to.gy_flat = tensors.gy_width == 4 && at.n < sizes.batch && one_row && to.first >= 0 &&
-                 to.first + STRIPS * Plan::CORE <= sizes.out_w;
-    unsigned met = 0, counts = 0;
+    const bool inside = at.n < sizes.batch;
+    const bool x_flat = inside && tensors.x_width == 4 &&
+                        (one_row || (sizes.in_w == work.strips.in_w * Plan::STRIP && in_image + STRIPS <= work.image_strips));
+    const bool gy_flat = inside && tensors.gy_width == 4 && one_row && to.first >= 0 &&
+                         to.first + STRIPS * Plan::CORE <= sizes.out_w;
+    to.flags = (x_flat ? 1u : 0u) | (gy_flat ? 2u : 0u);
 #pragma unroll
     for (int g = 0; g < ROWS; ++g) {
-      bool counted;
-      if (meets(at, of.row0, g, counted)) met |= 1u << g;
-      if (Bias::HERE && counted && of.m == 0) counts |= 1u << g;
+      bool counts;
+      if (meets(at, of.row0, g, counts)) to.flags |= 1u << (2 + g);
+      if (Bias::HERE && counts && of.m == 0) to.flags |= 1u << (17 + g);
     }
-    to.met = met;
-    to.counts = counts;
     return to;
   }
   static __device__ __forceinline__ GradSplitStrip* table_at(char* own) {
@@ -373,23 +370,6 @@ struct GradSplitCopier {
   static __device__ __forceinline__ unsigned* counted_at(GradSplitStrip* table) {
     return reinterpret_cast<unsigned*>(table + (1 + ROWS) * STRIPS);
   }
-  // Brings what a later stage reads into L2, as far as its strips lie side by side. Of the blocks that read the same, one
-  // does it.
-  __device__ __forceinline__ void prefetch(int ahead) const {
-    const Tile of = own_tile();
-    const GradSplitStart start = start_of(stage_number() + ahead, of);
-    constexpr int X_BYTES = STRIPS * Plan::STRIP * int(sizeof(Scalar)), GY_BYTES = STRIPS * Plan::CORE * int(sizeof(Scalar));
-    if (of.oct0 == 0 && start.x_flat && sizeof(Scalar) == 4)
-      for (int c = lane; c < Plan::MB * 64 && of.m * (64 * Plan::MB) + c < Plan::CI; c += 32)
-        bulk_prefetch(tensors.x + start.x + c * work.in_plane, X_BYTES);
-    if (of.m == 0 && start.gy_flat && sizeof(Scalar) == 4)
-      for (int c = lane; c < Plan::OCTS * 8; c += 32) {
-        int g;
-        const int channel = gy_channel(c, g);
-        if (channel >= 0 && (start.met >> g & 1))
-          bulk_prefetch(tensors.gy + start.gy + channel * work.out_plane + of_tap(g), GY_BYTES);
-      }
-  }
   // What all warps read of a stage to come. Each lane writes a strip. Offsets count from the stage's start.
   __device__ __forceinline__ void write_table(int ahead) const {
     const Tile of = own_tile();
@@ -397,7 +377,7 @@ struct GradSplitCopier {
     GradSplitStrip* const table = table_at(own);
     const GradSplitStart start = start_of(stage_number() + ahead, of);
     if (lane == 0) *reinterpret_cast<GradSplitStart*>(own) = start;
-    if (start.x_flat && start.gy_flat) return;
+    if (x_flat(start.flags) && gy_flat(start.flags)) return;
     const Position at = strip_at((stage_number() + ahead) * STRIPS + lane);
     const long long x0 = __shfl_sync(0xffffffffu, in_x(at), 0), gy0 = __shfl_sync(0xffffffffu, in_gy(at), 0);
     const long long n = at.n - __shfl_sync(0xffffffffu, at.n, 0);
