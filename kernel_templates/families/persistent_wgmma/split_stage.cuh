@@ -326,11 +326,13 @@ struct GradSplitCopier {
   __device__ __forceinline__ GradSplitPlace extra(int e, unsigned own) const {
     constexpr int COUNT = Plan::EXTRA > 0 ? Plan::EXTRA : 1, OF_CHANNEL = COUNT * CHUNKS;
     const int turn = (JOB - FIRST_EXTRA) * 4 + e;
-    if constexpr (THREADS % OF_CHANNEL == 0)
-      return {own % COUNT, own / COUNT % CHUNKS, own / OF_CHANNEL + turn * (THREADS / OF_CHANNEL),
+    const unsigned within = own % 8;  // eight channels: here neighbouring stores count, not neighbouring loads
+    if constexpr (THREADS % (8 * OF_CHANNEL) == 0)
+      return {own / 8 % COUNT, own / 8 / COUNT % CHUNKS,
+              own / (8 * OF_CHANNEL) * 8 + within + turn * (THREADS / OF_CHANNEL),
               EXTRA_ITEMS % THREADS == 0 ? turn < EXTRA_ITEMS / THREADS : turn * THREADS + own < EXTRA_ITEMS};
-    const unsigned item = turn * THREADS + own;
-    return {item % COUNT, item / COUNT % CHUNKS, item / (COUNT * CHUNKS), item < EXTRA_ITEMS};
+    const unsigned item = turn * THREADS + own, rest = item / 8;
+    return {rest % COUNT, rest / COUNT % CHUNKS, rest / OF_CHANNEL * 8 + within, item < EXTRA_ITEMS};
   }
   __device__ __forceinline__ void put(char* to, const Load& from, int e) const {
     *reinterpret_cast<uint4*>(to) = from.chunk(e, tensors.one);
