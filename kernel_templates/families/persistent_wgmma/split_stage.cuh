@@ -71,7 +71,7 @@ struct GradSplitCopier {
   __device__ __forceinline__ bool prepare() {
     if (ends()) {
       number += gridDim.x;
-      if (number >= work.works()) return false;
+      if (number >= work.works() || work.stages == 0) return false;
       const int share = number / Plan::TILES;
       index = 0;
       count = int(work.stages * (share + 1) / work.shares - work.stages * share / work.shares);
