@@ -1,4 +1,4 @@
-"""Links in the documents lead to files, and the README of each kernel family names its tunables and files; a family of several kernels has a page for each."""
+"""Links in the documents lead to files, and the pages of each kernel family name its tunables and files."""
 
 from __future__ import annotations
 
