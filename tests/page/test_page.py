@@ -64,7 +64,7 @@ def test_recorded_times_of_pytorch_are_drawn_and_a_large_layer_is_warned_of(page
     page.segmented_control(key="size").select("full")
     page.run()
     assert len(page.get("plotly_chart")) == 1 and "PyTorch was recorded on NVIDIA H200" in said(page)
-    assert "85.9 GFLOP a launch is too much for the emulator" in said(page)
+    assert "85.9 GFLOP per launch is too much for the emulator" in said(page)
 
 
 def test_every_variant_that_serves_the_layer_is_ticked(page):
@@ -221,8 +221,8 @@ def test_a_link_to_a_preset_that_is_not_known_says_so_until_another_is_chosen(pa
     opened(fresh)
     for _ in range(2):
         preset, size = wrong(fresh)
-        assert "The link asks for the preset &#x27;kb999&#x27;, which is not known; this is kb74." in preset
-        assert "The link asks for the size &#x27;huge&#x27;, which is not known; this is small." in size
+        assert "The preset &#x27;kb999&#x27; in the link is not known. The page shows kb74." in preset
+        assert "The size &#x27;huge&#x27; in the link is not known. The page shows small." in size
         opened(fresh)
     fresh.selectbox(key="preset").select("kb79").run()
     assert not fresh.exception and wrong(fresh) == [] and "ConvTranspose1d(32, 64, 3, stride=2" in said(fresh)

@@ -135,8 +135,8 @@ def _recipe_choice(trials: list[Trial]) -> dict[str, Trial | None]:
         if direction != BACKWARD or pick in options:
             chosen[direction] = options.get(pick)
     notes = [note for _, note in taken.values() if note]
-    notes += [f"{d}: no GPU time shows which candidate is fastest; choose one." for d, found in there.items()
-              if found and taken[d] == (None, "")]
+    if open_ := [d for d, found in there.items() if found and taken[d] == (None, "")]:
+        notes.append(f"{', '.join(open_)}: the candidates have no GPU time; choose one.")
     theme.html("".join(f'<div class="foot">{escape(note)}</div>' for note in notes))
     return chosen
 

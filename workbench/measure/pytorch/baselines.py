@@ -69,7 +69,7 @@ def _one(order: BaselineOrder, direction: str, mode: str) -> Baseline:
             return _measured(order, direction, mode)
     except Unavailable as error:
         return Baseline(name=way.name, direction=direction, flags=flags, status=Status.SKIPPED, headline=str(error),
-                        advice="Nothing to do: the other ways were measured.")
+                        advice="You need not do anything: the other modes were measured.")
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
