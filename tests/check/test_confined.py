@@ -212,7 +212,7 @@ def test_a_word_that_names_no_way_is_a_bad_request(hold, checked_anew) -> None:
 
 
 @pytest.mark.parametrize(("held", "words"), [
-    (Confinement(landlock=1, why="w"), "folder and /dev/shm, but it could truncate your files; the network was not blocked (w)"),
+    (Confinement(landlock=1, why="w"), "/dev/shm, but it could truncate your files; the network was not blocked (w)"),
     (Confinement(landlock=3, why="w"), "its own scratch folder and /dev/shm; the network was not blocked (w)"),
     (Confinement(landlock=4, why="w"), "under Landlock: it could write only to its own scratch folder and /dev/shm; TCP was "
                                        "blocked, other network was not (w)"),

@@ -87,8 +87,8 @@ def test_each_its_own_precision_runs_all_that_serve_the_layer(page):
     ("groups", "7", "in_channels 32 is not divisible by groups 7"),
     ("output_padding", "3", "output_padding 3 must be smaller than stride 1 or dilation 3."),
     ("kernel_size", "3, 5", "kernel_size (3, 5) has 2 numbers; a ConvTranspose1d takes one."),
-    ("stride", "two", "stride &#x27;two&#x27; is not a whole number"),
-    ("batch", "", "batch &#x27;&#x27; is not a whole number."),
+    ("stride", "two", "stride &#x27;two&#x27; cannot be read; give a whole number"),
+    ("batch", "", "batch &#x27;&#x27; cannot be read; give a whole number."),
     ("input_size", "0", "input size is 0; it must be 1 or more."),
 ])
 def test_a_wrong_value_has_one_sentence_and_blocks_only_run(page, field, value, sentence):
