@@ -156,7 +156,7 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(sessions: Path, tmp_path: Path
     (["run", "--preset", "kb74/small", "--set", "forward/naive_gather.BLOCK=77"], "BLOCK=77 is not offered"),
     (["run", "--preset", "kb74/small", "--build-timeout", "0"], "--build-timeout is 0"),
     (["run", "--preset", "kb74/small", "--variant", "split_mma", "--direction", "forward"],
-     "split_mma does not compute forward, but grad_weight."),
+     "split_mma does not compute forward; choose grad_weight."),
     (["run", "--preset", "kb74/small", "--set", "naive_gather.BLOCK=64", "--set", "naive_gather.BLOCK=128"],
      "naive_gather.BLOCK is set twice; give its values together: naive_gather.BLOCK=64,128."),
     (["bench", "--known", "LICENSE", "--device", "cpu", "--size", "small"], "LICENSE holds no best known configs: "),

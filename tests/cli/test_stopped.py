@@ -59,7 +59,7 @@ def test_it_names_the_session_and_the_command_that_goes_on(number: int, place: d
     assert last.startswith(kept), said
     assert [e["event"] for e in session.events()][-1] == "run_stopped"
     assert not list(Path(place["TMPDIR"]).glob("kernel-workbench-scratch.*"))
-    words = shlex.split(last.partition("Go on with: ")[2])
+    words = shlex.split(last.partition("To continue, run: ")[2])
     assert words[:3] == ["python", "-m", "workbench"]
     resumed = cli(*words[3:], **{**place, "KERNEL_WORKBENCH_CXX": ""})
     assert resumed.returncode == 0, resumed.stderr
