@@ -154,7 +154,7 @@ def _sandbox() -> Finding:
     """What would hold the file of a check. Whether another user can run it is only found out by a check."""
     why = bwrap_problem()
     if not why:
-        return Finding("sandbox", bwrap(), "a checked file has no network and cannot change the disk")
+        return Finding("sandbox", bwrap(), "a checked file has no network and can write only to its scratch folder")
     command = None if bwrap() else _apt("bubblewrap")
     if not landlock_problem():
         held = Confinement(landlock=landlock.version())

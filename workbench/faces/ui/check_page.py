@@ -152,7 +152,7 @@ def _own() -> Check | None:
         return None
     st.query_params["check"] = name
     if name not in _checks():
-        theme.html(theme.strip("NOT HERE", f"The report {name[:60]!r} in the link was not found.",
+        theme.html(theme.strip("NOT FOUND", f"The report {name[:60]!r} in the link was not found.",
                                "The server keeps reports only while it runs. Check the file again."))
         return None
     st.session_state["check_id"] = name

@@ -61,6 +61,10 @@ def draw() -> None:
     with left:
         chosen = _recipe_choice(here)
         top.html(f'<div class="kw">{_recipe_table(here, chosen, name)}</div>')
+    if not any(chosen.values()):
+        with strip:
+            theme.html(theme.strip("READY", "No candidate is chosen yet", "Choose a candidate for at least one direction."))
+        return
     try:
         recipe = Recipe(workload, **{d: judged_candidate(t) for d, t in chosen.items() if t})
         text = export_text(recipe, constructor=preset, class_name=class_name)

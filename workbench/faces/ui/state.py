@@ -165,7 +165,7 @@ def guarded(draw: Callable[[], None]) -> Callable[[], None]:
         if _missing():
             with links:
                 theme.html("<div style='height:8px'></div>".join(
-                    theme.strip("NOT HERE", sentence, offered) for sentence, offered in _missing()))
+                    theme.strip("NOT FOUND", sentence, offered) for sentence, offered in _missing()))
     return page
 
 
