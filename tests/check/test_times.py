@@ -95,7 +95,7 @@ def test_the_floor_stands_beside_and_below_it_nothing_counts() -> None:
 def test_launch_bound_and_too_small_are_called_so() -> None:
     notes = check_times.timed(found(0.008, "tf32", ("default", 0.02, "tf32"), ("graph", 0.005, "tf32")), "forward", KB81,
                               H200)["notes"]
-    assert notes[0].startswith("Too small") and notes[1].startswith("Launch-bound: PyTorch's own call takes 0.0200 ms")
+    assert notes[0].startswith("Too short") and notes[1].startswith("Launch-bound: PyTorch's own call takes 0.0200 ms")
     assert check_times.timed(found(1.0, "tf32", ("default", 2.0, "tf32"), ("graph", 1.9, "tf32")), "forward", KB81,
                              H200)["notes"] == []
 
@@ -353,4 +353,4 @@ def test_calls_one_by_one_count_where_they_say_something_else(ours: list[float],
 def test_less_than_a_pass_over_its_tensors_is_no_victory() -> None:
     one = {**found(0.1, "tf32", ("default", 2.0, "tf32")), "empty_ms": 0.5}
     times = check_times.timed(one, "forward", KB81, H200)
-    assert times["verdict"] == "UNSURE" and times["notes"][-1].endswith("no victory.")
+    assert times["verdict"] == "UNSURE" and times["notes"][-1].endswith("does not count as faster.")

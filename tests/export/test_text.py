@@ -133,7 +133,7 @@ def test_the_file_says_its_precision_and_what_is_left_to_pytorch():
     text = export_text(naive(SMALL, "forward"))
     words = ast.get_docstring(ast.parse(text))
     assert "computes in ieee" in words
-    assert "grad_input   left to PyTorch: torch.ops.aten.convolution_backward" in words
+    assert "grad_input   by PyTorch: torch.ops.aten.convolution_backward" in words
     assert list(kernels_of(text)) == ["forward"]
 
 
