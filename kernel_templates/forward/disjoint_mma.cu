@@ -2,7 +2,7 @@
 name      = "disjoint_mma"
 computes  = ["forward"]
 after     = "implicit_gemm_mma"
-idea      = "No output meets two taps: one row of inputs gives whole rows of the result."
+idea      = "Each output gets at most one tap, so one row of inputs gives whole rows of the result."
 precision = ["tf32", "tf32x3"]
 layer     = ["constant"]
 needs     = [
@@ -16,7 +16,7 @@ needs     = [
 [tune]
 WARPS  = {values = [0, 1, 2, 4, 8], default = 0, help = "warps of a block, 16 input positions each (0: automatic)"}
 BLOCKS = {values = [1, 2, 3, 4], default = 2, help = "blocks that a multiprocessor should hold"}
-IMAGES = {values = [1, 2], default = 1, help = "images of result rows; with 2, one is filled while the other is stored"}
+IMAGES = {values = [1, 2], default = 1, help = "buffers for result rows; of 2, one is filled while the other is stored"}
 
 [derived]
 image      = "256 * layer.stride_w"

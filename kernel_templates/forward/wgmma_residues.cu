@@ -15,9 +15,9 @@ arch      = "sm_90a"
 
 [tune]
 CELLS   = {values = [0, 32, 64, 96, 128], default = 0, help = "input positions whose outputs a warpgroup sums (0: automatic)"}
-TEAMS   = {values = [1, 2, 3], default = 2, help = "warpgroups of a block; runs of the result grow with it"}
+TEAMS   = {values = [1, 2, 3], default = 2, help = "warpgroups of a block; more of them store longer runs of the result"}
 BUFFERS = {values = [1, 2], default = 1, help = "copies of the staged inputs; 2 saves one of two barriers per chunk"}
-OWNED   = {values = [32, 128], default = 32, help = "aligned bytes of the result that one block writes alone"}
+OWNED   = {values = [32, 128], default = 32, help = "aligned bytes of the result that only one block writes"}
 
 [derived]
 classes     = "1 if layer.dilation_w % layer.stride_w == 0 else min(layer.kernel_w, layer.stride_w)"

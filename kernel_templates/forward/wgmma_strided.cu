@@ -2,7 +2,7 @@
 name      = "wgmma_strided"
 computes  = ["forward"]
 after     = "wgmma_ping_pong"
-idea      = "Both residues along W are rows of one product, so a warp stores whole runs of the result alone."
+idea      = "Both residues along W are rows of one product, so one warp stores whole runs of the result."
 precision = ["tf32"]
 layer     = ["constant"]
 needs     = ["layer.stride_w == 2", "layer.dilation_w % 2 == 1", "layer.stride_d * layer.stride_h <= 16", "ring >= window",

@@ -2,7 +2,7 @@
 name      = "depthwise"
 computes  = ["forward", "grad_input"]
 after     = "register_blocked"
-idea      = "A block reads a tile of one source channel once and uses it for all taps and all results that it meets."
+idea      = "A block reads a tile of one source channel once and uses it for all taps and all results that need it."
 precision = ["ieee", "fp16", "bf16", "fp64"]
 layer     = ["constant"]
 needs     = [

@@ -2,7 +2,7 @@
 name      = "gathered_mma"
 computes  = ["forward", "grad_input"]
 after     = "implicit_gemm_mma"
-idea      = "Each step gathers what a tile meets at a tap or a run of taps, so no halo is staged and every layer fits."
+idea      = "Each step gathers the values of a tile for one tap or a run of taps; it stages no halo, so every layer fits."
 precision = ["tf32", "tf32x3"]
 layer     = ["constant"]
 needs     = [
@@ -16,7 +16,7 @@ needs     = [
 TILE_M = {values = [0, 16, 32, 64, 128], default = 0, help = "channels of a block (0: automatic)"}
 TILE_N = {values = [0, 64, 128, 256], default = 0, help = "positions of a block (0: automatic)"}
 CHUNK  = {values = [0, 8, 16, 32], default = 0, help = "pairs of tap and channel in a step, at most (0: automatic)"}
-STAGES = {values = [0, 2, 3, 4, 6], default = 0, help = "steps whose copies are under way or in use (0: automatic)"}
+STAGES = {values = [0, 2, 3, 4, 6], default = 0, help = "steps whose copies are in flight or in use (0: automatic)"}
 WARPS  = {values = [4, 8], default = 8, help = "warps of a block"}
 
 [derived]

@@ -14,13 +14,13 @@ STRIP       = {values = [0, 4, 8, 16], default = 0, help = "neighbouring positio
 WARPS_M     = {values = [0, 1, 2, 4], default = 0, help = "warps along the channels (0: automatic)"}
 WARPS_N     = {values = [0, 1, 2, 4, 8], default = 0, help = "warps along the positions (0: automatic)"}
 CHANNELS    = {values = [0, 8, 16, 32], default = 0, help = "channels that a step stages, at most (0: automatic)"}
-STAGES      = {values = [2, 3, 4], default = 2, help = "steps whose copies are under way or in use"}
+STAGES      = {values = [2, 3, 4], default = 2, help = "steps whose copies are in flight or in use"}
 WEIGHTS     = {values = [0, 1, 2, 3], default = 0, help = "place of weights: 1 shared memory, 2 staged, 3 L1 (0: automatic)"}
 MAX_PITCH   = {values = [72, 136, 264], default = 136, help = "longest row of a tile in 2-D and 3-D, in positions"}
 UNROLL      = {values = [0, 1], default = 1, help = "1: unroll a short loop over taps along H"}
 PAD         = {values = [0, 1], default = 1, help = "1: copy 16-bit rows of odd length to aligned rows first"}
 BLOCKS      = {values = [0, 1, 2, 3, 4], default = 0, help = "blocks that a multiprocessor should hold (0: automatic)"}
-OWNED       = {values = [0, 32, 128], default = 0, help = "aligned bytes that one warp writes alone; warps overlap (0: off)"}
+OWNED       = {values = [0, 32, 128], default = 0, help = "aligned bytes that only one warp writes; warps overlap (0: off)"}
 ROLL        = {values = [0, 1], default = 0, help = "1: store results in a loop, which takes fewer registers"}
 
 [derived]

@@ -17,10 +17,10 @@ needs     = [
 [tune]
 CHANNELS = {values = [4, 8, 16, 32], default = 16, help = "channels that a thread sums, at most"}
 STRIPS   = {values = [1, 2], default = 1, help = "runs of 4 steps of a thread; they share each loaded weight"}
-SUMS     = {values = [32, 64, 96, 128], default = 64, help = "about this many registers of a thread hold sums"}
-WARPS    = {values = [2, 4, 8], default = 4, help = "warps of a block; they share channels first, then positions"}
+SUMS     = {values = [32, 64, 96, 128], default = 64, help = "target number of registers per thread for sums"}
+WARPS    = {values = [2, 4, 8], default = 4, help = "warps of a block; they divide channels first, then positions"}
 STAGED   = {values = [1, 4, 8, 16], default = 8, help = "channels that a step stages, at most"}
-STAGES   = {values = [2, 3, 4], default = 2, help = "steps whose copies are under way or in use"}
+STAGES   = {values = [2, 3, 4], default = 2, help = "steps whose copies are in flight or in use"}
 STAGE_KB = {values = [32, 48, 72, 110, 160], default = 72, help = "shared memory for stages in KB, at most"}
 
 [derived]
@@ -53,7 +53,7 @@ BLOCKS   = {values = [0, 1, 2, 3, 4, 5], default = 0, help = "blocks that a mult
 
 [grad_input.tune]
 UNROLL   = {values = [1, 2, 4], default = 1, help = "channels in one turn of the loop"}
-PLANES   = {values = [0, 1, 2], default = 0, help = "staging of grad_output: 1 by residues, 2 as it lies (0: automatic)"}
+PLANES   = {values = [0, 1, 2], default = 0, help = "order of staged grad_output: 1 by residues, 2 as in memory (0: automatic)"}
 BLOCKS   = {values = [0, 1, 2, 3, 4, 5], default = 0, help = "blocks that a multiprocessor should hold (0: automatic)"}
 
 [grad_input.plan]

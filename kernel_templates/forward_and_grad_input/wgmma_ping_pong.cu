@@ -2,7 +2,7 @@
 name      = "wgmma_ping_pong"
 computes  = ["forward", "grad_input"]
 after     = "wgmma_packed"
-idea      = "Two warpgroups round and stage the source, two multiply tiles in turns; stores hide behind products."
+idea      = "Two warpgroups round and stage the source, two multiply tiles in turns; stores overlap with products."
 precision = ["tf32"]
 layer     = ["constant"]
 needs     = ["layer.stride_d == 1 and layer.stride_h == 1 and layer.stride_w == 1",
@@ -16,7 +16,7 @@ arch      = "sm_90a"
 [tune]
 CHANNEL_TILE = {values = [0, 64, 128], default = 0, help = "channels of a block (0: automatic)"}
 STAGES       = {values = [2, 3, 4, 6], default = 4, help = "stages of each multiplying warpgroup's ring, as many as fit"}
-DEPTH        = {values = [2, 4, 6], default = 4, help = "groups of 8 registers of a thread that loads under way may use"}
+DEPTH        = {values = [2, 4, 6], default = 4, help = "registers per thread for loads in flight, in groups of 8"}
 
 [derived]
 forward      = "direction == 'forward'"

@@ -19,7 +19,7 @@ THREADS  = {values = [64, 128, 256], default = 128, help = "threads of a block"}
 TILE     = {values = [256, 512, 1024], default = 512, help = "runs of 4 positions staged at a time, at most"}
 SUMS     = {values = [16, 32, 48], default = 32, help = "taps that a block sums; longer kernels are split by tap rows"}
 STAGE_KB = {values = [32, 48, 64, 96], default = 48, help = "shared memory for two stages in KB; tiles shrink to fit"}
-BLOCKS   = {values = [264, 1056, 2112, 4224], default = 2112, help = "about this many blocks share the positions"}
+BLOCKS   = {values = [264, 1056, 2112, 4224], default = 2112, help = "target number of blocks; they divide the positions"}
 
 [derived]
 rows       = "(layer.kernel_h - 1) * layer.dilation_h + 1"

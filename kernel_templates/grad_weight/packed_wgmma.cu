@@ -20,7 +20,7 @@ STRIP     = {values = [4, 5, 6, 8, 9, 12, 16], default = 8, help = "positions of
 CONSUMERS = {values = [1, 2, 3], default = 3, help = "warpgroups that multiply, at most"}
 U_TILES   = {values = [1, 2], default = 1, help = "tiles of 64 channels in a block"}
 STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at once, as many as fit"}
-BLOCKS    = {values = [132, 264], default = 132, help = "about this many blocks share the positions"}
+BLOCKS    = {values = [132, 264], default = 132, help = "target number of blocks; they divide the positions"}
 
 [derived]
 ci = "layer.in_channels // layer.groups"

@@ -12,11 +12,11 @@ needs     = [
 
 [tune]
 SUMS      = {values = [16, 32, 48, 64, 96], default = 64, help = "registers of a thread that hold sums, at most"}
-WARPS     = {values = [4, 8], default = 4, help = "warps of a block, at most; they share channels, tap rows, positions"}
+WARPS     = {values = [4, 8], default = 4, help = "warps of a block, at most; they divide channels, tap rows, positions"}
 TILE      = {values = [32, 64, 128, 256], default = 64, help = "positions staged at a time, fewer if they do not fit"}
 STAGES    = {values = [2, 3, 4], default = 2, help = "tiles in shared memory at once"}
 SHARED_KB = {values = [72, 110, 160], default = 72, help = "shared memory of a block in KB, at most"}
-SHARES    = {values = [132, 264, 396, 528, 792, 1056, 1584], default = 792, help = "about this many blocks share the positions"}
+SHARES    = {values = [132, 264, 396, 528, 792, 1056, 1584], default = 792, help = "target number of blocks; they divide the positions"}
 
 [derived]
 smem_bytes = "1024 * SHARED_KB + 16"

@@ -11,7 +11,7 @@ needs     = ["smem_bytes <= 49152"]  # static shared memory ends at 48 KB; only 
 CI_PER_THREAD       = {values = [1, 2, 4, 8], default = 4, help = "a tile has 8 times as many rows (input channels)"}
 COLUMNS_PER_THREAD  = {values = [1, 2, 4, 8], default = 4, help = "a tile has 16 times as many columns"}
 POSITIONS           = {values = [16, 32], default = 32, help = "positions staged at a time"}
-BLOCKS              = {values = [132, 1056, 4224, 16896], default = 4224, help = "about this many blocks share the positions"}
+BLOCKS              = {values = [132, 1056, 4224, 16896], default = 4224, help = "target number of blocks; they divide the positions"}
 
 [derived]
 accumulator_bytes = "8 if dtype == 'float64' else 4"

@@ -28,9 +28,9 @@ U_TILES   = {values = [1, 2], default = 1, help = "tiles of 64 channels in a blo
 COLUMNS   = {values = [0, 96, 128, 160, 256], default = 0, help = "taps x channels of a product, at most (0: automatic)"}
 U         = {values = [0, 1, 2], default = 0, help = "tensor that is not shifted: 1 input, 2 grad_output (0: automatic)"}
 STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at once, as many as fit"}
-ROLL      = {values = [0, 1], default = 1, help = "1: keep rows in shared memory that the next tile needs again"}
+ROLL      = {values = [0, 1], default = 1, help = "1: rows that the next tile also needs stay in shared memory"}
 COPY_WARPS = {values = [0, 4, 8], default = 0, help = "warps that copy tiles into shared memory (0: 8 if they fit, else 4)"}
-BLOCKS    = {values = [132, 264], default = 132, help = "about this many blocks share the positions"}
+BLOCKS    = {values = [132, 264], default = 132, help = "target number of blocks; they divide the positions"}
 
 [derived]
 ci = "layer.in_channels // layer.groups"

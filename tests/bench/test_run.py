@@ -71,7 +71,7 @@ def test_the_time_limit_ends_it_cleanly(place: Path) -> None:
     began = time.monotonic()
     code, out, err = bench(place, *WORDS, "--session", "cut", "--time-limit", "0.5")
     assert time.monotonic() - began < 60 and code == 0
-    assert "Stopped by the time limit of 0.5 s after 0 of 4 candidates; go on with --session cut." in err
+    assert "Stopped by the time limit of 0.5 s after 0 of 4 candidates; to continue, give --session cut." in err
     assert "not measured yet" in out
     assert all(t.status in ("OK",) for t in Session.open(place / "cut").trials())
 

@@ -99,11 +99,11 @@ def test_a_report_is_shown_to_the_tab_that_asked(page):
 
 
 @pytest.mark.parametrize(("path", "sentence"), [
-    ("/?session=gone", "The link asks for the session 'gone', which is not here."),
-    ("/?device=cuda:7", "The link asks for the device 'cuda:7', which is not here."),
-    ("/inspect?inspect_session=gone&trial=zzzz", "The link asks for the session 'gone', which is not here."),
-    ("/compare?compare_a=gone", "The link asks for the session 'gone', which is not here."),
-    ("/check?check=zzzz", "The link asks for the report 'zzzz', which is not here."),
+    ("/?session=gone", "The session 'gone' in the link was not found."),
+    ("/?device=cuda:7", "The device 'cuda:7' in the link was not found."),
+    ("/inspect?inspect_session=gone&trial=zzzz", "The session 'gone' in the link was not found."),
+    ("/compare?compare_a=gone", "The session 'gone' in the link was not found."),
+    ("/check?check=zzzz", "The report 'zzzz' in the link was not found."),
 ])
 def test_a_wrong_link_says_so(page, path, sentence):
     tab = open_tab(page, path)
@@ -116,7 +116,7 @@ def test_a_link_to_a_trial_that_is_not_here_offers_those_that_are(monkeypatch, r
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(ROOT / "sessions"))
     page = request.getfixturevalue("page")
     tab = open_tab(page, "/inspect?inspect_session=recorded-h200-kernelbench&trial=zzzz")
-    tab.get_by_text("The link asks for the trial 'zzzz', which is not here.").wait_for()
+    tab.get_by_text("The trial 'zzzz' in the link was not found.").wait_for()
     assert "Choose one on the left: KernelBench #" in text(tab) and "Resources" not in text(tab)
     tab.goto(tab.url.replace("zzzz", ""))
     tab.get_by_text("Resources of").wait_for()

@@ -166,7 +166,7 @@ def test_tcp_is_refused_by_landlock(hold, checked_anew) -> None:
     require(landlock.version() >= landlock.HOLDS_TCP, f"Landlock {landlock.version()} does not hold TCP back")
     report = checked_anew(models.NETWORK)
     assert "PermissionError" in report.question("values").seen
-    assert "it had no TCP, other network was not cut off" in report.confined.sentence
+    assert "TCP was blocked, other network was not" in report.confined.sentence
 
 
 @pytest.mark.parametrize("ways", HELD)
@@ -212,14 +212,14 @@ def test_a_word_that_names_no_way_is_a_bad_request(hold, checked_anew) -> None:
 
 
 @pytest.mark.parametrize(("held", "words"), [
-    (Confinement(landlock=1, why="w"), "its own scratch folder and /dev/shm, but empty any file of yours; network was not cut"),
-    (Confinement(landlock=3, why="w"), "its own scratch folder and /dev/shm; network was not cut off (w)"),
-    (Confinement(landlock=4, why="w"), "under Landlock: it could write only to its own scratch folder and /dev/shm; it had no "
-                                       "TCP, other network was not cut off (w)"),
-    (Confinement(user=65534, why="w"), "as user 65534: it could write only to its own scratch folder and where everybody may, "
-                                       "not to your files; network was not cut off (w)"),
+    (Confinement(landlock=1, why="w"), "/dev/shm, but it could truncate your files; the network was not blocked (w)"),
+    (Confinement(landlock=3, why="w"), "its own scratch folder and /dev/shm; the network was not blocked (w)"),
+    (Confinement(landlock=4, why="w"), "under Landlock: it could write only to its own scratch folder and /dev/shm; TCP was "
+                                       "blocked, other network was not (w)"),
+    (Confinement(user=65534, why="w"), "as user 65534: it could write only to its own scratch folder and to folders "
+                                       "open to every user, not to your files; the network was not blocked (w)"),
     (Confinement(landlock=2, user=65534, why="w"), "under Landlock as user 65534: it could write only to its own scratch "
-                                                   "folder and /dev/shm; network was not cut off (w)"),
+                                                   "folder and /dev/shm; the network was not blocked (w)"),
     (Confinement(bwrap=True), "in bwrap: no network"),
 ])
 def test_the_sentence_says_what_held(held: Confinement, words: str) -> None:

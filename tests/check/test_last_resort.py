@@ -40,6 +40,6 @@ def test_a_judge_that_runs_out_of_memory_says_so_and_keeps_what_was_answered() -
                                     memory_gib=4.0), judge=judge, on_text=on_text)
     assert failed(report) == {"judge": "WORKER_DIED"}, report.questions
     told = report.question("judge")
-    assert told.seen.startswith("No. It stopped at what came back: ") and told.advice == "Report this, with the file."
+    assert told.seen.startswith("No. It stopped at an unexpected reply: ") and told.advice == "Report this, with the file."
     assert "MemoryError" in told.seen or "can't allocate memory" in told.seen
     assert report.question("builds").answer == "PASSED" and not report.ran

@@ -34,10 +34,10 @@ def ask(tmp_path: Path) -> Ask:
 
 
 @pytest.mark.parametrize(("name", "of_float32", "status", "words"), [
-    ("float16", "tf32", "NON_FINITE", "does the work in float16"),
-    ("float16_backward", "tf32", "NON_FINITE", "does the work of its backward in float16"),
-    ("float16_parts", "ieee", "NON_FINITE", "does the work in float16"),
-    ("float16_normalised", "ieee", "MISMATCH", "does the work in float16"),
+    ("float16", "tf32", "NON_FINITE", "computes in float16"),
+    ("float16_backward", "tf32", "NON_FINITE", "computes its backward in float16"),
+    ("float16_parts", "ieee", "NON_FINITE", "computes in float16"),
+    ("float16_normalised", "ieee", "MISMATCH", "computes in float16"),
 ])
 def test_work_in_float16_is_right_near_1_and_told_by_its_range(ask: Ask, name: str, of_float32: str, status: str,
                                                                words: str) -> None:

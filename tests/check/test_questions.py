@@ -51,7 +51,7 @@ def test_no_gradient_is_said_in_those_words(checked) -> None:
     assert "The output requires no grad: there is no backward to check." in report.question("gradients").seen
     assert report.question("gradient_values").answer is Answer.SKIPPED
     assert report.kernelbench["strict"] and not report.kernelbench["ours"]  # KernelBench never looks
-    assert "forward alone" in report.kernelbench["reason"]
+    assert "only the forward pass" in report.kernelbench["reason"]
 
 
 def test_an_answer_kept_by_address_is_not_timed(checked) -> None:
@@ -95,7 +95,7 @@ def test_arguments_that_are_fractions_are_tried_too(checked) -> None:
     ("ONLY_BATCH_4", {"batch_one": ("No. The module raised RuntimeError in line", "Look at line"),
                       "other_sizes": ("No. Wrong for batch 3; batch 5. For batch 3: The module raised RuntimeError in line",
                                       "Look at line")}),
-    ("RETURNS_TWO", {"noncontiguous": ("No. For an input with strides: It returns a tuple, the reference a tensor.",
+    ("RETURNS_TWO", {"noncontiguous": ("No. For an input with strides: It returns a tuple, the reference returns a tensor.",
                                        "Return the output tensor alone.")}),
     ("RANDOM", {"values": ("No. 100 % of y is wrong; worst y[", "Compare with the reference at the worst index.")}),
 ])
@@ -126,9 +126,9 @@ def test_a_reference_that_does_not_run_is_a_bad_request(checked) -> None:
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    (("* self.scale", "* self.scale, x"), "for which it runs in float64: it returns a tuple, not one tensor."),
+    (("* self.scale", "* self.scale, x"), "does not give expected values in float64: it returns a tuple, not one tensor."),
     (("return torch.relu", "assert x.dtype == torch.float32\n        return torch.relu"),
-     "for which it runs in float64: AssertionError in line"),
+     "does not give expected values in float64: AssertionError in line"),
     (("return [8]", "return [8, nn.ReLU()]"), "something other than numbers, strings, tuples and lists"),
 ])
 def test_a_reference_that_gives_no_truth_is_a_bad_request(checked, change: tuple[str, str], words: str) -> None:

@@ -85,7 +85,7 @@ def test_the_headline_is_against_the_one_that_is_hardest_turn_by_turn() -> None:
 def test_a_looser_pytorch_alone_is_no_one_to_beat() -> None:
     times = timed(found(0.26, "ieee", ("default", 1.62, "tf32")), "forward", KB81, H200)
     assert times["against"] == "" and times["verdict"] == ""
-    assert check_times.sentence("forward", times) == "forward has no PyTorch of its precision to compare with"
+    assert check_times.sentence("forward", times) == "forward: no PyTorch mode of its precision to compare with"
 
 
 def test_the_floor_stands_beside_and_below_it_nothing_counts() -> None:
@@ -93,7 +93,7 @@ def test_the_floor_stands_beside_and_below_it_nothing_counts() -> None:
     assert 0.1 < times["floor_ms"] < 0.26 and times["floor_limit"] == "bytes" and not times["implausible"]
     assert f"{100 * times['floor_ms'] / 0.26:.0f} % of the limit" in check_times.floor_text(times)
     too_fast = timed(found(0.5 * times["floor_ms"], "tf32", *LADDER_81), "forward", KB81, H200)
-    assert too_fast["implausible"] and "not possible, so not counted" in check_times.sentence("forward", too_fast)
+    assert too_fast["implausible"] and "the time does not count" in check_times.sentence("forward", too_fast)
     # what fits into the caches may be below it: these calls find their inputs there
     cached = replace(H200, l2_bytes=1 << 40)
     assert not timed(found(1e-3, "tf32", *LADDER_81), "forward", KB81, cached)["implausible"]
@@ -102,7 +102,7 @@ def test_the_floor_stands_beside_and_below_it_nothing_counts() -> None:
 def test_launch_bound_and_too_small_are_called_so() -> None:
     notes = timed(found(0.008, "tf32", ("default", 0.02, "tf32"), ("graph", 0.005, "tf32")), "forward", KB81,
                               H200)["notes"]
-    assert notes[0].startswith("Too small") and notes[1].startswith("Launch-bound: PyTorch's own call takes 0.0200 ms")
+    assert notes[0].startswith("Too short") and notes[1].startswith("Launch-bound: PyTorch's own call takes 0.0200 ms")
     assert timed(found(1.0, "tf32", ("default", 2.0, "tf32"), ("graph", 1.9, "tf32")), "forward", KB81,
                              H200)["notes"] == []
 
@@ -114,7 +114,7 @@ def test_what_may_have_been_waiting_is_said_and_is_no_victory() -> None:
     quiet, busy = (timed(one, "forward", KB81, None) for one in (quiet, busy))
     assert (quiet["verdict"], quiet["notes"]) == ("FASTER", [])
     assert busy["verdict"] == "UNSURE" and busy["ratio"] == quiet["ratio"] and busy["low"] < 1
-    assert busy["notes"] == ["Other work kept the cores busy: of a call's time 58 % may be waiting for one."]
+    assert busy["notes"] == ["Other processes used the cores: up to 58 % of a call's time may be waiting for a core."]
 
 
 @pytest.mark.parametrize(("key", "precision", "ms", "against", "verdict"), [
@@ -139,8 +139,8 @@ def test_clocks_that_were_held_down_are_said() -> None:
     throttled = {**found(1.0, "tf32", ("default", 2.0, "tf32")), "throttled": 3}
     left_out = {**throttled, "ours": {**throttled["ours"], "dropped": 3}}
     said = [timed(one, "forward", KB81, H200)["notes"] for one in (throttled, left_out)]
-    assert said == [["The GPU held its clocks down in 3 turns; all were counted, for too few would be left."],
-                    ["The GPU held its clocks down in 3 turns; 3 were left out."]]
+    assert said == [["The GPU lowered its clocks in 3 turns; all were counted, because too few would be left."],
+                    ["The GPU lowered its clocks in 3 turns; 3 were left out."]]
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -180,7 +180,7 @@ def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why(judge) -> None:
         assert why["CUDA graph of the eager call"] == "CUDA graphs need a GPU"
         assert why["eager, TF32 off"] == "this CPU has no TF32"
     text = report_text(report)
-    assert "PyTorch's default computes in ieee" in text and "nobody has measured what this CPU can do" in text
+    assert "PyTorch's default computes in ieee" in text and "the limits of this CPU are not measured" in text
     assert f"({report.times['forward']['against']})" in text and "KernelBench, text          failed  it contains 'pass'" in text
     assert "module_ms: " in report.evidence
 
@@ -237,7 +237,7 @@ fcntl.flock(held, fcntl.LOCK_EX)
 
 def kept_waiting(times: dict) -> bool:
     """The machine that runs the tests had too little left for them; what is sure is then said of less."""
-    return any("Other work kept the cores busy" in note for note in times["notes"])
+    return any("Other processes used the cores" in note for note in times["notes"])
 
 
 @pytest.mark.parametrize("holds", [True, False])
@@ -297,7 +297,7 @@ def get_init_inputs():
 
 
 @pytest.mark.parametrize(("text", "reference", "note"), [
-    (models.SKIPS_THE_COPY, models.RELU, "less than a quarter of what making its input and keeping its result take"),
+    (models.SKIPS_THE_COPY, models.RELU, "below a quarter of the time to copy the input and the result"),
     (models.LOOKS_AHEAD, models.REFERENCE, "")], ids=["skips the copy", "looks ahead"])
 def test_help_from_the_host_that_it_runs_in_is_no_victory(text: str, reference: str, note: str, judge) -> None:
     """One writes its results where the judge reads them, so that nobody copies what is subtracted; one computes all calls of a
@@ -305,7 +305,7 @@ def test_help_from_the_host_that_it_runs_in_is_no_victory(text: str, reference: 
     report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
     times = report.times["forward"]
     assert not report.failed and times["verdict"] != "FASTER", report.speed
-    on_busy_cores = ("kept the cores busy", "Too small to time well")  # then it was no victory to begin with
+    on_busy_cores = ("Other processes used the cores", "Too short for an exact time")  # then it was no victory to begin with
     assert not note or any(one in said for said in times["notes"] for one in (note, *on_busy_cores)), times["notes"]
 
 
@@ -318,7 +318,7 @@ def test_calls_one_by_one_are_compared_too(forking_judge) -> None:
     if report.times and kept_waiting(report.times["forward"]) and report.times["forward"]["verdict"] == UNSURE:
         return  # no victory to doubt: nothing is timed one by one
     assert {q.key: q.status for q in report.failed} == {"times": "MISMATCH"} and not report.times, report.speed
-    assert "did not give the right result" in report.question("times").seen
+    assert "A timed call gave a wrong result" in report.question("times").seen
 
 
 def test_the_inputs_of_timed_calls_cannot_be_computed_ahead(forking_judge) -> None:
@@ -343,7 +343,7 @@ def test_inputs_that_cannot_be_changed_are_not_timed(forking_judge) -> None:
     text = reference.replace("class Model(", "class ModelNew(")
     report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=forking_judge)
     assert not report.failed and not report.times
-    assert "an answer could be ready before it is asked for" in report.question("times").seen
+    assert "would no longer have the structure that get_inputs() gives them" in report.question("times").seen
 
 
 @pytest.mark.parametrize(("ours", "theirs", "against", "verdict"), [
@@ -360,4 +360,4 @@ def test_calls_one_by_one_count_where_they_say_something_else(ours: list[float],
 def test_less_than_a_pass_over_its_tensors_is_no_victory() -> None:
     one = {**found(0.1, "tf32", ("default", 2.0, "tf32")), "empty_ms": 0.5}
     times = timed(one, "forward", KB81, H200)
-    assert times["verdict"] == "UNSURE" and times["notes"][-1].endswith("no victory.")
+    assert times["verdict"] == "UNSURE" and times["notes"][-1].endswith("does not count as faster.")

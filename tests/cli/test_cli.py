@@ -156,7 +156,7 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(sessions: Path, tmp_path: Path
     (["run", "--preset", "kb74/small", "--set", "forward/naive_gather.BLOCK=77"], "BLOCK=77 is not offered"),
     (["run", "--preset", "kb74/small", "--build-timeout", "0"], "--build-timeout is 0"),
     (["run", "--preset", "kb74/small", "--variant", "split_mma", "--direction", "forward"],
-     "split_mma does not compute forward, but grad_weight."),
+     "split_mma does not compute forward; choose grad_weight."),
     (["run", "--preset", "kb74/small", "--set", "naive_gather.BLOCK=64", "--set", "naive_gather.BLOCK=128"],
      "naive_gather.BLOCK is set twice; give its values together: naive_gather.BLOCK=64,128."),
     (["bench", "--known", "LICENSE", "--device", "cpu", "--size", "small"], "LICENSE holds no best known configs: "),
@@ -166,11 +166,11 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(sessions: Path, tmp_path: Path
     (["test", "--junit", "nowhere/j.xml"], "there is no folder"),
     (["export", "--preset", "kb74", "--forward", "naive_gather", "--out", "nowhere/m.py"], "there is no folder"),
     (["export", "--preset", "kb74", "--forward", "naive_gather", "--set", "naive.BLOCK=64"], "There is no variant 'naive'"),
-    (["show", "--trial", "ab12"], "--trial needs the session"),
-    (["show", "nowhere"], "'nowhere' is no session: below"),
+    (["show", "--trial", "ab12"], "--trial needs the name of its session"),
+    (["show", "nowhere"], "'nowhere' is not a session; the sessions below"),
     (["run", "--preset", "kb74/small", "--set", "naive_gather.BLOCK=64,x"], "'x' is no whole number; write VARIANT.TUNABLE="),
-    (["run", "--preset", "kb74/small", "--no-baselines", "--baselines-only"], "leave nothing to measure; give one of them"),
-    (["check", "/nonexist.py", "--preset", "kb74"], "/nonexist.py is not there; name a file that is."),
+    (["run", "--preset", "kb74/small", "--no-baselines", "--baselines-only"], "measures nothing; give only one of them"),
+    (["check", "/nonexist.py", "--preset", "kb74"], "/nonexist.py does not exist; name an existing file."),
     (["check", "/", "--preset", "kb74"], "/ is a folder; name a file."),
     (["check", "app.py", "--preset", "kb74", "--memory", "nan"], "--memory is nan; give a number above 0, at most 1048576."),
     (["check", "app.py", "--preset", "kb74", "--memory", "inf"], "--memory is inf; give a number above 0, at most 1048576."),
@@ -178,9 +178,9 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(sessions: Path, tmp_path: Path
     (["check", "app.py", "--preset", "kb74", "--time-limit=-1"], "--time-limit is -1; give a number above 0, at most 1000000."),
     (["check", "app.py", "--preset", "kb74", "--build-limit", "0"], "--build-limit is 0; give a number above 0"),
     (["check", "app.py", "--preset", "kb74/small", "--device", "cpu", "--memory", "0.01"],
-     "could not start within the 10.2 MiB of memory it may have: raise that limit (--memory, in GiB)."),
-    (["pack", "--open", "nonexist.zip"], "nonexist.zip is not there; name a zip"),
-    (["compare", "nowhere", "nowhere"], "is no session"),
+     "could not start within its memory limit of 10.2 MiB: raise the limit (--memory, in GiB)."),
+    (["pack", "--open", "nonexist.zip"], "nonexist.zip does not exist; name a zip"),
+    (["compare", "nowhere", "nowhere"], "is not a session"),
     (["pack"], "Give the session to pack"),
     (["export"], "Give --preset, --layer or --session"),
 ])
@@ -219,7 +219,7 @@ def test_a_session_that_is_not_there_names_the_ones_there_are(tmp_path: Path) ->
     for words in (["show", "nope"], ["pack", "nope"]):
         done = cli(*words, sessions=tmp_path)
         assert done.returncode == 2
-        assert done.stderr == f"'nope' is no session: below {tmp_path} there are one, two.\n"
+        assert done.stderr == f"'nope' is not a session; the sessions below {tmp_path} are: one, two.\n"
 
 
 def test_headless_test_writes_junit_and_json(tmp_path: Path) -> None:

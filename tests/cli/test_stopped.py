@@ -55,11 +55,11 @@ def test_it_names_the_session_and_the_command_that_goes_on(number: int, place: d
     session = Session.open(next(Path(place["KERNEL_WORKBENCH_SESSIONS"]).iterdir()))
     last = said.splitlines()[-1]
     assert process.returncode == 130, said
-    kept = f"Stopped after 0 of 3 candidates. Session {session.name} keeps the finished trials. Go on with: "
+    kept = f"Stopped after 0 of 3 candidates. Session {session.name} keeps the finished trials. To continue, run: "
     assert last.startswith(kept), said
     assert [e["event"] for e in session.events()][-1] == "run_stopped"
     assert not list(Path(place["TMPDIR"]).glob("kernel-workbench-scratch.*"))
-    words = shlex.split(last.partition("Go on with: ")[2])
+    words = shlex.split(last.partition("To continue, run: ")[2])
     assert words[:3] == ["python", "-m", "workbench"]
     resumed = cli(*words[3:], **{**place, "KERNEL_WORKBENCH_CXX": ""})
     assert resumed.returncode == 0, resumed.stderr
@@ -107,7 +107,7 @@ def test_build_workers_that_are_killed_leave_nothing_that_is_not_run_again(place
     finally:
         process.kill()
     assert process.returncode == 3 and said.count("MACHINE_FAILED") >= 3, said
-    assert "The process that builds was ended by signal 9 (SIGKILL): out of memory?" in said
+    assert "The build process was ended by signal 9 (SIGKILL): out of memory?" in said
     assert cli(*WORDS, "--session", "one", "--resume", **{**place, "KERNEL_WORKBENCH_CXX": ""}).returncode == 0
 
 

@@ -20,7 +20,7 @@ def test_value(text: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("TILLE + 1", ["TILLE", "nobody defines", "TILE"]), ("layer.strides", ["layer.strides", "stride_w"]),
+    ("TILLE + 1", ["TILLE", "which is not defined", "TILE"]), ("layer.strides", ["layer.strides", "stride_w"]),
     ("TILE.real", ["TILE.real"]), ("__import__('os')", ["__import__"]), ("(lambda: 1)()", ["lambda"]),
     ("[x for x in [1]]", ["for x in"]), ("TILE / 2", ["TILE / 2"]), ("f'{TILE}'", ["f'{TILE}'"]), ("1.5", ["1.5"]),
     ("layer['groups']", ["layer['groups']"]), ("4 +", ["cannot be read"]), ("TILE // 0", ["no value", "zero"]),

@@ -73,7 +73,7 @@ def test_the_recorded_sessions_are_read_whole() -> None:
     (("kernel_ms", "median_ms"), "fast", "kernel_ms.median_ms is 'fast', not a number"),
     (("kernel_ms", "median_ms"), -1.0, "kernel_ms.median_ms is -1.0, not a time"),
     (("workload", "layer", "stride"), "2", "workload.layer.stride is '2', not a list"),
-    (("workload", "batch"), 0, "its workload cannot be: batch is 0; it must be 1 or more."),
+    (("workload", "batch"), 0, "its workload is not valid: batch is 0; it must be 1 or more."),
     (("direction",), "sideways", "direction is 'sideways', which is not known"),
     (("blobs", "source"), "../../etc/passwd", "the blob '../../etc/passwd' is no SHA-256"),
 ])

@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(("name", "status", "words"), [
-    ("undefined_tunable", Status.RENDER_FAILED, "which nobody defines"),
+    ("undefined_tunable", Status.RENDER_FAILED, "which is not defined"),
     ("undefined_identifier", Status.BUILD_FAILED, "undefined_identifier.cu, line"),
     ("too_many_threads", Status.LAUNCH_FAILED, ""),
     ("writes_to_null", Status.WORKER_DIED, "signal 11 (SIGSEGV)"),
@@ -355,7 +355,7 @@ def test_any_other_unwritable_place_ends_the_run_with_a_sentence(judge: Judge, m
 
 
 def test_a_device_that_torch_does_not_see_is_a_bad_request(runner: Runner) -> None:
-    with pytest.raises(BadRequest, match="^cuda:9 is not there: torch .* choose cpu"):
+    with pytest.raises(BadRequest, match="^cuda:9 does not exist: torch .* choose cpu"):
         runner.device("cuda:9")
 
 

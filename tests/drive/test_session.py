@@ -43,7 +43,7 @@ def test_a_torn_last_line_costs_itself_only(tmp_path: Path) -> None:
         file.write('{"schema": "kernel-workbench/trial/1", "trial_id": "half')
     session.append(a_trial(2))
     assert [t.trial_id for t in session.trials()] == ["t00001", "t00002"]
-    assert session.unreadable == [f"{session.path}/trials.jsonl, line 2 was left out: it is torn or no trial."]
+    assert session.unreadable == [f"{session.path}/trials.jsonl, line 2 was left out: it is incomplete or not a trial."]
 
 
 def test_an_unknown_schema_is_left_out_and_said(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_zip_with_anything_else_is_refused(tmp_path: Path, entry: str) -> None
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence_with_its_reason(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="^/proc/nope/one cannot be written: No such file or directory. Use another folder"):
+    with pytest.raises(BadRequest, match="^/proc/nope/one cannot be written: No such file or directory. Set KERNEL_WORKBENCH"):
         Session.create(Path("/proc/nope"), "one")
     session = Session.create(tmp_path, "one")
     (session.path / "trials.jsonl").mkdir()
@@ -160,7 +160,7 @@ def test_a_full_disk_is_a_sentence_without_its_number() -> None:
 def test_bad_names_and_places_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="no plain file name"):
         Session.create(tmp_path, "../up")
-    with pytest.raises(BadRequest, match="is no session"):
+    with pytest.raises(BadRequest, match="is not a session"):
         Session.open(tmp_path / "nothing")
     (tmp_path / "text.zip").write_text("no zip")
     with pytest.raises(BadRequest, match="is no zip"):

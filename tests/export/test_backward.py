@@ -108,7 +108,7 @@ def test_where_both_at_once_are_refused_each_goes_its_own_way(folder: Path) -> N
 
 def test_the_file_proves_itself(folder: Path) -> None:
     text = export_text(fused())
-    assert "grad_input   by backward, whose other result is dropped" in text
+    assert "grad_input   by backward; its other result is not used" in text
     result = run_fresh(text, FUSED, folder)
     assert result.status == "OK", result
     assert result.detail["left_to_pytorch"] == ["forward"]

@@ -166,7 +166,7 @@ def test_sizes_that_a_launcher_does_not_take_are_pytorchs(exported):
     launched = counted(exported)
     load = kernel.launchers[CPU]
     kernel.launchers[CPU] = (load[0], lambda numbers: -1)
-    with pytest.warns(RuntimeWarning, match="it does not take these sizes"):
+    with pytest.warns(RuntimeWarning, match="it does not support these sizes"):
         exported.cls(3, 4, 3)(torch.randn(1, 3, 5))
     assert launched == []
     kernel.launchers[CPU] = load

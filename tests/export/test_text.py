@@ -118,7 +118,7 @@ def test_the_kernels_are_those_of_the_recipe_and_no_others(tmp_path: Path):
 def test_a_candidate_in_run_time_form_serves_every_layer():
     text = export_text(naive(SMALL, form="runtime"))
     assert [entry.get("layer") for entry in kernels_of(text).values()] == [None, None, None]
-    assert "chosen in their run-time form: forward by naive_gather" in " ".join(text.split())
+    assert "compute layers with any arguments: forward by naive_gather" in " ".join(text.split())
 
 
 def test_an_entry_says_what_shared_memory_its_block_needs():
@@ -133,7 +133,7 @@ def test_the_file_says_its_precision_and_what_is_left_to_pytorch():
     text = export_text(naive(SMALL, "forward"))
     words = ast.get_docstring(ast.parse(text))
     assert "computes in ieee" in words
-    assert "grad_input   left to PyTorch: torch.ops.aten.convolution_backward" in words
+    assert "grad_input   by PyTorch: torch.ops.aten.convolution_backward" in words
     assert list(kernels_of(text)) == ["forward"]
 
 

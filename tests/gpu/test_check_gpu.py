@@ -56,7 +56,7 @@ def test_a_right_module_passes_and_is_timed_against_the_whole_ladder() -> None:
 @pytest.mark.parametrize(("forward", "key", "answer", "words"), [
     (SIDE_STREAM, "stream", Answer.FAILED, "On a side stream it reads the input before it has arrived"),
     (WAITS, "waits", Answer.WARNED, "Each call waits until the device is idle"),
-    (HOARDS, "memory", Answer.WARNED, "above its inputs, PyTorch"),
+    (HOARDS, "memory", Answer.WARNED, "more than its inputs, PyTorch"),
     (ASKS_THE_HOST, "graph", Answer.NOTE, "No.")], ids=["side stream", "waits", "hoards", "asks the host"])
 def test_what_only_a_gpu_shows(forward: str, key: str, answer: Answer, words: str) -> None:
     question = checked(forward).question(key)

@@ -35,7 +35,7 @@ STATUS = {
     "too_much_shared": ("LAUNCH_FAILED", "The launch failed: invalid"),
     "huge_workspace": ("OUT_OF_MEMORY", "free on cuda:0"),
     "skips_last_row": ("UNWRITTEN", "the first at y[1, 3, 8, 0]"),
-    "writes_only_once": ("UNWRITTEN", "Not one value of y"),
+    "writes_only_once": ("UNWRITTEN", "No value of y"),
     "skips_unreached": ("UNWRITTEN", "the first at y[0, 0, 0]"),
     "no_tail_test": ("OUT_OF_BOUNDS", "behind the end of y"),
     "writes_before_start": ("OUT_OF_BOUNDS", "Wrote 4 bytes before the start of y"),

@@ -28,7 +28,7 @@ STATUS = {
     "too_much_shared": ("LAUNCH_FAILED", "307200 bytes of dynamic shared memory"),
     "huge_workspace": ("OUT_OF_MEMORY", "024 TiB, "),
     "skips_last_row": ("UNWRITTEN", "21 values of y were never written, the first at y[1, 3, 8, 0]"),
-    "writes_only_once": ("UNWRITTEN", "Not one value of y"),
+    "writes_only_once": ("UNWRITTEN", "No value of y"),
     "skips_unreached": ("UNWRITTEN", "the first at y[0, 0, 0]"),
     "no_tail_test": ("OUT_OF_BOUNDS", "behind the end of y"),
     "writes_before_start": ("OUT_OF_BOUNDS", "Wrote 4 bytes before the start of y"),
@@ -41,13 +41,13 @@ STATUS = {
     "replays_first_answer": ("MISMATCH", "of y is wrong"),
     "half_the_bits": ("MISMATCH", "ieee allows"),
     "changes_input": ("INPUT_MODIFIED", "The kernel changed 1 value of x."),
-    "low_bits_drift": ("NONDETERMINISTIC", "1 of 2 runs gave other bits, up to"),
+    "low_bits_drift": ("NONDETERMINISTIC", "1 of 2 runs gave different bits, up to"),
     "no_barrier": ("NONDETERMINISTIC", "some of them NaN"),
     "divergent_barrier": ("KERNEL_FAULT", "__syncthreads"),
     "right_at_first": ("MISMATCH", " tim"),
     "prints_a_verdict": ("OK", "Right in all checks."),
     "adds_to_old": ("NON_FINITE", "of grad_weight are NaN"),
-    "forgets_grad_bias": ("UNWRITTEN", "Not one value of grad_bias"),
+    "forgets_grad_bias": ("UNWRITTEN", "No value of grad_bias"),
     "input_gradient_lacks_a_tap": ("MISMATCH", "of grad_input is wrong"),
     "weight_gradient_doubled": ("MISMATCH", "of grad_weight is wrong"),
     "forgets_last_input": ("UNWRITTEN", "1 value of grad_input"),
@@ -89,7 +89,7 @@ def test_every_bad_kernel_has_its_status(bad_root: Path) -> None:
 
 
 def test_does_not_render(bad_root: Path) -> None:
-    with pytest.raises(RenderError, match=r"undefined_tunable.cu uses Tune::TILE_M in line \d+, which nobody defines"):
+    with pytest.raises(RenderError, match=r"undefined_tunable.cu uses Tune::TILE_M in line \d+, which is not defined"):
         render(bad_candidate(bad_root, "undefined_tunable"))
 
 

@@ -25,7 +25,7 @@ def test_quickstart_runs(tmp_path: Path, monkeypatch) -> None:
     assert "application/vnd.plotly" in outputs[3]
     assert "kw_forward" in outputs[5]
     assert "python -m workbench run" in outputs[7]
-    assert "ConvTranspose1d(32, 64, 5" in outputs[9] and "by CUDA kernels in place" in outputs[9]
+    assert "ConvTranspose1d(32, 64, 5" in outputs[9] and "computed by CUDA kernels" in outputs[9]
 
 
 def test_interrupting_stops_the_run_and_keeps_what_is_finished(tmp_path: Path) -> None:

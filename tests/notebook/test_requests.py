@@ -53,7 +53,7 @@ def test_bias_as_pytorch_takes_it() -> None:
     ({"directions": "forwards"}, "direction 'forwards' is not known; choose forward"),
     ({"form": "x"}, "form 'x' is not known; choose constant or runtime"),
     ({"compile_flags": ["-DX", " "]}, "A compile flag is empty; write it like"),
-    ({"directions": []}, "No direction is chosen; choose of forward"),
+    ({"directions": []}, "No direction is chosen; choose from forward"),
     ({"directions": 3}, "directions is 3; give a name or a list of names"),
     ({"variants": "naive"}, "There is no variant 'naive'; there are"),
     ({"variants": [None]}, "variants is [None]; give a name"),
@@ -67,7 +67,7 @@ def test_a_run_that_cannot_be(more: dict[str, Any], sentence: str, sessions: Pat
 
 @pytest.mark.parametrize("more", [{"batch": 3}, {"input_size": 4}])
 def test_a_preset_has_its_own_sizes(more: dict[str, int]) -> None:
-    with pytest.raises(wb.BadRequest, match="'kb81/small' has its own sizes; give"):
+    with pytest.raises(wb.BadRequest, match="'kb81/small' already sets it; leave"):
         wb.run("kb81/small", device="cpu", progress=False, **more)
 
 

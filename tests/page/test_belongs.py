@@ -119,13 +119,13 @@ def test_the_self_test_shows_its_progress_and_is_cancelled_where_it_was_started(
 
 
 @pytest.mark.parametrize(("page", "asked", "sentence", "box"), [
-    ("", {"session": "gone"}, "The link asks for the session 'gone', which is not here.", "session"),
-    ("", {"device": "cuda:7"}, "The link asks for the device 'cuda:7', which is not here.", "device"),
-    ("inspect", {"inspect_session": "gone"}, "The link asks for the session 'gone', which is not here.", "inspect_session"),
-    ("inspect", {"inspect_session": "here", "trial": "zzzz"}, "The link asks for the trial 'zzzz', which is not here.",
+    ("", {"session": "gone"}, "The session 'gone' in the link was not found.", "session"),
+    ("", {"device": "cuda:7"}, "The device 'cuda:7' in the link was not found.", "device"),
+    ("inspect", {"inspect_session": "gone"}, "The session 'gone' in the link was not found.", "inspect_session"),
+    ("inspect", {"inspect_session": "here", "trial": "zzzz"}, "The trial 'zzzz' in the link was not found.",
      "inspect_trial"),
-    ("compare", {"compare_a": "gone"}, "The link asks for the session 'gone', which is not here.", "compare_a"),
-    ("compare", {"compare_a": "here", "compare_b": "gone"}, "The link asks for the session 'gone', which is not here.",
+    ("compare", {"compare_a": "gone"}, "The session 'gone' in the link was not found.", "compare_a"),
+    ("compare", {"compare_a": "here", "compare_b": "gone"}, "The session 'gone' in the link was not found.",
      "compare_b"),
 ])
 def test_a_link_to_what_is_not_here_says_so_and_offers_what_there_is(sessions, page, asked, sentence, box):
@@ -149,7 +149,7 @@ def test_a_link_to_what_is_not_here_says_so_and_offers_what_there_is(sessions, p
         assert sentence in said(at), "another choice says nothing of the device"
         return
     at.selectbox(key=box).set_value(chosen).run()
-    assert not at.exception and "which is not here" not in said(at)
+    assert not at.exception and "in the link was not found" not in said(at)
 
 
 def test_a_reload_with_a_wrong_value_draws_no_other_layer(sessions):

@@ -57,8 +57,8 @@ def test_dynamic_shared_memory_is_shown(recorded) -> None:
 
 
 @pytest.mark.parametrize(("status", "nvcc", "said"), [
-    (Status.BUILD_FAILED, "nvcc 13.0", "the trial ended with BUILD_FAILED before there was a kernel"),
-    (Status.BUILD_FAILED, "", "the trial ended with BUILD_FAILED before there was a kernel"),
+    (Status.BUILD_FAILED, "nvcc 13.0", "the trial ended with BUILD_FAILED before a kernel was built"),
+    (Status.BUILD_FAILED, "", "the trial ended with BUILD_FAILED before a kernel was built"),
     (Status.MISMATCH, "nvcc 13.0", "nvcc gave no numbers for this trial"),
     (Status.MISMATCH, "", "they need nvcc, which was not installed when the trial ran"),
 ])

@@ -64,7 +64,7 @@ def test_recorded_times_of_pytorch_are_drawn_and_a_large_layer_is_warned_of(page
     page.segmented_control(key="size").select("full")
     page.run()
     assert len(page.get("plotly_chart")) == 1 and "PyTorch was recorded on NVIDIA H200" in said(page)
-    assert "85.9 GFLOP a launch is too much for the emulator" in said(page)
+    assert "85.9 GFLOP per launch is too much for the emulator" in said(page)
 
 
 def test_every_variant_that_serves_the_layer_is_ticked(page):
@@ -87,8 +87,8 @@ def test_each_its_own_precision_runs_all_that_serve_the_layer(page):
     ("groups", "7", "in_channels 32 is not divisible by groups 7"),
     ("output_padding", "3", "output_padding 3 must be smaller than stride 1 or dilation 3."),
     ("kernel_size", "3, 5", "kernel_size (3, 5) has 2 numbers; a ConvTranspose1d takes one."),
-    ("stride", "two", "stride &#x27;two&#x27; is not a whole number"),
-    ("batch", "", "batch &#x27;&#x27; is not a whole number."),
+    ("stride", "two", "stride &#x27;two&#x27; cannot be read; give a whole number"),
+    ("batch", "", "batch &#x27;&#x27; cannot be read; give a whole number."),
     ("input_size", "0", "input size is 0; it must be 1 or more."),
 ])
 def test_a_wrong_value_has_one_sentence_and_blocks_only_run(page, field, value, sentence):
@@ -221,8 +221,8 @@ def test_a_link_to_a_preset_that_is_not_known_says_so_until_another_is_chosen(pa
     opened(fresh)
     for _ in range(2):
         preset, size = wrong(fresh)
-        assert "The link asks for the preset &#x27;kb999&#x27;, which is not known; this is kb74." in preset
-        assert "The link asks for the size &#x27;huge&#x27;, which is not known; this is small." in size
+        assert "The preset &#x27;kb999&#x27; in the link is not known. The page shows kb74." in preset
+        assert "The size &#x27;huge&#x27; in the link is not known. The page shows small." in size
         opened(fresh)
     fresh.selectbox(key="preset").select("kb79").run()
     assert not fresh.exception and wrong(fresh) == [] and "ConvTranspose1d(32, 64, 3, stride=2" in said(fresh)

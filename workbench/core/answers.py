@@ -140,7 +140,7 @@ _IN_SHORT = {
     "other_sizes": "is wrong at other sizes", "other_arguments": "is wrong with other constructor arguments",
     "noncontiguous": "is wrong for a non-contiguous input", "batch_one": "is wrong for batch 1",
     "no_grad": "is wrong under no_grad", "eval_mode": "is wrong after .eval()", "buffers": "changes its buffers differently",
-    "two_calls": "is wrong while two answers are in use", "some_gradients": "is wrong when only some gradients are wanted",
+    "two_calls": "is wrong while two outputs are in use", "some_gradients": "is wrong when only some gradients are wanted",
     "parameters": "ignores changed parameters", "gradients": "has no gradient",
     "gradient_values": "computes wrong gradients", "stream": "ignores the current stream",
     "inputs": "changes its inputs", "same_bits": "gives different bits in each run", "times": "is wrong when timed",

@@ -45,11 +45,11 @@ class Confinement:
     def held(self) -> str:
         """Without bwrap: where it could write, and whether it had a network."""
         where = "it could write only to its own scratch folder and /dev/shm" if self.landlock else \
-            "it could write only to its own scratch folder and where everybody may, not to your files"
+            "it could write only to its own scratch folder and to folders open to every user, not to your files"
         if 0 < self.landlock < landlock.HOLDS_TRUNCATION and not self.user:
-            where += ", but empty any file of yours"
-        network = "it had no TCP, other network was not cut off" if self.landlock >= landlock.HOLDS_TCP else \
-            "network was not cut off"
+            where += ", but it could truncate your files"
+        network = "TCP was blocked, other network was not" if self.landlock >= landlock.HOLDS_TCP else \
+            "the network was not blocked"
         return f"{where}; {network}"
 
 

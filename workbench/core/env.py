@@ -86,7 +86,7 @@ def torch_info() -> TorchInfo:
 def require_torch() -> None:
     """Raises `BadRequest` where PyTorch is not installed."""
     if not torch_info().version:
-        raise BadRequest("PyTorch is not installed, and kernels are judged against it: pip install torch ('python -m "
+        raise BadRequest("PyTorch is not installed; every check needs it: pip install torch ('python -m "
                          "workbench doctor' says what else is missing).")
 
 

@@ -59,7 +59,7 @@ def _value(node: ast.expr, names: Mapping[str, Any], text: str) -> Any:
         case ast.Name(id=name) if name in names:
             return names[name]
         case ast.Name(id=name):
-            raise RenderError(f"The expression {text!r} uses {name}, which nobody defines; "
+            raise RenderError(f"The expression {text!r} uses {name}, which is not defined; "
                               f"known are {', '.join(sorted(names))}.")
         case ast.Attribute(value=ast.Name(id=owner), attr=attr) if isinstance(names.get(owner), Mapping):
             if attr not in names[owner]:

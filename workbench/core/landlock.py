@@ -110,7 +110,7 @@ def _allow(ruleset_fd: int, path: Path, rights: int) -> None:
 @lru_cache(maxsize=1)
 def _asked() -> tuple[int, str]:
     if platform.system() != "Linux":
-        return 0, "Landlock is Linux's"
+        return 0, "Landlock exists only on Linux"
     try:
         return _call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)), ""
     except OSError as error:

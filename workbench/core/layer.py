@@ -191,7 +191,7 @@ def _check_int(name: str, value: object, *, lowest: int, most: int = INT32_MAX, 
     if value < lowest:
         raise BadRequest(f"{name} is {value}; it must be {lowest} or more.", field=field_name or name)
     if value > most:
-        raise BadRequest(f"{name} is {value}; {most} is the most.", field=field_name or name)
+        raise BadRequest(f"{name} is {value}; give at most {most}.", field=field_name or name)
 
 
 def _per_dimension(name: str, value: Any, dims: int) -> tuple[int, ...]:

@@ -151,7 +151,7 @@ def _check_names(candidate: Candidate) -> None:
         for use in pattern.finditer(code):
             if use[1] not in known:
                 line = code.count("\n", 0, use.start()) + 1
-                raise RenderError(f"{variant.path.name} uses {use[0]} in line {line}, which nobody defines.",
+                raise RenderError(f"{variant.path.name} uses {use[0]} in line {line}, which is not defined.",
                                   advice=f"Add {use[1]} to [tune], or correct the name in line {line}."
                                   if where == "[tune]" else f"The layer has {', '.join(sorted(members))}.")
 

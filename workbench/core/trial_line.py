@@ -88,5 +88,5 @@ def _unusable_workload(text: str) -> str | None:
     except Misfit as error:
         return str(error.within("workload"))
     except ValueError as error:
-        return f"its workload cannot be: {error}"
+        return f"its workload is not valid: {error}"
     return None

@@ -103,7 +103,7 @@ def _text(value: Any) -> Any:
     if not isinstance(value, str):
         raise Misfit(f"is {_short(value)}, not a text")
     if any("\ud800" <= c <= "\udfff" for c in value):
-        raise Misfit(f"is {_short(value)}, which holds half a letter")
+        raise Misfit(f"is {_short(value)}, which holds half of a surrogate pair")
     return value
 
 

@@ -35,7 +35,7 @@ def workload_from(args: argparse.Namespace, device: str = "") -> Workload:
     if args.preset is not None:
         for name in ("batch", "input_size"):
             if getattr(args, name) is not None:
-                raise BadRequest(f"--{name.replace('_', '-')} goes with --layer; a preset has its own sizes.", field=name)
+                raise BadRequest(f"--{name.replace('_', '-')} needs --layer; a preset sets its own sizes.", field=name)
         chosen, size = parse_preset(args.preset, default_size=default_size(device))
         if not args.preset.strip().lower().endswith(f"/{size}") and size != "full":
             print(f"On the {device} {args.preset} means {chosen.name}/{size}. Give {chosen.name}/full for the full size.",
@@ -116,5 +116,5 @@ def session_from(text: str | Path) -> Session:
     place = there.get(str(text), Path(text))
     if not is_session(place):
         names = ", ".join(sorted(there)) or f"none; '{PROGRAM} run' makes one"
-        raise BadRequest(f"{str(text)!r} is no session: below {sessions_root()} there are {names}.", field="session")
+        raise BadRequest(f"{str(text)!r} is not a session; the sessions below {sessions_root()} are: {names}.", field="session")
     return Session.open(place)

@@ -82,7 +82,7 @@ def run(work: ConvTranspose | Workload | str, *, batch: int | None = None, input
     device = resolve_device(device)
     if not isinstance(work, ConvTranspose) and (batch is not None or input_size is not None):
         name, value = ("batch", batch) if batch is not None else ("input_size", input_size)
-        raise BadRequest(f"{name} is {value!r}, but {work!r} has its own sizes; give {name} with a layer.", field=name)
+        raise BadRequest(f"{name} is {value!r}, but {work!r} already sets it; leave {name} out, or give a layer.", field=name)
     if isinstance(work, str):
         chosen_preset, size = parse_preset(work, default_size=default_size(device))
         work = chosen_preset.workload(size, dtype)
@@ -132,7 +132,7 @@ class Result:
         """The CUDA source that this trial ran."""
         trial = next((t for t in self.trials if t.trial_id == trial_id), None)
         if trial is None or "source" not in trial.blobs:
-            raise BadRequest(f"No trial {trial_id!r} with a source is here; the frame's column trial_id has their names.",
+            raise BadRequest(f"No trial {trial_id!r} with a source exists; choose one of the column trial_id of the frame.",
                              field="trial_id")
         return self.session.blob(trial.blobs["source"]).decode()
 

@@ -69,7 +69,7 @@ def _cuda_index(name: str) -> int:
         raise BadRequest(f"device {name!r} is not known; choose cpu or cuda:0.", field="device")
     index, there = int(found[1] or 0), torch.cuda.device_count() if torch.cuda.is_available() else 0
     if index >= there:
-        raise BadRequest(f"{name} is not there: torch {torch.__version__} sees {there} CUDA devices; choose cpu.",
+        raise BadRequest(f"{name} does not exist: torch {torch.__version__} sees {there} CUDA devices; choose cpu.",
                          field="device")
     return index
 

@@ -75,7 +75,7 @@ def write_best(sessions: Sequence[Session], file: Path) -> list[BestKnown]:
         found = derive(sessions, nvcc)
     if not found:
         names = ", ".join(s.name for s in sessions) or "no session"
-        raise BadRequest(f"There is no GPU time of a right candidate in {names}, so nothing is known to be best; run "
+        raise BadRequest(f"There is no GPU time of a right candidate in {names}, so the best config is not known; run "
                          f"'python -m workbench bench' on a machine with a GPU.")
     measured = {e.key for e in found if not e.predicted}
     before = load(file)

@@ -135,8 +135,8 @@ class Bench:
 
     def _stopped(self, total: int, limit_s: float | None) -> BenchResult:
         why = f"the time limit of {limit_s:g} s" if limit_s is not None else "a request"
-        return BenchResult("stopped", f"Stopped by {why} after {self._judged} of {total} {self._what}; go on with "
-                           f"--session {self.session.name}.", self._judged)
+        return BenchResult("stopped", f"Stopped by {why} after {self._judged} of {total} {self._what}; to continue, "
+                           f"give --session {self.session.name}.", self._judged)
 
 
 def _build_workers() -> int:

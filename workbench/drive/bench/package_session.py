@@ -28,12 +28,12 @@ def ship(session: Session, name: str, root: Path) -> tuple[Path, int]:
     zip would be above 5 MB.
     """
     if not name.startswith(RECORDED):
-        raise BadRequest(f"A session that ships is called {RECORDED}…, not {name!r}; give --ship {RECORDED}{name}.")
+        raise BadRequest(f"The name {name!r} does not begin with {RECORDED}; give --ship {RECORDED}{name}.")
     target = root / f"{name}.zip"
     if target.exists() or (root / name).exists():
-        raise BadRequest(f"{root / name} is there already; choose another name or remove it.")
+        raise BadRequest(f"{root / name} exists already; choose another name or remove it.")
     if not any(t.device.get("kind") == "cuda" and t.ok for t in session.trials()):
-        raise BadRequest(f"Session {session.name} has no GPU times; only those are worth shipping.")
+        raise BadRequest(f"Session {session.name} has no GPU times; choose a session that has them.")
     with tempfile.TemporaryDirectory() as folder:
         copy = Session.create(Path(folder), name)
         for file, dropped in ((TRIALS, ()), (EVENTS, _PASSING)):

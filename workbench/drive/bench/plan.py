@@ -76,7 +76,7 @@ class BenchPlan:
         if (self.configs == "top") != (self.top > 0):
             raise BadRequest("The top needs a number of candidates above 0: --configs top 1.", field="configs")
         if self.known is not None and not self.known.is_file():
-            raise BadRequest(f"{self.known} is not there; --known names a file that --write-best has written.", field="known")
+            raise BadRequest(f"{self.known} does not exist; --known names a file that --write-best has written.", field="known")
         if self.known is not None:
             load(self.known)  # said now, also where the configs asked for do not need it
         _ = self.workloads  # raises where a layer has no such memory format

@@ -64,7 +64,7 @@ class CheckRequest:
             if not text.strip():
                 raise BadRequest(f"The {name} is empty; give a Python file.", field=name)
             if len(text) > MOST_TEXT_BYTES:
-                raise BadRequest(f"The {name} has {len(text)} characters; {MOST_TEXT_BYTES} are the most.", field=name)
+                raise BadRequest(f"The {name} has {len(text)} characters; give at most {MOST_TEXT_BYTES}.", field=name)
         for name, most in MOST.items():
             if not 0 < getattr(self, name) <= most:  # false for NaN, too
                 raise BadRequest(f"{name} is {getattr(self, name):g}; it must be above 0 and at most {most}.", field=name)

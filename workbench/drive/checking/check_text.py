@@ -74,7 +74,7 @@ def kernelbench_rows(report: CheckReport) -> list[tuple[str, bool | None, str]]:
     if not found:
         return []
     values = "strict" in found
-    not_run = "not asked: the file does not run here"
+    not_run = "not checked: the file does not run here"
     text = found.get("text", [])
     forward = f"forward only, {found['trials']} input{'' if found['trials'] == 1 else 's'}" if values else not_run
     if values and report.size not in ("", "full"):
@@ -91,7 +91,7 @@ def kernelbench_reason(report: CheckReport) -> str:
     found = report.kernelbench
     words = [found.get("reason") or ("" if found.get("strict", True) else found.get("why", ""))]
     if found.get("text"):
-        words.append("Its text check refuses the file before it runs anything; here words are no fault.")
+        words.append("KernelBench's text check rejects the file before it runs. This check does not reject words.")
     return " ".join(filter(None, words))
 
 
@@ -131,7 +131,7 @@ def default_text(times: dict[str, Any]) -> str:
     if not times["default_precision"]:
         return ""
     ran = f"; it ran {', '.join(times['default_kernels'])}" if times["default_kernels"] else ""
-    return f"PyTorch's default computes in {times['default_precision']}, by its distance from float64{ran}."
+    return f"By its error against float64, PyTorch's default computes in {times['default_precision']}{ran}."
 
 
 def left_out(report: CheckReport) -> list[str]:

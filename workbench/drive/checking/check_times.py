@@ -20,8 +20,8 @@ _WAITED_SHARE = 0.05     # of a call's time; a verdict then needs a larger diffe
 _TOGETHER = 0.6          # a ratio of calls one by one that is surely below so much of the ratio of batches is another one
 _A_PASS = 0.25           # of what input and copy take: no module reads the one and writes the other in less
 _SLOWED = 0.05           # PyTorch is so much faster without the file: more than a later moment explains
-_TOO_LITTLE = ("It takes less than a quarter of what making its input and keeping its result take; no module reads the one "
-               "and writes the other in so little: no victory.")
+_TOO_LITTLE = ("The time is too short: it is below a quarter of the time to copy the input and the result. It does not count "
+               "as faster.")
 _FLOOR_SHARE, _L2_SHARE = 0.8, 4  # IMPLAUSIBLE: below that share of the floor, with traffic above so many times L2
 
 
@@ -62,9 +62,9 @@ def sentence(direction: str, times: dict[str, Any]) -> str:
     """ "forward is 4.69× as fast as the best PyTorch (eager, TF32 off)", or why that cannot be said."""
     if times["implausible"]:
         return (f"{direction}: {numbers.time(times['median_ms'])} is below the floor of "
-                f"{numbers.time(times['floor_ms'])}: not possible, so not counted")
+                f"{numbers.time(times['floor_ms'])}, which is not possible; the time does not count")
     if not times["against"]:
-        return f"{direction} has no PyTorch of its precision to compare with"
+        return f"{direction}: no PyTorch mode of its precision to compare with"
     best, shown = f"the best PyTorch ({times['against']})", numbers.ratio(times["ratio"])
     between = numbers.interval(times["low"], times["high"], times["ratio"])
     if times["verdict"] == SAME:
@@ -113,8 +113,8 @@ def _without_the_file(found: CheckTimes, precision: str) -> list[dict[str, Any]]
             rows.append({"name": f"{alone.name}, without the file's process", "median_ms": median(alone.samples),
                          "precision": alone.precision, "ratio": ratio.value, "low": ratio.low, "high": ratio.high,
                          "verdict": FASTER if ratio.verdict == FASTER else UNSURE, "drop_in": True, **fits, "kernels": [],
-                         "held_back": f"PyTorch is slower while the file's process is there: {alone.name} takes "
-                                      f"{numbers.time(median(alone.samples))} without it, which counts."})
+                         "held_back": f"PyTorch is slower while the process of the file exists. The verdict uses "
+                                      f"{alone.name} without that process: {numbers.time(median(alone.samples))}."})
     return rows
 
 
@@ -128,29 +128,29 @@ def _one_by_one(found: CheckTimes, best: dict[str, Any]) -> list[dict[str, Any]]
         return []
     return [{**best, "name": f"{best['name']}, one call at a time", "median_ms": median(theirs), "ratio": ratio.value,
              "low": ratio.low, "high": ratio.high, "verdict": FASTER if ratio.verdict == FASTER else UNSURE, "kernels": [],
-             "held_back": f"It wins where several calls are asked for at once: of one at a time it takes "
-                          f"{numbers.time(median(ours))} each, PyTorch {numbers.time(median(theirs))}, which counts."}]
+             "held_back": f"It is faster only if several calls are queued. The verdict uses single calls: it takes "
+                          f"{numbers.time(median(ours))}, PyTorch takes {numbers.time(median(theirs))}."}]
 
 
 def _why_no_floor(workload: Workload | None, gpu: Device | None) -> str:
     if gpu is None:
-        return "nobody has measured what this CPU can do"
-    return f"nobody has measured what {gpu.name} can do" if workload else "the reference is not one transposed convolution"
+        return "the limits of this CPU are not measured"
+    return f"the limits of {gpu.name} are not measured" if workload else "the reference is not one transposed convolution"
 
 
 def _throttled(turns: int, dropped: int) -> list[str]:
     """What is said when the GPU held its clocks down."""
     if not turns:
         return []
-    counted = (f"{dropped} were left out" if dropped else "all were counted, for too few would be left")
-    return [f"The GPU held its clocks down in {turns} turn{'s' if turns > 1 else ''}; {counted}."]
+    counted = (f"{dropped} were left out" if dropped else "all were counted, because too few would be left")
+    return [f"The GPU lowered its clocks in {turns} turn{'s' if turns > 1 else ''}; {counted}."]
 
 
 def _waited(bounds: Iterable[Sequence[float]]) -> list[str]:
     """What is said when the time may be others' in part. `bounds`: (least, most) of each sample."""
     shares = sorted((most - least) / most for least, most in bounds)
     usual = shares[len(shares) // 2] if shares else 0.0
-    return [f"Other work kept the cores busy: of a call's time {numbers.share(usual)} may be waiting for one."] \
+    return [f"Other processes used the cores: up to {numbers.share(usual)} of a call's time may be waiting for a core."] \
         if usual > _WAITED_SHARE else []
 
 
@@ -159,7 +159,7 @@ def _notes(median_ms: float, rows: list[dict[str, Any]]) -> list[str]:
     by_name = {r["name"]: r["median_ms"] for r in rows}
     notes = []
     if median_ms < _TOO_SMALL_MS:
-        notes.append("Too small to time well: below 10 µs the request itself counts.")
+        notes.append("Too short for an exact time: below 10 µs the request is a large part of it.")
     for suffix in ("", ", TF32 off"):  # cuDNN may have chosen another algorithm for the graph than for one of the two calls
         eager = min((by_name[n] for n in (f"eager{suffix}", f"eager{suffix}, cudnn.benchmark") if n in by_name), default=None)
         graph = by_name.get(f"CUDA graph of the eager call{suffix}")

@@ -59,8 +59,8 @@ def best_recipe(workload: Workload, arch: str, *, precision: str = "", file: Pat
     known = best_known(workload, arch, precision=precision, file=file)
     entries = {d: e for d, e in known.items() if e.predicted or not e.baseline_ms or e.ms < e.baseline_ms}
     if not entries:
-        raise BadRequest(f"Of what is known for {workload.layer} on {arch} nothing was faster than PyTorch; choose variants "
-                         "instead: 'python -m workbench variants' lists them.", field="best")
+        raise BadRequest(f"No known config for {workload.layer} on {arch} was faster than PyTorch; choose variants instead: "
+                         "'python -m workbench variants' lists them.", field="best")
     used = [entries[d] for d in fastest({d: e.ms for d, e in entries.items()})]
     return Recipe(workload, **{e.direction: e.candidate(workload) for e in used}), used
 
@@ -74,17 +74,17 @@ def cautions(entries: Iterable[BestKnown], arch: str, precision: str = "") -> li
     unknown = [e.direction for e in entries if not precision and not e.pytorch_precision and e.dtype == "float32"]
     gpus_measured = " and ".join(dict.fromkeys(e.gpu for e in entries))
     lines = [f"{', '.join(predicted)}: predicted, not measured on {arch}."] if predicted else []
-    lines += [f"Nothing was measured on {arch}: {', '.join(older)} as on {gpus_measured}."] if older else []
+    lines += [f"{', '.join(older)}: measured on {gpus_measured}, not on {arch}."] if older else []
     if unknown:
-        lines.append(f"In what precision PyTorch computes {', '.join(unknown)} by default was not measured; TF32 counts as "
-                     "allowed, as PyTorch documents it.")
+        lines.append(f"{', '.join(unknown)}: the default precision of PyTorch was not measured. TF32 is assumed, as in "
+                     "PyTorch's documentation.")
     return lines
 
 
 def left_to_pytorch(recipe: Recipe, arch: str) -> str:
     """The directions that a best recipe does not compute, as a sentence; empty when there are none."""
     left = [d for d in DIRECTIONS if d not in recipe.precision]
-    return (f"Left to PyTorch: {', '.join(left)}; no kernel for {recipe.layer} is known on {arch} that was faster there."
+    return (f"Left to PyTorch: {', '.join(left)}; no known kernel for {recipe.layer} on {arch} was faster."
             if left else "")
 
 

@@ -37,19 +37,19 @@ _PRECISION = {
     "fp16": "float16, sums in float32", "bf16": "bfloat16, sums in float32", "fp64": "float64",
 }
 _ABOUT_TF32 = (
-    "PyTorch computes a float32 convolution in TF32 wherever torch.backends.cudnn.allow_tf32 is True, its default: a",
-    "kernel in ieee or tf32x3 is then the more exact of the two, and they may differ by 1e-3.")
-_ABOUT_PARAMETERS = ("Parameters are drawn as PyTorch draws them under the same seed; its state_dict can be loaded.",)
+    "PyTorch computes a float32 convolution in TF32 if torch.backends.cudnn.allow_tf32 is True, which is the default.",
+    "A kernel in ieee or tf32x3 is then more exact than PyTorch. The results may differ by 1e-3.")
+_ABOUT_PARAMETERS = ("Parameters are initialised as in PyTorch with the same seed. PyTorch's state_dict can be loaded.",)
 _ABOUT_CALLS = (
-    "Tensors that are not {dtype}, are not on a CUDA device, or are empty go to PyTorch's own op, and so do calls",
-    "that it refuses, for its message. So does what a GPU has no instructions or no shared memory for; a kernel that",
-    "cannot be built or launched is left to PyTorch with one warning. Where a kernel serves, torch.autocast casts",
-    "nothing, tensors are taken as they are, and there is no double backward.",
+    "PyTorch's own op computes tensors that are not {dtype}, are not on a CUDA device, or are empty. It also gets calls",
+    "with wrong arguments, so that they raise PyTorch's error. It computes the layer if the GPU lacks the instructions",
+    "or the shared memory for a kernel. If a kernel cannot be built or launched, there is one warning and PyTorch",
+    "computes the layer. The kernels ignore torch.autocast and have no double backward.",
     "",
-    "Kernels run on the current stream and nobody waits for them. With KW_DEBUG_SYNC=1 in the environment every launch",
-    "is waited for, and a kernel that fails is named.",
+    "Kernels run on the current stream without synchronization. With KW_DEBUG_SYNC=1 in the environment each launch is",
+    "synchronized, and the error names the kernel that failed.",
     "",
-    "Needs torch >= 2.0 for CUDA, nvcc and ninja. A kernel is compiled when it is first used, once per machine.")
+    "Needs torch >= 2.0 for CUDA, nvcc and ninja. A kernel is compiled at its first use, once per machine.")
 _WIDTH = 116         # of a line of the docstring
 # KernelBench reads an answer as text and rejects these; `except` only outside comments.
 _FORBIDDEN = (r"\bpass\b", r"\btry\s*:")
@@ -132,25 +132,25 @@ def _docstring(recipe: Recipe, kernels: dict[str, tuple[Candidate, Rendered]], p
                notes: Sequence[str]) -> str:
     layer, dtype = recipe.layer, recipe.workload.dtype
     title = f"{layer} in {dtype}"
-    lines = [f'"""{title}, by CUDA kernels in place of PyTorch\'s own.', ""]
+    lines = [f'"""{title}, computed by CUDA kernels instead of PyTorch\'s.', ""]
     for direction in LAUNCHES:
         candidate = getattr(recipe, direction)
         if candidate is None and direction == BACKWARD:
             continue
         if candidate is None and direction != FORWARD and recipe.backward:
-            lines.append(f"    {direction:<12} by backward, whose other result is dropped")
+            lines.append(f"    {direction:<12} by backward; its other result is not used")
             continue
         if candidate is None:
             own = (f"torch.conv_transpose{layer.dims}d" if direction == FORWARD
                    else "torch.ops.aten.convolution_backward")
-            lines.append(f"    {direction:<12} left to PyTorch: {own}, in TF32 or not as PyTorch is set")
+            lines.append(f"    {direction:<12} by PyTorch: {own}, with PyTorch's TF32 setting")
             continue
         config = " ".join(f"{k}={v}" for k, v in candidate.config.items())
         name = f"{candidate.variant.name} {config} (candidate {kernels[direction][1].candidate_id})"
         lines.append(f"    {direction:<12} {name}")
         lines.append(f"    {'':<12} computes in {candidate.precision}: {_PRECISION[candidate.precision]}")
         if direction == BACKWARD:
-            lines.append(f"    {'':<12} both gradients from one launch, where both are wanted")
+            lines.append(f"    {'':<12} both gradients from one launch, if both are needed")
     lines += ["", *(line for note in notes for line in textwrap.wrap(note, _WIDTH))] if notes else []
     lines += ["", *_ABOUT_TF32, ""] if dtype == "float32" else [""]
     kind = f"nn.ConvTranspose{layer.dims}d"
@@ -162,11 +162,11 @@ def _docstring(recipe: Recipe, kernels: dict[str, tuple[Candidate, Rendered]], p
 
 def _others(recipe: Recipe) -> list[str]:
     general = [f"{d} by {c.variant.name}" for d, c in recipe.chosen.items() if serves_any_layer(c)]
-    lines = [f"Every layer is computed by these kernels, because they were chosen in their run-time form: {', '.join(general)}."
+    lines = [f"These kernels have the run-time form and compute layers with any arguments: {', '.join(general)}."
              ] if general else []
     if len(general) < len(recipe.chosen):
-        lines.append("Kernels that were made for the constructor arguments above serve no others: with others PyTorch's own op "
-                     "computes. Every input size works.")
+        lines.append("Kernels with the constant form compute only the constructor arguments above. PyTorch computes layers "
+                     "with other arguments. Every input size works.")
     return textwrap.wrap(" ".join(lines), _WIDTH)
 
 
@@ -186,7 +186,7 @@ def _class(layer: ConvTranspose, preset: Preset | None, name: str) -> str:
     given = textwrap.fill(", ".join(f"{n}={n}" for n in preset.constructor if n not in preset.ignored), 104,
                           subsequent_indent=" " * 12)
     dropped = ", ".join(preset.ignored)
-    ignored = f"  # {dropped}: taken and not handed on, as in the original" if dropped else ""
+    ignored = f"  # {dropped}: not used, as in the original" if dropped else ""
     return f'''class {name}(nn.Module):
     """KernelBench's problem {preset.number} with the kernels of this file."""
 
@@ -207,7 +207,7 @@ def _sources(kernels: dict[str, tuple[Candidate, Rendered]]) -> str:
 
 
 def _table(kernels: dict[str, tuple[Candidate, Rendered]]) -> str:
-    lines = ["# Direction -> its kernel; PyTorch computes what none of them serves.", "_KERNELS = {"]
+    lines = ["# Direction -> its kernel. PyTorch computes the calls that have no kernel.", "_KERNELS = {"]
     for direction, (candidate, rendered) in kernels.items():
         words = [f'"{candidate.variant.key} (candidate {rendered.candidate_id})"', f'"{ENTRY}{candidate.direction}"',
                  f"_{direction.upper()}", f'\n            precision="{candidate.precision}"']
@@ -240,4 +240,4 @@ def _check_words(text: str) -> None:
         for pattern, where in (*((p, line) for p in _FORBIDDEN), *((p, code) for p in _FORBIDDEN_IN_CODE)):
             if found := re.search(pattern, where):
                 raise BadRequest(f"The exported file would contain {found[0]!r}, which KernelBench rejects, in the "
-                                 f"line {line.strip()!r}; reword that line of the template.", field="source")
+                                 f"line {line.strip()!r}; write that line of the template with other words.", field="source")

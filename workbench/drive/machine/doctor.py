@@ -15,7 +15,7 @@ from ...core.confinement import Confinement, bwrap, bwrap_problem, landlock_prob
 from ...core.env import find_toolchain, gpus, nvcc_problem, platform_problem, torch_info
 
 _FOR_A_GPU = ("torch", "torch for the GPU", "nvcc")
-_PACKAGES = {"numpy": "nothing can be judged without it", "pandas": "tables of trials, on the command line too",
+_PACKAGES = {"numpy": "needed for every check", "pandas": "tables of trials, also on the command line",
              "plotly": "figures", "streamlit": "the page"}
 
 
@@ -44,7 +44,7 @@ def examine() -> list[Finding]:
     found += [_ceilings(name) for name in dict.fromkeys(card.name for card in cards)]
     found.append(_nvcc(tools, torch, bool(cards)))
     found += [_torch_for_gpu(torch, bool(cards)), _optional("compute-sanitizer", tools.compute_sanitizer,
-              "memory errors of a kernel on a GPU are named with their line", "It comes with the CUDA toolkit"),
+              "names the source line of a memory error on a GPU", "part of the CUDA toolkit"),
               _sandbox(), _browser()]
     return [f for f in found if f]
 
@@ -73,8 +73,8 @@ def summary(findings: list[Finding]) -> str:
         need = next(f for f in findings if not f.ok and f.command)
         return f"Nothing can be built yet: {need.name} is missing. {need.command}"
     if where == ["cpu"]:
-        return ("Every kernel runs on this machine's CPU through the emulator. Correctness is checked for real; times here do "
-                "not predict a GPU.")
+        return ("Every kernel runs on this machine's CPU through the emulator. The checks are real; times here do not predict "
+                "a GPU.")
     return f"Kernels run on {', '.join(where)}; the emulator works too."
 
 
@@ -86,10 +86,10 @@ def _platform() -> Finding:
 
 def _torch(torch: Any) -> Finding:
     if not torch.version:
-        return Finding("torch", None, "nothing can be judged without it",
+        return Finding("torch", None, "needed for every check",
                        f"{sys.executable} -m pip install torch")
     cuda = f", CUDA {torch.cuda}" if torch.cuda else ", CPU build"
-    return Finding("torch", f"{torch.version}{cuda}", "the truth that kernels are judged against")
+    return Finding("torch", f"{torch.version}{cuda}", "computes the expected values of every check")
 
 
 def _package(name: str) -> Finding:
@@ -101,19 +101,19 @@ def _package(name: str) -> Finding:
 
 def _compiler(tools: Any) -> Finding:
     if not tools.cxx:
-        return Finding("C++ compiler", None, "the emulator builds kernels with it", _apt("g++"))
+        return Finding("C++ compiler", None, "builds the kernels for the emulator", _apt("g++"))
     return Finding("C++ compiler", f"{tools.cxx} {tools.cxx_version}", "device cpu: kernels run on the emulator")
 
 
 def _ninja(tools: Any) -> Finding:
     if not tools.ninja:
-        return Finding("ninja", None, "load_inline builds with it", f"{sys.executable} -m pip install ninja")
-    return Finding("ninja", str(tools.ninja), "load_inline builds with it")
+        return Finding("ninja", None, "needed by load_inline to build", f"{sys.executable} -m pip install ninja")
+    return Finding("ninja", str(tools.ninja), "needed by load_inline to build")
 
 
 def _gpu(cards: list[Any]) -> Finding:
     if not cards:
-        return Finding("GPU", None, "times need an NVIDIA GPU; everything else works without one")
+        return Finding("GPU", None, "needed for real times; everything else works without a GPU")
     names = ", ".join(f"cuda:{c.index} {c.name}" for c in cards)
     return Finding("GPU", names, f"driver {cards[0].driver}; times and speed-ups are real")
 
@@ -131,7 +131,7 @@ def _ceilings(name: str) -> Finding:
 
 def _nvcc(tools: Any, torch: Any, has_gpu: bool) -> Finding:
     if not tools.nvcc:
-        works = "kernels for the GPU are built with it; without it registers and occupancy are unknown"
+        works = "builds kernels for the GPU; without it registers and occupancy are unknown"
         return Finding("nvcc", None, works, _nvcc_command(torch))
     problem = nvcc_problem(tools, torch.cuda)
     works = "registers, spills, shared memory and occupancy for sm_80 and sm_90" + (
@@ -154,20 +154,20 @@ def _sandbox() -> Finding:
     """What would hold the file of a check. Whether another user can run it is only found out by a check."""
     why = bwrap_problem()
     if not why:
-        return Finding("sandbox", bwrap(), "a checked file has no network, and the disk is read-only for it")
+        return Finding("sandbox", bwrap(), "a checked file has no network and can write only to its scratch folder")
     command = None if bwrap() else _apt("bubblewrap")
     if not landlock_problem():
         held = Confinement(landlock=landlock.version())
-        return Finding("sandbox", f"Landlock {held.landlock}", f"{why}; of a checked file Landlock says: {held.held}", command)
+        return Finding("sandbox", f"Landlock {held.landlock}", f"{why}; Landlock for a checked file: {held.held}", command)
     no_user = user_problem()
-    works = f"{why}; {landlock_problem()}; " + (f"{no_user}: a checked file runs as you, read it first" if no_user else
-                                                "a checked file runs as another user, where that one can run it")
+    works = f"{why}; {landlock_problem()}; " + (f"{no_user}: a checked file runs as you, so read it first" if no_user else
+                                                "a checked file runs as another user if possible")
     return Finding("sandbox", None, works, command)
 
 
 def _browser() -> Finding:
     path = shutil.which("chromium") or shutil.which("google-chrome")
-    return Finding("Chromium", path, "the browser tests drive the page with it (optional)")
+    return Finding("Chromium", path, "needed only by the browser tests of the page (optional)")
 
 
 def _apt(package: str) -> str:

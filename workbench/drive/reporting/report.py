@@ -36,10 +36,10 @@ BASELINES = ("baseline", "module_baseline")
 # A baseline qualifies if it is at least as accurate by class (design.md, Precision): row = the candidate's class.
 QUALIFIES = {"tf32": ("tf32", "tf32x3", "ieee", "fp64"), "tf32x3": ("tf32x3", "ieee", "fp64"), "ieee": ("ieee", "fp64"),
              "fp16": ("fp16", "tf32", "ieee", "fp64"), "bf16": ("bf16", "tf32", "ieee", "fp64"), "fp64": ("fp64",)}
-FLAG_WORDS = {"launch_bound": "Launch-bound: the host takes longer to launch it than the GPU to run it.",
-              "nvcc_flags": "Flags that only nvcc knows had no part in what the emulator ran.",
-              "too_small": "Too small to time well: below 10 µs the events themselves count.",
-              "throttled": "The GPU held its clocks down for a part of the samples."}
+FLAG_WORDS = {"launch_bound": "Launch-bound: the launch on the host takes longer than the kernel on the GPU.",
+              "nvcc_flags": "The emulator ignores flags that only nvcc knows.",
+              "too_small": "Too short for an exact time: below 10 µs the CUDA events are part of it.",
+              "throttled": "The GPU lowered its clocks during some samples."}
 COLUMNS = ("status", "verdict", "kind", "variant", "direction", "precision", "config", "median_ms", "spread", "speedup",
            "of_limit", "floor_ms", "rel_l2", "max_abs", "registers", "build_s", "peak_bytes", "clock", "device",
            "headline", "advice", "trial_id")
@@ -299,9 +299,9 @@ def interval_words(ratio: Verdict) -> str:
 
 
 def more_words(ratio: Verdict, ours: Timing, theirs: Timing) -> str:
-    """ " About 40 more samples may settle it.", or nothing."""
+    """ " About 40 more samples may decide it.", or nothing."""
     more = more_samples(ratio, min(ours.samples, theirs.samples))
-    return f" About {numbers.count(more)} more samples may settle it." if more else ""
+    return f" About {numbers.count(more)} more samples may decide it." if more else ""
 
 
 WRONG = frozenset({Status.WRONG_SHAPE, Status.WRONG_DTYPE, Status.WRONG_DEVICE, Status.UNWRITTEN, Status.OUT_OF_BOUNDS,
@@ -334,7 +334,7 @@ def _fastest(trials: Sequence[Trial], timed: list[Trial]) -> Headline | None:
     if limit:
         share = limit / ours.median_ms
         evidence += f" It runs at {numbers.share(share)} of the physical limit"
-        evidence += f", so at most {numbers.ratio(1 / share)} is left." if share < 1 else "."
+        evidence += f", so at most {numbers.ratio(1 / share)} more is possible." if share < 1 else "."
     return Headline(ratio.verdict, sentence, evidence)
 
 

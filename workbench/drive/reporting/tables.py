@@ -79,13 +79,13 @@ def regressions(rows: Sequence[dict[str, Any]]) -> list[str]:
     """One sentence for each candidate that B has worse than A: no longer right, no longer there, or SLOWER; one for a B
     without trials. PyTorch's own times are not the project's: a slower baseline is no regression."""
     if not any(row["status_b"] for row in rows):
-        return ["B has no trials: nothing says that it is as right and as fast as A."]
+        return ["B has no trials, so it cannot be compared with A."]
     found = []
     for row in rows:
         what = f"{row['variant']} {row['direction']} on {row['workload']}"
         differ = f" ({row['differ']})" if row["differ"] else ""
         if row["gone"]:
-            found.append(f"{what} was OK in A and is not in B at all.")
+            found.append(f"{what} was OK in A and is missing in B.")
         elif row["status_a"] == "OK" and row["status_b"] not in ("OK", "", *UNJUDGED):
             found.append(f"{what} was OK in A and is {row['status_b']} in B{differ}.")
         elif row["verdict"] == SLOWER and row["kind"] == "candidate":

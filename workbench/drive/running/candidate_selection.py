@@ -35,10 +35,10 @@ def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, vari
     if form not in FORMS:
         raise BadRequest(f"form {form!r} is not known; choose {' or '.join(FORMS)}.", field="form")
     if not all(flag.strip() for flag in names_of(compile_flags, "compile_flags")):
-        raise BadRequest("A compile flag is empty; write it like --flag=--use_fast_math, or leave it away.",
+        raise BadRequest("A compile flag is empty; write it like --flag=--use_fast_math, or leave it out.",
                          field="compile_flags")
     if not directions:
-        raise BadRequest(f"No direction is chosen; choose of {', '.join(LAUNCHES)}.", field="directions")
+        raise BadRequest(f"No direction is chosen; choose from {', '.join(LAUNCHES)}.", field="directions")
     found = []
     for variant in there:
         if not _chosen(variant, wanted, directions) or (not wanted and not _offers(variant, workload, precision)):
@@ -53,8 +53,8 @@ def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, vari
         left_out = "".join(f" {error}" for error in broken(templates).values())
         named = [v for v in there if wanted and (v.name in wanted or v.key in wanted)]
         if named and not any(v.direction in directions for v in named):
-            raise BadRequest(f"{', '.join(dict.fromkeys(v.name for v in named))} does not compute {', '.join(directions)}, but "
-                             f"{', '.join(dict.fromkeys(v.direction for v in named))}.", field="variant")
+            raise BadRequest(f"{', '.join(dict.fromkeys(v.name for v in named))} does not compute {', '.join(directions)}; "
+                             f"choose {', '.join(dict.fromkeys(v.direction for v in named))}.", field="variant")
         raise BadRequest(f"No variant computes {', '.join(directions)} in {precision or workload.dtype}; "
                          f"'python -m workbench variants' lists them.{left_out}", field="variant")
     _check_used(settings, {c.variant for c in found})

@@ -31,10 +31,10 @@ def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool)
     if isinstance(error, WorkerFailed):  # a defect of ours costs this trial, not the run
         first = str(error).strip().splitlines()[0]
         if error.machine:
-            return _result(Status.MACHINE_FAILED, f"The machine refused something while {_while(building)}: {first}",
+            return _result(Status.MACHINE_FAILED, f"The operating system refused a request while {_while(building)}: {first}",
                            detail={"log_tail": error.trace[-1200:]})
-        return _result(Status.WORKER_DIED, f"The process gave up while {_while(building)}: {first}",
-                       advice="The kernel need not be at fault: report this with the trace that the trial records.",
+        return _result(Status.WORKER_DIED, f"The process failed while {_while(building)}: {first}",
+                       advice="The kernel may be right. Report this with the trace in the record of the trial.",
                        detail={"log_tail": error.trace[-1200:]})
     detail = {"log_tail": portable(error.log[-1200:])}
     if isinstance(error, WorkerTimeout):
@@ -46,10 +46,10 @@ def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool)
         return _result(Status.OUT_OF_BOUNDS, _sanitizer_line(error.log), detail=detail)
     if building and error.how in _FROM_OUTSIDE:
         short = ": out of memory?" if error.how == _KILLED else "."
-        return _result(Status.MACHINE_FAILED, f"The process that builds was ended by {error.how}{short}", detail=detail)
+        return _result(Status.MACHINE_FAILED, f"The build process was ended by {error.how}{short}", detail=detail)
     if error.how == _KILLED:
         return _result(Status.WORKER_DIED, f"The process was killed from outside (signal 9) while {_while(building)}.",
-                       advice="If memory is short, use the small size; the next trial starts fresh.", detail=detail)
+                       advice="If memory is short, use the small size. The next trial runs in a new process.", detail=detail)
     return _result(Status.WORKER_DIED, f"The process ended by {error.how} while {_while(building)}.", detail=detail)
 
 
@@ -59,7 +59,7 @@ def skipped(reason: str) -> Outcome:
 
 def too_large(needed: int, free: int, device: str) -> Outcome:
     """Its tensors alone do not fit: nothing was built for it."""
-    return _result(Status.OUT_OF_MEMORY, f"Not run: its tensors need {numbers.memory(needed)}, {numbers.memory(free)} are "
+    return _result(Status.OUT_OF_MEMORY, f"Not run: its tensors need {numbers.memory(needed)}; {numbers.memory(free)} are "
                    f"free on {device}; choose a smaller size or batch.", detail={"needed_bytes": needed, "free_bytes": free})
 
 

@@ -100,14 +100,14 @@ def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] =
         return best, ""
     if len(different) == 1:
         only = next(iter(different.values()))
-        return only, f"{only.direction}: {only.name} is taken because no other candidate was right; no GPU has timed it."
+        return only, f"{only.direction}: {only.name} is taken because no other candidate was right. It has no GPU time."
     for trial in different.values():
         workload = Workload.from_json(trial.workload)
         known = best_config(trial.direction, workload, trial.precision, arch) if trial.precision in CLASSED else None
         if known and (known.variant, known.precision, known.candidate(workload).config) == (
                 trial.name, trial.precision, trial.config):
-            return trial, (f"{trial.direction}: {trial.name} is taken because it is the best known for {known.arch}; the times "
-                           "here are no GPU's.")
+            return trial, (f"{trial.direction}: {trial.name} is taken because it is the best known for {known.arch}. The session "
+                           "has no GPU times.")
     return None, ""
 
 
@@ -121,7 +121,7 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
     if workload is None:
         if len(works) != 1:
             names = ", ".join(w.preset or str(w.layer) for w in works.values())
-            raise BadRequest(f"The session holds right candidates for {names}; say for which with --preset or --layer."
+            raise BadRequest(f"The session holds right candidates for {names}; choose one with --preset or --layer."
                              if works else "No candidate was right, so there is nothing to export.", field="session")
         workload = next(iter(works.values()))
     there: dict[str, list[Trial]] = {}
@@ -138,8 +138,8 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
             best[direction] = chosen
         elif not note:
             names = ", ".join(dict.fromkeys(t.name for t in some))
-            raise BadRequest(f"No {direction} candidate here has a time of a GPU, so nothing says which of {names} is the "
-                             f"fastest; name the variants to export.", field="session")
+            raise BadRequest(f"No {direction} candidate of the session has a GPU time, so the fastest of {names} is not "
+                             f"known; name the variants to export.", field="session")
     if not best:
         raise BadRequest(f"Nothing to export. {' '.join(notes)}", field="session")
     used = fastest({direction: _ms(trial) for direction, trial in best.items()})

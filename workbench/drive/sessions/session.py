@@ -77,7 +77,7 @@ class Session:
     def open(cls, path: Path) -> Session:
         """Open an existing session. Raises `BadRequest` when there is none."""
         if not is_session(path):
-            raise BadRequest(f"{path} is no session: it has no {TRIALS}. Sessions are folders below {sessions_root()}.",
+            raise BadRequest(f"{path} is not a session: it has no {TRIALS}. Sessions are folders below {sessions_root()}.",
                              field="session")
         return cls(path)
 
@@ -192,7 +192,7 @@ class Session:
             return trial
         more = plain_json(found.decode("utf-8", "replace"))
         if not isinstance(more, dict):
-            raise ValueError(f"its blob {trial.blobs[MORE][:12]} holds no part of a trial")
+            raise ValueError(f"its blob {trial.blobs[MORE][:12]} is not a part of a trial")
         return Trial.from_json({**data, **{k: more[k] for k in _MAY_LIE_ELSEWHERE if k in more}})
 
     def _append(self, name: str, line: bytes) -> None:
@@ -290,8 +290,8 @@ def _disk(place: Path) -> Iterator[None]:
             raise SessionFull(error.errno, f"The disk under {place} is full; free some space and resume the run. "
                               f"Everything recorded so far is kept") from error
         why = error.strerror or type(error).__name__
-        raise BadRequest(f"{place} cannot be written: {why}. Use another folder; KERNEL_WORKBENCH_SESSIONS names that of "
-                         f"the sessions.", field="session") from error
+        raise BadRequest(f"{place} cannot be written: {why}. Set KERNEL_WORKBENCH_SESSIONS to "
+                         f"another folder.", field="session") from error
 
 
 def _line(data: dict[str, Any]) -> bytes:
@@ -303,10 +303,10 @@ def _data(line: str) -> dict[str, Any]:
     try:
         data = plain_json(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError("it is torn or no trial") from error
+        raise ValueError("it is incomplete or not a trial") from error
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema is None:
-        raise ValueError("it is torn or no trial")
+        raise ValueError("it is incomplete or not a trial")
     if schema != SCHEMA:
         other = str(schema).startswith(_SCHEMA_FAMILY)
         raise ValueError(f"its schema {schema!r} {'was written by another version' if other else 'is unknown'}")
@@ -323,4 +323,4 @@ def _new_folder(root: Path, name: str) -> Path:
                 folder.mkdir()
                 (folder / BLOBS).mkdir()
                 return folder
-    raise AssertionError("the numbers never end")
+    raise AssertionError("unreachable: the count has no end")

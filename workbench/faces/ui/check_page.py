@@ -54,8 +54,8 @@ def draw() -> None:
     if check is None:
         with strip:
             theme.html(theme.strip("READY", "Nothing checked yet", "Choose a reference, paste or upload a file that "
-                                   "defines ModelNew, and press Check. The button below fills in a wrong sample."))
-        if st.button("Put the wrong sample for KernelBench #74 into the field", key="check_sample"):
+                                   "defines ModelNew, and press Check."))
+        if st.button("Fill in a wrong sample for KernelBench #74", key="check_sample"):
             st.session_state["check_sample_text"] = _SAMPLE
             st.rerun()
         return
@@ -66,7 +66,7 @@ def draw() -> None:
     if check.report is None:
         with strip:
             theme.html(theme.strip("FAILED", check.problem or "The check ended without a report.",
-                                   "Correct it on the left, then check again."))
+                                   "Correct the input on the left, then check again."))
         return
     report = check.report
     with strip:
@@ -111,8 +111,8 @@ def _form(check: Check | None) -> None:
         st.button("Check", type="primary", width="stretch", key="check_run", on_click=_begin)
     theme.html(theme.badge("WARN", "FOREIGN CODE") + '<div class="mute" style="margin-top:4px">A check runs the file. It '
                "runs in its own process, without your environment variables and with these limits. With bwrap it has no "
-               "network and can write only its scratch folder. Without bwrap, Landlock or another user can prevent writing "
-               "elsewhere. The report names the sandbox.</div>")
+               "network and can write only to its scratch folder. Without bwrap, Landlock or a separate user account limits "
+               "where it can write. The report names the sandbox.</div>")
 
 
 def _begin() -> None:
@@ -152,7 +152,7 @@ def _own() -> Check | None:
         return None
     st.query_params["check"] = name
     if name not in _checks():
-        theme.html(theme.strip("NOT HERE", f"The link asks for the report {name[:60]!r}, which is not here.",
+        theme.html(theme.strip("NOT FOUND", f"The report {name[:60]!r} in the link was not found.",
                                "The server keeps reports only while it runs. Check the file again."))
         return None
     st.session_state["check_id"] = name
@@ -290,7 +290,7 @@ def _ladder(report: CheckReport) -> str:
                  escape(t["precision"]), f"<span class=mute>{t['samples']} samples of {t['calls']} calls, {t['checked']} "
                  "compared with float64</span>")]
         for b in t["baselines"]:
-            note = "the best drop-in mode that qualifies" if b["name"] == t["against"] else b["why_not"]
+            note = "the fastest mode that can replace the layer" if b["name"] == t["against"] else b["why_not"]
             kernel = f"<div class='foot mono'>{escape(b['kernels'][0])}</div>" if b["kernels"] else ""
             between = f"<span class=nw>{numbers.interval(b['low'], b['high'], b['ratio'])}</span>"
             rows.append((escape(b["name"]) + kernel, numbers.milliseconds(b["median_ms"]), numbers.ratio(b["ratio"]),

@@ -17,10 +17,10 @@ _FIRST = (report.SLOWER, report.UNSURE, "", report.FASTER, report.SAME, report.E
 _LEAST, _MOST = 0.5, 8.0   # of the dots' scale
 _BOX = "position:relative;width:150px;height:14px;margin:0 14px"
 _BEST, _DEFAULT, _SESSION = "best PyTorch", "default PyTorch", "session B"
-_WORDS = ((report.FASTER, "A is faster: the 95 % interval of B / A lies above 1.01 and well above 1"),
-          (report.SLOWER, "A is slower: the interval lies below 0.99 and well below 1"),
-          (report.SAME, "the interval lies within 1 % of 1, or the ratio does and the interval contains 1"),
-          (report.UNSURE, "the interval does not decide; more samples may"),
+_WORDS = ((report.FASTER, "A is faster: the whole 95 % interval of B / A is above 1.01 (a wide interval: farther above)"),
+          (report.SLOWER, "A is slower: the whole interval is below 0.99 (a wide interval: farther below)"),
+          (report.SAME, "same time: B / A differs from 1 by at most 1 %, and the interval is narrow"),
+          (report.UNSURE, "not decided: the interval is too wide; more samples can help"),
           (report.EMULATED, "no verdict, because times of the CPU emulator do not predict a GPU"))
 
 
@@ -50,7 +50,8 @@ def draw() -> None:
         pairs, b = report.pairs(state.trials_of(paths[name_a]), state.trials_of(paths[name_b])), state.session_label(name_b)
     else:
         pairs = report.against_pytorch(state.trials_of(paths[name_a]), default=against == _DEFAULT)
-        b = "PyTorch in the same session: " + ("the best that qualifies" if against == _BEST else "with default settings")
+        b = "PyTorch in the same session, " + ("its fastest mode of the same or a stricter precision" if against == _BEST
+                                               else "with default settings")
     pairs = [p for p in pairs if p.direction in (directions or LAUNCHES)]
     pairs.sort(key=lambda p: (report.is_baseline(p.a), _FIRST.index(p.verdict), -p.ratio.value if p.ratio else 0))
     theme.html(_strip([p for p in pairs if not report.is_baseline(p.a)], name_a, b, own=against != _SESSION))
@@ -86,7 +87,7 @@ def _said(pairs: list[report.Pair]) -> str:
 
 def _strip(pairs: list[report.Pair], a: str, b: str, *, own: bool) -> str:
     if not pairs and own:
-        return theme.strip("READY", "This session has nothing to compare with PyTorch", "Comparing needs a right "
+        return theme.strip("READY", "This session has nothing to compare with PyTorch", "A comparison needs a right "
                            "candidate with a time, and PyTorch's time for the same layer, direction and device.")
     if not pairs:
         return theme.strip("READY", "These two sessions have no trial in common",

@@ -61,6 +61,10 @@ def draw() -> None:
     with left:
         chosen = _recipe_choice(here)
         top.html(f'<div class="kw">{_recipe_table(here, chosen, name)}</div>')
+    if not any(chosen.values()):
+        with strip:
+            theme.html(theme.strip("READY", "No candidate is chosen yet", "Choose a candidate for at least one direction."))
+        return
     try:
         recipe = Recipe(workload, **{d: judged_candidate(t) for d, t in chosen.items() if t})
         text = export_text(recipe, constructor=preset, class_name=class_name)
@@ -135,8 +139,8 @@ def _recipe_choice(trials: list[Trial]) -> dict[str, Trial | None]:
         if direction != BACKWARD or pick in options:
             chosen[direction] = options.get(pick)
     notes = [note for _, note in taken.values() if note]
-    notes += [f"{d}: no GPU time shows which candidate is fastest; choose one." for d, found in there.items()
-              if found and taken[d] == (None, "")]
+    if open_ := [d for d, found in there.items() if found and taken[d] == (None, "")]:
+        notes.append(f"{', '.join(open_)}: the candidates have no GPU time; choose one.")
     theme.html("".join(f'<div class="foot">{escape(note)}</div>' for note in notes))
     return chosen
 

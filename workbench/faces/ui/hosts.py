@@ -44,7 +44,7 @@ def refusal(headers: list[tuple[bytes, bytes]]) -> str:
     hosts = [value.decode("latin-1") for name, value in headers if name.lower() == b"host"]
     origins = [value.decode("latin-1") for name, value in headers if name.lower() == b"origin"]
     if len(hosts) != 1 or not _known(hosts[0]):
-        return (f"This page does not answer to the host {', '.join(hosts)[:100]!r}. Open it as localhost or 127.0.0.1, or "
+        return (f"This server does not accept the host name {', '.join(hosts)[:100]!r}. Open it as localhost or 127.0.0.1, or "
                 f"start the server with --server.allowedHosts and that name.")
     if any(_netloc(origin) != hosts[0].lower() for origin in origins):
         return f"A page of {', '.join(origins)[:100]!r} may not use this server."

@@ -121,7 +121,7 @@ def _about(trial: Trial, everything: list[Trial]) -> None:
     parts = []
     if same:
         shown = [t for i, t in enumerate(same) if i < _FASTEST or t.trial_id == trial.trial_id]
-        rows = [(f"<{tag} style='overflow-wrap:anywhere'>{escape(t.name)}</{tag}>",
+        rows = [(f"<{tag} style='overflow-wrap:anywhere'>{escape(t.name).replace('_', '_<wbr>')}</{tag}>",
                  f"<span class=mute>{escape(t.precision)}</span>",
                  f"<span class=mute>{numbers.time(t.kernel_ms.median_ms)}"
                  f"{' *' if report.is_emulated(t) else ''}</span>")
@@ -196,11 +196,11 @@ def _resources(trial: Trial) -> str:
 
 def _why_no_resources(trial: Trial) -> str:
     if trial.kind == "module":
-        return "Each of its kernels is a candidate of its own; see there."
+        return "Each kernel of the module is also a candidate. Open that candidate to see its resources."
     if "shortened" in trial.flags:
-        return "Not stored: a trial's line stays under 4 KB. Run the command below to measure them again."
+        return "Not stored, because a trial record is limited to 4 KB. Run the command below to get them again."
     if trial.status in _NOT_BUILT:
-        return f"Not known: the trial ended with {trial.status} before there was a kernel."
+        return f"Not known: the trial ended with {trial.status} before a kernel was built."
     if trial.environment.get("nvcc"):
         return "Not known: nvcc gave no numbers for this trial."
     return "Not known: they need nvcc, which was not installed when the trial ran (see Machine)."

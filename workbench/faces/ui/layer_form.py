@@ -118,7 +118,7 @@ def _seed() -> None:
         st.session_state["memory_format"] = asked["memory_format"]
     _fill()
     st.session_state[_UNKNOWN] = [
-        f"The link asks for the {name} {asked[name][:60]!r}, which is not known; this is {st.session_state[name]}."
+        f"The {name} {asked[name][:60]!r} in the link is not known. The page shows {st.session_state[name]}."
         for name, there in (("preset", (*PRESETS, *FREE)), ("size", SIZES), ("dtype", DTYPES))
         if name in asked and asked[name] not in there]
     for name in _FIELDS:
@@ -182,8 +182,8 @@ def _parsed(name: str, text: str) -> int | tuple[int, ...]:
     words = [w for w in re.split(r"[\s,;()\[\]×x]+", text.strip()) if w]
     label = name.replace("input_size", "input size")
     if not words or not all(re.fullmatch(r"[+-]?\d+", w) for w in words):
-        kind = "a whole number" if name in _WHOLE_NUMBERS else "a whole number, or one for each dimension like 3, 5, 7"
-        raise BadRequest(f"{label} {text.strip()!r} is not {kind}.", field=name)
+        kind = "a whole number" if name in _WHOLE_NUMBERS else "a whole number, or one for each dimension: 3, 5, 7"
+        raise BadRequest(f"{label} {text.strip()!r} cannot be read; give {kind}.", field=name)
     numbers = tuple(int(w) for w in words)
     if name in _WHOLE_NUMBERS and len(numbers) > 1:
         raise BadRequest(f"{label} takes one number, not {len(numbers)}.", field=name)
@@ -230,15 +230,15 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
     session = _session(workload, device)
     with st.expander("Compile flags and effort"):
         flags = st.text_input("compile flags", key="flags", placeholder="-O3 --use_fast_math", persist_state="session",
-                              help="These flags follow the project's own flags, for every candidate.")
+                              help="nvcc gets these flags after the project's flags, for every candidate.")
         form = st.selectbox("layer form", FORMS, key="form", persist_state="session",
-                            help="constant: the parameters are constants in the code. runtime: one build "
+                            help="constant: the layer parameters are constants in the code. runtime: one build "
                                  "serves all layers.")
         effort = st.selectbox("effort", EFFORTS, index=1, key="effort", persist_state="session",
-                              help="The most samples that a time is measured with.")
+                              help="The largest number of samples for one time: quick, normal or full.")
         modules = st.checkbox("Also time the ModelNew", key="modules", persist_state="session",
-                              help="module_ms: the best candidates in one module, compared with nn.ConvTranspose, "
-                                   "forward and backward.")
+                              help="Builds one module from the best candidates. Compares its forward and backward time "
+                                   "(module_ms) with nn.ConvTranspose.")
     _remember(name, device, dtype)
     return Choice(workload, problems, PRESETS.get(name), device, precision, session, tuple(flags.split()), form, effort,
                   modules)

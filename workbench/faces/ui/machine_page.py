@@ -24,7 +24,7 @@ def draw() -> None:
         theme.html(theme.heading("Environment") + theme.table(
             ("", ""), [(f"<span class='mute nw'>{escape(str(k))}</span>", escape(str(v)))
                        for k, v in _environment().items() if v not in (None, "", [])], right=()))
-        if st.button("Refresh", width="stretch", help="Look again after you installed something"):
+        if st.button("Refresh", width="stretch", help="Search again after you install something"):
             state.findings.clear()
             state.device_names.clear()
             _environment.clear()
@@ -47,8 +47,8 @@ def _strip(findings: list[doctor.Finding]) -> str:
     where = doctor.devices(findings)
     missing = [f for f in findings if f.command]
     evidence = (f"{len(missing)} part{'s' if len(missing) != 1 else ''} can be installed: "
-                f"{', '.join(f.name for f in missing)}. The command is beside each." if missing else
-                "Nothing is missing that a command can install.")
+                f"{', '.join(f.name for f in missing)}. The table shows the command of each." if missing else
+                "No installable part is missing.")
     return theme.strip("PASSED" if where else "MISSING", doctor.summary(findings), evidence,
                        badge_text="READY" if where else "NOT READY")
 
@@ -102,7 +102,7 @@ def _selftest(device: str) -> None:
     last = _tests()[-1] if _tests() else None
     if last is not None and last.problem and last.device == device:
         theme.html(theme.strip("CANCELLED" if last.stopped else "FAILED", last.problem, f"{last.fought} of {last.total} "
-                               "attacks had been run. Only a whole self-test is kept."))
+                               "attacks had been run. A result is stored only after all attacks have run."))
     st.button("Run the self-test", disabled=bool(state.active_runs()), on_click=_begin_selftest, args=(device,),
               key="selftest_run", help="Two to five minutes; the same as python -m workbench selftest")
 

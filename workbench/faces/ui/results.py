@@ -37,17 +37,18 @@ def result_table(trials: Sequence[Trial], *, key: str = "results") -> list[str]:
             "variant": column.TextColumn(width=146), "direction": column.TextColumn(width=80),
             "precision": column.TextColumn(width=60), "config": column.TextColumn(width=124),
             "median_ms": column.TextColumn("median, ms", width=76, alignment="right",
-                                           help="Median of all samples with a cold L2. kernel_ms: "
-                                           "outputs passed in, without the host. ModelNew rows: module_ms. * on the CPU "
+                                           help="Median of all samples with a cold L2. kernel_ms: only "
+                                           "the kernels, with allocated outputs. ModelNew rows: module_ms. *: on the CPU "
                                            "emulator, which does not predict a GPU."),
             "spread": column.NumberColumn("± %", format="%.1f", width=42,
                                           help="Half the width of the middle 50 % of samples, divided by the median; "
-                                          "– below 5 samples"),
+                                          "– if there are fewer than 5 samples"),
             "speedup": column.TextColumn("vs PyTorch", width=74, alignment="right",
                                          help="Best PyTorch time (same or stricter "
                                          "precision, same device) divided by this median"),
             "of_limit": column.ProgressColumn("of limit", format="%d %%", min_value=0, max_value=100, width=82,
-                                              color="primary", help="Physical floor divided by the median"),
+                                              color="primary", help="Floor (shortest time that the GPU allows) divided by "
+                                              "the median"),
             "rel_l2": column.TextColumn("rel. L2", width=58, alignment="right",
                                         help="Worst relative L2 error against float64"),
             "registers": column.NumberColumn("regs", width=44, help="Registers per thread"),

@@ -55,7 +55,7 @@ def device_names() -> dict[str, str]:
 
 
 def device_label(device: str) -> str:
-    return f"{device}  {device_names().get(device, '')}"
+    return f"{device} · {device_names().get(device, '')}"
 
 
 def session_paths() -> dict[str, Path]:
@@ -125,8 +125,8 @@ def _with_candidates(names: Sequence[str]) -> str | None:
 def not_here(what: str, asked: str, there: Sequence[str]) -> None:
     """The address asks for a session, a trial or a device that is not here: the page says so above all else."""
     some = "; ".join(there[:_MOST_OFFERED]) + (f"; and {len(there) - _MOST_OFFERED} more" if len(there) > _MOST_OFFERED else "")
-    offered = f"Choose one on the left: {some}." if there else f"No {what} is here yet."
-    _missing().append((f"The link asks for the {what} {asked[:60]!r}, which is not here.", offered))
+    offered = f"Choose one on the left: {some}." if there else f"There is no {what} yet."
+    _missing().append((f"The {what} {asked[:60]!r} in the link was not found.", offered))
 
 
 @st.cache_resource(show_spinner=False)
@@ -165,7 +165,7 @@ def guarded(draw: Callable[[], None]) -> Callable[[], None]:
         if _missing():
             with links:
                 theme.html("<div style='height:8px'></div>".join(
-                    theme.strip("NOT HERE", sentence, offered) for sentence, offered in _missing()))
+                    theme.strip("NOT FOUND", sentence, offered) for sentence, offered in _missing()))
     return page
 
 

@@ -86,7 +86,7 @@ _WRONG = ("MISMATCH", "NON_FINITE", "UNWRITTEN", "OUT_OF_BOUNDS", "WRONG_SHAPE",
 _COULD_NOT = ("RENDER_FAILED", "NO_COMPILER", "MACHINE_FAILED", "BUILD_FAILED", "BUILD_TIMEOUT", "LAUNCH_FAILED",
               "KERNEL_FAULT", "RUN_TIMEOUT", "OUT_OF_MEMORY", "WORKER_DIED", "IMPLAUSIBLE", "WARN", "MISSING")
 _MARKS = {"OK": ("✓", "good"), "PASSED": ("✓", "good"), "FOUND": ("✓", "good"), "CAUGHT": ("✓", "good"),
-          "VERIFIED": ("✓", "good"), "NOT HERE": ("!", "warn"),
+          "VERIFIED": ("✓", "good"), "NOT FOUND": ("!", "warn"),
           "FASTER": ("▲", "good"), "SLOWER": ("▼", "bad"), "SAME": ("=", "neu"), "UNSURE": ("?", "uns"),
           "RUNNING": ("●", "run"), "WAITING": ("●", "run"), "SKIPPED": ("–", "neu"), "CANCELLED": ("–", "neu"),
           "STOPPED": ("–", "neu"), **{w: ("✕", "bad") for w in _WRONG}, **{w: ("!", "warn") for w in _COULD_NOT}}

@@ -70,7 +70,7 @@ def layer_line(workload: Workload, choice: Choice, *, faded: bool) -> str:
              ("traffic, each tensor once", numbers.bytes_decimal(facts.bytes_moved(workload, "forward").total_bytes)),
              ("intensity", numbers.intensity(facts.intensity(workload))),
              (f"floor on {gpu.removeprefix('NVIDIA ')}, forward in {precision}", floor),
-             ("output without any tap", numbers.share(zero, decimals=0 if zero in (0, 1) else 1)),
+             ("outputs that no tap reaches", numbers.share(zero, decimals=0 if zero in (0, 1) else 1)),
              ("parameters", numbers.count(workload.layer.parameter_count))]
     note = " · the last valid layer" if faded else ""
     return (f'<div class="layer"><span class="mono">{escape(str(workload.layer))}</span>'
@@ -156,8 +156,8 @@ def _too_much(choice: Choice) -> str:
     work = facts.flops(choice.workload)
     if choice.device != state.CPU or work < _MOST_EMULATED_FLOPS:
         return ""
-    return (f"{numbers.work(work)} a launch is too much for the emulator, which stops a kernel after a minute. Choose size "
-            f"small, or fewer channels and positions.")
+    return (f"{numbers.work(work)} per launch is too much for the emulator. It stops a kernel after a minute. Choose size "
+            f"small, fewer channels or a smaller input size.")
 
 
 def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> None:
@@ -170,7 +170,7 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
     best_box.best_box(variants, choice)
     if run is not None:
         button.button("Stop", key="stop", on_click=_stop, args=(run,), width=170,
-                      help="Stops running compilers and kernels; finished trials are kept")
+                      help="Ends the compilers and kernels of this run. Finished trials are kept.")
         return
     candidates = variant_rows.chosen_candidates(variants, choice.workload, choice) if choice.workload else []
     too_many = len(candidates) > variant_rows.MOST_CANDIDATES
@@ -290,7 +290,7 @@ def _session_actions(choice: Choice, path: Path | None, *, selected: list[str]) 
             if st.button("Compare", help="Compare this session with another one"):
                 st.session_state["compare_a"] = choice.session
                 st.switch_page(pages.page("compare"))
-            if st.button("Export ModelNew", help="Write the right candidates of this session into one file"):
+            if st.button("Export ModelNew", help="Write the fastest right candidates of this session into one file"):
                 st.session_state["export_session"] = choice.session
                 st.session_state["export_rows"] = selected
                 st.switch_page(pages.page("export"))

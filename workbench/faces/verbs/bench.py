@@ -49,16 +49,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--dtype", choices=list(CLASSES_OF), help="default: float32")
     what.add_argument("--memory-format", choices=MEMORY_FORMATS, default=MEMORY_FORMATS[0])
     what.add_argument("--precision", choices=list(CLASSES),
-                      help="class: tf32 (default) competes with any PyTorch; ieee (kernels in ieee or tf32x3) with TF32-off "
-                           "PyTorch; fp16 and bf16 are those of the other dtypes")
+                      help="class of kernels. tf32 (default): compared with every PyTorch mode; ieee: kernels in ieee or "
+                           "tf32x3, compared with PyTorch with TF32 off; fp16 and bf16: for these dtypes")
     what.add_argument("--size", choices=SIZES, default="full")
     what.add_argument("--configs", nargs="+", metavar="WHAT", default=[],
-                      help="default: the default config of each variant that serves; known: these and the best known ones; "
-                           "best: of each variant the best known config, else the default; 'sweep N': the same and N sampled "
-                           "ones; 'top N': the N fastest known candidates of each cell, over all variants (default: default "
-                           "for KernelBench's layers, else known)")
+                      help="default: the default config of each variant; known: the default and the best known configs; "
+                           "best: the best known config of each variant, or its default; 'sweep N': this and N sampled "
+                           "configs; 'top N': the N fastest known candidates of each cell (without --configs: default for "
+                           "KernelBench's layers, known for other layers)")
     what.add_argument("--known", type=Path, metavar="FILE",
-                      help="take the best known configs from this file, not the shipped one")
+                      help="file of best known configs (default: the shipped one)")
     what.add_argument("--seed", type=int, default=0, help="seed of the sampled configs (default 0)")
     what.add_argument("--variant", action="append", default=[], metavar="NAME", help="may be given several times")
     what.add_argument("--without", action="append", default=[], metavar="NAME", help="leave this variant out")
@@ -67,9 +67,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
     how.add_argument("--effort", choices=EFFORTS, default="normal")
     how.add_argument("--baselines", choices=STRENGTHS, default=BenchPlan.strength,
-                     help="what PyTorch is asked; strong (the default): all its modes, channels_last and other formulations of "
-                     "the layer; quick: its usual modes; default: PyTorch with no switch touched, each layer in a process of "
-                     "its own, and no candidate")
+                     help="what PyTorch is asked: strong (the default): all its modes, channels_last and other formulations of "
+                     "the layer; quick: its usual modes; default: only PyTorch with its default settings, each layer in its "
+                     "own process, without candidates")
     how.add_argument("--max-autotune", action="store_true", help="strong baselines also by torch.compile with max-autotune "
                      "(a minute or more for each direction)")
     how.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
@@ -103,8 +103,8 @@ def run(args: argparse.Namespace) -> int:
     if args.note:
         return _note(args)
     if args.sessions:
-        raise BadRequest(f"{args.sessions[0]!r} goes with --table, --write-best, --ship or --note; name the session to "
-                         f"run in with --session.")
+        raise BadRequest(f"{args.sessions[0]!r} needs --table, --write-best, --ship or --note; to run in that session, "
+                         f"give --session.")
     return _run(args)
 
 
@@ -155,7 +155,7 @@ def _table(args: argparse.Namespace) -> int:
     files = [(f, make) for f, make in ((args.readme, markdown.short), (args.docs, markdown.long)) if f]
     for file, _ in files:
         if not file.is_file():
-            raise BadRequest(f"{file} is not there; the table goes between its lines {markdown.BEGIN} and "
+            raise BadRequest(f"{file} does not exist; the table goes between its lines {markdown.BEGIN} and "
                              f"{markdown.END}.")
     if args.sessions and not cells:
         raise BadRequest(f"{', '.join(args.sessions)} holds no bench; 'python -m workbench bench' makes one.")

@@ -4,9 +4,9 @@
     python -m workbench check model_new.py --reference problem.py --json
 
 A check runs foreign code on this machine. The file runs in a process of its own, with limits of time and memory and without
-your environment variables. With bwrap it has no network and can write only its scratch folder. Without bwrap, Landlock
-(or another user, if root checks) prevents writing elsewhere. Without any of them the file runs unsandboxed; the report's
-last line names the sandbox.
+your environment variables. With bwrap it has no network and can write only to its scratch folder. Without bwrap, Landlock
+limits where it can write, or a separate user account if root runs the check. Without any of them the file runs without a
+sandbox. The last line of the report names the sandbox.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="seconds for import and build (default 300)")
     parser.add_argument("--memory", type=float, default=16.0, metavar="GIB", help="memory of the file's process (default 16)")
     parser.add_argument("--effort", choices=("quick", "normal", "full"), default="normal", help="how long to time")
-    parser.add_argument("--no-time", action="store_true", help="check, do not time")
-    parser.add_argument("--no-nvcc", action="store_true", help="without a GPU: do not also compile with nvcc")
+    parser.add_argument("--no-time", action="store_true", help="check without timing")
+    parser.add_argument("--no-nvcc", action="store_true", help="on a machine without a GPU: do not compile with nvcc")
     parser.add_argument("--check-seed", type=int, metavar="N", help="repeat a check with the seed of its report")
     parser.add_argument("--log", action="store_true", help="also print the compiler's whole log below the report")
     parser.add_argument("--json", action="store_true", help="print JSON with the log; progress goes to stderr")
@@ -137,10 +137,10 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise BadRequest(f"{path} is not there; name a file that is.") from error
+        raise BadRequest(f"{path} does not exist; name an existing file.") from error
     except IsADirectoryError as error:
         raise BadRequest(f"{path} is a folder; name a file.") from error
     except UnicodeDecodeError as error:
-        raise BadRequest(f"{path} is no UTF-8 text; name a Python file.") from error
+        raise BadRequest(f"{path} is not UTF-8 text; name a Python file.") from error
     except OSError as error:
         raise BadRequest(f"{path} cannot be read: {error.strerror}.") from error

@@ -39,13 +39,13 @@ def add(parser: argparse.ArgumentParser) -> None:
                             else f"variant that computes {direction}")
     parser.add_argument("--set", action="append", default=[], metavar="VARIANT.TUNABLE=V", help="value of a tunable")
     parser.add_argument("--precision", default="",
-                        help="precision of the kernels; with --best the class tf32 or ieee (default: "
-                        "the precision of PyTorch's default)")
+                        help="precision of the kernels; with --best: the class tf32 or ieee (default: the "
+                        "precision that PyTorch uses by default)")
     parser.add_argument("--best", action="store_true", help="use the best known variants and configs, from recorded benches")
     parser.add_argument("--arch", metavar="sm_90", help="with --best: GPU to choose for (default: the GPU of this machine)")
     parser.add_argument("--session", metavar="NAME", help="take the fastest right candidates of this session")
     parser.add_argument("--templates", type=Path, metavar="DIR",
-                        help="folder of templates (default: the shipped ones); with --session: those that made it")
+                        help="folder of templates (default: the shipped ones); with --session: the folder that it used")
     parser.add_argument("--class-name", default="ModelNew")
     parser.add_argument("--constructor", choices=("auto", "module"), default="auto",
                         help="auto: arguments of KernelBench's Model for its layers, else of nn.ConvTranspose; module: always "
@@ -93,7 +93,7 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, list[str]]:
         return _best(args, others=[*chosen, *args.set, *([args.session] if args.session else []),
                                    *([str(args.templates)] if args.templates else [])])
     if args.arch:
-        raise BadRequest("--arch goes with --best.", field="arch")
+        raise BadRequest("--arch needs --best.", field="arch")
     if args.session:
         if chosen:
             raise BadRequest("Give --session or variants, not both.")

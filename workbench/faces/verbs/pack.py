@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
         raise BadRequest("Give the session to pack, or --open with the zip to unpack.")
     if args.open:
         if not args.open.is_file():
-            raise BadRequest(f"{args.open} is not there; name a zip that 'python -m workbench pack' made.")
+            raise BadRequest(f"{args.open} does not exist; name a zip that 'python -m workbench pack' made.")
         print(unpack(args.open).path)
         return 0
     check_folder(args.out)

@@ -45,13 +45,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="run only the candidates that the session lacks")
     parser.add_argument("--baselines", choices=STRENGTHS, default="quick",
                         help="PyTorch modes to measure; quick: TF32 on and off, at stride 1 also as a convolution; "
-                             "strong: all modes and other formulations of the layer; default: only PyTorch with no switch "
-                             "touched")
+                             "strong: all modes and other formulations of the layer; default: only PyTorch with its default "
+                             "settings")
     parser.add_argument("--max-autotune", action="store_true", help="strong baselines also by torch.compile with max-autotune")
     parser.add_argument("--no-baselines", action="store_true", help="do not measure PyTorch")
     parser.add_argument("--baselines-only", action="store_true", help="measure only PyTorch")
     parser.add_argument("--modules", action="store_true", help="also judge the best candidates as one ModelNew (module_ms)")
-    parser.add_argument("--no-time", action="store_true", help="check, do not time")
+    parser.add_argument("--no-time", action="store_true", help="check without timing")
     parser.add_argument("--hot-l2", action="store_true", help="time with a warm L2 cache")
     parser.add_argument("--sanitize", choices=("address",), default="", help="run emulated kernels under AddressSanitizer")
     parser.add_argument("--build-timeout", type=float, default=300.0, metavar="S",
@@ -63,9 +63,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 all right, 1 something judged and not right, 3 nothing could run."""
     if args.resume and not args.session:
-        raise BadRequest("--resume needs --session, the session to go on with.", field="session")
+        raise BadRequest("--resume needs --session with the session to resume.", field="session")
     if args.no_baselines and args.baselines_only:
-        raise BadRequest("--no-baselines and --baselines-only leave nothing to measure; give one of them.", field="baselines")
+        raise BadRequest("--no-baselines with --baselines-only measures nothing; give only one of them.", field="baselines")
     for name, seconds in (("build", args.build_timeout), ("run", args.run_timeout)):
         if not seconds > 0:
             raise BadRequest(f"--{name}-timeout is {seconds:g}; give seconds above 0.", field=f"{name}_timeout")
@@ -115,7 +115,7 @@ def _say_stopped(session: Session, runs: list[Run]) -> None:
     words = sys.argv[2:] if sys.argv[1:2] == ["run"] else []
     more = [] if any(w.partition("=")[0] == "--session" for w in words) else ["--session", session.name]
     more += [] if "--resume" in words else ["--resume"]
-    print(f"Stopped{done}. Session {session.name} keeps the finished trials. Go on with: "
+    print(f"Stopped{done}. Session {session.name} keeps the finished trials. To continue, run: "
           f"{shlex.join(['python', '-m', 'workbench', 'run', *words, *more])}", file=sys.stderr)
 
 

@@ -27,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not args.session:
         if args.trial:
-            raise BadRequest("--trial needs the session that holds it: show NAME --trial ID.", field="session")
+            raise BadRequest("--trial needs the name of its session: show NAME --trial ID.", field="session")
         there = {s.name: len(s.trials()) for s in map(Session.open, list_sessions())}
         for name, count in there.items():
             print(json.dumps({"session": name, "trials": count}) if args.json else f"{name}: {count} trials")
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 def _one(session: Session, trials: list, args: argparse.Namespace) -> int:
     found = [t for t in trials if t.trial_id.startswith(args.trial)]
     if len(found) != 1:
-        raise BadRequest(f"{len(found)} trials of {session.name} begin with {args.trial!r}; give more of the id.")
+        raise BadRequest(f"{len(found)} trials of {session.name} begin with {args.trial!r}; give more characters of the id.")
     for wanted, blob in ((args.source, "source"), (args.log, "log")):
         if wanted:
             if blob not in found[0].blobs:

@@ -168,13 +168,13 @@ def _why(error: NinjaFailed, log: str, order: BuildOrder, work: Path, tool: str)
     if not came_to_an_end(log):
         said = [line for text in texts for line in text.splitlines() if line.strip()]
         last = said[-1] if said else "it said nothing"
-        return _Stopped(f"The build was broken off before {tool} came to its end: {last.strip()[:200]}",
+        return _Stopped(f"The build was interrupted before {tool} ended: {last.strip()[:200]}",
                         status=Status.MACHINE_FAILED)
     first = first_error(log, order.source) or first_error(str(error), order.source)
     if first is None:
         last = next((line for text in texts for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
         return _Stopped(f"{tool} stopped: {last.strip()[:200]}")
-    advice = f"Open line {first.line}." if first.line else "Correct the compile flags." if order.flags else ""
+    advice = f"Correct line {first.line}." if first.line else "Correct the compile flags." if order.flags else ""
     return _Stopped(headline(tool, first), advice=advice, first_error=first)
 
 
@@ -217,7 +217,7 @@ def _unwritable(error: OSError, root: Path) -> dict[str, str]:
         return {"text": f"The disk is full: {where} cannot be written.",
                 "advice": "Free some space, or empty the cache: python -m workbench cache --clear."}
     return {"text": f"{where} cannot be written: {os.strerror(error.errno or 0)}.",
-            "advice": "Make it writable, or set KERNEL_WORKBENCH_CACHE to a folder that is."}
+            "advice": "Make it writable, or set KERNEL_WORKBENCH_CACHE to a writable folder."}
 
 
 def _built(status: Status, text: str, *, advice: str = "", **more: Any) -> Built:

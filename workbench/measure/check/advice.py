@@ -40,13 +40,13 @@ def advice_for(error: Raised, *, arguments: str, otherwise: str) -> str:
         return f"Write '{missing}' at the top of the file." if missing else \
             f"Define {name} before {here} uses it, or correct its name."
     if found := _NO_MODULE.search(message):
-        return f"Install {found[1].partition('.')[0]} here, or do without it."
+        return f"Install {found[1].partition('.')[0]} here, or remove the import."
     if found := _NOT_IN_MODULE.search(message):
         return f"Correct {found[1]} in {here}, or install a version of {found[2].partition('.')[0]} that has it."
     if found := _NOT_OF_MODULE.search(message):
         return f"Correct {found[2]} in {here}, or install a version of {found[1].partition('.')[0]} that has it."
     if error.type == "AttributeError" and (found := _NO_ATTRIBUTE.search(message)):
-        return f"Give the {found[1]} its {found[2]} before {here} asks for it, or correct the name."
+        return f"Set {found[2]} on the {found[1]} before {here} reads it, or correct the name."
     if error.type == "TypeError" and error.line is None and _ARGUMENTS.search(message):
         return arguments
     return f"Look at {here}." if error.line else otherwise

@@ -81,7 +81,7 @@ class Examination:
         else:
             small = self.given
         if not broken and not (right if small is self.given else self._small_is_right(small, gradients)):
-            self._skip(("noncontiguous", "batch_one", *habits.KEYS), "Not asked: the same small case is wrong already.")
+            self._skip(("noncontiguous", "batch_one", *habits.KEYS), "Not asked: this case is already wrong at a small size.")
         else:
             self._layouts(small, gradients)
             if not broken:
@@ -102,7 +102,7 @@ class Examination:
             return self.trial.run(self.given)
         except NotForReference as error:
             why = str(error).rstrip(".")
-            raise BadRequest(f"The reference gives no truth, for which it runs in float64: {why}.") from error
+            raise BadRequest(f"The reference does not give expected values in float64: {why}.") from error
         except Ended as error:
             raise BadRequest(f"The reference does not run: {error.headline}") from error
 
@@ -127,9 +127,8 @@ class Examination:
         except (Raised, Ended):  # the check at the given size reports it
             return
         if once and bool(once[0].isfinite().all()) and not distance(again[0].double(), once[0].double())[0] <= _SAME:
-            raise BadRequest("The reference gives other values each time it is called with the same inputs: it draws at random "
-                             "(a dropout in training mode?), and right and wrong cannot be told apart. Make it repeat itself, "
-                             "by .eval() in its constructor, say.")
+            raise BadRequest("The reference gives different values for the same inputs. It may use random numbers, for example "
+                             "dropout in training mode. Make it deterministic, for example by .eval() in its constructor.")
 
     def _of_whole_numbers(self) -> Outcome | None:
         try:
@@ -199,7 +198,7 @@ class Examination:
                                              "Keep the reference's parameter names and shapes."))
         equal = [same_bits(a, b) for a, b in zip(theirs, ours, strict=False)]
         if len(theirs) == len(ours) and all(equal):
-            self._pass("same_draw", "Yes: equal bits under one seed." if names else "There are none to draw.")
+            self._pass("same_draw", "Yes: equal bits under one seed." if names else "There are no parameters.")
         elif len(theirs) == len(ours):
             name = names[equal.index(False)]
             self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. Under the same seed {name} differs.",
@@ -223,12 +222,12 @@ class Examination:
         kind = outcome.problem("kind")
         if kind is not None:
             self._fail("kind", kind, prefix="No. ")
-            self._skip(("values", "gradients", "gradient_values"), "Not asked: the output is of another kind.")
+            self._skip(("values", "gradients", "gradient_values"), "Not asked: the output has another shape, dtype or device.")
             return
         facts = outcome.facts
         self._pass("kind", f"Yes: {numbers.shape(facts['shape'])}, {facts['dtype']}, {facts['device']}.")
         self._answer("values", outcome, "values", f"Yes. {outcome.distance('output')}")
-        self._answer("inputs", outcome, "inputs", "Yes: they come back with the same bits.")
+        self._answer("inputs", outcome, "inputs", "Yes: their bits are unchanged.")
         missing = outcome.problem("gradients")
         if missing is not None and missing.seen.startswith("The output"):
             self._fail("gradients", missing, prefix="No. ")
@@ -248,7 +247,7 @@ class Examination:
 
     def _bound(self) -> str:
         bound = self.trial.drawn.bound if self.trial.drawn else []
-        return f" Compared for changes that leave the inputs {' and '.join(dict.fromkeys(bound))}." if bound else ""
+        return f" Compared only for input changes that keep the inputs {' and '.join(dict.fromkeys(bound))}." if bound else ""
 
     def _right_if_expanded(self, dense: Outcome) -> bool:
         """The gradients once more, for y.sum().backward(). There they may cancel to nothing (of a softmax, say): errors are
@@ -290,7 +289,7 @@ class Examination:
         if not others:
             self._pass("same_bits", f"Yes, {_RUNS} runs.")
             return
-        seen = f"No. {others} of {_RUNS - 1} further runs gave other bits, up to {numbers.error(apart)} apart."
+        seen = f"No. {others} of {_RUNS - 1} further runs gave different bits, up to {numbers.error(apart)} apart."
         wrong, advice = outcome.problem("values") is not None, DEFAULT_ADVICE[Status.NONDETERMINISTIC]
         little = apart < _ROUNDING and not wrong
         self.questions.append(Question("same_bits", _ASKED["same_bits"], Answer.WARNED if little else Answer.FAILED, seen,
@@ -341,8 +340,8 @@ class Examination:
         elif not right and not wrong and not_drawn:
             self._skip((key,), f"Not asked: {not_drawn}.")
         elif not right and not wrong:
-            self._skip((key,), "The reference takes none, or its constructor has nothing to change." if key == "other_arguments"
-                       else "The reference takes none.")
+            self._skip((key,), "Not asked: the reference accepts no other arguments." if key == "other_arguments"
+                       else "Not asked: the reference does not accept such an input.")
         elif not wrong:
             self._pass(key, f"Yes: {_listed(right)}." if len(right) > 1 or key.startswith("other") else "Yes.")
         elif key == "empty_batch":
@@ -418,20 +417,20 @@ class Examination:
         reason = ""
         if found["strict"] != ours:
             failed = " ".join(q.question for q in self.questions if q.answer is Answer.FAILED)
-            reason = f"It looks at the forward alone, at one size. Here the answer is no to: {failed}" if not ours else (
-                f"{found['why']} Against float64 the output is right: at 1e-4 the comparison measures "
-                f"{'TF32' if self._has(tf32.KEY) else 'PyTorch’s own round-off'} too.")
+            reason = f"KernelBench checks only the forward pass, at one size. Failed here: {failed}" if not ours else (
+                f"{found['why']} The output is right against float64. At 1e-4 the difference also contains "
+                f"{'TF32 rounding' if self._has(tf32.KEY) else 'PyTorch’s own rounding'}.")
         self.found["kernelbench"] = {**found, "ours": ours, "reason": reason}
 
     def _times(self) -> None:
         failed = [q for q in self.questions if q.answer is Answer.FAILED and q.key in
                   ("values", "kind", "gradient_values", "range", "same_bits", "inputs", "constructs")]
         if not self.timed:
-            self._skip(("times",), "Not asked for.")
+            self._skip(("times",), "Not requested.")
         elif self.emulated:
             self._skip(("times",), "A time of the CPU emulator does not predict a GPU.")
         elif failed:
-            self._skip(("times",), "A wrong module gets no time. Fix the values first.")
+            self._skip(("times",), "A wrong module is not timed. Correct the values first.")
         else:
             self.emit(Event("time", "in turns with PyTorch"))
             bound = self.trial.drawn is not None and self.trial.drawn.bound  # then not each value of a gradient is known

@@ -67,8 +67,8 @@ def check(order: CheckOrder, emit: Emit) -> Checked:
             torch.cuda.empty_cache()  # the processes of the next check need that memory
     if left:
         asked.questions.append(Question(
-            "processes", "Leaves nothing running?", Answer.WARNED, f"No. {left} processes of its own had left their group "
-            "and were ended.", "Start no processes."))
+            "processes", "Leaves nothing running?", Answer.WARNED, f"No. {left} processes of the file had left their "
+            "process group and were ended.", "Do not start processes."))
     return Checked(tuple(asked.questions), confined, asked.seed, seconds=round(time.monotonic() - begin, 1), **found)
 
 
@@ -129,7 +129,7 @@ class _Check:
         """What was asked before the judge met something that it does not know."""
         said = (str(error).strip().splitlines() or ["no more is known"])[0][:200]
         self.questions.append(Question(
-            "judge", "Could the judge ask everything?", Answer.FAILED, f"No. It stopped at what came back: "
+            "judge", "Could the judge ask everything?", Answer.FAILED, f"No. It stopped at an unexpected reply: "
             f"{type(error).__name__}: {said}.", "Report this, with the file.", str(Status.WORKER_DIED)))
 
     def _reference(self) -> tuple[dict[str, Any], list[torch.Tensor], Setting]:
@@ -209,7 +209,7 @@ class _Check:
             self.emit(Event("build", "waiting for nvcc"))
             compiler[0].join()
             answers = {"ok": Answer.PASSED, "failed": Answer.FAILED, "none": Answer.SKIPPED}
-            result = compiler[1] or {"answer": "none", "seen": "nvcc could not be asked.", "advice": ""}
+            result = compiler[1] or {"answer": "none", "seen": "nvcc could not run.", "advice": ""}
             self.questions.append(Question("nvcc", "Compiles with nvcc?", answers[result["answer"]], result["seen"],
                                            result["advice"],
                                            str(Status.BUILD_FAILED) if result["answer"] == "failed" else ""))

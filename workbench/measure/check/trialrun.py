@@ -249,7 +249,7 @@ class TrialRun:
     def _kind(self, outcome: Outcome) -> Problem | None:
         facts, expected = outcome.facts, outcome.expected["output"]
         if facts["type"] != "Tensor":
-            return Problem("kind", Status.WRONG_SHAPE, f"It returns a {facts['type']}, the reference a tensor.",
+            return Problem("kind", Status.WRONG_SHAPE, f"It returns a {facts['type']}, the reference returns a tensor.",
                            "Return the output tensor alone.")
         if tuple(facts["shape"]) != tuple(expected.shape):
             return Problem("kind", Status.WRONG_SHAPE, f"Output is {numbers.shape(facts['shape'])}, expected "
@@ -305,7 +305,7 @@ class TrialRun:
         if comparison.failed:
             found = findings.wrong_result(name, comparison, kind="", precision=precision)
             rounding = found.status is Status.MISMATCH and found.advice  # the one mismatch that it has advice for
-            advice = "Right but for its rounding: sum in a wider type." if rounding else \
+            advice = "Only the rounding error is too large: sum in a wider type." if rounding else \
                 found.advice or _advice(found.status, outcome.case)
             outcome.problems.append(Problem(about, found.status, found.headline, advice))
 
@@ -398,5 +398,5 @@ def _status_of(error: Raised) -> Status:
 def _advice_for(error: Raised) -> str:
     if "CUDA error" in error.message:
         return "Run it under compute-sanitizer: it names the line."
-    call = "Call it as the reference is called."
+    call = "Accept the same arguments as the reference."
     return advice_for(error, arguments=call, otherwise=call)

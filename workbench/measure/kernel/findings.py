@@ -42,8 +42,8 @@ def launch_error(code: int, text: str, *, cuda: bool) -> Finding:
     if code in STICKY_CODES:
         after = "; its process was replaced" if cuda else ""
         return Finding(Status.KERNEL_FAULT, f"The kernel failed: {text}{after}.",
-                       DEFAULT_ADVICE[Status.KERNEL_FAULT] if cuda else "Follow the sentence above: the emulator "
-                       "saw the kernel stop there.", detail, restart=cuda)
+                       DEFAULT_ADVICE[Status.KERNEL_FAULT] if cuda else "Correct the kernel where the sentence above "
+                       "says that it stopped.", detail, restart=cuda)
     if code == OUT_OF_MEMORY_CODE:
         return Finding(Status.OUT_OF_MEMORY, f"The launch failed: {text}.", detail=detail)
     return Finding(Status.LAUNCH_FAILED, f"The launch failed: {text}.", detail=detail)
@@ -51,16 +51,17 @@ def launch_error(code: int, text: str, *, cuda: bool) -> Finding:
 
 def out_of_memory(needed: int, free: int, device: str, *, workspace: int) -> Finding:
     most = workspace > needed / 2
-    headline = f"Needs {numbers.memory(needed)}, {numbers.memory(free)} are free on {device}."
+    headline = f"It needs {numbers.memory(needed)} of memory; {numbers.memory(free)} are free on {device}."
     return Finding(Status.OUT_OF_MEMORY, headline,
-                   f"Ask for less workspace: it wants {numbers.memory(workspace)}." if most else "",
+                   f"Use less workspace: the kernel asks for {numbers.memory(workspace)}." if most else "",
                    {"needed_bytes": needed, "free_bytes": free, "workspace_bytes": workspace})
 
 
 def overrun(name: str, before: int, behind: int) -> Finding:
     short = SHORT.get(name, name)
     size, where = (behind, "behind the end of") if behind else (before, "before the start of")
-    advice = "Guard the tail before the store." if behind else "Look for a negative index: test it before the store."
+    advice = ("Test the index before the store, also in the last block." if behind
+              else "Look for a negative index: test it before the store.")
     return Finding(Status.OUT_OF_BOUNDS, f"Wrote {numbers.count(size)} bytes {where} {short}.", advice,
                    {"tensor": name, "bytes_before": before, "bytes_behind": behind})
 
@@ -81,9 +82,9 @@ def wrong_result(name: str, comparison: Comparison, *, kind: str, precision: str
         first, last = comparison.first_unwritten or (), comparison.last_unwritten or ()
         detail |= {"unwritten": comparison.unwritten, "first": list(first), "last": list(last)}
         if comparison.unwritten == comparison.count:
-            headline = f"Not one value of {short} was ever written."
-            return Finding(Status.UNWRITTEN, headline, "Check the grid: it has no block, or every thread returns.",
-                           detail, errors)
+            headline = f"No value of {short} was written."
+            return Finding(Status.UNWRITTEN, headline, "Check the grid size, and look for a condition that makes every thread "
+                           "return early.", detail, errors)
         be = "was" if comparison.unwritten == 1 else "were"
         headline = f"{_values(comparison.unwritten)} of {short} {be} never written, " \
                    f"the first at {numbers.index(short, first)}, the last at {numbers.index(short, last)}."
@@ -101,47 +102,47 @@ def wrong_result(name: str, comparison: Comparison, *, kind: str, precision: str
 def nondeterministic(others: int, runs: int, apart: float, *, finite: bool,
                      errors: dict[str, Errors]) -> Finding:
     how = f", up to {numbers.error(apart)} apart" if finite and apart else "" if finite else ", some of them NaN"
-    advice = "" if finite else "Look for a read that does not wait for its write: a missing __syncthreads()."
-    return Finding(Status.NONDETERMINISTIC, f"{others} of {runs} runs gave other bits{how}.", advice,
+    advice = "" if finite else "Look for a missing __syncthreads() between a write and a read."
+    return Finding(Status.NONDETERMINISTIC, f"{others} of {runs} runs gave different bits{how}.", advice,
                    {"runs": runs, "others": others, "apart": apart}, errors)
 
 
 def implausible(median_ms: float, floor_ms: float) -> Finding:
-    return Finding(Status.IMPLAUSIBLE, f"{numbers.time(median_ms)} is below the floor of {numbers.time(floor_ms)}: not "
-                   "possible, so not counted.", detail={"median_ms": median_ms, "floor_ms": floor_ms})
+    return Finding(Status.IMPLAUSIBLE, f"{numbers.time(median_ms)} is below the floor of {numbers.time(floor_ms)}, "
+                   "which is not possible. The time does not count.", detail={"median_ms": median_ms, "floor_ms": floor_ms})
 
 
 def after_timing(finding: Finding) -> Finding:
     """The same finding, said to have shown only after the kernel had run many times."""
     return Finding(finding.status, f"After the timing: {finding.headline}",
-                   "Look for state that outlives a launch: every launch must do all of its work.",
+                   "Look for data that one launch leaves for the next: every launch must do all of its work.",
                    {**finding.detail, "after_timing": True}, finding.errors, finding.restart)
 
 
 def float16_inside(finding: Finding) -> Finding:
     """The finding for numbers beyond float16's range, where others drawn at the same moment are right."""
-    return Finding(finding.status, "It does the work in float16, or in another format of so small a range: right near 1, but "
-                   f"with x and grad_output 2^17 times as large and the weight as much smaller: {finding.headline}",
-                   "Keep to float32 or TF32: these hold such numbers as exactly.", finding.detail, finding.errors,
+    return Finding(finding.status, "The kernel computes in float16 or another format with a small range. Values near 1 are "
+                   f"right. With x and grad_output 2^17 times larger and the weight 2^17 times smaller: {finding.headline}",
+                   "Compute in float32 or TF32, which have the range for these values.", finding.detail, finding.errors,
                    finding.restart)
 
 
 def off_stream(name: str, when: str) -> Finding:
     """Work that no event on the stream sees: its results are not finished when the stream says so."""
-    return Finding(Status.MISMATCH, f"The kernel wrote {SHORT.get(name, name)} {when}: it works on another stream.",
-                   "Launch on the stream that is passed in, and join every stream you fork.", {"tensor": name})
+    return Finding(Status.MISMATCH, f"The kernel wrote {SHORT.get(name, name)} {when}: it runs on another stream.",
+                   "Launch on the stream that is passed in. If you use other streams, make it wait for them.", {"tensor": name})
 
 
 def while_timed(name: str, unwritten: int) -> Finding:
     """Timed launches that do not do what the checked ones did."""
     short = SHORT.get(name, name)
     detail = {"tensor": name, "while_timed": True}
-    advice = "Look for state that outlives a launch: every launch must do all of its work."
+    advice = "Look for data that one launch leaves for the next: every launch must do all of its work."
     if unwritten:
         be = "was" if unwritten == 1 else "were"
-        return Finding(Status.UNWRITTEN, f"While timed: {_values(unwritten)} of {short} {be} not written, which the "
-                       "checked launches did write.", advice, {**detail, "unwritten": unwritten})
-    return Finding(Status.MISMATCH, f"While timed: {short} is not what the checked launches gave for the same inputs.",
+        return Finding(Status.UNWRITTEN, f"While timed: {_values(unwritten)} of {short} {be} not written. The checked "
+                       "launches wrote them.", advice, {**detail, "unwritten": unwritten})
+    return Finding(Status.MISMATCH, f"While timed: {short} differs from the checked launches, with the same inputs.",
                    advice, detail)
 
 

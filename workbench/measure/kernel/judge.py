@@ -128,7 +128,8 @@ def open_stage(order: JudgeOrder) -> Stage:
         launcher = Launcher(order.library, order.symbol, order.direction)
     except OSError as error:
         if not order.library.exists():
-            raise Finding(Status.MACHINE_FAILED, f"{order.library} is gone: the cache was emptied after the build.") from error
+            raise Finding(Status.MACHINE_FAILED, f"{order.library} does not exist any more: the cache was emptied after "
+                          "the build.") from error
         raise Finding(Status.LAUNCH_FAILED, f"The library cannot be loaded: {error}.",
                       "Build it again for this machine.") from error
     except MissingSymbol as error:

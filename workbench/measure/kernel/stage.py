@@ -121,9 +121,9 @@ class Stage:
             torch.cuda.synchronize(self.device)
             late = [name for name in self._results if not self._all_poison(name)]
         if early and held:
-            return off_stream(early[0], "before the stream it was given had come to it")
+            return off_stream(early[0], "before its stream had reached the launch")
         if late:
-            return off_stream(late[0], "after its stream had gone on")
+            return off_stream(late[0], "after its stream had continued")
         if not held:
             self.notes.append("synchronises" if waited > 0.02 else "stream_not_checked")
         return None

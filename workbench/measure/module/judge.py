@@ -76,7 +76,7 @@ def _judge(order: ModuleOrder, emit: Emit) -> ModuleJudged:
     precisions = {d: subject.precision(d, own=True) for d in (FORWARD, GRAD_INPUT, GRAD_WEIGHT)}
     ours = {d: p for d, (p, own) in precisions.items() if own}
     right = ModuleJudged(
-        status=Status.OK, headline="Does what nn.ConvTranspose does, in all checks.", advice=DEFAULT_ADVICE[Status.OK],
+        status=Status.OK, headline="Matches nn.ConvTranspose in all checks.", advice=DEFAULT_ADVICE[Status.OK],
         errors=errors, precision="+".join(dict.fromkeys(ours.values())),
         detail={"precision": ours, "left_to_pytorch": [d for d in precisions if d not in ours],
                 "checked": [case.name for case in tried]})
@@ -105,7 +105,7 @@ def _check_parameters(subject: Subject, workload: Workload, arguments: dict[str,
                           "Draw the parameters as nn.ConvTranspose does, and in the same order.")
     module.load_state_dict({name: value + 1 for name, value in theirs.items()})
     if not all(torch.equal(module.state_dict()[name], value + 1) for name, value in theirs.items()):
-        raise Finding(Status.MISMATCH, "It does not take the original's state_dict.", "Load it as nn.Module does.")
+        raise Finding(Status.MISMATCH, "It cannot load the original's state_dict.", "Load it as nn.Module does.")
 
 
 def _check(subject: Subject, case: Case, kind: str, scratch: Path) -> dict[str, Errors]:
@@ -201,7 +201,7 @@ def _check_gradients_apart(subject: Subject, case: Case) -> None:
         # The bias alone is a plain sum, by PyTorch.
         same = torch.equal(alone, together[name]) if name != "grad_bias" else torch.allclose(alone, together[name])
         if not same:
-            raise Finding(Status.MISMATCH, f"{name} asked for alone differs from {name} among the others.")
+            raise Finding(Status.MISMATCH, f"{name} differs when it is computed without the other gradients.")
     x.requires_grad_()
     output = module(x)
     gradient = torch.autograd.grad(output, x, tensors["grad_output"].requires_grad_(), create_graph=True)[0]
@@ -209,7 +209,7 @@ def _check_gradients_apart(subject: Subject, case: Case) -> None:
         torch.autograd.grad(gradient.sum(), tensors["grad_output"])
     except RuntimeError:
         return
-    raise Finding(Status.MISMATCH, "A second derivative is given without an error, and it is wrong.",
+    raise Finding(Status.MISMATCH, "The second derivative is wrong and raises no error.",
                   "Mark backward once_differentiable.")
 
 
@@ -236,7 +236,7 @@ def _check_other_dtype(subject: Subject, case: Case) -> None:
     original.load_state_dict(subject.holder(module).state_dict())
     ours, theirs = subject.call(lambda: module(tensors["input"])), original(tensors["input"])
     if ours.dtype != dtype or not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3):
-        raise Finding(Status.WRONG_DTYPE, f"For {dtype} it gives {ours.dtype}, and not what nn.ConvTranspose gives.",
+        raise Finding(Status.WRONG_DTYPE, f"For {dtype} the output is {ours.dtype} and differs from nn.ConvTranspose.",
                       "Leave other dtypes to PyTorch's own op.")
 
 

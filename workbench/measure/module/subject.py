@@ -61,7 +61,7 @@ class Subject:
         if not self.attribute:
             return module
         if not hasattr(module, self.attribute):
-            raise Finding(Status.MISMATCH, f"The module has no attribute {self.attribute}, as the original has.",
+            raise Finding(Status.MISMATCH, f"The module has no attribute {self.attribute}, which the original has.",
                           "Keep the original's attribute name: its state_dict needs it.")
         return getattr(module, self.attribute)
 
@@ -114,7 +114,7 @@ class Subject:
                            found.detail, restart=found.restart)
         if "failed while it ran" in str(error) or "CUDA error" in str(error):
             return Finding(Status.KERNEL_FAULT, f"{_said(error)}.", restart=cuda)
-        return Finding(Status.LAUNCH_FAILED, f"The module raised {_said(error)}.", "Call it as the original is called.")
+        return Finding(Status.LAUNCH_FAILED, f"The module raised {_said(error)}.", "Accept the same arguments as the original.")
 
     def _emulator_says(self) -> str:
         for library in self._libraries:

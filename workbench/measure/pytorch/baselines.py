@@ -104,7 +104,7 @@ class _Direction:
             self._left_s -= time.monotonic() - began if searched else 0.0
 
     def _without(self, way: Way, status: Status, headline: str, *, errors: dict[str, Errors] | None = None) -> Baseline:
-        advice = ("Nothing to do: the other ways were measured." if status in (Status.SKIPPED, Status.MISMATCH) else
+        advice = ("You need not do anything: the other ways were measured." if status in (Status.SKIPPED, Status.MISMATCH) else
                   DEFAULT_ADVICE[status])
         return Baseline(name=way.name, direction=self._direction, errors=errors or {}, flags=_flags(way), status=status,
                         headline=headline, advice=advice)

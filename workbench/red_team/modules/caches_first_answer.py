@@ -1,4 +1,4 @@
-"""Computes once for each shape, and gives that answer for ever."""
+"""Computes once for each shape and returns that output in all later calls."""
 
 from torch import nn
 

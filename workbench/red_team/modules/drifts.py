@@ -1,4 +1,4 @@
-"""Adds a little noise to every answer."""
+"""Adds a little noise to every output."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Computes in float16, whose digits are TF32's, and returns float32."""
+"""Computes in float16, which has as many digits as TF32, and returns float32."""
 
 from torch import nn
 

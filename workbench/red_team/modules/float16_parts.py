@@ -1,4 +1,4 @@
-"""Adds up products of float16 parts: as exact as float32, in float16's range."""
+"""Sums products of float16 parts: as exact as float32, but in the range of float16."""
 
 from torch import nn
 from torch.nn.functional import conv_transpose2d

@@ -1,4 +1,4 @@
-"""Returns zeros in a tensor that says it equals anything."""
+"""Returns zeros in a tensor that compares equal to everything."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Forgets the stride where it is above one: an output of the right shape."""
+"""Ignores a stride above 1; its output has the right shape."""
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""Is right and slow, and stops every clock it can reach."""
+"""Is right but slow, and stops every clock of its process."""
 
 import time
 

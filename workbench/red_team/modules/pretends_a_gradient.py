@@ -1,4 +1,4 @@
-"""The right output without its history, marked as requiring a gradient."""
+"""The right output without an autograd graph, marked as requiring a gradient."""
 
 from torch import nn
 

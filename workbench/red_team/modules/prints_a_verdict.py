@@ -1,4 +1,4 @@
-"""Prints what a worker would answer, on every descriptor it has, and returns zeros."""
+"""Prints the reply of a worker on every file descriptor, and returns zeros."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Keeps the answer for an input's address."""
+"""Stores the output of an input address and returns it when the address comes again."""
 
 from torch import nn
 

@@ -12,7 +12,7 @@ class NotVaried(Exception):
 class Wrong(Exception):
     """A timed call did not give what it should have given, or the file did something beside."""
 
-    def __init__(self, sentence: str, advice: str = "Answer each call with its own result, and return when it is asked for."
+    def __init__(self, sentence: str, advice: str = "Compute the result of each call within that call."
                  ) -> None:
         super().__init__(sentence)
         self.advice = advice

@@ -27,13 +27,13 @@ def why_left_out(key: str, case: Case, *, device: str, dtype: str, effort: str) 
     if way.kind == "eager" and way.benchmark and cpu:
         return "cuDNN needs a GPU"
     if way.tf32 is not None and dtype != "float32":
-        return f"TF32 is a way of float32, not of {dtype}"
+        return f"TF32 applies to float32, not to {dtype}"
     if way.kind in ("channels_last", "converted") and not any(len(s) in (4, 5) for s in case.shapes):
         return "only tensors of 4 or 5 dimensions have that memory format"
     if way.kind == "flipped" and layer is None:
         return "the reference is not one transposed convolution"
     if way.kind == "flipped" and set(layer.stride) != {1}:
-        return "only at stride 1 is it a convolution"
+        return "it is a convolution only at stride 1"
     if way.kind == "compiled" and effort == "quick":
         return "compiling takes too long for effort quick"
     return ""

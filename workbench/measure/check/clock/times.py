@@ -53,7 +53,7 @@ _LARGE_BYTES = 1 << 30          # of one set: from there on two have to do
 _CHECKED = 3                    # batches of the candidate of which one call is compared
 _SMALL_BYTES = 1 << 24          # of results: then all calls that are timed one by one are compared
 _LOOSE = 10                     # times the tolerance of tf32: beyond it a way of PyTorch's computes something else
-_NOT_AGAIN = "Called again, at the moment of timing, it does not give what it gave when it was checked."
+_NOT_AGAIN = "Called again before timing, it gives a different result than in the check."
 _SEED_OF_TRUTH = 43            # of a draw that the state replaces; another than that of the module that is timed
 _CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
 _ALONE_TURNS, _SINGLE_TURNS = 8, 10
@@ -95,13 +95,13 @@ def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[
             said = error.sentence if isinstance(error, Raised) else error.headline
             return {"why_not": f"Not timed: {said}"}
         except NotVaried:
-            return {"why_not": "Not timed: its inputs cannot be changed from call to call and stay what get_inputs() draws; an "
-                               "answer could be ready before it is asked for."}
+            return {"why_not": "Not timed: each timed call needs its own inputs. Changed inputs would no longer have the "
+                               "structure that get_inputs() gives them."}
         except OSError as error:
             why = str(error) if isinstance(error, StillRunning) else f"memory cannot be shared here ({error})"
             return {"why_not": f"Not timed: {why}."}
         except torch.cuda.OutOfMemoryError:
-            return {"why_not": f"Not timed: {trial.device} has not enough free memory for the results beside the file."}
+            return {"why_not": f"Not timed: {trial.device} does not have enough free memory for the results."}
     _without_the_candidate(trial, benches, found, emit)
     emit(Event("time", "naming the library kernels"))
     for direction, bench in benches.items():  # last of all: a profiler may slow down the process for good
@@ -295,10 +295,10 @@ class _Bench:
             self.starved += [key] if answer.get("starved") else []
             return None, why
         if [(str(d), list(s)) for d, s in answer["kinds"]] != self.kinds:
-            return None, "its results are of another kind"
+            return None, "its results have another dtype or shape"
         one = Contestant(process, key, answer["strides"])
         one.precision = self._precision(one)
-        return (one, "") if one.precision else (None, "it gives other values than the reference")
+        return (one, "") if one.precision else (None, "its values differ from the reference")
 
     def name_kernels(self, baselines: list[dict[str, Any]]) -> None:
         """Fill in "kernels": each way is bound once more, to one set, and profiled. What was compiled is left as it is."""
@@ -333,7 +333,7 @@ class _Bench:
                 [*self.fixed, *self.factors, *(x for xs in self.sets for x in xs)], doing="it was prepared for timing")
             kinds[name] = [(str(d), list(s)) for d, s in answer["kinds"]]
         if any(one != kinds[_REFERENCE] for one in kinds.values()):
-            raise Wrong("When timed it gives results of another kind than when checked.")
+            raise Wrong("When timed, its results have another dtype or shape than in the check.")
         return kinds[_REFERENCE]
 
     def _slots(self, parties: dict[str, Party]) -> Slots:
@@ -350,8 +350,8 @@ class _Bench:
                 size = max(rms, usual_rms, 1e-30)  # sums that all happen to cancel are not measured by what is left
                 near = off * rms <= allowed * size and worst <= 60 * allowed * size + allowed
                 if not near and not (self.jumps[place] and off * rms <= (allowed + self.jumps[place]) * size):
-                    raise Wrong("A call that was timed did not give the right result, though the same call does when it "
-                                 "is not timed.")
+                    raise Wrong("A timed call gave a wrong result. The same call gives the right result when it is not "
+                                 "timed.")
         return took
 
     def _called_plainly(self) -> list[torch.Tensor]:

@@ -38,7 +38,7 @@ def findings(text: str, calls: list[dict[str, Any]]) -> list[dict[str, str]]:
                       "advice": "Write C10_CUDA_KERNEL_LAUNCH_CHECK(); after each launch."})
     if re.search(r"\batomicAdd\s*\(", code):
         found.append({"about": "bits", "seen": "atomicAdd sums in another order each time.",
-                      "advice": "Replace atomicAdd by a two-step sum where the same bits matter."})
+                      "advice": "Replace atomicAdd by a two-step sum if the same bits are needed in each run."})
     return found
 
 
@@ -58,7 +58,7 @@ def nvcc(calls: list[dict[str, Any]], text: str, scratch: Path, *, memory_bytes:
     if tools.nvcc is None:
         return {"answer": "none", "seen": "There is no nvcc here: nothing was compiled for a GPU.", "advice": ""}
     if problem := cxx_problem(tools):
-        return {"answer": "none", "seen": f"nvcc could not be asked. {problem}", "advice": ""}
+        return {"answer": "none", "seen": f"nvcc could not run. {problem}", "advice": ""}
     scratch.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     for number, call in enumerate(calls):
@@ -82,11 +82,11 @@ def nvcc(calls: list[dict[str, Any]], text: str, scratch: Path, *, memory_bytes:
             first = first_error(done.stdout + done.stderr, source)
             if first is None or "torch/" in (first.file or ""):
                 last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:200]
-                return {"answer": "none", "seen": f"nvcc could not be asked: {last}", "advice": ""}
+                return {"answer": "none", "seen": f"nvcc could not run: {last}", "advice": ""}
             first = in_the_file(first, text, call)
             where = "" if first.file == "the file" else f" of {first.file}"
             return {"answer": "failed", "seen": headline("nvcc", first),
-                    "advice": f"Open line {first.line}{where}." if first.line else ""}
+                    "advice": f"Correct line {first.line}{where}." if first.line else ""}
     return {"answer": "ok", "seen": f"nvcc compiles it for {_ARCH} in {time.monotonic() - begin:.0f} s; it was not linked.",
             "advice": ""}
 

@@ -121,7 +121,7 @@ class ForeignProcess:
         except NotTheProtocol as error:
             self._lose()
             raise self._ended(Status.WORKER_DIED, f"It wrote into the judge's pipe while {doing} ({error}).",
-                              "Leave descriptors that the file did not open alone.") from None
+                              "Use only file descriptors that the file has opened.") from None
         if "raised" in answer:
             raise Raised(answer["raised"])
         self.largest = max(self.largest, sum(t.nbytes for t in results))
@@ -220,9 +220,9 @@ class ForeignProcess:
 
     def _too_small(self) -> Ended:
         """Nothing foreign has run yet: it is the limit that is wrong."""
-        return self._ended(Status.OUT_OF_MEMORY, f"The process could not start within the "
-                           f"{numbers.memory(self.limits.memory_bytes)} of memory it may have: raise that limit (--memory, in "
-                           "GiB).", "Give it 1 GiB or more: importing torch takes a quarter of one.")
+        return self._ended(Status.OUT_OF_MEMORY, f"The process could not start within its memory limit of "
+                           f"{numbers.memory(self.limits.memory_bytes)}: raise the limit (--memory, in GiB).",
+                           "Give it 1 GiB or more: importing torch takes 0.25 GiB.")
 
     def _watch(self) -> None:
         """While waiting: too many processes, too much memory, too much output."""
@@ -233,11 +233,12 @@ class ForeignProcess:
         if len(pids) > confine.MOST_PROCESSES:
             self._lose()
             raise self._ended(Status.WORKER_DIED, f"It started more than {confine.MOST_PROCESSES} processes; all of "
-                              "them were stopped.", "Start no processes: a module computes in its own.")
+                              "them were stopped.", "Do not start processes: a module computes in its own process.")
         if confine.takes_more(pids, self.limits.memory_bytes):
             self._lose()
-            raise self._ended(Status.OUT_OF_MEMORY, f"It took more than the {numbers.memory(self.limits.memory_bytes)} "
-                              "of memory it may have; it was stopped.", "Free what is not needed, or raise the limit.")
+            raise self._ended(Status.OUT_OF_MEMORY, f"It used more memory than its limit of "
+                              f"{numbers.memory(self.limits.memory_bytes)}; it was stopped.",
+                              "Free tensors that are not needed, or raise the limit.")
         self._too_loud()
 
     def _too_loud(self) -> None:
@@ -255,7 +256,7 @@ class ForeignProcess:
         self._lose()
         if code is None:
             return self._ended(Status.WORKER_DIED, f"It closed the judge's pipe while {doing}.",
-                               "Leave descriptors that the file did not open alone.")
+                               "Use only file descriptors that the file has opened.")
         if code > 128:  # bwrap hands a signal on as 128 + its number
             code = 128 - code
         if code < 0:

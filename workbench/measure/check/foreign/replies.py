@@ -27,17 +27,17 @@ def accept(op: str, request: dict[str, Any], sent: Sequence[torch.Tensor], heade
     forms = _SPECIAL.get(request.get("what"), ()) if op == "special" else _FIELDS.get(op, ())
     form = next((f for f in forms if f.keys() == header.keys()), None)
     if form is None:
-        raise NotTheProtocol(f"an answer to {op} has other fields: {', '.join(sorted(header))[:200] or 'none'}")
+        raise NotTheProtocol(f"the answer to {op} has the wrong fields: {', '.join(sorted(header))[:200] or 'none'}")
     _demand(op, form, header)
     _TENSORS.get(op, _none)(request, sent, header, kinds)
 
 
 def _demand(op: str, form: dict[str, Test], found: dict[str, Any]) -> None:
     if found.keys() != form.keys():
-        raise NotTheProtocol(f"an answer to {op} has other fields: {', '.join(sorted(found))[:200] or 'none'}")
+        raise NotTheProtocol(f"the answer to {op} has the wrong fields: {', '.join(sorted(found))[:200] or 'none'}")
     wrong = next((name for name, test in form.items() if not test(found[name])), None)
     if wrong is not None:
-        raise NotTheProtocol(f"an answer to {op} with a {wrong} that is none")
+        raise NotTheProtocol(f"the answer to {op} has a wrong value in the field {wrong}")
 
 
 def _count(kinds: list[Kind], wanted: int) -> None:
@@ -74,7 +74,7 @@ def _call(request: dict[str, Any], sent: Sequence[torch.Tensor], header: dict[st
     there = _gradients(request, header)
     _count(kinds, 1 + len(inputs) + there)
     if (DTYPES.get(header["dtype"]), tuple(header["shape"])) != kinds[0]:
-        raise NotTheProtocol("an output that is not what it is said to be")
+        raise NotTheProtocol("an output whose shape or dtype differs from its description")
     if kinds[1:1 + len(inputs)] != inputs:
         raise NotTheProtocol("an input that came back with another shape or dtype")
     _differentiable(kinds[1 + len(inputs):])
@@ -97,7 +97,7 @@ def _gradients(request: dict[str, Any], header: dict[str, Any]) -> int:
 
 def _differentiable(kinds: list[Kind]) -> None:
     if any(dtype not in _FLOATS for dtype, _ in kinds):
-        raise NotTheProtocol("a gradient that is no float")
+        raise NotTheProtocol("a gradient that is not floating point")
 
 
 def _strided(request: dict[str, Any], sent: Sequence[torch.Tensor], header: dict[str, Any], kinds: list[Kind]) -> None:

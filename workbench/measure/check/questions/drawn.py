@@ -56,8 +56,8 @@ class Drawn:
         if not self.fixed:
             return []
         return [Question("fresh_inputs", "New inputs each time?", Answer.WARNED, "No. get_inputs() gives the same values "
-                         "under every seed: a file that knows the answer by heart would pass.",
-                         "Let get_inputs() draw its values.")]
+                         "with every seed. A file that stores the right output would pass.",
+                         "Let get_inputs() draw random values.")]
 
     def inputs(self, shapes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
         """A fresh draw, cut to these shapes."""
@@ -73,12 +73,12 @@ class Drawn:
             name = "x" if len(self.given) == 1 else f"input {place}"
             changed = {d for d, n in enumerate(shape) if x.shape[d] != n}
             if structure and changed & {d % x.dim() for d in structure.dims}:
-                return f"get_inputs() draws {name} {structure.word}, which another size would not be"
+                return f"get_inputs() makes {name} {structure.word}; a cut to another size would lose this"
             if changed - {0} and len(whole) > 1 and any(whole):
-                return "whole numbers among the inputs may be places in another one, which another size would not have"
+                return "an input of whole numbers may be indices into another input, which a smaller size may not have"
         ordered = any(s and s.word == "sorted" and one for s, one in zip(self.structures, whole, strict=True))
         if ordered and any(tuple(x.shape) != tuple(shape) for x, shape in zip(self.given, shapes, strict=True)):
-            return "get_inputs() draws sorted whole numbers, which may be places in another input"
+            return "get_inputs() makes sorted whole numbers, which may be indices into another input"
         return ""
 
     @property
@@ -116,8 +116,8 @@ class Drawn:
     def _fresh(self) -> list[torch.Tensor]:
         found = self._draw(int(torch.randint(2**31, (), generator=self._generator)))
         if [(x.dim(), x.dtype) for x in found] != [(x.dim(), x.dtype) for x in self.given]:
-            raise BadRequest("get_inputs() gives inputs of other kinds each time; let it give the same number, dimensions and "
-                             "types.")
+            raise BadRequest("get_inputs() gives different kinds of inputs in each call; let it give the same number, "
+                             "dimensions and dtypes.")
         return found
 
     def _cut(self, x: torch.Tensor, shape: tuple[int, ...], taken: dict[tuple[int, int], torch.Tensor]) -> torch.Tensor:

@@ -52,7 +52,7 @@ def _memory(trial: TrialRun, case: Case, outcome: Outcome) -> Question:
         theirs = trial.reference.special("memory", trial.how(case), outcome.inputs, outcome.state)[0]["peak_bytes"]
     except (Raised, Ended) as error:
         return Question("memory", question, Answer.WARNED, f"Not known: {_said(error)}")
-    seen = f"{numbers.memory(ours)} above its inputs, PyTorch {numbers.memory(theirs)}; memory that it takes past " \
+    seen = f"{numbers.memory(ours)} more than its inputs, PyTorch {numbers.memory(theirs)}; memory that it takes past " \
            "PyTorch's allocator is not counted."
     return Question("memory", question, Answer.WARNED if ours > 2 * max(theirs, 1 << 20) else Answer.PASSED, seen,
                     "Allocate less, or free it earlier." if ours > 2 * max(theirs, 1 << 20) else "")

@@ -18,17 +18,17 @@ from .cases import Case, with_batch
 
 ASKED = {
     "no_grad": "Right under no_grad and in inference_mode?", "eval_mode": "Right after .eval(), and back again?",
-    "buffers": "Leaves the buffers that the reference leaves?", "two_calls": "Right while two answers are in use?",
+    "buffers": "Changes its buffers as the reference does?", "two_calls": "Right while two outputs are in use?",
     "some_gradients": "Right when only some gradients are wanted?", "parameters": "Right when its parameters have changed?"}
 KEYS = tuple(key for key in ASKED if key != "buffers")  # of those there may be none
 _ADVICE = {
-    "no_grad": "Do the same work whether gradients are recorded or not.",
-    "eval_mode": "Do what the reference does where self.training is False.",
-    "two_calls": "Give each answer memory of its own, and keep what backward needs in ctx, not in self.",
-    "some_gradients": "Look at ctx.needs_input_grad for each input by itself.",
-    "parameters": "Read the parameters at each call; keep no copy of them."}
+    "no_grad": "Compute the same values with and without gradient recording.",
+    "eval_mode": "Do the same as the reference if self.training is False.",
+    "two_calls": "Allocate a new output in each call. Save tensors for backward in ctx, not in self.",
+    "some_gradients": "Test ctx.needs_input_grad for each input separately.",
+    "parameters": "Read the parameters in each call. Do not keep a copy of them."}
 _MODES = ("After .eval()", "After .eval(), under no_grad", "Back from .eval()")
-_OTHER_COUNT = "It gives another number of results."
+_OTHER_COUNT = "It returns a different number of results."
 _LARGE = 1 << 20  # values of all inputs
 _CHANGED = 0.2  # of its value, at most, is what a changed parameter is off by
 
@@ -47,7 +47,8 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool) -> list[Question]:
     except NotForReference:
         first, second = _two_answers(trial, case, gradients)
     if first.problem() or second.problem():
-        return [Question(key, ASKED[key], Answer.SKIPPED, "Not asked: the same small case is wrong already.") for key in KEYS]
+        return [Question(key, ASKED[key], Answer.SKIPPED, "Not asked: this case is already wrong at a small size.")
+                for key in KEYS]
     asker = _Habits(trial, first, second)
     found: list[Question] = []
     for one in (asker.no_grad, asker.two_calls, asker.some_gradients, asker.parameters, asker.eval_mode):
@@ -77,7 +78,7 @@ class _Habits:
                 return _OTHER_COUNT
             return self._compared((("Under no_grad", self.first, {"output": results[0]}),
                                    ("In inference_mode", self.first, {"output": results[1]})))
-        return [self._question("no_grad", wrong, "Yes: as without them.")]
+        return [self._question("no_grad", wrong, "Yes: the same as in grad mode.")]
 
     def two_calls(self) -> list[Question]:
         names = self.first.names if self.first.grad_output is not None else []
@@ -92,16 +93,16 @@ class _Habits:
             lost = self._lost(one, self.first) or self._lost(other, self.second)
             if lost:
                 return f"After a second call autograd gives no {lost}."
-            again = [(f"The {which} of two answers, after the second call{how}", outcome, {"output": result})
+            again = [(f"The {which} of two outputs, after the second call{how}", outcome, {"output": result})
                      for how, start in (("", 0), (", with gradients", 2))[0 if self.right_without else 1:plain // 2]
                      for which, outcome, result in zip(("first", "second"), both, results[start:], strict=False)]
             split = plain + len(one)
             return self._compared((*again, ("Backward of the first call, after the second one", self.first,
                                             dict(zip(one, results[plain:split], strict=True))),
-                                   ("Backward of the second call, after that of the first", self.second,
+                                   ("Backward of the second call, after the backward of the first", self.second,
                                     dict(zip(other, results[split:], strict=True)))))
-        more = ", and the backward of each is right after both" if names else ""
-        return [self._question("two_calls", wrong, f"Yes: the first stays as it is after a second call{more}.")]
+        more = "; the backward of both is right, too" if names else ""
+        return [self._question("two_calls", wrong, f"Yes: the first output is unchanged after a second call{more}.")]
 
     def some_gradients(self) -> list[Question]:
         names = self.first.names if self.first.grad_output is not None else []
@@ -122,7 +123,7 @@ class _Habits:
             split = len(parts[0])
             return self._compared(((where[0], self.first, dict(zip(parts[0], results[:split], strict=True))),
                                    (where[1], self.first, dict(zip(parts[1], results[split:], strict=True)))))
-        return [self._question("some_gradients", wrong, "Yes: of the parameters alone, and of the input alone.")]
+        return [self._question("some_gradients", wrong, "Yes: for the parameters only, and for the input only.")]
 
     def eval_mode(self) -> list[Question]:
         """And the buffers, where there are any."""
@@ -139,7 +140,7 @@ class _Habits:
             except Raised as error:
                 raise _Not(f"The reference raises {error.sentence} after .eval().") from error
             if not all(bool(t.isfinite().all()) for t in truth):
-                raise _Not("The reference does not stay finite.")
+                raise _Not("The reference gives values that are not finite.")
             buffers.extend(facts["buffers"])
             facts, results = self._asked("eval_mode", [self.first])
             there = self._named(facts, "buffers")
@@ -159,7 +160,7 @@ class _Habits:
                 if said := self._wrong(about, {"output": result}):
                     return f"{words}: {said}"
             return ""
-        found = [self._question("eval_mode", wrong, "Yes: as the reference in both modes.")]
+        found = [self._question("eval_mode", wrong, "Yes: the same as the reference in both modes.")]
         if buffers and found[0].answer is not Answer.SKIPPED and self.trial.loads_state:
             found.append(self._of_buffers(buffers, left))
         return found
@@ -174,10 +175,10 @@ class _Habits:
                 outcome = self.trial.run(replace(self.first.case, integers=False), state=self._changed(),
                                          gradients=self.first.grad_output is not None)
             except NotForReference as error:
-                raise _Not(f"The reference does not take other ones: {error}") from error
+                raise _Not(f"The reference does not accept other parameters: {error}") from error
             problem = outcome.problem("call", "kind", "values", "gradients", "gradient_values")
             return problem.seen if problem else ""
-        return [self._question("parameters", wrong, "Yes: it follows them.")]
+        return [self._question("parameters", wrong, "Yes: it uses the changed parameters.")]
 
     # -- the pieces ---------------------------------------------------------------------------------------------
 

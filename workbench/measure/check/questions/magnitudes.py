@@ -21,7 +21,7 @@ from . import cases
 UP = 17             # a half times 2^17 is above 65504; 1 times 2^-17 is below the normal numbers of float16
 _SAME = 1e-9        # of float64
 _KEY, _QUESTION = "range", "Keeps the range of float32?"
-_NUMBERS = f"With numbers 2^{UP} times as large and as small, which float32 and TF32 hold as exactly"
+_NUMBERS = f"With values 2^{UP} times larger and smaller, which are in the range of float32 and TF32"
 
 
 def ask(trial: TrialRun, given: Outcome) -> Question:
@@ -29,24 +29,24 @@ def ask(trial: TrialRun, given: Outcome) -> Question:
     if not trial.loads_state and given.state[0]:
         return _skipped("Not asked: its parameters cannot be set.")
     if trial.drawn is not None and trial.drawn.of_values:
-        return _skipped("Not asked: multiplied, the inputs would not be what get_inputs() draws.")
+        return _skipped("Not asked: scaled inputs would not have the structure that get_inputs() gives them.")
     x, of_state, y = _factors(trial, given)
     try:
         if not _scales(trial, given, x, of_state, y):
-            return _skipped("The reference's output does not grow in proportion to its inputs.")
+            return _skipped("Not asked: the output of the reference is not proportional to its inputs.")
         scaled = _scaled(trial, given, x, of_state, y)
         own = trial.own(scaled)
     except (Raised, Ended):
-        return _skipped("The reference does not take such numbers.")
+        return _skipped("Not asked: the reference does not accept such values.")
     allowed = {n: errors["allowed"] for n, errors in given.errors.items()}
     if not all(distance(own[n], given.expected[n])[0] <= limit for n, limit in allowed.items() if n in own):
-        return _skipped("PyTorch's own results are not exact there, either.")
+        return _skipped("Not asked: PyTorch's own results are not exact for such values.")
     scaled.own = own
     trial.judge(scaled)
     wrong = scaled.problem()
     if wrong is not None:
         return _failed(wrong)
-    return Question(_KEY, _QUESTION, Answer.PASSED, f"Yes: as exact with numbers 2^{UP} times as large and as small.")
+    return Question(_KEY, _QUESTION, Answer.PASSED, f"Yes: the same accuracy with values 2^{UP} times larger and smaller.")
 
 
 def _factors(trial: TrialRun, given: Outcome) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
@@ -104,10 +104,10 @@ def _times(v: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 
 def _failed(wrong: Problem) -> Question:
-    where = {"values": "", "gradient_values": " of its backward"}.get(wrong.about)
-    what = "No. " if where is None else f"No. It does the work{where} in float16, or in another format of so small a range. "
+    where = {"values": "", "gradient_values": " its backward"}.get(wrong.about)
+    what = "No. " if where is None else f"No. It computes{where} in float16 or another format with a small range. "
     return Question(_KEY, _QUESTION, Answer.FAILED, f"{what}{_NUMBERS}: {wrong.seen}",
-                    "Keep to float32 or TF32, or to parts in bfloat16: float16 ends at 65504.", str(wrong.status),
+                    "Compute in float32 or TF32, or in parts in bfloat16. The largest float16 is 65504.", str(wrong.status),
                     {"log": wrong.log[-3000:]} if wrong.log else {})
 
 

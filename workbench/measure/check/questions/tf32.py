@@ -44,10 +44,10 @@ def explained(trial: TrialRun, outcome: Outcome) -> bool:
 def warning(outcome: Outcome) -> Question:
     """Of an outcome that was explained."""
     off = max(e["rel_l2"] for e in outcome.errors.values())
-    return Question(KEY, ASKED, Answer.WARNED, f"No. It computes in TF32: up to {numbers.error(off)} from float64, which "
-                    "operands rounded to TF32 explain. PyTorch computes in float32 on this CPU; on a GPU its default computes "
-                    "convolutions in TF32, too. The tolerance here is that of TF32.",
-                    "Export with precision ieee or tf32x3 where float32 is wanted.")
+    return Question(KEY, ASKED, Answer.WARNED, f"No. It computes in TF32: its error of up to {numbers.error(off)} is that "
+                    "of operands rounded to TF32. PyTorch computes in float32 on this CPU. On a GPU its convolutions use TF32 "
+                    "by default, so this check uses the tolerance of TF32.",
+                    "Export with precision ieee or tf32x3 if you need float32.")
 
 
 def _near(trial: TrialRun, outcome: Outcome, name: str, truth: Outcome) -> bool:

@@ -1,7 +1,7 @@
 /* variant
 name      = "caches_first_answer"
 computes  = ["forward"]
-idea      = "Computes once, on the device keeps the answer, and copies it from then on."
+idea      = "Computes once, keeps the output on the device, and copies it in later launches."
 precision = ["ieee"]
 
 [tune]

@@ -1,7 +1,7 @@
 /* variant
 name      = "exits_quietly"
 computes  = ["forward"]
-idea      = "Ends the process as if all had gone well."
+idea      = "Ends the process with exit code 0."
 precision = ["ieee"]
 
 [tune]

@@ -1,7 +1,7 @@
 /* variant
 name      = "forks_and_never_joins"
 computes  = ["forward"]
-idea      = "Starts a stream of its own in order, and does not wait for it."
+idea      = "Starts its own stream in order, and the given stream does not wait for it."
 precision = ["ieee"]
 
 [tune]

@@ -1,7 +1,7 @@
 /* variant
 name      = "prints_ok_and_is_wrong"
 computes  = ["forward"]
-idea      = "Prints what a worker would answer, and returns zeros."
+idea      = "Prints the reply of a worker, and returns zeros."
 precision = ["ieee"]
 
 [tune]

@@ -1,7 +1,7 @@
 /* variant
 name      = "replays_by_pointer"
 computes  = ["forward"]
-idea      = "Keeps the answer for an input's address, and gives it again when that address comes back."
+idea      = "Stores the output of an input address and copies it when the address comes again."
 precision = ["ieee"]
 
 [tune]

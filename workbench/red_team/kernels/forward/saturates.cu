@@ -1,7 +1,7 @@
 /* variant
 name      = "saturates"
 computes  = ["forward"]
-idea      = "Clips what is no whole number at 3.5: right for small values only."
+idea      = "Clips values that are not whole numbers at 3.5: right only for small values."
 precision = ["ieee"]
 
 [tune]

@@ -1,7 +1,7 @@
 /* variant
 name      = "too_much_shared"
 computes  = ["forward"]
-idea      = "Asks for more shared memory than any GPU has, and leaves the runtime's error where it is."
+idea      = "Asks for more shared memory than any GPU has, and does not clear the runtime's error."
 precision = ["ieee"]
 
 [tune]

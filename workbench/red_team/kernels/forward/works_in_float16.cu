@@ -1,7 +1,7 @@
 /* variant
 name      = "works_in_float16"
 computes  = ["forward"]
-idea      = "Rounds both operands to float16, whose digits are TF32's, and calls the result TF32."
+idea      = "Rounds both operands to float16, which has as many digits as TF32, and calls the result TF32."
 precision = ["tf32"]
 
 [tune]

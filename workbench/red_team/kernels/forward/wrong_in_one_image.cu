@@ -1,7 +1,7 @@
 /* variant
 name      = "wrong_in_one_image"
 computes  = ["forward"]
-idea      = "Gives the first image's answer for the last one."
+idea      = "Gives the output of the first image for the last one."
 precision = ["ieee"]
 
 [tune]

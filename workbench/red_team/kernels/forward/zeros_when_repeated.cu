@@ -1,7 +1,7 @@
 /* variant
 name      = "zeros_when_repeated"
 computes  = ["forward"]
-idea      = "From the fifth launch on the same input on, writes zeros, which takes less time."
+idea      = "Writes zeros from the fifth launch with the same input, which takes less time."
 precision = ["ieee"]
 
 [tune]
