@@ -11,8 +11,8 @@ from functools import lru_cache
 from . import landlock
 from .errors import BadRequest
 
-VARIABLE = "KERNEL_WORKBENCH_CONFINE"  # words of WAYS that may be used, or "none"; unset: all
-WAYS = ("bwrap", "landlock", "user")
+VARIABLE = "KERNEL_WORKBENCH_CONFINE"  # words of SANDBOXES that may be used, or "none"; unset: all
+SANDBOXES = ("bwrap", "landlock", "user")
 # What bwrap takes away of everybody. Root would keep its capabilities otherwise, and mount the disk writable again.
 BWRAP_TAKES = ("--cap-drop", "ALL", "--unshare-user-try", "--unshare-net", "--unshare-ipc", "--unshare-uts")
 OTHER_USER = 65534                     # "nobody" nearly everywhere
@@ -60,10 +60,10 @@ def bwrap() -> str:
 
 def may_use(way: str) -> str:
     """"" or that $KERNEL_WORKBENCH_CONFINE leaves this way out. Raises `BadRequest` for words it does not know."""
-    words = os.environ.get(VARIABLE, "").replace(",", " ").split() or WAYS
-    unknown = [w for w in words if w not in (*WAYS, "none")]
+    words = os.environ.get(VARIABLE, "").replace(",", " ").split() or SANDBOXES
+    unknown = [w for w in words if w not in (*SANDBOXES, "none")]
     if unknown:
-        raise BadRequest(f"{VARIABLE} has {unknown[0]!r}; it takes {', '.join(WAYS)}, or none.")
+        raise BadRequest(f"{VARIABLE} has {unknown[0]!r}; it takes {', '.join(SANDBOXES)}, or none.")
     return "" if way in words else f"{VARIABLE} is '{' '.join(words)}'"
 
 

@@ -6,12 +6,12 @@ import difflib
 import re
 
 from .errors import BadRequest
-from .kernelbench import KERNELBENCH as KERNELBENCH
 from .layer import Workload
-from .models import MODELS as MODELS
 from .preset import SIZES as SIZES
 from .preset import Preset as Preset
 from .preset import trial_bytes as trial_bytes
+from .suite_kernelbench import KERNELBENCH as KERNELBENCH
+from .suite_models import MODELS as MODELS
 
 SUITES: dict[str, dict[str, Preset]] = {"kernelbench": KERNELBENCH, "models": MODELS}
 PRESETS: dict[str, Preset] = {**KERNELBENCH, **MODELS}

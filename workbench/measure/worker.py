@@ -34,8 +34,8 @@ OPS = {
     "baseline": "pytorch.baselines:measure",
     "compare": "kernel.interleave:compare",
     "ceilings": "clock.ceilings:measure",
-    "module": "module.judge:judge_module",
-    "check": "check.judge:check",
+    "module": "module.judge_module:judge_module",
+    "check": "check.check_file:check",
 }
 # What a full or vanished disk, or too little memory, makes of an operation.
 _REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EFBIG)

@@ -43,7 +43,7 @@ def text_table(trials: Iterable[Trial], *, not_run: int = 0) -> str:
     return "\n".join(lines)
 
 
-def compare(before: Iterable[Trial], after: Iterable[Trial]) -> list[dict[str, Any]]:
+def compare_sessions(before: Iterable[Trial], after: Iterable[Trial]) -> list[dict[str, Any]]:
     """One row for each pair of `matched.matched`: PyTorch's and the candidates' of either session. `ratio` is A over B
     (above 1: B is faster), None where one is not right or the devices differ. `gone`: the fastest right config in A of
     a variant that B has no trial of."""

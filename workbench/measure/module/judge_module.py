@@ -29,7 +29,7 @@ from ..kernel.inputs import INTEGERS, changed, fill, needed, results, shapes, to
 from ..kernel.validate import Comparison, allowed_rel_l2
 from ..truth.reference import Truth
 from . import times
-from .cases import Case, cases, is_channels_last, laid_out
+from .cases import ModuleCase, cases, is_channels_last, laid_out
 from .subject import Subject
 
 Tensors = dict[str, torch.Tensor]
@@ -108,7 +108,7 @@ def _check_parameters(subject: Subject, workload: Workload, arguments: dict[str,
         raise Finding(Status.MISMATCH, "It does not take the original's state_dict.", "Load it as nn.Module does.")
 
 
-def _check(subject: Subject, case: Case, kind: str, scratch: Path) -> dict[str, Errors]:
+def _check(subject: Subject, case: ModuleCase, kind: str, scratch: Path) -> dict[str, Errors]:
     """One case with one kind of inputs: every result against the truth. Raises `Finding`."""
     workload, device = case.workload, subject.device
     tensors = {name: torch.empty(shape, dtype=torch_dtype(workload), device=device)
@@ -135,7 +135,7 @@ def _check(subject: Subject, case: Case, kind: str, scratch: Path) -> dict[str, 
     return errors
 
 
-def _compare(subject: Subject, case: Case, name: str, got: torch.Tensor, truth: Truth, tensors: Tensors, *,
+def _compare(subject: Subject, case: ModuleCase, name: str, got: torch.Tensor, truth: Truth, tensors: Tensors, *,
              exact: bool) -> tuple[Comparison, str]:
     precision, by_kernel = subject.precision(_DIRECTION_OF[name], own=case.own)
     # PyTorch may choose an algorithm (Winograd) that is not exact for integers: its directions are not asked to be.
@@ -147,7 +147,7 @@ def _compare(subject: Subject, case: Case, name: str, got: torch.Tensor, truth: 
     return comparison, precision
 
 
-def _run(subject: Subject, case: Case, tensors: Tensors) -> Tensors:
+def _run(subject: Subject, case: ModuleCase, tensors: Tensors) -> Tensors:
     """output, grad_input, grad_weight and grad_bias of one call through autograd; kinds of result are checked."""
     module = _loaded(subject, case.arguments, tensors)
     holder = subject.holder(module)
@@ -167,7 +167,7 @@ def _run(subject: Subject, case: Case, tensors: Tensors) -> Tensors:
     return {"output": output.detach(), **dict(zip(wanted, gradients, strict=True))}
 
 
-def _check_kind(case: Case, output: Any, x: torch.Tensor) -> None:
+def _check_kind(case: ModuleCase, output: Any, x: torch.Tensor) -> None:
     expected = case.workload.output_shape
     if not isinstance(output, torch.Tensor) or tuple(output.shape) != expected:
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
@@ -184,7 +184,7 @@ def _check_kind(case: Case, output: Any, x: torch.Tensor) -> None:
                       "Convert the output to the input's memory format.")
 
 
-def _check_gradients_apart(subject: Subject, case: Case) -> None:
+def _check_gradients_apart(subject: Subject, case: ModuleCase) -> None:
     """Each gradient asked for alone has the bits it has among the others; a second derivative is refused."""
     tensors = _filled(subject, case)
     together = _run(subject, case, tensors)
@@ -213,7 +213,7 @@ def _check_gradients_apart(subject: Subject, case: Case) -> None:
                   "Mark backward once_differentiable.")
 
 
-def _check_empty_batch(subject: Subject, case: Case) -> None:
+def _check_empty_batch(subject: Subject, case: ModuleCase) -> None:
     """An empty batch gives an empty output and gradients of zero, as PyTorch's does."""
     tensors = _filled(subject, case)
     module = _loaded(subject, case.arguments, tensors)
@@ -227,7 +227,7 @@ def _check_empty_batch(subject: Subject, case: Case) -> None:
                       f"{expected} and gradients of zero.")
 
 
-def _check_other_dtype(subject: Subject, case: Case) -> None:
+def _check_other_dtype(subject: Subject, case: ModuleCase) -> None:
     """A dtype the kernels do not have is PyTorch's: the same numbers as nn.ConvTranspose."""
     dtype = torch.float32 if torch_dtype(case.workload) == torch.float64 else torch.float64
     tensors = {name: tensor.to(dtype) for name, tensor in _filled(subject, case).items()}
@@ -240,7 +240,7 @@ def _check_other_dtype(subject: Subject, case: Case) -> None:
                       "Leave other dtypes to PyTorch's own op.")
 
 
-def _filled(subject: Subject, case: Case) -> Tensors:
+def _filled(subject: Subject, case: ModuleCase) -> Tensors:
     tensors = {name: torch.empty(shape, dtype=torch_dtype(case.workload), device=subject.device)
                for name, shape in shapes(case.workload).items() if name in ("input", "weight", "bias", "grad_output")}
     for name, tensor in tensors.items():

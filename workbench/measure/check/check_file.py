@@ -25,14 +25,14 @@ from ...core.toolchain import find_toolchain
 from ...core.trial import Status
 from ..build.build import missing
 from ..device import free_bytes
+from .build_question import build_question, no_compiler
 from .examine import Examination
-from .foreign import confine, native
+from .foreign import confine, cuda_sources
 from .foreign.process import Ended, ForeignProcess, Limits, Raised, kill_orphans
 from .party import Party
 from .questions.cases import Case, Setting, setting_of
 from .questions.drawn import Drawn
 from .trialrun import TrialRun, new_seed
-from .verdict_text import build_question, no_compiler
 
 
 def check(order: CheckOrder, emit: Emit) -> Checked:
@@ -121,7 +121,7 @@ class _Check:
             self.questions += [Question(key, text, Answer.SKIPPED, "Not asked: the file does not build.") for key, text in
                                (("values", "Right values at the given size?"), ("gradients", "Has gradients?"))]
         self._static(calls, compiler)
-        examined["kernelbench"] = {**examined.get("kernelbench", {}), "text": native.kernelbench_text(self.text)}
+        examined["kernelbench"] = {**examined.get("kernelbench", {}), "text": cuda_sources.kernelbench_text(self.text)}
         return {"emulated": self.emulate and (any(c["cuda_sources"] for c in calls) or facts.get("own_export", False)),
                 **examined}
 
@@ -198,7 +198,7 @@ class _Check:
         if not (self.emulate and self.order.nvcc and any(c["cuda_sources"] for c in calls)):
             return None
         result: dict[str, str] = {}
-        thread = threading.Thread(target=lambda: result.update(native.nvcc(
+        thread = threading.Thread(target=lambda: result.update(cuda_sources.nvcc(
             calls, self.text, self.scratch / "nvcc", memory_bytes=self.order.memory_bytes,
             limit_s=self.order.build_s)))
         thread.start()
@@ -219,7 +219,7 @@ class _Check:
                                             "file on a machine with a GPU.", seen="Not known: nvcc compiles it, the CPU "
                                             f"emulator does not. {first.seen.removeprefix('No. ')}")
         asked = {q.key for q in self.questions if q.answer is not Answer.SKIPPED}
-        hints = [h for h in native.findings(self.text, calls) if h["about"] not in asked]
+        hints = [h for h in cuda_sources.findings(self.text, calls) if h["about"] not in asked]
         if hints and calls:
             self.questions.append(Question("text", "Suspicious code?", Answer.WARNED,
                                            " ".join(h["seen"] for h in hints), " ".join(h["advice"] for h in hints)))

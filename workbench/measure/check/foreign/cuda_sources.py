@@ -13,7 +13,7 @@ from torch.utils import cpp_extension
 
 from ....core.env import cxx_problem, find_toolchain
 from ...build.compiler_log import first_error, headline
-from ..verdict_text import in_the_file
+from ..build_question import in_the_file
 from . import confine
 
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
