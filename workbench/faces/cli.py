@@ -23,7 +23,7 @@ VERBS = {
     "show": "list the trials of a session, or all sessions",
     "compare": "compare two sessions",
     "check": "check a ModelNew file against a reference: values, gradients, time",
-    "bench": "measure the 17 KernelBench layers, and print or write the table",
+    "bench": "measure the layers of a suite, and print or write the table",
     "export": "write the chosen kernels as one self-contained ModelNew file",
     "test": "check variants on awkward layers and print one line a case",
     "selftest": "run the adversarial test suite on this machine",
