@@ -1,4 +1,4 @@
-"""What holds a foreign process back on this machine, and the sentence that says so: bwrap, Landlock, another user."""
+"""The sandbox of a foreign process: which of bwrap, Landlock and another user work on this machine, and a sentence about it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .errors import BadRequest
 
 VARIABLE = "KERNEL_WORKBENCH_CONFINE"  # words of SANDBOXES that may be used, or "none"; unset: all
 SANDBOXES = ("bwrap", "landlock", "user")
-# What bwrap takes away of everybody. Root would keep its capabilities otherwise, and mount the disk writable again.
+# What bwrap takes away. Root would otherwise keep its capabilities, and could mount the disk writable again.
 BWRAP_TAKES = ("--cap-drop", "ALL", "--unshare-user-try", "--unshare-net", "--unshare-ipc", "--unshare-uts")
 OTHER_USER = 65534                     # "nobody" nearly everywhere
 _ALONE = "in its own process, with limits of time and memory"
@@ -21,9 +21,9 @@ _ALONE = "in its own process, with limits of time and memory"
 
 @dataclass(frozen=True)
 class Confinement:
-    """`landlock`: version of the kernel's interface, 0 where it did not hold; `user`: number, 0 for the one who checks,
-    and `reads` where that user was let read everything, as an interpreter in root's own folder needs it; `why`: why it was
-    not bwrap, and what else was not there."""
+    """`landlock`: version of the kernel's interface, 0 if Landlock was not used. `user`: the number of the other user, 0 if
+    none; `reads`: that user could read everything, because the interpreter lies in root's own folder. `why`: why bwrap was
+    not used, and what else was missing."""
 
     bwrap: bool = False
     landlock: int = 0
