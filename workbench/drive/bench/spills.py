@@ -1,4 +1,4 @@
-"""Does a recorded candidate spill registers on an architecture? The trial may know; else nvcc is asked."""
+"""Does a recorded candidate spill registers on an architecture? The trial may say it; else nvcc is asked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def recorded_spills(trial: Trial, candidate: Candidate, arch: str) -> int | None
 
 
 class Nvcc:
-    """Compiles candidates for an architecture, several at a time; what it was asked once lies in the build cache."""
+    """Compiles candidates for an architecture, several at a time; its answers are kept in the build cache."""
 
     def __init__(self) -> None:
         self.problem = nvcc_problem(find_toolchain(), None)  # why there is none, or None

@@ -1,4 +1,4 @@
-"""Validation without a page: the chosen variants over awkward layers, one line a case. What `test` runs."""
+"""The verb `test`: judges the chosen variants on awkward layers and gives one result per case."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..running.runner import Runner
 
 DTYPES_OF = {"quick": ("float32",), "normal": ("float32", "float16"),
              "full": ("float32", "float64", "float16", "bfloat16")}
-_FEW_LAYERS = {"quick": 1, "normal": 8, "full": 8}  # on which is tried what costs a build for every layer
+_FEW_LAYERS = {"quick": 1, "normal": 8, "full": 8}  # so many layers for what needs a build per layer
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ def planned(variants: Sequence[Variant], effort: str, sm: int, workloads: Sequen
 
 
 def _few_layers(plan: Sequence[tuple[Candidate, Workload]], effort: str) -> list[tuple[Candidate, Workload]]:
-    """What costs a build for every layer is tried on the first few it serves: a variant without a run-time form, and
-    with the effort `full`, that takes those on all layers, each precision besides a variant's first."""
+    """What needs a build for each layer runs only on the first few layers that it serves: a variant without a run-time form
+    (with effort `full` such a variant runs on all layers), and each precision but a variant's first."""
     kept, tried = [], Counter[tuple[str, ...]]()
     for candidate, workload in plan:
         if effort == "full":
