@@ -1,5 +1,5 @@
 """Recorded sessions come in, the entries of core/best_known.json go out: for every cell the fast variants, each with its best
-config. For sm_80, which was not measured, it is the fastest candidate of a newer GPU that can run there. A candidate that spills
+config. For sm_80, which was not measured, it is the fastest candidate of a newer GPU that can run there. One that spills
 registers is left out: the session says so, or for sm_80 nvcc is asked."""
 
 from __future__ import annotations

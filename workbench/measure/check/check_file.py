@@ -1,4 +1,4 @@
-"""Worker operation "check": a candidate's text and a reference's text come in, questions with answers go out.
+"""Worker operation "check": the texts of a foreign file and of its reference come in, questions with answers go out.
 
 Nothing foreign runs in this process. It chooses arguments, sizes and values, compares what comes back with float64,
 and takes the time.
@@ -126,14 +126,14 @@ class _Check:
                 **examined}
 
     def stopped_by(self, error: Exception) -> None:
-        """What was asked before the judge met something that it does not know."""
+        """Adds the question that failed because the judge itself raised an error."""
         said = (str(error).strip().splitlines() or ["no more is known"])[0][:200]
         self.questions.append(Question(
             "judge", "Could the judge ask everything?", Answer.FAILED, f"No. It stopped at what came back: "
             f"{type(error).__name__}: {said}.", "Report this, with the file.", str(Status.WORKER_DIED)))
 
     def _reference(self) -> tuple[dict[str, Any], list[torch.Tensor], Setting]:
-        """What the reference is. Its defects are a bad request: nothing can be judged against it."""
+        """Facts about the reference. If it is defective the request is bad, because nothing can be judged against it."""
         self.emit(Event("build", "importing the reference"))
         try:
             facts = dict(self.reference.load())
@@ -163,7 +163,7 @@ class _Check:
             raise BadRequest(f"get_inputs() of the reference does not run a second time: {said}.") from error
 
     def _layer(self, found: dict[str, Any] | None, given: list[torch.Tensor]) -> dict[str, Any] | None:
-        """The transposed convolution that the reference is, not only holds."""
+        """The layer, if the reference is exactly one transposed convolution; a module that only contains one has none."""
         if found is None:
             return None
         try:
@@ -192,7 +192,7 @@ class _Check:
         return missing(find_toolchain(torch.version.cuda), cuda=not self.emulate) or ""
 
     def _start_nvcc(self, calls: list[dict[str, Any]]) -> tuple[threading.Thread, dict[str, str]] | None:
-        """nvcc beside the questions, where there is no GPU to build for."""
+        """Without a GPU: nvcc compiles the source while the questions are asked."""
         if self.questions[0].answer is Answer.FAILED and not self.questions[0].detail.get("first_error"):
             return None
         if not (self.emulate and self.order.nvcc and any(c["cuda_sources"] for c in calls)):

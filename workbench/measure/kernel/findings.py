@@ -1,4 +1,4 @@
-"""What a check found, as status, headline and advice: what happened with its numbers, then one next step."""
+"""What the judge found, as status, headline and advice: what happened, with numbers, then one next step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .validate import Comparison
 # Names of tensors as sentences use them.
 SHORT = {"input": "x", "output": "y", "weight": "the weight", "bias": "the bias", "workspace": "the workspace"}
 _FEW = 0.01               # below this share, a count says more than a percentage
-_LONE = 20                # times the root mean square of all errors: no rounding spreads so far
-_PRECISION_ONLY = 2e-2    # a relative error that low, with exact integers right, is rounding and not indexing
+_LONE = 20                # an error of so many times the root mean square of all errors is not rounding
+_PRECISION_ONLY = 2e-2    # if the integers are exact, a smaller relative error is rounding, not a wrong index
 
 
 @dataclass(eq=False)
@@ -112,14 +112,14 @@ def implausible(median_ms: float, floor_ms: float) -> Finding:
 
 
 def after_timing(finding: Finding) -> Finding:
-    """The same finding, said to have shown only after the kernel had run many times."""
+    """The same finding, with the remark that it showed only after the kernel had run many times."""
     return Finding(finding.status, f"After the timing: {finding.headline}",
                    "Look for state that outlives a launch: every launch must do all of its work.",
                    {**finding.detail, "after_timing": True}, finding.errors, finding.restart)
 
 
 def float16_inside(finding: Finding) -> Finding:
-    """The finding for numbers beyond float16's range, where others drawn at the same moment are right."""
+    """The finding for a kernel that is wrong only for numbers beyond float16's range."""
     return Finding(finding.status, "It does the work in float16, or in another format of so small a range: right near 1, but "
                    f"with x and grad_output 2^17 times as large and the weight as much smaller: {finding.headline}",
                    "Keep to float32 or TF32: these hold such numbers as exactly.", finding.detail, finding.errors,
@@ -127,7 +127,7 @@ def float16_inside(finding: Finding) -> Finding:
 
 
 def off_stream(name: str, when: str) -> Finding:
-    """Work that no event on the stream sees: its results are not finished when the stream says so."""
+    """Work outside the given stream: its results are not finished when that stream is."""
     return Finding(Status.MISMATCH, f"The kernel wrote {SHORT.get(name, name)} {when}: it works on another stream.",
                    "Launch on the stream that is passed in, and join every stream you fork.", {"tensor": name})
 

@@ -1,4 +1,4 @@
-"""Two contestants on the same inputs, timed in turns: a candidate against a way of PyTorch's, or against a candidate.
+"""Times two contestants in turns on the same inputs: a candidate against a way of PyTorch, or against another candidate.
 
 Both have been judged before. Candidates are watched while timed and checked again afterwards, as in a trial of their own.
 """
@@ -64,7 +64,7 @@ def _in_turns(asked: CompareOrder, emit: Emit) -> list[timing.Measurement]:
 
 
 class _Contestant:
-    """A candidate on its stage, its answer to the inputs known to be right. Raises `Finding`."""
+    """A candidate on its stage, after its results for the inputs have been checked. Raises `Finding`."""
 
     def __init__(self, order: JudgeOrder) -> None:
         self._order, self._stage = order, open_stage(order)

@@ -1,4 +1,4 @@
-"""What an exported module is tried on: the workload it was made for, and other inputs that it must serve."""
+"""The calls on which an exported module is judged: its own workload, and other inputs that it must serve."""
 
 from __future__ import annotations
 

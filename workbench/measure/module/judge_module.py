@@ -1,11 +1,11 @@
-"""An exported file in; whether it does what nn.ConvTranspose does, and its module_ms beside PyTorch's, out.
+"""Judges a file that the workbench exported: does it do what nn.ConvTranspose does, and what is its module_ms beside PyTorch's?
 
 Checked: every result against the float64 truth for its own workload and for other sizes, layouts and constructor
 arguments; parameters, state_dict, empty batch, single gradients, double backward, another dtype. Then it is timed.
 
-It stands beside `check`, which judges files that others wrote: such a file never runs in the process that judges it, so
-nothing can be asked of its kernels. This file is the project's own text and runs here, where each kernel says whether it
-fits, what it computes in and why it was refused, and every direction has the tolerance of its own kernel. Both share truth,
+Why is this not `check`? `check` judges files of other people. Such a file runs in another process, so its kernels cannot be
+asked anything. An exported file is the workbench's own text and runs in this process. Each of its kernels says whether it serves
+the call, its precision, and why it was refused; so each direction has the tolerance of its own kernel. Both use the same truth,
 inputs, comparison and findings.
 """
 
@@ -138,7 +138,7 @@ def _check(subject: Subject, case: ModuleCase, kind: str, scratch: Path) -> dict
 def _compare(subject: Subject, case: ModuleCase, name: str, got: torch.Tensor, truth: Truth, tensors: Tensors, *,
              exact: bool) -> tuple[Comparison, str]:
     precision, by_kernel = subject.precision(_DIRECTION_OF[name], own=case.own)
-    # PyTorch may choose an algorithm (Winograd) that is not exact for integers: its directions are not asked to be.
+    # PyTorch may choose an algorithm (Winograd) that is not exact for integers, so its directions need not be exact.
     comparison = Comparison(tuple(got.shape), exact=exact and by_kernel, rms=truth.rms[name], poisoned=False,
                             least_norm=truth.least_norm[name],
                             allowed=allowed_rel_l2(precision, truth.reduction[name]))
@@ -185,7 +185,7 @@ def _check_kind(case: ModuleCase, output: Any, x: torch.Tensor) -> None:
 
 
 def _check_gradients_apart(subject: Subject, case: ModuleCase) -> None:
-    """Each gradient asked for alone has the bits it has among the others; a second derivative is refused."""
+    """Each gradient alone must have the same bits as together with the others. A second derivative must be refused."""
     tensors = _filled(subject, case)
     together = _run(subject, case, tensors)
     module = _loaded(subject, case.arguments, tensors)
@@ -260,7 +260,7 @@ def _loaded(subject: Subject, arguments: dict[str, Any], tensors: Tensors,
 
 
 class _Poisoned:
-    """Within, fresh tensors hold NaN (whole numbers: their largest), so that what nobody writes is seen."""
+    """Inside this block new tensors hold NaN (integers: their largest value), so that elements which are not written show."""
 
     def __enter__(self) -> None:
         torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import the compiler: 2 s

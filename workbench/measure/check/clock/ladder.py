@@ -1,13 +1,13 @@
-"""The ways PyTorch has of running a reference's module, as `check` times them beside a candidate: which there are for a
-reference on a device, and why the others are left out. `host/ways.py` binds them inside the reference's process."""
+"""The ways of PyTorch that `check` times beside a foreign file, and for each the reason why it cannot be tried with a reference
+on a device. `host/ways.py` binds them inside the reference's process."""
 
 from __future__ import annotations
 
 from ...pytorch.ways import Way
 from ..questions.cases import Case
 
-# `benchmark` ways run in a process of their own: cuDNN keeps the algorithm it has chosen once for a problem, so that in one
-# process whichever came first would decide for both.
+# `benchmark` ways run in a process of their own: cuDNN keeps the algorithm that it chose first for a problem. In one
+# process the first way would decide for the others.
 LADDER = {
     "default": Way("eager"),
     "tf32_on": Way("eager, TF32 on", tf32=True),

@@ -1,4 +1,4 @@
-"""Without a GPU: what can be said of CUDA sources all the same. Text findings, and nvcc's own opinion where there is one."""
+"""What can be said of a file's CUDA sources without running them: hints from the text, KernelBench's text rules, and nvcc."""
 
 from __future__ import annotations
 
