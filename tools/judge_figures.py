@@ -181,10 +181,11 @@ def agree(order: JudgeOrder, whose: str) -> bool:
 @contextmanager
 def ready(order: JudgeOrder, whose: str) -> Iterator[Callable[[], Any]]:
     """The kernel on a stage of its own, or PyTorch's call as the judge replays it; their memory is free again afterwards."""
+    from workbench.core.pytorch_ways import WAYS
     from workbench.measure.kernel.inputs import NORMAL
     from workbench.measure.kernel.judge import open_stage
     from workbench.measure.pytorch.baselines import plain_tensors, timed_call
-    from workbench.measure.pytorch.ways import WAYS, switches
+    from workbench.measure.pytorch.ways import switches
     if whose == VARIANT:
         stage = open_stage(order)
         stage.fill(NORMAL)

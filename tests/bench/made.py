@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 
 from workbench.core.presets import preset
-from workbench.core.trial import DEFAULT_ADVICE, Errors, Status, Timing, Trial
+from workbench.core.trial import DEFAULT_ADVICE, FORMULATION, NOT_DROP_IN, Errors, Status, Timing, Trial
 from workbench.drive.bench.execute import begin
 from workbench.drive.bench.plan import BenchPlan
 from workbench.drive.sessions.session import Session
@@ -29,6 +29,15 @@ def trial(layer: str, direction: str, name: str, ms: float | None, precision: st
 def pytorch(layer: str, direction: str, tf32_ms: float, ieee_ms: float) -> list[Trial]:
     return [trial(layer, direction, "eager, TF32 on", tf32_ms, "tf32", kind="baseline", rel_l2=2.9e-4),
             trial(layer, direction, "eager, TF32 off", ieee_ms, "ieee", kind="baseline", rel_l2=2e-7)]
+
+
+def strong(layer: str, direction: str, *, tf32_ms: float, unconverted_ms: float) -> list[Trial]:
+    """Formulations as strong baselines record them: one right, one wrong and fast; and channels_last."""
+    return [trial(layer, direction, "matmul + permute", tf32_ms, "tf32", kind="baseline", flags=(FORMULATION,)),
+            trial(layer, direction, "matmul + fold", None, "", kind="baseline", flags=(FORMULATION,), status=Status.MISMATCH,
+                  headline="This formulation is wrong: output has a relative L2 error of 1. It does not count."),
+            trial(layer, direction, "channels_last, conversion not counted", unconverted_ms, "tf32", kind="baseline",
+                  flags=(NOT_DROP_IN,), detail={"way": "channels_last"})]
 
 
 def recorded(root: Path, trials: list[Trial], *, name: str = "recorded-h200", **plan) -> Session:

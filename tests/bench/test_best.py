@@ -21,9 +21,8 @@ from workbench.core.layer import BACKWARD, ConvTranspose, Workload
 from workbench.core.presets import preset
 from workbench.core.trial import Status, Trial
 from workbench.core.variants import TEMPLATES, find
-from workbench.drive.bench.best import derive, write_best
+from workbench.drive.bench.best import Nvcc, derive, write_best
 from workbench.drive.bench.defaults import default_precision
-from workbench.drive.bench.spills import Nvcc
 from workbench.drive.exporting.best_recipe import best_known, best_recipe, cautions, origin
 from workbench.drive.sessions.session import Session
 from workbench.faces import cli

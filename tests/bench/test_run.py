@@ -58,7 +58,10 @@ def test_a_killed_bench_goes_on_where_it_was(place: Path) -> None:
     after = ids(Session.open(place / "one"))
     assert after[:len(before)] == before and len(after) == len(set(after)) == 4
     baselines = [t for t in Session.open(place / "one").trials() if t.kind == "baseline"]
-    assert sorted(t.direction for t in baselines) == ["forward", "grad_input"]     # PyTorch was not measured twice
+    asked = [(t.direction, t.name) for t in baselines]
+    assert sorted(asked) == sorted((d, name) for d in ("forward", "grad_input") for name in (
+        "eager", "convolution + pixel shuffle", "matmul + fold"))                  # PyTorch was not measured twice
+    assert all(t.ok and t.kernel_ms and t.errors for t in baselines)
     assert out.count("EMULATED") == 2 and "No GPU times, so no geometric mean." in out and "Session" in out
     code, _, err = bench(place, *WORDS, "--session", "one")
     assert code == 0 and "0 of 4 candidates to run" in err and len(ids(Session.open(place / "one"))) == 4
@@ -135,6 +138,7 @@ def test_a_bench_of_the_models_records_and_shows_like_the_other(place: Path, tmp
     (["--suite", "models", "--layers", "hifigan-1", "--memory-format", "channels_last"], "for 2-D and 3-D only"),
     (["--device", "cpu"], "give --size small"), ([*WORDS, "--time-limit", "0"], "--time-limit is 0"),
     ([*WORDS, "--configs", "sweep"], "--configs sweep 16"), (["--check"], "--check needs the file"),
+    ([*WORDS, "--baselines", "quick", "--max-autotune"], "give --baselines strong"),
     (["someone"], "--session"), (["--note", "kb74/forward", "why"], "--note takes one session; got 0")])
 def test_a_bad_request_is_one_sentence(place: Path, words: list[str], sentence: str) -> None:
     code, _, err = bench(place, *words)

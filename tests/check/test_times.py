@@ -12,7 +12,8 @@ from torch import nn
 from workbench.core.confinement import VARIABLE
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import preset
-from workbench.core.replies import Device
+from workbench.core.replies import CheckTimes, Device
+from workbench.core.typed import read
 from workbench.core.verdict import UNSURE
 from workbench.drive.checking import check_times
 from workbench.drive.checking.check import CheckRequest, check, workload_reference
@@ -41,8 +42,14 @@ def found(ours_ms: float, precision: str, *baselines: tuple[str, float, str]) ->
     return {"ours": timing(ours_ms), "samples": samples(ours_ms), "bounds": [], "precision": precision, "calls": 9,
             "checked": 3, "throttled": 0, "left_out": [], "alone": [], "singly": None, "empty_ms": 0.1, "baselines": [
                 {"name": LADDER[key].name, "key": key, "timing": timing(ms), "samples": samples(ms), "bounds": [],
-                 "precision": p, "kernels": [f"{key}_kernel"], "drop_in": LADDER[key].drop_in,
+                 "precision": p, "process": "reference", "kernels": [f"{key}_kernel"],
+                 "drop_in": LADDER[key].drop_in,
                  "why_not": "" if LADDER[key].drop_in else "another memory format"} for key, ms, p in baselines]}
+
+
+def timed(one: dict, direction: str, workload: Workload, gpu: Device | None) -> dict:
+    """For the report, as it comes from the judge's process."""
+    return check_times.timed(read(CheckTimes, one), direction, workload, gpu)
 
 
 LADDER_81 = (("default", 1.62, "tf32"), ("tf32_off", 1.22, "ieee"), ("benchmark", 1.10, "tf32"),
@@ -53,7 +60,7 @@ LADDER_81 = (("default", 1.62, "tf32"), ("tf32_off", 1.22, "ieee"), ("benchmark"
     ("tf32", "eager, cudnn.benchmark", 1.10, "4.23×"), ("ieee", "eager, TF32 off", 1.22, "4.69×")])
 def test_the_headline_is_against_the_best_drop_in_way_that_qualifies(precision: str, against: str, ms: float,
                                                                      shown: str) -> None:
-    times = check_times.timed(found(0.26, precision, *LADDER_81), "forward", KB81, H200)
+    times = timed(found(0.26, precision, *LADDER_81), "forward", KB81, H200)
     assert times["against"] == against and times["ratio"] == pytest.approx(ms / 0.26, rel=1e-3)
     assert check_times.sentence("forward", times) == f"forward is {shown} as fast as the best PyTorch ({against})"
     assert times["default_precision"] == "tf32" and times["default_kernels"] == ["default_kernel"]
@@ -70,33 +77,33 @@ def test_the_headline_is_against_the_one_that_is_hardest_turn_by_turn() -> None:
     one["samples"] = slow
     for baseline, samples, median in zip(one["baselines"], ([1.05, 2.1] * 6, slow), (1.4, 1.5), strict=True):
         baseline["samples"], baseline["timing"]["median_ms"] = samples, median
-    times = check_times.timed(one, "forward", KB81, H200)
+    times = timed(one, "forward", KB81, H200)
     assert [b["name"] for b in times["baselines"]] == ["eager", "eager, cudnn.benchmark"]
     assert times["against"] == "eager, cudnn.benchmark" and (times["ratio"], times["verdict"]) == (1.0, "SAME")
 
 
 def test_a_looser_pytorch_alone_is_no_one_to_beat() -> None:
-    times = check_times.timed(found(0.26, "ieee", ("default", 1.62, "tf32")), "forward", KB81, H200)
+    times = timed(found(0.26, "ieee", ("default", 1.62, "tf32")), "forward", KB81, H200)
     assert times["against"] == "" and times["verdict"] == ""
     assert check_times.sentence("forward", times) == "forward has no PyTorch of its precision to compare with"
 
 
 def test_the_floor_stands_beside_and_below_it_nothing_counts() -> None:
-    times = check_times.timed(found(0.26, "tf32", *LADDER_81), "forward", KB81, H200)
+    times = timed(found(0.26, "tf32", *LADDER_81), "forward", KB81, H200)
     assert 0.1 < times["floor_ms"] < 0.26 and times["floor_limit"] == "bytes" and not times["implausible"]
     assert f"{100 * times['floor_ms'] / 0.26:.0f} % of the limit" in check_times.floor_text(times)
-    too_fast = check_times.timed(found(0.5 * times["floor_ms"], "tf32", *LADDER_81), "forward", KB81, H200)
+    too_fast = timed(found(0.5 * times["floor_ms"], "tf32", *LADDER_81), "forward", KB81, H200)
     assert too_fast["implausible"] and "not possible, so not counted" in check_times.sentence("forward", too_fast)
     # what fits into the caches may be below it: these calls find their inputs there
     cached = replace(H200, l2_bytes=1 << 40)
-    assert not check_times.timed(found(1e-3, "tf32", *LADDER_81), "forward", KB81, cached)["implausible"]
+    assert not timed(found(1e-3, "tf32", *LADDER_81), "forward", KB81, cached)["implausible"]
 
 
 def test_launch_bound_and_too_small_are_called_so() -> None:
-    notes = check_times.timed(found(0.008, "tf32", ("default", 0.02, "tf32"), ("graph", 0.005, "tf32")), "forward", KB81,
+    notes = timed(found(0.008, "tf32", ("default", 0.02, "tf32"), ("graph", 0.005, "tf32")), "forward", KB81,
                               H200)["notes"]
     assert notes[0].startswith("Too small") and notes[1].startswith("Launch-bound: PyTorch's own call takes 0.0200 ms")
-    assert check_times.timed(found(1.0, "tf32", ("default", 2.0, "tf32"), ("graph", 1.9, "tf32")), "forward", KB81,
+    assert timed(found(1.0, "tf32", ("default", 2.0, "tf32"), ("graph", 1.9, "tf32")), "forward", KB81,
                              H200)["notes"] == []
 
 
@@ -104,7 +111,7 @@ def test_what_may_have_been_waiting_is_said_and_is_no_victory() -> None:
     quiet = found(1.0, "tf32", ("default", 2.0, "tf32"))
     quiet["bounds"], quiet["baselines"][0]["bounds"] = [[0.99, 1.0]] * 12, [[1.99, 2.0]] * 12
     busy = {**quiet, "bounds": [[0.5, 1.2]] * 12, "baselines": [{**quiet["baselines"][0], "bounds": [[0.8, 2.0]] * 12}]}
-    quiet, busy = (check_times.timed(one, "forward", KB81, None) for one in (quiet, busy))
+    quiet, busy = (timed(one, "forward", KB81, None) for one in (quiet, busy))
     assert (quiet["verdict"], quiet["notes"]) == ("FASTER", [])
     assert busy["verdict"] == "UNSURE" and busy["ratio"] == quiet["ratio"] and busy["low"] < 1
     assert busy["notes"] == ["Other work kept the cores busy: of a call's time 58 % may be waiting for one."]
@@ -122,7 +129,7 @@ def test_pytorch_without_the_files_process_counts_where_it_is_faster(key: str, p
                                                                      verdict: str) -> None:
     one = found(1.0, "tf32", ("default", 2.0, "tf32"))
     one["alone"] = [{"key": key, "name": LADDER[key].name, "precision": precision, "samples": [ms] * 8}]
-    times = check_times.timed(one, "forward", KB81, H200)
+    times = timed(one, "forward", KB81, H200)
     assert (times["against"], times["verdict"]) == (against, verdict)
     assert times["ratio"] == pytest.approx(2.0 if against == "eager" else ms, rel=1e-3)
     assert any("PyTorch is slower while" in note for note in times["notes"]) == ("without" in against)
@@ -131,7 +138,7 @@ def test_pytorch_without_the_files_process_counts_where_it_is_faster(key: str, p
 def test_clocks_that_were_held_down_are_said() -> None:
     throttled = {**found(1.0, "tf32", ("default", 2.0, "tf32")), "throttled": 3}
     left_out = {**throttled, "ours": {**throttled["ours"], "dropped": 3}}
-    said = [check_times.timed(one, "forward", KB81, H200)["notes"] for one in (throttled, left_out)]
+    said = [timed(one, "forward", KB81, H200)["notes"] for one in (throttled, left_out)]
     assert said == [["The GPU held its clocks down in 3 turns; all were counted, for too few would be left."],
                     ["The GPU held its clocks down in 3 turns; 3 were left out."]]
 
@@ -346,11 +353,11 @@ def test_inputs_that_cannot_be_changed_are_not_timed(forking_judge) -> None:
 def test_calls_one_by_one_count_where_they_say_something_else(ours: list[float], theirs: list[float], against: str,
                                                               verdict: str) -> None:
     one = {**found(1.0, "tf32", ("default", 2.0, "tf32")), "singly": {"ours": ours, "theirs": theirs}}
-    times = check_times.timed(one, "forward", KB81, H200)
+    times = timed(one, "forward", KB81, H200)
     assert (times["against"], times["verdict"]) == (against, verdict)
 
 
 def test_less_than_a_pass_over_its_tensors_is_no_victory() -> None:
     one = {**found(0.1, "tf32", ("default", 2.0, "tf32")), "empty_ms": 0.5}
-    times = check_times.timed(one, "forward", KB81, H200)
+    times = timed(one, "forward", KB81, H200)
     assert times["verdict"] == "UNSURE" and times["notes"][-1].endswith("no victory.")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from workbench.core.pytorch_ways import FORMULATIONS
 from workbench.core.variants import TEMPLATES, discover
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,3 +32,9 @@ def test_a_familys_readme_names_its_tunables_and_files(family: Path) -> None:
     folders = "|".join(path.name for path in TEMPLATES.iterdir() if path.is_dir())
     paths = re.findall(rf"`((?:{folders})/[\w/]+\.cuh?)`", text)
     assert [path for path in paths if not (TEMPLATES / path).exists()] == []
+
+
+def test_every_formulation_of_pytorch_is_described() -> None:
+    text = (ROOT / "docs" / "judging.md").read_text()
+    rows = [f"| {one.name} | {one.computes} | {one.serves} |" for one in FORMULATIONS.values()]
+    assert "\n".join(rows) in text

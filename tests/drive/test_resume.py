@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from workbench.core.replies import Device
-from workbench.core.trial import Status, Trial
+from workbench.core.trial import FORMULATION, Status, Trial
 from workbench.drive.running.request import Run, RunRequest
-from workbench.drive.running.resume import missing
+from workbench.drive.running.resume import missing, missing_ways
 from workbench.drive.running.runner import Runner
 from workbench.drive.sessions.session import Session
 
@@ -77,3 +77,49 @@ def test_what_was_skipped_or_not_rendered_stands_while_the_reason_does(judge: Ca
     assert trial.status is Status.RENDER_FAILED
     assert missing([candidate], [trial], run.request, device) == []
     assert missing([candidate], [replace(trial, headline="another reason")], run.request, device) == [candidate]
+
+
+def test_only_the_ways_of_pytorch_that_a_session_lacks_are_measured(runner: Runner, tmp_path: Path) -> None:
+    """A session of quick baselines is completed by strong ones; a wrong or refused formulation is an answer, a dead worker
+    not."""
+    quick, strong = (RunRequest(WORKLOAD, (), directions=("forward",), strength=s, effort="quick", device="cpu")
+                     for s in ("quick", "strong"))
+    session = Session.create(tmp_path, "s")
+    runner.run(quick, session)
+    device = runner.device("cpu")
+    assert missing_ways("forward", session.trials(), quick, device) == []
+    lacking = missing_ways("forward", session.trials(), strong, device)
+    assert "fold" in lacking and "default" not in lacking
+    assert "default" in missing_ways("grad_input", session.trials(), strong, device)
+    runner.run(strong, session, resume=True)
+    trials = session.trials()
+    assert missing_ways("forward", trials, strong, device) == []
+    names = [t.name for t in trials]
+    assert len(names) == len(set(names)) == len(lacking) + 1
+    fold = next(t for t in trials if t.name == "matmul + fold")
+    others = [t for t in trials if t is not fold]
+    assert FORMULATION in fold.flags and missing_ways("forward", others, strong, device) == ["fold"]
+    for status in (Status.MISMATCH, Status.SKIPPED, Status.OUT_OF_MEMORY):
+        assert missing_ways("forward", [*others, replace(fold, status=status, kernel_ms=None)], strong, device) == []
+    dead = [replace(t, status=Status.WORKER_DIED, kernel_ms=None, flags=()) for t in trials if t.name == "eager"]
+    assert missing_ways("forward", dead, quick, device) == ["default"]
+
+
+def test_a_formulation_that_takes_its_process_along_costs_no_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text("""
+import os, sys
+class Deadly:
+    def find_spec(self, name, path=None, target=None):
+        if name == "workbench.measure.pytorch.folded":
+            import torch.nn.functional
+            torch.nn.functional.fold = lambda *args, **kwargs: os._exit(9)
+sys.meta_path.insert(0, Deadly())
+""")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    request = RunRequest(WORKLOAD, (), directions=("forward",), strength="strong", effort="quick", device="cpu")
+    with Runner() as runner:
+        session = Session.create(tmp_path, "s")
+        runner.run(request, session)
+        status = {t.name: str(t.status) for t in session.trials()}
+        assert status["matmul + fold"] == "WORKER_DIED" and status["eager"] == "OK", status
+        assert missing_ways("forward", session.trials(), request, runner.device("cpu")) == []

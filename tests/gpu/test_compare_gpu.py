@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import torch
 from tests.require import require
 from workbench.core.candidate import Candidate
 from workbench.core.ceilings import kept
+from workbench.core.layer import DIRECTIONS, FORWARD, ConvTranspose, Workload
 from workbench.core.presets import preset
+from workbench.core.trial import FORMULATION, Status
 from workbench.core.variants import find
 from workbench.core.verdict import SAME, UNSURE, from_samples
 from workbench.drive.checking.selftest import confinement, selftest, summary
@@ -63,9 +66,34 @@ def test_the_whole_ladder(runner: Runner, tmp_path: Path, number: int) -> None:
     ours = next(t for t in run.trials if t.kind == "candidate")
     print(ours.status, ours.headline, ours.kernel_ms, ours.flags, ours.detail)
     assert ours.ok and ours.detail["against"]["verdict"] in ("FASTER", "SLOWER", "SAME", "UNSURE")
-    assert all(t.detail["kernels"] for t in there.values() if t.ok)
+    assert all(t.detail["kernels"] for t in there.values() if t.ok and "brief_look" not in t.flags)
+    assert {t.status for t in there.values() if FORMULATION in t.flags} <= {Status.OK, Status.SKIPPED, Status.OUT_OF_MEMORY}
+    assert any(t.ok for t in there.values() if FORMULATION in t.flags)
     assert {"eager", "eager, TF32 on", "eager, TF32 off", "torch.compile", "eager, called by the host"} <= set(there)
     assert ("as convolution, flipped weight" in there) == (set(workload.layer.stride) == {1})
+
+
+@pytest.mark.parametrize(("layer", "batch", "size", "dtype", "memory_format"), [
+    (ConvTranspose(2, 256, 128, 2, 2), 8, (128, 128), "float32", "contiguous"),
+    (ConvTranspose(2, 256, 128, 2, 2), 8, (128, 128), "bfloat16", "channels_last"),
+    (ConvTranspose(3, 64, 32, 2, 2), 2, (64, 80, 96), "float32", "contiguous"),
+    (ConvTranspose(1, 128, 64, 4, 2, 1), 16, (2048,), "float16", "contiguous"),
+    (ConvTranspose(2, 32, 32, 3, groups=4), 8, (64, 64), "float32", "contiguous")], ids=str)
+def test_every_formulation_is_right_on_a_gpu(runner: Runner, tmp_path: Path, layer: ConvTranspose, batch: int,
+                                             size: tuple[int, ...], dtype: str, memory_format: str) -> None:
+    """Both classes, and max-autotune on the forward alone. What each takes is printed."""
+    workload, session = Workload(layer, batch, size, dtype, memory_format), Session.create(tmp_path)
+    for directions, tuned in ((DIRECTIONS, False), ((FORWARD,), True)):
+        began = time.monotonic()
+        runner.run(RunRequest(workload, (), directions=directions, device="cuda:0", strength="strong", effort="quick",
+                              max_autotune=tuned), session, resume=True)
+        print(f"{directions} of {layer}: {time.monotonic() - began:.1f} s")
+    for t in session.trials():
+        print(t.status, t.direction, t.name, t.kernel_ms and round(t.kernel_ms.median_ms, 4), t.precision,
+              "" if t.ok else t.headline)
+    assert all(t.ok for t in session.trials() if not t.name.startswith("torch.compile"))
+    assert all(t.status in (Status.OK, Status.SKIPPED) for t in session.trials())
+    assert {"tf32x3", "ieee"} & {t.precision for t in session.trials() if t.name.startswith("three TF32")} or dtype != "float32"
 
 
 def test_small_and_launch_bound_are_said() -> None:

@@ -20,6 +20,7 @@ from workbench.core.candidate import Candidate
 from workbench.core.layer import DIRECTIONS, DTYPES, ConvTranspose, Workload
 from workbench.core.orders import BaselineOrder, BuildOrder, DeviceOrder, JudgeOrder
 from workbench.core.presets import preset
+from workbench.core.pytorch_ways import ladder
 from workbench.core.replies import Device, Judged
 from workbench.core.template import render, render_batch, symbol
 from workbench.core.variants import discover, find
@@ -27,7 +28,6 @@ from workbench.drive.running.worker_process import WorkerProcess, WorkerTimeout
 from workbench.measure import device
 from workbench.measure.build.build import build
 from workbench.measure.clock import timing
-from workbench.measure.pytorch.ways import ladder
 
 # kernel -> status on a GPU, and words of its headline; a race or a divergent barrier may go unnoticed there
 STATUS = {
@@ -178,7 +178,9 @@ def test_faster_than_light_is_not_counted(worker: WorkerProcess, naive: dict) ->
 @pytest.mark.parametrize("number", [74, 81])
 def test_baselines_name_their_precision(worker: WorkerProcess, folder: Path, number: int) -> None:
     workload = preset(f"kb{number}").workload("full")
-    answer = worker.call(BaselineOrder(workload, "cuda:0", DIRECTIONS, effort="quick", scratch=folder / "truth"), limit_s=300)
+    modes = tuple(ladder("quick", workload, "cuda:0"))
+    answer = worker.call(BaselineOrder(workload, "cuda:0", DIRECTIONS, modes, effort="quick", scratch=folder / "truth"),
+                         limit_s=300)
     found = {(b.direction, b.name): b for b in answer.baselines}
     for (direction, name), b in found.items():
         worst = max(e.rel_l2 for e in b.errors.values())
@@ -190,7 +192,7 @@ def test_baselines_name_their_precision(worker: WorkerProcess, folder: Path, num
         assert b.precision in ("ieee", "tf32")
     # Allowed to use TF32, cuDNN's benchmark takes what is fastest: for #81 forward that is an fp32 kernel.
     assert found["grad_input", "eager, TF32 on"].precision == "tf32"
-    assert len(found) == len(DIRECTIONS) * len(ladder("quick", workload, "cuda:0"))
+    assert len(found) == len(DIRECTIONS) * len(modes)
 
 
 def test_medians_agree_with_triton(gpu: Device) -> None:

@@ -144,8 +144,8 @@ def test_device() -> None:
                          ids=lambda w: f"{w.layer} {w.dtype} {w.memory_format}")
 def test_eager_baseline(workload: Workload, scratch: Path) -> None:
     events: list[Event] = []
-    answer = baselines.measure(BaselineOrder(workload, "cpu", (*DIRECTIONS, "backward"), effort="quick", scratch=scratch),
-                               events.append)
+    answer = baselines.measure(BaselineOrder(workload, "cpu", (*DIRECTIONS, "backward"), ("default",), effort="quick",
+                                             scratch=scratch), events.append)
     found = answer.baselines
     assert [b.direction for b in found] == [*DIRECTIONS, "backward"] and len(events) == 4
     for baseline in found:

@@ -15,7 +15,7 @@ from workbench.core.candidate import why_not
 from workbench.core.command import parse_layer
 from workbench.core.layer import BACKWARD, DIRECTIONS, LAUNCHES, Workload
 from workbench.core.presets import KERNELBENCH
-from workbench.drive.bench.spills import Nvcc
+from workbench.drive.bench.best import Nvcc
 from workbench.drive.exporting.best_recipe import best_recipe, left_to_pytorch
 
 

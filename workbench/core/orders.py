@@ -128,7 +128,7 @@ class JudgeOrder(Order[Judged]):
 
 @dataclass(frozen=True)
 class CompareOrder(Order[Compared]):
-    """Time a candidate in turns with a way of PyTorch's (a key of `ways.WAYS`) or with another candidate."""
+    """Time a candidate in turns with a way of PyTorch's (a key of `pytorch_ways.WAYS`) or with another candidate."""
 
     operation = "compare"
     reply = Compared
@@ -140,18 +140,19 @@ class CompareOrder(Order[Compared]):
 
 @dataclass(frozen=True)
 class BaselineOrder(Order[Baselines]):
-    """Measure PyTorch's own ways of some directions."""
+    """Measure PyTorch's own ways of some directions. After `search_s` seconds of a direction no further formulation of its
+    layer by other operators is begun; nn.ConvTranspose is measured all the same."""
 
     operation = "baseline"
     reply = Baselines
     workload: Workload
     device: str
     directions: tuple[str, ...]
-    strength: str = "quick"
-    modes: tuple[str, ...] = ()        # keys of `ways.WAYS`; (): those of the strength
+    modes: tuple[str, ...]             # keys of `pytorch_ways.WAYS`, in the order in which they are asked
     effort: str = "normal"
     cold_l2: bool = True
     scratch: Path = Path(tempfile.gettempdir()) / "kernel-workbench-truth"
+    search_s: float = 6.0
 
 
 @dataclass(frozen=True)

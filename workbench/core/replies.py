@@ -1,6 +1,6 @@
 """What a worker sends back: events while it works, then one frozen dataclass for its operation, or a `Failure`.
 
-`orders` says which operation answers with which. `detail` and the sections of `Checked` are written into a session or a
+`orders` says which operation answers with which. `detail` and three sections of `Checked` are written into a session or a
 report as they are; all else is read by name.
 """
 
@@ -187,9 +187,63 @@ class ModuleJudged(Outcome):
 
 
 @dataclass(frozen=True)
+class WayAlone:
+    """One of PyTorch's ways, timed when nothing of the file was left. Samples in ms."""
+
+    key: str
+    name: str
+    precision: str
+    samples: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class WayTimes(WayAlone):
+    """The same, in turns with the file: sample i of all of them was taken in one turn. `bounds`, on the CPU: of each sample the
+    least and the most that it can have been without others on the cores. `why_not`: why it is none to beat, where it is not
+    `drop_in`."""
+
+    timing: Timing
+    bounds: tuple[tuple[float, ...], ...]
+    process: str
+    kernels: tuple[str, ...]
+    drop_in: bool
+    why_not: str
+
+
+@dataclass(frozen=True)
+class OneByOne:
+    """Samples in ms of the file and of the way to beat, in batches of one call."""
+
+    ours: tuple[float, ...]
+    theirs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class CheckTimes:
+    """One direction of a foreign module, in turns with PyTorch's ways. `throttled`: turns in which the GPU held its clocks
+    down; `starved`: ways that had no memory; `empty_ms`: what request, input and copy take of a call; `doubted`: the ways that
+    were asked again, because the file seemed to win; `alone` and `singly` are their answers."""
+
+    ours: Timing
+    samples: tuple[float, ...]
+    bounds: tuple[tuple[float, ...], ...]
+    calls: int
+    checked: int
+    throttled: int
+    precision: str
+    empty_ms: float
+    baselines: tuple[WayTimes, ...]
+    left_out: tuple[dict[str, str], ...] = ()     # "name", "why"
+    starved: tuple[str, ...] = ()
+    doubted: tuple[str, ...] = ()
+    alone: tuple[WayAlone, ...] = ()
+    singly: OneByOne | None = None
+
+
+@dataclass(frozen=True)
 class Checked:
-    """What the judge of a foreign module found. The sections from `smallest` on go into the report as they are; `gpu` and
-    `workload` say what the floor of the times is."""
+    """What the judge of a foreign module found. `smallest`, `mistake` and `kernelbench` go into the report as they are; `gpu`
+    and `workload` say what the floor of the times is."""
 
     questions: tuple[Question, ...]
     confined: Confinement
@@ -199,6 +253,6 @@ class Checked:
     smallest: dict[str, Any] = field(default_factory=dict)
     mistake: dict[str, Any] = field(default_factory=dict)
     kernelbench: dict[str, Any] = field(default_factory=dict)
-    times: dict[str, Any] = field(default_factory=dict)
+    times: dict[str, CheckTimes] = field(default_factory=dict)   # by direction
     workload: Workload | None = None
     gpu: Device | None = None

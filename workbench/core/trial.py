@@ -14,6 +14,7 @@ from .typed import read
 
 SCHEMA = "kernel-workbench/trial/1"
 NOT_DROP_IN = "not_drop_in"   # flag of a baseline that wants another memory format: shown, never the one to beat
+FORMULATION = "formulation"   # of a baseline: other operators than nn.ConvTranspose's; it counts against the strongest alone
 
 
 class Status(StrEnum):

@@ -4,7 +4,7 @@
 `prebuild`, `execute`      build ahead, run, write a session
 `cells`, `targets`         what the session says of each cell, and which target the cell misses
 `text`, `markdown`         the table for a terminal; the tables of README and docs/benchmark.md
-`best`, `spills`           the entries of core/best_known.json
+`best`                     the entries of core/best_known.json
 `defaults`                 what PyTorch computes in with no switch touched
 `package_session`          a copy of a session that is small enough to ship
 """

@@ -4,24 +4,30 @@ registers is left out: the session says so, or for sm_80 nvcc is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
 from ...core.best_known import CLASSES, PREDICTED, BestKnown, load, save, sm_of
-from ...core.candidate import why_not
+from ...core.candidate import Candidate, why_not
+from ...core.env import find_toolchain, nvcc_problem
 from ...core.errors import BadRequest, RenderError
 from ...core.layer import Workload
 from ...core.presets import parse_preset
+from ...core.template import render
 from ...core.trial import Trial
 from ..reporting import report
+from ..running.builds import BuildPool
 from ..sessions.recorded import candidate_of
 from ..sessions.session import Session
 from .defaults import default_precision, defaults_of
-from .spills import Nvcc, recorded_spills
 
 PREDICTED_ARCHS = ("sm_80",)
+_TIMEOUT_S = 300.0        # of one question to nvcc
 _Key = tuple[str, str, str, str, str]  # arch, preset or layer, direction, dtype, memory format
 _WORTH_KNOWING = 1.5     # times the best: slower variants are left out, unless they are the best of their precision
 
@@ -32,6 +38,30 @@ class Baselines:
 
     defaults: list[Trial]
     of_session: dict[str, list[Trial]] = field(default_factory=dict)
+
+
+class Nvcc:
+    """Compiles candidates for an architecture, several at a time; what it was asked once lies in the build cache."""
+
+    def __init__(self) -> None:
+        self.problem = nvcc_problem(find_toolchain(), None)  # why there is none, or None
+        self._folder = tempfile.TemporaryDirectory(prefix="kernel-workbench-")
+        self._pool = BuildPool(Path(self._folder.name))
+        self.size = self._pool.size  # callers that it serves at once
+
+    def spills(self, candidate: Candidate, arch: str) -> int | None:
+        """Bytes that a thread stores beside its registers; None where nvcc is not there or refuses the source."""
+        if self.problem:
+            return None
+        answer = self._pool.resources_of(render(candidate), [arch], timeout_s=_TIMEOUT_S)
+        return _most(answer.resources.get(candidate.variant.arch or arch)) if answer else None
+
+    def __enter__(self) -> Nvcc:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._pool.close()
+        self._folder.cleanup()
 
 
 def write_best(sessions: Sequence[Session], file: Path) -> list[BestKnown]:
@@ -131,14 +161,14 @@ def runs_there(trial: Trial, arch: str, nvcc: Nvcc) -> bool:
         return False
     if why_not(candidate, sm=sm_of(arch)) is not None:
         return False
-    known = recorded_spills(trial, candidate, arch)
+    known = _recorded_spills(trial, candidate, arch)
     return (nvcc.spills(candidate, arch) if known is None else known) == 0
 
 
 def _spilled(trial: Trial, arch: str) -> bool:
     """Whether it is known to have spilled where it was measured."""
     try:
-        return bool(recorded_spills(trial, candidate_of(trial), arch))
+        return bool(_recorded_spills(trial, candidate_of(trial), arch))
     except (BadRequest, RenderError):
         return False
 
@@ -165,3 +195,13 @@ def _elements(trial: Trial) -> int:
 
 def _two_digits(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.2g}")
+
+
+def _recorded_spills(trial: Trial, candidate: Candidate, arch: str) -> int | None:
+    """Bytes that a thread stores beside its registers, as the trial has recorded it; None where it has not."""
+    return _most(trial.resources.get(candidate.variant.arch or arch))
+
+
+def _most(kernels: Mapping[str, Any] | None) -> int | None:
+    stored = [k["spill_store_bytes"] for k in (kernels or {}).values() if isinstance(k, dict) and "spill_store_bytes" in k]
+    return max(stored, default=None)

@@ -10,8 +10,9 @@ from typing import Any
 from ...core.best_known import CLASSES, CONTIGUOUS
 from ...core.layer import BACKWARD, DIRECTIONS, LAUNCHES, MEMORY_FORMATS, Workload
 from ...core.presets import PRESETS, SIZES, SUITES
+from ...core.pytorch_ways import UNCONVERTED
 from ...core.roofline import Floor, ceilings_of, floor
-from ...core.trial import Status, Trial
+from ...core.trial import FORMULATION, Status, Trial
 from ...core.verdict import Verdict
 from ..reporting import report
 from ..sessions.session import Session
@@ -51,6 +52,9 @@ class Cell:
     missed: tuple[str, ...]       # clauses: which target, and why
     note: str = ""                # a sentence that a person wrote about it (bench --note)
     session: str = ""             # whose times these are
+    strongest: Trial | None = None            # of any formulation in PyTorch; None where they were not asked
+    strongest_verdict: Verdict | None = None
+    unconverted: Trial | None = None          # PyTorch with all tensors in channels_last before and after
 
     @property
     def ms(self) -> float | None:
@@ -63,6 +67,10 @@ class Cell:
     @property
     def ratio(self) -> float | None:
         return self.verdict.value if self.verdict else None
+
+    @property
+    def strongest_ratio(self) -> float | None:
+        return self.strongest_verdict.value if self.strongest_verdict else None
 
     @property
     def of_floor(self) -> float | None:
@@ -92,6 +100,8 @@ class Summary:
     missed: int
     ratio: float | None
     of_floor: float | None
+    strongest: float | None = None    # ratio, over the cells whose formulations were asked: `asked`
+    asked: int = 0
 
 
 def wanted_of(sessions: Iterable[Session]) -> list[Wanted]:
@@ -148,10 +158,14 @@ def cell(name: Wanted, trials: Iterable[Trial], *, note: str = "") -> Cell:
     best = min(right, key=lambda t: t.kernel_ms.median_ms if t.kernel_ms else 0.0, default=None)
     if best is None:
         return Cell(name, None, None, None, None, ours, (_nothing(ours),), note)
-    baseline = report.best_baseline(here, replace(best, precision=name.precision))
+    baselines = report.Baselines(here)
+    baseline = report.best_baseline(baselines, replace(best, precision=name.precision))
     verdict = None if report.is_emulated(best) else report.speedup(best, baseline)
+    strongest = _strongest(baselines, best, name) if any(FORMULATION in t.flags for t in here) else None
     limit = None if report.is_emulated(best) else class_floor(work, name.direction, name.precision, best.device)
-    made = Cell(name, best, baseline, verdict, limit, ours, (), note)
+    made = Cell(name, best, baseline, verdict, limit, ours, (), note, strongest=strongest,
+                strongest_verdict=None if report.is_emulated(best) else report.speedup(best, strongest),
+                unconverted=_unconverted(baselines, best, name.precision))
     return replace(made, missed=tuple(_missed(made, here)))
 
 
@@ -175,7 +189,20 @@ def summary(cells: Sequence[Cell], precision: str) -> Summary:
     mine = [c for c in cells if c.name.precision == precision and c.name.direction in DIRECTIONS]
     ratios = [c.ratio for c in mine if c.ratio]
     shares = [c.of_floor for c in mine if c.of_floor]
-    return Summary(precision, len(mine), len(ratios), sum(bool(c.missed) for c in mine), _mean(ratios), _mean(shares))
+    strongest = [c.strongest_ratio for c in mine if c.strongest_ratio]
+    return Summary(precision, len(mine), len(ratios), sum(bool(c.missed) for c in mine), _mean(ratios), _mean(shares),
+                   _mean(strongest), len(strongest))
+
+
+def _strongest(baselines: report.Baselines, best: Trial, name: Wanted) -> Trial | None:
+    """In the class ieee three TF32 products of PyTorch's compete with three of ours, not with fp32."""
+    return report.strongest_baseline(baselines, best if name.precision == "ieee" else replace(best, precision=name.precision))
+
+
+def _unconverted(baselines: report.Baselines, best: Trial, precision: str) -> Trial | None:
+    there = [(ms, b) for ms, b in baselines.at(best, "kernel_ms", best.direction)
+             if b.detail.get("way") in UNCONVERTED and b.precision in report.QUALIFIES[precision]]
+    return min(there, key=lambda pair: pair[0])[1] if there else None
 
 
 def _missed(made: Cell, here: list[Trial]) -> list[str]:

@@ -20,7 +20,7 @@ from ...core.trial import Trial
 from ..machine.devices import resolve_device
 from ..running.builds import BuildSettings
 from ..running.request import DEFAULTS, Prebuilt, Run, RunRequest
-from ..running.resume import measured_directions, missing
+from ..running.resume import missing, missing_ways
 from ..running.runner import Runner
 from ..sessions.session import Session
 from .plan import BenchPlan, Job
@@ -101,9 +101,7 @@ class Bench:
         return sum(len(job.directions if self.plan.strength == DEFAULTS else job.candidates) for job in jobs)
 
     def _job(self, job: Job, built: dict[str, Prebuilt], deadline: float) -> Run:
-        request = RunRequest(job.workload, job.candidates, device=self.device, directions=job.directions,
-                             effort=self.plan.effort, strength=self.plan.strength, built=built,
-                             run_timeout_s=_RUN_TIMEOUT_S)
+        request = replace(self._request(job), built=built)
 
         def on_change(run: Run) -> None:
             self._tell(run)
@@ -112,6 +110,12 @@ class Bench:
 
         self.on_line(f"{job.workload.preset}: {self._count([job])} {self._what}")
         return self.runner.run(request, self.session, resume=True, on_change=on_change)
+
+    def _request(self, job: Job) -> RunRequest:
+        plan = self.plan
+        return RunRequest(job.workload, job.candidates, device=self.device, directions=job.directions, effort=plan.effort,
+                          strength=plan.strength, classes=(plan.precision,), max_autotune=plan.max_autotune,
+                          run_timeout_s=_RUN_TIMEOUT_S)
 
     def _tell(self, run: Run) -> None:
         for trial in [t for t in list(run.trials) if t.trial_id not in self._said]:
@@ -122,9 +126,9 @@ class Bench:
     def _missing(self, job: Job, device: Device) -> Job | None:
         """The job without what the session has; None when nothing is left, PyTorch's times included."""
         trials = self.session.trials()
-        request = RunRequest(job.workload, job.candidates, device=self.device, strength=self.plan.strength)
+        request = self._request(job)
         left = missing(job.candidates, trials, request, device)
-        more = [d for d in job.directions if d not in measured_directions(trials, request, device)]
+        more = [d for d in job.directions if missing_ways(d, trials, request, device)]
         if self.plan.strength == DEFAULTS:
             job = replace(job, directions=tuple(more))
         return replace(job, candidates=tuple(left)) if left or more else None

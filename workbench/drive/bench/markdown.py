@@ -11,7 +11,7 @@ from ...core.errors import BadRequest
 from ...core.layer import DIRECTIONS
 from ...core.presets import PRESETS
 from .cells import Cell, groups_of, summary
-from .text import means
+from .text import footnotes, means, strongest_words
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 _IN_README = ("kb57", "kb64", "kb72", "kb74", "kb81",   # one of each kind: 2-D, 1-D, grouped 3-D, dilated, long stride
@@ -22,9 +22,11 @@ _CLASS = {"tf32": "TF32", "ieee": "fp32-exact (`ieee`, `tf32x3`)", "fp16": "floa
 
 def short(cells: Sequence[Cell]) -> str:
     """README's table of each suite: a few layers, a column a direction, of its first class; the geometric means of all."""
-    lines = ["Each cell: **PyTorch / ours**, our ms against the fastest PyTorch that qualifies, share of the physical "
-             "limit, relative L2 error to float64. [docs/benchmark.md](docs/benchmark.md) has every cell, variant and config, "
-             "and the reason where a target is missed (†)."]
+    lines = ["Each cell: **PyTorch / ours**, our ms against the fastest mode of nn.ConvTranspose that qualifies; the same "
+             "ratio against the strongest of all formulations in PyTorch, and PyTorch's ms in channels_last with no "
+             "conversion counted; share of the physical limit, relative L2 error to float64. "
+             "[docs/benchmark.md](docs/benchmark.md) has every cell, variant and config, and the reason where a target is "
+             "missed (†)."]
     for suite, of_suite in _suites(cells).items():
         groups = groups_of(of_suite)
         first, mine = next(iter(groups.items()))
@@ -37,6 +39,7 @@ def short(cells: Sequence[Cell]) -> str:
         lines.append("")
         for group, there in groups.items():
             lines += [f"{_headline(group)}: {sentence}" for sentence in means(summary(there, group[2]))]
+        lines += footnotes(of_suite)
     return "\n".join(lines)
 
 
@@ -54,9 +57,11 @@ def long(cells: Sequence[Cell]) -> str:
 
 def _section(group: tuple[str, str, str], mine: Sequence[Cell]) -> list[str]:
     lines = ["", f"#### {_headline(group)}", "", *means(summary(mine, group[2])), "",
-              "| layer | direction | ms | variant and config | PyTorch, ms | its name | ratio | verdict | of floor "
-              "| error |", "|---|---|---:|---|---:|---|---:|---|---:|---:|"]
+              "| layer | direction | ms | variant and config | PyTorch, ms | its name | ratio | verdict | strongest, ms "
+              "| its name | ratio | channels_last, ms | of floor | error |",
+              "|---|---|---:|---|---:|---|---:|---|---:|---|---:|---:|---:|---:|"]
     lines += [_long_row(c) for c in mine]
+    lines += [line for note in footnotes(mine) for line in ("", note)]
     misses = [c for c in mine if c.missed]
     if misses:
         lines += ["", "Cells that miss a target:", ""]
@@ -112,8 +117,9 @@ def _short_cell(cell: Cell | None) -> str:
     mark = " †" if cell.missed else ""
     ratio = f"**{numbers.ratio(cell.ratio)}**{mark}" if cell.ratio else "emulated" if cell.emulated else numbers.MISSING
     against = (f" / {numbers.milliseconds(cell.baseline_ms)} ({cell.baseline.name})" if cell.baseline else "")
-    return (f"{ratio} {numbers.milliseconds(cell.ms)}{against}<br>{numbers.share(cell.of_floor)}, "
-            f"{numbers.error(cell.rel_l2)}")
+    _, _, strongest, unconverted = strongest_words(cell)
+    return (f"{ratio} {numbers.milliseconds(cell.ms)}{against}<br>strongest {strongest}, channels_last {unconverted}<br>"
+            f"{numbers.share(cell.of_floor)}, {numbers.error(cell.rel_l2)}")
 
 
 def _long_row(cell: Cell) -> str:
@@ -123,6 +129,6 @@ def _long_row(cell: Cell) -> str:
     verdict = "EMULATED" if cell.emulated else cell.verdict.verdict if cell.verdict else ""
     words = [PRESETS[cell.name.preset].label, cell.name.direction, numbers.milliseconds(cell.ms), config,
              numbers.milliseconds(cell.baseline_ms), cell.baseline.name if cell.baseline else numbers.MISSING,
-             numbers.ratio(cell.ratio), verdict + (" †" if cell.missed else ""), numbers.share(cell.of_floor),
-             numbers.error(cell.rel_l2)]
+             numbers.ratio(cell.ratio), verdict + (" †" if cell.missed else ""), *strongest_words(cell),
+             numbers.share(cell.of_floor), numbers.error(cell.rel_l2)]
     return f"| {' | '.join(words)} |"

@@ -15,7 +15,7 @@ from ...core.layer import DIRECTIONS, LAUNCHES, Workload
 from ...core.presets import KERNELBENCH, SIZES, SUITES, preset
 from ...core.space import SearchSpace
 from ...core.variants import Variant, discover, refuse_broken
-from ..running.request import DEFAULTS
+from ..running.request import DEFAULTS, STRONG, check_judging
 
 # Class -> what a variant computes in for it: the first group it offers anything of. In `ieee`, all of the group.
 _OFFERED = {"tf32": (("tf32",), ("ieee",)), "ieee": (("tf32x3", "ieee"),), "fp16": (("fp16",),), "bf16": (("bf16",),)}
@@ -51,7 +51,8 @@ class BenchPlan:
     variants: tuple[str, ...] = ()         # () = every one that applies
     without: tuple[str, ...] = ()          # variants left out: the slow ones cost a GPU much time
     effort: str = "normal"
-    strength: str = "quick"                # of the baselines: quick | strong; default: PyTorch as it stands and no candidate
+    strength: str = STRONG                 # of the baselines: quick | strong; default: PyTorch as it stands and no candidate
+    max_autotune: bool = False             # strong baselines by Inductor's max-autotune as well
     templates: Path | None = None
 
     def __post_init__(self) -> None:
@@ -63,6 +64,7 @@ class BenchPlan:
                                     (self.configs, CONFIGS, "configs")):
             if value not in known:
                 raise BadRequest(f"{field} {value!r} is not known; choose {', '.join(known)}.", field=field)
+        check_judging(self.effort, self.strength, self.max_autotune)
         for direction in self.directions:
             if direction not in LAUNCHES:
                 raise BadRequest(f"direction {direction!r} is not known; choose {', '.join(LAUNCHES)}.",

@@ -9,7 +9,7 @@ from ..reporting.tables import aligned
 from .cells import Cell, Summary, groups_of, summary
 
 HEADER = ("layer", "direction", "median, ms", "variant and config", "computes in", "PyTorch, ms", "its name", "ratio",
-          "verdict", "of floor", "error", "")
+          "verdict", "strongest, ms", "its name", "ratio", "channels_last, ms", "of floor", "error", "")
 
 
 def table(cells: Sequence[Cell]) -> str:
@@ -19,7 +19,7 @@ def table(cells: Sequence[Cell]) -> str:
     blocks = []
     for (suite, memory_format, precision), mine in groups_of(cells).items():
         lines = [f"{suite}, precision class {precision}, {memory_format}", *aligned([HEADER, *map(_row, mine)])]
-        lines += means(summary(mine, precision))
+        lines += [*means(summary(mine, precision)), *footnotes(mine)]
         lines += [f"MISSED  {label(c)}: {c.reason}" for c in mine if c.missed]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
@@ -30,8 +30,18 @@ def means(found: Summary) -> list[str]:
     if not found.counted:
         return ["No GPU times, so no geometric mean."]
     ratio = f"Geometric mean of {found.counted} of {found.cells} cells: {numbers.ratio(found.ratio)}"
+    strongest = (f"{numbers.ratio(found.strongest)} against the strongest PyTorch"
+                 + (f" ({found.asked} of them)" if found.asked < found.counted else "") if found.strongest else "")
     share = f"{numbers.share(found.of_floor)} of the floor" if found.of_floor else ""
-    return [", ".join(filter(None, (ratio, share))) + f". Cells that miss a target: {found.missed}."]
+    return [", ".join(filter(None, (ratio, strongest, share))) + f". Cells that miss a target: {found.missed}."]
+
+
+def footnotes(cells: Sequence[Cell]) -> list[str]:
+    """Why the second ratio is a dash, in one line; nothing where no cell lacks it."""
+    lack = [c for c in cells if c.best and c.strongest is None]
+    every = "" if len(lack) == len(cells) else f"In {len(lack)} of {len(cells)} cells "
+    return [f"{every or 'Here '}the strongest PyTorch is {numbers.MISSING}: other formulations were not asked when these times "
+            "were recorded."] if lack else []
 
 
 def label(cell: Cell) -> str:
@@ -47,9 +57,17 @@ def config_of(cell: Cell) -> str:
     return " ".join([cell.best.name, *(f"{k}={v}" for k, v in cell.best.config.items())])
 
 
+def strongest_words(cell: Cell) -> list[str]:
+    """The strongest PyTorch in ms, its name, its ratio to ours; and PyTorch in channels_last, no conversion counted, in ms."""
+    strongest, unconverted = cell.strongest, cell.unconverted
+    return [numbers.milliseconds(strongest.kernel_ms.median_ms if strongest and strongest.kernel_ms else None),
+            strongest.name if strongest else numbers.MISSING, numbers.ratio(cell.strongest_ratio),
+            numbers.milliseconds(unconverted.kernel_ms.median_ms if unconverted and unconverted.kernel_ms else None)]
+
+
 def _row(cell: Cell) -> list[str]:
     verdict = "EMULATED" if cell.emulated else cell.verdict.verdict if cell.verdict else ""
     return [label(cell).partition(" ")[0], cell.name.direction, numbers.milliseconds(cell.ms), config_of(cell),
             cell.best.precision if cell.best else numbers.MISSING, numbers.milliseconds(cell.baseline_ms),
             cell.baseline.name if cell.baseline else numbers.MISSING, numbers.ratio(cell.ratio), verdict,
-            numbers.share(cell.of_floor), numbers.error(cell.rel_l2), "missed" if cell.missed else ""]
+            *strongest_words(cell), numbers.share(cell.of_floor), numbers.error(cell.rel_l2), "missed" if cell.missed else ""]

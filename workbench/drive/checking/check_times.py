@@ -3,14 +3,14 @@ against the fastest drop-in way of at least the file's precision."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
 from ...core import numbers
 from ...core.facts import bytes_moved
 from ...core.layer import Workload
-from ...core.replies import Device
-from ...core.trial import Timing
+from ...core.replies import CheckTimes, Device, WayTimes
 from ...core.verdict import FASTER, SAME, UNSURE, from_samples, widened
 from ..reporting import report
 
@@ -25,35 +25,35 @@ _TOO_LITTLE = ("It takes less than a quarter of what making its input and keepin
 _FLOOR_SHARE, _L2_SHARE = 0.8, 4  # IMPLAUSIBLE: below that share of the floor, with traffic above so many times L2
 
 
-def timed(found: dict[str, Any], direction: str, workload: Workload | None, gpu: Device | None) -> dict[str, Any]:
+def timed(found: CheckTimes, direction: str, workload: Workload | None, gpu: Device | None) -> dict[str, Any]:
     """One direction for the report. `baselines`: fastest first, each with its own verdict and, where it is not one to beat,
     `why_not`; `against`: the one that counts, of those that qualify the one with the least ratio, "" without one;
     `implausible`: the time is no time."""
-    ours, precision = Timing(**found["ours"]), found["precision"]
-    rows = [_row(found, precision, baseline) for baseline in found["baselines"]]
+    ours, precision = found.ours, found.precision
+    rows = [_row(found, precision, baseline) for baseline in found.baselines]
     rows.sort(key=lambda r: r["median_ms"])
     # The hardest to beat, turn by turn: another's median may be lower by the luck of a few turns.
     best = min((r for r in rows if r["qualifies"]), key=lambda r: r["ratio"], default=None)
     held_back = [*_without_the_file(found, precision), *_one_by_one(found, best)] if best and best["verdict"] == FASTER else []
     rows = sorted([*rows, *held_back], key=lambda r: r["median_ms"])
     best = min((r for r in [best, *held_back] if r), key=lambda r: r["ratio"], default=None)
-    too_little = best is not None and best["verdict"] == FASTER and ours.median_ms < _A_PASS * found["empty_ms"]
-    default = next((b for b in found["baselines"] if b["key"] == "default"), None)
+    too_little = best is not None and best["verdict"] == FASTER and ours.median_ms < _A_PASS * found.empty_ms
+    default = next((b for b in found.baselines if b.key == "default"), None)
     floor = report.floor_of(workload, direction, precision, gpu.name) if workload and gpu else None
     implausible = (workload is not None and floor is not None and ours.median_ms < _FLOOR_SHARE * floor.ms
                    and bytes_moved(workload, direction).total_bytes > _L2_SHARE * (gpu.l2_bytes if gpu else 0))
-    return {"median_ms": ours.median_ms, "samples": ours.samples, "spread": ours.spread, "calls": found["calls"],
-            "checked": found["checked"], "precision": precision,
-            "default_precision": default["precision"] if default else "",
-            "default_kernels": default["kernels"] if default else [],
+    return {"median_ms": ours.median_ms, "samples": ours.samples, "spread": ours.spread, "calls": found.calls,
+            "checked": found.checked, "precision": precision,
+            "default_precision": default.precision if default else "",
+            "default_kernels": list(default.kernels) if default else [],
             "floor_ms": floor.ms if floor else None, "floor_limit": floor.limit if floor else "",
             "why_no_floor": "" if floor else _why_no_floor(workload, gpu),
             "implausible": implausible,
             "notes": [*_notes(ours.median_ms, rows), *(r["held_back"] for r in held_back),
                       *([_TOO_LITTLE] if too_little else []),
-                      *_throttled(found["throttled"], ours.dropped),
-                      *_waited(found["bounds"])],
-            "baselines": rows, "left_out": found["left_out"],
+                      *_throttled(found.throttled, ours.dropped),
+                      *_waited(found.bounds)],
+            "baselines": rows, "left_out": list(found.left_out),
             **{key: best[key] if best else None for key in ("ratio", "low", "high")},
             "against": best["name"] if best else "", "verdict": UNSURE if too_little else best["verdict"] if best else ""}
 
@@ -83,15 +83,15 @@ def floor_text(times: dict[str, Any]) -> str:
             f"{numbers.of_limit(times['floor_ms'], times['median_ms'])} of the limit")
 
 
-def _row(ours: dict[str, Any], precision: str, baseline: dict[str, Any]) -> dict[str, Any]:
-    ratio = from_samples(ours["samples"], baseline["samples"], paired=True)  # sample i of all of them was taken in one turn
-    ratio = widened(ratio, ours["bounds"], baseline["bounds"])
-    fits = _qualifies(precision, baseline["precision"])
-    if not baseline["drop_in"]:
-        fits = {"qualifies": False, "why_not": baseline["why_not"]}
-    return {"name": baseline["name"], "median_ms": baseline["timing"]["median_ms"], "precision": baseline["precision"],
+def _row(ours: CheckTimes, precision: str, baseline: WayTimes) -> dict[str, Any]:
+    ratio = from_samples(ours.samples, baseline.samples, paired=True)  # sample i of all of them was taken in one turn
+    ratio = widened(ratio, ours.bounds, baseline.bounds)
+    fits = _qualifies(precision, baseline.precision)
+    if not baseline.drop_in:
+        fits = {"qualifies": False, "why_not": baseline.why_not}
+    return {"name": baseline.name, "median_ms": baseline.timing.median_ms, "precision": baseline.precision,
             "ratio": ratio.value, "low": ratio.low, "high": ratio.high, "verdict": str(ratio.verdict),
-            "drop_in": baseline["drop_in"], **fits, "kernels": baseline["kernels"]}
+            "drop_in": baseline.drop_in, **fits, "kernels": list(baseline.kernels)}
 
 
 def _qualifies(precision: str, theirs: str) -> dict[str, Any]:
@@ -99,30 +99,30 @@ def _qualifies(precision: str, theirs: str) -> dict[str, Any]:
     return {"qualifies": fits, "why_not": "" if fits else f"computes in {theirs}, the file in {precision}"}
 
 
-def _without_the_file(found: dict[str, Any], precision: str) -> list[dict[str, Any]]:
+def _without_the_file(found: CheckTimes, precision: str) -> list[dict[str, Any]]:
     """Rows of the ways that qualify and were clearly slower in turns with the file than without its process, or did not work
     beside it. They were timed later: they can end a victory, and make nobody SLOWER."""
     rows = []
-    for alone in found["alone"]:
-        beside = next((b for b in found["baselines"] if b["key"] == alone["key"]), None)
-        times = [least for least, _ in beside["bounds"]] or beside["samples"] if beside else []
-        slowed = not times or (from_samples(alone["samples"], times).low or 0.0) > 1 + _SLOWED
-        fits = _qualifies(precision, alone["precision"])
+    for alone in found.alone:
+        beside = next((b for b in found.baselines if b.key == alone.key), None)
+        times = [least for least, _ in beside.bounds] or list(beside.samples) if beside else []
+        slowed = not times or (from_samples(alone.samples, times).low or 0.0) > 1 + _SLOWED
+        fits = _qualifies(precision, alone.precision)
         if slowed and fits["qualifies"]:
-            ratio = from_samples(found["samples"], alone["samples"])
-            rows.append({"name": f"{alone['name']}, without the file's process", "median_ms": median(alone["samples"]),
-                         "precision": alone["precision"], "ratio": ratio.value, "low": ratio.low, "high": ratio.high,
+            ratio = from_samples(found.samples, alone.samples)
+            rows.append({"name": f"{alone.name}, without the file's process", "median_ms": median(alone.samples),
+                         "precision": alone.precision, "ratio": ratio.value, "low": ratio.low, "high": ratio.high,
                          "verdict": FASTER if ratio.verdict == FASTER else UNSURE, "drop_in": True, **fits, "kernels": [],
-                         "held_back": f"PyTorch is slower while the file's process is there: {alone['name']} takes "
-                                      f"{numbers.time(median(alone['samples']))} without it, which counts."})
+                         "held_back": f"PyTorch is slower while the file's process is there: {alone.name} takes "
+                                      f"{numbers.time(median(alone.samples))} without it, which counts."})
     return rows
 
 
-def _one_by_one(found: dict[str, Any], best: dict[str, Any]) -> list[dict[str, Any]]:
+def _one_by_one(found: CheckTimes, best: dict[str, Any]) -> list[dict[str, Any]]:
     """A row where the file wins by serving several calls at once: the same two, asked for one call at a time."""
-    if not found["singly"]:
+    if found.singly is None:
         return []
-    ours, theirs = found["singly"]["ours"], found["singly"]["theirs"]
+    ours, theirs = found.singly.ours, found.singly.theirs
     ratio = from_samples(ours, theirs, paired=True)
     if ratio.high is None or ratio.high >= _TOGETHER * best["ratio"]:
         return []
@@ -146,7 +146,7 @@ def _throttled(turns: int, dropped: int) -> list[str]:
     return [f"The GPU held its clocks down in {turns} turn{'s' if turns > 1 else ''}; {counted}."]
 
 
-def _waited(bounds: list[list[float]]) -> list[str]:
+def _waited(bounds: Iterable[Sequence[float]]) -> list[str]:
     """What is said when the time may be others' in part. `bounds`: (least, most) of each sample."""
     shares = sorted((most - least) / most for least, most in bounds)
     usual = shares[len(shares) // 2] if shares else 0.0

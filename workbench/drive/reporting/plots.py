@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from ...core import numbers
 from ...core.layer import BACKWARD, DIRECTIONS, FORWARD, LAUNCHES
-from ...core.trial import Status, Timing, Trial
+from ...core.trial import FORMULATION, NOT_DROP_IN, Status, Timing, Trial
 from . import report
 
 LIGHT = {"ink": "#1B2028", "mute": "#5B6472", "line": "#E1E4EA", "grid": "#EEF0F3", "bg": "#FFFFFF", "bg2": "#F5F6F8",
@@ -216,7 +216,8 @@ def _our_cell(row: str, here: list[Trial], trials: list[Trial], fastest: Trial |
 
 def _best_pytorch(here: list[Trial]) -> Trial | None:
     """The line in the chart: the best baseline that qualifies for the strictest candidate shown (any, without one)."""
-    timed = [t for t in here if t.kind == "baseline" and t.ok and t.kernel_ms and "not_drop_in" not in t.flags]
+    timed = [t for t in here if t.kind == "baseline" and t.ok and t.kernel_ms
+             and not {NOT_DROP_IN, FORMULATION} & set(t.flags)]
     ours = [t for t in here if t.kind == "candidate" and t.ok]
     if ours:
         accepted = set.intersection(*(set(report.QUALIFIES.get(t.precision, ())) for t in ours))
@@ -239,7 +240,7 @@ def _bar(trial: Trial, timing: Timing, colour: str, ratio: float | None, limit: 
 
 
 def _pytorch_bar(trial: Trial, timing: Timing, mode: str) -> _Bar:
-    hatched = "not_drop_in" in trial.flags
+    hatched = NOT_DROP_IN in trial.flags
     plain = _bar(trial, timing, _palette(mode)["hatched" if hatched else "pytorch"], None, None)
     return _Bar(plain.timing, plain.colour, plain.text, plain.hover, plain.trial_id, hatched)
 

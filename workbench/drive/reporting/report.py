@@ -15,7 +15,7 @@ from ...core import numbers
 from ...core.ceilings import ceilings_for
 from ...core.layer import BACKWARD, FORWARD, LAUNCHES, Workload
 from ...core.roofline import Floor, floor
-from ...core.trial import NOT_DROP_IN, Status, Timing, Trial
+from ...core.trial import FORMULATION, NOT_DROP_IN, Status, Timing, Trial
 from ...core.trial import workload_key as workload_key
 from ...core.verdict import FASTER as FASTER
 from ...core.verdict import SAME, UNSURE, Verdict, from_quartiles, from_samples, more_samples
@@ -31,6 +31,7 @@ Place = tuple[str | None, str]   # device key and workload key, as `Trial.place`
 Where = tuple[Place, str, str]   # with the clock and the direction: equal for two times that may be compared
 _Cell = tuple[Place, str | None, str, str]   # with the GPU's name, the direction and the precision: they have one floor
 EMULATED = "EMULATED"
+AGAINST, AGAINST_STRONGEST = "against", "against_strongest"   # in a trial's detail: what it was timed in turns with
 BASELINES = ("baseline", "module_baseline")
 # The precisions of PyTorch that a candidate of a precision competes with: PyTorch may be more accurate, not less.
 QUALIFIES = {"tf32": ("tf32", "tf32x3", "ieee", "fp64"), "tf32x3": ("tf32x3", "ieee", "fp64"), "ieee": ("ieee", "fp64"),
@@ -95,7 +96,7 @@ class Baselines:
 
     def __init__(self, trials: Iterable[Trial]) -> None:
         self._there: dict[Where, list[tuple[float, Trial]]] = {}
-        self._best: dict[tuple[Where, str], Trial | None] = {}
+        self._best: dict[tuple[Where, str, bool], Trial | None] = {}
         for b in trials:
             if is_baseline(b) and b.ok:
                 times = {("module_ms", d): t for d, t in b.module_ms.items()} | {("kernel_ms", b.direction): b.kernel_ms}
@@ -107,12 +108,14 @@ class Baselines:
         """(median in ms, baseline) of all that may be compared with `trial` on that clock."""
         return self._there.get(_where(trial, clock, direction), [])
 
-    def best(self, trial: Trial, clock: str, direction: str) -> Trial | None:
-        """The fastest drop-in one of a precision at least as strict as the trial's."""
-        key = (_where(trial, clock, direction), trial.precision)
+    def best(self, trial: Trial, clock: str, direction: str, *, formulations: bool = False) -> Trial | None:
+        """The fastest drop-in one of a precision at least as strict as the trial's: of nn.ConvTranspose in its modes, or of
+        all formulations."""
+        key = (_where(trial, clock, direction), trial.precision, formulations)
         if key not in self._best:
             there = [(ms, b) for ms, b in self.at(trial, clock, direction)
-                     if NOT_DROP_IN not in b.flags and b.precision in QUALIFIES.get(trial.precision, ())]
+                     if NOT_DROP_IN not in b.flags and (formulations or FORMULATION not in b.flags)
+                     and b.precision in QUALIFIES.get(trial.precision, ())]
             self._best[key] = min(there, key=lambda pair: pair[0])[1] if there else None
         return self._best[key]
 
@@ -120,9 +123,16 @@ class Baselines:
 def best_baseline(trials: Iterable[Trial] | Baselines, trial: Trial, *, clock: str = "kernel_ms",
                   direction: str | None = None) -> Trial | None:
     """The fastest right drop-in baseline that may be compared with `trial`: same device key, workload and direction, and
-    a precision at least as strict. None when there is none."""
+    a precision at least as strict. Of nn.ConvTranspose in its modes, not of other formulations. None when there is none."""
     baselines = trials if isinstance(trials, Baselines) else Baselines(trials)
     return baselines.best(trial, clock, direction or trial.direction)
+
+
+def strongest_baseline(trials: Iterable[Trial] | Baselines, trial: Trial) -> Trial | None:
+    """The fastest of any formulation in PyTorch that may be compared with `trial` in kernel_ms: where formulations were not
+    asked, the best baseline."""
+    baselines = trials if isinstance(trials, Baselines) else Baselines(trials)
+    return baselines.best(trial, "kernel_ms", trial.direction, formulations=True)
 
 
 def best_candidate(trials: Iterable[Trial], direction: str) -> Trial | None:
@@ -143,8 +153,9 @@ def speedup(trial: Trial, baseline: Trial | None, *, clock: str = "kernel_ms", d
     ours, theirs = timing_of(trial, clock, direction), timing_of(baseline, clock, direction)
     if ours is None or theirs is None:
         return None
-    against = trial.detail.get("against", {})
-    if against.get("trial_id") == baseline.trial_id and clock == "kernel_ms":
+    in_turns = [trial.detail[key] for key in (AGAINST, AGAINST_STRONGEST) if key in trial.detail]
+    against = next((a for a in in_turns if a.get("trial_id") == baseline.trial_id), None)
+    if against is not None and clock == "kernel_ms":
         ratio = Verdict(against["ratio"], against["low"], against["high"], against["verdict"])
     else:
         ratio = ratio_of(ours, theirs)
@@ -315,6 +326,9 @@ def _fastest(trials: Sequence[Trial], timed: list[Trial]) -> Headline | None:
     sentence = verdict_sentence(name, ratio, baseline)
     evidence = f"{numbers.time(ours.median_ms)} against {numbers.time(theirs.median_ms)}, {clock}; {interval_words(ratio)}."
     evidence += more_words(ratio, ours, theirs)
+    strongest = strongest_baseline(baselines, trial) if clock == "kernel_ms" else None
+    if strongest is not None and strongest is not baseline and (other := speedup(trial, strongest)):
+        evidence += f" Against the strongest PyTorch ({strongest.name}): {numbers.ratio(other.value)}."
     evidence += "".join(f" {FLAG_WORDS[flag]}" for flag in trial.flags if flag in FLAG_WORDS)
     limit = floor_ms(trial) if clock == "kernel_ms" else None
     if limit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -16,9 +16,10 @@ from ...core.errors import BadRequest, RenderError
 from ...core.facts import tensor_bytes
 from ...core.layer import BACKWARD, LAUNCHES
 from ...core.orders import BaselineOrder, CompareOrder, JudgeOrder, Order
+from ...core.pytorch_ways import AUTOTUNED, WAYS
 from ...core.replies import Baseline, Built, Compared, Event, Outcome
 from ...core.template import Rendered, render
-from ...core.trial import Status, Trial
+from ...core.trial import FORMULATION, Status, Trial
 from ..exporting.module_run import judge_modules
 from ..machine.device_lock import DeviceLock
 from ..sessions.session import Session, SessionFull
@@ -26,12 +27,14 @@ from . import outcome
 from .builds import BuildSettings
 from .interleaved import against_best
 from .request import DEFAULTS, FRESH, Row, Run
-from .resume import measured_directions
+from .resume import missing_ways
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerTimeout
 from .workers import Workers, units
 
 R = TypeVar("R")
+_AUTOTUNE_S = 300.0      # of silence, while torch.compile tries kernels
 _HEARTBEAT_S = 2.0
+_TUNED_S = 300.0   # of max-autotune, without a sign of life
 _PHASES = {"truth": "checking", "check": "checking", "time": "timing", "recheck": "rechecking"}
 
 _Prepared = tuple[Row, Rendered]
@@ -194,28 +197,42 @@ class Execution:
         if BACKWARD in wanted and run.rows and not any(r.direction == BACKWARD and r.status != Status.SKIPPED
                                                        for r in run.rows):
             wanted.remove(BACKWARD)  # nothing to compare it with
-        if self.resume:
-            have = measured_directions(self.session.trials(), request, run.known_device)
-            wanted = [d for d in wanted if d not in have]
-        limit_s = 4 * request.run_timeout_s
+        there = self.session.trials() if self.resume else []
+        asked = {d: missing_ways(d, there, request, run.known_device) for d in wanted}
+        wanted = [d for d in wanted if asked[d]]
         alone = request.strength == DEFAULTS
         for directions in [wanted] if alone and wanted else [[d] for d in wanted]:
-            run.message = f"measuring PyTorch {', '.join(directions)}"
-            order = BaselineOrder(request.workload, self.name, tuple(directions), request.strength, effort=request.effort,
-                                  cold_l2=request.cold_l2, scratch=self.workers.scratch)
-            try:
-                if too_large := next((why for d in directions if (why := self._too_large(d))), None):
-                    found = _unmeasured(directions, too_large)
-                elif alone:  # cuDNN keeps what cudnn.benchmark chose earlier in a process: the default is asked in its own
-                    alone_in_it = self._fresh(order, limit_s=limit_s).baselines
-                    found = [replace(b, detail={**b.detail, FRESH: True}) for b in alone_in_it]
-                else:
-                    found = list(self.workers.measure(self.name).call(order, limit_s=limit_s, stop=run.cancelled,
-                                                                      on_event=lambda event: limit_s).baselines)
-            except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
-                found = _unmeasured(directions, outcome.failure(error, building=False))
-            for measured in found:
-                self._record(outcome.baseline_trial(self.session, run, measured))
+            parts = [part for tuned in (False, True)
+                     if (part := [k for k in asked[directions[0]] if WAYS[k].kind.startswith(AUTOTUNED) == tuned])]
+            while parts and not run.cancelled.is_set():
+                run.message = f"measuring PyTorch {', '.join(directions)}"
+                modes = parts.pop(0)
+                found, answered = self._baselines(directions, modes)
+                for measured in found:
+                    self._record(outcome.baseline_trial(self.session, run, measured))
+                rest = [k for k in modes if not WAYS[k].formulation]
+                if not answered and rest and rest != modes:
+                    parts.insert(0, rest)  # a formulation that took its process along does not cost the modes
+
+    def _baselines(self, directions: list[str], modes: list[str]) -> tuple[list[Baseline], bool]:
+        """What the measuring process says of these ways, and whether it lived to say it. cuDNN keeps what cudnn.benchmark
+        chose earlier in a process, so the default alone is asked in its own; max-autotune too, whose kernels are new."""
+        request, limit_s = self.request, 4 * self.request.run_timeout_s
+        if too_large := next((why for d in directions if (why := self._too_large(d))), None):
+            return _unmeasured(directions, too_large), True
+        order = BaselineOrder(request.workload, self.name, tuple(directions), tuple(modes), effort=request.effort,
+                              cold_l2=request.cold_l2, scratch=self.workers.scratch)
+        try:
+            if request.strength == DEFAULTS:
+                alone = self._fresh(order, limit_s=limit_s).baselines
+                return [replace(b, detail={**b.detail, FRESH: True}) for b in alone], True
+            if WAYS[modes[0]].kind.startswith(AUTOTUNED):
+                return list(self._fresh(order, limit_s=max(_TUNED_S, limit_s)).baselines), True
+            return list(self.workers.measure(self.name).call(order, limit_s=limit_s, stop=self.run.cancelled,
+                                                             on_event=lambda event: limit_s).baselines), True
+        except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
+            formulations = [WAYS[key].name for key in modes if WAYS[key].formulation]
+            return _unmeasured(directions, outcome.failure(error, building=False), formulations=formulations), False
 
     def _too_large(self, direction: str) -> Outcome | None:
         """The outcome of a direction whose tensors do not fit."""
@@ -264,8 +281,11 @@ class Execution:
                                    message=self.run.message)
 
 
-def _unmeasured(directions: Iterable[str], why: Outcome) -> list[Baseline]:
-    return [Baseline(name="eager", direction=direction, **vars(why)) for direction in directions]
+def _unmeasured(directions: Iterable[str], why: Outcome, *, formulations: Sequence[str] = ()) -> list[Baseline]:
+    """Of these formulations, or of nn.ConvTranspose."""
+    flags = (FORMULATION,) if formulations else ()
+    return [Baseline(name=name, direction=direction, flags=flags, **vars(why)) for direction in directions
+            for name in formulations or ("eager",)]
 
 
 def _waves(ready: list[_Prepared], size: int) -> Iterable[list[_Prepared]]:

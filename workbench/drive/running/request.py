@@ -11,13 +11,15 @@ from pathlib import Path
 from ...core.candidate import Candidate
 from ...core.errors import BadRequest
 from ...core.layer import Workload
+from ...core.pytorch_ways import CLASSES
 from ...core.replies import Built, Device
 from ...core.trial import Status, Trial
 
 EFFORTS = ("quick", "normal", "full")
 DEFAULTS = "default"          # PyTorch with no switch touched, in a process in which nothing else ran
 FRESH = "fresh_process"       # the mark of such a baseline, in its detail
-STRENGTHS = ("quick", "strong", DEFAULTS)
+STRONG = "strong"             # all modes of PyTorch and its other formulations of the layer
+STRENGTHS = ("quick", STRONG, DEFAULTS)
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class RunRequest:
     directions: tuple[str, ...] = ()     # of the baselines; () = those of the candidates
     baselines: bool = True
     strength: str = "quick"              # of the baselines: "quick"; "strong", the whole ladder; "default", no switch touched
+    classes: tuple[str, ...] = CLASSES   # what float32 candidates compute in: strong baselines of other classes are not asked
+    max_autotune: bool = False           # strong baselines by Inductor's max-autotune as well: a minute or more a direction
     modules: bool = False                # also judge the best recipe as a ModelNew: module_ms
     effort: str = "normal"
     time: bool = True
@@ -48,9 +52,7 @@ class RunRequest:
     built: Mapping[str, Prebuilt] = field(default_factory=dict, compare=False, repr=False)  # id -> made before
 
     def __post_init__(self) -> None:
-        for name, value, known in (("effort", self.effort, EFFORTS), ("strength", self.strength, STRENGTHS)):
-            if value not in known:
-                raise BadRequest(f"{name} {value!r} is not known; choose {', '.join(known)}.", field=name)
+        check_judging(self.effort, self.strength, self.max_autotune)
 
     @property
     def options(self) -> list[str]:
@@ -61,6 +63,16 @@ class RunRequest:
         words += ["--sanitize", self.sanitize] if self.sanitize else []
         words += [] if self.build_timeout_s == 300.0 else ["--build-timeout", f"{self.build_timeout_s:g}"]
         return words + ([] if self.run_timeout_s == 60.0 else ["--run-timeout", f"{self.run_timeout_s:g}"])
+
+
+def check_judging(effort: str, strength: str, max_autotune: bool) -> None:
+    """Raises `BadRequest` for a word that is not known, or for words that do not go together."""
+    for name, value, known in (("effort", effort, EFFORTS), ("strength", strength, STRENGTHS)):
+        if value not in known:
+            raise BadRequest(f"{name} {value!r} is not known; choose {', '.join(known)}.", field=name)
+    if max_autotune and strength != STRONG:
+        raise BadRequest(f"max-autotune is one of the strong baselines, not of {strength}; give --baselines {STRONG}.",
+                         field="max_autotune")
 
 
 @dataclass

@@ -9,9 +9,10 @@ from typing import Any
 
 from ...core.candidate import Candidate, why_not
 from ...core.errors import RenderError
+from ...core.pytorch_ways import WAYS, ladder
 from ...core.replies import Device
 from ...core.template import render
-from ...core.trial import Status, Trial
+from ...core.trial import FORMULATION, Status, Trial
 from .request import DEFAULTS, FRESH, RunRequest
 
 # These statuses do not judge the candidate: it was stopped by the machine, a limit or a person. It may be tried again.
@@ -34,12 +35,21 @@ def missing(candidates: Iterable[Candidate], trials: list[Trial], request: RunRe
     return [c for c, trial in zip(candidates, answered(candidates, trials, request, device), strict=True) if trial is None]
 
 
-def measured_directions(trials: list[Trial], request: RunRequest, device: Device) -> set[str]:
-    """Directions whose PyTorch baselines the session has, for the same workload and device. For the strength `default` only
-    baselines of a fresh process count, for any other strength only the others."""
-    return {t.direction for t in trials if t.kind == "baseline" and t.ok
-            and bool(t.detail.get(FRESH)) == (request.strength == DEFAULTS)
+def missing_ways(direction: str, trials: list[Trial], request: RunRequest, device: Device) -> list[str]:
+    """Keys of PyTorch's ways that the request asks for and the session does not have, for the same workload and device. For the
+    strength `default` only a fresh process counts, for any other only the others. A formulation that was wrong, refused or too
+    large counts as there."""
+    alone = request.strength == DEFAULTS
+    have = {t.name for t in trials if t.kind == "baseline" and t.direction == direction
+            and (t.status not in NO_VERDICT or FORMULATION in t.flags) and bool(t.detail.get(FRESH)) == alone
             and t.workload == request.workload.to_json() and t.device.get("key") == device.key}
+    return [key for key in ways_of(request, device) if WAYS[key].name not in have]
+
+
+def ways_of(request: RunRequest, device: Device) -> list[str]:
+    """Keys of PyTorch's ways that the request asks for, in their order."""
+    return ladder(request.strength, request.workload, device.kind, classes=request.classes,
+                  autotune=request.max_autotune)
 
 
 def standing(trials: Iterable[Trial]) -> list[Trial]:

@@ -66,8 +66,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
     how.add_argument("--effort", choices=EFFORTS, default="normal")
-    how.add_argument("--baselines", choices=STRENGTHS, default="quick", help="PyTorch modes to measure; default: only PyTorch "
-                     "with no switch touched, each layer in a process of its own, and no candidate")
+    how.add_argument("--baselines", choices=STRENGTHS, default=BenchPlan.strength,
+                     help="what PyTorch is asked; strong (the default): all its modes, channels_last and other formulations of "
+                     "the layer; quick: its usual modes; default: PyTorch with no switch touched, each layer in a process of "
+                     "its own, and no candidate")
+    how.add_argument("--max-autotune", action="store_true", help="strong baselines also by torch.compile with max-autotune "
+                     "(a minute or more for each direction)")
     how.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
     how.add_argument("--time-limit", type=float, metavar="S", help="stop after S seconds; finished trials are kept")
     shown = parser.add_argument_group("reading sessions")
@@ -112,7 +116,7 @@ def _run(args: argparse.Namespace) -> int:
                      memory_format=args.memory_format, size=args.size,
                      **_configs(args.configs), known=args.known, seed=args.seed, variants=tuple(args.variant),
                      without=tuple(args.without), effort=args.effort, strength=args.baselines,
-                     templates=args.templates)
+                     max_autotune=args.max_autotune, templates=args.templates)
     say_broken(args.templates)
     device = resolve_device(args.device)
     if device == "cpu" and args.size != "small":

@@ -11,10 +11,12 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 
 from ...core.candidate import Candidate
 from ...core.errors import BadRequest
 from ...core.layer import Workload
+from ...core.pytorch_ways import CLASSES
 from ...drive.exporting.best_recipe import arch_of, best_known, origin
 from ...drive.machine.devices import resolve_device
 from ...drive.reporting import tables
@@ -43,7 +45,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="run only the candidates that the session lacks")
     parser.add_argument("--baselines", choices=STRENGTHS, default="quick",
                         help="PyTorch modes to measure; quick: TF32 on and off, at stride 1 also as a convolution; "
-                             "strong: all modes; default: only PyTorch with no switch touched")
+                             "strong: all modes and other formulations of the layer; default: only PyTorch with no switch "
+                             "touched")
+    parser.add_argument("--max-autotune", action="store_true", help="strong baselines also by torch.compile with max-autotune")
     parser.add_argument("--no-baselines", action="store_true", help="do not measure PyTorch")
     parser.add_argument("--baselines-only", action="store_true", help="measure only PyTorch")
     parser.add_argument("--modules", action="store_true", help="also judge the best candidates as one ModelNew (module_ms)")
@@ -74,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
         say_broken(args.templates)
     request = RunRequest(
         workload, chosen, device=device, directions=directions_from(args), baselines=not args.no_baselines,
-        strength=args.baselines,
-        modules=args.modules, effort=args.effort, time=not args.no_time, cold_l2=not args.hot_l2,
+        strength=args.baselines, classes=_classes(chosen), max_autotune=args.max_autotune, modules=args.modules,
+        effort=args.effort, time=not args.no_time, cold_l2=not args.hot_l2,
         sanitize=args.sanitize, build_timeout_s=args.build_timeout, run_timeout_s=args.run_timeout)
     session = Session.create(name=args.session)
     progress = _Progress(quiet=args.json)
@@ -98,6 +102,11 @@ def run(args: argparse.Namespace) -> int:
     if args.resume and not all_of_it:  # PyTorch's times, which were there
         return exit_codes.RIGHT
     return exit_codes.of(t.status for t in [t for t in all_of_it if t.kind in ("candidate", "module")] or all_of_it)
+
+
+def _classes(chosen: Sequence[Candidate]) -> tuple[str, ...]:
+    """The classes of float32 that the candidates compete in; both without candidates."""
+    return tuple(c for c in CLASSES if any((one.precision == "tf32") == (c == "tf32") for one in chosen)) or CLASSES
 
 
 def _say_stopped(session: Session, runs: list[Run]) -> None:

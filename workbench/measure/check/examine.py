@@ -13,8 +13,9 @@ from ...core import numbers
 from ...core.answers import Answer, Question
 from ...core.errors import BadRequest
 from ...core.orders import DeviceOrder, Emit
-from ...core.replies import Event
+from ...core.replies import CheckTimes, Event
 from ...core.trial import DEFAULT_ADVICE, Status
+from ...core.typed import read
 from ..device import describe
 from .advice import advice_for_construction
 from .clock import times
@@ -226,7 +227,7 @@ class Examination:
             return
         facts = outcome.facts
         self._pass("kind", f"Yes: {numbers.shape(facts['shape'])}, {facts['dtype']}, {facts['device']}.")
-        self._answer("values", outcome, "values", f"Yes. {_distance(outcome, 'output')}")
+        self._answer("values", outcome, "values", f"Yes. {outcome.distance('output')}")
         self._answer("inputs", outcome, "inputs", "Yes: they come back with the same bits.")
         missing = outcome.problem("gradients")
         if missing is not None and missing.seen.startswith("The output"):
@@ -243,7 +244,7 @@ class Examination:
         self.gradients_known = not outcome.not_finite
         left_out = f" Not compared: {', '.join(outcome.not_finite)}, not finite in the reference." if outcome.not_finite else ""
         self._answer("gradient_values", outcome, "gradient_values", "Yes. " + " ".join(
-            _distance(outcome, n) for n in outcome.got if n in outcome.expected and n != "output") + left_out + self._bound())
+            outcome.distance(n) for n in outcome.got if n in outcome.expected and n != "output") + left_out + self._bound())
 
     def _bound(self) -> str:
         bound = self.trial.drawn.bound if self.trial.drawn else []
@@ -444,7 +445,7 @@ class Examination:
                 self._skip(("times",), result["why_not"])
             else:
                 workload = self.given.workload
-                self.found |= {"times": result, "workload": workload,
+                self.found |= {"times": {d: read(CheckTimes, one) for d, one in result.items()}, "workload": workload,
                                "gpu": None if self.trial.device == "cpu" else describe(DeviceOrder(self.trial.device))}
                 self._pass("times", "Timed in turns with PyTorch.")
 
@@ -487,13 +488,6 @@ def _guess(wrong: Outcome) -> mistakes.Guess | None:
 
 def _said(error: Raised | Ended) -> str:
     return f"It raises {error.sentence}." if isinstance(error, Raised) else error.headline
-
-
-def _distance(outcome: Outcome, name: str) -> str:
-    e = outcome.errors.get(name)
-    if e is None:
-        return ""
-    return f"{name}: {numbers.error(e['rel_l2'])} from float64, {numbers.error(e['allowed'])} allowed."
 
 
 def _listed(words: list[str], most: int = 4) -> str:

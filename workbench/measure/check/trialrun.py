@@ -68,6 +68,12 @@ class Outcome:
     def problem(self, *about: str) -> Problem | None:
         return next((p for p in self.problems if not about or p.about in about), None)
 
+    def distance(self, name: str) -> str:
+        """How far a result is from float64, as a sentence; "" where it was not compared."""
+        if (e := self.errors.get(name)) is None:
+            return ""
+        return f"{name}: {numbers.error(e['rel_l2'])} from float64, {numbers.error(e['allowed'])} allowed."
+
 
 class NotForReference(Exception):
     """The reference itself refuses the case."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import torch
 
 from ...core.orders import CompareOrder, Emit, JudgeOrder
+from ...core.pytorch_ways import WAYS
 from ...core.replies import Compared, Event
 from ...core.trial import Status
 from ..clock import timing
 from ..device import out_of_memory
 from ..pytorch.baselines import plain_tensors, timed_call
-from ..pytorch.ways import WAYS, switches
+from ..pytorch.ways import switches
 from .findings import Finding
 from .inputs import NORMAL
 from .judge import bits_of, check, check_again, open_stage, threads_for, watched

@@ -4,8 +4,8 @@ Checked: every result against the float64 truth for its own workload and for oth
 arguments; parameters, state_dict, empty batch, single gradients, double backward, another dtype. Then it is timed.
 
 Why is this not `check`? `check` judges files of other people. Such a file runs in another process, so its kernels cannot be
-asked anything. An exported file is the workbench's own text and runs in this process. Each of its kernels says whether it serves
-the call, its precision, and why it was refused; so each direction has the tolerance of its own kernel. Both use the same truth,
+asked anything. An exported file is our own text and runs in this process. Each of its kernels says whether it serves the call,
+its precision, and why it was refused; so each direction has the tolerance of its own kernel. Both use the same truth,
 inputs, comparison and findings.
 """
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,10 +10,12 @@ from torch import nn
 
 from ...core.layer import BACKWARD, FORWARD, Workload
 from ...core.orders import Emit
+from ...core.pytorch_ways import WAYS, Way, module_ways
 from ...core.replies import Event, ModuleTimes
 from ...core.variants import precision_of
 from ..clock import timing
 from ..kernel.inputs import NORMAL, fill, shapes, torch_dtype
+from ..pytorch.ways import switches
 from .cases import laid_out
 from .subject import Subject
 
@@ -39,16 +40,17 @@ def measure(subject: Subject, workload: Workload, arguments: dict[str, Any], *, 
     theirs.load_state_dict(subject.holder(module).state_dict())
     x = _made(workload, "input", device).requires_grad_()
     grad_output = _made(workload, "grad_output", device)
-    contestants = {"": (module, None), **{name: (theirs, mode) for name, mode in _modes(workload, device).items()}}
+    modes = [WAYS[key] for key in module_ways(workload, device)]
+    contestants: dict[str, tuple[nn.Module, Way | None]] = {"": (module, None), **{way.name: (theirs, way) for way in modes}}
     samples: dict[tuple[str, str], list[float]] = {}
     last: dict[tuple[str, str], timing.Measurement] = {}
     flags: list[str] = []
     turns = _TURNS[effort]
     wall_s = timing.EFFORTS["cpu" if device == "cpu" else "cuda"][effort].wall_s
     for turn in range(turns):
-        for name, (contestant, mode) in contestants.items():
+        for name, (contestant, way) in contestants.items():
             emit(Event("time", f"{name or 'ModelNew'}, turn {turn + 1} of {turns}"))
-            with _tf32(mode):
+            with switches(way):
                 for direction, run in _runs(contestant, x, grad_output).items():
                     run()
                     found = timing.measure(run, device=device, effort=effort, limit_s=wall_s / turns)
@@ -58,16 +60,9 @@ def measure(subject: Subject, workload: Workload, arguments: dict[str, Any], *, 
     summaries = {key: timing.summary(taken, stop=last[key].timing.stop, cold_l2=last[key].timing.cold_l2)
                  for key, taken in samples.items()}
     dtype = precision_of(workload.dtype)
-    return [ModuleTimes(name, "tf32" if mode else dtype, {d: summaries[name, d] for d in (FORWARD, BACKWARD)},
+    return [ModuleTimes(name, "tf32" if way and way.tf32 else dtype, {d: summaries[name, d] for d in (FORWARD, BACKWARD)},
                         {d: tuple(samples[name, d]) for d in (FORWARD, BACKWARD)})
-            for name, (_, mode) in contestants.items()], tuple(dict.fromkeys(flags))
-
-
-def _modes(workload: Workload, device: str) -> dict[str, bool | None]:
-    """Name -> whether TF32 is allowed; None where it means nothing."""
-    if device == "cpu" or workload.dtype != "float32":
-        return {"nn.ConvTranspose": None}
-    return {"nn.ConvTranspose, TF32 on": True, "nn.ConvTranspose, TF32 off": False}
+            for name, (_, way) in contestants.items()], tuple(dict.fromkeys(flags))
 
 
 def _runs(module: nn.Module, x: torch.Tensor, grad_output: torch.Tensor) -> dict[str, Callable[[], None]]:
@@ -88,14 +83,3 @@ def _made(workload: Workload, name: str, device: str) -> torch.Tensor:
     tensor = torch.empty(shapes(workload)[name], dtype=torch_dtype(workload), device=device)
     fill(tensor, name, workload, NORMAL)
     return laid_out(tensor, workload.memory_format).detach()
-
-
-@contextmanager
-def _tf32(allowed: bool | None) -> Iterator[None]:
-    before = torch.backends.cudnn.allow_tf32
-    if allowed is not None:
-        torch.backends.cudnn.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before

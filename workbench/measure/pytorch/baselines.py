@@ -2,13 +2,14 @@
 
 `kernel_ms` replays a CUDA graph of the call, so that PyTorch's host time is not counted (one way, named so, is called
 by the host). The precision of a call is found from its distance to the truth, not from a switch. The library kernels that ran
-are named.
+are named. A formulation whose results differ from the truth has no time.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,15 +17,19 @@ import torch
 from ...core.candidate import PRECISIONS_OF
 from ...core.layer import FORWARD, Workload
 from ...core.orders import BaselineOrder, Emit
+from ...core.pytorch_ways import AUTOTUNED, WAYS, Way
 from ...core.replies import Baseline, Baselines, Event
-from ...core.trial import DEFAULT_ADVICE, NOT_DROP_IN, Errors, Status
+from ...core.trial import DEFAULT_ADVICE, FORMULATION, NOT_DROP_IN, Errors, Status
 from ..clock import timing
 from ..device import out_of_memory
 from ..kernel.inputs import NORMAL, fill, needed, results, shapes, torch_dtype
 from ..kernel.validate import Comparison, allowed_rel_l2
-from ..truth.reference import Truth
-from .ways import WAYS, Unavailable, Way, bind, ladder, switches
+from ..truth.reference import Index, Truth
+from .ways import Unavailable, bind, switches
 
+_LOOK_S = 0.15       # of a short look at a way
+_NEAR = 1.03         # times the fastest so far: slower ways are not sampled at length
+_KEPT_SHARE = 0.25   # of the free memory: the truth of a direction stays there meanwhile
 _KERNELS = 3         # of those that ran, the longest are named
 _WRAPPERS = ("aten::convolution", "aten::_convolution", "aten::conv_transpose1d", "aten::conv_transpose2d",
              "aten::conv_transpose3d", "aten::conv1d", "aten::conv2d", "aten::conv3d")
@@ -32,14 +37,18 @@ _NAME_LENGTH = 110   # characters of a kernel's name that are kept: templates ma
 
 
 def measure(order: BaselineOrder, emit: Emit) -> Baselines:
-    """Worker operation "baseline". What does not fit into memory has that status and no time."""
+    """Worker operation "baseline". What is wrong, refused or too large has that status and no time."""
     if order.device != "cpu":
         torch.cuda.set_device(order.device)
     found = []
     for direction in order.directions:
-        for mode in order.modes or ladder(order.strength, order.workload, order.device):
+        asked = _Direction(order, direction)
+        for mode in order.modes:
             emit(Event("baseline", f"{WAYS[mode].name}, {direction}"))
-            found.append(_one(order, direction, mode))
+            found.append(asked.one(mode))
+        del asked
+        if order.device != "cpu":
+            torch.cuda.empty_cache()  # the truth and the graphs' own memory
     return Baselines(tuple(found))
 
 
@@ -61,45 +70,89 @@ def plain_tensors(workload: Workload, direction: str, device: str) -> dict[str, 
     return plain
 
 
-def _one(order: BaselineOrder, direction: str, mode: str) -> Baseline:
-    way, device = WAYS[mode], order.device
-    flags = () if way.drop_in else (NOT_DROP_IN,)
-    try:
-        with switches(way):
-            return _measured(order, direction, mode)
-    except Unavailable as error:
-        return Baseline(name=way.name, direction=direction, flags=flags, status=Status.SKIPPED, headline=str(error),
-                        advice="Nothing to do: the other ways were measured.")
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
+class _Direction:
+    """What the ways of one direction share: inputs, the truth, how fast the fastest was, and the time left to search."""
+
+    def __init__(self, order: BaselineOrder, direction: str) -> None:
+        self._order, self._workload, self._direction, self._device = order, order.workload, direction, order.device
+        self._left_s = order.search_s
+        self._plain: dict[str, torch.Tensor] = {}
+        self._truth: _Expected | None = None
+        self._fastest: dict[str, float] = {}   # precision -> ms of the fastest drop-in way
+
+    def one(self, mode: str) -> Baseline:
+        """One way's answer. Raises what PyTorch raises in nn.ConvTranspose, but for too little memory."""
+        way, began = WAYS[mode], time.monotonic()
+        searched = way.formulation and not way.kind.startswith(AUTOTUNED)   # which is asked for by name and takes its time
+        if searched and self._left_s <= 0:
+            return self._without(way, Status.SKIPPED, "Not measured: the time to search for this direction's strongest PyTorch "
+                                 "was used up.")
+        try:
+            with switches(way):
+                return self._measured(mode, way)
+        except Unavailable as error:
+            return self._without(way, Status.SKIPPED, str(error))
+        except (RuntimeError, MemoryError) as error:
+            if out_of_memory(error):
+                if self._device != "cpu":
+                    torch.cuda.empty_cache()
+                return self._without(way, Status.OUT_OF_MEMORY, f"PyTorch ran out of memory on {self._device}.")
+            if not way.formulation:
+                raise
+            return self._without(way, Status.SKIPPED, f"PyTorch refused it: {str(error).strip().splitlines()[0][:160]}")
+        finally:
+            self._left_s -= time.monotonic() - began if searched else 0.0
+
+    def _without(self, way: Way, status: Status, headline: str, *, errors: dict[str, Errors] | None = None) -> Baseline:
+        advice = ("Nothing to do: the other ways were measured." if status in (Status.SKIPPED, Status.MISMATCH) else
+                  DEFAULT_ADVICE[status])
+        return Baseline(name=way.name, direction=self._direction, errors=errors or {}, flags=_flags(way), status=status,
+                        headline=headline, advice=advice)
+
+    def _measured(self, mode: str, way: Way) -> Baseline:
+        device = self._device
+        if self._truth is None:
+            self._plain = plain_tensors(self._workload, self._direction, device)
+            self._truth = _Expected(self._order, self._direction, self._plain)
+        direct, timed, replayed = timed_call(way, self._workload, self._direction, self._plain, device)
+        got = direct()
         if device != "cpu":
-            torch.cuda.empty_cache()
-        return Baseline(name=way.name, direction=direction, flags=flags, status=Status.OUT_OF_MEMORY,
-                        headline=f"PyTorch ran out of memory on {device}.", advice=DEFAULT_ADVICE[Status.OUT_OF_MEMORY])
+            torch.cuda.synchronize()
+        precision, errors, wrong = self._truth.judged(got, way)
+        if wrong:
+            return self._without(way, Status.MISMATCH, f"This formulation is wrong: {wrong}. It does not count.", errors=errors)
+        del got
+        no_graph = ["no_cuda_graph"] if device != "cpu" and way.replayed and not replayed else []
+        measured, looked = self._timed(timed, way, precision, replayed)
+        flags = (*_flags(way), *no_graph, *measured.flags, *(["brief_look"] if looked else []))
+        cudnn = torch.backends.cudnn
+        detail = {"way": mode, "kernels": [] if looked else kernels(direct, device), "replayed": replayed,
+                  "drop_in": way.drop_in, "pid": os.getpid(), "allow_tf32": cudnn.allow_tf32,
+                  "cudnn_benchmark": cudnn.benchmark}
+        return Baseline(name=way.name, direction=self._direction, precision=precision, kernel_ms=measured.timing,
+                        samples=tuple(measured.samples), errors=errors, flags=tuple(f for f in flags if f != "emulated"),
+                        status=Status.OK, headline="PyTorch, measured in the same run.", detail=detail)
+
+    def _timed(self, run: Callable[[], Any], way: Way, precision: str, replayed: bool) -> tuple[timing.Measurement, bool]:
+        """The samples, and whether they are those of a short look, because another way is far faster."""
+        def sampled(effort: str, limit_s: float | None = None) -> timing.Measurement:
+            return timing.measure(run, device=self._device, effort=effort, limit_s=limit_s, host_pays=not replayed,
+                                  cold_l2=self._order.cold_l2)
+
+        strict = ("ieee", "tf32x3", precision) if precision == "tf32" else ("ieee", precision)
+        fastest = min((self._fastest[p] for p in strict if p in self._fastest), default=None)
+        if way.brief and fastest is not None:
+            look = sampled("quick", _LOOK_S)
+            if look.timing.median_ms > _NEAR * fastest:
+                return look, True
+        measured = sampled(self._order.effort)
+        if way.drop_in:
+            self._fastest[precision] = min(measured.timing.median_ms, self._fastest.get(precision, float("inf")))
+        return measured, False
 
 
-def _measured(order: BaselineOrder, direction: str, mode: str) -> Baseline:
-    way, workload, device = WAYS[mode], order.workload, order.device
-    plain = plain_tensors(workload, direction, device)
-    truth = Truth(workload, direction, NORMAL, device=device, scratch=order.scratch)
-    truth.prepare(plain)
-    direct, timed, replayed = timed_call(way, workload, direction, plain, device)
-    got = direct()
-    if device != "cpu":
-        torch.cuda.synchronize()
-    errors, precision = _errors(workload, direction, got, truth, plain)
-    del got
-    flags = [] if way.drop_in else [NOT_DROP_IN]
-    flags += ["no_cuda_graph"] if device != "cpu" and way.replayed and not replayed else []
-    measured = timing.measure(timed, device=device, effort=order.effort, cold_l2=order.cold_l2, host_pays=not replayed)
-    cudnn = torch.backends.cudnn
-    detail = {"way": mode, "kernels": kernels(direct, device), "replayed": replayed, "drop_in": way.drop_in, "pid": os.getpid(),
-              "allow_tf32": cudnn.allow_tf32, "cudnn_benchmark": cudnn.benchmark}
-    return Baseline(name=way.name, direction=direction, precision=precision, kernel_ms=measured.timing,
-                    samples=tuple(measured.samples), errors=errors, detail=detail, status=Status.OK,
-                    flags=tuple(f for f in (*flags, *measured.flags) if f != "emulated"),
-                    headline="PyTorch, measured in the same run.")
+def _flags(way: Way) -> tuple[str, ...]:
+    return (*(() if way.drop_in else (NOT_DROP_IN,)), *((FORMULATION,) if way.formulation else ()))
 
 
 def kernels(run: Callable[[], Any], device: str) -> list[str]:
@@ -117,21 +170,60 @@ def kernels(run: Callable[[], Any], device: str) -> list[str]:
     return [name[:_NAME_LENGTH] for name, us in sorted(taken.items(), key=lambda item: -item[1])[:_KERNELS] if us > 0]
 
 
-def _errors(workload: Workload, direction: str, got: dict[str, torch.Tensor], truth: Truth,
-            plain: dict[str, torch.Tensor]) -> tuple[dict[str, Errors], str]:
-    """Distances to the truth, and the precision that they show: what a float32 call really computed in."""
-    offered = PRECISIONS_OF[workload.dtype]
-    errors, precision = {}, offered[0]
-    for name in results(workload, direction):
-        strict = allowed_rel_l2(offered[0], truth.reduction[name])
-        comparison = Comparison(shapes(workload)[name], allowed=strict, rms=truth.rms[name], exact=False,
-                                least_norm=truth.least_norm[name], poisoned=False)
-        for index, expected in truth.blocks(name, plain):
-            comparison.add(index, got[name][index].contiguous(), expected)
-        errors[name] = comparison.errors()
-        if workload.dtype == "float32" and not comparison.rel_l2 <= strict:
-            precision = "tf32"
-    return errors, precision
+class _Expected:
+    """The float64 truth of one direction; kept on the device where it takes little of it, else made anew for each way."""
+
+    def __init__(self, order: BaselineOrder, direction: str, plain: dict[str, torch.Tensor]) -> None:
+        workload, device = order.workload, order.device
+        self._workload, self._plain, self._names = workload, plain, results(workload, direction)
+        self._truth = Truth(workload, direction, NORMAL, device=device, scratch=order.scratch)
+        self._truth.prepare(plain)
+        free = torch.cuda.mem_get_info()[0] if device != "cpu" else 0
+        self._keep = sum(8 * torch.Size(shapes(workload)[name]).numel() for name in self._names) < _KEPT_SHARE * free
+        self._kept: dict[str, list[tuple[Index, torch.Tensor]]] = {}
+
+    def judged(self, got: dict[str, torch.Tensor], way: Way) -> tuple[str, dict[str, Errors], str]:
+        """(the precision that the distances to the truth show, these distances, what is wrong). nn.ConvTranspose is what a
+        kernel is compared with, so it is not called wrong; a formulation has to be right in some precision."""
+        offered = PRECISIONS_OF[self._workload.dtype]
+        for name in self._names if way.formulation else ():
+            if got[name].shape != (shape := shapes(self._workload)[name]):
+                return "", {}, f"{name} has the shape {tuple(got[name].shape)}, not {shape}"
+        strict = self._compared(got, offered[0])
+        errors = {name: one.errors() for name, one in strict.items()}
+        if not way.formulation:
+            loose = self._workload.dtype == "float32" and any(
+                not one.rel_l2 <= allowed_rel_l2(offered[0], self._truth.reduction[name]) for name, one in strict.items())
+            return "tf32" if loose else offered[0], errors, ""
+        if not any(one.failed for one in strict.values()):
+            return offered[0], errors, ""
+        looser = ["tf32x3", "tf32"] if way.kind.startswith("tf32x3") else ["tf32"]
+        for precision in looser if self._workload.dtype == "float32" else []:
+            found = self._compared(got, precision)
+            errors = {name: one.errors() for name, one in found.items()}
+            if not any(one.failed for one in found.values()):
+                return precision, errors, ""
+        name = max(errors, key=lambda key: errors[key].rel_l2 / errors[key].allowed)
+        worst = errors[name]
+        return "", errors, (f"{name} has a relative L2 error of {worst.rel_l2:.1e}, {worst.allowed:.1e} is allowed, and "
+                            f"{worst.wrong} wrong elements")
+
+    def _compared(self, got: dict[str, torch.Tensor], precision: str) -> dict[str, Comparison]:
+        found = {}
+        for name in self._names:
+            one = found[name] = Comparison(
+                shapes(self._workload)[name], allowed=allowed_rel_l2(precision, self._truth.reduction[name]),
+                rms=self._truth.rms[name], exact=False, least_norm=self._truth.least_norm[name], poisoned=False)
+            for index, expected in self._blocks(name):
+                one.add(index, got[name][index].contiguous(), expected)
+        return found
+
+    def _blocks(self, name: str) -> Iterable[tuple[Index, torch.Tensor]]:
+        if not self._keep:
+            return self._truth.blocks(name, self._plain)
+        if name not in self._kept:
+            self._kept[name] = list(self._truth.blocks(name, self._plain))
+        return self._kept[name]
 
 
 def _graph(run: Callable[[], Any]) -> Callable[[], None] | None:

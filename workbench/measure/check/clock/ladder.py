@@ -3,26 +3,15 @@ on a device. `host/ways.py` binds them inside the reference's process."""
 
 from __future__ import annotations
 
-from ...pytorch.ways import Way
+from ....core.pytorch_ways import WAYS
 from ..questions.cases import Case
 
 # `benchmark` ways run in a process of their own: cuDNN keeps the algorithm that it chose first for a problem. In one
 # process the first way would decide for the others.
-LADDER = {
-    "default": Way("eager"),
-    "tf32_on": Way("eager, TF32 on", tf32=True),
-    "tf32_off": Way("eager, TF32 off", tf32=False),
-    "benchmark": Way("eager, cudnn.benchmark", benchmark=True),
-    "benchmark_tf32_off": Way("eager, TF32 off, cudnn.benchmark", tf32=False, benchmark=True),
-    "channels_last": Way("channels_last, conversion not counted", "channels_last", benchmark=True, drop_in=False),
-    "channels_last_counted": Way("channels_last, conversion counted", "converted", benchmark=True, drop_in=False),
-    "as_convolution": Way("as convolution, flipped weight", "flipped", benchmark=True),
-    "as_convolution_tf32_off": Way("as convolution, flipped weight, TF32 off", "flipped", tf32=False, benchmark=True),
-    "compile": Way("torch.compile", "compiled", benchmark=True),
-    "compile_tf32_off": Way("torch.compile, TF32 off", "compiled", tf32=False, benchmark=True),
-    "graph": Way("CUDA graph of the eager call", "graphed", benchmark=True, drop_in=False),
-    "graph_tf32_off": Way("CUDA graph of the eager call, TF32 off", "graphed", tf32=False, benchmark=True, drop_in=False),
-}
+_OF_WAYS = {"tf32_on": "switched_tf32_on", "tf32_off": "switched_tf32_off"}   # without cudnn.benchmark here
+LADDER = {key: WAYS[_OF_WAYS.get(key, key)] for key in (
+    "default", "tf32_on", "tf32_off", "benchmark", "benchmark_tf32_off", "channels_last", "channels_last_counted",
+    "as_convolution", "as_convolution_tf32_off", "compile", "compile_tf32_off", "graph", "graph_tf32_off")}
 NOT_DROP_IN = {"channels_last": "another memory format", "converted": "another memory format inside",
                "graphed": "each call overwrites the last result"}
 

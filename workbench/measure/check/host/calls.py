@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from ....core.pytorch_ways import WAYS
 from ...memory_formats import CHANNELS_LAST
 from ...module.cases import laid_out
 from ...pytorch.baselines import kernels
-from ...pytorch.ways import Unavailable, Way
+from ...pytorch.ways import Unavailable, switches
 from ..clock.ladder import LADDER
 from ..clock.timed_input import timed_input
 from ..foreign.wire import Message
@@ -168,8 +169,8 @@ class Batches:
         self.fixed, self.factors, sets = there[:fixed], there[fixed:fixed + size], there[fixed + size:]
         self.sets = [sets[i:i + size] for i in range(0, len(sets), size)]
         self.plain = [x.clone() for x in self.sets[0]]
-        eager = Way("eager", benchmark=bool(request.get("benchmark")))
-        with ways.as_set(eager if eager.benchmark else None):
+        eager = WAYS["benchmark" if request.get("benchmark") else "default"]
+        with switches(eager):
             plain = ways.bind(eager, module, self.direction, self.fixed, self.plain)
             self.dummy = [r.detach() for r in plain.results()]
         self.bound = {"": plain}
@@ -181,7 +182,7 @@ class Batches:
         which "kernels" ran."""
         way = LADDER[request["way"]]
         try:
-            with ways.as_set(way):
+            with switches(way):
                 bound = ways.bind(way, self.module, self.direction, self.fixed, self.plain)
                 for _ in range(3):
                     found = [r.detach() for r in bound.results()]
@@ -210,7 +211,7 @@ class Batches:
         key = request.get("way") or ""
         bound = self.bound[key]
         own_format = key and LADDER[key].kind == "channels_last"
-        with ways.as_set(LADDER.get(key)):
+        with switches(LADDER.get(key)):
             for number, (which, begins) in enumerate(request["order"]):
                 for x, factors, into in zip(self.sets[which], self.factors, bound.inputs, strict=True):
                     timed_input(x, factors, begins, into.detach())

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ....core.layer import FORWARD, ConvTranspose, Workload
-from ...pytorch.ways import Unavailable, Way, as_convolution, channels_last, switches
+from ....core.pytorch_ways import Way
+from ...pytorch.aten import as_convolution, channels_last
+from ...pytorch.ways import Unavailable
 from .module import structure
 
 Forward = Callable[..., torch.Tensor]
@@ -43,23 +44,6 @@ def bind(way: Way, module: torch.nn.Module, direction: str, fixed: list[torch.Te
     output = forward(*xs)
     wanted = [x for x in xs if x.requires_grad] + [p for p in module.parameters() if p.requires_grad]
     return Bound(inputs, lambda: torch.autograd.grad(output, wanted, inputs[0], retain_graph=True))
-
-
-@contextmanager
-def as_set(way: Way | None) -> Iterator[None]:
-    """cuDNN's switches for a way, and the same TF32 for products of matrices."""
-    if way is None:
-        yield
-        return
-    matmul = torch.backends.cuda.matmul
-    before = matmul.allow_tf32
-    with switches(way):
-        if way.tf32 is not None:
-            matmul.allow_tf32 = way.tf32
-        try:
-            yield
-        finally:
-            matmul.allow_tf32 = before
 
 
 def _forward(kind: str, module: torch.nn.Module, xs: list[torch.Tensor]) -> Forward:
