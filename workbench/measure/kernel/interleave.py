@@ -17,7 +17,7 @@ from ..pytorch.baselines import plain_tensors, timed_call
 from ..pytorch.ways import switches
 from .findings import Finding
 from .inputs import NORMAL
-from .judge import bits_of, check, check_again, open_stage, threads_for, watched
+from .judge import bits_of, compare_again, launch_and_compare, open_stage, threads_for, watched
 
 
 def compare(asked: CompareOrder, emit: Emit) -> Compared:
@@ -51,7 +51,7 @@ def _in_turns(asked: CompareOrder, emit: Emit) -> list[timing.Measurement]:
         measured = timing.measure_in_turns([mine.run, other.run], device=order.device, effort=effort,
                                            cold_l2=order.cold_l2, limit_s=limit_s,
                                            watches=[mine.watch, other.watch])
-        other.check_again()
+        other.compare_again()
     else:
         way, workload = WAYS[theirs], order.workload
         with switches(way):
@@ -60,7 +60,7 @@ def _in_turns(asked: CompareOrder, emit: Emit) -> list[timing.Measurement]:
             measured = timing.measure_in_turns([mine.run, run], device=order.device, effort=effort,
                                                cold_l2=order.cold_l2, limit_s=limit_s,
                                                watches=[mine.watch, timing.Watch()])
-    mine.check_again()
+    mine.compare_again()
     return measured
 
 
@@ -69,9 +69,9 @@ class _Contestant:
 
     def __init__(self, order: JudgeOrder) -> None:
         self._order, self._stage = order, open_stage(order)
-        check(order, self._stage, NORMAL)
+        launch_and_compare(order, self._stage, NORMAL)
         self.watch = watched(order, self._stage, bits_of(self._stage))
         self.run = self._stage.launch
 
-    def check_again(self) -> None:
-        check_again(self._order, self._stage, timed=True)
+    def compare_again(self) -> None:
+        compare_again(self._order, self._stage, timed=True)

@@ -80,10 +80,10 @@ def _judge(order: JudgeOrder, emit: Emit, facts: _Facts) -> Judged:
     stage = open_stage(order)
     facts.memory = {"peak_bytes": stage.peak_bytes, "workspace_bytes": stage.workspace_bytes}
     emit(Event("check", INTEGERS))
-    check(order, stage, INTEGERS)
+    launch_and_compare(order, stage, INTEGERS)
     emit(Event("check", NORMAL))
     begin = time.perf_counter()
-    errors = check(order, stage, NORMAL)
+    errors = launch_and_compare(order, stage, NORMAL)
     checked = _same_bits(order, stage, errors, emit, slow=time.perf_counter() - begin > order.limit_s / 20)
     if stray := stage.off_stream():
         raise stray
@@ -100,7 +100,7 @@ def _judge(order: JudgeOrder, emit: Emit, facts: _Facts) -> Judged:
         stage.run()  # an error of the timed launches is sticky, or shows again here
     if "recheck" in order.guards:
         emit(Event("recheck", RECHECK))
-        check_again(order, stage, timed=measured is not None)
+        compare_again(order, stage, timed=measured is not None)
     if measured is None:
         return right
     median_ms = measured.timing.median_ms
@@ -136,7 +136,7 @@ def open_stage(order: JudgeOrder) -> Stage:
     return Stage(launcher, order.workload, device=order.device, guards=order.guards, zones=not order.sanitize)
 
 
-def check(order: JudgeOrder, stage: Stage, kind: str, *, poison: bool = True) -> dict[str, Errors]:
+def launch_and_compare(order: JudgeOrder, stage: Stage, kind: str, *, poison: bool = True) -> dict[str, Errors]:
     """One kind of inputs, once. Raises `Finding`; the first of these wins: zones, inputs, values.
 
     Without poison the results still hold the answers to other inputs, as they would in use.
@@ -157,7 +157,7 @@ def check(order: JudgeOrder, stage: Stage, kind: str, *, poison: bool = True) ->
     return {name: comparison.errors() for name, comparison in compared.items()}
 
 
-def check_again(order: JudgeOrder, stage: Stage, *, timed: bool) -> None:
+def compare_again(order: JudgeOrder, stage: Stage, *, timed: bool) -> None:
     """Compare once more: on unpredictable inputs, with old answers in the results; in float32 with numbers that float16 cannot
     hold. If it is wrong, numbers near 1 show whether the range is the reason. Raises `Finding`."""
     found = _finding(order, stage, FAR_INPUTS)
@@ -171,7 +171,7 @@ def check_again(order: JudgeOrder, stage: Stage, *, timed: bool) -> None:
 
 def _finding(order: JudgeOrder, stage: Stage, kind: str) -> Finding | None:
     try:
-        check(order, stage, kind, poison=False)
+        launch_and_compare(order, stage, kind, poison=False)
     except Finding as finding:
         return finding
     return None
