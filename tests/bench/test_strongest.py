@@ -11,7 +11,7 @@ import pytest
 from workbench.core.orders import CompareOrder, JudgeOrder
 from workbench.core.presets import preset
 from workbench.core.replies import Compared
-from workbench.core.trial import FORMULATION, Status, Trial
+from workbench.core.trial import FORMULATION, NOT_DROP_IN, Status, Trial
 from workbench.drive.bench import markdown, text
 from workbench.drive.bench.cells import cells_of, summary
 from workbench.drive.reporting import report
@@ -87,6 +87,22 @@ def test_an_older_session_has_a_dash_and_one_line_that_says_why(tmp_path: Path, 
     assert alone[0].strongest is None and alone[0].ratio == pytest.approx(5.0)
     assert "against the strongest PyTorch" not in text.means(summary(alone, "tf32"))[0]
     assert "2.00× against the strongest PyTorch (1 of them)" in text.means(summary(both, "tf32"))[0]
+
+
+def test_the_tables_of_each_suite_and_dtype_have_both_ratios(tmp_path: Path, older: Session) -> None:
+    def made(name: str, ms: float, **more) -> Trial:
+        return trial("models/sam-1", "forward", name, ms, "bf16", dtype="bfloat16", **more)
+
+    of_models = recorded(tmp_path / "models", [
+        made("eager", 0.3, kind="baseline"), made("matmul + permute", 0.15, kind="baseline", flags=(FORMULATION,)),
+        made("channels_last, conversion not counted", 0.2, kind="baseline", flags=(NOT_DROP_IN,),
+             detail={"way": "channels_last"}), made("mma", 0.1)],
+        layers=("models/sam-1",), directions=("forward",), precision="bf16")
+    cells = cells_of([older, of_models])
+    for table in (text.table(cells), markdown.long(cells), markdown.short(cells)):
+        assert table.count("not asked") == 1 and table.index("not asked") < table.index("1.50×")
+        assert "3.00×" in table and "0.200" in table
+    assert cells[1].strongest_ratio == pytest.approx(1.5) and cells[1].ratio == pytest.approx(3.0)
 
 
 def test_the_headline_names_the_strongest_where_it_is_another(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_a_stop_just_before_the_compiler_is_asked_is_a_stop(runner: Runner, tmp_
     assert device.acquire(cancelled=threading.Event(), waiting=print)
     try:
         run = runner.start(RunRequest(WORKLOAD, (bad(broken, "builds_for_minutes"),), device="cpu", baselines=False), session)
-        until(lambda: run.message.startswith("waits"))
+        until(lambda: any(e["event"] == "waiting" for e in session.events()))  # written after the message is set
         with events_held(session):
             device.release()
             until(lambda: run.message.startswith("building"))

@@ -46,7 +46,7 @@ def test_every_attack_is_caught(runner: Runner) -> None:
 
 def test_ceilings_are_measured_once_and_kept(runner: Runner) -> None:
     runner.measure_ceilings("cuda:0")
-    found = kept(runner.device("cuda:0")["name"])
+    found = kept(runner.device("cuda:0").name)
     print(found)
     assert found and not found.predicted
     assert 0.5e12 < found.read_bytes_per_s and 0.8 < found.read_bytes_per_s / found.copy_bytes_per_s < 1.3

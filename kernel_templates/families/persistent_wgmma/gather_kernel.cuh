@@ -1,0 +1,157 @@
+// The gather kernel of persistent_wgmma, for forward and grad_input, and its launch.
+#pragma once
+#include "families/persistent_wgmma/gather_stage.cuh"
+#include "families/persistent_wgmma/gather_store.cuh"
+#include "families/persistent_wgmma/gather_weights.cuh"
+#include "contract/flat_grid.cuh"
+#include "hardware/early_launch.cuh"
+#include "hardware/wgmma_more_shapes.cuh"
+
+// All products of a warpgroup in one stage, issued back to back. A shift along W is a shift of the descriptor.
+template <class P>
+__device__ __forceinline__ void gather_products(float (&sum)[P::BLOCKS][P::N / 2], unsigned stage, int warpgroup) {
+  const unsigned window = stage + 16 * warpgroup * P::ROWS, weights = stage + P::WINDOW_BYTES;
+  const unsigned long long a0 = matrix_descriptor(window, 16 * P::UNIT_ROWS, 128);
+  const unsigned long long b0 = matrix_descriptor(weights, 0, 128);
+  const_loop<0, P::COUNT * (P::UNITS / 2)>([&](auto number) {
+    constexpr int PRODUCT = decltype(number)::value / (P::UNITS / 2), UNIT = decltype(number)::value % (P::UNITS / 2) * 2;
+    constexpr int COLUMNS = P::PRODUCTS.at[PRODUCT].columns, FIRST = P::PRODUCTS.at[PRODUCT].first;
+    constexpr int WEIGHTS_AT = P::PRODUCTS.at[PRODUCT].before * P::UNITS + UNIT * COLUMNS;
+    constexpr int WINDOW_AT = UNIT * P::UNIT_ROWS + P::PRODUCTS.at[PRODUCT].plane * P::PLANE_ROWS + P::PRODUCTS.at[PRODUCT].shift;
+    const_loop<0, P::BLOCKS>([&](auto block) {
+      constexpr int BLOCK = decltype(block)::value;
+      wgmma<P::precision, typename P::Scalar, COLUMNS>(reinterpret_cast<float(&)[COLUMNS / 2]>(sum[BLOCK][FIRST / 2]),
+                                                       a0 + (WINDOW_AT + 64 * BLOCK),
+                                                       b0 + (static_cast<unsigned long long>(COLUMNS) << 16) + WEIGHTS_AT, 1);
+    });
+  });
+}
+
+// Sums begin with the bias; those of a part of an item, with 0 but for the first part.
+template <class P>
+__device__ __forceinline__ void gather_begin(const GatherArguments<typename P::Scalar>& a, const GatherItem<P>& item,
+                                             bool with_bias, float (&sum)[P::BLOCKS][P::N / 2]) {
+#pragma unroll
+  for (int eight = 0; eight < P::CT / 8; ++eight)
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const int channel = item.channel + eight * 8 + threadIdx.x % 4 * 2 + odd;
+      float bias = 0.0f;
+      if constexpr (P::HAS_BIAS)
+        if (with_bias && channel < P::M) bias = float(widen(__ldg(a.bias + item.group * P::M + channel)));
+#pragma unroll
+      for (int i = 0; i < P::BLOCKS * P::CLASSES * 2; ++i)
+        sum[i / 2 / P::CLASSES][(i / 2 % P::CLASSES * (P::CT / 8) + eight) * 4 + i % 2 * 2 + odd] = bias;
+    }
+}
+
+// A warpgroup multiplies its ROWS positions of the tile. A stage is given back when the products of the next one have
+// been issued and its own are done.
+template <class P>
+__device__ __forceinline__ void gather_multiply(const GatherArguments<typename P::Scalar>& a, unsigned ring,
+                                                GatherBarriers barriers, int warpgroup) {
+  GatherRing<P::STAGES> place;
+  const bool speaks = threadIdx.x % 32 == 0;
+#pragma unroll 1
+  for (int number = blockIdx.x; number < a.items; number += gridDim.x) {
+    const GatherItem<P> item(a, number);
+    float sum[P::BLOCKS][P::N / 2];
+    gather_begin<P>(a, item, item.part == 0, sum);
+    unsigned before = 0;
+#pragma unroll 1
+    for (int at = item.first; at < item.end; ++at) {
+      mbarrier_await(barriers.full + 8 * place.stage, place.parity);
+      wgmma_fence();
+      gather_products<P>(sum, ring + place.stage * P::STAGE_BYTES, warpgroup);
+      wgmma_commit();
+      wgmma_wait<1>();
+      if (speaks && at > item.first) mbarrier_arrive(before);
+      before = barriers.empty + 8 * place.stage;
+      place.next();
+    }
+    wgmma_wait<0>();
+    if (speaks && item.end > item.first) mbarrier_arrive(before);
+#pragma unroll
+    for (int block = 0; block < P::BLOCKS; ++block) wgmma_own(sum[block]);
+
+    const_loop<0, P::BLOCKS>([&](auto block) {
+      constexpr int BLOCK = decltype(block)::value;
+      const auto value = [&](auto which, auto eight, int i) {
+        return sum[BLOCK][(decltype(which)::value * (P::CT / 8) + decltype(eight)::value) * 4 + i];
+      };
+      if (item.parts > 1) {
+        const_loop<0, P::CT / 8>([&](auto eight) {
+          float4* const to =
+              a.partial + gather_partial<P>(item.parts, item.number - a.unsplit, item.part, BLOCK, decltype(eight)::value) + threadIdx.x;
+          const_loop<0, P::CLASSES>([&](auto which) {
+            to[decltype(which)::value * P::CONSUMERS] =
+                make_float4(value(which, eight, 0), value(which, eight, 1), value(which, eight, 2), value(which, eight, 3));
+          });
+        });
+      } else {
+        GatherTarget targets[2];
+        gather_targets<P>(a, item, threadIdx.x, BLOCK, targets);
+        gather_store<P, P::CT / 8>(a, item, targets, item.channel, value);
+      }
+    });
+  }
+}
+
+// Blocks stay and take items in turn: neighbouring blocks have the varieties of one tile, which read the same source.
+// warpgroup -> data: 0 and 1 multiply, half of the tile each, and store; the others stage. They meet at mbarriers.
+// Bytes: the source once for each variety and each row of taps, mostly from L2; the result once.
+template <class P>
+__global__ void __launch_bounds__(P::THREADS, 1) persistent_gather(const GatherArguments<typename P::Scalar> a) {
+  extern __shared__ __align__(1024) char gather_memory[];
+  const unsigned base = shared_address(gather_memory), bars = base + P::STAGES * P::STAGE_BYTES;
+  const GatherBarriers barriers = {bars, bars + 8 * P::STAGES};
+  const int warpgroup = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);
+  let_next_kernel_start();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < P::STAGES; ++i)
+      mbarrier_init(barriers.full + 8 * i, 4 + 1), mbarrier_init(barriers.empty + 8 * i, P::CONSUMERS / 32);
+    mbarrier_init_done();
+  }
+  __syncthreads();
+  if (warpgroup >= 2) {
+    give_registers<P::KEPT>();
+    gather_stage<P>(a, gather_memory, barriers);
+  } else {
+    take_registers<P::TAKEN>();
+    gather_multiply<P>(a, base, barriers, warpgroup);
+  }
+}
+
+template <class P>
+long long gather_workspace(const Sizes& sizes) {
+  GatherArguments<typename P::Scalar> a = {};
+  if (sizes.batch == 0 || !gather_sizes<P>(sizes, 1, a)) return 0;
+  return P::PACKED_BYTES + 4LL * (a.items - a.unsplit) * P::TILE * P::N;
+}
+
+template <class P>
+cudaError_t gather_launch(const Sizes& sizes, const typename P::Scalar* source, const typename P::Scalar* weight,
+                          const typename P::Scalar* bias, typename P::Scalar* result, void* workspace, cudaStream_t stream) {
+  using Scalar = typename P::Scalar;
+  if (sizes.batch == 0) return cudaSuccess;
+  GatherArguments<Scalar> a = {};
+  char* const packed = static_cast<char*>(workspace);
+  a.source = source, a.weights = packed, a.bias = bias, a.result = result;
+  a.partial = reinterpret_cast<float4*>(packed + P::PACKED_BYTES);
+  int device = 0, processors = 1;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+  if (!gather_sizes<P>(sizes, processors, a)) return cudaErrorInvalidValue;
+  a.wide_stores = a.result_w % 4 == 0 && size_t(result) % 16 == 0;
+  const long long units = P::PACKED_BYTES / 16 / P::SEGMENTS * (P::KD * P::KH) / P::ROW_GROUPS;
+  pack_gather_weights<P><<<flat_grid(ceil_div(units, 256)), 256, 0, stream>>>(weight, packed, 1.0f);
+  error = cudaGetLastError();
+  const auto kernel = persistent_gather<P>;
+  if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::SMEM_BYTES);
+  if (error != cudaSuccess) return error;
+  error = launch_early(kernel, dim3(unsigned(a.items < processors ? a.items : processors)), P::THREADS, P::SMEM_BYTES, stream, a);
+  if (error != cudaSuccess || a.items == a.unsplit) return error;
+  const long long pieces = 1LL * (a.items - a.unsplit) / a.splits.divisor * P::BLOCKS * (P::CT / 8);
+  return launch_early(add_gather_parts<P>, flat_grid(pieces), P::CONSUMERS, 0, stream, a);
+}

@@ -1,0 +1,128 @@
+// How the gather kernel of persistent_wgmma stores its sums. A thread holds all residues along W of a position and
+// channel, which are neighbours in the result, and lanes hold neighbouring positions.
+#pragma once
+#include "families/persistent_wgmma/gather_places.cuh"
+#include "hardware/const_loop.cuh"
+#include "hardware/early_launch.cuh"
+#include "hardware/pack.cuh"
+
+// Where the results of a position lie.
+struct GatherTarget {
+  long long at;  // of the group's first channel
+  int d, h, w;   // the first result of the position; d is far outside if there is none
+};
+
+template <class P>
+__device__ __forceinline__ GatherTarget gather_target(const GatherArguments<typename P::Scalar>& a, const GatherItem<P>& item,
+                                                      int offset) {
+  const GatherStep step = gather_step(a, item.row0, item.step0, offset);
+  if (step.row >= a.rows || step.w >= a.steps_w) return {0, 1 << 30, 0, 0};
+  const GatherRow row(a, step.row);
+  constexpr int UP_D = P::FORWARD ? P::SD : 1, UP_H = P::FORWARD ? P::SH : 1, UP_W = P::FORWARD ? P::S : 1;
+  return {(1LL * row.n * P::GROUPS + item.group) * P::M * a.result_volume, row.d * UP_D, row.h * UP_H, step.w * UP_W};
+}
+
+template <class Scalar, int N>
+__device__ __forceinline__ void gather_store_run(Scalar* to, const Pack<Scalar, N>& value) {
+  constexpr int BYTES = N * int(sizeof(Scalar));
+  if constexpr (BYTES == 16) {
+    __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&value));
+  } else if constexpr (BYTES == 8) {
+    __stcs(reinterpret_cast<uint2*>(to), *reinterpret_cast<const uint2*>(&value));
+  } else if constexpr (BYTES == 4) {
+    __stcs(reinterpret_cast<unsigned*>(to), *reinterpret_cast<const unsigned*>(&value));
+  } else {
+    __stcs(reinterpret_cast<unsigned short*>(to), *reinterpret_cast<const unsigned short*>(&value));
+  }
+}
+
+// The sums of EIGHTS times 8 channels, from `channel` on, at two positions: sum(class, eight, i) is sum i of 8 columns.
+// They contain the bias, but results that no tap meets have none.
+template <class P, int EIGHTS, class Sum>
+__device__ __forceinline__ void gather_store(const GatherArguments<typename P::Scalar>& a, const GatherItem<P>& item,
+                                             const GatherTarget (&targets)[2], int channel, const Sum& sum) {
+  using Scalar = typename P::Scalar;
+  constexpr int RUN = P::FORWARD ? P::S : 1;
+  constexpr int MOST = 16 / int(sizeof(Scalar)), V = RUN % MOST == 0 ? MOST : RUN % 4 == 0 ? 4 : RUN % 2 == 0 ? 2 : 1;
+  const int first = channel + threadIdx.x % 4 * 2;
+  // Two row residues may share sectors, so they are stored together, as neighbouring positions are.
+  constexpr int PAIR = P::MERGED % 2 == 0 ? 2 : 1, PLACES = 2 * PAIR;
+  const_loop<0, P::MERGED / PAIR>([&](auto number) {
+    constexpr int BEGIN = decltype(number)::value * PAIR;
+    Scalar* to[PLACES];
+    bool exists[PLACES];
+#pragma unroll
+    for (int i = 0; i < PLACES; ++i) {
+      const GatherTarget& t = targets[i % 2];
+      const int residue = item.row_group * P::MERGED + BEGIN + i / 2;
+      const int d = t.d + (P::FORWARD ? residue / P::SH : 0), h = t.h + (P::FORWARD ? residue % P::SH : 0);
+      exists[i] = d < a.result_d && h < a.result_h;
+      to[i] = a.result + t.at + first * a.result_volume + (1LL * d * a.result_h + h) * a.result_w + t.w;
+    }
+    const_loop<0, 2 * EIGHTS * PLACES>([&](auto which) {
+      constexpr int EIGHT = decltype(which)::value / PLACES / 2, ODD = decltype(which)::value / PLACES % 2;
+      constexpr int PLACE = decltype(which)::value % PLACES, HALF = PLACE % 2, MERGED = BEGIN + PLACE / 2;
+      if (exists[PLACE] && first + EIGHT * 8 + ODD < P::M)
+        const_loop<0, RUN / V>([&](auto run) {
+          constexpr int R = decltype(run)::value * V;
+          Pack<Scalar, V> values;
+          const_loop<0, V>([&](auto i) {
+            constexpr int SLOT = P::slot_of(R + decltype(i)::value);
+            float value = 0.0f;
+            if constexpr (SLOT >= 0) {
+              value = sum(Constant<SLOT * P::MERGED + MERGED>{}, Constant<EIGHT>{}, HALF * 2 + ODD);
+            } else if constexpr (P::HAS_BIAS) {
+              value = float(widen(__ldg(a.bias + item.group * P::M + first + EIGHT * 8 + ODD)));
+            }
+            values.value[decltype(i)::value] = narrow<Scalar>(value);
+          });
+          if (V > 1 && a.wide_stores) {
+            if (targets[HALF].w + R < a.result_w) gather_store_run<Scalar, V>(to[PLACE] + R, values);
+          } else {
+#pragma unroll
+            for (int i = 0; i < V; ++i)
+              if (targets[HALF].w + R + i < a.result_w) __stcs(to[PLACE] + R + i, values.value[i]);
+          }
+        });
+      to[PLACE] += ODD == 0 ? a.result_volume : 7 * a.result_volume;
+    });
+  });
+}
+
+// Sums of a part of an item wait in the workspace: [item][part][block of 64 positions][8 channels][class][thread].
+template <class P>
+__device__ __forceinline__ long long gather_partial(int splits, int item, int split, int block, int eight) {
+  return ((((1LL * item * splits + split) * P::BLOCKS + block) * (P::CT / 8) + eight) * P::CLASSES) * P::CONSUMERS;
+}
+
+template <class P>
+__device__ __forceinline__ void gather_targets(const GatherArguments<typename P::Scalar>& a, const GatherItem<P>& item,
+                                               int thread, int block, GatherTarget (&targets)[2]) {
+  const int offset = thread / 128 * P::ROWS + block * 64 + thread % 128 / 32 * 16 + thread % 32 / 4;
+  targets[0] = gather_target<P>(a, item, offset), targets[1] = gather_target<P>(a, item, offset + 8);
+}
+
+// Adds the parts of an item in their order. A block has 8 channels of the 64 positions of both warpgroups.
+template <class P>
+__global__ void __launch_bounds__(P::CONSUMERS) add_gather_parts(GatherArguments<typename P::Scalar> a) {
+  constexpr int PIECES = P::BLOCKS * (P::CT / 8);
+  const long long number = 1LL * blockIdx.y * gridDim.x + blockIdx.x;
+  const int whole = int(number / PIECES), piece = int(number % PIECES), block = piece / (P::CT / 8), eight = piece % (P::CT / 8);
+  wait_for_kernel_ahead();
+  if (1LL * whole * a.splits.divisor >= a.items - a.unsplit) return;
+  float total[P::CLASSES][4] = {};
+#pragma unroll 2
+  for (int split = 0; split < a.splits.divisor; ++split) {
+    const float4* const from = a.partial + gather_partial<P>(a.splits.divisor, whole, split, block, eight) + threadIdx.x;
+#pragma unroll
+    for (int c = 0; c < P::CLASSES; ++c) {
+      const float4 v = __ldcs(from + c * P::CONSUMERS);
+      total[c][0] += v.x, total[c][1] += v.y, total[c][2] += v.z, total[c][3] += v.w;
+    }
+  }
+  const GatherItem<P> item(a, a.unsplit + whole * a.splits.divisor);
+  GatherTarget targets[2];
+  gather_targets<P>(a, item, threadIdx.x, block, targets);
+  gather_store<P, 1>(a, item, targets, item.channel + eight * 8,
+                     [&](auto which, auto, int i) { return total[decltype(which)::value][i]; });
+}

@@ -1,0 +1,118 @@
+// grad_weight of persistent_wgmma: how the work is cut. See split.md for the words.
+#pragma once
+#include "contract/positions.cuh"
+#include "contract/weight_launch.cuh"
+
+// Along W tap k meets gy at element v = stride * q + k * dilation of a row that begins `padding` elements before gy's.
+// So the tap is residue v % stride, shifted by v / stride positions. Without dilation every `stride` neighbouring taps
+// have one shift and all residues: they are one wide product. Each other tap is a narrow product of its own.
+template <class Layer, class Tune>
+struct GradSplitPlan {
+  static constexpr int K = Layer::kernel_w, STRIDE = Layer::stride_w, DILATION = Layer::dilation_w;
+  static constexpr int FAR = (K - 1) * DILATION;
+  static constexpr int WIDE = DILATION == 1 ? K / STRIDE : 0, NARROW = K - WIDE * STRIDE;
+  static constexpr __host__ __device__ int narrow_at(int t) { return (WIDE * STRIDE + t) * DILATION; }
+
+  // Channels. An oct is 8 channels of gy for one tap row; octs are counted tap row by tap row.
+  static constexpr int CI = Layer::in_channels, CO = Layer::out_channels;
+  static constexpr int CI_BLOCKS = ceil_div(CI, 64), CO8 = ceil_div(CO, 8);
+  static constexpr int TAP_ROWS = Layer::kernel_d * Layer::kernel_h, ALL_OCTS = TAP_ROWS * CO8;
+
+  // Warpgroup w of a block owns 64 channels of x (w % MB) and OCTS_WG octs.
+  static constexpr int MB = CI_BLOCKS < Tune::CONSUMERS ? CI_BLOCKS : Tune::CONSUMERS, WN = Tune::CONSUMERS / MB;
+  static constexpr int CONSUMERS = MB * WN;
+  static constexpr int MOST = WIDE > 0 || Tune::COLUMNS < 192 ? Tune::COLUMNS : 192;
+  static constexpr int FIT = MOST / (8 * K) > 1 ? MOST / (8 * K) : 1;
+  // If a few octs fewer let no tile have two tap rows, it has fewer.
+  static constexpr int SAME_ROW = ceil_div(CO8, ceil_div(CO8, FIT * WN)), EVEN = ceil_div(ALL_OCTS, ceil_div(ALL_OCTS, FIT * WN));
+  static constexpr int OCTS_WG = ceil_div(CO8 % SAME_ROW == 0 && SAME_ROW % WN == 0 && 4 * SAME_ROW >= 3 * EVEN ? SAME_ROW : EVEN, WN);
+  static constexpr int OCTS = OCTS_WG * WN;
+  static constexpr int M_TILES = ceil_div(CI_BLOCKS, MB), N_TILES = ceil_div(ALL_OCTS, OCTS), TILES = M_TILES * N_TILES;
+  static constexpr int FILLED = (OCTS + CO8 - 2) / CO8 + 1;
+  // Tap rows that a tile meets.
+  static constexpr int ROWS = CO8 % OCTS == 0   ? 1
+                              : OCTS % CO8 == 0 ? OCTS / CO8
+                              : FILLED < TAP_ROWS ? FILLED
+                                                  : TAP_ROWS;
+  static constexpr bool ALIGNED = CO8 % OCTS == 0 || OCTS % CO8 == 0 || TAP_ROWS == 1;
+  static constexpr bool ONE_ROW = CO8 % OCTS == 0 || TAP_ROWS == 1, WHOLE = CO8 % OCTS == 0 && CO % 8 == 0;
+  static constexpr int WIDE_N = OCTS_WG * 8 * STRIDE, NARROW_N = OCTS_WG * 8, GROUPS = OCTS_WG * K, SUMS = 4 * GROUPS;
+  // The eight columns of oct `o` and tap `k` among a warpgroup's.
+  static constexpr __host__ __device__ int group_of(int o, int k) {
+    return k < WIDE * STRIDE ? (k / STRIDE * OCTS_WG + o) * STRIDE + k % STRIDE
+                             : OCTS_WG * k + o;
+  }
+
+  // A strip is STRIP neighbouring positions of a row; a chunk is 16 bytes: one position of each of PER strips.
+  static constexpr int STRIP = Tune::STRIP ? Tune::STRIP : FAR >= STRIDE ? 8 : 4, PER = 16 / int(sizeof(typename Layer::scalar));
+  static constexpr int LENGTH = (STRIP - 1) * STRIDE + FAR + 1;  // elements of a row of gy that a strip meets
+  static constexpr int BLOCKS = STRIP + FAR / STRIDE;            // positions of gy, counted by residue
+  static constexpr int BEYOND = FAR + 1 > STRIDE ? FAR + 1 - STRIDE : 0;
+  // The core of these elements begins at a multiple of 4 of a row of gy and is read as vectors; HEAD elements lie
+  // before it, TAIL behind it.
+  static constexpr int HEAD = Layer::padding_w <= BEYOND ? Layer::padding_w : Layer::padding_w % 4;
+  static constexpr int CORE = STRIP * STRIDE, TAIL = LENGTH > HEAD + CORE ? LENGTH - HEAD - CORE : 0;
+  static constexpr int EXTRA = HEAD + TAIL, EXTRA_OR_1 = EXTRA > 0 ? EXTRA : 1;
+
+  // Eight neighbouring lanes read 128 neighbouring bytes, as far as vectors and chunks go, and channels beyond. The
+  // distances between chunks and between blocks (of all chunks for one position) are such that these lanes then write
+  // to different banks.
+  static constexpr int TABLE = 32 + 32 * PER * (1 + ROWS) + 16 * ((ROWS + 3) / 4);  // bytes for each copying warp
+  static constexpr int ROOM = 227 * 1024 - 256 - Tune::COPY_WARPS * TABLE;
+  static constexpr int RAW = STRIP * 1024 * MB + BLOCKS * 128 * STRIDE * OCTS;
+  static constexpr int CHUNKS = Tune::CHUNKS ? Tune::CHUNKS : 12 * RAW + 3200 <= ROOM ? 4 : 2;
+  static constexpr __host__ __device__ int at_least(int least, int value) { return value < least ? least : value; }
+  static constexpr int X_VECTORS = STRIP / 4, VECTORS = CORE / 4;
+  static constexpr int X_CHUNK = 1024 * MB + 16 * at_least(1, 8 / (X_VECTORS * CHUNKS));
+  static constexpr int X_BLOCK = CHUNKS * X_CHUNK + (STRIP == 8 ? 16 : 0);
+  static constexpr bool POWER = (VECTORS & (VECTORS - 1)) == 0;
+  static constexpr int LANES = !POWER ? 2 : VECTORS < 8 ? VECTORS : 8, OF_CHUNKS = CHUNKS < 8 / LANES ? CHUNKS : 8 / LANES;
+  static constexpr int APART = POWER ? 16 * at_least(1, 8 / (LANES * CHUNKS)) : 64;
+  static constexpr int UNIT = POWER && STRIDE <= 4 ? at_least(16, APART * OF_CHUNKS / at_least(1, 4 / STRIDE)) : 16;
+  static constexpr int GY_CHUNK = 128 * STRIDE * OCTS + APART;
+  static constexpr int GY_BLOCK = CHUNKS * GY_CHUNK + (CHUNKS * APART / UNIT % 2 == 1 ? 0 : UNIT);
+  static constexpr int STRIPS = CHUNKS * PER, X_STAGE = STRIP * X_BLOCK, STAGE = X_STAGE + BLOCKS * GY_BLOCK;
+  static constexpr int STAGES = ROOM / STAGE < Tune::STAGES ? ROOM / STAGE : Tune::STAGES;
+  static constexpr int SHARED_BYTES = STAGES * STAGE + Tune::COPY_WARPS * TABLE + 16 * STAGES;
+  static constexpr int PROMOTE = ceil_div(4096, STRIPS * STRIP);  // stages that tensor cores add up
+
+  // Registers: the copying warps give some of theirs to the multiplying ones.
+  static constexpr int COPY_WARPS = Tune::COPY_WARPS, THREADS = 128 * CONSUMERS + 32 * COPY_WARPS;
+  static constexpr int FAIR = 65536 / THREADS / 8 * 8, ENTRY = FAIR < 248 ? FAIR : 248;
+  static constexpr int ASKED = (SUMS + 32 + 7) / 8 * 8, OWN = ASKED > 240 ? 240 : ASKED < ENTRY ? ENTRY : ASKED;
+  static constexpr int LEFT = (ENTRY * (THREADS / 32) - OWN * 4 * CONSUMERS) / COPY_WARPS / 8 * 8;
+  static constexpr bool TRADES = OWN > ENTRY;
+  // A product that needs more registers than a thread has at the start becomes two.
+  static constexpr int PARTS = WIDE > 0 && WIDE_N / 2 + 26 > ENTRY && OCTS_WG * STRIDE % 2 == 0 ? 2 : 1;
+  static constexpr int PART_N = WIDE_N / PARTS;
+
+  // If one share is all, sums can be stored as weights at once. It is done where every channel exists.
+  static constexpr bool DIRECT = CI_BLOCKS % MB == 0 && CI % 64 == 0 && CO % 8 == 0 && CO8 % OCTS == 0;
+
+  // float4 that a tile has in the workspace for one share.
+  static constexpr long long SLOT = 128LL * GROUPS * CONSUMERS;
+};
+
+// What the host decides: how many strips a row has, how many stages there are, and how many shares.
+template <class Plan, class Tune>
+struct GradSplitWork {
+  long long stages, in_plane, out_plane, image_strips;
+  int shares;
+  Sizes strips;   // the walk counts strips instead of columns
+  explicit GradSplitWork(const Sizes& s)
+      : in_plane(1LL * s.in_d * s.in_h * s.in_w), out_plane(1LL * s.out_d * s.out_h * s.out_w),
+        strips{s.batch, s.in_d, s.in_h, 1, 0, 0, 0} {
+    int row_strips = ceil_div(s.in_w, Plan::STRIP);
+    // Within a stage, offsets are 32-bit. A stage that would reach too far stays within one row.
+    const long long image = 1LL * s.in_d * s.in_h * row_strips, images = Plan::STRIPS / (image > 0 ? image : 1) + 2;
+    const long long x = Plan::CI * in_plane, gy = Plan::CO * out_plane;
+    if ((x > gy ? x : gy) * images >= 1LL << 31) row_strips = ceil_div(row_strips, Plan::STRIPS) * Plan::STRIPS;
+    strips.in_w = row_strips > 0 ? row_strips : 1;
+    image_strips = 1LL * s.in_d * s.in_h * strips.in_w;
+    stages = ceil_div(s.batch * s.in_d * s.in_h * row_strips, Plan::STRIPS);
+    shares = share_count(Tune::GRID / Plan::TILES, stages);
+  }
+  __host__ __device__ int works() const { return shares * Plan::TILES; }
+  // One share that the tensor cores add up alone: results are stored directly.
+  __host__ __device__ bool direct() const { return Plan::DIRECT && shares == 1 && stages <= Plan::PROMOTE; }
+};

@@ -1,0 +1,175 @@
+/* variant
+name      = "persistent_wgmma"
+computes  = ["grad_weight"]
+after     = "strip_wgmma"
+idea      = "Any stride: copying warps sort gy by residue, so that all taps of a row are shifts of one stage."
+precision = ["tf32", "fp16", "bf16"]
+layer     = ["constant"]
+needs     = [
+  "layer.groups == 1",
+  "8 * layer.kernel_w <= COLUMNS",
+  "far <= 512",
+  "max(layer.stride_d, layer.stride_h) <= 1024",
+  "sums <= 160",
+  "copy_registers >= 56",
+  "2 * stage <= room",
+  "rows <= 15",
+  "wide_n // parts // 2 + 26 <= entry",
+]
+min_sm    = 90
+arch      = "sm_90a"
+
+[tune]
+COLUMNS    = {values = [128, 192, 256], default = 256, help = "columns (taps x channels) of a warpgroup, at most"}
+CONSUMERS  = {values = [2, 3], default = 2, help = "warpgroups that multiply, at most"}
+COPY_WARPS = {values = [4, 8], default = 8, help = "warps that copy"}
+STRIP      = {values = [0, 4, 8], default = 0, help = "positions of a strip (0: 8 if taps along W overlap, else 4)"}
+CHUNKS     = {values = [0, 2, 4], default = 0, help = "16-byte chunks along the sum in a stage (0: 4 if 3 stages fit, else 2)"}
+STAGES     = {values = [2, 3, 4, 6], default = 6, help = "stages in shared memory, as many as fit"}
+AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "loads of a thread that run ahead of its stores (0: automatic)"}
+GRID       = {values = [132, 264], default = 132, help = "about so many blocks share the positions"}
+
+[derived]
+far = "(layer.kernel_w - 1) * layer.dilation_w"
+strip = "STRIP if STRIP > 0 else 8 if far >= layer.stride_w else 4"
+co8 = "ceil_div(layer.out_channels, 8)"
+tap_rows = "layer.kernel_d * layer.kernel_h"
+wide = "layer.kernel_w // layer.stride_w if layer.dilation_w == 1 else 0"
+mb = "min(CONSUMERS, ceil_div(layer.in_channels, 64))"
+wn = "CONSUMERS // mb"
+consumers = "mb * wn"
+fit = "max(1, (COLUMNS if wide > 0 else min(COLUMNS, 192)) // (8 * layer.kernel_w))"
+same_row = "ceil_div(co8, ceil_div(co8, fit * wn))"
+even = "ceil_div(tap_rows * co8, ceil_div(tap_rows * co8, fit * wn))"
+octs_wg = "ceil_div(same_row if co8 % same_row == 0 and same_row % wn == 0 and 4 * same_row >= 3 * even else even, wn)"
+octs = "octs_wg * wn"
+sums = "4 * octs_wg * layer.kernel_w"
+rows = "1 if co8 % octs == 0 else octs // co8 if octs % co8 == 0 else min(tap_rows, (octs + co8 - 2) // co8 + 1)"
+table = "32 + 8 * (1 + rows) * (64 // element_bytes) + 16 * ((rows + 3) // 4)"
+room = "227 * 1024 - 256 - COPY_WARPS * table"
+blocks = "strip + far // layer.stride_w"
+raw = "strip * 1024 * mb + blocks * 128 * layer.stride_w * octs"
+chunks = "CHUNKS if CHUNKS > 0 else 4 if 12 * raw + 3200 <= room else 2"
+x_chunk = "1024 * mb + 16 * max(1, 8 // (strip // 4 * chunks))"
+x_block = "chunks * x_chunk + (16 if strip == 8 else 0)"
+vectors = "layer.stride_w * strip // 4"
+power = "vectors in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]"
+lanes = "min(8, vectors) if power else 2"
+apart = "16 * max(1, 8 // (lanes * chunks)) if power else 64"
+unit = "max(16, apart * min(chunks, 8 // lanes) // max(1, 4 // layer.stride_w)) if power and layer.stride_w <= 4 else 16"
+gy_chunk = "128 * layer.stride_w * octs + apart"
+gy_block = "chunks * gy_chunk + (0 if chunks * apart // unit % 2 == 1 else unit)"
+stage = "strip * x_block + blocks * gy_block"
+stages = "min(STAGES, room // stage)"
+smem_bytes = "stages * stage + COPY_WARPS * table + 16 * stages"
+threads = "128 * consumers + 32 * COPY_WARPS"
+entry = "min(248, 65536 // threads // 8 * 8)"
+own = "max(entry, min(240, (sums + 39) // 8 * 8))"
+copy_registers = "(entry * (threads // 32) - own * 4 * consumers) // COPY_WARPS // 8 * 8"
+wide_n = "octs_wg * 8 * (layer.stride_w if wide > 0 else 1)"
+parts = "2 if wide > 0 and wide_n // 2 + 26 > entry and octs_wg * layer.stride_w % 2 == 0 else 1"
+
+[plan]
+Plan = "GradSplitPlan<Layer, Tune>"
+far = "Plan::FAR"
+smem_bytes = "Plan::SHARED_BYTES"
+copy_registers = "Plan::LEFT"
+wide_n = "Plan::WIDE > 0 ? Plan::WIDE_N : Plan::NARROW_N"
+*/
+#include "families/persistent_wgmma/split_products.cuh"
+#include "families/persistent_wgmma/split_reduce.cuh"
+#include "families/persistent_wgmma/split_stage.cuh"
+
+// Compared with strip_wgmma: any stride, and the sum runs over all positions, so rows of any length fill the stages.
+// K, the summed index of a product, counts strips: one position of each. So a tap is a shift by whole chunks, and a
+// chunk is made in registers without exchanges between lanes.
+//
+// thread -> data: warpgroup w has 64 channels of x and OCTS_WG octs of gy, for all taps of a row (split_plan.cuh). The
+// warps behind the multiplying warpgroups copy (split_stage.cuh). A block works through (share, tile) after (share,
+// tile); blocks side by side have the same positions.
+// `full` of a stage means that all copying warps have written their part, `empty` that all products are done.
+template <class Layer, class Tune>
+__global__ void __launch_bounds__(GradSplitPlan<Layer, Tune>::THREADS, 1) grad_split(
+    Sizes sizes, GradSplitWork<GradSplitPlan<Layer, Tune>, Tune> work, GradSplitTensors<Layer, Tune> tensors,
+    float4* partials, typename Layer::scalar* grad_weight) {
+  using Plan = GradSplitPlan<Layer, Tune>;
+  extern __shared__ __align__(128) char grad_split_shared[];
+  char* const tables = grad_split_shared + Plan::STAGES * Plan::STAGE;
+  const unsigned shared = shared_address(grad_split_shared);
+  const unsigned barriers = shared_address(tables) + Plan::COPY_WARPS * Plan::TABLE;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < Plan::STAGES; ++stage) {
+      mbarrier_init(barriers + 8 * stage, Plan::COPY_WARPS);
+      mbarrier_init(barriers + 8 * (Plan::STAGES + stage), 4 * Plan::CONSUMERS);
+    }
+    mbarrier_init_done();
+  }
+  __syncthreads();
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  if (warp < 4 * Plan::CONSUMERS) {
+    if constexpr (Plan::TRADES) take_registers<Plan::OWN>();
+    multiply_grad_split_works<Layer, Tune>(work, shared, barriers, warp / 4, partials, grad_weight);
+  } else {
+    if constexpr (Plan::TRADES) give_registers<Plan::LEFT>();
+    GradSplitCopier<Layer, Tune> copier(sizes, tensors, work, grad_split_shared, tables);
+    copy_grad_split<Layer, Tune>(copier, barriers);
+  }
+}
+
+// Elements of a row that can be loaded together: 4, 2 or 1.
+template <class Scalar>
+int grad_split_width(const Scalar* tensor, int length) {
+  const auto address = reinterpret_cast<unsigned long long>(tensor);
+  return length % 4 == 0 && address % (4 * sizeof(Scalar)) == 0   ? 4
+         : length % 2 == 0 && address % (2 * sizeof(Scalar)) == 0 ? 2
+                                                                  : 1;
+}
+
+// Bytes of the partial sums of weights.
+template <class Plan, class Tune>
+long long grad_split_slots(const GradSplitWork<Plan, Tune>& work) {
+  return work.direct() ? 0 : 16 * Plan::SLOT * work.works();
+}
+
+template <class Layer, class Tune>
+long long grad_weight_workspace(Layer layer, Sizes sizes) {
+  using Plan = GradSplitPlan<Layer, Tune>;
+  const GradSplitWork<Plan, Tune> work(sizes);
+  return or_grad_bias(grad_split_slots<Plan>(work) + GradSplitBias<Layer, Tune>::bytes(work), layer, sizes);
+}
+
+template <class Layer, class Tune>
+cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* input,
+                        const typename Layer::scalar* grad_output, typename Layer::scalar* grad_weight_out,
+                        typename Layer::scalar* grad_bias, void* workspace, cudaStream_t stream) {
+  using Plan = GradSplitPlan<Layer, Tune>;
+  constexpr long long MOST = 1LL << 31;
+  // Columns and the places of a channel are counted in int.
+  if (sizes.in_w > 1 << 28 || sizes.out_w > 1 << 28 || 1LL * sizes.in_d * sizes.in_h * sizes.in_w >= MOST ||
+      1LL * sizes.out_d * sizes.out_h * sizes.out_w >= MOST)
+    return cudaErrorInvalidValue;
+  const GradSplitWork<Plan, Tune> work(sizes);
+  float4* const partials = static_cast<float4*>(workspace);
+  float* const bias_partials = reinterpret_cast<float*>(static_cast<char*>(workspace) + grad_split_slots<Plan>(work));
+  const bool with_bias = grad_bias && GradSplitBias<Layer, Tune>::serves(sizes, work);
+  const GradSplitTensors<Layer, Tune> tensors{input, grad_output, grad_split_width(input, sizes.in_w),
+                                              grad_split_width(grad_output, sizes.out_w),
+                                              with_bias ? bias_partials : nullptr, 1.f};
+  const auto kernel = grad_split<Layer, Tune>;
+  if (const cudaError_t error =
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::SHARED_BYTES))
+    return error;
+  const int blocks = work.works() < Tune::GRID ? work.works() : Tune::GRID;
+  kernel<<<blocks, Plan::THREADS, Plan::SHARED_BYTES, stream>>>(sizes, work, tensors, partials, grad_weight_out);
+  if (const cudaError_t error = cudaGetLastError()) return error;
+  if (!work.direct()) {
+    grad_split_reduce<Layer, Tune>
+        <<<unsigned(GradSplitReduce<Plan, Tune>::BLOCKS), GradSplitReduce<Plan, Tune>::THREADS, 0, stream>>>(partials, work.shares, grad_weight_out);
+    if (const cudaError_t error = cudaGetLastError()) return error;
+  }
+  if (with_bias) {
+    grad_split_bias<Layer, Tune><<<Plan::CO, 256, 0, stream>>>(bias_partials, work.shares, grad_bias);
+    return cudaGetLastError();
+  }
+  return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
+}

@@ -1,0 +1,36 @@
+// A launch that may begin before the kernel ahead of it in the stream has ended (sm_90): blocks start while that one's
+// last blocks still run. The emulator launches in order.
+#pragma once
+#include <cuda_runtime.h>
+
+// In the kernel ahead: the next one may start when every block has come here or ended.
+__device__ __forceinline__ void let_next_kernel_start() {
+#if !defined(__CUDACPU__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// In the next kernel: waits until the one ahead has ended and what it wrote can be read. At least one thread of the
+// launch calls it, or the launch could end first.
+__device__ __forceinline__ void wait_for_kernel_ahead() {
+#if !defined(__CUDACPU__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+template <class... Parameters, class... Arguments>
+cudaError_t launch_early(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes, cudaStream_t stream,
+                         const Arguments&... arguments) {
+#ifdef __CUDACPU__
+  kernel<<<grid, threads, shared_bytes, stream>>>(arguments...);
+  return cudaGetLastError();
+#else
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid, config.blockDim = dim3(unsigned(threads)), config.dynamicSmemBytes = size_t(shared_bytes);
+  config.stream = stream, config.attrs = &attribute, config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+#endif
+}

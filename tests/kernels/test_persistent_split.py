@@ -1,0 +1,101 @@
+"""grad_weight of persistent_wgmma: every way through its copying warps, and grad_bias in the same read."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from workbench.core.candidate import Candidate, why_not
+from workbench.core.layer import ConvTranspose, Workload
+from workbench.core.variants import TEMPLATES, Variant, discover, find
+
+from .harness import Outcome, build_emulated, candidate, run
+
+KEY = "grad_weight/persistent_wgmma"
+# Kernel = 2 x stride in whole and in short rows; residues 8 and 5; a wide and a narrow product; kernel = stride with
+# several tap rows in a tile; rows that no tap meets; stride and dilation with and without a common factor; odd channels.
+WORK = [Workload(ConvTranspose(1, 70, 24, 4, stride=2, padding=1), 2, 256),
+        Workload(ConvTranspose(2, 40, 20, 4, stride=2, padding=1), 3, (3, 6)),
+        Workload(ConvTranspose(1, 64, 24, 16, stride=8, padding=4), 2, 24),
+        Workload(ConvTranspose(1, 20, 24, 10, stride=5), 2, 33),
+        Workload(ConvTranspose(2, 33, 40, 3, stride=2, padding=1, output_padding=1), 1, (5, 64)),
+        Workload(ConvTranspose(3, 64, 32, 2, stride=2), 2, (2, 3, 12)),
+        Workload(ConvTranspose(2, 130, 17, 2, stride=2), 2, (4, 14)),
+        Workload(ConvTranspose(2, 9, 8, (2, 3), stride=(3, 4), padding=1, output_padding=1), 2, (4, 9)),
+        Workload(ConvTranspose(1, 12, 10, 5, stride=3, dilation=2, padding=2), 2, 40),
+        Workload(ConvTranspose(2, 12, 10, 3, stride=2, dilation=2, padding=(1, 6)), 2, (5, 16)),
+        Workload(ConvTranspose(1, 24, 9, 7, padding=3), 3, 50)]
+CONFIGS = [{"CONSUMERS": 3, "COPY_WARPS": 4, "COLUMNS": 128}, {"STRIP": 4, "CHUNKS": 4}, {"STRIP": 8, "STAGES": 2},
+           {"COPY_WARPS": 4, "AHEAD": 1}, {"COLUMNS": 192, "GRID": 264, "AHEAD": 3}]
+
+
+def _members(variant: Variant) -> list[tuple[Candidate, Workload]]:
+    """Every layer as it comes and with two of the configs, in turn also in 16 bits."""
+    found = []
+    for number, work in enumerate(WORK):
+        for turn, config in enumerate(({}, CONFIGS[number % 5], CONFIGS[(number + 2) % 5])):
+            dtype = ("float32", "bfloat16", "float16")[(number + turn) % 3] if turn else "float32"
+            other = replace(work, dtype=dtype)
+            found.append((candidate(variant, other, form="constant", **config), other))
+    return [(one, work) for one, work in dict.fromkeys(found) if why_not(one, sm=90) is None]
+
+
+def test_every_way_is_right(tmp_path: Path) -> None:
+    members = _members(find("persistent_wgmma", "grad_weight", root=TEMPLATES))
+    assert len(members) >= 25 and {work.layer for _, work in members} == {work.layer for work in WORK}
+    for dtype in ("float32", "bfloat16", "float16"):
+        own = [(one, work) for one, work in members if work.dtype == dtype]
+        library = build_emulated(list(dict.fromkeys(one for one, _ in own)), tmp_path / dtype)
+        for number, (one, work) in enumerate(own):
+            outcome = run(library, one, work, order=number + 1, values="integers")
+            assert outcome.status == "OK", f"{work.layer} {one.config} {dtype}: {outcome.status} {outcome.text}"
+
+
+SLIPS = {  # number of the work, file, what is taken out, what is put there, what is wrong then
+    "a row counts for each tap row": (1, "stage", "(kh < Layer::stride_h || from.h + 1 >= sizes.in_h)", "true", "grad_bias"),
+    "rows of the last taps left out": (1, "stage", "(kh < Layer::stride_h || from.h + 1 >= sizes.in_h)",
+                                       "kh < Layer::stride_h", "grad_bias"),
+    "strips of another row taken as neighbours": (5, "stage", "inside && tensors.gy_width == 4 && one_row && to.first >= 0 &&",
+                                                  "inside && to.first >= 0 ||", "grad_weight"),
+    "a stage's elements beside the core left out": (0, "stage", "if (own.there) put(gy_place", "if (false) put(gy_place",
+                                                    "grad_weight"),
+    "sums that were taken out are forgotten": (5, "products", "        add_to_memory(place, own);", "        *place = own;",
+                                               "grad_weight"),
+}
+
+
+def test_sums_are_taken_out_in_series(tmp_path: Path) -> None:
+    outcome = _outcome(_series(tmp_path, {}), 5, tmp_path)
+    assert outcome.status == "OK", outcome
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_is_caught(slip: str, tmp_path: Path) -> None:
+    number, name, old, new, told = SLIPS[slip]
+    outcome = _outcome(_series(tmp_path, {name: (old, new)}), number, tmp_path)
+    assert outcome.status != "OK", outcome
+    assert told in outcome.text, outcome
+
+
+def _series(folder: Path, changes: dict[str, tuple[str, str]]) -> Variant:
+    """The variant with a series of one stage, and one share where there are many tiles; and with these changes."""
+    root = folder / "templates"
+    shutil.copytree(TEMPLATES, root)
+    for name, (old, new) in {"plan": ("ceil_div(4096, STRIPS * STRIP)", "1"), **changes}.items():
+        file = root / f"families/persistent_wgmma/split_{name}.cuh"
+        text = file.read_text(encoding="utf-8")
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+        if name == "plan":
+            assert text.count("share_count(Tune::GRID / Plan::TILES, stages)") == 1
+            text = text.replace("share_count(Tune::GRID / Plan::TILES, stages)", "share_count(2, stages)")
+        file.write_text(text, encoding="utf-8")
+    return next(v for v in discover(root) if v.key == KEY)
+
+
+def _outcome(variant: Variant, number: int, folder: Path) -> Outcome:
+    one = candidate(variant, WORK[number], form="constant")
+    return run(build_emulated([one], folder / "build"), one, WORK[number], order=3)
