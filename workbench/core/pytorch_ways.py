@@ -90,8 +90,8 @@ FORMULATIONS = {
         "pixel shuffle (d: spatial dimensions)",
         "stride above 1", _strided),
     "fold": Formulation(
-        "matmul + fold", "a matrix product, then F.fold; the gradients by F.unfold and a matrix product; in 3-D this is done for "
-        "each tap along the depth", "output_padding below the stride", _folds),
+        "matmul + fold", "a matrix product, then F.fold; the gradients by F.unfold and a matrix product; in 3-D this is done "
+        "for each tap along the depth", "output_padding below the stride", _folds),
     "dense": Formulation(
         "groups made dense", "nn.ConvTranspose with groups = 1 and a block-diagonal weight", "groups above 1", _grouped),
     "dense_shuffled": Formulation(
