@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from workbench.measure import worker
-from workbench.measure.check import judge
+from workbench.measure.check import check_file
 from workbench.measure.check.foreign.process import ForeignProcess
 from workbench.measure.check.host import host
 
@@ -66,5 +66,5 @@ def _close_all_but(*kept: int) -> None:
 
 
 if __name__ == "__main__":
-    judge.ForeignProcess = ForkedProcess
+    check_file.ForeignProcess = ForkedProcess
     sys.exit(worker.main(sys.argv[1:]))

@@ -10,10 +10,10 @@ import pytest
 from tests.require import require
 from workbench.core.answers import Answer, Question
 from workbench.core.toolchain import find_toolchain
+from workbench.measure.check.build_question import build_question
 from workbench.measure.check.foreign import confine
 from workbench.measure.check.foreign.process import ForeignProcess, Limits, Raised
 from workbench.measure.check.party import Party
-from workbench.measure.check.verdict_text import build_question
 
 from . import models
 from .conftest import BAD_MODELS

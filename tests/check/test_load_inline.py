@@ -14,9 +14,9 @@ from workbench.core.variants import find
 from workbench.drive.exporting.export import export_text
 from workbench.drive.exporting.recipe import Recipe
 from workbench.measure.build.compiler_log import FirstError, headline
-from workbench.measure.check.foreign import native
+from workbench.measure.check.build_question import build_question, in_the_file
+from workbench.measure.check.foreign import cuda_sources
 from workbench.measure.check.foreign.process import Raised
-from workbench.measure.check.verdict_text import build_question, in_the_file
 
 from ..require import require
 from .conftest import BAD_MODELS, failed
@@ -84,18 +84,18 @@ def test_an_export_whose_kernel_cannot_run_is_not_right_by_pytorch(checked, righ
 
 def test_findings_in_the_text() -> None:
     call = {"cuda_sources": ["k<<<dim3((n + 1) / 2, 1), 256>>>(x); cudaDeviceSynchronize(); // atomicAdd(\n"]}
-    found = {f["about"] for f in native.findings("", [call])}
+    found = {f["about"] for f in cuda_sources.findings("", [call])}
     assert found == {"stream", "waits", "errors"}
     right = {"cuda_sources": ["k<<<g, b, 0, at::cuda::getCurrentCUDAStream()>>>(x); C10_CUDA_KERNEL_LAUNCH_CHECK();"]}
-    assert native.findings("", [right]) == []
+    assert cuda_sources.findings("", [right]) == []
 
 
 def test_kernelbenchs_own_text_rules() -> None:
     kernel = 'load_inline("__global__ void k() {}")\n'
-    assert native.kernelbench_text(kernel + "try:\n    pass\n") == ["it contains 'pass'", "it contains 'try:'"]
-    assert native.kernelbench_text(kernel + "x = 1  # pass\n") == []
-    assert native.kernelbench_text("import torch\n") == ["it lacks __global__", "it lacks load_inline"]
-    assert native.kernelbench_text("import triton\n") == []  # there other rules hold
+    assert cuda_sources.kernelbench_text(kernel + "try:\n    pass\n") == ["it contains 'pass'", "it contains 'try:'"]
+    assert cuda_sources.kernelbench_text(kernel + "x = 1  # pass\n") == []
+    assert cuda_sources.kernelbench_text("import torch\n") == ["it lacks __global__", "it lacks load_inline"]
+    assert cuda_sources.kernelbench_text("import triton\n") == []  # there other rules hold
 
 
 def test_a_line_of_nvcc_is_told_as_the_line_of_the_file() -> None:

@@ -13,9 +13,9 @@ from workbench.core.errors import BadRequest
 from workbench.drive.checking.check import CheckRequest
 from workbench.drive.checking.check_text import report_text
 from workbench.faces.verbs import check as verb
+from workbench.measure.check.build_question import build_question
 from workbench.measure.check.distance import distance
 from workbench.measure.check.foreign.process import Raised
-from workbench.measure.check.verdict_text import build_question
 
 from . import models
 from .conftest import BAD_MODELS, failed

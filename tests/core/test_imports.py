@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,3 +79,13 @@ def test_import_brings_no_heavy_library(module: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("folder", sorted({p.parent for p in FILES if layer_of(p) in LAYERS}),
+                         ids=lambda p: str(p.relative_to(ROOT / "workbench")))
+def test_a_folder_says_what_lies_there(folder: Path) -> None:
+    """Each name in backticks is a module or a folder in it, so the sentence cannot outlive a renaming."""
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+    assert said
+    there = {p.stem for p in folder.iterdir()} | {f"{p.name}/" for p in folder.iterdir()} | {".cu"}
+    assert set(re.findall(r"`([^`]+)`", said)) <= there

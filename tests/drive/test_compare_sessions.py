@@ -43,7 +43,7 @@ def test_verdict_and_exit_code(tmp_path: Path, capsys, after_ms: float, verdict:
 
 def test_a_result_that_is_no_longer_right_is_a_regression(tmp_path: Path) -> None:
     before, after = _pair(tmp_path, after_ms=0.5, status=Status.MISMATCH)
-    rows = tables.compare(before.trials(), after.trials())
+    rows = tables.compare_sessions(before.trials(), after.trials())
     assert tables.regressions(rows) == [f"mine forward on {rows[0]['workload']} was OK in A and is MISMATCH in B."]
 
 
@@ -51,7 +51,7 @@ def test_a_slower_pytorch_is_nobodys_regression(tmp_path: Path) -> None:
     before, after = Session.create(tmp_path, "a"), Session.create(tmp_path, "b")
     _recorded(before, "eager", 1.0, seed=1, kind="baseline")
     _recorded(after, "eager", 1.2, seed=2, kind="baseline")
-    rows = tables.compare(before.trials(), after.trials())
+    rows = tables.compare_sessions(before.trials(), after.trials())
     assert rows[0]["verdict"] == "SLOWER" and tables.regressions(rows) == []
 
 
@@ -96,7 +96,7 @@ def _compared(folder: Path, before: list[tuple], after: list[tuple]) -> tuple[in
     for session, trials, start in zip(sessions, (before, after), (1, 101), strict=True):
         for seed, (name, ms, more) in enumerate(trials, start):
             _recorded(session, name, ms, seed=seed, **more)
-    rows = tables.compare(*(s.trials() for s in sessions))
+    rows = tables.compare_sessions(*(s.trials() for s in sessions))
     return main(["compare", *(str(s.path) for s in sessions)]), rows, tables.regressions(rows)
 
 

@@ -58,7 +58,7 @@ def test_no_value_in_any_place_is_more_than_a_line_left_out(session: str, kind: 
             shown += 1
             if shown % 4 == 0:  # every fourth of them
                 assert tables.text_table([trial]) and json.dumps(trial.to_json()), (place, value)
-                tables.compare_text(tables.compare([trial], [Trial.from_json(line)]))
+                tables.compare_text(tables.compare_sessions([trial], [Trial.from_json(line)]))
                 occupancy_of(trial)
     assert refused > 300 and shown > 100
 

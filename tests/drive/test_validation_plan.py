@@ -6,7 +6,7 @@ from collections import Counter
 
 from workbench.core.layer import DTYPES
 from workbench.core.variants import discover
-from workbench.drive.checking.headless import planned
+from workbench.drive.checking.variant_tests import planned
 
 
 def test_full_tries_every_precision_dtype_and_form_of_every_variant() -> None:

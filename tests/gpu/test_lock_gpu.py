@@ -13,7 +13,7 @@ import torch
 from tests.drive.conftest import WORKLOAD, good, until
 from tests.drive.test_device_lock import held_elsewhere
 from tests.require import require
-from workbench.drive.checking import headless
+from workbench.drive.checking import variant_tests
 from workbench.drive.machine.device_lock import DeviceLock
 from workbench.drive.running.request import RunRequest
 from workbench.drive.running.runner import Runner
@@ -29,8 +29,8 @@ def locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_validation_and_a_run_wait_for_another_process(tmp_path: Path) -> None:
     said: list[str] = []
     with Runner(build_workers=1) as runner, ThreadPoolExecutor(1) as pool, held_elsewhere() as other:
-        asked = headless.Chosen(variants=("forward/naive_gather",), workloads=(WORKLOAD,))
-        cases = pool.submit(headless.validate, runner, asked, device="cuda:0", on_text=said.append)
+        asked = variant_tests.Chosen(variants=("forward/naive_gather",), workloads=(WORKLOAD,))
+        cases = pool.submit(variant_tests.validate, runner, asked, device="cuda:0", on_text=said.append)
         until(lambda: bool(said))
         assert said[0].startswith(f"waits: cuda:0 is used by process {other.pid} ") and not cases.done()
         other.stdin.close()

@@ -13,7 +13,7 @@ from workbench.core.candidate import Candidate, why_not
 from workbench.core.layer import BACKWARD, LAUNCHES
 from workbench.core.presets import preset
 from workbench.core.variants import discover
-from workbench.drive.checking.headless import Chosen, validate
+from workbench.drive.checking.variant_tests import Chosen, validate
 from workbench.drive.running.request import RunRequest
 from workbench.drive.running.runner import Runner
 from workbench.drive.sessions.session import Session

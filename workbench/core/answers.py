@@ -1,4 +1,4 @@
-"""What a check of a foreign module found: questions with their answers, the same for terminal, JSON and page."""
+"""The report of a check of a foreign file: questions and answers. Terminal, JSON and page show the same report."""
 
 from __future__ import annotations
 

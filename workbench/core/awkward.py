@@ -1,4 +1,4 @@
-"""Awkward layers, tiny: every corner of ConvTranspose's parameters that index arithmetic can get wrong."""
+"""Awkward layers: tiny, each with parameters that index arithmetic often gets wrong. Tests run kernels on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _Sizes = int | tuple[int, ...]
 
 
 def awkward_workloads(effort: str = "normal", dtype: str = "float32") -> list[Workload]:
-    """All of them in float32 (a few with the effort `quick`); a few in any other dtype, whose indexing is the same."""
+    """All of them in float32 (with effort `quick` a few). A few in any other dtype, because the indexing is the same."""
     chosen = CASES if dtype == "float32" and effort != "quick" else FEW
     return [replace(work, dtype=dtype) for work in chosen]
 

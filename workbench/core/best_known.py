@@ -1,7 +1,7 @@
-"""Which variant and config is the best known for a layer: a workload comes in, a `BestKnown` with its origin goes out.
+"""The best known variant and config for a layer: a workload comes in, a `BestKnown` goes out, which says where it was measured.
 
 The data file beside this module is written by `python -m workbench bench --write-best` from recorded sessions, one
-entry a line. An entry of a GPU nobody has measured says so: it is the best measured one that is legal there.
+entry a line. For a GPU that was not measured, it is the best measured entry that can run there, and its note says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .variants import find
 
 SCHEMA = "kernel-workbench/best-known/1"
 FILE = Path(__file__).with_name("best_known.json")
-# Precision class -> the precisions a candidate of it may compute in (design.md, Precision).
+# Precision class -> the precisions in which a candidate of that class may compute.
 CLASSES = {"tf32": ("tf32", "tf32x3", "ieee"), "ieee": ("tf32x3", "ieee"), "fp16": ("fp16",), "bf16": ("bf16",)}
 CLASSED = {precision for admitted in CLASSES.values() for precision in admitted}
 CLASSES_OF = {"float32": ("tf32", "ieee"), "float16": ("fp16",), "bfloat16": ("bf16",)}  # first: where any PyTorch competes
@@ -95,9 +95,9 @@ def ranked(direction: str, workload: Workload, precision: str, arch: str, *, var
     """The known entries of a cell that can still run there, the fastest first.
 
     `precision` names the class; with `exact` only an entry that computes in just this precision counts. `variant`
-    asks for the entries of that variant. A layer without a bias also speaks for the same one with it. Where a layer was
-    measured with several batches and lengths, those nearest to the workload's come first, and so does its own memory
-    format. Behind the entries for `arch` come those of older GPUs, the newest first.
+    asks for the entries of that variant. An entry of a layer without bias also counts for the layer with bias. If a layer
+    was measured with several batches and lengths, the nearest to the workload come first. The workload's own memory format
+    comes before others. After the entries for `arch` come those of older GPUs, the newest first.
     """
     chosen = class_of(precision)
     sm = sm_of(arch)
@@ -111,7 +111,7 @@ def ranked(direction: str, workload: Workload, precision: str, arch: str, *, var
         try:
             candidate = entry.candidate(workload, root=root)
         except BadRequest:
-            continue  # the template has changed since: the next best stands in
+            continue  # the template has changed since: take the next best
         if why_not(candidate, sm=sm) is None and _loads(candidate, entry.arch, arch):
             yield entry
 

@@ -1,7 +1,9 @@
-"""The cache of finished builds: a folder per key, put there whole by one rename, the least recently used removed first.
+"""The cache of finished builds: one folder per key. A build is finished elsewhere, then renamed into the cache.
 
     <root>/libraries/<key>/   library.so, log.txt, meta.json, source.cu: complete, never changed
     <root>/building/<name>/   one build at work, locked by the process that owns it
+
+When the cache is too large, the least recently used builds are removed first.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ def build_key(source: str, flags: Iterable[str], *, device: str, arch: str, comp
 
 
 class Cache:
-    """Safe with any number of processes; nobody ever waits for another's build."""
+    """Safe with any number of processes. No process waits for the build of another."""
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or cache_dir()
@@ -99,7 +101,7 @@ class Cache:
                     raise
             if found := self.find(key):  # another process was first
                 return found
-            self._discard(entry)  # not an entry at all; or it has just been trimmed away, and the next try succeeds
+            self._discard(entry)  # it is no entry, or it was trimmed a moment ago: the next try succeeds
         else:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), str(entry))
         self.trim()

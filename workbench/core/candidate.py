@@ -1,4 +1,4 @@
-"""`Candidate`: what is built and judged; what its template may ask about it; and whether it applies at all."""
+"""`Candidate`: what is built and judged; the names that its expressions may use; and whether it can run on a layer."""
 
 from __future__ import annotations
 

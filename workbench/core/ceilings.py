@@ -1,4 +1,4 @@
-"""Ceilings measured on this machine's GPUs: kept as one JSON file a GPU in the cache folder, found again by its name."""
+"""The measured rates of this machine's GPUs: one JSON file per GPU in the cache folder, found again by the GPU's name."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def keep(measured: Rates) -> Path:
 
 
 def kept(gpu_name: str) -> Ceilings | None:
-    """The ceilings measured on a GPU of exactly that name, the newest; None when none was. A file that is no such
-    record is as good as none."""
+    """The newest ceilings measured on a GPU of exactly that name, or None. A file that is no such record is ignored."""
     place = folder()
     try:
         return _read(place, place.stat().st_mtime_ns).get(gpu_name)

@@ -1,4 +1,4 @@
-"""Layers and candidates as words on a command line, both ways: every trial carries the command that repeats it."""
+"""Layers and candidates to words of a command line, and back. Every trial has the command that repeats it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Compile flags are nvcc's. On the emulator g++ gets those that mean the same to both; nvcc, where there is one, is still asked
-about all of them, so that a flag it refuses fails here as it would on a GPU."""
+"""Compile flags are flags of nvcc. For the emulator g++ gets those that mean the same to both compilers. If nvcc is installed,
+it is asked about all flags, so that a flag which nvcc refuses fails on the emulator too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds a foreign process back on this machine, and the sentence that says so: bwrap, Landlock, another user."""
+"""The sandbox of a foreign process: which of bwrap, Landlock and another user work on this machine, and a sentence about it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from functools import lru_cache
 from . import landlock
 from .errors import BadRequest
 
-VARIABLE = "KERNEL_WORKBENCH_CONFINE"  # words of WAYS that may be used, or "none"; unset: all
-WAYS = ("bwrap", "landlock", "user")
-# What bwrap takes away of everybody. Root would keep its capabilities otherwise, and mount the disk writable again.
+VARIABLE = "KERNEL_WORKBENCH_CONFINE"  # words of SANDBOXES that may be used, or "none"; unset: all
+SANDBOXES = ("bwrap", "landlock", "user")
+# What bwrap takes away. Root would otherwise keep its capabilities, and could mount the disk writable again.
 BWRAP_TAKES = ("--cap-drop", "ALL", "--unshare-user-try", "--unshare-net", "--unshare-ipc", "--unshare-uts")
 OTHER_USER = 65534                     # "nobody" nearly everywhere
 _ALONE = "in its own process, with limits of time and memory"
@@ -21,9 +21,9 @@ _ALONE = "in its own process, with limits of time and memory"
 
 @dataclass(frozen=True)
 class Confinement:
-    """`landlock`: version of the kernel's interface, 0 where it did not hold; `user`: number, 0 for the one who checks,
-    and `reads` where that user was let read everything, as an interpreter in root's own folder needs it; `why`: why it was
-    not bwrap, and what else was not there."""
+    """`landlock`: version of the kernel's interface, 0 if Landlock was not used. `user`: the number of the other user, 0 if
+    none; `reads`: that user could read everything, because the interpreter lies in root's own folder. `why`: why bwrap was
+    not used, and what else was missing."""
 
     bwrap: bool = False
     landlock: int = 0
@@ -60,10 +60,10 @@ def bwrap() -> str:
 
 def may_use(way: str) -> str:
     """"" or that $KERNEL_WORKBENCH_CONFINE leaves this way out. Raises `BadRequest` for words it does not know."""
-    words = os.environ.get(VARIABLE, "").replace(",", " ").split() or WAYS
-    unknown = [w for w in words if w not in (*WAYS, "none")]
+    words = os.environ.get(VARIABLE, "").replace(",", " ").split() or SANDBOXES
+    unknown = [w for w in words if w not in (*SANDBOXES, "none")]
     if unknown:
-        raise BadRequest(f"{VARIABLE} has {unknown[0]!r}; it takes {', '.join(WAYS)}, or none.")
+        raise BadRequest(f"{VARIABLE} has {unknown[0]!r}; it takes {', '.join(SANDBOXES)}, or none.")
     return "" if way in words else f"{VARIABLE} is '{' '.join(words)}'"
 
 

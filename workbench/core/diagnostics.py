@@ -1,5 +1,5 @@
-"""The `workbench` log: what a worker process was asked, what came of it, and how long it took. Off unless KW_LOG names a level
-(`KW_LOG=debug`) or a verb is given -v; it goes to stderr, never to stdout."""
+"""The log of the workers: each order, how it ended, and how long it took. It is off unless KW_LOG names a level
+(`KW_LOG=debug`) or the verb has -v. It goes to stderr, never to stdout."""
 
 from __future__ import annotations
 

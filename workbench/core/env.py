@@ -1,4 +1,4 @@
-"""This machine, looked at without importing torch: GPUs, PyTorch, compilers, folders; what a trial records of it."""
+"""What this machine has, found without importing torch: GPUs, PyTorch, compilers, folders. Trials record a part of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong by the user's hand: each is one sentence that names the value and what to do."""
+"""Errors that a user can cause. The text of each is one sentence that names the value and says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small language of a template's header: integer arithmetic and comparisons over names; nothing else is let in."""
+"""The small language of a template's header: integer arithmetic and comparisons of names. Anything else is refused."""
 
 from __future__ import annotations
 

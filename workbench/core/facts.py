@@ -1,6 +1,6 @@
 """Exact facts of a workload before anything runs: multiply-adds, bytes that must move, phases, structural zeros.
 
-All of it is closed form over tensors: an output axis is described by the few progressions that taps reach.
+No tensor is walked over: the outputs that a tap reaches along an axis are an arithmetic progression, and these are counted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def macs(workload: Workload) -> int:
 
 
 def tensor_bytes(workload: Workload, direction: str) -> int:
-    """What the tensors of a launch take, each whole: inputs and results; of channels_last activations the judge holds two."""
+    """Bytes of all inputs and results of a launch. Activations in channels_last count twice: the judge holds two copies."""
     activations, weight = prod(workload.input_shape) + prod(workload.output_shape), prod(workload.layer.weight_shape)
     if direction == BACKWARD:
         activations, weight = activations + prod(workload.input_shape), 2 * weight

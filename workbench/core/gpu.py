@@ -1,4 +1,4 @@
-"""GPU generations: the limits that decide whether a config can run, and how full it can keep a multiprocessor."""
+"""GPU generations: the limits that decide whether a config can run, and its occupancy."""
 
 from __future__ import annotations
 

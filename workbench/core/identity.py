@@ -1,8 +1,7 @@
-"""What the compiler reads of a CUDA source: text comes in, the same text without comments, `#line`, `#pragma once` and idle
-white space goes out; and the hash of it that names a candidate.
+"""The id of a candidate: a hash of what the compiler reads of its source.
 
-Two texts with the same canonical form are the same program. White space inside literals and inside preprocessor lines can
-matter, so the first is kept and the second is only shortened to single blanks.
+Comments, `#line`, `#pragma once` and white space without a meaning are removed first. Texts that are then equal are the same
+program. White space inside literals is kept; inside preprocessor lines it becomes single blanks.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Landlock: a Linux process gives up rights for good, for itself and all it starts. Here: writing outside a few places.
+"""Landlock: a Linux process gives up rights forever, for itself and all it starts. Here: writing outside a few folders.
 
-Not every C library has the three calls, so they go by number, the same on x86-64 and aarch64
-(https://docs.kernel.org/userspace-api/landlock.html). Each version of the interface holds more back.
+Not every C library has the three system calls, so they are called by number, which is the same on x86-64 and aarch64
+(https://docs.kernel.org/userspace-api/landlock.html). Each newer version of the interface can take more rights.
 
     python -m workbench.core.landlock FOLDER... [--devices DEVICE...] -- COMMAND
 
-runs a command that is held so: inside bwrap, whose own mounts Landlock would refuse.
+runs a command without these rights. It is used inside bwrap: Landlock would refuse the mounts of bwrap itself.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def ruleset(folders: Iterable[Path], devices: Iterable[Path]) -> int:
 
 
 def restrict(fd: int) -> None:
-    """Between fork and exec: this process and all it starts are held by the ruleset, which takes in what belongs to this
-    process in /proc: CUDA's driver names its threads there, and starts nothing where it may not. Raises OSError."""
+    """To be called between fork and exec: from now on the ruleset holds for this process and all it starts. Writing to
+    /proc/self is allowed, because CUDA's driver names its threads there and fails without it. Raises OSError."""
     _allow(fd, Path("/proc/self"), _WRITE_FILE | (_TRUNCATE if version() >= HOLDS_TRUNCATION else 0))
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs was refused")

@@ -1,4 +1,4 @@
-"""The layer: `ConvTranspose` as PyTorch defines it, and `Workload`, all that is needed to make its tensors again.
+"""`ConvTranspose`: a layer as PyTorch defines it. `Workload`: a layer with batch, size and dtype, which fix its tensors.
 
 The relation that everything here rests on (PyTorch's documentation of ConvTranspose): input position i and tap k
 meet at output position o = i * stride - padding + k * dilation, kept when 0 <= o < output_size.
@@ -22,7 +22,7 @@ MEMORY_FORMATS = ("contiguous", "channels_last")
 _PER_DIMENSION = ("kernel_size", "stride", "padding", "output_padding", "dilation")
 _LOWEST = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0, "output_padding": 0}
 INT32_MAX = 2**31 - 1
-MOST_TAPS = 2**16  # of one dimension: facts and renderings walk over taps, and no layer has as many
+MOST_TAPS = 2**16  # of one dimension. Code walks over the taps, and no real layer has so many
 
 
 @dataclass(frozen=True)

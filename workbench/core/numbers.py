@@ -1,4 +1,4 @@
-"""Numbers to text: one function per kind, the only place where page, command line, notebook and report format one."""
+"""Numbers to text, one function for each kind of number. Page, command line, notebook and report all use these functions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a worker is asked: one frozen dataclass for each operation. `reply` is what answers it.
+"""What a worker is asked: one frozen dataclass for each operation. `reply` is the type of its answer.
 
-An order and its reply cross the border as JSON; `typed` refuses a key that is not known, is missing, or is of another type.
+Orders and replies go through the pipe as JSON. `typed` refuses a key that is unknown, missing or of another type.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .replies import (
 )
 
 R_co = TypeVar("R_co", covariant=True)
-Emit = Callable[[Event], None]   # how an operation says what it is at
+Emit = Callable[[Event], None]   # an operation calls it to say what it is doing
 GUARDS = frozenset({"poison", "guard_zone", "nan", "inputs", "recheck", "watch", "stream"})
 
 
@@ -106,7 +106,7 @@ class ResourcesOrder(Order[Resources]):
 
 @dataclass(frozen=True)
 class JudgeOrder(Order[Judged]):
-    """Judge one candidate of a built library. `guards` (default: all) is for the tests that show what each is worth."""
+    """Judge one candidate of a built library. `guards` (default: all): tests leave out one to show what it catches."""
 
     operation = "judge"
     reply = Judged

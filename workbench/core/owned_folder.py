@@ -1,4 +1,4 @@
-"""A folder that belongs to this process and to nobody once it has ended, however that happens: an flock says so."""
+"""A folder that belongs to this process. An flock on it ends with the process, so others see that they may remove it."""
 
 from __future__ import annotations
 

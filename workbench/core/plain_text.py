@@ -1,5 +1,5 @@
-"""Text from foreign code, before anybody reads it: what would move a cursor, clear a screen or turn the reading order is
-written out (`\\x1b[2J`)."""
+"""Makes text from foreign code safe to show: characters that move a cursor, clear a screen or change the reading direction
+become escapes (`\\x1b[2J`)."""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ MEDIUM_LIMIT_BYTES = 6_000_000_000
 class Preset:
     """One layer of a suite, with where it comes from.
 
-    `small` is for the emulator. Where all channels would take it too long, `small_channels` are those of the small form.
+    `small` is for the emulator. If it would take too long with all channels, the small form has `small_channels`.
 
-    A KernelBench problem also says how its `Model` is built: `constructor` is the order of `Model.__init__`'s parameters,
-    all from `stride` on with PyTorch's default except bias=False; `attribute` holds the layer in it, so the parameter is
-    named `<attribute>.weight`. `ignored` names parameters that `Model` takes and does not hand on: a drop-in ignores them
-    too. `order_known` is False where the order was inferred from the problems beside it, not read from this one. A layer
-    without a `constructor` stands in the model as nn.ConvTranspose itself.
+    A KernelBench problem also says how its `Model` is built. `constructor`: the parameters of `Model.__init__`, in order; from
+    `stride` on each has PyTorch's default, but bias is False. `attribute`: where the `Model` holds its layer, so the parameter
+    is named `<attribute>.weight`. `ignored`: parameters that `Model` takes but does not use; a drop-in ignores them too.
+    `order_known` is False if the order was inferred from similar problems. A layer without a `constructor` is an
+    nn.ConvTranspose itself.
     """
 
     name: str                               # as it is typed: kb74, models/sam-1

@@ -1,4 +1,4 @@
-"""The named layers: text in, `Preset` out. Two suites hold them, `kernelbench` and `models`."""
+"""The named layers: a name comes in, its `Preset` goes out. There are two suites, `suite_kernelbench` and `suite_models`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import difflib
 import re
 
 from .errors import BadRequest
-from .kernelbench import KERNELBENCH as KERNELBENCH
 from .layer import Workload
-from .models import MODELS as MODELS
 from .preset import SIZES as SIZES
 from .preset import Preset as Preset
 from .preset import trial_bytes as trial_bytes
+from .suite_kernelbench import KERNELBENCH as KERNELBENCH
+from .suite_models import MODELS as MODELS
 
 SUITES: dict[str, dict[str, Preset]] = {"kernelbench": KERNELBENCH, "models": MODELS}
 PRESETS: dict[str, Preset] = {**KERNELBENCH, **MODELS}
@@ -43,7 +43,7 @@ def parse_preset(text: str, *, default_size: str = "full") -> tuple[Preset, str]
 
 
 def problem_of(workload: Workload) -> Preset | None:
-    """The KernelBench problem whose `Model` the workload is of; None where it is of an nn.ConvTranspose itself."""
+    """The KernelBench problem whose `Model` has this workload, or None."""
     chosen = parse_preset(workload.preset)[0] if workload.preset else None
     return chosen if chosen and chosen.constructor else None
 
@@ -57,7 +57,7 @@ def called(workload: Workload) -> str:
 
 
 def default_size(device: str) -> str:
-    """What a preset without a size means there: all of it on a GPU; the emulator would take hours."""
+    """The size of a preset without a size: the full one on a GPU, else the small one, because the emulator would take hours."""
     return "small" if device == "cpu" else "full"
 
 

@@ -1,7 +1,7 @@
-"""PyTorch's ways of computing a layer, in one table: a bench, `check` and module times all take theirs from `WAYS`.
+"""PyTorch's ways of computing a layer, in one table `WAYS`. Runs, benches, `check` and module times use it.
 
 A way is nn.ConvTranspose in one of its modes, or a *formulation*: other operators of PyTorch that give the same results.
-`measure/pytorch` computes what `kind` names. Of whole modules (`check`, module times) only the modes are asked.
+`measure/pytorch` has the code for each `kind`. `check` and module times, which time whole modules, use the modes only.
 """
 
 from __future__ import annotations
@@ -86,11 +86,12 @@ FORMULATIONS = {
         "matmul + permute", "one matrix product for all taps, then a pixel shuffle; the gradients in reverse",
         "kernel = stride, dilation 1", _kernel_is_stride),
     "shuffled": Formulation(
-        "convolution + pixel shuffle", "a convolution of stride 1 to stride^d times the channels, then a pixel shuffle",
+        "convolution + pixel shuffle", "a convolution of stride 1 whose output has stride^d times as many channels, then a "
+        "pixel shuffle (d: spatial dimensions)",
         "stride above 1", _strided),
     "fold": Formulation(
-        "matmul + fold", "a matrix product, then F.fold; the gradients by F.unfold and a matrix product; in 3-D so for each "
-        "tap along the depth", "output_padding below the stride", _folds),
+        "matmul + fold", "a matrix product, then F.fold; the gradients by F.unfold and a matrix product; in 3-D this is done "
+        "for each tap along the depth", "output_padding below the stride", _folds),
     "dense": Formulation(
         "groups made dense", "nn.ConvTranspose with groups = 1 and a block-diagonal weight", "groups above 1", _grouped),
     "dense_shuffled": Formulation(

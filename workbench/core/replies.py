@@ -1,4 +1,4 @@
-"""What a worker sends back: one frozen dataclass for each of its operations, events meanwhile, or a `Failure`.
+"""What a worker sends back: events while it works, then one frozen dataclass for its operation, or a `Failure`.
 
 `orders` says which operation answers with which. `detail` and three sections of `Checked` are written into a session or a
 report as they are; all else is read by name.
@@ -20,7 +20,7 @@ Kernels = dict[str, dict[str, Numbers]]   # architecture -> kernel -> numbers
 
 @dataclass(frozen=True)
 class Event:
-    """Sent while the work goes on: what it is at."""
+    """Sent while the work goes on: what is being done."""
 
     phase: str
     text: str

@@ -1,4 +1,4 @@
-"""The floor of a direction: no kernel can be faster than its bytes at the memory's rate, or its FLOPs at the ALUs'."""
+"""The floor of a direction: the time for its bytes or for its FLOPs at the GPU's rates, whichever is longer."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def floor(workload: Workload, direction: str, precision: str, ceilings: Ceilings
 
 
 def memory_seconds(traffic: Traffic, ceilings: Ceilings) -> float:
-    """The part that is as much read as written goes at the copy rate, the rest at the rate of its own kind.
+    """As many bytes are read as written: these take the copy rate. The rest takes the rate of reading or of writing.
 
-    So pure reading, copying and pure writing each take exactly what was measured for them.
+    So pure reading, pure writing and copying take exactly the measured times.
     """
     both = min(traffic.read_bytes, traffic.written_bytes)
     return (2 * both / ceilings.copy_bytes_per_s + (traffic.read_bytes - both) / ceilings.read_bytes_per_s

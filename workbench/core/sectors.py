@@ -1,4 +1,4 @@
-"""How many 32-byte sectors hold a chosen part of a row-major tensor: exact, without walking over its elements.
+"""How many 32-byte sectors hold chosen elements of a row-major tensor. The count is exact; no element is walked over.
 
 A part is chosen axis by axis (`Axis`: which indices count). Its footprint is put together from blocks: one block has,
 for each alignment of its first element, how many sectors it touches and whether it touches its first and last one;

@@ -1,4 +1,4 @@
-"""A template that computes forward and grad_input: what it says in one of the two directions.
+"""A template that computes forward and grad_input: its header and its text for one of the two directions.
 
 The header's tables `[forward]` and `[grad_input]` replace what stands above them. In the code, lines between
 `#ifdef KW_FORWARD` (or `#ifndef`), `#else` and `#endif` belong to one direction; those of the other become empty lines, so that
@@ -22,7 +22,7 @@ _CLOSES = re.compile(r"\s*#\s*endif\b")
 
 
 def header_of(head: dict[str, Any], direction: str, file: str) -> dict[str, Any]:
-    """The header without its tables `[forward]` and `[grad_input]`, the one of `direction` put over the rest."""
+    """The header for `direction`: its table (`[forward]` or `[grad_input]`) replaces keys of the common part."""
     for name in DIRECTIONS_OF_FOLDER:
         if not isinstance(head.get(name, {}), dict):
             raise RenderError(f"The header of {file}: {name} is {head[name]!r}; write it as a table [{name}].")

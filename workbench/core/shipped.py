@@ -1,4 +1,4 @@
-"""Where the files lie that ship beside the code: an installed package holds them inside, a checkout at its top."""
+"""Where the files are that ship with the code: inside an installed package, or at the top of a checkout."""
 
 from __future__ import annotations
 

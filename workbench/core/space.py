@@ -1,4 +1,4 @@
-"""`SearchSpace`: every config of a variant for one layer and GPU generation, and what each constraint takes away."""
+"""`SearchSpace`: every config of a variant for one layer and GPU generation, and how many each constraint removes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Candidate -> CUDA source. The template's own text is never touched: headers are inlined before it, two small
-structs and one export line are written after it, and `#line` keeps compiler messages pointing at the real files."""
+"""Candidate -> CUDA source. The template's own text is not changed. Headers are put before it; two small structs and one
+export line are put after it. `#line` directives make compiler messages point at the real files."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _headers(names: Sequence[str], root: Path, asked_by: str) -> tuple[tuple[str
                               advice=f"Name a header from {root.name}/ or from the shipped templates, such as "
                                      f"contract/problem.cuh.")
         text = path.read_text(encoding="utf-8")
-        done[name] = ""  # taken before its own includes: a ring of includes ends here
+        done[name] = ""  # before its own includes, so that headers which include each other end here
         for inner in _INCLUDE.findall(text):
             take(inner, name)
         del done[name]

@@ -1,4 +1,4 @@
-"""The compilers and tools of this machine: found, with their versions, or the sentence that says what to install."""
+"""The compilers and tools of this machine with their versions; for a missing one, the sentence that says what to install."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A CUDA toolkit out of pip's nvidia wheels: what `pip install "cuda-toolkit[nvcc,cudart,cccl]"` leaves in
-site-packages, laid out in the cache as nvcc and PyTorch expect a CUDA_HOME to be."""
+"""A CUDA toolkit from pip's nvidia wheels. `pip install "cuda-toolkit[nvcc,cudart,cccl]"` puts files into site-packages; here
+they are arranged in the cache as nvcc and PyTorch expect a CUDA_HOME."""
 
 from __future__ import annotations
 

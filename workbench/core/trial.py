@@ -1,4 +1,4 @@
-"""The outcome of one evaluation: `Status` with its advice, and `Trial`, one immutable line of a session."""
+"""The outcome of one evaluation: `Status`, the advice of each status, and `Trial`, one immutable line of a session."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class Status(StrEnum):
     IMPLAUSIBLE = "IMPLAUSIBLE"
 
 
-# Nothing was judged: what stood in the way was the machine, or that the kernel does not serve this layer.
+# Nothing was judged, because of the machine or because the kernel does not serve this layer.
 NOT_JUDGED = frozenset({Status.SKIPPED, Status.CANCELLED, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.OUT_OF_MEMORY})
 
-# What to do next when the trial itself has nothing more exact to say: one step, imperative, one line.
+# What to do next, if the trial has no more exact advice: one step, imperative, one line.
 DEFAULT_ADVICE = {
     Status.OK: "Compare it with the best PyTorch, or try other tunables.",
     Status.SKIPPED: "Change the value named above, or choose another variant for this layer.",
@@ -154,7 +154,7 @@ class Trial:
 
     @cached_property
     def place(self) -> tuple[str | None, str]:
-        """(device key, workload key): equal where two times may be compared at all. Made once: every pair asks for it."""
+        """(device key, workload key): two times may be compared only if these are equal. Computed once: every pair asks."""
         return self.device.get("key"), workload_key(self.workload)
 
     @property

@@ -1,4 +1,4 @@
-"""What must be so in the line of a trial beyond the types of its fields, for whatever reads it again."""
+"""Rules for the line of a trial that types cannot state. A line that breaks one is not read."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class _Against(TypedDict):
     verdict: str
 
 
-# The objects inside a trial that are read again; what else stands in `detail` and `environment` is only shown.
+# The objects inside a trial that are read again. All else in `detail` and `environment` is only shown.
 _INNER = {"device": misfit(_Device), "build": misfit(_Build), "resources": misfit(dict[str, dict[str, dict[str, Any]]])}
 _WHOLE = misfit(int)
 
 
 def unusable(data: dict[str, Any]) -> str | None:
-    """What no type says. `data` has the types of a trial."""
+    """What is wrong with the line, as a clause, or None. `data` has the types of a trial."""
     for key, there in (("kind", KINDS), ("direction", LAUNCHES)):
         if data[key] not in there:
             return f"{key} is {ascii(data[key])}, which is not known"

@@ -1,5 +1,5 @@
-"""What a type says, and JSON: `reader` makes a value of the type from JSON and refuses what does not fit, by its place and
-in one clause; `to_json` is the way back. Sessions, files and the pipes to the workers all go through here."""
+"""Values of a type from JSON and to JSON. `reader` refuses JSON that does not fit the type; the error names the place and the
+reason. `to_json` writes. Sessions, files and the pipes to the workers use it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read(kind: type[T], data: Any) -> T:
 
 
 def misfit(hint: Any) -> Callable[[Any, str], str | None]:
-    """A question for one type: of a value and the name of its place, what is wrong with it; None where nothing is."""
+    """A function for one type. It takes a value and the name of its place, and returns what is wrong with it, or None."""
     made = reader(hint)
 
     def ask(value: Any, place: str) -> str | None:

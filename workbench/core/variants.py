@@ -1,5 +1,5 @@
-"""A `Variant` is a `.cu` file in one direction: the TOML in its opening comment, checked; and the file's text. A file that
-computes forward and grad_input makes two variants."""
+"""`Variant`: a `.cu` file in one direction, with the TOML header of its first comment (tunables, limits) and its text. The
+header is checked here. A file that computes forward and grad_input makes two variants."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Variant:
     min_sm: int
     tune: tuple[Tunable, ...]
     derived: tuple[tuple[str, str], ...]
-    plan: tuple[tuple[str, str], ...]  # what the code computes of the same: for tests, which compare the two
+    plan: tuple[tuple[str, str], ...]  # the constants of the code that equal `derived`; a test compares them
     path: Path
     text: str
     arch: str = ""  # the target it must be compiled for, such as sm_90a; empty: the GPU's own

@@ -1,8 +1,8 @@
-"""Samples of two contestants in, a `Verdict` out: how many times as fast, how sure, and the word for it.
+"""Samples of two contestants come in, a `Verdict` goes out: the ratio of their times, its interval, and FASTER, SLOWER, ...
 
 The interval is a percentile bootstrap of the median ratio (Efron and Tibshirani, An Introduction to the Bootstrap,
 chapter 13), seeded, so that the same samples always give the same verdict. Samples taken in turns are resampled as
-pairs: what slows the machine for a moment slows both halves of a pair, and cancels.
+pairs: if something slows the machine for a moment, it slows both samples of a pair, and the ratio stays.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 FASTER, SLOWER, SAME, UNSURE = "FASTER", "SLOWER", "SAME", "UNSURE"
-MARGIN = 0.01              # two times closer than this are the same time
-CLEAR = 0.2                # so many of its own widths an interval stays away from 1: of equals one 95 % interval in twenty
-                           # leaves 1 out just so, and this far one in 150 (normal samples; as a 99.4 % interval would)
-TOO_WIDE = 0.05            # an interval that reaches farther to a side shows nothing, wherever its middle is
+MARGIN = 0.01              # two times that differ by less are the same time
+CLEAR = 0.2                # an interval must stay away from 1 by this part of its own width. For equal contestants one 95 %
+                           # interval in 20 leaves out 1, but only one in 150 by so much (normal samples; like 99.4 %)
+TOO_WIDE = 0.05            # an interval that reaches farther than this from 1 to one side shows nothing
 FEWEST = 5                 # below so many samples there is no interval
 _RESAMPLES = 1000
-_MOST = 600                # samples of one side that enter; more would not narrow what the margin lets one say
+_MOST = 600                # samples of one side that are used; with MARGIN, more would not change a verdict
 _SEED = 20_011
 
 _Samples = npt.NDArray[np.float64]
@@ -60,8 +60,8 @@ def from_samples(ours: Sequence[float], theirs: Sequence[float], *, paired: bool
 
 
 def widened(verdict: Verdict, ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> Verdict:
-    """A verdict of pairs whose times are only known within bounds, (least, most) of each sample: it has to hold whichever of
-    these they are. Without bounds it is what it was."""
+    """A verdict of pairs whose times are known only within bounds, (least, most) of each sample. It must hold for every time
+    within the bounds. Without bounds the verdict stays as it is."""
     if not ours or not theirs:
         return verdict
     worst = from_samples([most for _, most in ours], [least for least, _ in theirs], paired=True)
@@ -73,7 +73,7 @@ def widened(verdict: Verdict, ours: Sequence[Sequence[float]], theirs: Sequence[
 
 
 def from_quartiles(ours: tuple[float, float, float, int], theirs: tuple[float, float, float, int]) -> Verdict:
-    """The same where the samples themselves are gone: (median, q25, q75, count) of each side.
+    """The verdict if the samples are not there: from (median, q25, q75, count) of each side.
 
     Each median's standard error is taken as 0.93 * IQR / sqrt(n): the IQR's estimate of sigma, times 1.253 for a
     median of normal samples (McGill, Tukey and Larsen 1978).
@@ -87,8 +87,8 @@ def from_quartiles(ours: tuple[float, float, float, int], theirs: tuple[float, f
 
 
 def word(value: float, low: float, high: float) -> str:
-    """FASTER wholly above 1.01 and clear of 1, SLOWER wholly below 0.99 and clear of 1; SAME wholly within 1 %, or a ratio
-    within 1 % that the noise does not tell from 1; UNSURE otherwise."""
+    """FASTER: the interval is above 1.01 and clear of 1 (`CLEAR`). SLOWER: it is below 0.99 and clear of 1. SAME: it is within
+    1 % of 1; or the ratio is, and the interval contains 1 and is not `TOO_WIDE`. Else UNSURE."""
     clear = (high / low) ** CLEAR
     if low > max(1 + MARGIN, clear):
         return FASTER
@@ -100,9 +100,9 @@ def word(value: float, low: float, high: float) -> str:
 
 
 def more_samples(verdict: Verdict, samples: int) -> int | None:
-    """About how many more would settle an UNSURE one: the interval narrows with the root of their number.
+    """About how many more samples would settle an UNSURE verdict: the interval narrows with the root of their number.
 
-    None where it is settled, where there is no interval, or where the ratio stands on a border.
+    None if it is settled, if there is no interval, or if the ratio is at a limit between two verdicts.
     """
     if verdict.verdict != UNSURE or verdict.low is None or verdict.high is None:
         return None

@@ -1,0 +1,1 @@
+"""What a person meets: the command line (`cli`, `verbs/`), the notebook (`notebook`) and the page (`ui/`)."""

@@ -1,0 +1,12 @@
+"""The child side: everything here runs in worker processes, which may crash. Only here is torch imported.
+
+`worker`       reads an order, runs its operation, sends the reply; OPS says where each operation is
+`kernel/`      judges one candidate: inputs, poison, comparison, tolerances, time
+`module/`      judges a ModelNew that the workbench exported
+`check/`       judges a ModelNew that somebody else wrote; that file runs in a third process
+`truth/`       the right results, in float64
+`pytorch/`     PyTorch's ways of computing a direction, and their times
+`clock/`       the time of a launch; the rates of a GPU
+`build/`       CUDA source becomes a library
+`emulator/`    CUDA source becomes C++ for the CPU
+"""

@@ -1,4 +1,4 @@
-"""What a device is: "cpu" or "cuda:N" comes in, its name, architecture, memory and library versions go out."""
+"""Facts about a device, "cpu" or "cuda:N": its name, architecture, memory and library versions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The child side of isolation: JSON lines in, JSON lines out, on private descriptors. Everything that may crash,
-hang or poison a CUDA context happens here.
+"""A worker process: it reads orders and sends replies, as JSON lines on private descriptors. Everything that may crash, hang
+or break a CUDA context runs here.
 
     python -m workbench.measure.worker KIND REQUEST_FD REPLY_FD      KIND: build | measure
 """
@@ -25,7 +25,7 @@ from ..core.orders import ORDERS, Order, PingOrder, WarmOrder
 from ..core.replies import Alive, Event, Failure
 from ..core.typed import Misfit, read, to_json
 
-# The operation of an order -> where it lives. Imported at first use, so that a build worker never loads the judge.
+# The operation of an order -> module and function. Imported at first use, so that a build worker never loads the judge.
 OPS = {
     "build": "build.build:build",
     "resources": "build.resources:resources_op",
@@ -34,10 +34,10 @@ OPS = {
     "baseline": "pytorch.baselines:measure",
     "compare": "kernel.interleave:compare",
     "ceilings": "clock.ceilings:measure",
-    "module": "module.judge:judge_module",
-    "check": "check.judge:check",
+    "module": "module.judge_module:judge_module",
+    "check": "check.check_file:check",
 }
-# What a full or vanished disk, or too little memory, makes of an operation.
+# The errors of an operation when the disk is full or gone, or memory is short.
 _REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EFBIG)
 RESTART_EXIT_CODE = 75  # a sticky CUDA error: the parent starts a fresh process
 
@@ -94,7 +94,7 @@ def _carry_out(order: Order[Any], emit: Callable[[Event], None]) -> object:
 
 
 def _imported(module: str) -> ModuleType:
-    """Nothing that an import of torch makes is garbage; to look for some takes a sixth of its time."""
+    """No garbage collection while torch is imported: it finds nothing, and takes a sixth of the time."""
     gc.disable()
     try:
         return importlib.import_module(f"{__package__}.{module}")
@@ -103,7 +103,7 @@ def _imported(module: str) -> ModuleType:
 
 
 def _die_with_parent(request_fd: int) -> None:
-    """When the parent is gone its end of the pipe hangs up: end the whole group, compilers included.
+    """When the parent has died, its end of the pipe is closed: end the whole process group, compilers included.
 
     PR_SET_PDEATHSIG would not do: it fires when the parent's *thread* ends, and it spares grandchildren.
     """

@@ -1,4 +1,10 @@
-"""The bench: the tables of two suites of layers in three directions, run, recorded, shown and turned into recipes.
+"""The bench: the tables of the two suites of layers, in three directions.
 
-plan (what runs) -> ahead (builds) -> go (runs) -> session -> cells (what it says) -> text, markdown, best, ship.
+`plan`                     which candidates run for which layer
+`prebuild`, `execute`      build ahead, run, write a session
+`cells`, `targets`         what the session says of each cell, and which target the cell misses
+`text`, `markdown`         the table for a terminal; the tables of README and docs/benchmark.md
+`best`                     the entries of core/best_known.json
+`defaults`                 what PyTorch computes in with no switch touched
+`package_session`          a copy of a session that is small enough to ship
 """

@@ -1,6 +1,6 @@
-"""Recorded sessions in, the entries of core/best_known.json out: for every cell the variants worth knowing, with the
-best config of each; and for sm_80 the best that is legal there. Nothing gets in that was recorded to spill registers, and
-for sm_80 nvcc is asked."""
+"""Recorded sessions come in, the entries of core/best_known.json go out: for every cell the fast variants, each with its best
+config. For sm_80, which was not measured, it is the fastest candidate of a newer GPU that can run there. One that spills
+registers is left out: the session says so, or for sm_80 nvcc is asked."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Nvcc:
 
 
 def write_best(sessions: Sequence[Session], file: Path) -> list[BestKnown]:
-    """Derive and write; entries of cells that the sessions say nothing about stay in the file. Returns the new ones.
+    """Make the entries and write the file. Entries of cells that are not in the sessions stay in it. Returns the new ones.
 
     Raises `BadRequest` when no session has a GPU time, or when there is no nvcc to compile for the GPUs nobody measured.
     """
@@ -133,8 +133,8 @@ def _of_cell(trials: list[tuple[Trial, Session]], baselines: Baselines, precisio
 
 def _predicted(cells: dict[_Key, list[tuple[Trial, Session]]], baselines: Baselines, arch: str, nvcc: Nvcc
                ) -> list[BestKnown]:
-    """For a GPU that nobody measured: of each cell of the nearest newer one the fastest trial that can run there and
-    that nvcc compiles for it without spills."""
+    """Entries for a GPU that was not measured. For each cell: of the trials on the nearest newer GPU, the fastest one that can
+    run there and that nvcc compiles for it without spills."""
     def fastest(trials: list[tuple[Trial, Session]]) -> list[tuple[Trial, Session]]:
         ranked = sorted(trials, key=lambda pair: pair[0].kernel_median_ms)
         return next(([pair] for pair in ranked if runs_there(pair[0], arch, nvcc)), [])

@@ -1,4 +1,4 @@
-"""A bench session in, its table out: one `Cell` for each layer, direction and precision class, with what it misses."""
+"""A bench session comes in, its table goes out: one `Cell` for each layer, direction and precision class."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Cell:
     floor: Floor | None
     candidates: tuple[Trial, ...]
     missed: tuple[str, ...]       # clauses: which target, and why
-    note: str = ""                # what a person found out about it
+    note: str = ""                # a sentence that a person wrote about it (bench --note)
     session: str = ""             # whose times these are
     strongest: Trial | None = None            # of any formulation in PyTorch; None where they were not asked
     strongest_verdict: Verdict | None = None

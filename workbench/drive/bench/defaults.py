@@ -1,7 +1,7 @@
-"""What PyTorch computes a layer's directions in with no switch touched: sessions in, baselines of fresh processes out.
+"""The precision in which PyTorch computes a direction by default, with no switch changed, as sessions recorded it.
 
-cuDNN keeps the algorithm it chose first for a problem, whatever `cudnn.benchmark` says later, and algorithms differ in
-precision. So only a process in which nothing else ran knows the default.
+cuDNN keeps the algorithm that it chose first for a problem, whatever `cudnn.benchmark` says later, and algorithms differ in
+precision. So only baselines that had a process of their own show the default.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def defaults_of(sessions: Iterable[Session]) -> list[Trial]:
 
 
 def default_precision(defaults: Iterable[Trial], trial: Trial) -> str:
-    """What PyTorch's default computes the trial's cell in; "" where that was not measured. Both gradients at once are as
-    exact as the more exact of the two."""
+    """The precision of PyTorch's default in the trial's cell; "" if it was not measured. For `backward` it is the higher of the
+    precisions of the two gradients."""
     here = {b.direction: b.precision for b in defaults if b.ok and report.same_place(b, trial)}
     if trial.direction != BACKWARD or BACKWARD in here:
         return here.get(trial.direction, "")

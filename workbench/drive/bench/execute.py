@@ -1,6 +1,6 @@
-"""A plan, a session and a runner in; ordinary trials in the session out. What the session has is not run again.
+"""Runs a plan: ordinary trials are written into a session. What the session has already is not run again.
 
-Each job is an ordinary run. A bench only chooses which job is next, by what `BuildAhead` has built.
+Each job is an ordinary run. A bench only chooses the next job, by what `BuildAhead` has built.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _POLL_S = 0.1
 _BUILD_TIMEOUT_S = 580.0
 _RUN_TIMEOUT_S = 120.0      # the naive variants take a second a launch on the largest layers
 _MOST_BUILD_WORKERS = 12   # each is a Python with torch and an nvcc: about 1.5 GB
-_BEFORE = {"defaults": False, "memory_format": CONTIGUOUS}  # what a plan was before its event said so
+_BEFORE = {"defaults": False, "memory_format": CONTIGUOUS}  # of events of older sessions, which lack these keys
 EVENT = "bench"          # one in the session for every plan that was begun; the table's cells are those of candidates
 
 

@@ -1,4 +1,4 @@
-"""Cells as the tables of README and docs/benchmark.md, between two marks; and whether the files still say just that."""
+"""Writes cells as the tables of README and docs/benchmark.md, between two marks, and tests whether the files are up to date."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A bench session in, a copy small enough to ship out: all trials and samples, logs of the best only, and of those as
-many sources as fit. A source that stayed behind is rendered again from the trial's command."""
+"""A copy of a bench session that is small enough to ship: all trials and samples, and of the best trials the logs and as many
+sources as fit. A source that is left out can be rendered again from the trial's command."""
 
 from __future__ import annotations
 

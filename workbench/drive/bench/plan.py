@@ -1,4 +1,4 @@
-"""What a bench runs: presets, directions and a precision class in; for every layer its candidates out."""
+"""What a bench runs: presets, directions and a precision class come in, the candidates of every layer go out."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class BenchPlan:
                 for name in self.layers]
 
     def jobs(self, *, sm: int, arch: str) -> list[Job]:
-        """What runs, in order: every layer with the first config of every variant that applies, and only then the
-        sampled ones, so that a bench cut short has something of every cell. Of PyTorch's defaults no candidate runs."""
+        """What runs, in order: first every layer with the first config of every variant that applies, then sampled configs. So
+        a bench that is stopped early has something of every cell. A bench of PyTorch's defaults has no candidates."""
         if self.strength == DEFAULTS:
             return [Job(workload, (), self.directions) for workload in self.workloads]
         chosen = [(workload, self.candidates(workload, sm=sm, arch=arch)) for workload in self.workloads]
@@ -181,7 +181,7 @@ def precisions(variant: Variant, precision_class: str) -> Sequence[str]:
 
 
 def depends_on_config(variant: Variant, reason: str) -> bool:
-    """Whether another config may do what this one cannot: the sentence speaks of a tunable, or of shared memory."""
+    """Whether another config of the variant may run: the reason names a tunable or shared memory."""
     chosen = {t.name for t in variant.tune} | {name for name, _ in variant.derived}
     for text in variant.needs:
         if f" needs {text};" in reason:

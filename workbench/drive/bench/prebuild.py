@@ -1,8 +1,8 @@
-"""Candidates of many layers in, built libraries out, in the order they are wanted: the device never waits for a
-compiler that could have begun earlier.
+"""Builds candidates of many layers ahead of time, in the order in which they are needed. So the device does not wait for a
+compiler that could have started earlier.
 
 A unit holds a few configs of one variant and one layer. Units depend on the plan alone, not on what has run before or
-on the number of cores, so a bench that goes on finds them in the cache.
+on the number of cores, so a resumed bench finds them in the cache.
 """
 
 from __future__ import annotations

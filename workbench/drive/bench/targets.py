@@ -1,4 +1,4 @@
-"""What the table is held against: the targets for the full size on a GPU, and which of them a cell misses."""
+"""The targets for the full size on a GPU, and which of them a cell misses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ERROR_TF32 = 1.1                               # times what cuDNN's own TF32 ha
 # more than seven: all that the targets are about, of one cell
 def missed(preset: str, direction: str, precision: str, *, ms: float, baseline_ms: float, ratio: float | None,
            floor: Floor | None, rel_l2: float | None, tf32_rel_l2: float | None) -> list[str]:
-    """One clause for each target that the cell misses; [] where it holds all.
+    """One clause for each target that the cell misses; [] if it meets all.
 
     `ratio` is baseline / ours as the verdict has it; `tf32_rel_l2` is the error of PyTorch's TF32 in the same cell.
     """

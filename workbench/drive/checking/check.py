@@ -1,6 +1,6 @@
-"""A foreign ModelNew file in, a `CheckReport` out. The file runs in a process of its own, never in this one.
+"""A foreign ModelNew file comes in, a `CheckReport` goes out. The file runs in a process of its own, never in this one.
 
-Checking a file runs it: that is foreign code on this machine, confined as far as the report says.
+A check runs foreign code on this machine. The report says in which sandbox.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ class Check:
 
 @contextlib.contextmanager
 def judge_process() -> Iterator[WorkerProcess]:
-    """The judge of any number of checks, one after the other: who has many saves an import of torch each. What is foreign
-    runs in processes of each check's own. On a GPU a timed check wants a judge of its own, which so gives its memory back."""
+    """A judge for several checks, one after the other; that saves an import of torch per check. Each check has its own foreign
+    processes. On a GPU give each timed check its own judge, because only its end frees its GPU memory."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-", ignore_cleanup_errors=True) as folder:
         worker = WorkerProcess("measure", log_path=Path(folder) / "judge.log")
         try:
@@ -173,8 +173,7 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
 
 
 def _report(request: CheckRequest, result: Checked) -> CheckReport:
-    """Here foreign text becomes part of a report: nothing of it reaches a terminal or the page as it was. What a worker sends
-    is plain text already."""
+    """Makes foreign text safe before it becomes part of a report. What a worker sends is plain text already."""
     name = plain(request.name)
     questions = tuple(_with_log(q, name) for q in result.questions)
     times = {d: check_times.timed(found, d, result.workload, result.gpu) for d, found in result.times.items()}

@@ -1,5 +1,5 @@
-"""What `check` timed in, what it means out: per direction our time, the floor, PyTorch in all its ways, and the verdict
-against the best drop-in one that qualifies by precision."""
+"""What the times of a check mean: for each direction the file's time, the floor, PyTorch in all its ways, and the verdict
+against the fastest drop-in way of at least the file's precision."""
 
 from __future__ import annotations
 

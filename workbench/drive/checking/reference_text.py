@@ -1,4 +1,4 @@
-"""A layer or preset in; a reference file in KernelBench's form (Model, get_inputs, get_init_inputs) out."""
+"""Writes the reference file of a layer or preset in KernelBench's form (Model, get_inputs, get_init_inputs)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Attacks on the judge -> what became of each on this machine. Cheating and broken kernels go through the same runner and
-workers as any candidate; modules that attack the Python around them go through `check`."""
+"""Runs the attacks on the judge, and says of each whether it was caught on this machine. Cheating and broken kernels use the
+same runner and workers as any candidate. Modules that attack the Python around them go through `check`."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ _GROUPS = {"usual": _Group(), "cropped": _Group(_CROPPED), "many": _Group(_MANY,
 
 
 def attacks() -> list[Attack]:
-    """Everything in attacks.toml, and a right kernel first: a judge that refuses everything proves nothing."""
+    """A right kernel, then everything in attacks.toml: the right one shows that the judge does not refuse everything."""
     data = tomllib.loads((RED_TEAM / "attacks.toml").read_text(encoding="utf-8"))
     found = [Attack(_CONTROL, "control", {"cpu": "OK", "cuda": "OK"}, "Is right and hides nothing.")]
     found += [Attack(kind=kind, **entry) for kind in ("kernel", "module") for entry in data.get(kind, [])]
@@ -287,7 +287,7 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
 
 
 def _attacks_the_clock(attack: Attack, kind: str) -> bool:
-    """What is right can attack nothing else; of what is wrong, what is so only when it is timed."""
+    """A right attack can cheat only about its time. A wrong one must be timed if it is wrong only then."""
     return attack.expected[kind] == Status.OK or attack.group == "timed"
 
 

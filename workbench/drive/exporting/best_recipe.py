@@ -1,4 +1,4 @@
-"""The best known candidates of a layer: a workload comes in, entries with their origin or a `Recipe` go out."""
+"""The best known candidates of a layer: a workload comes in, a `Recipe` goes out, or the entries that it is made of."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def nothing_known(workload: Workload, arch: str, precision: str) -> str:
 
 def best_recipe(workload: Workload, arch: str, *, precision: str = "", file: Path | None = None
                 ) -> tuple[Recipe, list[BestKnown]]:
-    """The recipe and the entries it is made of. Both gradients come from one launch where that is known as faster; what was
-    no faster than PyTorch where it was measured is left to PyTorch (a prediction says nothing of PyTorch on that GPU).
-    Raises `BadRequest` where nothing is left."""
+    """The recipe and the entries it is made of. Both gradients come from one launch if that is known to be faster. A direction
+    in which PyTorch was measured to be as fast is left to PyTorch; for a predicted entry PyTorch's time is not known. Raises
+    `BadRequest` if nothing is left."""
     known = best_known(workload, arch, precision=precision, file=file)
     entries = {d: e for d, e in known.items() if e.predicted or not e.baseline_ms or e.ms < e.baseline_ms}
     if not entries:

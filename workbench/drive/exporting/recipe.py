@@ -1,4 +1,4 @@
-"""`Recipe`: the candidates that together cover a layer's directions; what they cannot is PyTorch's."""
+"""`Recipe`: the candidates that together compute a layer's directions. A direction without a candidate is left to PyTorch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""An executor whose threads do not keep the process from ending. Python waits for those of `ThreadPoolExecutor`, so that
-Ctrl-C would take as long as the compiler under way."""
+"""An executor whose threads end with the process. With `ThreadPoolExecutor` Python waits for its threads, so after Ctrl-C it
+would wait for the running compilers."""
 
 from __future__ import annotations
 

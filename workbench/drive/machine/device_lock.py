@@ -1,4 +1,4 @@
-"""One run at a time on a device: a lock file whose text says who holds it, released by the kernel if the holder dies."""
+"""One run at a time on a device. The text of a lock file says who holds it; if the holder dies, the system frees the lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which device is meant: a name from a user -> "cpu" or "cuda:N" of this machine."""
+"""The name of a device as a user gives it -> "cpu" or "cuda:N" of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine has, what therefore works, and the one command that would enable the rest. No torch, no GPU code."""
+"""What this machine has, what works with it, and for each missing part the command that installs it. No torch, no GPU code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs of trials in, the two charts of a comparison out: the roofline, and the speed-up per layer beside its limit."""
+"""The two charts of a comparison of sessions: the roofline, and the speed-up of each layer with its limit."""
 
 from __future__ import annotations
 

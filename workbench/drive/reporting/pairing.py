@@ -1,4 +1,4 @@
-"""The trials of two sessions, matched: the same config with the same, and of what is left a variant's best with its best."""
+"""Pairs of trials of two sessions: each config with the same config; of other configs a variant's fastest with its fastest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...core.trial import Trial
 
 
 def matched(before: Iterable[Trial], after: Iterable[Trial]) -> list[tuple[Trial | None, Trial | None]]:
-    """Pairs of A and B, None where a side has nothing; of one question asked again the last trial counts.
+    """Pairs of A and B, None where a side has no trial. If a candidate was judged again, the last trial counts.
 
     The same config (with form and compile flags) on both sides is a pair. Where a variant has configs on one side alone, its
     fastest right one in A and its fastest right one in B are a pair too: the config may be what has become slower.

@@ -1,6 +1,6 @@
-"""Trials in, plotly figures out: bars per direction, module bars, timing samples. Used by the page and the notebook.
+"""Charts of page and notebook, as plotly figures made from trials: bars per direction, module bars, timing samples.
 
-Grey is PyTorch, blue is ours, dotted is physics. A wrong result has no bar. `mode` is "light" or "dark".
+Grey bars are PyTorch, blue bars are ours, the dotted line is the floor. A wrong result has no bar. `mode`: "light" or "dark".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trials in, what they mean out: the table (a DataFrame), best baselines, verdicts and the headline sentence.
+"""What trials mean: the table (a DataFrame), the best baselines, verdicts and the headline sentence.
 
 Page, notebook and CLI show the same numbers because all of them come from here. Ratios are taken from unrounded
 medians, and only between times of one device, one workload and one direction.
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     import pandas
 
 Place = tuple[str | None, str]   # device key and workload key, as `Trial.place`
-Where = tuple[Place, str, str]   # with the clock and the direction: what two times have in common that may be compared
+Where = tuple[Place, str, str]   # with the clock and the direction: equal for two times that may be compared
 _Cell = tuple[Place, str | None, str, str]   # with the GPU's name, the direction and the precision: they have one floor
 EMULATED = "EMULATED"
 AGAINST, AGAINST_STRONGEST = "against", "against_strongest"   # in a trial's detail: what it was timed in turns with
 BASELINES = ("baseline", "module_baseline")
-# A baseline qualifies if it is at least as accurate by class (design.md, Precision): row = the candidate's class.
+# The precisions of PyTorch that a candidate of a precision competes with: PyTorch may be more accurate, not less.
 QUALIFIES = {"tf32": ("tf32", "tf32x3", "ieee", "fp64"), "tf32x3": ("tf32x3", "ieee", "fp64"), "ieee": ("ieee", "fp64"),
              "fp16": ("fp16", "tf32", "ieee", "fp64"), "bf16": ("bf16", "tf32", "ieee", "fp64"), "fp64": ("fp64",)}
 FLAG_WORDS = {"launch_bound": "Launch-bound: the launch on the host takes longer than the kernel on the GPU.",
@@ -177,7 +177,7 @@ def _bootstrapped(ours: tuple[float, ...], theirs: tuple[float, ...]) -> Verdict
 
 
 def pairs(ours: Iterable[Trial], theirs: Iterable[Trial]) -> list[Pair]:
-    """Trials of two sessions as `matched.matched` pairs them: the same config, else the fastest right ones of a variant.
+    """Trials of two sessions as `pairing.matched` pairs them: the same config, else the fastest right ones of a variant.
 
     Times of two devices, or emulated ones, have no ratio and say why in `note`.
     """

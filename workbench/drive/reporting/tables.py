@@ -43,8 +43,8 @@ def text_table(trials: Iterable[Trial], *, not_run: int = 0) -> str:
     return "\n".join(lines)
 
 
-def compare(before: Iterable[Trial], after: Iterable[Trial]) -> list[dict[str, Any]]:
-    """One row for each pair of `matched.matched`: PyTorch's and the candidates' of either session. `ratio` is A over B
+def compare_sessions(before: Iterable[Trial], after: Iterable[Trial]) -> list[dict[str, Any]]:
+    """One row for each pair of `pairing.matched`: PyTorch's and the candidates' of either session. `ratio` is A over B
     (above 1: B is faster), None where one is not right or the devices differ. `gone`: the fastest right config in A of
     a variant that B has no trial of."""
     before, after = ([t for t in trials if t.kind in ("candidate", "baseline")] for trials in (before, after))
@@ -102,7 +102,7 @@ def unjudged(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def compare_text(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows of `compare` as a table: B as many times as fast as A."""
+    """The rows of `compare_sessions` as a table: B as many times as fast as A."""
     if not rows:
         return "The sessions have no trials."
     cells = [["workload", "direction", "variant", "A, ms", "B, ms", "A / B", "interval", "verdict", ""]]

@@ -1,4 +1,4 @@
-"""The build side of a run: candidates in, libraries out, over a small pool of build workers that never see a GPU."""
+"""Builds the candidates of a run, with a small pool of build workers that never use a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a person's words (names of variants, values of tunables) to candidates. One function for page, CLI, notebook."""
+"""Names of variants and values of tunables, as a user gives them, become candidates. Page, CLI and notebook use it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, vari
 
 
 def names_of(given: object, what: str) -> tuple[str, ...]:
-    """One name, or several, as a tuple; "forward" is not seven letters. Raises `BadRequest`."""
+    """One name, or several, as a tuple. A string is one name, not a list of letters. Raises `BadRequest`."""
     names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
     for name in names:
         if not isinstance(name, str):

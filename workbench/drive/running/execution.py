@@ -1,4 +1,4 @@
-"""One run, from its request to its last trial. Every finished trial is written at once."""
+"""The loop of a run: it builds, judges and times the candidates of a request. Every finished trial is written at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the workers said -> the `Trial` that is recorded, deaths and time-outs included."""
+"""What the workers sent, or how they died, becomes the `Trial` that is recorded."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def render_failed(error: Exception) -> Outcome:
 
 def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | None, build: Built | None,
                     result: Outcome) -> Trial:
-    """Put source, log and samples into blobs and make the immutable trial of one candidate. What was not judged has an
-    outcome and no errors, times or memory."""
+    """Put source, log and samples into blobs and make the immutable trial of one candidate. A candidate that was not
+    judged has an outcome, but no errors, times or memory."""
     device, candidate, log = run.known_device, row.candidate, row.log_path
     judged = result if isinstance(result, Judged) else Judged(status=result.status, headline=result.headline,
                                                               advice=result.advice, detail=result.detail)

@@ -1,4 +1,4 @@
-"""What is asked of the runner (`RunRequest`) and what is seen of it while it works (`Run`, with a `Row` a candidate)."""
+"""What the runner is asked (`RunRequest`), and what can be seen while it works (`Run`, with one `Row` per candidate)."""
 
 from __future__ import annotations
 

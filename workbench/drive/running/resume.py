@@ -15,7 +15,7 @@ from ...core.template import render
 from ...core.trial import FORMULATION, Status, Trial
 from .request import DEFAULTS, FRESH, RunRequest
 
-# Says nothing for good about the candidate: what stood in its way was the machine, a limit or a person.
+# These statuses do not judge the candidate: it was stopped by the machine, a limit or a person. It may be tried again.
 NO_VERDICT = frozenset({Status.CANCELLED, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.BUILD_TIMEOUT, Status.WORKER_DIED,
                         Status.OUT_OF_MEMORY})
 
@@ -36,9 +36,9 @@ def missing(candidates: Iterable[Candidate], trials: list[Trial], request: RunRe
 
 
 def missing_ways(direction: str, trials: list[Trial], request: RunRequest, device: Device) -> list[str]:
-    """Keys of PyTorch's ways that the request asks for and the session has no answer of: for the same workload, on that very
-    device; the default alone in a fresh process, any other strength not. A formulation that was wrong, refused or too large is
-    answered."""
+    """Keys of PyTorch's ways that the request asks for and the session does not have, for the same workload and device. For the
+    strength `default` only a fresh process counts, for any other only the others. A formulation that was wrong, refused or too
+    large counts as there."""
     alone = request.strength == DEFAULTS
     have = {t.name for t in trials if t.kind == "baseline" and t.direction == direction
             and (t.status not in NO_VERDICT or FORMULATION in t.flags) and bool(t.detail.get(FRESH)) == alone
@@ -53,7 +53,7 @@ def ways_of(request: RunRequest, device: Device) -> list[str]:
 
 
 def standing(trials: Iterable[Trial]) -> list[Trial]:
-    """Without those that say nothing for good about a candidate that has a later trial."""
+    """The trials without those that did not judge a candidate and have a later trial of it."""
     trials = list(trials)
     places = [(t.place, t.kind, t.direction, t.candidate_id or t.trial_id) for t in trials]
     last = {place: i for i, place in enumerate(places)}
@@ -61,8 +61,8 @@ def standing(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def not_run(events: list[dict[str, Any]], trials: list[Trial]) -> int:
-    """How many candidates of the session's runs have no trial: of each workload and device, the last run counts, because
-    one that goes on asks for all that is missing."""
+    """How many candidates of the session's runs have no trial. Of each workload and device only the last run counts, because a
+    resumed run asks for all that is missing."""
     last = {json.dumps([e.get("workload"), e.get("device")], sort_keys=True): e for e in events
             if e.get("event") == "run_started" and isinstance(e.get("rows"), list)}
     done = Counter(t.run_id for t in trials if t.kind == "candidate")

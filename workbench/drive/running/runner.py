@@ -1,4 +1,4 @@
-"""The runner: what a front end holds. It has the workers and carries out each `RunRequest` in a thread."""
+"""`Runner`: each front end has one. It owns the workers and carries out each `RunRequest` in a thread."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Runner:
             return self.workers.fresh(order, limit_s=limit_s)
 
     def measure_ceilings(self, device: str, on_text: Callable[[str], None] = lambda text: None) -> None:
-        """Hold a GPU, measure its rates and keep them: from then on they are its floors' ceilings."""
+        """Hold a GPU, measure its rates and keep them. Its floors are computed from them afterwards."""
         with held(device, on_text):
             self.workers.measure_ceilings(device)
 
@@ -138,4 +138,4 @@ class Runner:
         try:
             return answered(candidates, trials, request, self.workers.device(device))
         except (WorkerDied, WorkerFailed, WorkerTimeout, WorkerCancelled):
-            return [None] * len(candidates)  # the run meets the same and says it
+            return [None] * len(candidates)  # the run will fail in the same way, and reports it

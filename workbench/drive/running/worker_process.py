@@ -1,4 +1,4 @@
-"""The parent side of isolation: one disposable worker process, called with a deadline, killed with its descendants."""
+"""One worker process, as its parent sees it: called with a deadline, killed with its descendants, started again."""
 
 from __future__ import annotations
 
@@ -106,8 +106,7 @@ class WorkerProcess:
         return self._process.pid if self._process else None
 
     def ask_ahead(self, order: Order[Any]) -> None:
-        """Have an order carried out for what it leaves behind in the process; nobody waits for its answer. The next call
-        reports what goes wrong."""
+        """Send an order for its effect on the process (an import, say) and do not wait. The next call reports a failure."""
         with contextlib.suppress(BrokenPipeError):
             self._ask(order)
 

@@ -97,7 +97,7 @@ class Workers:
             worker.close()
 
     def measure_ceilings(self, device: str, *, stop: threading.Event | None = None) -> None:
-        """Measure the rates of a GPU and keep them: from then on they are its floors' ceilings."""
+        """Measure the rates of a GPU and keep them. Its floors are computed from them afterwards."""
         ceilings.keep(self.measure(device).call(CeilingsOrder(device), limit_s=120, stop=stop))
 
     def build_all(self, items: list[Rendered], device: str) -> dict[str, Built]:

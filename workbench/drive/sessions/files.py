@@ -1,4 +1,4 @@
-"""The files of a session, from its folder or from the one zip that it ships as: lines and blobs come out.
+"""Reads the lines and blobs of a session, from its folder or from a zip.
 
 A zip holds `NAME/trials.jsonl`, `NAME/events.jsonl` and `NAME/blobs/<sha256>`, as `pack` writes it.
 """

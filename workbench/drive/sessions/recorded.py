@@ -1,4 +1,4 @@
-"""Back from recorded trials to candidates and recipes: only when today's templates still make the same source."""
+"""Recorded trials become candidates and recipes again, if today's templates still make the same source."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def judged_candidate(trial: Trial, *, templates: Path | None = None) -> Candidat
 
 
 def source_of(trial: Trial, session: Session) -> str:
-    """The translation unit that was compiled. A session that ships may have left it behind: then today's template makes
-    it again, if it still makes the very same. Raises `BadRequest`."""
+    """The translation unit that was compiled. A session that ships may lack it. Then it is rendered from today's
+    template, if that still makes the same source. Raises `BadRequest`."""
     try:
         return session.blob(trial.blobs["source"]).decode("utf-8", "replace")
     except BadRequest:
@@ -87,9 +87,9 @@ def source_of(trial: Trial, session: Session) -> str:
 
 
 def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] = ()) -> tuple[Trial | None, str]:
-    """Of right candidates of one direction the fastest on a GPU; where none has a time of a GPU the only one there is, or
-    the best known one for `arch`, and then a sentence that says so. None with a sentence where PyTorch, measured among
-    `everyone`, is faster; None without one where nothing says which."""
+    """Which of the right candidates of one direction to take, and a sentence about it if there is something to say. It is the
+    fastest on a GPU. If no GPU timed them, it is the only one, or the best known one for `arch`. None with a sentence if
+    PyTorch, measured among `everyone`, is faster. None without a sentence if nothing decides."""
     different = {(t.name, t.precision, t.form, t.compile_flags, str(sorted(t.config.items()))): t for t in trials}
     if best := min((t for t in different.values() if _ms(t) < inf), key=_ms, default=None):
         baseline = best_baseline(everyone, best)

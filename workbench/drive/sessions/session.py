@@ -2,7 +2,7 @@
 
     trials.jsonl   one immutable `Trial` a line, under 4 KB
     events.jsonl   run started, phases, heartbeat, stopped
-    blobs/<sha256> sources, logs, samples; of a trial that would take over 4 KB what does not fit ("more")
+    blobs/<sha256> sources, logs, samples; the part of a trial beyond 4 KB ("more")
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _warned: set[str] = set()
 
 
 class SessionFull(OSError):
-    """The disk refused a write; what was recorded before stands."""
+    """The disk refused a write. What was recorded before is kept."""
 
     def __str__(self) -> str:
         return f"{self.strerror}."
@@ -68,7 +68,7 @@ class Session:
         packed = next((p for p in there if name_of(p) == name and p.suffix == ".zip"), None)
         if packed and not any(path.is_file() for path in session.path.rglob("*")):
             shutil.rmtree(session.path, ignore_errors=True)
-            return unpack(packed, root)  # a session that ships is gone on with in a folder of one's own
+            return unpack(packed, root)  # a run that adds to a shipped session writes into an unpacked copy
         with _disk(session.path):
             (session.path / BLOBS).mkdir(parents=True, exist_ok=True)
         return session
@@ -263,7 +263,7 @@ def list_sessions(root: Path | None = None) -> list[Path]:
         places = list(dict.fromkeys(p.resolve() for p in (*places, shipped("sessions"))))
     there = [p for place in places if place.is_dir() for p in sorted(place.glob("*"), key=_empty_ones_last)]
     found: dict[str, Path] = {}
-    for path in there:  # the first of a name is taken: one's own before what ships, a folder before a zip
+    for path in there:  # the first of a name counts: the user's before the shipped one, a folder before a zip
         if name_of(path) not in found and is_session(path):
             found[name_of(path)] = path
     own = [p for p in found.values() if not p.name.startswith(RECORDED)]

@@ -30,7 +30,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    rows = tables.compare(session_from(args.a).trials(), session_from(args.b).trials())
+    rows = tables.compare_sessions(session_from(args.a).trials(), session_from(args.b).trials())
     if args.json:
         print(json.dumps(rows, indent=1))
     else:

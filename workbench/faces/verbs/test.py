@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from ...core.variants import refuse_broken
-from ...drive.checking.headless import Case, Chosen, junit, to_json, validate
+from ...drive.checking.variant_tests import CaseResult, Chosen, junit, to_json, validate
 from ...drive.machine.devices import resolve_device
 from ...drive.running.request import EFFORTS
 from ...drive.running.runner import Runner
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     left_out = say_broken(args.templates) and not args.variant  # all were asked for, and one could not be validated
     work = [workload_from(args, resolve_device(args.device))] if (args.preset, args.layer) != (None, None) else []
 
-    def show(case: Case) -> None:
+    def show(case: CaseResult) -> None:
         print(case.line, flush=True)
 
     with Runner() as runner:

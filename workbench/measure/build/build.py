@@ -1,5 +1,5 @@
-"""CUDA source in; a library in the cache, or the first error with its line, out. Built with torch's load_inline for
-`cuda`, and with the same call for `cpu`, where the emulator translates the source first."""
+"""CUDA source becomes a library in the cache, or the first error with its line. torch's load_inline builds it. For `cpu` the
+emulator translates the source first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LINK_FLAGS = ("-Wl,--as-needed", "-Wl,-Bsymbolic")
 
 @dataclass(frozen=True)
 class _Unit:
-    """What became of one translation unit. `hopeless`: its members alone would fare no better."""
+    """The result of building one translation unit. `hopeless`: its members would fail alone too."""
 
     built: Built
     kernels: Kernels = field(default_factory=dict)   # by their mangled names
@@ -89,7 +89,7 @@ def _build_unit(order: BuildOrder) -> _Unit:
 
 
 class _Stopped(Exception):
-    """No library: a compiler or the linker said no, or (MACHINE_FAILED) could not say anything."""
+    """There is no library: a compiler or the linker refused the source, or (MACHINE_FAILED) could not work."""
 
     def __init__(self, text: str, *, status: Status = Status.BUILD_FAILED, advice: str = "", hopeless: bool = False,
                  first_error: FirstError | None = None) -> None:
@@ -99,7 +99,7 @@ class _Stopped(Exception):
 
 
 def missing(tools: Toolchain, *, cuda: bool) -> str | None:
-    """The sentence for what must be there and is not."""
+    """The sentence about a needed tool that is missing, or None."""
     torch = torch_info()
     if cuda and torch.cuda is None:
         return (f"PyTorch {torch.version} has no CUDA, so nothing can be built for cuda: install a CUDA build of "
@@ -110,7 +110,7 @@ def missing(tools: Toolchain, *, cuda: bool) -> str | None:
 def _compile(order: BuildOrder, key: str, cache: Cache, tools: Toolchain, compiler: str) -> dict[str, Any]:
     """Build in a private folder and publish; what the cache then holds. Raises `_Stopped`, or OSError when something cannot
     be written."""
-    from .load_inline import NinjaFailed, compile_library  # and torch: what lies in the cache does without it
+    from .load_inline import NinjaFailed, compile_library  # imports torch, which a build in the cache does not need
     with cache.building(key) as folder:
         entry, work = folder / "entry", folder / "work"
         entry.mkdir()

@@ -1,4 +1,4 @@
-"""A compiler's log in; its first error with file and line of the template, and a headline, out."""
+"""Reads a compiler's log: the first error with file and line of the template, and a headline."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""One call of torch's load_inline in a private folder: source and flags in, a library and a live log out.
+"""One call of torch's load_inline in a private folder: source and flags become a library and a live log.
 
-Before the compilers stand small shell scripts, which load_inline finds on PATH by the compilers' names:
+load_inline does not run the compilers directly. It finds small shell scripts of the same names on PATH, which run them:
 - ninja holds a job's output back until the job ends, so they write command lines and messages straight to the log;
 - a compiler that was killed says nothing, so they write the exit code of each that failed: `ended_as` reads it;
 - ninja gives each job a process group of its own, which outlives a kill of the worker's group, so they watch a pipe
   that the worker holds open, and end their group when it is gone;
-- after linking they keep the library and hand load_inline an empty one to load, so that no static initialiser of
-  foreign code runs in the build worker, and a library with AddressSanitizer, which only a process that started with it
-  may load, can be built here.
+- after linking they keep the library and give load_inline an empty one to load. So no static initialiser of foreign code
+  runs in the build worker. It can also build libraries with AddressSanitizer, although it could not load them.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def compile_library(source: str, folder: Path, *, log: Path, flags: Flags, tools
         lean = "no_implicit_headers" in inspect.signature(cpp_extension.load_inline).parameters
         try:
             cpp_extension.load_inline(
-                # A new name each time: for a name it knows, load_inline believes that nothing is left to build.
+                # A new name each time: load_inline does not build a name again that it has built before.
                 f"kw_{secrets.token_hex(8)}", cpp_sources="" if cuda else source, cuda_sources=source if cuda else None,
                 functions=None, extra_cflags=_quoted(flags.cxx), extra_cuda_cflags=_quoted(flags.nvcc),
                 extra_ldflags=_quoted(flags.link), extra_include_paths=[_for_ninja(str(p)) for p in flags.include],

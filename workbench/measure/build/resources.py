@@ -1,4 +1,4 @@
-"""What a kernel takes of a multiprocessor, as nvcc and ptxas say: registers, spills, stack, shared and constant memory.
+"""The resources that a kernel takes, from nvcc and ptxas: registers, spills, stack, shared and constant memory.
 
 Needs nvcc but no GPU: `resources(source, archs)` compiles to a cubin for every arch and keeps none of them.
 """

@@ -1,1 +1,12 @@
-"""A foreign ModelNew and its reference, each in a process of its own, questioned by the judge in a third."""
+"""Judges a file that somebody else wrote. The file runs in one process, its reference in a second; the judge is a third.
+
+`check_file`       the operation check: starts the processes, asks everything, returns the report
+`examine`          the order of the questions, and those about values and gradients
+`trialrun`         one case through both processes, compared with float64. It is no trial of a session
+`build_question`   the question whether the file imports and builds; `advice` says what to do about its exceptions
+`questions/`       the other questions, and the cases that they are asked about
+`host/`            the code inside the two processes
+`foreign/`         such a process from outside: sandbox, limits, messages
+`clock/`           the time of a file that the judge never loads
+`party`, `distance`
+"""

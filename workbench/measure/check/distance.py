@@ -1,4 +1,4 @@
-"""How far a result is from the truth, in pieces: no float64 copy of a large one exists."""
+"""The distance of a result from the truth, computed in pieces, so that no float64 copy of a large result is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that builds in; every question about what it computes, with its answer, out."""
+"""Asks every question about what a file computes, in order. The file has been built before."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from .trialrun import NotDrawn, NotForReference, Outcome, Problem, State, TrialR
 
 _SHRINK_S = 20.0
 _RUNS = 3
-_SAME = 1e-9       # of float64, called twice: another order of its sums
-_ROUNDING = 1e-3   # runs that are less apart may have added in another order
+_SAME = 1e-9       # two float64 results may differ so much: sums in another order
+_ROUNDING = 1e-3   # float32 runs may differ so much: sums in another order
 _OF_VALUES = ("values", "gradients", "gradient_values")
 _ONE_CASE = ("batch_one", "empty_batch")
-_MOST_VALUES = 1 << 24   # of a case beside the given one whose gradients are asked for, too
+_MOST_VALUES = 1 << 24   # gradients of a further case are compared only if its inputs have at most so many values
 _EXPANDED = "for the grad_output of y.sum().backward(), which is expanded (stride 0)"
 _ASKED = {
     "constructs": "Constructs with the same arguments?", "state_dict": "Takes the reference's state_dict?",
@@ -107,7 +107,7 @@ class Examination:
             raise BadRequest(f"The reference does not run: {error.headline}") from error
 
     def _as_tf32(self, given: Outcome) -> Outcome:
-        """On the CPU, too, a convolution may be right in TF32; it is then judged as on a GPU, and the report says so."""
+        """A convolution may be right in TF32 on the CPU, too. It is then judged as on a GPU, and the report says so."""
         if given.problems and tf32.explained(self.trial, given):
             self.questions.append(tf32.warning(given))
             self.trial.of_float32 = "tf32"
@@ -116,7 +116,7 @@ class Examination:
         return given
 
     def _refuse_what_draws(self) -> None:
-        """Raises `BadRequest` for a reference whose values are other ones each time: right and wrong are the same then."""
+        """Raises `BadRequest` for a reference that gives other values at each call: nothing can be compared with it."""
         if self.given.setting.layer is not None:
             return
         how = self.trial.how(self.given, dtype="float64")
@@ -137,8 +137,8 @@ class Examination:
             return None
 
     def _called_once_more(self, given: Outcome) -> bool:
-        """Whether the given case is right, and right again with other values; fails a question that was passed where not. Of
-        one transposed convolution the cases around it are asked with values of their own."""
+        """Whether the given case is right, and right again with other values. If it is not, a passed question fails. One
+        transposed convolution is not called again here: its other cases have other values anyway."""
         if given.problems or self.given.setting.layer is not None:
             return not given.problems
         try:
@@ -273,7 +273,7 @@ class Examination:
         return False
 
     def _range(self, outcome: Outcome) -> None:
-        """Only float32 has another type's digits without its range; what is wrong near 1 needs no other numbers."""
+        """Only float32 can be computed in float16 unseen. A file that is wrong near 1 is not asked with other numbers."""
         right = not any(q.answer is Answer.FAILED for q in self.questions if q.key in _OF_VALUES)
         if self.trial.dtype == "float32" and right:
             self.emit(Event("check", "large and small numbers"))
@@ -449,7 +449,7 @@ class Examination:
                 self._pass("times", "Timed in turns with PyTorch.")
 
     def _factor(self) -> float:
-        """Of the values of timed calls: beyond float16, where the layer was right with such."""
+        """The factor of the values of timed calls: beyond float16's range if the layer was right there, else 1."""
         passed = any(q.key == "range" and q.answer is Answer.PASSED for q in self.questions)
         return 2.0**magnitudes.UP if passed and self.given.setting.layer is not None else 1.0
 

@@ -1,4 +1,4 @@
-"""A file in its process as the judge uses it: modules made on demand, made again after a death."""
+"""`Party`: the candidate or the reference, with its process. It makes modules when they are needed, and again after a death."""
 
 from __future__ import annotations
 

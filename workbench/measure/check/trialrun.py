@@ -1,4 +1,4 @@
-"""One case through reference and candidate: what the candidate gave, compared with float64 truth."""
+"""Runs one case with the reference and with the candidate, and compares the candidate's results with the float64 truth."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .questions.drawn import Drawn
 
 State = tuple[list[str], list[torch.Tensor]]
 _GENERIC_SUM = 4096
-_NOISE, _OF_NOISE = 1e3, 30.0  # times a value that is zero but for rounding is its error in PyTorch; times that error passes
-_MOST = 0.5  # relative L2 that passes where PyTorch itself is inexact: zeros are off by 1
+_NOISE, _OF_NOISE = 1e3, 30.0  # PyTorch's error is so many times the truth: the truth is zero; so many times that error pass
+_MOST = 0.5  # the largest relative L2 error that passes, even if PyTorch itself is inexact. All zeros have an error of 1
 _ADVICE_FOR_ANY = {
     Status.MISMATCH: "Compare with the reference at the worst index.", Status.WRONG_SHAPE: "Return the reference's shape.",
     Status.NON_FINITE: "Look for a division by 0, an overflow, or memory read before it is written."}
@@ -44,12 +44,11 @@ class Problem:
 
 @dataclass
 class Outcome:
-    """Everything one case showed; the first problem of each kind. `least_rms`: what errors of a gradient are relative to
-    where its own values cancel. `errors`: the fields of `core.trial.Errors`; "own", PyTorch's
-    relative L2; "least_norm". `not_finite`:
-    gradients of the reference that hold NaN or infinity, and are not expected. `names`: of what is differentiated. `factors`:
-    powers of two by which results are divided before they are compared. `own`: what PyTorch gives in this dtype on this
-    device."""
+    """Everything one case showed; the first problem of each kind. `least_rms`: the scale of errors of a gradient whose own
+    values cancel. `errors`: the fields of `core.trial.Errors`; "own", PyTorch's relative L2 error; "least_norm".
+    `not_finite`: gradients of the reference with NaN or infinity, which are not compared. `names`: the tensors whose
+    gradients are taken. `factors`: powers of two by which results are divided before they are compared. `own`: PyTorch's
+    results in this dtype on this device."""
 
     case: Case
     problems: list[Problem] = field(default_factory=list)
@@ -81,7 +80,7 @@ class NotForReference(Exception):
 
 
 class NotDrawn(NotForReference):
-    """What get_inputs() draws cannot be had in that size."""
+    """The inputs that get_inputs() draws cannot be cut to that size."""
 
 
 class TrialRun:
@@ -104,8 +103,8 @@ class TrialRun:
         return Construction(*texts, seed, self.dtype if dtype is None else dtype)
 
     def inputs(self, case: Case) -> list[torch.Tensor]:
-        """Numbers of the judge's own for a layer, which takes any; else what get_inputs() draws, cut to the case. Raises
-        `NotForReference` where that would not be what the reference is made for."""
+        """For a layer numbers that the judge draws; else what get_inputs() draws, cut to the case. Raises `NotForReference` if
+        the cut inputs would not be of the kind that the reference is made for."""
         if self.drawn is None:
             return fill(case, self.given, self.generator)
         if why := self.drawn.why_not(case.shapes):
@@ -117,8 +116,8 @@ class TrialRun:
 
     def run(self, case: Case, *, gradients: bool = True, values: list[torch.Tensor] | None = None,
             state: State | None = None, least_rms: dict[str, float] | None = None) -> Outcome:
-        """Never raises for the candidate's sake. Raises `NotForReference`, `Ended` for the reference's. `values`, `state`: of
-        the inputs and the module, where they are not to be new ones."""
+        """An error of the candidate becomes a problem of the outcome. An error of the reference raises `NotForReference` or
+        `Ended`. `values`, `state`: inputs and parameters to use instead of new ones."""
         outcome = Outcome(case, least_rms=least_rms or {})
         inputs = outcome.inputs = values or self.inputs(case)
         try:
@@ -167,8 +166,8 @@ class TrialRun:
         return tuple(results[0].shape) if results[0].is_floating_point() else None
 
     def judge(self, outcome: Outcome) -> None:
-        """What the candidate gives for the values of the outcome, compared with the results that are expected there. Where
-        gradients alone are off, of anything but one transposed convolution, what jumps of a derivative explain is left out."""
+        """Calls the candidate with the inputs of the outcome and compares its results with the expected ones. If only gradients
+        are wrong, errors that a jump of a derivative explains are left out (a transposed convolution has no jumps)."""
         case, names, grad_output = outcome.case, outcome.names, outcome.grad_output
         try:
             facts, results = self.candidate.call(
@@ -207,7 +206,7 @@ class TrialRun:
         self._judge_gradients(outcome)
 
     def compare(self, outcome: Outcome) -> None:
-        """What was `got` with what is expected, and nothing else. Without a grad_output nothing of it is a gradient."""
+        """Compares `got` with `expected` again, without a call. Without a grad_output nothing of it is a gradient."""
         for name in outcome.got:
             if name == "output" or outcome.grad_output is None:
                 self._compare(outcome, name, "values")
@@ -215,7 +214,7 @@ class TrialRun:
             self._judge_gradients(outcome)
 
     def _judge_gradients(self, outcome: Outcome) -> None:
-        """PyTorch's own gradients may be off by a jump as well; what it explains of them is no tolerance either."""
+        """A jump may also put PyTorch's own gradients off. That part of their error does not widen the tolerance."""
         alone = outcome.case.setting.layer is None  # of one transposed convolution no derivative jumps
         own_is_off = alone and any(distance(outcome.own[n].double(), v)[0] > self._allowed(outcome.case, n)[1]
                                    for n, v in outcome.expected.items() if n != "output" and n in outcome.own)
@@ -284,7 +283,7 @@ class TrialRun:
             own = None if own is None else reached.taken_out(own, expected, limit)
         own_off = float((own - expected).norm()) if own is not None else 0.0
         norm = max(float(expected.norm()), least_norm)
-        if own_off > _NOISE * norm:  # it is zero but for rounding: PyTorch's own noise is the scale of what can be asked
+        if own_off > _NOISE * norm:  # the exact value is zero: PyTorch's own rounding noise is the scale
             least_norm = norm = _OF_NOISE * own_off / allowed
         own_off /= max(norm, 1e-300)
         allowed = max(allowed, min(2 * own_off, _MOST))
@@ -299,7 +298,7 @@ class TrialRun:
             return made
 
         comparison = compared(values)
-        if comparison.failed and own is not None and not exact:  # a value that is PyTorch's own is right, whatever float64 says
+        if comparison.failed and own is not None and not exact:  # a value equal to PyTorch's is right, even if float64 differs
             comparison = compared(torch.where(values == own.to(values.dtype), expected.to(values.dtype), values))
         outcome.errors[name] = {**asdict(comparison.errors()), "own": own_off, "least_norm": least_norm}
         if comparison.failed:
@@ -335,7 +334,7 @@ class TrialRun:
         return {n: v / factors[n] if factors else v for n, v in found.items()}
 
     def tangent(self, name: str, grad: torch.Tensor) -> torch.Tensor:
-        """Of the gradient of that name what is asked: an input may be bound to what get_inputs() draws."""
+        """The part of a gradient that is compared: some inputs may change only so that they stay what get_inputs() draws."""
         return self.drawn.tangent(int(name[6:]), grad) if self.drawn and name.startswith("input ") else grad
 
     def _differentiable(self, place: int, x: torch.Tensor) -> bool:
@@ -348,7 +347,7 @@ class TrialRun:
 
 
 def _advice(status: Status, case: Case) -> str:
-    """The step that a status asks for; of a module that is no transposed convolution less is known."""
+    """The advice of a status. For a module that is no transposed convolution it is more general."""
     return DEFAULT_ADVICE[status] if case.setting.layer else _ADVICE_FOR_ANY.get(status, DEFAULT_ADVICE[status])
 
 
@@ -360,7 +359,7 @@ def problem_of(error: Raised | Ended) -> Problem:
 
 
 def new_seed() -> int:
-    """Nobody can have tried it before."""
+    """A seed that nobody can know."""
     return secrets.randbits(31)
 
 

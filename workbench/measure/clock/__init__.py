@@ -1,0 +1,1 @@
+"""`timing`: how long a launch takes on the device. `ceilings`: the rates of a GPU."""

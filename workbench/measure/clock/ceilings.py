@@ -1,4 +1,4 @@
-"""The rates of one GPU as measured: reading, writing, copying, and matrix products by precision."""
+"""Measures the rates of one GPU: reading, writing, copying, and matrix products by precision."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Samples of how long a launch takes on the device, and the rule that ends the sampling.
 
 On a GPU every sample begins with a cold L2: one buffer of twice its size is written, then another is read, so that no
-dirty line is left for the kernel to pay. Then the device waits for a moment while the host gets ahead: where it has not
-enqueued everything when the first event is reached, the time between the events is the host's in part, and the sample is
-taken again after a longer wait. On the CPU the emulator is timed by the clock: such times say nothing about a GPU.
-Samples during which NVML says that the clocks are held down are dropped and counted, where enough others are left.
+dirty line is left for the kernel to write back. Then the device waits until the host has enqueued the launch and both events.
+If the host is late, the time between the events includes the host. The sample is then taken again after a longer wait. On the
+CPU the emulator is timed by the clock; such times say nothing about a GPU. Samples during which NVML reports reduced clocks are
+dropped and counted, if enough others are left.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ ENOUGH_NOISE = 0.005        # half width of the median's 95 % interval, relative
 TOO_SMALL_MS = 0.01         # an event pair costs about 2 us: below this it is a large part of the time
 _BATCH_MS = 50.0            # samples taken between two looks at the rule
 _HEAD_START = 200_000       # GPU cycles of waiting that let the host enqueue a launch ahead: 0.1 ms
-_MOST_HEAD_START = 32 * _HEAD_START  # a launch that is not ahead of the device even then waits for it itself
-_HOST_SHARE = 0.9           # a GPU that waits for its host measures the host, a little more or less
+_MOST_HEAD_START = 32 * _HEAD_START  # a launcher that is late even then waits for the device itself
+_HOST_SHARE = 0.9           # launch-bound: the host takes at least this part of the time
 _SLOWED_DOWN = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # NVML clocks event reasons: power cap, slowdowns, thermal, power brake
 
 
 @dataclass(frozen=True)
 class Effort:
     """When to stop: never before `least` samples, never after `most` samples or `wall_s` seconds. Low noise ends it only
-    after `least_s` seconds: thirty samples of a short kernel all come from one moment, and the next moment may differ."""
+    after `least_s` seconds, because thirty samples of a short kernel take only a moment, and the next moment may differ."""
 
     least: int
     most: int
@@ -50,8 +50,8 @@ EFFORTS = {
 
 @dataclass(frozen=True)
 class Watch:
-    """What the judge does around timed launches so that a kernel cannot tell them from checked ones: `before` each
-    sample (untimed; the L2 flush comes after it), and `after` each batch of samples."""
+    """What the judge does around timed launches, so that they are checked too: `before` each sample (untimed; the L2 flush
+    follows), and `after` each batch of samples."""
 
     before: Callable[[], None] = lambda: None
     after: Callable[[], None] = lambda: None
@@ -80,7 +80,7 @@ def measure(run: Callable[[], None], *, device: str, effort: str, cold_l2: bool 
 
 def measure_in_turns(runs: Sequence[Callable[[], None]], *, device: str, effort: str, cold_l2: bool = True,
                      limit_s: float | None = None, watches: Sequence[Watch] = ()) -> list[Measurement]:
-    """One sample of each in every turn, in an order drawn anew each time: sample i of all of them were taken together.
+    """One sample of each contestant in every turn, in random order: samples i of all of them were taken together.
 
     `watches`: one for each, or none. The rule ends it when the noisiest of them satisfies it.
     """
@@ -190,7 +190,7 @@ def _measure_cuda(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: f
         for watch in watches:
             watch.after()
         stop = _why_stop(samples, effort, begin, wall_s) if samples[0] else ""
-        # Of a length that a kernel cannot count on: the last launch of a batch is looked at.
+        # Of random length, because the last launch of a batch is compared, and a kernel must not know it.
         batch = max(1, min(100, round(_BATCH_MS / max(one_ms, 1e-3) * random.uniform(0.7, 1.3))))
     kept, dropped = without_slow(samples, slowed, effort.least)
     flags = ["throttled"] if any(slowed) else []
@@ -204,7 +204,7 @@ def _measure_cuda(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: f
 
 @dataclass(frozen=True)
 class _Sample:
-    """Of run `which`. `late`: the device was there before the host had enqueued everything."""
+    """One sample of run `which`. `late`: the device was ready before the host had enqueued everything."""
 
     which: int
     first: torch.cuda.Event
@@ -228,7 +228,7 @@ def _sample(run: Callable[[], None], prepare: Callable[[], None], flush: Callabl
 
 
 def _why_stop(samples: Sequence[list[float]], effort: Effort, begin: float, wall_s: float) -> str:
-    """The rule for several at once: noise is the noisiest's."""
+    """The rule for several contestants at once: the noise is that of the noisiest."""
     reasons = [why_stop(taken, effort=effort, elapsed_s=time.perf_counter() - begin, wall_s=wall_s)
                for taken in samples]
     return next((r for r in reasons if r in ("limit", "samples")), reasons[0] if all(reasons) else "")

@@ -1,4 +1,4 @@
-"""The device `cpu`: CUDA source in; C++ text, include folders and compiler flags out. Compiling is the caller's part.
+"""The device cpu: CUDA source in; C++ text, include folders and compiler flags out. Compiling is the caller's part.
 
     lines = translate(source)                                  # then: g++ COMPILE_FLAGS -I... lines LINK_FLAGS
     ctypes.CDLL(library).cuda_on_cpu_last_error                # why the latest launch of this library failed

@@ -1,4 +1,4 @@
-"""Device memory that shows what a kernel did to it: contents poisoned with one specific NaN, guard zones around.
+"""Device memory that shows what a kernel did to it: filled with one specific NaN (poison), with guard zones around it.
 
 The poison is a *signalling* NaN: arithmetic on it returns another NaN (quiet on the CPU, canonical on a GPU), so
 "never written" and "computed from something unwritten" stay two different findings.
@@ -10,9 +10,9 @@ from math import prod
 
 import torch
 
-GUARD_BYTES = 64 * 1024   # each side; the rows that kernels run over are shorter
+GUARD_BYTES = 64 * 1024   # on each side; longer than a row that a kernel may overrun
 ALIGN_BYTES = 256         # what cudaMalloc guarantees
-_PATTERN = (0xF7, 0x7F)   # the 16-bit word 0x7FF7 repeated is a NaN in all four dtypes: reads beyond show, too
+_PATTERN = (0xF7, 0x7F)   # the 16-bit word 0x7FF7 repeated is a NaN in all four dtypes, so reads outside a tensor show, too
 _INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 POISON = {torch.float16: 0x7D5A, torch.bfloat16: 0x7FA5, torch.float32: 0x7FA5C0DE,
           torch.float64: 0x7FF4C0DE7FA5C0DE}

@@ -1,4 +1,4 @@
-"""What a check found, as status, headline and advice: what happened with its numbers, then one next step."""
+"""What the judge found, as status, headline and advice: what happened, with numbers, then one next step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .validate import Comparison
 # Names of tensors as sentences use them.
 SHORT = {"input": "x", "output": "y", "weight": "the weight", "bias": "the bias", "workspace": "the workspace"}
 _FEW = 0.01               # below this share, a count says more than a percentage
-_LONE = 20                # times the root mean square of all errors: no rounding spreads so far
-_PRECISION_ONLY = 2e-2    # a relative error that low, with exact integers right, is rounding and not indexing
+_LONE = 20                # an error of so many times the root mean square of all errors is not rounding
+_PRECISION_ONLY = 2e-2    # if the integers are exact, a smaller relative error is rounding, not a wrong index
 
 
 @dataclass(eq=False)
@@ -113,7 +113,7 @@ def implausible(median_ms: float, floor_ms: float) -> Finding:
 
 
 def after_timing(finding: Finding) -> Finding:
-    """The same finding, said to have shown only after the kernel had run many times."""
+    """The same finding, with the remark that it showed only after the kernel had run many times."""
     return Finding(finding.status, f"After the timing: {finding.headline}",
                    "Look for data that one launch leaves for the next: every launch must do all of its work.",
                    {**finding.detail, "after_timing": True}, finding.errors, finding.restart)

@@ -1,5 +1,5 @@
-"""The tensors of a workload, made again at will: random floats, near 1 or beyond float16, and small integers whose sums are
-exact.
+"""Makes the tensors of a workload, the same ones each time: random floats, near 1 or beyond float16's range, and small
+integers whose sums are exact.
 
 A tensor is filled in blocks, each from its own seed, so that it can be compared with itself made again without a
 second copy. Values depend on the kind of device (torch's CPU and CUDA generators differ), on nothing else.
@@ -20,10 +20,10 @@ FAR = "new random floats beyond float16"
 NEEDED = {FORWARD: ("input", "weight", "bias"), GRAD_INPUT: ("grad_output", "weight"),
           GRAD_WEIGHT: ("input", "grad_output"), BACKWARD: ("input", "weight", "grad_output")}
 BLOCK = 1 << 24           # elements filled from one seed
-# Of FAR, in float32: most inputs are above float16's 65504, the weights below its normal numbers, their products near 1. In
-# float32 and TF32 that takes no digit away.
+# For FAR, in float32: most inputs are above float16's 65504, the weights are below its normal numbers, and their products are
+# near 1. float32 and TF32 lose no digit by it.
 _FAR = {"input": 2.0**17, "grad_output": 2.0**17, "weight": 2.0**-17}
-_LARGEST = 2              # integers are drawn from -2, -1, 1, 2: no zero, so that a term left out always shows
+_LARGEST = 2              # integers are drawn from -2, -1, 1, 2: without 0, so that a missing term always shows
 _EXACT_FLOAT32 = 2.0**24  # whole numbers up to here are exact in the accumulator of every dtype but float64
 _MOST_FLOAT16 = 60_000.0  # just under the largest finite float16
 _SIGMAS = 8.0             # sums of zero-mean terms stay within so many standard deviations
@@ -54,8 +54,8 @@ def torch_dtype(workload: Workload) -> torch.dtype:
 
 
 def fill(tensor: torch.Tensor, name: str, workload: Workload, kind: str) -> None:
-    """Write the values of tensor `name` (contiguous) for one of NORMAL, INTEGERS, RECHECK, FAR; of the last two any name that
-    begins so is a kind of its own."""
+    """Write the values of tensor `name` (contiguous) for a kind: NORMAL, INTEGERS, or a name that begins with RECHECK or FAR.
+    Each such name gives other values."""
     flat = tensor.view(-1)
     for start, values in _blocks(flat, name, workload, kind):
         flat[start:start + len(values)] = values

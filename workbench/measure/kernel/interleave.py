@@ -1,4 +1,4 @@
-"""Two contestants on the same inputs, timed in turns: a candidate against a way of PyTorch's, or against a candidate.
+"""Times two contestants in turns on the same inputs: a candidate against a way of PyTorch, or against another candidate.
 
 Both have been judged before. Candidates are watched while timed and checked again afterwards, as in a trial of their own.
 """
@@ -17,7 +17,7 @@ from ..pytorch.baselines import plain_tensors, timed_call
 from ..pytorch.ways import switches
 from .findings import Finding
 from .inputs import NORMAL
-from .judge import bits_of, check, check_again, open_stage, threads_for, watched
+from .judge import bits_of, compare_again, launch_and_compare, open_stage, threads_for, watched
 
 
 def compare(asked: CompareOrder, emit: Emit) -> Compared:
@@ -51,7 +51,7 @@ def _in_turns(asked: CompareOrder, emit: Emit) -> list[timing.Measurement]:
         measured = timing.measure_in_turns([mine.run, other.run], device=order.device, effort=effort,
                                            cold_l2=order.cold_l2, limit_s=limit_s,
                                            watches=[mine.watch, other.watch])
-        other.check_again()
+        other.compare_again()
     else:
         way, workload = WAYS[theirs], order.workload
         with switches(way):
@@ -60,18 +60,18 @@ def _in_turns(asked: CompareOrder, emit: Emit) -> list[timing.Measurement]:
             measured = timing.measure_in_turns([mine.run, run], device=order.device, effort=effort,
                                                cold_l2=order.cold_l2, limit_s=limit_s,
                                                watches=[mine.watch, timing.Watch()])
-    mine.check_again()
+    mine.compare_again()
     return measured
 
 
 class _Contestant:
-    """A candidate on its stage, its answer to the inputs known to be right. Raises `Finding`."""
+    """A candidate on its stage, after its results for the inputs have been checked. Raises `Finding`."""
 
     def __init__(self, order: JudgeOrder) -> None:
         self._order, self._stage = order, open_stage(order)
-        check(order, self._stage, NORMAL)
+        launch_and_compare(order, self._stage, NORMAL)
         self.watch = watched(order, self._stage, bits_of(self._stage))
         self.run = self._stage.launch
 
-    def check_again(self) -> None:
-        check_again(self._order, self._stage, timed=True)
+    def compare_again(self) -> None:
+        compare_again(self._order, self._stage, timed=True)

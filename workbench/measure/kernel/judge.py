@@ -1,8 +1,8 @@
-"""One candidate's trial: a built library and a workload come in; status, errors, times and memory go out.
+"""Judges one candidate: a built library and a workload come in; status, errors, times and memory go out.
 
-Order: inputs, float64 truth, poison between guard zones, run, error check, zones and inputs untouched, compare; for
-exact integers, then for random floats, these more than once for their bits; only then time; then once more on new
-inputs. A time is handed out only when every comparison held.
+The steps: make inputs; compute the float64 truth; poison the results; run; ask for errors; test that guard zones and inputs are
+unchanged; compare. These are done with exact integers, then with random floats, there several times for equal bits. Then the
+kernel is timed, and compared again on new inputs. A time is given only if every comparison was right.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SMALL = 1 << 22                               # elements
 _ORDER = "CUDACPU_ORDER"                       # read by the emulator at every launch
 _FLOOR_SHARE = 0.8                             # below this share of the floor a time is not believed
 _LOOKS_AT_LARGE = 0.25                         # share of batches after which a result without a copy is compared
-_DRAWN = secrets.token_hex(8)                  # by each process: no kernel can have been made for these inputs
+_DRAWN = secrets.token_hex(8)                  # a seed of this process, so that no kernel can know its inputs
 NEW_INPUTS, FAR_INPUTS = f"{RECHECK} {_DRAWN}", f"{FAR} {_DRAWN}"
 _TRAFFIC_SHARE = 4                             # ... if the tensors are that many times the L2 cache
 
@@ -62,7 +62,7 @@ def judge(order: JudgeOrder, emit: Emit) -> Judged:
 
 
 def implausible(median_ms: float, floor_ms: float | None, *, traffic_bytes: int, l2: int, cold_l2: bool) -> bool:
-    """A time that no kernel can reach: only claimed where caches cannot explain it."""
+    """Whether no kernel can be so fast. Only claimed if caches cannot explain the time."""
     return bool(floor_ms) and cold_l2 and traffic_bytes > _TRAFFIC_SHARE * l2 and median_ms < _FLOOR_SHARE * floor_ms
 
 
@@ -80,10 +80,10 @@ def _judge(order: JudgeOrder, emit: Emit, facts: _Facts) -> Judged:
     stage = open_stage(order)
     facts.memory = {"peak_bytes": stage.peak_bytes, "workspace_bytes": stage.workspace_bytes}
     emit(Event("check", INTEGERS))
-    check(order, stage, INTEGERS)
+    launch_and_compare(order, stage, INTEGERS)
     emit(Event("check", NORMAL))
     begin = time.perf_counter()
-    errors = check(order, stage, NORMAL)
+    errors = launch_and_compare(order, stage, NORMAL)
     checked = _same_bits(order, stage, errors, emit, slow=time.perf_counter() - begin > order.limit_s / 20)
     if stray := stage.off_stream():
         raise stray
@@ -100,7 +100,7 @@ def _judge(order: JudgeOrder, emit: Emit, facts: _Facts) -> Judged:
         stage.run()  # an error of the timed launches is sticky, or shows again here
     if "recheck" in order.guards:
         emit(Event("recheck", RECHECK))
-        check_again(order, stage, timed=measured is not None)
+        compare_again(order, stage, timed=measured is not None)
     if measured is None:
         return right
     median_ms = measured.timing.median_ms
@@ -113,7 +113,7 @@ def _judge(order: JudgeOrder, emit: Emit, facts: _Facts) -> Judged:
 
 @contextmanager
 def threads_for(order: JudgeOrder) -> Iterator[None]:
-    """One thread for the judge's own work on small tensors: on a busy machine several wait for one another."""
+    """One thread for the judge's own work on small tensors: on a busy machine several threads would wait for each other."""
     before = torch.get_num_threads()
     if order.device == "cpu" and max(prod(order.workload.input_shape), prod(order.workload.output_shape)) < _SMALL:
         torch.set_num_threads(1)
@@ -137,7 +137,7 @@ def open_stage(order: JudgeOrder) -> Stage:
     return Stage(launcher, order.workload, device=order.device, guards=order.guards, zones=not order.sanitize)
 
 
-def check(order: JudgeOrder, stage: Stage, kind: str, *, poison: bool = True) -> dict[str, Errors]:
+def launch_and_compare(order: JudgeOrder, stage: Stage, kind: str, *, poison: bool = True) -> dict[str, Errors]:
     """One kind of inputs, once. Raises `Finding`; the first of these wins: zones, inputs, values.
 
     Without poison the results still hold the answers to other inputs, as they would in use.
@@ -158,9 +158,9 @@ def check(order: JudgeOrder, stage: Stage, kind: str, *, poison: bool = True) ->
     return {name: comparison.errors() for name, comparison in compared.items()}
 
 
-def check_again(order: JudgeOrder, stage: Stage, *, timed: bool) -> None:
-    """On inputs that nobody could know, of float32 such as float16 cannot hold, with old answers in place. Where that is wrong,
-    others near 1 tell whether the range is the reason. Raises `Finding`."""
+def compare_again(order: JudgeOrder, stage: Stage, *, timed: bool) -> None:
+    """Compare once more: on unpredictable inputs, with old answers in the results; in float32 with numbers that float16 cannot
+    hold. If it is wrong, numbers near 1 show whether the range is the reason. Raises `Finding`."""
     found = _finding(order, stage, FAR_INPUTS)
     if found is None:
         return
@@ -172,14 +172,14 @@ def check_again(order: JudgeOrder, stage: Stage, *, timed: bool) -> None:
 
 def _finding(order: JudgeOrder, stage: Stage, kind: str) -> Finding | None:
     try:
-        check(order, stage, kind, poison=False)
+        launch_and_compare(order, stage, kind, poison=False)
     except Finding as finding:
         return finding
     return None
 
 
 def _same_bits(order: JudgeOrder, stage: Stage, errors: dict[str, Errors], emit: Emit, *, slow: bool) -> Bits:
-    """The same launch again, on the inputs that are there, must give the same bits, which are returned."""
+    """Launch again on the same inputs: the bits must be the same. Returns them."""
     runs = 2 if slow else _RUNS[order.effort]
     first = bits_of(stage)
     others, apart, finite = 0, 0.0, True
@@ -207,8 +207,8 @@ def _same_bits(order: JudgeOrder, stage: Stage, errors: dict[str, Errors], emit:
 
 
 def watched(order: JudgeOrder, stage: Stage, checked: Bits) -> timing.Watch:
-    """Around timed launches: some poison before each, looked at after each, and after a batch all the bits that the
-    checked launches gave."""
+    """The `Watch` around timed launches: some poison is written before each and looked for after it. After a batch all bits
+    must be those of the checked launches."""
     if "watch" not in order.guards:
         return timing.Watch()
     places: list[tuple[str, slice]] = []
@@ -263,7 +263,7 @@ def bits_of(stage: Stage) -> Bits:
 
 
 def _fingerprint(tensor: torch.Tensor) -> list[int]:
-    """Per block: the sum of all bytes-as-integers and of their products with the place; exact, so order is free."""
+    """For each block: the sum of its words as integers, and the sum of their products with the place. Exact in any order."""
     whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]
     parts = []
     for block in tensor.view(-1).view(whole).split(1 << 24):

@@ -1,4 +1,4 @@
-"""Calling a built library: `Problem` and raw pointers through ctypes. Nothing here synchronises or allocates."""
+"""Calls the launchers of a built library: `Problem` and raw pointers, through ctypes. It does not synchronise or allocate."""
 
 from __future__ import annotations
 

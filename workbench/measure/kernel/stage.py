@@ -1,4 +1,4 @@
-"""The tensors of one trial between guard zones, and the launch on them: fill, poison, launch, look for damage.
+"""`Stage`: the tensors of one trial between guard zones. It fills and poisons them, launches, and looks for damage.
 
 Kernels take contiguous tensors. For a channels_last workload the caller's input and output are channels_last, and
 the conversions are part of the launch: a timed launch pays for them, as ModelNew would.
@@ -72,7 +72,7 @@ class Stage:
                 self._callers[name].copy_(self.tensors[name])
 
     def poison(self) -> None:
-        """Make everything that the kernel has to write recognisable as not written."""
+        """Poison everything that the kernel has to write."""
         if "poison" not in self.guards:
             return
         for name in (*self._results, "workspace"):
@@ -80,8 +80,8 @@ class Stage:
                 self.buffers[name].poison()
 
     def poison_some(self) -> list[tuple[str, slice]]:
-        """Poison both ends and two random places of every result: a launch that trusts what it finds is seen. Returns
-        where."""
+        """Poison both ends and two random places of every result, so that a launch which leaves old results is found. Returns
+        the places."""
         places = []
         for name in self._results:
             bits = self.bits(name)
@@ -96,7 +96,7 @@ class Stage:
         return self.buffers[name].bits.view(-1)
 
     def off_stream(self) -> Finding | None:
-        """Whether a launch works outside the stream it was given, where no event of that stream would see it.
+        """A finding if a launch works outside its stream, where no event of the stream times it.
 
         The stream is held for a moment: nothing may be written meanwhile. After the launches it poisons the results
         itself: nothing may be written later. None on the CPU, where every launch has ended when it returns.
@@ -152,7 +152,7 @@ class Stage:
             text = self._launcher.error_text(code) if code else ""
             if self.device != "cpu":
                 torch.cuda.synchronize(self.device)
-        # Asked always: an error that the launcher returned and left in the runtime would be the next kernel's.
+        # Always asked: an error that stays in the runtime would be counted against the next kernel.
         left = self._launcher.last_error()
         code = code or left
         if code:
@@ -199,7 +199,7 @@ class Stage:
         if total > free:
             raise out_of_memory(total, free, self.device, workspace=self.workspace_bytes)
         if self.device != "cpu":
-            torch.cuda.empty_cache()  # what earlier trials left is in pieces that need not fit
+            torch.cuda.empty_cache()  # the memory that earlier trials freed may be too fragmented
         return total
 
 

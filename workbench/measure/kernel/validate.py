@@ -1,7 +1,7 @@
-"""Is a result right? Blocks of results and float64 truth come in, `Errors` and counts go out.
+"""Compares results with the float64 truth, block by block. It has the tolerance of each precision.
 
-Every test is written as "not within the limit", so that NaN fails. Tolerances, with u = 2^-p the unit round-off of
-p significant bits and R the length of the sum (inputs are random with mean zero, so errors add up as a random walk;
+Every test asks whether a value is "not within the limit": so a NaN always fails. Tolerances, with u = 2^-p the unit round-off
+of p significant bits and R the length of the sum (inputs are random with mean zero, so errors add up as a random walk;
 Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2 and Higham & Mary 2019):
 
     relative L2 allowed = operands + 2 * u_accumulate * sqrt(R) + u_result
@@ -11,9 +11,9 @@ factor of 6. Operands rounded to TF32 cost 2.9e-4 when rounded to nearest and 7.
 H200); one bit less (bfloat16: 2.3e-3) must not pass. `ieee` stays below 1.5e-4 however long the sum, so TF32 is never
 taken for it. One element may be off by 6 times as much, relative to its value plus the root mean square of the result.
 
-That norm of the result is what the errors grow with only if the result has many elements. The few of a grad_bias may
-all happen to be sums that cancel; there the errors are relative to the norm that such sums have on average
-(`least_norm`, reference.py), and a right kernel is not called wrong for the luck of a seed.
+Errors grow with the terms of a sum. The norm of the result measures these only if the result has many elements. In a grad_bias
+of few elements the terms of all sums may cancel. There the errors are relative to the norm that such sums have on average
+(`least_norm`, reference.py). Otherwise an unlucky seed would make a right kernel wrong.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Precision:
 PRECISIONS = {
     "ieee": Precision(0.0, 2.0**-24, 2.0**-24, 1.5e-4),
     "tf32": Precision(2 * 2.0**-11, 2.0**-24, 2.0**-24, 2e-3),
-    # a = big + small, each TF32; what is dropped is small * small: 2^-22, and tensor cores cut sums off
+    # a = big + small, each in TF32. small * small (2^-22) is left out, and tensor cores truncate sums
     "tf32x3": Precision(4 * 2.0**-22, 2 * 2.0**-24, 2.0**-24, 1.5e-4),
     "fp16": Precision(0.0, 2.0**-24, 2.0**-11, 2e-3),
     "bf16": Precision(0.0, 2.0**-24, 2.0**-8, 1.2e-2),
@@ -103,7 +103,7 @@ class Comparison:
         self._kernelbench = self._kernelbench and bool((distance <= tolerance + tolerance * expected.abs()).all())
         self.count += got.numel()
         self.wrong += int(wrong.sum())
-        distance = torch.where(finite, distance, 0.0)  # NaN and Inf are counted above; the rest is still described
+        distance = torch.where(finite, distance, 0.0)  # NaN and Inf are counted above; errors are of the others
         self._squares += float(distance.square().sum())
         self._expected_squares += float(expected.square().sum())
         nonzero = expected != 0

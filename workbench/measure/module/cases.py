@@ -1,4 +1,4 @@
-"""What an exported module is tried on: the workload it was made for, and other inputs that it must serve."""
+"""The calls on which an exported module is judged: its own workload, and other inputs that it must serve."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SMALL_SIZE = 12
 
 
 @dataclass(frozen=True)
-class Case:
+class ModuleCase:
     """One call of the module. `own`: with the layer its kernels were chosen for; `layout` of input and grad_output."""
 
     name: str
@@ -27,18 +27,18 @@ class Case:
     kinds: tuple[str, ...] = (INTEGERS,)
 
 
-def cases(workload: Workload, arguments: dict[str, Any]) -> list[Case]:
+def cases(workload: Workload, arguments: dict[str, Any]) -> list[ModuleCase]:
     """The workload itself with random floats too; the others with exact integers, small."""
     small = _small(workload, workload.layer)
     larger = replace(small, batch=3, input_size=tuple(i + 5 for i in small.input_size))
-    found = [Case("its own workload", workload, arguments, workload.memory_format, kinds=(INTEGERS, NORMAL)),
-             Case("another size", larger, arguments),
-             Case("a non-contiguous input", small, arguments, "strided")]
+    found = [ModuleCase("its own workload", workload, arguments, workload.memory_format, kinds=(INTEGERS, NORMAL)),
+             ModuleCase("another size", larger, arguments),
+             ModuleCase("a non-contiguous input", small, arguments, "strided")]
     if workload.layer.dims > 1:
-        found.append(Case("a channels_last input", small, arguments, "channels_last"))
+        found.append(ModuleCase("a channels_last input", small, arguments, "channels_last"))
     for name, changes in _other_arguments(workload.layer, arguments):
         layer = replace(workload.layer, **changes)
-        found.append(Case(name, _small(workload, layer), {**arguments, **changes}, own=False))
+        found.append(ModuleCase(name, _small(workload, layer), {**arguments, **changes}, own=False))
     return found
 
 

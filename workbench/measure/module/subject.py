@@ -1,5 +1,5 @@
-"""The text of an exported file in; its class, ready to be called on the device, out. On the CPU its build goes to the
-emulator, everything else runs as it stands there."""
+"""Loads the text of an exported file and makes its class ready for calls on a device. On the CPU its kernels are built for the
+emulator; all other code runs unchanged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Subject:
         if missing:
             raise Finding(Status.RENDER_FAILED, f"The exported file defines no {min(missing)}.",
                           "Keep the names of the exported file.")
-        self.namespace["_DEBUG_SYNC"] = True  # the kernel that fails is to be named
+        self.namespace["_DEBUG_SYNC"] = True  # so that an error names the kernel that failed
         if self.device == "cpu":  # there its kernels run on the emulator
             self.namespace["_DEVICE_TYPE"] = "cpu"
             self.namespace["_build"] = self._build_for_host

@@ -1,8 +1,8 @@
 """PyTorch's own ways of computing a direction, timed and compared with the float64 truth like a candidate.
 
 `kernel_ms` replays a CUDA graph of the call, so that PyTorch's host time is not counted (one way, named so, is called
-by the host). What precision a call really had is read off its distance to the truth, not off a switch, and the library
-kernels that really ran are named. A formulation that the truth refutes has no time.
+by the host). The precision of a call is found from its distance to the truth, not from a switch. The library kernels that ran
+are named. A formulation whose results differ from the truth has no time.
 """
 
 from __future__ import annotations

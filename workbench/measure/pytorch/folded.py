@@ -1,7 +1,7 @@
 """A matrix product and F.fold in place of a transposed convolution; its gradients are F.unfold and a matrix product.
 
-F.fold knows two dimensions. A layer of one is one of two with a row; a layer of three is folded plane by plane, and the
-planes of each tap along the depth are added where it reaches.
+F.fold works in 2-D. A 1-D layer becomes a 2-D layer with one row. A 3-D layer is folded plane by plane; the planes of each tap
+along the depth are added at the outputs that the tap reaches.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A transposed convolution by other operators of PyTorch: tensors come in, the results of one direction go out.
 
-core/pytorch_ways.py says which formulations there are and which layers they serve. What is laid out anew here is paid for
-in every call, the weight too: it changes with every training step. Results come in the workload's memory format.
+core/pytorch_ways.py says which formulations there are and which layers they serve. Every call pays for laying out tensors anew,
+also the weight, because it changes with every training step. Results come in the workload's memory format.
 """
 
 from __future__ import annotations

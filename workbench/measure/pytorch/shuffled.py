@@ -1,7 +1,7 @@
 """Products of stride 1 and a pixel shuffle in place of a stride: padded output position o = cell * stride + phase.
 
-A tap k reaches phase (k * dilation) mod stride, (k * dilation) div stride cells on. So to each phase belongs a convolution of
-stride 1 over the cells; where kernel = stride it has one tap and is a matrix product.
+A tap k reaches phase (k * dilation) mod stride, in the cell that lies (k * dilation) div stride further. So each phase is a
+convolution of stride 1 over the cells. If kernel = stride, it has one tap and is a matrix product.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The definition of all three directions in numpy, for any number of dimensions: it guards the truth itself."""
+"""The definition of all three directions in numpy, for any number of dimensions. Tests compare reference.py with it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The float64 truth: a workload's tensors come in, expected results go out block by block.
+"""Computes the float64 truth: a workload's tensors come in, expected results go out block by block.
 
 All three directions are the definition, tap by tap: input i and tap k meet at output o = i * stride - padding +
 k * dilation, so one tap is one matrix product over a strided slice. Whole numbers stay exact. A small result is kept
-in a file, out of a kernel's reach, and read only after the kernel ran; a large one is computed again for each
-comparison, from inputs found untouched, so that no float64 tensor of its size ever exists.
+in a file, where a kernel cannot reach it, and is read after the kernel has run. A large one is computed again for each
+comparison, from inputs that were found unchanged. So no float64 tensor of its size is ever made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..kernel.inputs import reduction_length, results, shapes
 
 _KEPT_BYTES = {"cpu": 2 << 30, "cuda": 256 << 20}    # above: computed again instead of kept
 _BLOCK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 24}  # of the larger of a block's input and output
-_FEW = 256  # elements, up to which the norm of a result may be far from what its terms give on average
+_FEW = 256  # in a result of at most so many elements the sums may all cancel
 Index = tuple[slice, ...]
 
 
@@ -77,8 +77,8 @@ class Truth:
         return rms, least_norm
 
     def _norm_of_random_sums(self, name: str, tensors: Mapping[str, torch.Tensor]) -> float:
-        """Root mean square, over all signs that the terms could have, of the norm of the result: the sums of squared
-        terms, which are the same result of squared tensors."""
+        """The norm that the result has on average if the signs of its terms are random. Its square is the sum of all squared
+        terms: the same result computed from squared tensors."""
         squared = {key: _Squared(tensor) for key, tensor in tensors.items()}
         return sqrt(sum(float(values.sum()) for _, values in expected_blocks(self._workload, name, squared)))
 
@@ -92,7 +92,7 @@ class Truth:
 
 
 class _Squared:
-    """A tensor whose blocks are read squared, in float64: no squared copy of all of it exists."""
+    """A tensor whose blocks are squared when they are read, in float64, so that no squared copy of the whole is made."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor, self.device, self.shape = tensor, tensor.device, tensor.shape

@@ -1,0 +1,1 @@
+"""The time of a foreign file: `times` measures it, `ladder` lists the ways of PyTorch that are timed beside it."""

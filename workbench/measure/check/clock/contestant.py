@@ -1,4 +1,4 @@
-"""Who takes part in the turns of timed calls, and what ends them."""
+"""`Contestant`: who is timed in turns; and the errors that end the timing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 
 class NotVaried(Exception):
-    """All calls would be given the same."""
+    """No input can be changed between calls, so all calls would get the same inputs."""
 
 
 class Wrong(Exception):
-    """A timed call did not give what it should have given, or the file did something beside."""
+    """A timed call gave a wrong result, or the file did something else meanwhile."""
 
     def __init__(self, sentence: str, advice: str = "Compute the result of each call within that call."
                  ) -> None:

@@ -1,4 +1,4 @@
-"""Which of PyTorch's ways have to be asked again, where a file seems to beat them in turns."""
+"""Which of PyTorch's ways must be timed again, because the file seems to be faster than they are."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ LOOSER = ("fp64", "ieee", "tf32", "fp16", "bf16")  # precisions from the stricte
 
 
 def doubted_ways(found: dict[str, Any]) -> list[str]:
-    """The drop-in way of PyTorch that is the one to beat, where the candidate does, and any that had no memory. What takes a
-    compiler's time is not repeated."""
+    """If the candidate is faster than the fastest drop-in way: that way, and the ways that had no memory. Ways of torch.compile
+    are not timed again, because compiling takes long."""
     strict = LOOSER[:LOOSER.index(found["precision"]) + 1]
     ways = [b for b in found["baselines"] if b["drop_in"] and b["precision"] in strict and LADDER[b["key"]].kind != "compiled"]
     best = min(ways, key=lambda b: b["timing"]["median_ms"], default=None)

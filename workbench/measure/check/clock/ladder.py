@@ -1,13 +1,13 @@
-"""The ways PyTorch has of running a reference's module, as `check` times them beside a candidate: which there are for a
-reference on a device, and why the others are left out. `host/ways.py` binds them inside the reference's process."""
+"""The ways of PyTorch that `check` times beside a foreign file, and for each the reason why it cannot be tried with a reference
+on a device. `host/ways.py` binds them inside the reference's process."""
 
 from __future__ import annotations
 
 from ....core.pytorch_ways import WAYS
 from ..questions.cases import Case
 
-# `benchmark` ways run in a process of their own: cuDNN keeps the algorithm it has chosen once for a problem, so that in one
-# process whichever came first would decide for both.
+# `benchmark` ways run in a process of their own: cuDNN keeps the algorithm that it chose first for a problem. In one
+# process the first way would decide for the others.
 _OF_WAYS = {"tf32_on": "switched_tf32_on", "tf32_off": "switched_tf32_off"}   # without cudnn.benchmark here
 LADDER = {key: WAYS[_OF_WAYS.get(key, key)] for key in (
     "default", "tf32_on", "tf32_off", "benchmark", "benchmark_tf32_off", "channels_last", "channels_last_counted",

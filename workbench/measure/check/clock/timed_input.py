@@ -1,6 +1,6 @@
-"""What a timed call is given: a set that was sent ahead, times two strips of a long row of factors, each beginning where it was
-drawn, so that every element is another one than in the call before and there are too many inputs to compute them all ahead.
-Used on both sides."""
+"""The input of a timed call: a set of inputs that was sent before, multiplied by two strips of a long row of factors. Where the
+strips begin is drawn for each call. So every element differs from the last call's, and there are too many possible inputs to
+compute all results ahead. Judge and host both use this module."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ Begins = tuple[int, int]        # of the two strips
 
 
 def factors_for(x: torch.Tensor, generator: torch.Generator, varied: str = "each") -> torch.Tensor:
-    """Between 1/sqrt(2) and 1, and of either sign where the values are: a set times two strips of them stays in its range.
-    Nothing for whole numbers, which may be indices. `varied`: "each" element; of a "matrix" each row and the column of that
-    number together, which leaves it symmetric, and positive definite (told by a second dimension); or "" nothing."""
+    """Factors between 1/sqrt(2) and 1, with both signs if the values have both: a set times two strips stays in its range.
+    Empty for whole numbers, which may be indices. `varied`: "each" element has its own factor; in a "matrix" row i and
+    column i have the same one, so that it stays symmetric and positive definite (the result then has a second dimension);
+    "": no factors."""
     if not x.is_floating_point() or not varied:
         return torch.empty(0)
     matrix = varied == "matrix"
@@ -27,13 +28,12 @@ def factors_for(x: torch.Tensor, generator: torch.Generator, varied: str = "each
 
 
 def strips(source: random.Random) -> Begins:
-    """Where the two begin."""
+    """Where the two strips begin."""
     return _STEP * source.randrange(_STRIPS), _STEP * source.randrange(_STRIPS)
 
 
 def timed_input(x: torch.Tensor, factors: torch.Tensor, begins: Begins, into: torch.Tensor | None = None) -> torch.Tensor:
-    """x times the factors from both beginnings on. The same roundings in the same order, so judge and process get the same bits
-    wherever they compute it."""
+    """x times both strips. The roundings and their order are fixed, so judge and process compute the same bits."""
     if not factors.numel():
         return x if into is None else into.copy_(x)
     if factors.dim() > 1:

@@ -1,14 +1,14 @@
-"""module_ms of a candidate that the judge's process never meets: batches of calls, answered into the judge's memory.
+"""module_ms of a candidate in a process of its own: it answers batches of calls into memory of the judge.
 
-For each batch the judge draws, for every call, what its input is: one of a few sets times two strips of a long row of factors.
-Every element is another one than in the call before, so no answer can be ready, or be mended from an earlier one. The process
-copies each result into the next slot of memory that belongs to the judge (shared memory; on a GPU an allocation opened through
-CUDA IPC) and says done. The judge stops its clock and reads slots of calls it chooses only now: a result that is still being
-computed, left out, or taken from an earlier call is not what float64 says, and then no time is reported. The same batch with a
-finished result instead of the call, run by the reference's process, is what request, input and copy cost; it is subtracted from
-both. The idle process is stopped, with every process it has started, so that it does not run beside the other.
-What a stopped process still holds (memory that cuDNN wants) or has left on the device may slow PyTorch down all the same: where
-PyTorch was slower, its best ways are timed once more when the candidate's process is gone.
+1. For every call of a batch the judge draws the input: one of a few sets times two strips of a long row of factors. Every
+   element differs from the last call's, so no answer can be ready, or be made from an earlier one.
+2. The process copies each result into the next slot of memory that belongs to the judge (shared memory; on a GPU an allocation
+   opened through CUDA IPC) and answers. The judge stops its clock, and only then chooses slots and reads them. A result that is
+   not finished, left out or taken from an earlier call differs from float64. Then no time is reported.
+3. The reference's process runs the same batch with a finished result in place of the call. That is the cost of request, input
+   and copy; it is subtracted from both times.
+4. The idle process is stopped, with every process it has started. Memory that it holds, or work that it has left on the device,
+   may still slow PyTorch down. So where PyTorch was slower, its best ways are timed again after the candidate's end.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _LEAST_TURNS = 5                # below it there is no spread
 _BATCH_S = {"cpu": 0.05, "cuda": 0.03}
 _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
-_LARGE_BYTES = 1 << 30          # of one set: from there on two have to do
+_LARGE_BYTES = 1 << 30          # of one set: of larger sets there are only two
 _CHECKED = 3                    # batches of the candidate of which one call is compared
 _SMALL_BYTES = 1 << 24          # of results: then all calls that are timed one by one are compared
-_LOOSE = 10                     # times the tolerance of tf32: beyond it a way of PyTorch's computes something else
+_LOOSE = 10                     # beyond so many tolerances of tf32 a way of PyTorch computes something else
 _NOT_AGAIN = "Called again before timing, it gives a different result than in the check."
-_SEED_OF_TRUTH = 43            # of a draw that the state replaces; another than that of the module that is timed
+_SEED_OF_TRUTH = 43            # the state replaces what it draws; it must differ from the seed of the timed module
 _CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
 _ALONE_TURNS, _SINGLE_TURNS = 8, 10
 
@@ -216,7 +216,7 @@ class _Bench:
         return found
 
     def _singly(self, ours: Contestant, way: Contestant) -> dict[str, list[float]]:
-        """Samples of both in batches of one call: a larger batch names all inputs at once, and one result might serve all."""
+        """Samples of both in batches of one call. A larger batch names all inputs at once: a file could join them."""
         samples: dict[str, list[float]] = {"ours": [], "theirs": []}
         checked, small = self.random.sample(range(_SINGLE_TURNS), _CHECKED), self.stride < _SMALL_BYTES
         for turn in range(_SINGLE_TURNS):
@@ -267,8 +267,8 @@ class _Bench:
                          "Start no processes and no timers.")
 
     def _warm(self, who: Contestant, calls: int) -> None:
-        """Of two processes one was idle meanwhile, the other was not: both begin a timed batch with the same behind them. The
-        pages of the slots, which the system may have written out, are touched again; then come some calls."""
+        """Prepares a timed batch, so that both processes begin alike although one was idle: the pages of the slots are touched,
+        because the system may have swapped them out; then some calls are made."""
         if self.device == "cpu":
             self._batch(who, calls, only_copy=True)
         self._batch(who, max(1, calls // 2))
@@ -347,7 +347,7 @@ class _Bench:
             found = self._distances(kept, self._truth(inputs), None)
             self.seen.append(self._class([d for d, _, _ in found], who.way) or LOOSER[-1])
             for place, ((off, worst, rms), (allowed, usual_rms)) in enumerate(zip(found, self.demanded, strict=True)):
-                size = max(rms, usual_rms, 1e-30)  # sums that all happen to cancel are not measured by what is left
+                size = max(rms, usual_rms, 1e-30)  # the scale of sums that cancel is not their own size
                 near = off * rms <= allowed * size and worst <= 60 * allowed * size + allowed
                 if not near and not (self.jumps[place] and off * rms <= (allowed + self.jumps[place]) * size):
                     raise Wrong("A timed call gave a wrong result. The same call gives the right result when it is not "
@@ -355,8 +355,8 @@ class _Bench:
         return took
 
     def _called_plainly(self) -> list[torch.Tensor]:
-        """The candidate's results for the first inputs, called as in the check, but free to choose as in a timed call: a
-        library has other algorithms where they need not be deterministic. Before anything is bound, for it loads the state."""
+        """The candidate's results for the first inputs, in an untimed call with the settings of timed calls: libraries may use
+        other algorithms there. To be called first, because it loads the state."""
         state = self.state if self.trial.loads_state else None
         first = self._inputs(0, (0, 0))
         if self.direction == "forward":
@@ -365,8 +365,8 @@ class _Bench:
                                          grad_output=first[0])[1][1:]
 
     def _demand(self, plain: list[torch.Tensor]) -> None:
-        """`demanded`: for each result (relative L2 allowed when timed, usual rms). A timed result has to be of the class that
-        the same file shows when it is not timed, and that class one that the check lets pass."""
+        """`demanded`: for each result (relative L2 allowed when timed, usual rms). A timed result must have the precision that
+        the file shows in an untimed call, and the check must allow that precision."""
         self._keep_first_truth(self._inputs(0, (0, 0)))
         if [list(r.shape) for r in plain] != [shape for _, shape in self.kinds]:
             raise Wrong(_NOT_AGAIN)
@@ -392,8 +392,8 @@ class _Bench:
                 self.first_truth = [t.to(self.device) for t in self.first_truth]
 
     def _precision(self, who: Contestant) -> str:
-        """The class that the answer to the first inputs shows; "" when it is another answer. Before anything is changed, so
-        that one truth serves all ways."""
+        """The precision that the answer to the first inputs shows; "" if it is wrong. The inputs are still unchanged, so one
+        truth serves all ways."""
         _, (kept, inputs) = self._called(who, 1, look=True, change=False)
         self._keep_first_truth(inputs)
         found = self.shown[who.way] = self._class([d for d, _, _ in self._distances(kept, self.first_truth, who.strides)],
@@ -402,8 +402,8 @@ class _Bench:
 
     @cached_property
     def jumps(self) -> list[float]:
-        """How far float64's gradients move, relative L2, when all values move by what the outputs were off by: 0 where nothing
-        jumps. Which side of a jump a value stands on is the inputs' matter alone, whatever grad_output is."""
+        """How far float64's gradients move (relative L2) when all values move by the error of the outputs; 0 if nothing jumps.
+        Only the inputs decide on which side of a jump a value is, not grad_output."""
         if self.direction == "forward" or self.case.setting.layer is not None:
             return [0.0] * len(self.kinds)
         output = {"rel_l2": 0.0, "own": 0.0} | self.errors.get("output", {})
@@ -440,7 +440,7 @@ class _Bench:
         header = {"order": order, "stride": self.stride, "only_copy": only_copy, "way": who.way}
         process = self.parties[who.process].process
         self._turn(who.process)
-        pids = [os.getpid(), *process.family()] if self.device == "cpu" else []  # a GPU's time is no matter of cores
+        pids = [os.getpid(), *process.family()] if self.device == "cpu" else []  # on a GPU waiting for cores does not count
         before_s = waiting.waited_s(pids) if pids else 0.0
         begin = time.perf_counter()
         process.ask("run", header, doing="it was timed")
@@ -464,8 +464,8 @@ class _Bench:
                                          grad_output=inputs[0].double())[1][1:]
 
     def _of_float64(self) -> tuple[Construction, State]:
-        """A module of its own: of a float64 reference it would else be the one that is timed, and to load the state once more
-        spoils the graph on which its backward repeats."""
+        """How to make a module for the truth alone. If the reference is float64, it would otherwise be the timed module, and
+        loading its state again would break the graph that its timed backward uses."""
         return (self.trial.how(self.case, dtype="float64", seed=_SEED_OF_TRUTH),
                 (self.state[0], [wide(v) for v in self.state[1]]))
 

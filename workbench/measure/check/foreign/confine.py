@@ -1,4 +1,4 @@
-"""What a foreign process may use: a bare environment, limits, and the best of bwrap, Landlock and another user."""
+"""Starts a foreign process: with few environment variables, with limits, and in the best sandbox that works here."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _PARTIES = ("candidate", "reference", "benchmark", "nvcc")  # the names of scrat
 _DEVICES = tuple(Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom"))
 _DRIVER_IN_RUN = "/run/opengl-driver"  # NixOS has the libraries of the driver there
 _START_CUDA = "import ctypes, sys; code = ctypes.CDLL('libcuda.so.1').cuInit(0); sys.exit(f'CUDA error {code}' if code else 0)"
-# What a process needs to find its interpreter, compilers and GPU. Nothing else is handed on: no token, no key.
+# Variables with which a process finds its interpreter, compilers and GPU. It gets no others: no token, no key.
 _KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CXX",
          "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "VIRTUAL_ENV", "OMP_NUM_THREADS",
          "CUDACPU_THREADS")
-# So that two processes pay the same for the same call: glibc adapts its thresholds to what a process has freed before, and
-# OpenMP's threads go on spinning after a call of one, on the cores that the other now needs.
+# With these settings two processes take the same time for the same call. Else glibc changes its thresholds by what a process
+# has freed before, and OpenMP's threads of one process spin on cores that the other needs.
 _SAME_FOR_ALL = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
                  "OMP_WAIT_POLICY": "PASSIVE"}
 _libc = ctypes.CDLL(None)
@@ -86,8 +86,8 @@ def start(words: list[str], scratch: Path, *, device: str, memory_bytes: int, da
 
 
 def user_of(scratch: Path, device: str) -> int:
-    """The user who owns that scratch folder where another user runs the process, else 0. Each party has its own: the same
-    user could read the other's memory."""
+    """The user who runs the process and owns its scratch folder; 0 if it is not another user. Each process has another one,
+    because a user can read the memory of all its processes."""
     return OTHER_USER - _PARTIES.index(scratch.name) if confinement(device).user else 0
 
 
@@ -111,7 +111,7 @@ def _held(way: Confinement, words: list[str], scratch: Path, device: str, data_b
 
 
 def _in_child(rules: int | None, data_bytes: int, user: int, reads: bool) -> None:
-    """Between fork and exec: another user, limits on files, memory, core dumps; dies with us."""
+    """To be called between fork and exec: another user, limits on files, memory and core dumps. It dies with its parent."""
     if user:
         privileges.become(user, reads=reads)
     elif rules is not None and os.geteuid() == 0:
@@ -119,15 +119,15 @@ def _in_child(rules: int | None, data_bytes: int, user: int, reads: bool) -> Non
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user would take it back
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE_BYTES, _MOST_FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if data_bytes:  # CUDA reserves address space by the terabyte: there only the watch on resident memory holds
+    if data_bytes:  # not with CUDA, which reserves terabytes of address space: there only resident memory is watched
         resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
     if rules is not None:
         landlock.restrict(rules)
 
 
 def _starts(device: str) -> list[str]:
-    """A command that fails where the sandbox does not let the interpreter, or CUDA's driver, start. Without torch: half a
-    second."""
+    """A command that fails if the interpreter, or CUDA's driver, cannot start in the sandbox. It takes half a second, as it
+    does not import torch."""
     return [sys.executable, "-c", "import workbench" if device == "cpu" else _START_CUDA]
 
 
@@ -192,7 +192,7 @@ def descendants(root: int, *, dead: bool = False, without: Container[int] = ()) 
 
 
 def takes_more(pids: list[int], limit_bytes: int) -> bool:
-    """Whether these processes together hold more memory of their own. What a fork shares is counted once."""
+    """Whether these processes together hold more memory. Memory that a fork shares is counted once."""
     return _resident_bytes(pids) > limit_bytes and _proportional_bytes(pids) > limit_bytes
 
 

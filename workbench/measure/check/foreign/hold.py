@@ -1,4 +1,4 @@
-"""Processes that are stopped while it is not their turn to be timed: what runs beside a timed call slows it down."""
+"""Stops processes while another one is timed, because they would slow it down."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Hold:
         self._spent_s = 0.0
 
     def begin(self) -> None:
-        """Until two looks in a row find the same processes, all at rest: what was forked meanwhile is among them. Raises
-        `StillRunning`."""
+        """Stop them, until two looks in a row find the same processes, all at rest. So processes that were forked meanwhile are
+        stopped, too. Raises `StillRunning`."""
         deadline = time.monotonic() + _LIMIT_S
         before: list[int] | None = None
         while True:
@@ -50,8 +50,8 @@ class Hold:
         self._stopped_at, self._spent_s = time.monotonic(), _spent_s(there)
 
     def end(self) -> bool:
-        """Let them go on. Whether they had run all the same (a timer can send SIGCONT); what the clock's ticks may add is
-        let pass."""
+        """Let them go on. Returns whether they had run although they were stopped (a timer can send SIGCONT). One tick of the
+        clock does not count."""
         there = self._pids()
         spent_s = _spent_s(there) - self._spent_s
         for pid in there:

@@ -1,4 +1,4 @@
-"""Whether an unprivileged user can do what a foreign file needs: shown by a process that does it.
+"""Whether an unprivileged user can do what a foreign file needs: a process tries it.
 
     python -m workbench.measure.check.foreign.other_user DEVICE < HANDLE
 

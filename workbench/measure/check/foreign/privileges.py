@@ -1,4 +1,4 @@
-"""What root gives up in a child, between fork and exec. No call back: exec makes it final."""
+"""Rights that root gives up in a child, between fork and exec. After exec the child cannot get them back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def become(user: int, *, reads: bool) -> None:
-    """That user, in the group of the same number and no other, with no capability but, with `reads`, to read everything.
+    """Become that user, in the group of the same number only, without capabilities; with `reads` it may read everything.
     Raises OSError."""
     if reads:
         _libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
@@ -32,7 +32,7 @@ def become(user: int, *, reads: bool) -> None:
 
 
 def keep_reading_only() -> None:
-    """Root stays root, but from exec on without what root may beyond its own files; reading everything stays."""
+    """Root stays root, but after exec it has only the rights of an owner of files, and may read everything."""
     for capability in range(_LAST + 1):
         if capability != _CAP_DAC_READ_SEARCH:
             _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)

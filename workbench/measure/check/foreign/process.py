@@ -30,12 +30,12 @@ _LOG_TAIL = 4000
 _BUILD_LOG = 200_000
 _MOST_LOG_BYTES = 8 << 20
 _WATCH_S = 0.3
-_MORE_BYTES, _TIMES = 64 << 20, 4  # an answer may have that much, and that often what the reference has answered
+_MORE_BYTES, _TIMES = 64 << 20, 4  # an answer may have so many bytes plus so many times the reference's largest answer
 _PIPE_BYTES = 1 << 20
 _IMPORT_BYTES = 250 << 20  # what importing torch takes, about
-# What Python, the loader, OpenBLAS and C++ say when the limit of memory stops them.
+# Messages of Python, the loader, OpenBLAS and C++ when the memory limit stops them.
 _NO_MEMORY = re.compile(r"MemoryError|[Mm]emory allocation|allocate memory|bad_alloc|failed to map|cannot map")
-_open: set[int] = set()  # the processes of all that are open: other children of this process have left theirs
+_open: set[int] = set()  # processes of all open `ForeignProcess`es. Other children of this process have left theirs
 
 
 class Ended(Exception):
@@ -70,8 +70,8 @@ class Limits:
 
 
 class ForeignProcess:
-    """Starts at the first `ask`, and again after a death. `beside`: the process whose answers say how large those of this one
-    may be; without it only the limit of memory does."""
+    """Starts at the first `ask`, and again after a death. `beside`: the process whose answers limit the size of the answers of
+    this one; without it only the memory limit counts."""
 
     _popen = staticmethod(subprocess.Popen)
 
@@ -133,8 +133,8 @@ class ForeignProcess:
             self._start()
 
     def hold(self, *, strays: bool = False) -> None:
-        """Stop it with all it has started, until `resume` or until it is asked or ended. `strays`: and all processes that
-        have left theirs. Raises `StillRunning`; then, too, it goes on when it is asked."""
+        """Stop it with all it has started, until `resume`, the next `ask` or its end. `strays`: stop also all processes that
+        have left their parents. Raises `StillRunning`; even then the next `ask` lets it go on."""
         if self._hold is None and self.alive:
             self._hold = Hold(partial(self.family, strays))
             self._hold.begin()
@@ -156,8 +156,8 @@ class ForeignProcess:
             self._end()
 
     def shared_file(self, size: int) -> tuple[Path, int]:
-        """A new file of `size` bytes in its scratch folder, and a descriptor for the judge, who closes it. The name is one
-        that nobody could foresee: the judge is not confined, and a link that waits there would lead it anywhere."""
+        """A new file of `size` bytes in its scratch folder, and a descriptor for the judge, who closes it. Its name is random:
+        otherwise the file could have put a link there, and the judge, which is not confined, would follow it."""
         path = self.scratch / f"shared-{secrets.token_hex(8)}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         os.ftruncate(fd, size)
@@ -166,7 +166,7 @@ class ForeignProcess:
         return path, fd
 
     def build_log(self) -> str:
-        """What compilers have printed of which the exception holds nothing: load_inline(verbose=True)."""
+        """What compilers have printed. With load_inline(verbose=True) the exception does not contain it."""
         return self.log_tail(_BUILD_LOG)
 
     def log_tail(self, size: int = _LOG_TAIL) -> str:
@@ -192,7 +192,7 @@ class ForeignProcess:
         self.close()
         to_read, to_write = os.pipe()
         from_read, from_write = os.pipe()
-        for fd in (to_write, from_read):  # tensors go through: a system that refuses keeps its own size
+        for fd in (to_write, from_read):  # large pipes for tensors; if the system refuses, the size stays
             with contextlib.suppress(OSError):
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         words = [sys.executable, "-m", "workbench.measure.check.host.host", str(to_read), str(from_write)]
@@ -296,7 +296,7 @@ class ForeignProcess:
 
 
 def kill_strays() -> None:
-    """End what has left its parents and belongs to no open process: of those that were open, the candidate alone starts any."""
+    """End processes that have left their parents and belong to no open process. Only candidates start such processes."""
     for pid in confine.descendants(os.getpid(), without=_open):
         _kill(pid)
 

@@ -1,5 +1,5 @@
-"""What each operation of `host.py` may answer: its fields with their kinds, and its tensors. An answer is held against this
-before a tensor of it is read; whatever else comes is no answer."""
+"""What each operation of `host.py` may answer: its fields with their types, and its tensors. The judge tests an answer by these
+rules before it reads a tensor of it. Anything else is refused."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _differentiable(kinds: list[Kind]) -> None:
 
 
 def _strided(request: dict[str, Any], sent: Sequence[torch.Tensor], header: dict[str, Any], kinds: list[Kind]) -> None:
-    """Where results lie in another order they take the same room: the judge reads them by these strides."""
+    """The strides of results in a slot, by which the judge reads them. Another order takes the same space."""
     _count(kinds, 0)
     strides, shapes = header.get("strides"), [shape for _, shape in header.get("kinds", ())]
     if strides is not None and (len(strides) != len(shapes) or not all(map(_fits, shapes, strides))):

@@ -1,4 +1,4 @@
-"""Memory of the judge's into which the processes write the results of timed calls, one slot a call."""
+"""Memory of the judge into which the processes write the results of timed calls: one slot for each call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_BYTES = {"cpu": 1 << 29, "cuda": 24 << 30}
 
 
 class Slots:
-    """On the CPU each process maps a file of its own, which the judge reads but does not map: whoever has it may cut it short.
+    """On the CPU each process maps a file of its own. The judge reads it but does not map it: the process could shorten it.
     On a GPU all open one allocation through CUDA IPC.
 
     Raises `OSError` or `torch.cuda.OutOfMemoryError` where memory cannot be had or shared, `Ended` for a process."""

@@ -1,4 +1,4 @@
-"""How long a call was kept waiting by others: what of its time need not be its own."""
+"""How long a call waited for a core: this part of its time may be due to other processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEAST_SHARE = 0.02             # of a time that is left to it, whatever else is
 
 
 class Took(NamedTuple):
-    """Seconds by the clock, and how many of them some thread that could have run had no core."""
+    """Seconds by the clock, and for how many of them a ready thread had no core."""
 
     clock_s: float
     waited_s: float = 0.0
@@ -27,15 +27,15 @@ def waited_s(pids: Iterable[int]) -> float:
 
 
 def alone(took: Took, empty: Took) -> tuple[float, float]:
-    """(least, most) seconds that it would have taken alone, without the request, change and copy that `empty` took: what either
-    waited may belong to it or not."""
+    """(least, most) seconds that the call would have taken alone, without the `empty` one (request, change and copy). The time
+    that either waited may belong to it or not."""
     least = took.clock_s - took.waited_s - empty.clock_s
     most = took.clock_s - max(0.0, empty.clock_s - empty.waited_s)
     return max(least, _LEAST_SHARE * took.clock_s), max(most, _LEAST_SHARE * took.clock_s)
 
 
 def middle(took: Took, empty: Took) -> float:
-    """The same as the clock alone says it."""
+    """The same by the clock alone, waiting included."""
     return max(took.clock_s - empty.clock_s, _LEAST_SHARE * took.clock_s)
 
 

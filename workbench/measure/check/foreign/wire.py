@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import torch
 
 MOST_HEADER_BYTES = 4 << 20
-# All dtypes that cross. Of others PyTorch has names too (quint8, bits8), for which it ends the process.
+# All dtypes of messages. PyTorch knows other names (quint8, bits8), but ends the process when one is used.
 DTYPES = {name: getattr(torch, name) for name in (
     "float64", "float32", "float16", "bfloat16", "complex128", "complex64", "int64", "int32", "int16", "int8", "uint8", "bool")}
 _MOST_DIMS, _MOST_ELEMENTS = 32, 1 << 48
@@ -102,7 +102,7 @@ class Line:
         os.close(self._read_fd)
 
     def _exactly(self, size: int, deadline: float) -> bytearray:
-        """As it comes: what is only announced takes no memory."""
+        """Reads in pieces, so that bytes which are announced but not sent take no memory."""
         data = self._buffer[:size]
         del self._buffer[:size]
         while len(data) < size:

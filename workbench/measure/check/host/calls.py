@@ -20,8 +20,8 @@ from ..foreign.wire import Message
 from . import ways
 from .tf32 import in_tf32
 
-# Taken before any foreign file is loaded, which may put something else in their places: an answer given before the device
-# is done would be looked at too early.
+# Taken before a foreign file is loaded, because it may replace them. Without a real synchronisation the process would answer
+# before the device is done.
 _cuda_synchronize = getattr(torch._C, "_cuda_synchronize", None)  # not there without CUDA
 _SMALL = 1 << 20
 _SLEEP_CYCLES = 100_000_000  # some 60 ms of a GPU

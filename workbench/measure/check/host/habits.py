@@ -1,5 +1,5 @@
-"""Calls of a module as a network makes them, inside the foreign process: without gradients, after .eval(), two under way at
-once, with some gradients wanted only. Tensors: one or two sets of inputs, then a grad_output for each where there is one."""
+"""Calls of a module as a network makes them, inside the foreign process: without gradients, after .eval(), two before their
+backwards, with only some gradients wanted. Tensors: one or two sets of inputs, then a grad_output for each, if any."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def no_grad(module: torch.nn.Module, request: dict[str, Any], tensors: list[torc
 
 
 def eval_mode(module: torch.nn.Module, request: dict[str, Any], tensors: list[torch.Tensor], device: str) -> Message:
-    """Output after .eval(), there under no_grad, and in the mode it had before; "buffers" names those that come behind, as they
-    are then."""
+    """Outputs: after .eval(), the same under no_grad, and back in the mode before. Then the buffers; "buffers" names them."""
     (xs,), _ = _sets(request, tensors, device)
     modes = [(one, one.training) for one in module.modules()]
     module.eval()

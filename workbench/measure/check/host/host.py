@@ -1,8 +1,8 @@
-"""The foreign process from inside: runs a file with Model or ModelNew and answers the judge, one operation at a time.
+"""Runs inside the foreign process: loads a file with Model or ModelNew and answers the judge, one operation at a time.
 
     python -m workbench.measure.check.host.host REQUEST_FD REPLY_FD
 
-Nothing that is said here is believed: the judge compares tensors and takes the time itself.
+The judge believes nothing that is said here: it compares tensors and takes the time itself.
 """
 
 from __future__ import annotations

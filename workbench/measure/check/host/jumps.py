@@ -1,4 +1,4 @@
-"""A module's gradients at many places around one, inside its process: tensors cross the pipe once."""
+"""A module's gradients at many points near one, computed inside its process, so that tensors are sent only once."""
 
 from __future__ import annotations
 

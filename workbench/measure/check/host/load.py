@@ -1,4 +1,5 @@
-"""load_inline inside the foreign process: remembered, its arguments examined, and without a GPU built for the emulator."""
+"""Replaces load_inline inside the foreign process: records each call, tests its arguments, and without a GPU builds for the
+emulator."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class BuildFailed(RuntimeError):
 
 
 class Loads:
-    """Stands before torch's load_inline and load from `install` on."""
+    """Takes the place of torch's load_inline and load after `install`."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -99,8 +100,8 @@ class Loads:
 
     def _on_host(self, given: dict[str, Any], texts: dict[str, list[str]], names: list[str]) -> Any:
         folder = Path(cpp_extension._get_build_directory(f"emulated_{given['name']}", False))
-        # One unit, for half the time: the bindings stand before the definitions, so that they mean what cpp_sources
-        # declares, and a definition with other arguments is another function: undefined when it is loaded, as with torch.
+        # One unit, which takes half the time. The bindings come before the definitions, so they refer to what cpp_sources
+        # declares. A definition with other arguments is another function: the name is undefined at loading, as with torch.
         kernels = emulator.translate(_without_cuda("\n".join(texts["cuda_sources"])))
         unit = "\n".join(["#include <torch/extension.h>", f'#include "{_SHIM}"', '#line 1 "cpp_sources"',
                           *map(_without_cuda, texts["cpp_sources"]), '#line 1 "bindings"', *_bindings(names),

@@ -28,8 +28,8 @@ def the_state(module: nn.Module) -> tuple[list[str], list[torch.Tensor]]:
 
 
 def structure(module: nn.Module) -> dict[str, Any] | None:
-    """The one transposed convolution that has all parameters of the module, whatever else is done with its output; None where
-    there is none. `is_the_layer` says whether anything is."""
+    """The one transposed convolution that has all parameters of the module, or None. The module may do more with its output;
+    `is_the_layer` finds that out."""
     names = set(the_state(module)[0])
     for name, layer in module.named_modules():
         dims = next((d for cls, d in _CLASSES.items() if isinstance(layer, cls)), None)
@@ -45,8 +45,8 @@ def structure(module: nn.Module) -> dict[str, Any] | None:
 
 @torch.no_grad()
 def is_the_layer(module: nn.Module, found: dict[str, Any], inputs: list[torch.Tensor]) -> bool:
-    """Whether the module, in float64, does what its layer does and nothing before or after it: for the first of these inputs,
-    and for values large and small, between which a bound or a threshold would show."""
+    """Whether the module, in float64, gives the output of its layer and does nothing before or after it. It is called with the
+    first of these inputs, and with large and small values, which a clamp or a threshold would change."""
     if len(inputs) != 1:
         return False
     layer = module.get_submodule(found["attribute"])

@@ -1,4 +1,4 @@
-"""Convolutions as TF32 computes them, inside the reference's process: operands rounded, products and sums as they are."""
+"""Convolutions as TF32 computes them, inside the reference's process: operands are rounded, products and sums are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inside the reference's process: one of PyTorch's ways (`ladder.py`) bound to a module, ready to be called in batches."""
+"""Binds one of PyTorch's ways (`ladder.py`) to a module, inside the reference's process, for calls in batches."""
 
 from __future__ import annotations
 

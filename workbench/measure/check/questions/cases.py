@@ -1,4 +1,4 @@
-"""What a foreign module is tried on: the given size, and sizes and constructor arguments around it."""
+"""The cases of a check: the given size, other sizes, other constructor arguments; and the inputs of a case."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Inputs as the reference's own get_inputs() draws them, under seeds that the judge chooses, and what may be changed in them.
+"""Inputs from the reference's own get_inputs(), under seeds that the judge chooses, and what may be changed in them.
 
-A file is right when it is right for these. Symmetric matrices, sorted offsets or rows that sum to 1 are only that as they are
-drawn: other sizes are cut out of what is drawn where nothing is lost by it, and are not asked where something is.
+A file has to be right for such inputs only. They may be symmetric matrices, sorted offsets or rows that sum to 1. Other sizes
+are cut out of them if this property stays; else they are not asked.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _RIGID = (OF_NORM_1, OF_WHOLE, OF_ONE_VALUE, THE_SAME)  # no change, or none tha
 
 @dataclass(frozen=True)
 class Structure:
-    """`word`: what an input is. `dims`: those that cannot be cut without losing it. `varied`: what does not end it, "each"
-    element multiplied by a number of its own, or row i and column i of a "matrix" by the same one; "" is neither."""
+    """A property of an input. `word`: its name. `dims`: dimensions that cannot be cut without losing it. `varied`: what may be
+    multiplied without losing it: "each" element by its own number; row i and column i of a "matrix" by one; "": nothing."""
 
     word: str
     dims: tuple[int, ...] = ()
@@ -46,7 +46,7 @@ class Drawn:
         for a, b in combinations(range(len(given)), 2):
             if not same[a] and _equal(given[a], given[b]) and _equal(another[a], another[b]):
                 self.structures[a] = self.structures[b] = Structure(THE_SAME, tuple(range(given[a].dim())))
-        # What every seed gives would be known to a file; without a structure other orders of it are as good.
+        # A file could know inputs that are the same under every seed. If they have no structure, they are shuffled.
         self._shuffled = [s and one is None for s, one in zip(same, self.structures, strict=True)]
         self.fixed = bool(given) and all(s and not shuffled and x.numel() > 1
                                          for s, shuffled, x in zip(same, self._shuffled, given, strict=True))
@@ -87,7 +87,7 @@ class Drawn:
         return any(s and not s.varied for s in self.structures)
 
     def tangent(self, place: int, grad: torch.Tensor) -> torch.Tensor:
-        """Of a gradient what changes count for that leave the input what it is: of a symmetric matrix its symmetric part."""
+        """The part of a gradient along changes that keep the input's property: of a symmetric matrix the symmetric part."""
         x, structure = self.given[place], self.structures[place]
         word = structure.word if structure else ""
         if grad.shape != x.shape or not word:
@@ -133,7 +133,7 @@ class Drawn:
 
 
 def _structure(draws: list[torch.Tensor]) -> Structure | None:
-    """What all draws of one input have in common and numbers of one's own would not have."""
+    """The property that all draws of one input have and random numbers would not have, or None."""
     x = draws[0]
     if x.numel() < 2 or any(d.shape != x.shape for d in draws) or x.is_complex() or x.dtype is torch.bool:
         return None

@@ -1,5 +1,5 @@
-"""Does it hold in daily use? One small case, right when it is called plainly, in the ways in which a network calls a module.
-What float64 says of it is known already; of .eval() and of other parameters it is asked."""
+"""Is the file right in daily use? One small case for which a plain call is right, called in the ways in which a network calls a
+module. The truth is known from the plain call; only for .eval() and for other parameters the reference is asked again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ADVICE = {
 _MODES = ("After .eval()", "After .eval(), under no_grad", "Back from .eval()")
 _OTHER_COUNT = "It returns a different number of results."
 _LARGE = 1 << 20  # values of all inputs
-_CHANGED = 0.2  # of its value, at most, is what a changed parameter is off by
+_CHANGED = 0.2  # a changed parameter differs by at most this part of its value
 
 
 class _Not(Exception):
@@ -69,7 +69,7 @@ class _Habits:
     def __init__(self, trial: TrialRun, first: Outcome, second: Outcome) -> None:
         self.trial, self.first, self.second = trial, first, second
         self.state = first.state if trial.loads_state else None
-        self.right_without = True   # gradients; what is wrong there is wrong in every mode, and said once
+        self.right_without = True   # without gradients; an error there shows in every mode, and is reported once
 
     def no_grad(self) -> list[Question]:
         def wrong() -> str:
@@ -196,7 +196,7 @@ class _Habits:
         return Question(key, ASKED[key], Answer.FAILED, f"No. {said}", _ADVICE[key], str(Status.MISMATCH))
 
     def _of_buffers(self, names: list[str], left: list[tuple[str, bool]]) -> Question:
-        """A count of calls is used by nothing but itself: another one is no fault of the module's values."""
+        """Whether a buffer only counts calls. Another count does not change the module's results."""
         key = "buffers"
         if not left:
             return Question(key, ASKED[key], Answer.PASSED, f"Yes: {', '.join(names)}.")

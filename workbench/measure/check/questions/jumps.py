@@ -1,8 +1,8 @@
-"""How far gradients move when everything moves by rounding. A derivative may jump, as a rectifier's or a maximum's does; of
-many values some stand so near a jump that float32 rounds them to its other side, and then a right gradient is not float64's.
+"""How far right gradients may be from float64 because a derivative jumps, as that of a rectifier or a maximum does. Of many
+values some are so near a jump that float32 rounds them to its other side. A right gradient is then not float64's.
 
-Asked of float64 alone: the reference's gradients at inputs and parameters that are off by a few times what the output was off
-by. Where none of these gradients differ, no rounding explains a difference.
+Only the reference in float64 is asked: for its gradients at inputs and parameters that differ by a few times the error of the
+output. If these gradients do not differ, rounding does not explain an error.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 
 from ..party import Construction, Party
 
-_DRAWS = 24     # what stands within rounding of a jump changes its side in nearly half of them
-_TIMES = 4.0    # the error of an output is what a sum of many roundings left of them
+_DRAWS = 24     # a value within rounding of a jump changes its side in nearly half of them
+_TIMES = 4.0    # roundings inside are larger than the error of the output, in which many of them cancel
 _LEAST = 2.0**-24
 
 

@@ -1,5 +1,5 @@
-"""KernelBench's own verdict, by its rule: both modules made once, under one seed, no weights copied; inputs that get_inputs()
-draws under its seeds; forward only, torch.allclose."""
+"""KernelBench's own verdict, by its rule: both modules are made once, under one seed, without copying weights. The inputs are
+those of get_inputs() under its seeds. Only the forward is compared, by torch.allclose."""
 
 from __future__ import annotations
 

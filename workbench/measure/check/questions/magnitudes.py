@@ -1,10 +1,10 @@
-"""Is the work done in float16? Its digits are TF32's, its range is not. The given case once more, with numbers multiplied by
-powers of two: in float32 and TF32 the results are the same digits, only multiplied; float16 ends at 65504, and below 2^-14
-it loses digits.
+"""Does the file compute in float16? float16 has as many digits as TF32, but a smaller range. The given case is asked again with
+numbers multiplied by powers of two. In float32 and TF32 the results keep their digits and are only multiplied. float16 ends at
+65504, and loses digits below 2^-14.
 
-Each input, parameter and output channel has its factor. grad_output is divided by the output's, so that <output, grad_output>
-is what it was and the gradient of a tensor is divided by the tensor's own factor. Of a transposed convolution channels go up
-and down by lot, so that no one factor for a whole tensor brings it back into float16's range.
+Each input, parameter and output channel has its factor. grad_output is divided by the factor of the output. So the product of
+output and grad_output stays the same, and the gradient of a tensor is divided by the factor of that tensor. In a transposed
+convolution each channel is multiplied or divided at random, so that no single factor brings a whole tensor back into range.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Known wrong formulas of a transposed convolution, evaluated in float64: which of them gives this very output?
+"""Known wrong formulas of a transposed convolution, evaluated in float64: which of them gives the wrong output?
 
 Right is, per dimension: output o and tap k read input (o + padding - k * dilation) / stride, where that is whole and
 inside. Every mistake changes one piece of that; two may come together.

@@ -1,4 +1,4 @@
-"""A failing case of a transposed convolution in; the smallest that still fails in the same way out."""
+"""Shrinks a failing case of a transposed convolution to the smallest one that fails in the same way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_SHOWN = 8
 
 
 def shrink(trial: TrialRun, failing: Outcome, about: tuple[str, ...], *, limit_s: float) -> Outcome:
-    """Greedy: each parameter and size as small as it goes while one of `about` goes wrong. Gives up in time."""
+    """Makes each parameter and size as small as possible while one of `about` is still wrong; stops at the time limit."""
     best, end, tries = failing, time.monotonic() + limit_s, 0
     status = failing.problem(*about).status
     again = True

@@ -1,7 +1,6 @@
-"""Does a file compute in TF32 on the CPU, where PyTorch does not? On a GPU PyTorch's default computes float32 convolutions so,
-and a file that does is right there. Its values show it, not its error: float64 is asked for the same convolution with
-operands rounded to TF32, and each result must be as near to that as a float32 one is to the plain truth. Sums in float16, or a
-few wrong terms, are near to neither."""
+"""Does a file compute in TF32 on the CPU? On a GPU TF32 is allowed, because PyTorch's default computes float32 convolutions so.
+The size of the error does not prove TF32. So float64 computes the same convolution with operands rounded to TF32. Each result
+must be as near to that as a float32 result is to the truth. Sums in float16, or a few wrong terms, are near to neither."""
 
 from __future__ import annotations
 

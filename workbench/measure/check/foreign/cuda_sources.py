@@ -1,4 +1,4 @@
-"""Without a GPU: what can be said of CUDA sources all the same. Text findings, and nvcc's own opinion where there is one."""
+"""What can be said of a file's CUDA sources without running them: hints from the text, KernelBench's text rules, and nvcc."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils import cpp_extension
 
 from ....core.env import cxx_problem, find_toolchain
 from ...build.compiler_log import first_error, headline
-from ..verdict_text import in_the_file
+from ..build_question import in_the_file
 from . import confine
 
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)

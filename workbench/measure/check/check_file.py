@@ -1,4 +1,4 @@
-"""Worker operation "check": a candidate's text and a reference's text come in, questions with answers go out.
+"""Worker operation "check": the texts of a foreign file and of its reference come in, questions with answers go out.
 
 Nothing foreign runs in this process. It chooses arguments, sizes and values, compares what comes back with float64,
 and takes the time.
@@ -25,14 +25,14 @@ from ...core.toolchain import find_toolchain
 from ...core.trial import Status
 from ..build.build import missing
 from ..device import free_bytes
+from .build_question import build_question, no_compiler
 from .examine import Examination
-from .foreign import confine, native
+from .foreign import confine, cuda_sources
 from .foreign.process import Ended, ForeignProcess, Limits, Raised, kill_orphans
 from .party import Party
 from .questions.cases import Case, Setting, setting_of
 from .questions.drawn import Drawn
 from .trialrun import TrialRun, new_seed
-from .verdict_text import build_question, no_compiler
 
 
 def check(order: CheckOrder, emit: Emit) -> Checked:
@@ -121,19 +121,19 @@ class _Check:
             self.questions += [Question(key, text, Answer.SKIPPED, "Not asked: the file does not build.") for key, text in
                                (("values", "Right values at the given size?"), ("gradients", "Has gradients?"))]
         self._static(calls, compiler)
-        examined["kernelbench"] = {**examined.get("kernelbench", {}), "text": native.kernelbench_text(self.text)}
+        examined["kernelbench"] = {**examined.get("kernelbench", {}), "text": cuda_sources.kernelbench_text(self.text)}
         return {"emulated": self.emulate and (any(c["cuda_sources"] for c in calls) or facts.get("own_export", False)),
                 **examined}
 
     def stopped_by(self, error: Exception) -> None:
-        """What was asked before the judge met something that it does not know."""
+        """Adds the question that failed because the judge itself raised an error."""
         said = (str(error).strip().splitlines() or ["no more is known"])[0][:200]
         self.questions.append(Question(
             "judge", "Could the judge ask everything?", Answer.FAILED, f"No. It stopped at an unexpected reply: "
             f"{type(error).__name__}: {said}.", "Report this, with the file.", str(Status.WORKER_DIED)))
 
     def _reference(self) -> tuple[dict[str, Any], list[torch.Tensor], Setting]:
-        """What the reference is. Its defects are a bad request: nothing can be judged against it."""
+        """Facts about the reference. If it is defective the request is bad, because nothing can be judged against it."""
         self.emit(Event("build", "importing the reference"))
         try:
             facts = dict(self.reference.load())
@@ -163,7 +163,7 @@ class _Check:
             raise BadRequest(f"get_inputs() of the reference does not run a second time: {said}.") from error
 
     def _layer(self, found: dict[str, Any] | None, given: list[torch.Tensor]) -> dict[str, Any] | None:
-        """The transposed convolution that the reference is, not only holds."""
+        """The layer, if the reference is exactly one transposed convolution; a module that only contains one has none."""
         if found is None:
             return None
         try:
@@ -192,13 +192,13 @@ class _Check:
         return missing(find_toolchain(torch.version.cuda), cuda=not self.emulate) or ""
 
     def _start_nvcc(self, calls: list[dict[str, Any]]) -> tuple[threading.Thread, dict[str, str]] | None:
-        """nvcc beside the questions, where there is no GPU to build for."""
+        """Without a GPU: nvcc compiles the source while the questions are asked."""
         if self.questions[0].answer is Answer.FAILED and not self.questions[0].detail.get("first_error"):
             return None
         if not (self.emulate and self.order.nvcc and any(c["cuda_sources"] for c in calls)):
             return None
         result: dict[str, str] = {}
-        thread = threading.Thread(target=lambda: result.update(native.nvcc(
+        thread = threading.Thread(target=lambda: result.update(cuda_sources.nvcc(
             calls, self.text, self.scratch / "nvcc", memory_bytes=self.order.memory_bytes,
             limit_s=self.order.build_s)))
         thread.start()
@@ -219,7 +219,7 @@ class _Check:
                                             "file on a machine with a GPU.", seen="Not known: nvcc compiles it, the CPU "
                                             f"emulator does not. {first.seen.removeprefix('No. ')}")
         asked = {q.key for q in self.questions if q.answer is not Answer.SKIPPED}
-        hints = [h for h in native.findings(self.text, calls) if h["about"] not in asked]
+        hints = [h for h in cuda_sources.findings(self.text, calls) if h["about"] not in asked]
         if hints and calls:
             self.questions.append(Question("text", "Suspicious code?", Answer.WARNED,
                                            " ".join(h["seen"] for h in hints), " ".join(h["advice"] for h in hints)))

@@ -1,5 +1,5 @@
-"""The suite `kernelbench`: the 17 transposed convolutions of KernelBench, level 1. Numbers are those that reach PyTorch when
-KernelBench runs the problem (KernelBench 423217d)."""
+"""The suite `kernelbench`: the 17 transposed convolutions of KernelBench, level 1. Each parameter
+has the value that PyTorch receives when KernelBench runs the problem (KernelBench 423217d)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""An exported file in; whether it does what nn.ConvTranspose does, and its module_ms beside PyTorch's, out.
+"""Judges a file that the workbench exported: does it do what nn.ConvTranspose does, and what is its module_ms beside PyTorch's?
 
 Checked: every result against the float64 truth for its own workload and for other sizes, layouts and constructor
 arguments; parameters, state_dict, empty batch, single gradients, double backward, another dtype. Then it is timed.
 
-It stands beside `check`, which judges files that others wrote: such a file never runs in the process that judges it, so
-nothing can be asked of its kernels. This file is the project's own text and runs here, where each kernel says whether it
-fits, what it computes in and why it was refused, and every direction has the tolerance of its own kernel. Both share truth,
+Why is this not `check`? `check` judges files of other people. Such a file runs in another process, so its kernels cannot be
+asked anything. An exported file is our own text and runs in this process. Each of its kernels says whether it serves the call,
+its precision, and why it was refused; so each direction has the tolerance of its own kernel. Both use the same truth,
 inputs, comparison and findings.
 """
 
@@ -29,7 +29,7 @@ from ..kernel.inputs import INTEGERS, changed, fill, needed, results, shapes, to
 from ..kernel.validate import Comparison, allowed_rel_l2
 from ..truth.reference import Truth
 from . import times
-from .cases import Case, cases, is_channels_last, laid_out
+from .cases import ModuleCase, cases, is_channels_last, laid_out
 from .subject import Subject
 
 Tensors = dict[str, torch.Tensor]
@@ -108,7 +108,7 @@ def _check_parameters(subject: Subject, workload: Workload, arguments: dict[str,
         raise Finding(Status.MISMATCH, "It cannot load the original's state_dict.", "Load it as nn.Module does.")
 
 
-def _check(subject: Subject, case: Case, kind: str, scratch: Path) -> dict[str, Errors]:
+def _check(subject: Subject, case: ModuleCase, kind: str, scratch: Path) -> dict[str, Errors]:
     """One case with one kind of inputs: every result against the truth. Raises `Finding`."""
     workload, device = case.workload, subject.device
     tensors = {name: torch.empty(shape, dtype=torch_dtype(workload), device=device)
@@ -135,10 +135,10 @@ def _check(subject: Subject, case: Case, kind: str, scratch: Path) -> dict[str, 
     return errors
 
 
-def _compare(subject: Subject, case: Case, name: str, got: torch.Tensor, truth: Truth, tensors: Tensors, *,
+def _compare(subject: Subject, case: ModuleCase, name: str, got: torch.Tensor, truth: Truth, tensors: Tensors, *,
              exact: bool) -> tuple[Comparison, str]:
     precision, by_kernel = subject.precision(_DIRECTION_OF[name], own=case.own)
-    # PyTorch may choose an algorithm (Winograd) that is not exact for integers: its directions are not asked to be.
+    # PyTorch may choose an algorithm (Winograd) that is not exact for integers, so its directions need not be exact.
     comparison = Comparison(tuple(got.shape), exact=exact and by_kernel, rms=truth.rms[name], poisoned=False,
                             least_norm=truth.least_norm[name],
                             allowed=allowed_rel_l2(precision, truth.reduction[name]))
@@ -147,7 +147,7 @@ def _compare(subject: Subject, case: Case, name: str, got: torch.Tensor, truth: 
     return comparison, precision
 
 
-def _run(subject: Subject, case: Case, tensors: Tensors) -> Tensors:
+def _run(subject: Subject, case: ModuleCase, tensors: Tensors) -> Tensors:
     """output, grad_input, grad_weight and grad_bias of one call through autograd; kinds of result are checked."""
     module = _loaded(subject, case.arguments, tensors)
     holder = subject.holder(module)
@@ -167,7 +167,7 @@ def _run(subject: Subject, case: Case, tensors: Tensors) -> Tensors:
     return {"output": output.detach(), **dict(zip(wanted, gradients, strict=True))}
 
 
-def _check_kind(case: Case, output: Any, x: torch.Tensor) -> None:
+def _check_kind(case: ModuleCase, output: Any, x: torch.Tensor) -> None:
     expected = case.workload.output_shape
     if not isinstance(output, torch.Tensor) or tuple(output.shape) != expected:
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
@@ -184,8 +184,8 @@ def _check_kind(case: Case, output: Any, x: torch.Tensor) -> None:
                       "Convert the output to the input's memory format.")
 
 
-def _check_gradients_apart(subject: Subject, case: Case) -> None:
-    """Each gradient asked for alone has the bits it has among the others; a second derivative is refused."""
+def _check_gradients_apart(subject: Subject, case: ModuleCase) -> None:
+    """Each gradient alone must have the same bits as together with the others. A second derivative must be refused."""
     tensors = _filled(subject, case)
     together = _run(subject, case, tensors)
     module = _loaded(subject, case.arguments, tensors)
@@ -213,7 +213,7 @@ def _check_gradients_apart(subject: Subject, case: Case) -> None:
                   "Mark backward once_differentiable.")
 
 
-def _check_empty_batch(subject: Subject, case: Case) -> None:
+def _check_empty_batch(subject: Subject, case: ModuleCase) -> None:
     """An empty batch gives an empty output and gradients of zero, as PyTorch's does."""
     tensors = _filled(subject, case)
     module = _loaded(subject, case.arguments, tensors)
@@ -227,7 +227,7 @@ def _check_empty_batch(subject: Subject, case: Case) -> None:
                       f"{expected} and gradients of zero.")
 
 
-def _check_other_dtype(subject: Subject, case: Case) -> None:
+def _check_other_dtype(subject: Subject, case: ModuleCase) -> None:
     """A dtype the kernels do not have is PyTorch's: the same numbers as nn.ConvTranspose."""
     dtype = torch.float32 if torch_dtype(case.workload) == torch.float64 else torch.float64
     tensors = {name: tensor.to(dtype) for name, tensor in _filled(subject, case).items()}
@@ -240,7 +240,7 @@ def _check_other_dtype(subject: Subject, case: Case) -> None:
                       "Leave other dtypes to PyTorch's own op.")
 
 
-def _filled(subject: Subject, case: Case) -> Tensors:
+def _filled(subject: Subject, case: ModuleCase) -> Tensors:
     tensors = {name: torch.empty(shape, dtype=torch_dtype(case.workload), device=subject.device)
                for name, shape in shapes(case.workload).items() if name in ("input", "weight", "bias", "grad_output")}
     for name, tensor in tensors.items():
@@ -260,7 +260,7 @@ def _loaded(subject: Subject, arguments: dict[str, Any], tensors: Tensors,
 
 
 class _Poisoned:
-    """Within, fresh tensors hold NaN (whole numbers: their largest), so that what nobody writes is seen."""
+    """Inside this block new tensors hold NaN (integers: their largest value), so that elements which are not written show."""
 
     def __enter__(self) -> None:
         torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import the compiler: 2 s

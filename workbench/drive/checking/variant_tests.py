@@ -1,4 +1,4 @@
-"""Validation without a page: the chosen variants over awkward layers, one line a case. What `test` runs."""
+"""The verb `test`: judges the chosen variants on awkward layers and gives one result per case."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from ..running.runner import Runner
 
 DTYPES_OF = {"quick": ("float32",), "normal": ("float32", "float16"),
              "full": ("float32", "float64", "float16", "bfloat16")}
-_FEW_LAYERS = {"quick": 1, "normal": 8, "full": 8}  # on which is tried what costs a build for every layer
+_FEW_LAYERS = {"quick": 1, "normal": 8, "full": 8}  # so many layers for what needs a build per layer
 
 
 @dataclass(frozen=True)
-class Case:
+class CaseResult:
     """One variant on one workload."""
 
     variant: str            # "forward/naive_gather"
@@ -67,8 +67,8 @@ class Chosen:
 
 
 def validate(runner: Runner, asked: Chosen, *, device: str = "auto",
-             on_case: Callable[[Case], None] = lambda case: None,
-             on_text: Callable[[str], None] = lambda text: None) -> list[Case]:
+             on_case: Callable[[CaseResult], None] = lambda case: None,
+             on_text: Callable[[str], None] = lambda text: None) -> list[CaseResult]:
     """Judge every chosen variant on every workload, without timing.
 
     General variants are built once in run-time form, so the number of layers costs no builds. The effort `full` builds
@@ -84,10 +84,10 @@ def validate(runner: Runner, asked: Chosen, *, device: str = "auto",
     check_names(there, asked.variants, asked.directions, {})
     chosen = [v for v in there if v.direction in asked.directions
               and (not asked.variants or v.name in asked.variants or v.key in asked.variants)]
-    cases: list[Case] = []
+    cases: list[CaseResult] = []
 
     def report(candidate: Candidate, workload: Workload, result: Outcome, seconds: float) -> None:
-        case = Case(candidate.variant.key, candidate.form, f"{workload.layer} x {list(workload.input_shape)}",
+        case = CaseResult(candidate.variant.key, candidate.form, f"{workload.layer} x {list(workload.input_shape)}",
                     workload.dtype, candidate.precision, str(result.status), result.headline, round(seconds, 3))
         cases.append(case)
         on_case(case)
@@ -115,7 +115,7 @@ def validate(runner: Runner, asked: Chosen, *, device: str = "auto",
     return cases
 
 
-def junit(cases: Sequence[Case]) -> bytes:
+def junit(cases: Sequence[CaseResult]) -> bytes:
     """The cases as a JUnit XML file."""
     bad = [c for c in cases if not c.ok]
     suite = ElementTree.Element("testsuite", name="kernel-workbench", tests=str(len(cases)), failures=str(len(bad)),
@@ -130,7 +130,7 @@ def junit(cases: Sequence[Case]) -> bytes:
     return text
 
 
-def to_json(cases: Sequence[Case]) -> list[dict[str, Any]]:
+def to_json(cases: Sequence[CaseResult]) -> list[dict[str, Any]]:
     return [asdict(c) for c in cases]
 
 
@@ -144,8 +144,8 @@ def planned(variants: Sequence[Variant], effort: str, sm: int, workloads: Sequen
 
 
 def _few_layers(plan: Sequence[tuple[Candidate, Workload]], effort: str) -> list[tuple[Candidate, Workload]]:
-    """What costs a build for every layer is tried on the first few it serves: a variant without a run-time form, and
-    with the effort `full`, that takes those on all layers, each precision besides a variant's first."""
+    """What needs a build for each layer runs only on the first few layers that it serves: a variant without a run-time form
+    (with effort `full` such a variant runs on all layers), and each precision but a variant's first."""
     kept, tried = [], Counter[tuple[str, ...]]()
     for candidate, workload in plan:
         if effort == "full":

@@ -1,5 +1,5 @@
 """The suite `models`: 22 transposed convolutions of models that people train and run. Channels, kernels and strides are
-those of the source; batch and length are a choice, training sizes unless the name says stream."""
+those of the source. Batch and length were chosen: sizes of training, or of streaming where the name says stream."""
 
 from __future__ import annotations
 
