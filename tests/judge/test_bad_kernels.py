@@ -26,7 +26,7 @@ ALL_GUARDS = {"poison", "guard_zone", "nan", "inputs", "recheck"}
 STATUS = {
     "too_many_threads": ("LAUNCH_FAILED", "2048"),
     "too_much_shared": ("LAUNCH_FAILED", "307200 bytes of dynamic shared memory"),
-    "huge_workspace": ("OUT_OF_MEMORY", "024 TiB, "),
+    "huge_workspace": ("OUT_OF_MEMORY", "024 TiB of memory; "),
     "skips_last_row": ("UNWRITTEN", "21 values of y were never written, the first at y[1, 3, 8, 0]"),
     "writes_only_once": ("UNWRITTEN", "No value of y"),
     "skips_unreached": ("UNWRITTEN", "the first at y[0, 0, 0]"),
