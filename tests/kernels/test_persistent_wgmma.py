@@ -1,0 +1,71 @@
+"""What the awkward layers do not reach in persistent_wgmma: items split along K, rings that are filled again, residues side by
+side in one product, phases packed into units, and rows that begin anywhere."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from workbench.core.candidate import EMULATED_SM, Candidate, why_not
+from workbench.core.layer import Workload
+from workbench.core.variants import TEMPLATES, find
+
+from .cases import label, work
+from .harness import Library, build_emulated, run
+
+LONG = {"forward": work((10,), 1, 256, 24, 16, stride=8, padding=4),     # few items, much to sum: parts
+        "grad_input": work((10,), 1, 24, 256, 16, stride=8, padding=4)}
+LAYERS = [
+    *LONG.values(),
+    work((9, 33), 1, 40, 24, 4, stride=2, padding=1),                   # tiles of many rows; two shifts a residue
+    work((2, 5, 6), 3, 40, 17, 2, stride=2),                            # all residues are columns of one product
+    work((2, 5, 6), 2, 12, 9, 3, stride=2, padding=1, output_padding=1),  # residues along D and H with 1, 2 or 4 segments
+    work((70,), 2, 24, 136, 8, stride=4, padding=2),                    # units of 2 channels in 2 phases
+    work((70,), 2, 24, 20, 8, stride=4, padding=2, output_padding=1),   # odd rows: no wide loads or stores
+    work((130,), 2, 20, 40, 10, stride=5),                              # five planes
+    work((7, 20), 1, 24, 70, 4, stride=4, groups=2),                    # two groups, tiles of channels
+    work((6, 40), 1, 17, 264, 3, padding=1),                            # stride 1
+]
+CONFIGS = ({}, {"ROWS": 128, "COLUMNS": 32, "UNITS": 4})
+DTYPES = ("float32", "bfloat16")
+
+
+def candidates(direction: str, config: dict, dtype: str, root: Path = TEMPLATES) -> list[tuple[Candidate, Workload]]:
+    variant = find("persistent_wgmma", direction, root=root)
+    works = [Workload(one.layer, one.batch, one.input_size, dtype) for one in (LAYERS if dtype == "float32" else LAYERS[2::2])]
+    made = [(Candidate(variant, one.layer, dtype, config, form="constant"), one) for one in works]
+    return [(one, its) for one, its in made if why_not(one, sm=EMULATED_SM) is None]
+
+
+@pytest.fixture(scope="module", params=[(d, c, t) for d in ("forward", "grad_input") for c in CONFIGS for t in DTYPES
+                                        if t == "float32" or not c], ids=str)
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Library, list]:
+    made = candidates(*request.param)
+    assert len(made) > 2
+    return build_emulated([one for one, _ in made], tmp_path_factory.mktemp("persistent")), made
+
+
+def test_every_element_is_right(built: tuple[Library, list]) -> None:
+    """Every other result begins 4 bytes behind a sector's first."""
+    library, made = built
+    for number, (one, its) in enumerate(made):
+        outcome = run(library, one, its, order=number, result_shift=number % 2 * 4)
+        assert outcome.status == "OK", f"{label(its)}: {outcome.status} {outcome.text}"
+
+
+@pytest.mark.parametrize(("direction", "old", "new"), [
+    ("forward", "item.part == 0, sum", "true, sum"),                    # the bias is added once
+    ("forward", "item.number - a.unsplit, item.part,", "item.number - a.unsplit, 0,"),
+    ("grad_input", "first = a.splits.quotient(stages * part)", "first = 0"),
+])
+def test_a_broken_part_is_noticed(direction: str, old: str, new: str, tmp_path: Path) -> None:
+    root = tmp_path / "templates"
+    shutil.copytree(TEMPLATES, root)
+    files = [f for f in (root / "families" / "persistent_wgmma").glob("*.cuh") if old in f.read_text(encoding="utf-8")]
+    assert len(files) == 1, f"{old!r} is not in one file: name another line to change"
+    files[0].write_text(files[0].read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    made = [(one, its) for one, its in candidates(direction, {}, "float32", root) if its.layer == LONG[direction].layer]
+    library = build_emulated([one for one, _ in made], tmp_path / "build")
+    assert [run(library, one, its).status for one, its in made] != ["OK"]
