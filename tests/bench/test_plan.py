@@ -172,7 +172,7 @@ def test_only_a_reason_that_a_config_can_change_is_searched_around():
     ({"layers": ("kb75", "kb99")}, "There is no preset 'kb99'"),
     ({"directions": ("sideways",)}, "direction 'sideways'"),
     ({"configs": "sweep"}, "--configs sweep 16"), ({"configs": "top"}, "--configs top 1"),
-    ({"known": Path("nowhere.json")}, "nowhere.json is not there"), ({"layers": ()}, "at least one layer"),
+    ({"known": Path("nowhere.json")}, "nowhere.json does not exist"), ({"layers": ()}, "at least one layer"),
     ({"variants": ("nobody",)}, "There is no variant 'nobody'")])
 def test_a_wrong_word_is_named(wrong, sentence):
     with pytest.raises(BadRequest, match=sentence):

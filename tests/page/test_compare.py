@@ -73,6 +73,10 @@ def test_the_page_opens_on_the_recorded_session_against_its_own_pytorch(tmp_path
     assert not at.exception
     text = "\n".join(element.body for element in at.get("html"))
     assert "A is faster in " in text and "its fastest mode of the same or a stricter precision" in text
+    assert "models/sam-1 (full)" in text  # the newest of the recorded sessions
+
+    at.selectbox(key="compare_a").select("recorded-h200-kernelbench").run()
+    text = "\n".join(element.body for element in at.get("html"))
     assert "KernelBench #81 (full)" in text and "position:absolute" in text  # the dots
     assert len(at.get("plotly_chart")) == 2
 
