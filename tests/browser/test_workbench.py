@@ -87,7 +87,7 @@ def test_run_inspect_export_download(page, tmp_path):
     taken.value.save_as(tmp_path / "model_new.py")
     text = (tmp_path / "model_new.py").read_text()
     assert "ModelNew" in [n.name for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ClassDef)]
-    assert "grad_weight  left to PyTorch" in text
+    assert "grad_weight  by PyTorch" in text
     assert not page.foreign, page.foreign
 
 

@@ -64,7 +64,7 @@ def test_a_file_is_right_that_is_right_for_what_get_inputs_draws(
     assert failed(report) == {} and report.kernelbench["strict"], report.questions
     for key in ("other_sizes", "batch_one", "empty_batch"):
         question = report.question(key)
-        assert question.answer is Answer.SKIPPED and question.seen.startswith("Not asked: get_inputs() draws"), question
+        assert question.answer is Answer.SKIPPED and question.seen.startswith("Not asked: get_inputs() makes"), question
         assert word in question.seen
     found = checked(file(arguments, wrong, layers), reference=text)
     assert failed(found)["values"] in ("MISMATCH", "WRONG_SHAPE") and not found.kernelbench["strict"]

@@ -97,7 +97,7 @@ def test_a_symbol_of_a_library_that_is_not_linked_is_no_wrong_declaration(built:
     ("import a_package_of_nobody", "No module named 'a_package_of_nobody'", "Install a_package_of_nobody here"),
     ("from math import sqroot", "cannot import name 'sqroot'", "Correct sqroot in line "),
     ("self.r = torch.sqroot(2)", "module 'torch' has no attribute 'sqroot'", "Correct sqroot in line "),
-    ("self.r = self.widht", "object has no attribute 'widht'", "Give the ModelNew its widht before line "),
+    ("self.r = self.widht", "object has no attribute 'widht'", "Set widht on the ModelNew before line "),
     ("self.r = 1 // 0", "ZeroDivisionError in line", "Look at line "),
     ("self.r = nn.Linear(1)", "missing 1 required positional argument", "Look at line "),
 ])

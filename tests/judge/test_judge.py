@@ -135,7 +135,7 @@ def test_device() -> None:
     assert 0 < here.free_bytes <= here.total_bytes
     with pytest.raises(BadRequest, match="device 'gpu' is not known; choose cpu or cuda:0."):
         device.describe(DeviceOrder("gpu"))
-    with pytest.raises(BadRequest, match="cuda:99 is not there"):
+    with pytest.raises(BadRequest, match="cuda:99 does not exist"):
         device.describe(DeviceOrder("cuda:99"))
 
 
