@@ -10,6 +10,7 @@ needs     = ["layer.kernel_w <= 32 and layer.stride_w <= 32", "reach <= 128", "b
              "max(layer.padding_w, layer.padding_h, layer.padding_d) < 2 ** 28", "packed <= 2 ** 26"]
 min_sm    = 90
 arch      = "sm_90a"
+kernel    = "persistent_gather"
 
 [tune]
 ROWS      = {values = [0, 64, 128], default = 0, help = "positions of a warpgroup (0: automatic)"}

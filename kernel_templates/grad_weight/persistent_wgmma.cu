@@ -18,6 +18,7 @@ needs     = [
 ]
 min_sm    = 90
 arch      = "sm_90a"
+kernel    = "grad_split"
 
 [tune]
 COLUMNS    = {values = [128, 192, 256], default = 256, help = "columns (taps x channels) of a warpgroup, at most"}

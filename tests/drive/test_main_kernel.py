@@ -19,7 +19,6 @@ from workbench.drive.sessions.recorded import most_shared_bytes, occupancy_of
 from workbench.drive.sessions.session import Session
 
 SESSIONS = Path(__file__).resolve().parents[2] / "sessions"
-_GATHER = "persistent_gather"  # one kernel of two files, so it stands in the header that both include
 _HELPER = re.compile(r"pack_|pad_|add_|sum_|\w*reduce|\w*slots|convert")
 
 
@@ -36,8 +35,8 @@ def test_of_every_recorded_candidate_the_main_kernel_is_shown_and_no_helper(reco
     for trial in recorded:
         for arch, kernels in trial.resources.items():
             name = main_kernel(trial, arch)
-            gathers = trial.name == "persistent_wgmma" and trial.direction != "grad_weight"
-            assert name.partition("<")[0] == (_GATHER if gathers else trial.name) and not _HELPER.match(name), (trial.trial_id, arch, name)
+            own = find(trial.name, trial.direction).kernel or trial.name
+            assert name.partition("<")[0] == own and not _HELPER.match(name), (trial.trial_id, arch, name)
             with_helpers += any(_HELPER.match(n) for n in kernels)
         shown = trial.resources[arch_of(trial)][main_kernel(trial, arch_of(trial))]["registers"]
         assert report.frame([trial])["registers"].iloc[0] == shown
@@ -72,12 +71,12 @@ def test_without_a_kernel_of_the_variants_name_the_largest_is_shown(recorded: li
 
 def test_the_cu_of_every_shipped_variant_has_a_kernel_of_its_name() -> None:
     """Not a header: whoever opens the file finds the main loop there."""
-    gathering = {"forward/persistent_wgmma", "grad_input/persistent_wgmma"}
     for variant in discover():
-        if variant.key in gathering:
+        name = variant.kernel or variant.name
+        if name == "persistent_gather":  # one kernel of two files
             assert "families/persistent_wgmma/gather_kernel.cuh" in variant.text, "it does not say where its kernel is"
             continue
-        assert re.search(rf"__global__[^;{{]*?\b{variant.name}\(", variant.text), variant.key
+        assert re.search(rf"__global__[^;{{]*?\b{name}\(", variant.text), variant.key
 
 
 def test_a_block_of_warps_that_the_header_chooses() -> None:

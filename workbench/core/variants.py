@@ -24,7 +24,7 @@ FORMS = ("constant", "runtime")
 TEMPLATES = shipped("kernel_templates")
 FOLDERS = {**{launch: (launch,) for launch in LAUNCHES}, FOLDER: DIRECTIONS_OF_FOLDER}  # folder -> directions of its files
 _HEADER = re.compile(r"\A\s*/\*\s*variant\s*\n(?P<toml>.*?)\*/", re.S)
-_KEYS = {"name", "computes", "after", "idea", "precision", "layer", "needs", "min_sm", "arch", "tune",
+_KEYS = {"name", "computes", "after", "idea", "precision", "layer", "needs", "min_sm", "arch", "kernel", "tune",
          "derived", "plan"}
 
 
@@ -58,6 +58,7 @@ class Variant:
     path: Path
     text: str
     arch: str = ""  # the target it must be compiled for, such as sm_90a; empty: the GPU's own
+    kernel: str = ""  # the name of its main kernel, if that is not the variant's own
 
     @property
     def key(self) -> str:
@@ -250,6 +251,7 @@ def _checked(head: dict[str, Any], text: str, path: Path) -> Variant:
         name=head["name"], direction=direction, computes=tuple(head["computes"]),
         after=head.get("after", ""), idea=head["idea"], precision=tuple(head["precision"]), forms=tuple(forms),
         needs=tuple(head.get("needs", [])), min_sm=int(head.get("min_sm", 80)), arch=str(head.get("arch", "")),
+        kernel=str(head.get("kernel", "")),
         tune=tuple(tune),
         derived=tuple(derived.items()), plan=tuple(plan.items()), path=path,
         text=lines_of(text, direction, path.name))

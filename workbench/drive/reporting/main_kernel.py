@@ -1,14 +1,16 @@
 """Which of the kernels that were compiled for a trial is the variant's own; the others are its helpers.
 
-A variant's main kernel bears the variant's name. Helpers (they pack, pad, sum or convert) have names of their own, and may
-be compiled before it.
+A variant's main kernel bears the variant's name, or the one that the key `kernel` of its header gives. Helpers (they pack,
+pad, sum or convert) have names of their own, and may be compiled before it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from ...core.errors import BadRequest
 from ...core.trial import Trial
+from ...core.variants import find
 
 Kernels = dict[str, dict[str, Any]]  # short name -> numbers
 
@@ -25,7 +27,7 @@ def main_kernel(trial: Trial, arch: str) -> str:
     """The short name of the main kernel: of several instances of it, and where none bears the variant's name, the one with
     the most registers."""
     kernels: Kernels = trial.resources[arch]
-    own = [name for name in kernels if name.partition("<")[0] == trial.name]
+    own = [name for name in kernels if name.partition("<")[0] == _own_name(trial)]
     return max(own or kernels, key=lambda name: kernels[name].get("registers", 0))
 
 
@@ -33,3 +35,10 @@ def main_numbers(trial: Trial) -> dict[str, Any]:
     """The numbers of the main kernel on the target that is shown; {} where nothing is recorded."""
     arch = arch_of(trial)
     return trial.resources[arch][main_kernel(trial, arch)] if arch else {}
+
+
+def _own_name(trial: Trial) -> str:
+    try:
+        return find(trial.name, trial.direction).kernel or trial.name
+    except BadRequest:  # the template has gone, or lies in a folder of the user's own
+        return trial.name
