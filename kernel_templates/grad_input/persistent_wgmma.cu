@@ -5,7 +5,8 @@ after     = "wgmma_packed"
 idea      = "Staging warps transpose phases of grad_output, copies bring packed weights, and wgmma sums all taps of a tile of positions."
 precision = ["tf32", "fp16", "bf16"]
 layer     = ["constant"]
-needs     = ["layer.kernel_w <= 32 and layer.stride_w <= 32", "reach <= 128", "blocks * n <= 256", "stages >= 2",
+# kernel < stride with a dilation spills registers
+needs     = ["layer.kernel_w >= layer.stride_w or layer.dilation_w == 1", "layer.kernel_w <= 32 and layer.stride_w <= 32", "reach <= 128", "blocks * n <= 256", "stages >= 2",
              "planes * (tile + reach) <= 1536",
              "max(layer.padding_w, layer.padding_h, layer.padding_d) < 2 ** 28", "packed <= 2 ** 26"]
 min_sm    = 90
