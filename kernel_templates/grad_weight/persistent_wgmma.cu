@@ -164,8 +164,9 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
   kernel<<<blocks, Plan::THREADS, Plan::SHARED_BYTES, stream>>>(sizes, work, tensors, partials, grad_weight_out);
   if (const cudaError_t error = cudaGetLastError()) return error;
   if (!work.direct()) {
+    using Reduce = GradSplitReduce<Plan, Tune>;
     grad_split_reduce<Layer, Tune>
-        <<<unsigned(GradSplitReduce<Plan, Tune>::BLOCKS), GradSplitReduce<Plan, Tune>::THREADS, 0, stream>>>(partials, work.shares, grad_weight_out);
+        <<<unsigned(Reduce::BLOCKS), Reduce::THREADS, 0, stream>>>(partials, work.shares, grad_weight_out);
     if (const cudaError_t error = cudaGetLastError()) return error;
   }
   if (with_bias) {

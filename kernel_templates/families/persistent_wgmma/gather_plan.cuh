@@ -237,13 +237,18 @@ struct GatherPlan {
   static constexpr int STEPS = ceil_div(ALL_UNITS, UNITS);  // stages for one (kd, kh)
   static constexpr int STAGE_BYTES = UNITS * UNIT_BYTES, WINDOW_BYTES = 16 * UNITS * UNIT_ROWS;
   static constexpr int WEIGHT_BYTES = 16 * UNITS * WEIGHT_COLUMNS;
-  static constexpr int FIT = (227 * 1024 - 256) / STAGE_BYTES, STAGES = FIT < 8 ? FIT : 8;
+  static constexpr int FIT = (227 * 1024 - 256) / STAGE_BYTES;
+  // An even number, if it can be: then a place of the ring belongs to one of the two staging warpgroups.
+  static constexpr int STAGES = FIT >= 8 ? 8 : FIT > 3 ? FIT / 2 * 2 : FIT;
   static constexpr int SMEM_BYTES = STAGES * STAGE_BYTES + 256;
   static_assert(STAGES >= 2, "a stage is given back only after the next has begun");
 
   // Warpgroups 0 and 1 multiply, 2 and 3 stage.
   static constexpr int CONSUMERS = 256, STAGERS = 256, THREADS = CONSUMERS + STAGERS;
-  static constexpr int KEPT = 80, TAKEN = 176;  // registers of a thread; a block is launched with 128
+  // Registers of a thread that stages, and of one that multiplies; a block is launched with 128. Where sums take few,
+  // the staging warps have more.
+  static constexpr bool FEW = BLOCKS * N <= 128;
+  static constexpr int KEPT = FEW ? 120 : 80, TAKEN = 256 - KEPT;
 
   using D = GatherAxis<is_forward, KD, SD, PD, DD>;
   using H = GatherAxis<is_forward, KH, SH, PH, DH>;

@@ -60,7 +60,7 @@ struct GatherWindow {
   static constexpr bool SHARED = REST > 0 && REST * P::UNITS <= 128;
   static constexpr int SLOTS = P::ELEMENTS / 128 + (REST > 0 && !SHARED);
   // Units under way: as many as registers hold beside the places of the slots.
-  static constexpr int ROOM = SLOTS > 4 || (P::KD > 1 && P::D::MOST > 1) ? 4 : 8;
+  static constexpr int ROOM = SLOTS > 4 || (P::KD > 1 && !P::FEW && SLOTS * P::PLANES > 4) ? 4 : 8;
   static constexpr int LOADS = SLOTS * P::UNITS, MOST = P::E == 4 || P::PACK > 1 ? ROOM : ROOM / 2;
   static constexpr int BATCH = LOADS < MOST ? LOADS : MOST;
 

@@ -16,7 +16,9 @@ struct GradSplitBias {
   static bool reaches(int in, int out, int kernel, int stride, int padding) {
     return in > 0 && out - 1 <= 1LL * (in - 1) * stride - padding + kernel - 1;
   }
-  static long long bytes(const GradSplitWork<Plan, Tune>& work) { return HERE ? 4LL * work.shares * Plan::N_TILES * ITEMS : 0; }
+  static long long bytes(const GradSplitWork<Plan, Tune>& work) {
+    return HERE ? 4LL * work.shares * Plan::N_TILES * ITEMS : 0;
+  }
   // True if all of gy is staged and a thread's sums are short enough.
   static bool serves(const Sizes& s, const GradSplitWork<Plan, Tune>& work) {
     return HERE && reaches(s.in_d, s.out_d, Layer::kernel_d, Layer::stride_d, Layer::padding_d) &&

@@ -24,8 +24,10 @@ struct GradSplitPlan {
   static constexpr int MOST = WIDE > 0 || Tune::COLUMNS < 192 ? Tune::COLUMNS : 192;
   static constexpr int FIT = MOST / (8 * K) > 1 ? MOST / (8 * K) : 1;
   // If a few octs fewer let no tile have two tap rows, it has fewer.
-  static constexpr int SAME_ROW = ceil_div(CO8, ceil_div(CO8, FIT * WN)), EVEN = ceil_div(ALL_OCTS, ceil_div(ALL_OCTS, FIT * WN));
-  static constexpr int OCTS_WG = ceil_div(CO8 % SAME_ROW == 0 && SAME_ROW % WN == 0 && 4 * SAME_ROW >= 3 * EVEN ? SAME_ROW : EVEN, WN);
+  static constexpr int SAME_ROW = ceil_div(CO8, ceil_div(CO8, FIT * WN));
+  static constexpr int EVEN = ceil_div(ALL_OCTS, ceil_div(ALL_OCTS, FIT * WN));
+  static constexpr bool FEWER = CO8 % SAME_ROW == 0 && SAME_ROW % WN == 0 && 4 * SAME_ROW >= 3 * EVEN;
+  static constexpr int OCTS_WG = ceil_div(FEWER ? SAME_ROW : EVEN, WN);
   static constexpr int OCTS = OCTS_WG * WN;
   static constexpr int M_TILES = ceil_div(CI_BLOCKS, MB), N_TILES = ceil_div(ALL_OCTS, OCTS), TILES = M_TILES * N_TILES;
   static constexpr int FILLED = (OCTS + CO8 - 2) / CO8 + 1;
@@ -44,7 +46,8 @@ struct GradSplitPlan {
   }
 
   // A strip is STRIP neighbouring positions of a row; a chunk is 16 bytes: one position of each of PER strips.
-  static constexpr int STRIP = Tune::STRIP ? Tune::STRIP : FAR >= STRIDE ? 8 : 4, PER = 16 / int(sizeof(typename Layer::scalar));
+  static constexpr int STRIP = Tune::STRIP ? Tune::STRIP : FAR >= STRIDE ? 8 : 4;
+  static constexpr int PER = 16 / int(sizeof(typename Layer::scalar));
   static constexpr int LENGTH = (STRIP - 1) * STRIDE + FAR + 1;  // elements of a row of gy that a strip meets
   static constexpr int BLOCKS = STRIP + FAR / STRIDE;            // positions of gy, counted by residue
   static constexpr int BEYOND = FAR + 1 > STRIDE ? FAR + 1 - STRIDE : 0;
@@ -66,7 +69,8 @@ struct GradSplitPlan {
   static constexpr int X_CHUNK = 1024 * MB + 16 * at_least(1, 8 / (X_VECTORS * CHUNKS));
   static constexpr int X_BLOCK = CHUNKS * X_CHUNK + (STRIP == 8 ? 16 : 0);
   static constexpr bool POWER = (VECTORS & (VECTORS - 1)) == 0;
-  static constexpr int LANES = !POWER ? 2 : VECTORS < 8 ? VECTORS : 8, OF_CHUNKS = CHUNKS < 8 / LANES ? CHUNKS : 8 / LANES;
+  static constexpr int LANES = !POWER ? 2 : VECTORS < 8 ? VECTORS : 8;
+  static constexpr int OF_CHUNKS = CHUNKS < 8 / LANES ? CHUNKS : 8 / LANES;
   static constexpr int APART = POWER ? 16 * at_least(1, 8 / (LANES * CHUNKS)) : 64;
   static constexpr int UNIT = POWER && STRIDE <= 4 ? at_least(16, APART * OF_CHUNKS / at_least(1, 4 / STRIDE)) : 16;
   static constexpr int GY_CHUNK = 128 * STRIDE * OCTS + APART;

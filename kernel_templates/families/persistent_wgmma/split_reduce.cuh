@@ -6,7 +6,8 @@
 template <class Plan, class Tune>
 struct GradSplitReduce {
   static constexpr int SHARES = Tune::GRID / Plan::TILES;
-  static constexpr int WANTED = SHARES >= 24 ? 8 : SHARES >= 8 ? 4 : SHARES >= 4 ? 2 : 1, FIT = 48 * 1024 / (528 * Plan::K);
+  static constexpr int WANTED = SHARES >= 24 ? 8 : SHARES >= 8 ? 4 : SHARES >= 4 ? 2 : 1;
+  static constexpr int FIT = 48 * 1024 / (528 * Plan::K);
   static constexpr int ROWS = WANTED <= FIT ? WANTED : FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1;
   static constexpr int BESIDE = Plan::K * ROWS <= 32 ? Plan::K : 32 / ROWS, THREADS = 32 * ROWS * BESIDE;
   static constexpr long long BLOCKS = 4LL * Plan::TILES * Plan::CONSUMERS * Plan::OCTS_WG;
@@ -16,8 +17,9 @@ struct GradSplitReduce {
 // have taps of their own; ROWS share the partial sums of a tap.
 // The barrier: the rows' sums lie in shared memory before they are added and leave as runs of neighbouring weights.
 template <class Layer, class Tune>
-__global__ void __launch_bounds__(GradSplitReduce<GradSplitPlan<Layer, Tune>, Tune>::THREADS) grad_split_reduce(const float4* __restrict__ partials, int shares,
-                                                         typename Layer::scalar* __restrict__ grad_weight) {
+__global__ void __launch_bounds__(GradSplitReduce<GradSplitPlan<Layer, Tune>, Tune>::THREADS)
+    grad_split_reduce(const float4* __restrict__ partials, int shares,
+                      typename Layer::scalar* __restrict__ grad_weight) {
   using Plan = GradSplitPlan<Layer, Tune>;
   using Reduce = GradSplitReduce<Plan, Tune>;
   constexpr int ROWS = Reduce::ROWS;

@@ -2,93 +2,12 @@
 #pragma once
 #include "contract/computed_anew.cuh"
 #include "families/persistent_wgmma/split_bias.cuh"
+#include "families/persistent_wgmma/split_load.cuh"
 #include "hardware/const_loop.cuh"
 #include "hardware/mbarrier_await.cuh"
-#include "hardware/pack.cuh"
-#include "hardware/ptx.cuh"
 #include "hardware/short_division.cuh"
 #include "hardware/warps_meet.cuh"
 #include "hardware/wgmma.cuh"
-
-// Where a strip lies: its offset from the image of the stage's first strip, and its first column in the row. Of a row
-// that does not exist the first column is far outside.
-struct GradSplitStrip {
-  int offset, first;
-};
-
-// What a lane has on the way: four neighbouring elements of each of PER strips, as bits. `counts`: bit l, if strip l
-// counts for grad_bias.
-template <class Scalar>
-struct GradSplitLoad {
-  static constexpr int PER = 16 / int(sizeof(Scalar)), WORDS = int(sizeof(Scalar));
-  unsigned word[PER][WORDS];
-  unsigned counts;
-
-  // Element e of every strip: one chunk of 16 bytes. `one` is 1 (round_for_tensor_cores()).
-  __device__ __forceinline__ uint4 chunk(int e, float one) const {
-    if constexpr (WORDS == 4) return make_uint4(rounded(0, e, one), rounded(1, e, one), rounded(2, e, one), rounded(3, e, one));
-    else return make_uint4(pair(0, e), pair(2, e), pair(4, e), pair(6, e));
-  }
-  __device__ __forceinline__ float value(int l, int e) const {
-    if constexpr (WORDS == 4) return __uint_as_float(word[l][e]);
-    else return half_value(word[l][e / 2] >> e % 2 * 16);
-  }
-  __device__ __forceinline__ void set(int l, int e, const Scalar* from, bool there) {
-    if constexpr (WORDS == 4) {
-      word[l][e] = there ? *reinterpret_cast<const unsigned*>(from) : 0u;
-    } else {
-      const unsigned bits = there ? *reinterpret_cast<const unsigned short*>(from) : 0u;
-      word[l][e / 2] = e % 2 == 0 ? bits : word[l][e / 2] | bits << 16;
-    }
-  }
-  // Elements at .. at + 3 of a row of `length` elements; `row` points at element `at`. Outside the row they are zero.
-  // WIDTH neighbours are loaded together, and lie inside together.
-  template <int WIDTH>
-  __device__ __forceinline__ void set_four(int l, const Scalar* row, int at, int length) {
-    if constexpr (WIDTH * WORDS < 4) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) set(l, e, row + e, unsigned(at + e) < unsigned(length));
-    } else {
-      constexpr int TOGETHER = WIDTH * WORDS / 4;
-#pragma unroll
-      for (int e = 0; e < 4; e += WIDTH) {
-        Pack<unsigned, TOGETHER> part = {};
-        if (unsigned(at + e) < unsigned(length)) part = *reinterpret_cast<const Pack<unsigned, TOGETHER>*>(row + e);
-#pragma unroll
-        for (int i = 0; i < TOGETHER; ++i) word[l][e * WORDS / 4 + i] = part.value[i];
-      }
-    }
-  }
-  // Four elements of each strip; strips are APART elements apart.
-  template <int APART>
-  __device__ __forceinline__ void set_strips(const Scalar* from, bool there) {
-    if (there) {
-#pragma unroll
-      for (int l = 0; l < PER; ++l) {
-        const auto part = *reinterpret_cast<const Pack<unsigned, WORDS>*>(from + l * APART);
-#pragma unroll
-        for (int i = 0; i < WORDS; ++i) word[l][i] = part.value[i];
-      }
-    } else {
-#pragma unroll
-      for (int l = 0; l < PER; ++l)
-#pragma unroll
-        for (int i = 0; i < WORDS; ++i) word[l][i] = 0u;
-    }
-  }
-
- private:
-  __device__ __forceinline__ unsigned rounded(int l, int e, float one) const {
-    return __float_as_uint(round_for_tensor_cores(__uint_as_float(word[l][e]), one));
-  }
-  static __device__ __forceinline__ float half_value(unsigned bits) {
-    const unsigned short low = static_cast<unsigned short>(bits);
-    return widen(*reinterpret_cast<const Scalar*>(&low));
-  }
-  __device__ __forceinline__ unsigned pair(int l, int e) const {
-    return __byte_perm(word[l][e / 2], word[l + 1][e / 2], e % 2 == 0 ? 0x5410 : 0x7632);
-  }
-};
 
 template <class Layer, class Tune>
 struct GradSplitTensors {
@@ -103,16 +22,6 @@ struct GradSplitTensors {
 struct GradSplitPlace {
   unsigned i, h, channel;
   bool there;
-};
-
-// Where a stage begins: the offset of its first strip in channel 0 of both tensors, and that strip's first column in
-// gy. In `flags`, bit 0 says of x, bit 1 of gy that the strips lie side by side, wholly inside: then no table is needed.
-// Behind them lie 15 bits for the tile's tap rows that meet gy there, and 15 bits for those whose row of gy counts for
-// grad_bias.
-struct alignas(16) GradSplitStart {
-  long long x, gy;
-  int first;
-  unsigned flags;
 };
 
 // thread -> data: items are counted vectors first, then chunks, then channels, so neighbouring lanes read neighbouring
@@ -130,7 +39,9 @@ struct GradSplitCopier {
   static constexpr int EXTRA_ITEMS = Plan::OCTS * 8 * CHUNKS * Plan::EXTRA;
   static constexpr int X_JOBS = ceil_div(X_ITEMS, THREADS), GY_JOBS = ceil_div(GY_ITEMS, THREADS);
   static constexpr int FIRST_EXTRA = X_JOBS + GY_JOBS, JOBS = FIRST_EXTRA + ceil_div(EXTRA_ITEMS, 4 * THREADS);
-  static constexpr int WANTED = Tune::AHEAD ? Tune::AHEAD : Plan::SUMS <= 64 ? 3 : Plan::ALIGNED ? 2 : 1, AHEAD = WANTED < JOBS ? WANTED : JOBS;
+  // With more of them ptxas spills.
+  static constexpr int WANTED = Tune::AHEAD ? Tune::AHEAD : Plan::SUMS <= 64 ? 3 : Plan::ALIGNED ? 2 : 1;
+  static constexpr int AHEAD = WANTED < JOBS ? WANTED : JOBS;
   static constexpr int BATCH = Plan::COPY_WARPS;
   static_assert(STRIPS <= 32 && ROWS <= 15, "a lane decodes a strip; tap rows have bits");
   static constexpr int FAR_OUT = 1 << 30;
@@ -160,7 +71,7 @@ struct GradSplitCopier {
   __device__ __forceinline__ bool prepare() {
     if (ends()) {
       number += gridDim.x;
-      if (number >= work.works()) return false;
+      if (number >= work.works() || work.stages == 0) return false;
       const int share = number / Plan::TILES;
       index = 0;
       count = int(work.stages * (share + 1) / work.shares - work.stages * share / work.shares);
@@ -217,12 +128,13 @@ struct GradSplitCopier {
         const int channel = gy_channel(own.channel, g);
         const Scalar* const from = gy + channel * work.out_plane + v;
         if (gy_flat(flags)) {
+          constexpr int NEXT = CHUNKS * Plan::CORE;
           const int column = first + v + int(own.h) * Plan::CORE;
           const int length = own.there && channel >= 0 && meets(g) ? sizes.out_w : 0;
           const Scalar* const row = from + own.h * Plan::CORE + of_tap(g);
 #pragma unroll
           for (int l = 0; l < PER; ++l)
-            to.set(l, e, row + l * (CHUNKS * Plan::CORE), unsigned(column + l * (CHUNKS * Plan::CORE)) < unsigned(length));
+            to.set(l, e, row + l * NEXT, unsigned(column + l * NEXT) < unsigned(length));
         } else {
           const int length = own.there && channel >= 0 ? sizes.out_w : 0;
           const GradSplitStrip* const strips = table + (1 + g) * STRIPS + own.h;
@@ -277,12 +189,12 @@ struct GradSplitCopier {
   __device__ __forceinline__ void store_bias(int of) {
     if constexpr (Bias::HERE) {
       const int tile = of % Plan::TILES, share = of / Plan::TILES;
+      float* const sums = tensors.bias_partials + (1LL * share * Plan::N_TILES + tile / Plan::M_TILES) * GY_ITEMS;
       const_loop<0, GY_JOBS>([&](auto job) {
         constexpr int JOB = decltype(job)::value;
         const GradSplitPlace own = place<JOB, Plan::VECTORS, GY_ITEMS>();
         if (tensors.bias_partials && tile % Plan::M_TILES == 0 && own.there)
-          tensors.bias_partials[(1LL * share * Plan::N_TILES + tile / Plan::M_TILES) * GY_ITEMS + JOB * THREADS + thread] =
-              bias[JOB];
+          sums[JOB * THREADS + thread] = bias[JOB];
         bias[JOB] = 0.f;
       });
     }
@@ -317,13 +229,14 @@ struct GradSplitCopier {
     const int d = from.d * Layer::stride_d - Layer::padding_d + kd * Layer::dilation_d;
     const int h = from.h * Layer::stride_h - Layer::padding_h + kh * Layer::dilation_h;
     const bool met = unsigned(d) < unsigned(sizes.out_d) && unsigned(h) < unsigned(sizes.out_h);
-    counts = met && (kd < Layer::stride_d || from.d + 1 >= sizes.in_d) && (kh < Layer::stride_h || from.h + 1 >= sizes.in_h);
+    counts = met && (kd < Layer::stride_d || from.d + 1 >= sizes.in_d) &&
+             (kh < Layer::stride_h || from.h + 1 >= sizes.in_h);
     return met;
   }
   // How far tap row `row` is behind tap row 0 in gy.
   __device__ __forceinline__ long long of_tap_row(int row) const {
-    return (1LL * (row / Layer::kernel_h) * Layer::dilation_d * sizes.out_h + row % Layer::kernel_h * Layer::dilation_h) *
-           sizes.out_w;
+    const int d = row / Layer::kernel_h * Layer::dilation_d, h = row % Layer::kernel_h * Layer::dilation_h;
+    return (1LL * d * sizes.out_h + h) * sizes.out_w;
   }
   // How far tap row g of the tile is behind the start in gy.
   __device__ __forceinline__ long long of_tap(int g) const {
@@ -350,8 +263,8 @@ struct GradSplitCopier {
     const bool one_row = at.w + STRIPS <= work.strips.in_w && at.w * Plan::STRIP + STRIPS * Plan::STRIP <= sizes.in_w;
     const long long in_image = (1LL * at.d * sizes.in_h + at.h) * work.strips.in_w + at.w;
     const bool inside = at.n < sizes.batch;
-    const bool x_flat = inside && tensors.x_width == 4 &&
-                        (one_row || (sizes.in_w == work.strips.in_w * Plan::STRIP && in_image + STRIPS <= work.image_strips));
+    const bool whole_rows = sizes.in_w == work.strips.in_w * Plan::STRIP && in_image + STRIPS <= work.image_strips;
+    const bool x_flat = inside && tensors.x_width == 4 && (one_row || whole_rows);
     const bool gy_flat = inside && tensors.gy_width == 4 && one_row && to.first >= 0 &&
                          to.first + STRIPS * Plan::CORE <= sizes.out_w;
     to.flags = (x_flat ? 1u : 0u) | (gy_flat ? 2u : 0u);
@@ -413,11 +326,13 @@ struct GradSplitCopier {
   __device__ __forceinline__ GradSplitPlace extra(int e, unsigned own) const {
     constexpr int COUNT = Plan::EXTRA > 0 ? Plan::EXTRA : 1, OF_CHANNEL = COUNT * CHUNKS;
     const int turn = (JOB - FIRST_EXTRA) * 4 + e;
-    if constexpr (THREADS % OF_CHANNEL == 0)
-      return {own % COUNT, own / COUNT % CHUNKS, own / OF_CHANNEL + turn * (THREADS / OF_CHANNEL),
+    const unsigned within = own % 8;  // eight channels: here neighbouring stores count, not neighbouring loads
+    if constexpr (THREADS % (8 * OF_CHANNEL) == 0)
+      return {own / 8 % COUNT, own / 8 / COUNT % CHUNKS,
+              own / (8 * OF_CHANNEL) * 8 + within + turn * (THREADS / OF_CHANNEL),
               EXTRA_ITEMS % THREADS == 0 ? turn < EXTRA_ITEMS / THREADS : turn * THREADS + own < EXTRA_ITEMS};
-    const unsigned item = turn * THREADS + own;
-    return {item % COUNT, item / COUNT % CHUNKS, item / (COUNT * CHUNKS), item < EXTRA_ITEMS};
+    const unsigned item = turn * THREADS + own, rest = item / 8;
+    return {rest % COUNT, rest / COUNT % CHUNKS, rest / OF_CHANNEL * 8 + within, item < EXTRA_ITEMS};
   }
   __device__ __forceinline__ void put(char* to, const Load& from, int e) const {
     *reinterpret_cast<uint4*>(to) = from.chunk(e, tensors.one);
