@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,20 +29,24 @@ DEVICE = torch.device("cuda:0")
 MOST = 1.05          # times what nn.ConvTranspose takes
 SMALL = Workload(ConvTranspose(1, 32, 64, 5), 2, (4096,))
 # Constructor arguments, input: none of them is a layer that a kernel of the file was made for.
-OTHERS = {"kb81": [({"in_channels": 64, "out_channels": 64, "kernel_size": 5, "stride": 1, "padding": 0, "dilation": 3},
-                    (16, 64, 64, 128)),
-                   ({"in_channels": 32, "out_channels": 64, "kernel_size": 3, "stride": 2, "padding": 1, "dilation": 1},
-                    (16, 32, 128, 128))],
-          "kb74": [({"in_channels": 64, "out_channels": 64, "kernel_size": 5, "stride": 1, "padding": 0, "dilation": 3},
-                    (16, 64, 16384)),
-                   ({"in_channels": 128, "out_channels": 128, "kernel_size": 3, "stride": 1, "padding": 0, "dilation": 1},
-                    (16, 128, 16384))],
-          "kb64": [({"in_channels": 64, "out_channels": 64, "kernel_size": 5, "stride": 1, "padding": 0}, (16, 64, 16384)),
-                   ({"in_channels": 128, "out_channels": 128, "kernel_size": 3, "stride": 2, "padding": 1}, (16, 128, 8192))]}
+OTHERS: dict[str, list[tuple[dict[str, Any], tuple[int, ...]]]] = {
+    "kb81": [({"in_channels": 64, "out_channels": 64, "kernel_size": 5, "stride": 1, "padding": 0, "dilation": 3},
+          (16, 64, 64, 128)),
+        ({"in_channels": 32, "out_channels": 64, "kernel_size": 3, "stride": 2, "padding": 1, "dilation": 1},
+          (16, 32, 128, 128))],
+    "kb74": [({"in_channels": 64, "out_channels": 64, "kernel_size": 5, "stride": 1, "padding": 0, "dilation": 3},
+          (16, 64, 16384)),
+        ({"in_channels": 128, "out_channels": 128, "kernel_size": 3, "stride": 1, "padding": 0, "dilation": 1},
+          (16, 128, 16384))],
+    "kb64": [({"in_channels": 64, "out_channels": 64, "kernel_size": 5, "stride": 1, "padding": 0},
+          (16, 64, 16384)),
+        ({"in_channels": 128, "out_channels": 128, "kernel_size": 3, "stride": 2, "padding": 1},
+          (16, 128, 8192))],
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def gpu(tmp_path_factory: pytest.TempPathFactory) -> None:
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     require(torch.cuda.is_available(), "no CUDA GPU")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path_factory.mktemp("extensions")))

@@ -157,7 +157,8 @@ def test_full_size(worker: WorkerProcess, naive: dict, number: int) -> None:
         assert result.status == "OK", result.headline
         measured = result.kernel_ms
         print(f"    {measured.median_ms:.3f} ms, {measured.samples} samples, {measured.stop}, {result.flags}")
-        assert measured.cold_l2 and measured.samples >= 5 and 0.05 < measured.median_ms < 500
+        # the naive kernel of #64 takes 0.13 s: a second holds few of its samples
+        assert measured.cold_l2 and measured.samples >= 3 and 0.05 < measured.median_ms < 500
 
 
 def test_above_two_to_the_31(worker: WorkerProcess, naive: dict, bad: dict, gpu: Device) -> None:
@@ -216,11 +217,11 @@ def test_medians_agree_with_triton(gpu: Device) -> None:
 
 
 def test_hot_and_cold_differ(gpu: Device) -> None:
-    size = gpu["l2_bytes"] // 16  # floats: a quarter of the L2 cache
+    size = gpu.l2_bytes // 16  # floats: a quarter of the L2 cache
     x, y = torch.randn(size, device="cuda"), torch.empty(size, device="cuda")
     cold = timing.measure(lambda: y.copy_(x), device="cuda:0", effort="quick").timing
     hot = timing.measure(lambda: y.copy_(x), device="cuda:0", effort="quick", cold_l2=False).timing
-    print(f"cold {cold['median_ms']:.5f} ms, hot {hot['median_ms']:.5f} ms")
+    print(f"cold {cold.median_ms:.5f} ms, hot {hot.median_ms:.5f} ms")
     assert cold.cold_l2 and not hot.cold_l2 and hot.median_ms < 0.9 * cold.median_ms
 
 
@@ -242,6 +243,6 @@ def test_a_busy_host_does_not_lengthen_a_kernel(gpu: Device) -> None:
         for process in spinning:
             process.kill()
             process.wait()
-    print(f"quiet {quiet['median_ms']:.5f} ms, busy {busy['median_ms']:.5f} ms, its quartiles {busy['q25_ms']:.5f} "
-          f"{busy['q75_ms']:.5f}")
+    print(f"quiet {quiet.median_ms:.5f} ms, busy {busy.median_ms:.5f} ms, its quartiles {busy.q25_ms:.5f} "
+          f"{busy.q75_ms:.5f}")
     assert abs(busy.median_ms / quiet.median_ms - 1) < 0.03

@@ -71,10 +71,9 @@ def test_twenty_random_layers(variant: Variant, runner: Runner) -> None:
     built = runner.build_all([r for r, _ in found], "cuda:0")
     bad = []
     for rendered, workload in found:
-        result = built[rendered.candidate_id]
-        if result.status == "OK":
-            result = runner.judge_once("cuda:0", rendered, result.library,
-                                       RunRequest(workload, (), effort="quick", time=False))
+        build = built[rendered.candidate_id]
+        result = build if build.status != "OK" else runner.judge_once(
+            "cuda:0", rendered, build.library, RunRequest(workload, (), effort="quick", time=False))
         if result.status != "OK":
             bad.append(f"{workload.layer} x {list(workload.input_shape)}: {result.status} {result.headline}")
     print(f"{len(found) - len(bad)} of {len(found)} random cases hold")

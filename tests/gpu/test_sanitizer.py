@@ -54,7 +54,7 @@ def sanitize(tool: str, jobs: list[dict], folder: Path) -> subprocess.CompletedP
                           env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": str(ROOT)})
 
 
-def jobs_of(runner: Runner, work: list[tuple[Rendered, object]]) -> list[dict]:
+def jobs_of(runner: Runner, work: list[tuple[Rendered, Workload]]) -> list[dict]:
     built = runner.build_all([r for r, _ in work], "cuda:0")
     return [{"library": built[r.candidate_id].library, "symbol": symbol(r), "direction": r.candidate.direction,
              "workload": w.to_json()} for r, w in work]
