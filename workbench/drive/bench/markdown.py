@@ -17,7 +17,7 @@ BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 _IN_README = ("kb57", "kb64", "kb72", "kb74", "kb81",   # one of each kind: 2-D, 1-D, grouped 3-D, dilated, long stride
               "models/hifigan-1", "models/pose", "models/sam-1", "models/nnunet-4")  # overlapping or not, in 1-D to 3-D
 _SUITE = {"kernelbench": "KernelBench", "models": "Layers of published models"}
-_CLASS = {"tf32": "TF32", "ieee": "fp32-exact (`ieee`, `tf32x3`)", "fp16": "float16", "bf16": "bfloat16"}
+_CLASS = {"tf32": "TF32", "ieee": "fp32-accurate (`ieee`, `tf32x3`)", "fp16": "float16", "bf16": "bfloat16"}
 
 
 def short(cells: Sequence[Cell]) -> str:
@@ -103,9 +103,9 @@ def _origin(cells: Sequence[Cell]) -> str:
 
 
 def _held_down(cells: Sequence[Cell]) -> str:
-    """How many of the cells show a time that was taken while the GPU's clocks were held down."""
+    """How many of the cells show a time that was taken while the GPU had lowered its clock."""
     count = sum(any(t is not None and "throttled" in t.flags for t in (c.best, c.baseline)) for c in cells)
-    return (f" In {count} of the {len(cells)} cells of all classes the GPU held its clocks down (power) while ours or "
+    return (f" In {count} of the {len(cells)} cells of all classes the GPU lowered its clock (power limit) while ours or "
             "PyTorch's was timed." if count else "")
 
 
