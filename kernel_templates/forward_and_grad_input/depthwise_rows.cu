@@ -40,66 +40,65 @@ Plan       = "RowsPlan<false, Layer, Tune>"
 // families/depthwise_rows/README.md has a picture and the words.
 
 struct RowsArguments {
-  long long planes;  // batch * channels, of the result
+  long long planes, first_plane;  // batch * channels, of the result; where this launch begins
   int source_d, source_h, source_w, result_d, result_h, result_w;
+  int first_slice;
   RowsTile tile;
   int together;  // results that may be stored together
 };
 
-// What a source row adds to the results of a thread.
+// Which tap rows kh meet a source row for row r of the results: source row ROW of a block of rows,
+template <class P, int ROW>
+struct BlockRows {
+  static constexpr int TAP_ROWS = P::KH;
+  static constexpr __host__ __device__ bool meets(int kh, int r) { return P::H::met(r, kh) && P::H::at(r, kh) == ROW; }
+  static constexpr __host__ __device__ bool any(int kh) {
+    for (int r = 0; r < P::ROWS; ++r)
+      if (meets(kh, r)) return true;
+    return false;
+  }
+};
+
+// or the one tap row that the caller has found for the one row of results.
+struct SingleRow {
+  static constexpr int TAP_ROWS = 1;
+  static constexpr __host__ __device__ bool meets(int, int) { return true; }
+  static constexpr __host__ __device__ bool any(int) { return true; }
+};
+
+// What a source row adds: sum[r][i] += window * weight(kh, k), wherever tap row kh meets it for row r.
 template <class P, int V>
 struct RowsSums {
-  using Scalar = typename P::Scalar;
-  using Sum = typename P::Sum;
-  using W = typename P::W;
-  using H = typename P::H;
-
-  // sum[r][i] += window * weight(kh, k), for all tap rows KH_FROM <= kh < KH_END and rows r that meet(kh, r).
-  template <int KH_FROM, int KH_END, class Rows, class Weight>
-  static __device__ __forceinline__ void add(Sum (&sum)[P::ROWS][P::RUN], const Scalar* __restrict__ row, int run,
-                                             int length, const Rows&, const Weight& weight) {
+  template <class Rows, class Weight>
+  static __device__ __forceinline__ void add(typename P::Sum (&sum)[P::ROWS][P::RUN],
+                                             const typename P::Scalar* __restrict__ row, int run, int length, Rows,
+                                             const Weight& weight) {
+    using Sum = typename P::Sum;
+    using W = typename P::W;
     tap_groups<P::KW>([&](auto tap, auto end) {
       constexpr int TAP = decltype(tap)::value, END = decltype(end)::value;
       using Window = RunWindow<W, TAP, END, V>;
       Sum x[Window::LENGTH];
       load_run<Window, V>(x, row, run * W::SOURCES + Window::FIRST, length);
-      const_loop<KH_FROM, KH_END>([&](auto which) {
+      const_loop<0, Rows::TAP_ROWS>([&](auto which) {
         constexpr int KH = decltype(which)::value;
         if constexpr (Rows::any(KH)) {
           Sum w[END - TAP];
 #pragma unroll
           for (int k = TAP; k < END; ++k) w[k - TAP] = weight(KH, k);
 #pragma unroll
-          for (int r = 0; r < P::ROWS; ++r) {
-            if (!Rows::meets(KH, r)) continue;
+          for (int r = 0; r < P::ROWS; ++r)
+            if (Rows::meets(KH, r)) {
 #pragma unroll
-            for (int k = TAP; k < END; ++k)
+              for (int k = TAP; k < END; ++k)
 #pragma unroll
-              for (int i = 0; i < P::RUN; ++i)
-                if (W::met(i, k)) sum[r][i] += x[W::at(i, k) - Window::FIRST] * w[k - TAP];
-          }
+                for (int i = 0; i < P::RUN; ++i)
+                  if (W::met(i, k)) sum[r][i] += x[W::at(i, k) - Window::FIRST] * w[k - TAP];
+            }
         }
       });
     });
   }
-
-  // Source row ROW of a block of rows.
-  template <int ROW>
-  struct Blocked {
-    static constexpr __host__ __device__ bool meets(int kh, int r) {
-      return P::H::met(r, kh) && P::H::at(r, kh) == ROW;
-    }
-    static constexpr __host__ __device__ bool any(int kh) {
-      for (int r = 0; r < P::ROWS; ++r)
-        if (meets(kh, r)) return true;
-      return false;
-    }
-  };
-  // One row of results: the caller has found the tap row that meets the source row.
-  struct Single {
-    static constexpr __host__ __device__ bool meets(int, int) { return true; }
-    static constexpr __host__ __device__ bool any(int) { return true; }
-  };
 };
 
 // Compared with depthwise: nothing is staged, so no block waits for its slowest copy. A thread loads the windows of its
@@ -110,7 +109,7 @@ struct RowsSums {
 // The only barriers are those of a warp that exchanges its results before it stores them.
 // Bytes are saved in L1: a source row is read once for all rows of the block that meet it.
 template <class P, int V>
-__global__ void __launch_bounds__(P::THREADS, 512 / P::THREADS) depthwise_rows(
+__global__ void __launch_bounds__(P::THREADS, P::RESIDENT / P::THREADS) depthwise_rows(
     RowsArguments a, const typename P::Scalar* __restrict__ source, const typename P::Scalar* __restrict__ weight,
     const typename P::Scalar* __restrict__ bias, typename P::Scalar* __restrict__ result) {
   using Scalar = typename P::Scalar;
@@ -127,130 +126,122 @@ __global__ void __launch_bounds__(P::THREADS, 512 / P::THREADS) depthwise_rows(
   const int first_item = int(threadIdx.x) - group * t.threads;
 
   // The runs of this thread.
-  int run[P::RUNS];
-  long long h[P::RUNS];  // blocks of rows
+  int run[P::RUNS], h[P::RUNS];  // and their block of rows
   bool there[P::RUNS];
+  const long long plane = a.first_plane + 1LL * blockIdx.z * t.planes + group;
   {
+    const bool exists = group < t.planes && plane < a.planes;
     const long long first = 1LL * blockIdx.x * (P::RUNS * t.threads);
-    const long long row = t.row_blocks == 1 ? 0 : first >> 31 ? first / t.runs : unsigned(first) / unsigned(t.runs);
-    const int rest = int(first - row * t.runs) + first_item;
+    const int row = t.row_blocks == 1 ? 0 : int(first >> 31 ? first / t.runs : unsigned(first) / unsigned(t.runs));
+    const int rest = int(first - 1LL * row * t.runs) + first_item;
 #pragma unroll
     for (int u = 0; u < P::RUNS; ++u) {
       const int item = rest + u * t.threads, rows = t.row_blocks == 1 ? 0 : int(unsigned(item) / unsigned(t.runs));
       run[u] = item - rows * t.runs, h[u] = row + rows;
-      there[u] = group < t.planes && h[u] < t.row_blocks && run[u] < t.runs;
+      there[u] = exists && h[u] < t.row_blocks && run[u] < t.runs;
     }
   }
+  const int channel = int(plane % P::CHANNELS), slice = a.first_slice + int(blockIdx.y);
+
+  Sum sum[P::RUNS][P::ROWS][P::RUN];
+#pragma unroll
+  for (int u = 0; u < P::RUNS; ++u)
+#pragma unroll
+    for (int r = 0; r < P::ROWS; ++r)
+#pragma unroll
+      for (int i = 0; i < P::RUN; ++i) sum[u][r][i] = 0;
 
 #pragma unroll 1
-  for (long long planes = 1LL * blockIdx.z * t.planes; planes < a.planes; planes += 1LL * gridDim.z * t.planes) {
-    const bool exists = planes + group < a.planes;
-    const long long plane = exists ? planes + group : 0;
-    const int channel = int(plane % P::CHANNELS);
+  for (int from = 0; from < P::SOURCES; ++from)
 #pragma unroll 1
-    for (int slice = blockIdx.y; slice < a.result_d; slice += gridDim.y) {
-      Sum sum[P::RUNS][P::ROWS][P::RUN];
-#pragma unroll
-      for (int u = 0; u < P::RUNS; ++u)
-#pragma unroll
-        for (int r = 0; r < P::ROWS; ++r)
-#pragma unroll
-          for (int i = 0; i < P::RUN; ++i) sum[u][r][i] = 0;
+    for (int kd = 0; kd < P::KD; ++kd) {
+      int met = P::FORWARD ? slice + P::PD - kd * P::DD : slice * P::SD - P::PD + kd * P::DD;
+      if (P::FORWARD) {
+        if (met % P::SD != 0) continue;
+        met /= P::SD;
+      }
+      if (unsigned(met) >= unsigned(a.source_d)) continue;
+      const long long source_of = P::FORWARD ? plane / P::MULTIPLIER : plane * P::MULTIPLIER + from;
+      const Scalar* const from_slice = source + (source_of * a.source_d + met) * source_plane;
+      const Scalar* const weights =
+          weight + (1LL * (P::FORWARD ? channel : channel * P::MULTIPLIER + from) * P::KD + kd) * (P::KH * P::KW);
+      const auto in_memory = [&](int kh, int k) { return Sum(widen(weights[kh * P::KW + k])); };
+      // at: the source row; -1 and others outside the source: none.
+      const auto add = [&](int u, int at, auto rows, auto weight_of) {
+        const bool inside = there[u] && unsigned(at) < unsigned(a.source_h);
+        Sums::add(sum[u], from_slice + (inside ? 1LL * at * a.source_w : 0), run[u], inside ? a.source_w : 0, rows,
+                  weight_of);
+      };
 
-#pragma unroll 1
-      for (int from = 0; from < P::SOURCES; ++from)
-#pragma unroll 1
-        for (int kd = 0; kd < P::KD; ++kd) {
-          int met = P::FORWARD ? slice + P::PD - kd * P::DD : slice * P::SD - P::PD + kd * P::DD;
-          if (P::FORWARD) {
-            if (met % P::SD != 0) continue;
-            met /= P::SD;
+      if constexpr (P::BLOCKED) {
+        Sum kept[P::KEEPS_WEIGHTS ? P::KH * P::KW : 1];
+        if constexpr (P::KEEPS_WEIGHTS)
+#pragma unroll
+          for (int k = 0; k < P::KH * P::KW; ++k) kept[k] = Sum(widen(weights[k]));
+        constexpr int FIRST = H::first(0, P::KH), LAST = H::last(0, P::KH);
+        const_loop<0, LAST - FIRST + 1>([&](auto which) {
+          constexpr int ROW = FIRST + decltype(which)::value;
+          if constexpr (H::meets_between(ROW, ROW + 1, 0, P::KH)) {
+#pragma unroll
+            for (int u = 0; u < P::RUNS; ++u)
+              add(u, h[u] * P::SOURCE_ROWS + ROW, BlockRows<P, ROW>{}, [&](int kh, int k) {
+                if constexpr (P::KEEPS_WEIGHTS)
+                  return kept[kh * P::KW + k];
+                else
+                  return in_memory(kh, k);
+              });
           }
-          if (unsigned(met) >= unsigned(a.source_d)) continue;
-          const long long source_of = P::FORWARD ? plane / P::MULTIPLIER : plane * P::MULTIPLIER + from;
-          const Scalar* const from_slice = source + (source_of * a.source_d + met) * source_plane;
-          const Scalar* const weights =
-              weight + (1LL * (P::FORWARD ? channel : channel * P::MULTIPLIER + from) * P::KD + kd) * (P::KH * P::KW);
-          const auto in_memory = [&](int kh, int k) { return Sum(widen(weights[kh * P::KW + k])); };
-
-          if constexpr (P::BLOCKED) {
-            Sum kept[P::KEEPS_WEIGHTS ? P::KH * P::KW : 1];
-            if constexpr (P::KEEPS_WEIGHTS)
-#pragma unroll
-              for (int k = 0; k < P::KH * P::KW; ++k) kept[k] = Sum(widen(weights[k]));
-            constexpr int FIRST = H::first(0, P::KH), LAST = H::last(0, P::KH);
-            const_loop<0, LAST - FIRST + 1>([&](auto which) {
-              constexpr int ROW = FIRST + decltype(which)::value;
-              if constexpr (H::meets_between(ROW, ROW + 1, 0, P::KH)) {
-#pragma unroll
-                for (int u = 0; u < P::RUNS; ++u) {
-                  const long long at = h[u] * P::SOURCE_ROWS + ROW;
-                  const bool inside = exists && there[u] && at >= 0 && at < a.source_h;
-                  const Scalar* const row = from_slice + (inside ? at * a.source_w : 0);
-                  const auto of = [&](int kh, int k) {
-                    if constexpr (P::KEEPS_WEIGHTS)
-                      return kept[kh * P::KW + k];
-                    else
-                      return in_memory(kh, k);
-                  };
-                  Sums::template add<0, P::KH>(sum[u], row, run[u], inside ? a.source_w : 0,
-                                               typename Sums::template Blocked<ROW>{}, of);
-                }
-              }
-            });
-          } else {
+        });
+      } else {
 #pragma unroll 1
-            for (int kh = 0; kh < P::KH; ++kh) {
-              const auto of = [&](int, int k) { return in_memory(kh, k); };
+        for (int kh = 0; kh < P::KH; ++kh)
 #pragma unroll
-              for (int u = 0; u < P::RUNS; ++u) {
-                long long at = P::FORWARD ? h[u] + P::PH - 1LL * kh * P::DH : h[u] * P::SH - P::PH + 1LL * kh * P::DH;
-                bool inside = exists && there[u];
-                if (P::FORWARD) inside = inside && at % P::SH == 0, at /= P::SH;
-                inside = inside && at >= 0 && at < a.source_h;
-                const Scalar* const row = from_slice + (inside ? at * a.source_w : 0);
-                Sums::template add<0, 1>(sum[u], row, run[u], inside ? a.source_w : 0, typename Sums::Single{}, of);
-              }
-            }
+          for (int u = 0; u < P::RUNS; ++u) {
+            int at = P::FORWARD ? h[u] + P::PH - kh * P::DH : h[u] * P::SH - P::PH + kh * P::DH;
+            if (P::FORWARD) at = at % P::SH == 0 ? at / P::SH : -1;
+            add(u, at, SingleRow{}, [&](int, int k) { return in_memory(kh, k); });
           }
-        }
-
-      Sum added = 0;
-      if constexpr (P::HAS_BIAS) added = widen(bias[channel]);
-#pragma unroll
-      for (int u = 0; u < P::RUNS; ++u)
-#pragma unroll
-        for (int r = 0; r < P::ROWS; ++r) {
-          const long long row = h[u] * P::ROWS + r;
-          const bool inside = exists && there[u] && row < a.result_h;
-          Scalar own[P::RUN];
-#pragma unroll
-          for (int i = 0; i < P::RUN; ++i) own[i] = narrow<Scalar>(sum[u][r][i] + added);
-          Scalar* const to = result + (inside ? (plane * a.result_d + slice) * result_plane + row * a.result_w +
-                                                    1LL * run[u] * P::RUN
-                                              : 0);
-          store_runs_by<P::STORE, P::EXCHANGES, P::PITCH>(a.together, own, own_image, to,
-                                                          inside ? a.result_w - run[u] * P::RUN : 0,
-                                                          int(threadIdx.x) % 32);
-        }
+      }
     }
-  }
+
+  Sum added = 0;
+  if constexpr (P::HAS_BIAS) added = widen(bias[channel]);
+#pragma unroll
+  for (int u = 0; u < P::RUNS; ++u)
+#pragma unroll
+    for (int r = 0; r < P::ROWS; ++r) {
+      const int row = h[u] * P::ROWS + r;
+      const bool inside = there[u] && row < a.result_h;
+      Scalar own[P::RUN];
+#pragma unroll
+      for (int i = 0; i < P::RUN; ++i) own[i] = narrow<Scalar>(sum[u][r][i] + added);
+      const long long place = (plane * a.result_d + slice) * result_plane + 1LL * row * a.result_w + run[u] * P::RUN;
+      store_runs_by<P::STORE, P::EXCHANGES, P::PITCH>(a.together, own, own_image, result + (inside ? place : 0),
+                                                      inside ? a.result_w - run[u] * P::RUN : 0,
+                                                      int(threadIdx.x) % 32);
+    }
 }
 
-// One kernel for each width of loads: V is the widest that rows allow.
+// One kernel for each width of loads: V is the widest that rows allow. A grid has at most 65535 slices and planes.
 template <class P, int V>
-cudaError_t launch_rows(const RowsArguments& a, int vector, const typename P::Scalar* source,
+cudaError_t launch_rows(RowsArguments a, int vector, const typename P::Scalar* source,
                         const typename P::Scalar* weight, const typename P::Scalar* bias, typename P::Scalar* result,
                         cudaStream_t stream) {
   if constexpr (V > 1) {
     if (vector < V) return launch_rows<P, V / 2>(a, vector, source, weight, bias, result, stream);
   }
-  const long long planes = ceil_div(a.planes, a.tile.planes);
-  const dim3 grid(unsigned(a.tile.blocks), unsigned(a.result_d < 65535 ? a.result_d : 65535),
-                  unsigned(planes < 65535 ? planes : 65535));
+  constexpr int MOST = 65535;
   const int threads = ceil_div(a.tile.threads * a.tile.planes, 32) * 32;
-  depthwise_rows<P, V><<<grid, threads, 0, stream>>>(a, source, weight, bias, result);
-  return cudaGetLastError();
+  for (a.first_plane = 0; a.first_plane < a.planes; a.first_plane += 1LL * MOST * a.tile.planes)
+    for (a.first_slice = 0; a.first_slice < a.result_d; a.first_slice += MOST) {
+      const long long planes = ceil_div(a.planes - a.first_plane, a.tile.planes);
+      const int slices = a.result_d - a.first_slice;
+      const dim3 grid(unsigned(a.tile.blocks), unsigned(slices < MOST ? slices : MOST),
+                      unsigned(planes < MOST ? planes : MOST));
+      depthwise_rows<P, V><<<grid, threads, 0, stream>>>(a, source, weight, bias, result);
+      if (const cudaError_t error = cudaGetLastError()) return error;
+    }
+  return cudaSuccess;
 }
 
 // `bias` is not read by grad_input, nor if the layer has none.
@@ -258,13 +249,12 @@ template <class P>
 cudaError_t launch_depthwise_rows(const Sizes& sizes, const typename P::Scalar* source,
                                   const typename P::Scalar* weight, const typename P::Scalar* bias,
                                   typename P::Scalar* result, cudaStream_t stream) {
-  if (sizes.in_w > 1 << 29 || sizes.out_w > 1 << 29) return cudaErrorInvalidValue;  // columns are counted in int
+  if (!counts_in_int(sizes)) return cudaErrorInvalidValue;
   RowsArguments a;
   a.planes = sizes.batch * P::CHANNELS;
   a.source_d = P::FORWARD ? sizes.in_d : sizes.out_d, a.result_d = P::FORWARD ? sizes.out_d : sizes.in_d;
   a.source_h = P::FORWARD ? sizes.in_h : sizes.out_h, a.result_h = P::FORWARD ? sizes.out_h : sizes.in_h;
   a.source_w = P::FORWARD ? sizes.in_w : sizes.out_w, a.result_w = P::FORWARD ? sizes.out_w : sizes.in_w;
-  if (a.planes == 0) return cudaSuccess;
   a.tile = rows_tile<P>(a.result_w, a.result_h);
   a.together = run_vector_of(result, a.result_w, P::STORE, P::BYTES);
   const int vector = run_vector_of(source, a.source_w, P::LOAD, P::BYTES);

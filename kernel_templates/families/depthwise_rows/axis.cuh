@@ -50,6 +50,16 @@ struct RunWindow {
   }
 };
 
+// The run itself as a window.
+template <int STEPS, int V>
+struct OwnRun {
+  static constexpr int VECTORS = STEPS / V, LENGTH = STEPS;
+  static constexpr __host__ __device__ bool read(int) { return true; }
+};
+
+// A row is computed in groups of at most so many taps: their windows and weights stay in registers.
+constexpr int RUN_TAPS = 16;
+
 // How many elements may be loaded or stored together: a power of two that divides `count`, at most 16 bytes.
 constexpr __host__ __device__ int run_vector(int count, int bytes) {
   int v = 1;
@@ -62,4 +72,11 @@ inline int run_vector_of(const void* tensor, long long length, int most, int byt
   const auto address = reinterpret_cast<unsigned long long>(tensor);
   while (most > 1 && (length % most != 0 || address % (most * bytes) != 0)) most /= 2;
   return most;
+}
+
+// Slices, rows and columns are counted in int, also those that padding crops.
+inline bool counts_in_int(const Sizes& sizes) {
+  constexpr int MOST = 1 << 29;
+  return sizes.in_d <= MOST && sizes.in_h <= MOST && sizes.in_w <= MOST && sizes.out_d <= MOST && sizes.out_h <= MOST &&
+         sizes.out_w <= MOST;
 }

@@ -32,7 +32,7 @@ struct RowsPlan {
   static constexpr bool BLOCKED = W::RESULTS * H::RESULTS <= 32 && KH * KW * STEPS * STEPS_H <= 1024;
   static constexpr int ROWS = BLOCKED ? H::RESULTS : 1, SOURCE_ROWS = BLOCKED ? H::SOURCES : 1;
   static constexpr int RUNS = largest(Tune::RUNS, ROWS * W::RESULTS, 32);
-  static constexpr bool KEEPS_WEIGHTS = KH * KW <= 32;  // in registers, all of a kd
+  static constexpr bool KEEPS_WEIGHTS = KH * KW <= 16;  // in registers, all of a kd
 
   static constexpr int LOAD = run_vector(W::SOURCES, BYTES), STORE = run_vector(W::RESULTS, BYTES);  // at most
   // Results of a warp in shared memory: a run, then padding against bank conflicts.
@@ -40,6 +40,8 @@ struct RowsPlan {
   static constexpr int PITCH = RUN * BYTES % 32 == 0 ? RUN + 16 / BYTES : RUN;
   static constexpr bool EXCHANGES = Tune::EXCHANGE && RUN > 1 && THREADS * PITCH * BYTES <= 32768;
   static constexpr int IMAGE = EXCHANGES ? THREADS * PITCH : 1;
+  // Threads of a multiprocessor. Layers that keep many addresses or long windows get more registers.
+  static constexpr int RESIDENT = KD > 1 || (KH > 1 && Layer::stride_w > 2) ? 384 : 512;
 };
 
 // Threads of a block share `planes` planes: each plane has `threads` of them.

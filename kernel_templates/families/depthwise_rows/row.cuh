@@ -23,8 +23,7 @@ __device__ __forceinline__ void load_run(Sum (&x)[N], const Scalar* __restrict__
     for (int e = 0; e < V; ++e) x[v * V + e] = Sum(widen(part[v].value[e]));
 }
 
-// body(Constant<tap>, Constant<end>) for groups of at most 16 taps of a row: windows and weights stay in registers.
-constexpr int RUN_TAPS = 16;
+// body(Constant<tap>, Constant<end>) for groups of at most RUN_TAPS taps of a row.
 template <int TAPS, class Body>
 __device__ __forceinline__ void tap_groups(const Body& body) {
   const_loop<0, ceil_div(TAPS, RUN_TAPS)>([&](auto which) {

@@ -26,7 +26,7 @@ __device__ __forceinline__ void store_runs(const Scalar (&run)[RUN], Scalar* ima
   store_own_run<OWN>(run, image + lane * PITCH, RUN);
   __syncwarp();
   const auto address = reinterpret_cast<unsigned long long>(to);
-#pragma unroll
+#pragma unroll 2
   for (int i = 0; i < PIECES; ++i) {
     const int piece = i * 32 + lane, owner = piece / PIECES, first = piece % PIECES * V;
     auto* const target = reinterpret_cast<Scalar*>(__shfl_sync(0xffffffffu, address, owner)) + first;
