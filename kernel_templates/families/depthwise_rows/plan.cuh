@@ -24,7 +24,8 @@ struct RowsPlan {
     return count;
   }
   static constexpr int OUT_W = FORWARD ? Layer::stride_w : 1, OUT_H = FORWARD ? Layer::stride_h : 1;
-  static constexpr int STEPS = largest(Tune::RUN_BYTES > BYTES ? Tune::RUN_BYTES / BYTES : 1, Layer::stride_w, 32);
+  static constexpr int STEPS = largest(Tune::RUN_BYTES > BYTES ? Tune::RUN_BYTES / BYTES : 1, Layer::stride_w,
+                                      FORWARD ? 32 : 16);
   using W = RunAxis<FORWARD, KW, Layer::stride_w, Layer::padding_w, Layer::dilation_w, STEPS>;
   static constexpr int STEPS_H = KH == 1 ? 1 : largest(Tune::ROWS, W::RESULTS * OUT_H, 32);
   using H = RunAxis<FORWARD, KH, Layer::stride_h, Layer::padding_h, Layer::dilation_h, STEPS_H>;

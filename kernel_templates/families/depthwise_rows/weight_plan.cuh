@@ -20,19 +20,19 @@ struct RowsWeightPlan {
   static constexpr int PARTS = ceil_div(KH, TH), TAP_GROUPS = KD / TD * PARTS;
   static constexpr int SUMS = TD * TH * KW, TILED = ceil_div(SUMS, 16) * 16;
 
-  // A thread takes RUNS x STEPS_H x STEPS positions at a time, fewer with a long stride.
+  // A thread takes RUNS x STEPS_H x STEPS positions at a time: fewer with a long stride, one run where it has many taps.
   static constexpr __host__ __device__ int largest(int count, int each, int most) {
     while (count > 1 && count * each > most) count /= 2;
     return count;
   }
-  static constexpr int STEPS = largest(Tune::RUN_BYTES > BYTES ? Tune::RUN_BYTES / BYTES : 1, Layer::stride_w, 32);
-  static constexpr int STEPS_H = TH == 1 ? 1 : largest(Tune::ROWS, STEPS * TH * TD * KW, 1024);
-  static constexpr int RUNS = largest(Tune::RUNS, STEPS_H * STEPS * Layer::stride_w, 32);
+  static constexpr int STEPS = largest(Tune::RUN_BYTES > BYTES ? Tune::RUN_BYTES / BYTES : 1, Layer::stride_w, 16);
+  static constexpr int STEPS_H = TH == 1 || TD > 1 ? 1 : largest(Tune::ROWS, STEPS * TH * KW, 1024);
+  static constexpr int RUNS = TD * TH > 1 ? 1 : largest(Tune::RUNS, STEPS * Layer::stride_w, 32);
   using W = RunAxis<false, KW, Layer::stride_w, Layer::padding_w, Layer::dilation_w, STEPS>;
   using H = RunAxis<false, TH, Layer::stride_h, 0, Layer::dilation_h, STEPS_H>;  // the padding is in the first row
   static constexpr int LOAD = run_vector(W::SOURCES, BYTES), LOAD_INPUT = run_vector(STEPS, BYTES);  // at most
-  // Threads of a multiprocessor.
-  static constexpr int RESIDENT = SUMS <= 16 && KD == 1 && KH == 1 ? 512 : 384;
+  // Threads of a multiprocessor: fewer where sums and windows take many registers.
+  static constexpr int RESIDENT = SUMS > 24 ? 256 : SUMS > 16 ? 384 : 512;
 };
 
 // Positions as runs: a Position's w counts runs, its h blocks of rows.
