@@ -16,7 +16,7 @@ needs     = [
 [tune]
 THREADS   = {values = [64, 128, 256], default = 128, help = "threads of a block, at most"}
 RUN_BYTES = {values = [4, 8, 16, 32], default = 16, help = "bytes of neighbouring steps that a thread computes; fewer with a long stride"}
-ROWS      = {values = [1, 2, 4], default = 2, help = "steps along H of a thread, at most"}
+ROWS      = {values = [1, 2, 4], default = 4, help = "steps along H of a thread, at most"}
 RUNS      = {values = [1, 2, 4], default = 1, help = "such blocks of steps of a thread, at most"}
 EXCHANGE  = {values = [0, 1], default = 1, help = "1: lanes exchange results before they store them, to fill whole sectors"}
 
@@ -41,6 +41,7 @@ Plan       = "RowsPlan<false, Layer, Tune>"
 
 struct RowsArguments {
   long long planes, first_plane;  // batch * channels, of the result; where this launch begins
+  int first_channel;
   int source_d, source_h, source_w, result_d, result_h, result_w;
   int first_slice;
   RowsTile tile;
@@ -128,7 +129,8 @@ __global__ void __launch_bounds__(P::THREADS, P::RESIDENT / P::THREADS) depthwis
   // The runs of this thread.
   int run[P::RUNS], h[P::RUNS];  // and their block of rows
   bool there[P::RUNS];
-  const long long plane = a.first_plane + 1LL * blockIdx.z * t.planes + group;
+  const int local = int(blockIdx.z) * t.planes + group;
+  const long long plane = a.first_plane + local;
   {
     const bool exists = group < t.planes && plane < a.planes;
     const long long first = 1LL * blockIdx.x * (P::RUNS * t.threads);
@@ -141,7 +143,7 @@ __global__ void __launch_bounds__(P::THREADS, P::RESIDENT / P::THREADS) depthwis
       there[u] = exists && h[u] < t.row_blocks && run[u] < t.runs;
     }
   }
-  const int channel = int(plane % P::CHANNELS), slice = a.first_slice + int(blockIdx.y);
+  const int channel = int((unsigned(a.first_channel) + local) % P::CHANNELS), slice = a.first_slice + int(blockIdx.y);
 
   Sum sum[P::RUNS][P::ROWS][P::RUN];
 #pragma unroll
@@ -216,9 +218,9 @@ __global__ void __launch_bounds__(P::THREADS, P::RESIDENT / P::THREADS) depthwis
 #pragma unroll
       for (int i = 0; i < P::RUN; ++i) own[i] = narrow<Scalar>(sum[u][r][i] + added);
       const long long place = (plane * a.result_d + slice) * result_plane + 1LL * row * a.result_w + run[u] * P::RUN;
-      store_runs_by<P::STORE, P::EXCHANGES, P::PITCH>(a.together, own, own_image, result + (inside ? place : 0),
-                                                      inside ? a.result_w - run[u] * P::RUN : 0,
-                                                      int(threadIdx.x) % 32);
+      const int left = a.result_w - run[u] * P::RUN;  // of the row; none or less behind its end
+      store_runs_by<P::STORE, P::EXCHANGES, P::PITCH>(a.together, own, own_image, result + place,
+                                                      inside || left < 0 ? left : 0, int(threadIdx.x) % 32);
     }
 }
 
@@ -233,7 +235,7 @@ cudaError_t launch_rows(RowsArguments a, int vector, const typename P::Scalar* s
   constexpr int MOST = 65535;
   const int threads = ceil_div(a.tile.threads * a.tile.planes, 32) * 32;
   for (a.first_plane = 0; a.first_plane < a.planes; a.first_plane += 1LL * MOST * a.tile.planes)
-    for (a.first_slice = 0; a.first_slice < a.result_d; a.first_slice += MOST) {
+    for (a.first_slice = 0, a.first_channel = int(a.first_plane % P::CHANNELS); a.first_slice < a.result_d; a.first_slice += MOST) {
       const long long planes = ceil_div(a.planes - a.first_plane, a.tile.planes);
       const int slices = a.result_d - a.first_slice;
       const dim3 grid(unsigned(a.tile.blocks), unsigned(slices < MOST ? slices : MOST),

@@ -18,6 +18,8 @@ struct RowsPlan {
   static constexpr int SH = Layer::stride_h, PH = Layer::padding_h, DH = Layer::dilation_h;
   static constexpr int SD = Layer::stride_d, PD = Layer::padding_d, DD = Layer::dilation_d;
 
+  static constexpr int MOST_PRODUCTS = 1024;  // that a thread's code may contain for a slice
+
   // Steps of a run: RUN_BYTES, fewer with a long stride. Results of a thread: RUNS x rows x run, at most about 32.
   static constexpr __host__ __device__ int largest(int count, int each, int most) {
     while (count > 1 && count * each > most) count /= 2;
@@ -27,10 +29,11 @@ struct RowsPlan {
   static constexpr int STEPS = largest(Tune::RUN_BYTES > BYTES ? Tune::RUN_BYTES / BYTES : 1, Layer::stride_w,
                                       FORWARD ? 32 : 16);
   using W = RunAxis<FORWARD, KW, Layer::stride_w, Layer::padding_w, Layer::dilation_w, STEPS>;
-  static constexpr int STEPS_H = KH == 1 ? 1 : largest(Tune::ROWS, W::RESULTS * OUT_H, 32);
+  static constexpr int STEPS_H =
+      KH == 1 ? 1 : largest(largest(Tune::ROWS, W::RESULTS * OUT_H, 32), KH * KW * STEPS, MOST_PRODUCTS);
   using H = RunAxis<FORWARD, KH, Layer::stride_h, Layer::padding_h, Layer::dilation_h, STEPS_H>;
   // A thread takes a block of rows and reads a source row once for all of them; or one row, where that is too much code.
-  static constexpr bool BLOCKED = W::RESULTS * H::RESULTS <= 32 && KH * KW * STEPS * STEPS_H <= 1024;
+  static constexpr bool BLOCKED = W::RESULTS * H::RESULTS <= 32 && KH * KW * STEPS * STEPS_H <= MOST_PRODUCTS;
   static constexpr int ROWS = BLOCKED ? H::RESULTS : 1, SOURCE_ROWS = BLOCKED ? H::SOURCES : 1;
   static constexpr int RUNS = largest(Tune::RUNS, ROWS * W::RESULTS, 32);
   static constexpr bool KEEPS_WEIGHTS = KH * KW <= 16;  // in registers, all of a kd
@@ -42,7 +45,7 @@ struct RowsPlan {
   static constexpr bool EXCHANGES = Tune::EXCHANGE && RUN > 1 && THREADS * PITCH * BYTES <= 32768;
   static constexpr int IMAGE = EXCHANGES ? THREADS * PITCH : 1;
   // Threads of a multiprocessor. Layers that keep many addresses or long windows get more registers.
-  static constexpr int RESIDENT = KD > 1 || (KH > 1 && Layer::stride_w > 2) ? 384 : 512;
+  static constexpr int RESIDENT = KD > 1 || (KH > 1 && (Layer::stride_w > 2 || W::SOURCES * STEPS_H > 32)) ? 384 : 512;
 };
 
 // Threads of a block share `planes` planes: each plane has `threads` of them.
