@@ -29,8 +29,12 @@ struct RowsPlan {
   static constexpr int STEPS = largest(Tune::RUN_BYTES > BYTES ? Tune::RUN_BYTES / BYTES : 1, Layer::stride_w,
                                       FORWARD ? 32 : 16);
   using W = RunAxis<FORWARD, KW, Layer::stride_w, Layer::padding_w, Layer::dilation_w, STEPS>;
-  static constexpr int STEPS_H =
-      KH == 1 ? 1 : largest(largest(Tune::ROWS, W::RESULTS * OUT_H, 32), KH * KW * STEPS, MOST_PRODUCTS);
+  // grad_input has long windows where the stride is long: fewer rows then, or registers spill.
+  static constexpr __host__ __device__ int most_rows() {
+    if (KH == 1 || (!FORWARD && Layer::stride_w > 3)) return 1;
+    return !FORWARD && (KD > 1 || Layer::stride_w * Layer::stride_h > 4) && Tune::ROWS > 2 ? 2 : Tune::ROWS;
+  }
+  static constexpr int STEPS_H = largest(largest(most_rows(), W::RESULTS * OUT_H, 32), KH * KW * STEPS, MOST_PRODUCTS);
   using H = RunAxis<FORWARD, KH, Layer::stride_h, Layer::padding_h, Layer::dilation_h, STEPS_H>;
   // A thread takes a block of rows and reads a source row once for all of them; or one row, where that is too much code.
   static constexpr bool BLOCKED = W::RESULTS * H::RESULTS <= 32 && KH * KW * STEPS * STEPS_H <= MOST_PRODUCTS;

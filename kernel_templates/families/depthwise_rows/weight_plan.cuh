@@ -26,13 +26,15 @@ struct RowsWeightPlan {
     return count;
   }
   static constexpr int STEPS = largest(Tune::RUN_BYTES > BYTES ? Tune::RUN_BYTES / BYTES : 1, Layer::stride_w, 16);
-  static constexpr int STEPS_H = TH == 1 || TD > 1 ? 1 : largest(Tune::ROWS, STEPS * TH * KW, 1024);
+  static constexpr bool STRIDED = Layer::stride_w > 1 || Layer::stride_h > 1;  // long windows: at most two rows
+  static constexpr int STEPS_H = TH == 1 || TD > 1 ? 1 : largest(Tune::ROWS, STRIDED ? 2 : 1, 4);
   static constexpr int RUNS = TD * TH > 1 ? 1 : largest(Tune::RUNS, STEPS * Layer::stride_w, 32);
   using W = RunAxis<false, KW, Layer::stride_w, Layer::padding_w, Layer::dilation_w, STEPS>;
   using H = RunAxis<false, TH, Layer::stride_h, 0, Layer::dilation_h, STEPS_H>;  // the padding is in the first row
   static constexpr int LOAD = run_vector(W::SOURCES, BYTES), LOAD_INPUT = run_vector(STEPS, BYTES);  // at most
   // Threads of a multiprocessor: fewer where sums and windows take many registers.
-  static constexpr int RESIDENT = SUMS > 24 ? 256 : SUMS > 16 ? 384 : 512;
+  static constexpr int VALUES = SUMS + RUNS * STEPS_H * STEPS + W::SOURCES + KW;
+  static constexpr int RESIDENT = SUMS > 24 || VALUES > 72 ? 256 : SUMS > 16 || VALUES > 56 ? 384 : 512;
 };
 
 // Positions as runs: a Position's w counts runs, its h blocks of rows.
