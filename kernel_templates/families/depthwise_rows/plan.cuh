@@ -34,7 +34,8 @@ struct RowsPlan {
     if (KH == 1 || (!FORWARD && Layer::stride_w > 3)) return 1;
     return !FORWARD && (KD > 1 || Layer::stride_w * Layer::stride_h > 4) && Tune::ROWS > 2 ? 2 : Tune::ROWS;
   }
-  static constexpr int STEPS_H = largest(largest(most_rows(), W::RESULTS * OUT_H, 32), KH * KW * STEPS, MOST_PRODUCTS);
+  static constexpr int STEPS_H =
+      largest(largest(most_rows(), FORWARD ? W::RESULTS * OUT_H : W::SOURCES, 32), KH * KW * STEPS, MOST_PRODUCTS);
   using H = RunAxis<FORWARD, KH, Layer::stride_h, Layer::padding_h, Layer::dilation_h, STEPS_H>;
   // A thread takes a block of rows and reads a source row once for all of them; or one row, where that is too much code.
   static constexpr bool BLOCKED = W::RESULTS * H::RESULTS <= 32 && KH * KW * STEPS * STEPS_H <= MOST_PRODUCTS;
@@ -49,7 +50,7 @@ struct RowsPlan {
   static constexpr bool EXCHANGES = Tune::EXCHANGE && RUN > 1 && THREADS * PITCH * BYTES <= 32768;
   static constexpr int IMAGE = EXCHANGES ? THREADS * PITCH : 1;
   // Threads of a multiprocessor. Layers that keep many addresses or long windows get more registers.
-  static constexpr int RESIDENT = KD > 1 || (KH > 1 && (Layer::stride_w > 2 || W::SOURCES * STEPS_H > 32)) ? 384 : 512;
+  static constexpr int RESIDENT = KD > 1 || (KH > 1 && Layer::stride_w > 2) ? 384 : 512;
 };
 
 // Threads of a block share `planes` planes: each plane has `threads` of them.
@@ -60,15 +61,19 @@ struct RowsTile {
   unsigned by_threads;
 };
 
+// As many blocks for a slice as leave the fewest lanes idle; more blocks than needed must save an eighth.
 template <class P>
 RowsTile rows_tile(int result_w, int result_h) {
   RowsTile t;
   t.runs = ceil_div(result_w, P::RUN), t.row_blocks = ceil_div(result_h, P::ROWS);
-  const long long items = 1LL * t.runs * t.row_blocks;
-  const long long blocks = ceil_div(items, 1LL * P::THREADS * P::RUNS);
-  t.threads = int(ceil_div(items, blocks * P::RUNS));
-  t.planes = P::THREADS / t.threads;
-  t.blocks = int(blocks);
+  const long long items = 1LL * t.runs * t.row_blocks, needed = ceil_div(items, 1LL * P::THREADS * P::RUNS);
+  double fewest = 0;  // lanes for a slice
+  for (long long blocks = needed; blocks < needed + 4; ++blocks) {
+    const int threads = int(ceil_div(items, blocks * P::RUNS)), planes = P::THREADS / threads;
+    const double lanes = double(blocks) * (ceil_div(threads * planes, 32) * 32) / planes;
+    if (blocks > needed && lanes * 8 > fewest * 7) continue;
+    fewest = lanes, t.threads = threads, t.planes = planes, t.blocks = int(blocks);
+  }
   t.by_threads = fma_divisor(t.threads);
   return t;
 }

@@ -41,7 +41,7 @@ __device__ __forceinline__ void store_runs(const Scalar (&run)[RUN], Scalar* ima
     for (int i = 0; i < PIECES; ++i)
       if (i * 32 * V < left) *reinterpret_cast<Pack<Scalar, V>*>(target + i * 32 * V) = piece_at(i * 32 + lane);
   } else {
-#pragma unroll 1
+#pragma unroll 2
     for (int i = 0; i < PIECES; ++i) {
       const int piece = i * 32 + lane, owner = piece / PIECES, first = piece % PIECES * V;
       auto* const target = reinterpret_cast<Scalar*>(__shfl_sync(0xffffffffu, address, owner)) + first;
