@@ -235,7 +235,8 @@ cudaError_t launch_rows(RowsArguments a, int vector, const typename P::Scalar* s
   constexpr int MOST = 65535;
   const int threads = ceil_div(a.tile.threads * a.tile.planes, 32) * 32;
   for (a.first_plane = 0; a.first_plane < a.planes; a.first_plane += 1LL * MOST * a.tile.planes)
-    for (a.first_slice = 0, a.first_channel = int(a.first_plane % P::CHANNELS); a.first_slice < a.result_d; a.first_slice += MOST) {
+    for (a.first_slice = 0; a.first_slice < a.result_d; a.first_slice += MOST) {
+      a.first_channel = int(a.first_plane % P::CHANNELS);
       const long long planes = ceil_div(a.planes - a.first_plane, a.tile.planes);
       const int slices = a.result_d - a.first_slice;
       const dim3 grid(unsigned(a.tile.blocks), unsigned(slices < MOST ? slices : MOST),

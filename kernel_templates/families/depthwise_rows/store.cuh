@@ -17,8 +17,8 @@ __device__ __forceinline__ void store_own_run(const Scalar (&run)[RUN], Scalar* 
   }
 }
 
-// The same for a whole warp; count may be negative. `image` holds a run for each lane, PITCH elements apart. Where all runs of the warp lie one
-// behind the other, lanes need no addresses of other lanes.
+// The same for a whole warp; count may be negative. `image` holds a run for each lane, PITCH elements apart. Where all
+// runs of the warp lie one behind the other, lanes need no addresses of other lanes.
 // The barriers: a run is complete before other lanes read it, and read before the next one overwrites it.
 template <int V, int PITCH, int RUN, class Scalar>
 __device__ __forceinline__ void store_runs(const Scalar (&run)[RUN], Scalar* image, Scalar* to, int count, int lane) {
