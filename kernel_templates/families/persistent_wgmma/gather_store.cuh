@@ -14,9 +14,9 @@ struct GatherTarget {
 
 template <class P>
 __device__ __forceinline__ GatherTarget gather_target(const GatherArguments<typename P::Scalar>& a, const GatherItem<P>& item,
-                                                      int offset) {
+                                                      int offset, bool dry) {
   const GatherStep step = gather_step(a, item.row0, item.step0, offset);
-  if (step.row >= a.rows || step.w >= a.steps_w) return {0, 1 << 30, 0, 0};
+  if (dry || step.row >= a.rows || step.w >= a.steps_w) return {0, 1 << 30, 0, 0};
   const GatherRow row(a, step.row);
   constexpr int UP_D = P::FORWARD ? P::SD : 1, UP_H = P::FORWARD ? P::SH : 1, UP_W = P::FORWARD ? P::S : 1;
   return {(1LL * row.n * P::GROUPS + item.group) * P::M * a.result_volume, row.d * UP_D, row.h * UP_H, step.w * UP_W};
@@ -97,32 +97,46 @@ __device__ __forceinline__ long long gather_partial(int splits, int item, int sp
 
 template <class P>
 __device__ __forceinline__ void gather_targets(const GatherArguments<typename P::Scalar>& a, const GatherItem<P>& item,
-                                               int thread, int block, GatherTarget (&targets)[2]) {
+                                               int thread, int block, bool dry, GatherTarget (&targets)[2]) {
   const int offset = thread / 128 * P::ROWS + block * 64 + thread % 128 / 32 * 16 + thread % 32 / 4;
-  targets[0] = gather_target<P>(a, item, offset), targets[1] = gather_target<P>(a, item, offset + 8);
+  targets[0] = gather_target<P>(a, item, offset, dry), targets[1] = gather_target<P>(a, item, offset + 8, dry);
 }
 
-// Adds the parts of an item in their order. A block has 8 channels of the 64 positions of both warpgroups.
+// Adds the parts of an item in their order. A block has 8 channels of the 64 positions of both warpgroups. The first turn
+// stores nothing: it brings the instructions from memory while the kernel ahead still runs.
 template <class P>
 __global__ void __launch_bounds__(P::CONSUMERS) add_gather_parts(GatherArguments<typename P::Scalar> a) {
-  constexpr int PIECES = P::BLOCKS * (P::CT / 8);
+  constexpr int PIECES = P::BLOCKS * (P::CT / 8), C = P::CLASSES;
+  constexpr int TOGETHER = C > 8 ? 1 : C > 4 ? 2 : C > 2 ? 4 : 8;  // parts whose loads are under way
   const long long number = 1LL * blockIdx.y * gridDim.x + blockIdx.x;
   const int whole = int(number / PIECES), piece = int(number % PIECES), block = piece / (P::CT / 8), eight = piece % (P::CT / 8);
-  wait_for_kernel_ahead();
-  if (1LL * whole * a.splits.divisor >= a.items - a.unsplit) return;
-  float total[P::CLASSES][4] = {};
-#pragma unroll 2
-  for (int split = 0; split < a.splits.divisor; ++split) {
-    const float4* const from = a.partial + gather_partial<P>(a.splits.divisor, whole, split, block, eight) + threadIdx.x;
+  const bool exists = 1LL * whole * a.splits.divisor < a.items - a.unsplit;
+  const GatherItem<P> item(a, exists ? a.unsplit + whole * a.splits.divisor : a.unsplit);
+#pragma unroll 1
+  for (int turn = 0; turn < 2; ++turn) {
+    const bool dry = turn == 0;
+    if (!dry) wait_for_kernel_ahead();
+    if (!exists) continue;
+    GatherTarget targets[2];
+    gather_targets<P>(a, item, threadIdx.x, block, dry, targets);
+    float total[C][4] = {};
+    const float4* from = a.partial + gather_partial<P>(a.splits.divisor, whole, 0, block, eight) + threadIdx.x;
+    constexpr long long NEXT = 1LL * PIECES * C * P::CONSUMERS;
+    const int parts = dry ? 0 : a.splits.divisor;
+#pragma unroll 1
+    for (int part = 0; part < parts; part += TOGETHER, from += TOGETHER * NEXT) {
+      float4 value[TOGETHER][C];
 #pragma unroll
-    for (int c = 0; c < P::CLASSES; ++c) {
-      const float4 v = __ldcs(from + c * P::CONSUMERS);
-      total[c][0] += v.x, total[c][1] += v.y, total[c][2] += v.z, total[c][3] += v.w;
+      for (int i = 0; i < TOGETHER * C; ++i)
+        if (part + i / C < parts) value[i / C][i % C] = __ldcs(from + i / C * NEXT + i % C * P::CONSUMERS);
+#pragma unroll
+      for (int i = 0; i < TOGETHER * C; ++i)
+        if (part + i / C < parts) {
+          const float4 v = value[i / C][i % C];
+          total[i % C][0] += v.x, total[i % C][1] += v.y, total[i % C][2] += v.z, total[i % C][3] += v.w;
+        }
     }
+    gather_store<P, 1>(a, item, targets, item.channel + eight * 8,
+                       [&](auto which, auto, int i) { return total[decltype(which)::value][i]; });
   }
-  const GatherItem<P> item(a, a.unsplit + whole * a.splits.divisor);
-  GatherTarget targets[2];
-  gather_targets<P>(a, item, threadIdx.x, block, targets);
-  gather_store<P, 1>(a, item, targets, item.channel + eight * 8,
-                     [&](auto which, auto, int i) { return total[decltype(which)::value][i]; });
 }
