@@ -237,10 +237,14 @@ struct GatherPlan {
   static constexpr int STEPS = ceil_div(ALL_UNITS, UNITS);  // stages for one (kd, kh)
   static constexpr int STAGE_BYTES = UNITS * UNIT_BYTES, WINDOW_BYTES = 16 * UNITS * UNIT_ROWS;
   static constexpr int WEIGHT_BYTES = 16 * UNITS * WEIGHT_COLUMNS;
-  static constexpr int FIT = (227 * 1024 - 256) / STAGE_BYTES;
+  // Odd strides are stored through shared memory: places and values of 4 channels at 16
+  // positions for each of 8 warps.
+  static constexpr bool ODD = is_forward && (S == 3 || S == 5 || S == 7);
+  static constexpr int ODD_BYTES = ODD ? 8 * 4 * 16 * S * (8 + int(sizeof(Scalar))) : 0;
+  static constexpr int FIT = (227 * 1024 - 256 - ODD_BYTES) / STAGE_BYTES;
   // An even number, if it can be: then a place of the ring belongs to one of the two staging warpgroups.
   static constexpr int STAGES = FIT >= 8 ? 8 : FIT > 3 ? FIT / 2 * 2 : FIT;
-  static constexpr int SMEM_BYTES = STAGES * STAGE_BYTES + 256;
+  static constexpr int SMEM_BYTES = STAGES * STAGE_BYTES + 256 + ODD_BYTES;
   static_assert(STAGES >= 2, "a stage is given back only after the next has begun");
 
   // Warpgroups 0 and 1 multiply, 2 and 3 stage.
