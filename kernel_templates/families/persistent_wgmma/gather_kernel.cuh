@@ -46,18 +46,15 @@ __device__ __forceinline__ void gather_begin(const GatherArguments<typename P::S
 }
 
 // A warpgroup multiplies its ROWS positions of the tile. A stage is given back when the products of the next one have
-// been issued and its own are done. The first turn has nothing to multiply or to store: it brings the instructions that
-// store from memory while the first stage is under way.
+// been issued and its own are done.
 template <class P>
 __device__ __forceinline__ void gather_multiply(const GatherArguments<typename P::Scalar>& a, unsigned ring,
                                                 GatherBarriers barriers, char* room, int warpgroup) {
   GatherRing<P::STAGES> place;
   const bool speaks = threadIdx.x % 32 == 0;
 #pragma unroll 1
-  for (int number = int(blockIdx.x) - int(gridDim.x); number < a.items; number += gridDim.x) {
-    const bool dry = number < 0;
-    GatherItem<P> item(a, dry ? int(blockIdx.x) : number);
-    if (dry) item.end = item.first;
+  for (int number = blockIdx.x; number < a.items; number += gridDim.x) {
+    const GatherItem<P> item(a, number);
     float sum[P::BLOCKS][P::N / 2];
     gather_begin<P>(a, item, item.part == 0, sum);
     unsigned before = 0;
@@ -83,7 +80,6 @@ __device__ __forceinline__ void gather_multiply(const GatherArguments<typename P
         return sum[BLOCK][(decltype(which)::value * (P::CT / 8) + decltype(eight)::value) * 4 + i];
       };
       if (item.parts > 1) {
-        if (dry) return;
         const_loop<0, P::CT / 8>([&](auto eight) {
           float4* const to =
               a.partial + gather_partial<P>(item.parts, item.number - a.unsplit, item.part, BLOCK, decltype(eight)::value) + threadIdx.x;
@@ -94,7 +90,7 @@ __device__ __forceinline__ void gather_multiply(const GatherArguments<typename P
         });
       } else {
         GatherTarget targets[2];
-        gather_targets<P>(a, item, threadIdx.x, BLOCK, dry, targets);
+        gather_targets<P>(a, item, threadIdx.x, BLOCK, targets);
         gather_store<P, P::CT / 8>(a, item, targets, item.channel, room, value);
       }
     });

@@ -14,9 +14,9 @@ struct GatherTarget {
 
 template <class P>
 __device__ __forceinline__ GatherTarget gather_target(const GatherArguments<typename P::Scalar>& a, const GatherItem<P>& item,
-                                                      int offset, bool dry) {
+                                                      int offset) {
   const GatherStep step = gather_step(a, item.row0, item.step0, offset);
-  if (dry || step.row >= a.rows || step.w >= a.steps_w) return {0, 1 << 30, 0, 0};
+  if (step.row >= a.rows || step.w >= a.steps_w) return {0, 1 << 30, 0, 0};
   const GatherRow row(a, step.row);
   constexpr int UP_D = P::FORWARD ? P::SD : 1, UP_H = P::FORWARD ? P::SH : 1, UP_W = P::FORWARD ? P::S : 1;
   return {(1LL * row.n * P::GROUPS + item.group) * P::M * a.result_volume, row.d * UP_D, row.h * UP_H, step.w * UP_W};
@@ -147,9 +147,9 @@ __device__ __forceinline__ long long gather_partial(int splits, int item, int sp
 
 template <class P>
 __device__ __forceinline__ void gather_targets(const GatherArguments<typename P::Scalar>& a, const GatherItem<P>& item,
-                                               int thread, int block, bool dry, GatherTarget (&targets)[2]) {
+                                               int thread, int block, GatherTarget (&targets)[2]) {
   const int offset = thread / 128 * P::ROWS + block * 64 + thread % 128 / 32 * 16 + thread % 32 / 4;
-  targets[0] = gather_target<P>(a, item, offset, dry), targets[1] = gather_target<P>(a, item, offset + 8, dry);
+  targets[0] = gather_target<P>(a, item, offset), targets[1] = gather_target<P>(a, item, offset + 8);
 }
 
 // Adds the parts of an item in their order. A block has 8 channels of the 64 positions of both warpgroups. The first turn
@@ -158,7 +158,7 @@ template <class P>
 __global__ void __launch_bounds__(P::CONSUMERS) add_gather_parts(GatherArguments<typename P::Scalar> a) {
   constexpr int PIECES = P::BLOCKS * (P::CT / 8), C = P::CLASSES;
   __shared__ __align__(16) char room[P::ODD ? P::ODD_BYTES : 1];
-  constexpr int TOGETHER = C > 8 ? 1 : C > 4 ? 2 : C > 2 ? 4 : 8;  // parts whose loads are under way
+  constexpr int TOGETHER = C > 8 ? 1 : C > 2 ? 2 : C > 1 ? 4 : 8;  // parts whose loads are under way
   const long long number = 1LL * blockIdx.y * gridDim.x + blockIdx.x;
   const int whole = int(number / PIECES), piece = int(number % PIECES), block = piece / (P::CT / 8), eight = piece % (P::CT / 8);
   const bool exists = 1LL * whole * a.splits.divisor < a.items - a.unsplit;
@@ -169,7 +169,8 @@ __global__ void __launch_bounds__(P::CONSUMERS) add_gather_parts(GatherArguments
     if (!dry) wait_for_kernel_ahead();
     if (!exists) continue;
     GatherTarget targets[2];
-    gather_targets<P>(a, item, threadIdx.x, block, dry, targets);
+    gather_targets<P>(a, item, threadIdx.x, block, targets);
+    if (dry) targets[0].d = targets[1].d = 1 << 30;
     float total[C][4] = {};
     const float4* from = a.partial + gather_partial<P>(a.splits.divisor, whole, 0, block, eight) + threadIdx.x;
     constexpr long long NEXT = 1LL * PIECES * C * P::CONSUMERS;
