@@ -24,7 +24,8 @@ LAYERS = [
     work((2, 5, 6), 2, 12, 9, 3, stride=2, padding=1, output_padding=1),  # residues along D and H with 1, 2 or 4 segments
     work((70,), 2, 24, 136, 8, stride=4, padding=2),                    # units of 2 channels in 2 phases
     work((70,), 2, 24, 20, 8, stride=4, padding=2, output_padding=1),   # odd rows: no wide loads or stores
-    work((130,), 2, 20, 40, 10, stride=5),                              # five planes
+    work((130,), 2, 20, 40, 10, stride=5),                              # five planes; stores through shared memory
+    work((5, 9), 2, 20, 9, 3, stride=3),                                # the same, residues along H side by side
     work((7, 20), 1, 24, 70, 4, stride=4, groups=2),                    # two groups, tiles of channels
     work((6, 40), 1, 17, 264, 3, padding=1),                            # stride 1
 ]

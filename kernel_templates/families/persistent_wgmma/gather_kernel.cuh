@@ -49,7 +49,7 @@ __device__ __forceinline__ void gather_begin(const GatherArguments<typename P::S
 // been issued and its own are done.
 template <class P>
 __device__ __forceinline__ void gather_multiply(const GatherArguments<typename P::Scalar>& a, unsigned ring,
-                                                GatherBarriers barriers, int warpgroup) {
+                                                GatherBarriers barriers, char* room, int warpgroup) {
   GatherRing<P::STAGES> place;
   const bool speaks = threadIdx.x % 32 == 0;
 #pragma unroll 1
@@ -91,7 +91,7 @@ __device__ __forceinline__ void gather_multiply(const GatherArguments<typename P
       } else {
         GatherTarget targets[2];
         gather_targets<P>(a, item, threadIdx.x, BLOCK, targets);
-        gather_store<P, P::CT / 8>(a, item, targets, item.channel, value);
+        gather_store<P, P::CT / 8>(a, item, targets, item.channel, room, value);
       }
     });
   }
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(P::THREADS, 1) persistent_gather(const GatherA
     gather_stage<P>(a, gather_memory, barriers);
   } else {
     take_registers<P::TAKEN>();
-    gather_multiply<P>(a, base, barriers, warpgroup);
+    gather_multiply<P>(a, base, barriers, gather_memory + P::STAGES * P::STAGE_BYTES + 256, warpgroup);
   }
 }
 

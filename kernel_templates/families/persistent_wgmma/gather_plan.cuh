@@ -107,7 +107,8 @@ struct GatherPlan {
   static constexpr int ROW_GROUPS = is_forward ? SD * SH / MERGED : 1;
   static constexpr int CLASSES = SLOTS * MERGED, N = CLASSES * CT, N_AT_MOST = SLOTS_AT_MOST * MERGED * CT;
   static constexpr int VARIETIES = GROUPS * ROW_GROUPS * TILES;
-  static constexpr int ROWS = Tune::ROWS != 0 ? Tune::ROWS : N_AT_MOST > 128 || PLANES_AT_MOST > 2 ? 64 : 128;
+  // Items without a halo are bound by memory: small ones overlap loads and stores of different items.
+  static constexpr int ROWS = Tune::ROWS != 0 ? Tune::ROWS : N_AT_MOST > 128 || PLANES_AT_MOST > 2 || (REACH == 0 && E == 4) ? 64 : 128;
   static constexpr int BLOCKS = ROWS / 64;
   static constexpr int TILE = 2 * ROWS;
   static_assert(BLOCKS * N <= 256, "the sums of a thread must fit in registers");
@@ -228,19 +229,25 @@ struct GatherPlan {
   static constexpr int PLANE_ROWS = plane_rows(), UNIT_ROWS = PLANES * PLANE_ROWS;  // in 16 bytes
   static constexpr int UNIT_BYTES = 16 * (PLANES_AT_MOST * PLANE_MOST + WEIGHT_COLUMNS);
   static constexpr int ALL_UNITS = ceil_div(K, CHANNELS);
+  // Odd strides are stored through shared memory: places and values of 4 channels at 16 positions for each of 8 warps.
+  static constexpr bool ODD = is_forward && (S == 3 || S == 5 || S == 7);
+  static constexpr int ODD_BYTES = ODD ? 8 * 4 * 16 * S * (8 + int(sizeof(Scalar))) : 0;
+  static constexpr int SHARED = 227 * 1024 - 256 - ODD_BYTES;  // bytes of the ring, at most
+  // Small tiles with a halo load little in a stage: their stages are larger, if three of them fit.
+  static constexpr int LARGE = BLOCKS == 1 && REACH > 0 ? SHARED / 3 : 49152;
   static constexpr int units_chosen() {
     for (int units = 16; units > 2; units /= 2)
-      if (units * UNIT_BYTES <= 49152 && ALL_UNITS > units / 2) return units;
+      if (units * UNIT_BYTES <= LARGE && ALL_UNITS > units / 2) return units;
     return 2;
   }
   static constexpr int UNITS = Tune::UNITS != 0 ? Tune::UNITS : units_chosen();
   static constexpr int STEPS = ceil_div(ALL_UNITS, UNITS);  // stages for one (kd, kh)
   static constexpr int STAGE_BYTES = UNITS * UNIT_BYTES, WINDOW_BYTES = 16 * UNITS * UNIT_ROWS;
   static constexpr int WEIGHT_BYTES = 16 * UNITS * WEIGHT_COLUMNS;
-  static constexpr int FIT = (227 * 1024 - 256) / STAGE_BYTES;
+  static constexpr int FIT = SHARED / STAGE_BYTES;
   // An even number, if it can be: then a place of the ring belongs to one of the two staging warpgroups.
   static constexpr int STAGES = FIT >= 8 ? 8 : FIT > 3 ? FIT / 2 * 2 : FIT;
-  static constexpr int SMEM_BYTES = STAGES * STAGE_BYTES + 256;
+  static constexpr int SMEM_BYTES = STAGES * STAGE_BYTES + 256 + ODD_BYTES;
   static_assert(STAGES >= 2, "a stage is given back only after the next has begun");
 
   // Warpgroups 0 and 1 multiply, 2 and 3 stage.

@@ -60,7 +60,9 @@ struct GatherWindow {
   static constexpr bool SHARED = REST > 0 && REST * P::UNITS <= 128;
   static constexpr int SLOTS = P::ELEMENTS / 128 + (REST > 0 && !SHARED);
   // Units under way: as many as registers hold beside the places of the slots.
-  static constexpr int ROOM = SLOTS > 4 || (P::KD > 1 && !P::FEW && SLOTS * P::PLANES > 4) ? 4 : 8;
+  static constexpr int ROOM = P::FEW && P::PACK > 1 && P::E == 4 && SLOTS <= 2 ? 16
+                              : SLOTS > 4 || (P::KD > 1 && !P::FEW && SLOTS * P::PLANES > 4) ? 4
+                                                                                                  : 8;
   static constexpr int LOADS = SLOTS * P::UNITS, MOST = P::E == 4 || P::PACK > 1 ? ROOM : ROOM / 2;
   static constexpr int BATCH = LOADS < MOST ? LOADS : MOST;
 
@@ -141,7 +143,6 @@ __device__ __forceinline__ void gather_stage(const GatherArguments<typename P::S
   Window window(a, thread);
   GatherRing<P::STAGES> place;
   place.parity = 1;
-  wait_for_kernel_ahead();  // it packs the weights
   int turn = int(threadIdx.x) / 128 - 2;  // stages until this warpgroup's next one
 #pragma unroll 1
   for (int number = blockIdx.x; number < a.items; number += gridDim.x) {
@@ -191,6 +192,7 @@ __device__ __forceinline__ void gather_stage(const GatherArguments<typename P::S
         if constexpr (FIRST == 0) {
           mbarrier_await(barriers.empty + 8 * place.stage, place.parity);
           if (thread == 0) {
+            wait_for_kernel_ahead();  // it packs the weights
             mbarrier_arrive_expecting(full, P::WEIGHT_BYTES);
             bulk_copy(shared_address(stage + P::WINDOW_BYTES), weights + 1LL * at * P::WEIGHT_BYTES, P::WEIGHT_BYTES, full);
           }

@@ -36,12 +36,62 @@ __device__ __forceinline__ void gather_store_run(Scalar* to, const Pack<Scalar, 
   }
 }
 
+// The stores of an odd stride: a thread's results are too few and lie too badly for wide stores. So a warp changes them
+// in shared memory (`room`): its lanes then store neighbours, of 16 positions and one of 4 channels after the other.
+template <class P, int EIGHTS, class Sum>
+__device__ __forceinline__ void gather_store_odd(const GatherArguments<typename P::Scalar>& a, const GatherItem<P>& item,
+                                                 const GatherTarget (&targets)[2], int channel, char* room, const Sum& sum) {
+  using Scalar = typename P::Scalar;
+  constexpr int RUN = 16 * P::S;  // of a channel
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  long long* const places = reinterpret_cast<long long*>(room) + warp * (4 * RUN);
+  Scalar* const values = reinterpret_cast<Scalar*>(room + 8 * 8 * 4 * RUN) + warp * (4 * RUN);
+  const_loop<0, P::MERGED>([&](auto merged) {
+    constexpr int MERGED = decltype(merged)::value;
+    const int residue = item.row_group * P::MERGED + MERGED;
+    __syncwarp();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const GatherTarget& t = targets[half];
+      const int d = t.d + residue / P::SH, h = t.h + residue % P::SH, here = channel + lane % 4 * 2;
+      const int left = d < a.result_d && h < a.result_h ? a.result_w - t.w : 0;
+      const long long first = t.at + here * a.result_volume + (1LL * d * a.result_h + h) * a.result_w + t.w;
+#pragma unroll
+      for (int r = 0; r < P::S; ++r)  // less than 0: nothing is stored
+        places[lane % 4 * RUN + (lane / 4 + half * 8) * P::S + r] = r < left ? first + r : -1;
+    }
+    const_loop<0, 2 * EIGHTS>([&](auto pair) {
+      constexpr int EIGHT = decltype(pair)::value / 2, ODD = decltype(pair)::value % 2;
+      __syncwarp();
+      const_loop<0, 2 * P::S>([&](auto which) {
+        constexpr int R = decltype(which)::value / 2, HALF = decltype(which)::value % 2, SLOT = P::slot_of(R);
+        float value = 0.0f;
+        if constexpr (SLOT >= 0) {
+          value = sum(Constant<SLOT * P::MERGED + MERGED>{}, Constant<EIGHT>{}, HALF * 2 + ODD);
+        } else if constexpr (P::HAS_BIAS) {
+          const int from = channel + EIGHT * 8 + lane % 4 * 2 + ODD;
+          if (from < P::M) value = float(widen(__ldg(a.bias + item.group * P::M + from)));
+        }
+        values[lane % 4 * RUN + (lane / 4 + HALF * 8) * P::S + R] = narrow<Scalar>(value);
+      });
+      __syncwarp();
+      Scalar* const to = a.result + (EIGHT * 8 + ODD) * a.result_volume;
+#pragma unroll
+      for (int i = lane; i < 4 * RUN; i += 32) {
+        const long long at = places[i];
+        if (at >= 0 && (P::M % P::CT == 0 || channel + EIGHT * 8 + i / RUN * 2 + ODD < P::M)) __stcs(to + at, values[i]);
+      }
+    });
+  });
+}
+
 // The sums of EIGHTS times 8 channels, from `channel` on, at two positions: sum(class, eight, i) is sum i of 8 columns.
 // They contain the bias, but results that no tap meets have none.
 template <class P, int EIGHTS, class Sum>
 __device__ __forceinline__ void gather_store(const GatherArguments<typename P::Scalar>& a, const GatherItem<P>& item,
-                                             const GatherTarget (&targets)[2], int channel, const Sum& sum) {
+                                             const GatherTarget (&targets)[2], int channel, char* room, const Sum& sum) {
   using Scalar = typename P::Scalar;
+  if constexpr (P::ODD) return gather_store_odd<P, EIGHTS>(a, item, targets, channel, room, sum);
   constexpr int RUN = P::FORWARD ? P::S : 1;
   constexpr int MOST = 16 / int(sizeof(Scalar)), V = RUN % MOST == 0 ? MOST : RUN % 4 == 0 ? 4 : RUN % 2 == 0 ? 2 : 1;
   const int first = channel + threadIdx.x % 4 * 2;
@@ -102,27 +152,43 @@ __device__ __forceinline__ void gather_targets(const GatherArguments<typename P:
   targets[0] = gather_target<P>(a, item, offset), targets[1] = gather_target<P>(a, item, offset + 8);
 }
 
-// Adds the parts of an item in their order. A block has 8 channels of the 64 positions of both warpgroups.
+// Adds the parts of an item in their order. A block has 8 channels of the 64 positions of both warpgroups. The first turn
+// stores nothing: it brings the instructions from memory while the kernel ahead still runs.
 template <class P>
 __global__ void __launch_bounds__(P::CONSUMERS) add_gather_parts(GatherArguments<typename P::Scalar> a) {
-  constexpr int PIECES = P::BLOCKS * (P::CT / 8);
+  constexpr int PIECES = P::BLOCKS * (P::CT / 8), C = P::CLASSES;
+  __shared__ __align__(16) char room[P::ODD ? P::ODD_BYTES : 1];
+  constexpr int TOGETHER = C > 8 ? 1 : C > 2 ? 2 : C > 1 ? 4 : 8;  // parts whose loads are under way
   const long long number = 1LL * blockIdx.y * gridDim.x + blockIdx.x;
   const int whole = int(number / PIECES), piece = int(number % PIECES), block = piece / (P::CT / 8), eight = piece % (P::CT / 8);
-  wait_for_kernel_ahead();
-  if (1LL * whole * a.splits.divisor >= a.items - a.unsplit) return;
-  float total[P::CLASSES][4] = {};
-#pragma unroll 2
-  for (int split = 0; split < a.splits.divisor; ++split) {
-    const float4* const from = a.partial + gather_partial<P>(a.splits.divisor, whole, split, block, eight) + threadIdx.x;
+  const bool exists = 1LL * whole * a.splits.divisor < a.items - a.unsplit;
+  const GatherItem<P> item(a, exists ? a.unsplit + whole * a.splits.divisor : a.unsplit);
+#pragma unroll 1
+  for (int turn = 0; turn < 2; ++turn) {
+    const bool dry = turn == 0;
+    if (!dry) wait_for_kernel_ahead();
+    if (!exists) continue;
+    GatherTarget targets[2];
+    gather_targets<P>(a, item, threadIdx.x, block, targets);
+    if (dry) targets[0].d = targets[1].d = 1 << 30;
+    float total[C][4] = {};
+    const float4* from = a.partial + gather_partial<P>(a.splits.divisor, whole, 0, block, eight) + threadIdx.x;
+    constexpr long long NEXT = 1LL * PIECES * C * P::CONSUMERS;
+    const int parts = dry ? 0 : a.splits.divisor;
+#pragma unroll 1
+    for (int part = 0; part < parts; part += TOGETHER, from += TOGETHER * NEXT) {
+      float4 value[TOGETHER][C];
 #pragma unroll
-    for (int c = 0; c < P::CLASSES; ++c) {
-      const float4 v = __ldcs(from + c * P::CONSUMERS);
-      total[c][0] += v.x, total[c][1] += v.y, total[c][2] += v.z, total[c][3] += v.w;
+      for (int i = 0; i < TOGETHER * C; ++i)
+        if (part + i / C < parts) value[i / C][i % C] = __ldcs(from + i / C * NEXT + i % C * P::CONSUMERS);
+#pragma unroll
+      for (int i = 0; i < TOGETHER * C; ++i)
+        if (part + i / C < parts) {
+          const float4 v = value[i / C][i % C];
+          total[i % C][0] += v.x, total[i % C][1] += v.y, total[i % C][2] += v.z, total[i % C][3] += v.w;
+        }
     }
+    gather_store<P, 1>(a, item, targets, item.channel + eight * 8, room,
+                       [&](auto which, auto, int i) { return total[decltype(which)::value][i]; });
   }
-  const GatherItem<P> item(a, a.unsplit + whole * a.splits.divisor);
-  GatherTarget targets[2];
-  gather_targets<P>(a, item, threadIdx.x, block, targets);
-  gather_store<P, 1>(a, item, targets, item.channel + eight * 8,
-                     [&](auto which, auto, int i) { return total[decltype(which)::value][i]; });
 }

@@ -27,7 +27,8 @@ struct GatherIndex<false> {
   using type = long long;
 };
 
-// thread -> data: one unit. Neighbouring threads read neighbouring taps.
+// thread -> data: one unit. Neighbouring threads read neighbouring taps; in grad_input, of 8 columns that lie side by side
+// in the result: whole sectors are written.
 template <class P>
 __global__ void __launch_bounds__(256)
     pack_gather_weights(const typename P::Scalar* __restrict__ weight, char* __restrict__ packed, float one) {
@@ -40,10 +41,13 @@ __global__ void __launch_bounds__(256)
   using Index = typename GatherIndex<(P::GROUPS * OF_GROUP < 1LL << 31)>::type;
   const int group = int(Index(index) / Index(OF_GROUP));
   Index rest = Index(index) % Index(OF_GROUP);
+  constexpr int LOW = P::FORWARD ? 1 : 8;
+  const int low = int(rest % LOW);
+  rest /= LOW;
   const int tap = int(rest % P::TAP_UNITS), row = int(rest / P::TAP_UNITS % ROWS);
   rest /= P::TAP_UNITS * ROWS;
   // In memory one output channel follows the other: columns of forward, units of grad_input.
-  const int m = int(P::FORWARD ? rest % (P::TILES * P::CT) : rest / UNITS);
+  const int m = int(P::FORWARD ? rest % (P::TILES * P::CT) : rest / UNITS * LOW + low);
   const int unit = int(P::FORWARD ? rest / (P::TILES * P::CT) : rest % UNITS);
   Pack<Scalar, P::E> value;
 #pragma unroll
