@@ -3,15 +3,13 @@
 #include "families/persistent_wgmma/split_plan.cuh"
 
 // Every element of gy counts once. Along W the cores of the strips do not overlap. A row of gy that several tap rows
-// meet counts for the last position that meets it (GradSplitCopier::prepare). Each copying thread adds up the items
+// meet counts for the last position that meets it (GradSplitTables::meets). Each copying thread adds up the items
 // that it stages; these sums lie in the workspace as [share][tile of gy][item].
 template <class Layer, class Tune>
 struct GradSplitBias {
   using Plan = GradSplitPlan<Layer, Tune>;
   static constexpr int OF_CHANNEL = Plan::CHUNKS * Plan::VECTORS, ITEMS = Plan::OCTS * 8 * OF_CHANNEL;
-  // Else there are rows that no tap meets, and sum_channel reads gy a second time.
-  static constexpr bool HERE = Layer::has_bias && Layer::dilation_d == 1 && Layer::dilation_h == 1 &&
-                               Layer::kernel_d >= Layer::stride_d && Layer::kernel_h >= Layer::stride_h;
+  static constexpr bool HERE = Plan::BIAS;
 
   static bool reaches(int in, int out, int kernel, int stride, int padding) {
     return in > 0 && out - 1 <= 1LL * (in - 1) * stride - padding + kernel - 1;
@@ -23,7 +21,7 @@ struct GradSplitBias {
   static bool serves(const Sizes& s, const GradSplitWork<Plan, Tune>& work) {
     return HERE && reaches(s.in_d, s.out_d, Layer::kernel_d, Layer::stride_d, Layer::padding_d) &&
            reaches(s.in_h, s.out_h, Layer::kernel_h, Layer::stride_h, Layer::padding_h) && s.in_w > 0 && s.batch > 0 &&
-           s.out_w <= 1LL * ceil_div(s.in_w, Plan::STRIP) * Plan::CORE + Plan::HEAD - Layer::padding_w &&
+           s.out_w <= 1LL * work.strips.in_w * Plan::CORE + Plan::HEAD - Plan::PADDING &&
            work.stages / work.shares * 4 * Plan::PER < TERMS_PER_SUM;
   }
 };
