@@ -13,7 +13,7 @@ needs     = [
   "sums <= 160",
   "copy_registers >= 56",
   "2 * stage + 2 * COPY_WARPS * job_bytes <= room",
-  "far + 1 - layer.stride_w <= strip * layer.stride_w",
+  "beyond <= strip * layer.stride_w",
   "rows <= 15",
   "wide_n // parts // 2 + 26 <= entry",
 ]
@@ -28,7 +28,7 @@ COPY_WARPS = {values = [4, 8], default = 8, help = "warps that copy"}
 STRIP      = {values = [0, 4, 8], default = 0, help = "positions of a strip (0: 4)"}
 CHUNKS     = {values = [0, 2, 4], default = 0, help = "16-byte chunks along the sum in a stage (0: 4 if two stages fit, else 2)"}
 STAGES     = {values = [2, 3, 4], default = 3, help = "stages in shared memory, as many as fit"}
-AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "jobs of a warp that are on the way (0: as many as fit)"}
+AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "steps of a warp that are on the way (0: as many as fit)"}
 GRID       = {values = [132, 264], default = 132, help = "about so many blocks share the positions"}
 
 [derived]
@@ -53,7 +53,11 @@ blocks = "strip + far // layer.stride_w"
 raw = "strip * 1024 * mb + blocks * 128 * layer.stride_w * octs"
 overlaps = "layer.kernel_d > layer.stride_d or layer.kernel_h > layer.stride_h"
 sums_rows = "layer.has_bias == 1 and layer.dilation_d == 1 and layer.dilation_h == 1 and layer.kernel_d >= layer.stride_d and layer.kernel_h >= layer.stride_h"
-job_bytes = "2048 + (128 if sums_rows and overlaps else 0)"
+beyond = "max(0, far + 1 - layer.stride_w)"
+head = "layer.padding_w if layer.padding_w <= beyond else layer.padding_w % 4"
+extra = "head + max(0, (strip - 1) * layer.stride_w + far + 1 - head - strip * layer.stride_w)"
+edge_turns = "ceil_div(octs * 8 * extra, 32 * COPY_WARPS)"
+job_bytes = "2048 + (128 if sums_rows and overlaps else 0) + edge_turns * (128 if element_bytes == 4 else 256)"
 brought = "5 * COPY_WARPS * job_bytes"
 chunks = "CHUNKS if CHUNKS > 0 else 4 if 8 * raw + 3200 + brought <= room else 2"
 x_chunk = "1024 * mb + 16 * max(1, 8 // (strip // 4 * chunks))"
@@ -67,8 +71,11 @@ gy_chunk = "128 * layer.stride_w * octs + apart"
 gy_block = "chunks * gy_chunk + (0 if chunks * apart // unit % 2 == 1 else unit)"
 stage = "strip * x_block + blocks * gy_block"
 stages = "min(STAGES, max(2, (room - brought) // stage))"
-buffers = "min(9, (room - stages * stage) // (COPY_WARPS * job_bytes))"
-smem_bytes = "buffers * COPY_WARPS * job_bytes + stages * stage + COPY_WARPS * table + 16 * stages"
+most_jobs = "(room - stages * stage) // (COPY_WARPS * job_bytes)"
+jobs = "ceil_div(mb * 64 * chunks * (strip // 4), 32 * COPY_WARPS) + ceil_div(octs * 8 * chunks * vectors, 32 * COPY_WARPS)"
+step = "3 if jobs == 3 and most_jobs >= 6 else 2 if most_jobs >= 4 else 1"
+buffers = "min(9, most_jobs // step)"
+smem_bytes = "buffers * COPY_WARPS * step * job_bytes + stages * stage + COPY_WARPS * table + 16 * stages"
 threads = "128 * consumers + 32 * COPY_WARPS"
 entry = "min(248, 65536 // threads // 8 * 8)"
 own = "max(entry, min(240, (sums + 39) // 8 * 8))"

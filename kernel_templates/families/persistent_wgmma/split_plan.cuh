@@ -69,7 +69,10 @@ struct GradSplitPlan {
   static constexpr bool BIAS = Layer::has_bias && Layer::dilation_d == 1 && Layer::dilation_h == 1 &&
                                Layer::kernel_d >= Layer::stride_d && Layer::kernel_h >= Layer::stride_h;
   static constexpr bool COUNTS = BIAS && (Layer::kernel_d > Layer::stride_d || Layer::kernel_h > Layer::stride_h);
-  static constexpr int JOB_BYTES = 2048 + (COUNTS ? 128 : 0);  // a warp's job in shared memory
+  // A warp's job in shared memory: 32 items, what counts, and the edges.
+  static constexpr int EDGES = OCTS * 8 * EXTRA, EDGE_TURNS = ceil_div(EDGES, 32 * Tune::COPY_WARPS);
+  static constexpr int EDGE_BYTES = PER == 4 ? 128 : 256;
+  static constexpr int JOB_BYTES = 2048 + (COUNTS ? 128 : 0) + EDGE_TURNS * EDGE_BYTES;
   static constexpr int BROUGHT = 5 * Tune::COPY_WARPS * JOB_BYTES;  // for at least so many bytes of jobs there is room
   static constexpr int CHUNKS = Tune::CHUNKS ? Tune::CHUNKS : 8 * RAW + 3200 + BROUGHT <= ROOM ? 4 : 2;
   static constexpr __host__ __device__ int at_least(int least, int value) { return value < least ? least : value; }
@@ -86,9 +89,14 @@ struct GradSplitPlan {
   static constexpr int STRIPS = CHUNKS * PER, X_STAGE = STRIP * X_BLOCK, STAGE = X_STAGE + BLOCKS * GY_BLOCK;
   static constexpr int FITTING = (ROOM - BROUGHT) / STAGE > 2 ? (ROOM - BROUGHT) / STAGE : 2;
   static constexpr int STAGES = FITTING < Tune::STAGES ? FITTING : Tune::STAGES;
+  // Jobs of a warp for a stage. A step is a few of them, whose items a thread has in registers together.
+  static constexpr int X_JOBS = ceil_div(MB * 64 * CHUNKS * X_VECTORS, 32 * Tune::COPY_WARPS);
+  static constexpr int JOBS = X_JOBS + ceil_div(OCTS * 8 * CHUNKS * VECTORS, 32 * Tune::COPY_WARPS);
   static constexpr int MOST_JOBS = (ROOM - STAGES * STAGE) / (Tune::COPY_WARPS * JOB_BYTES);
-  static constexpr int BUFFERS = MOST_JOBS < 9 ? MOST_JOBS : 9;  // jobs of a warp that are on the way, and one more
-  static constexpr int STAGES_AT = BUFFERS * Tune::COPY_WARPS * JOB_BYTES, TABLES_AT = STAGES_AT + STAGES * STAGE;
+  static constexpr int STEP = JOBS == 3 && MOST_JOBS >= 6 ? 3 : MOST_JOBS >= 4 ? 2 : 1, STEPS = ceil_div(JOBS, STEP);
+  static constexpr int STEP_BYTES = STEP * JOB_BYTES;
+  static constexpr int BUFFERS = MOST_JOBS / STEP < 9 ? MOST_JOBS / STEP : 9;  // steps on the way, and one more
+  static constexpr int STAGES_AT = BUFFERS * Tune::COPY_WARPS * STEP_BYTES, TABLES_AT = STAGES_AT + STAGES * STAGE;
   static constexpr int BARRIERS_AT = TABLES_AT + Tune::COPY_WARPS * TABLE, SHARED_BYTES = BARRIERS_AT + 16 * STAGES;
   static constexpr int PROMOTE = ceil_div(4096, STRIPS * STRIP);  // stages that tensor cores add up
 

@@ -15,8 +15,9 @@ struct GradSplitPlace {
 };
 
 // thread -> data: items are counted vectors first, then chunks, then channels. What a warp does for a stage is a fixed
-// list of jobs: 32 items each, and at the end the single elements beside the stage's first and last strip. A job is
-// first brought to the warp's own part of shared memory without registers; AHEAD jobs later its lanes read an item each.
+// list of jobs of 32 items; to the last one belong the edges, the single elements beside the stage's first and last
+// strip. Jobs are brought to the warp's own part of shared memory without registers; AHEAD steps of a few jobs later
+// its lanes read an item each.
 template <class Layer, class Tune>
 struct GradSplitCopier : GradSplitTables<Layer, Tune> {
   using Tables = GradSplitTables<Layer, Tune>;
@@ -30,12 +31,9 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
   static constexpr int STRIDE = Plan::STRIDE, THREADS = 32 * Plan::COPY_WARPS, SIZE = int(sizeof(Scalar));
   static constexpr int X_CHANNELS = Plan::MB * 64, GY_CHANNELS = Plan::OCTS * 8;
   static constexpr int X_ITEMS = X_CHANNELS * CHUNKS * Plan::X_VECTORS, GY_ITEMS = Bias::ITEMS;
-  static constexpr int EDGES = GY_CHANNELS * Plan::EXTRA;
-  static constexpr int X_JOBS = ceil_div(X_ITEMS, THREADS), GY_JOBS = ceil_div(GY_ITEMS, THREADS);
-  static constexpr int FIRST_EDGE = X_JOBS + GY_JOBS, EDGE_JOBS = ceil_div(EDGES, THREADS), JOBS = FIRST_EDGE + EDGE_JOBS;
-  // An edge waits in a register, so no other one of the thread may be on the way.
-  static constexpr int WANTED = Tune::AHEAD && Tune::AHEAD < Plan::BUFFERS ? Tune::AHEAD : Plan::BUFFERS - 1;
-  static constexpr int AHEAD = EDGE_JOBS > 0 && WANTED >= JOBS ? JOBS - 1 : WANTED;
+  static constexpr int X_JOBS = Plan::X_JOBS, JOBS = Plan::JOBS, GY_JOBS = JOBS - X_JOBS, STEP = Plan::STEP;
+  static constexpr int AHEAD = Tune::AHEAD && Tune::AHEAD < Plan::BUFFERS ? Tune::AHEAD : Plan::BUFFERS - 1;
+  static constexpr int EDGES_AT = 2048 + (Plan::COUNTS ? 128 : 0);
   static constexpr int BATCH = Plan::COPY_WARPS;
   static_assert(STRIPS <= 32 && ROWS <= 15, "a lane decodes a strip; tap rows have bits");
 
@@ -53,14 +51,13 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
   // What is stored next.
   int own_number, own_left = 0;
   unsigned own_strip = 0, linked = 0;  // of the stage's first strip in its row; which strips follow the one before
-  unsigned edge[EDGE_JOBS > 0 ? EDGE_JOBS : 1] = {};
   float bias[GY_JOBS] = {};
 
   __device__ __forceinline__ GradSplitCopier(const Sizes& s, const GradSplitTensors<Layer, Tune>& t,
                                              const GradSplitWork<Plan, Tune>& w, char* shared, char* tables,
                                              char* brought)
       : Tables{s, t, w}, shared(shared), tables(tables),
-        brought(brought + (threadIdx.x / 32 - 4 * Plan::CONSUMERS) * (Plan::BUFFERS * Plan::JOB_BYTES)),
+        brought(brought + (threadIdx.x / 32 - 4 * Plan::CONSUMERS) * (Plan::BUFFERS * Plan::STEP_BYTES)),
         lane(threadIdx.x % 32), thread(threadIdx.x - 128 * Plan::CONSUMERS),
         number(int(blockIdx.x) - int(gridDim.x)), own_number(number) {}
 
@@ -126,7 +123,7 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
         return unsigned(strip.first + int(4 * (u % VECTORS) + e)) < unsigned(sizes.in_w) && int(channel) < real;
       };
       bring_job<JOB, VECTORS, X_CHANNELS>(to, x_flat(flags), tensors.x_width, flat, looked_up);
-    } else if constexpr (JOB < FIRST_EDGE) {
+    } else {
       constexpr int VECTORS = Plan::VECTORS;
       const auto flat = [&](unsigned c, unsigned u, unsigned e, const Scalar*& from) {
         int g;
@@ -149,47 +146,42 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
         reinterpret_cast<unsigned*>(to + 2048)[lane] =
             gy_flat(flags) ? 0u - (flags >> (17 + g) & 1) : this->counted_at(table)[g] >> own.h;
       }
-    } else {
-      const GradSplitPlace own = edge_place<JOB>();
-      if (!own.there) return;
-      const bool head = int(own.i) < Plan::HEAD;
-      int g;
-      const int channel = gy_channel(own.channel, g), v = extra_at(own.i) - Plan::HEAD;
-      const Scalar* from = gy + channel * work.out_plane + v;
-      int column = v;
-      if (gy_flat(flags)) {
-        const int strip = head ? 0 : (STRIPS - 1) * Plan::CORE;
-        column = meets(g) ? column + first + strip : -1;
-        from += this->of_tap(tile_of(number).row0, g) + strip;
-      } else {
-        const GradSplitStrip strip = table[(1 + g) * STRIPS + (head ? 0 : STRIPS - 1)];
-        column += strip.first;
-        from += strip.offset;
-      }
-      unsigned& to = edge[JOB - FIRST_EDGE];
-      to = 0;
-      if (channel >= 0 && unsigned(column) < unsigned(sizes.out_w)) {
-        if constexpr (SIZE == 4) to = *reinterpret_cast<const unsigned*>(from);
-        else to = *reinterpret_cast<const unsigned short*>(from);
+      if constexpr (Plan::EDGE_TURNS > 0 && JOB + 1 == JOBS) {
+#pragma unroll
+        for (int turn = 0; turn < Plan::EDGE_TURNS; ++turn) bring_edge(to + EDGES_AT + turn * Plan::EDGE_BYTES, turn);
       }
     }
   }
 
-  // Writes what load() has brought into a stage.
+  // An item of what load() has brought.
   template <int JOB>
-  __device__ __forceinline__ void store(const char* from, char* stage) {
+  __device__ __forceinline__ Item read(const char* from) const {
+    using Job = GradSplitJob<Scalar, (JOB < X_JOBS ? Plan::X_VECTORS : Plan::VECTORS) * CHUNKS>;
+    Item item;
+    const unsigned own = computed_anew(lane);
+#pragma unroll
+    for (int l = 0; l < PER; ++l) item.read(l, from + Job::read_at(l, own) * Job::BYTES);
+    return item;
+  }
+
+  // Writes it into a stage.
+  template <int JOB>
+  __device__ __forceinline__ void store(Item& item, const char* from, char* stage) {
     if constexpr (JOB < X_JOBS) {
       const GradSplitPlace own = place<JOB, Plan::X_VECTORS, X_ITEMS>();
       char* const to = stage + 4 * own.i * Plan::X_BLOCK + own.h * Plan::X_CHUNK + own.channel * 16;
       if (!own.there) return;
-      Item item = read<Plan::X_VECTORS>(from);
       item.round(tensors.one);
 #pragma unroll
       for (int e = 0; e < 4; ++e) put(to + e * Plan::X_BLOCK, item.chunk(e));
-    } else if constexpr (JOB < FIRST_EDGE) {
+    } else {
+      if constexpr (Plan::EDGE_TURNS > 0 && JOB + 1 == JOBS) {
+#pragma unroll
+        for (int turn = 0; turn < Plan::EDGE_TURNS; ++turn)
+          store_edge(from + EDGES_AT + turn * Plan::EDGE_BYTES, turn, stage);
+      }
       const GradSplitPlace own = place<JOB - X_JOBS, Plan::VECTORS, GY_ITEMS>();
       if (!own.there) return;
-      Item item = read<Plan::VECTORS>(from);
       if constexpr (Bias::HERE) {
         unsigned counts = ~0u;
         if constexpr (Plan::COUNTS) counts = reinterpret_cast<const unsigned*>(from + 2048)[lane];
@@ -221,16 +213,6 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
             else put_earlier<Scalar>(other + (CHUNKS - 1) * Plan::GY_CHUNK, chunk);
           }
       }
-    } else {
-      const GradSplitPlace own = edge_place<JOB>();
-      if (!own.there) return;
-      char* to = gy_place(stage, own.channel) + of_element(extra_at(own.i));
-      if (int(own.i) >= Plan::HEAD) to += (CHUNKS - 1) * Plan::GY_CHUNK + (PER - 1) * SIZE;
-      const unsigned bits = edge[JOB - FIRST_EDGE];
-      if constexpr (SIZE == 4)
-        *reinterpret_cast<float*>(to) = round_for_tensor_cores(__uint_as_float(bits), tensors.one);
-      else
-        *reinterpret_cast<unsigned short*>(to) = static_cast<unsigned short>(bits);
     }
   }
 
@@ -286,14 +268,44 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
         else cp_async<WIDTH * SIZE>(place, from, there ? WIDTH * SIZE : 0);
       }
   }
-  template <int VECTORS>
-  __device__ __forceinline__ Item read(const char* from) const {
-    using Job = GradSplitJob<Scalar, VECTORS * CHUNKS>;
-    Item item;
-    const unsigned own = computed_anew(lane);
-#pragma unroll
-    for (int l = 0; l < PER; ++l) item.read(l, from + Job::read_at(l, own) * Job::BYTES);
-    return item;
+  // cp.async takes no two bytes, so of 16-bit types the word around the edge is brought, and told which half it is.
+  __device__ __forceinline__ void bring_edge(char* to, int turn) const {
+    const GradSplitPlace own = edge_place(turn);
+    if (!own.there) return;
+    const bool head = int(own.i) < Plan::HEAD;
+    int g;
+    const int channel = gy_channel(own.channel, g), v = extra_at(own.i) - Plan::HEAD;
+    const Scalar* from = gy + channel * work.out_plane + v;
+    int column = v;
+    if (gy_flat(flags)) {
+      const int strip = head ? 0 : (STRIPS - 1) * Plan::CORE;
+      column = meets(g) ? column + first + strip : -1;
+      from += this->of_tap(tile_of(number).row0, g) + strip;
+    } else {
+      const GradSplitStrip strip = table[(1 + g) * STRIPS + (head ? 0 : STRIPS - 1)];
+      column += strip.first;
+      from += strip.offset;
+    }
+    const bool there = channel >= 0 && unsigned(column) < unsigned(sizes.out_w);
+    if constexpr (SIZE == 4) {
+      cp_async<4>(to + 4 * lane, from, there ? 4 : 0);
+    } else {
+      const unsigned half = reinterpret_cast<unsigned long long>(from) / 2 % 2;
+      cp_async<4>(to + 4 * lane, from - half, there ? 2 + 2 * half : 0);
+      reinterpret_cast<unsigned*>(to + 128)[lane] = 16 * half;
+    }
+  }
+  __device__ __forceinline__ void store_edge(const char* from, int turn, char* stage) const {
+    const GradSplitPlace own = edge_place(turn);
+    if (!own.there) return;
+    char* to = gy_place(stage, own.channel) + of_element(extra_at(own.i));
+    if (int(own.i) >= Plan::HEAD) to += (CHUNKS - 1) * Plan::GY_CHUNK + (PER - 1) * SIZE;
+    const unsigned bits = reinterpret_cast<const unsigned*>(from)[lane];
+    if constexpr (SIZE == 4)
+      *reinterpret_cast<float*>(to) = round_for_tensor_cores(__uint_as_float(bits), tensors.one);
+    else
+      *reinterpret_cast<unsigned short*>(to) =
+          static_cast<unsigned short>(bits >> reinterpret_cast<const unsigned*>(from + 128)[lane]);
   }
   // Item JOB * THREADS + thread.
   template <int JOB, int VECTORS, int ITEMS>
@@ -309,10 +321,9 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
     }
   }
   // Of eight channels an element, then of the same channels the next.
-  template <int JOB>
-  __device__ __forceinline__ GradSplitPlace edge_place() const {
-    const unsigned item = (JOB - FIRST_EDGE) * THREADS + computed_anew(thread), rest = item / 8;
-    return {rest % Plan::EXTRA_OR_1, 0, rest / Plan::EXTRA_OR_1 * 8 + item % 8, item < EDGES};
+  __device__ __forceinline__ GradSplitPlace edge_place(int turn) const {
+    const unsigned item = turn * THREADS + computed_anew(thread), rest = item / 8;
+    return {rest % Plan::EXTRA_OR_1, 0, rest / Plan::EXTRA_OR_1 * 8 + item % 8, item < unsigned(Plan::EDGES)};
   }
   static __device__ __forceinline__ void put(char* to, const uint4& chunk) { *reinterpret_cast<uint4*>(to) = chunk; }
   // Channel c of the tile's octs: its place in gy, -1 if there is none; and its tap row among the tile's. With
@@ -341,25 +352,29 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
   }
 };
 
-// All stages of all works of the block, through a ring. What is brought runs AHEAD jobs ahead of the stores.
+// All stages of all works of the block, through a ring. What is brought runs AHEAD steps ahead of the stores. The items
+// of a step are read together, so that a warp need not wait for each.
 template <class Layer, class Tune>
 __device__ __forceinline__ void copy_grad_split(GradSplitCopier<Layer, Tune>& copier, unsigned barriers) {
   using Copier = GradSplitCopier<Layer, Tune>;
   using Plan = typename Copier::Plan;
-  constexpr int JOBS = Copier::JOBS, AHEAD = Copier::AHEAD;
+  constexpr int JOBS = Copier::JOBS, AHEAD = Copier::AHEAD, STEP = Copier::STEP, STEPS = Plan::STEPS;
   bool more = copier.prepare();
   if (!more) return;
   int in = 0, out = 0;
-  const auto job_at = [&](int& number) {
-    char* const at = copier.brought + number * Plan::JOB_BYTES;
+  const auto step_at = [&](int& number) {
+    char* const at = copier.brought + number * Plan::STEP_BYTES;
     number = number == AHEAD ? 0 : number + 1;
     return at;
   };
-  const auto bring = [&](auto job) {  // the next job; all jobs are counted
-    constexpr int JOB = decltype(job)::value;
-    if constexpr (JOB > 0 && JOB % JOBS == 0) more = more && copier.prepare();
-    char* const at = job_at(in);
-    if (more) copier.template load<JOB % JOBS>(at);
+  const auto bring = [&](auto step) {
+    constexpr int NUMBER = decltype(step)::value, FROM = NUMBER % STEPS * STEP;
+    if constexpr (NUMBER > 0 && NUMBER % STEPS == 0) more = more && copier.prepare();
+    char* const at = step_at(in);
+    if (more)
+      const_loop<FROM, (FROM + STEP < JOBS ? FROM + STEP : JOBS)>([&](auto job) {
+        copier.template load<decltype(job)::value>(at + (decltype(job)::value - FROM) * Plan::JOB_BYTES);
+      });
     cp_async_commit();
   };
   const_loop<0, AHEAD>(bring);
@@ -368,12 +383,21 @@ __device__ __forceinline__ void copy_grad_split(GradSplitCopier<Layer, Tune>& co
   while (copier.next_stage()) {
     mbarrier_await(barriers + 8 * (Plan::STAGES + stage), parity);
     char* const to = copier.shared + stage * Plan::STAGE;
-    const_loop<0, JOBS>([&](auto job) {
-      constexpr int OWN = decltype(job)::value;
+    const_loop<0, STEPS>([&](auto step) {
+      constexpr int NUMBER = decltype(step)::value, FROM = NUMBER * STEP, END = FROM + STEP < JOBS ? FROM + STEP : JOBS;
       cp_async_wait<AHEAD - 1>();
-      __syncwarp();  // all lanes have brought their part of this job, and read the job before
-      bring(Constant<OWN + AHEAD>{});
-      copier.template store<OWN>(job_at(out), to);
+      __syncwarp();  // all lanes have brought their part of this step, and read the step before
+      bring(Constant<NUMBER + AHEAD>{});
+      const char* const at = step_at(out);
+      typename Copier::Item items[STEP];
+      const_loop<FROM, END>([&](auto job) {
+        constexpr int JOB = decltype(job)::value;
+        items[JOB - FROM] = copier.template read<JOB>(at + (JOB - FROM) * Plan::JOB_BYTES);
+      });
+      const_loop<FROM, END>([&](auto job) {
+        constexpr int JOB = decltype(job)::value;
+        copier.template store<JOB>(items[JOB - FROM], at + (JOB - FROM) * Plan::JOB_BYTES, to);
+      });
     });
     products_see_writes();
     __syncwarp();
