@@ -118,6 +118,7 @@ __global__ void __launch_bounds__(GradSplitPlan<Layer, Tune>::THREADS, 1) grad_s
     mbarrier_init_done();
   }
   __syncthreads();
+  let_next_kernel_start();  // it finds room when this block ends
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   if (warp < 4 * Plan::CONSUMERS) {
     if constexpr (Plan::TRADES) take_registers<Plan::OWN>();
@@ -176,15 +177,16 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
   const int blocks = work.works() < Tune::GRID ? work.works() : Tune::GRID;
   kernel<<<blocks, Plan::THREADS, Plan::SHARED_BYTES, stream>>>(sizes, work, tensors, partials, grad_weight_out);
   if (const cudaError_t error = cudaGetLastError()) return error;
-  if (!work.direct()) {
-    using Reduce = GradSplitReduce<Plan, Tune>;
-    grad_split_reduce<Layer, Tune>
-        <<<unsigned(Reduce::BLOCKS), Reduce::THREADS, 0, stream>>>(partials, work.shares, grad_weight_out);
-    if (const cudaError_t error = cudaGetLastError()) return error;
+  using Reduce = GradSplitReduce<Plan, Tune>;
+  const int weight_blocks = work.direct() ? 0 : int(Reduce::BLOCKS), bias_blocks = with_bias ? Plan::CO : 0;
+  if (weight_blocks + bias_blocks > 0) {
+    const float4* const sums = partials;
+    const float* const bias_sums = bias_partials;
+    if (const cudaError_t error = launch_early(grad_split_reduce<Layer, Tune>, dim3(unsigned(weight_blocks + bias_blocks)),
+                                               Reduce::THREADS, 0, stream, sums, work.shares, grad_weight_out,
+                                               weight_blocks, bias_sums, grad_bias))
+      return error;
   }
-  if (with_bias) {
-    grad_split_bias<Layer, Tune><<<Plan::CO, 256, 0, stream>>>(bias_partials, work.shares, grad_bias);
-    return cudaGetLastError();
-  }
+  if (with_bias) return cudaSuccess;
   return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
 }

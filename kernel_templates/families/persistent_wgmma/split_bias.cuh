@@ -26,17 +26,17 @@ struct GradSplitBias {
   }
 };
 
-// thread -> data: a block has one channel; its threads share the partial sums.
-// The barrier: warp 0 adds up the sums of all warps.
-template <class Layer, class Tune>
-__global__ void __launch_bounds__(256) grad_split_bias(const float* __restrict__ partials, int shares,
+// A block has one channel; its threads share the partial sums. The barrier: warp 0 adds up the sums of all warps.
+template <class Layer, class Tune, int THREADS>
+__device__ __forceinline__ void reduce_grad_split_bias(const float* __restrict__ partials, int shares, int co,
                                                        typename Layer::scalar* __restrict__ grad_bias) {
   using Plan = GradSplitPlan<Layer, Tune>;
   using Bias = GradSplitBias<Layer, Tune>;
-  __shared__ float of_warp[8];
-  const int co = blockIdx.x, terms = shares * Plan::TAP_ROWS * Bias::OF_CHANNEL;
+  __shared__ float of_warp[THREADS / 32];
+  const int terms = shares * Plan::TAP_ROWS * Bias::OF_CHANNEL;
   float sum = 0.f;
-  for (int term = threadIdx.x; term < terms; term += 256) {
+#pragma unroll 4
+  for (int term = threadIdx.x; term < terms; term += THREADS) {
     const int item = term % Bias::OF_CHANNEL, tap_row = term / Bias::OF_CHANNEL % Plan::TAP_ROWS;
     const int share = term / (Bias::OF_CHANNEL * Plan::TAP_ROWS), oct = tap_row * Plan::CO8 + co / 8;
     sum += partials[(1LL * share * Plan::N_TILES + oct / Plan::OCTS) * Bias::ITEMS +
@@ -46,6 +46,6 @@ __global__ void __launch_bounds__(256) grad_split_bias(const float* __restrict__
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
   __syncthreads();
   if (threadIdx.x >= 32) return;
-  sum = sum_of_lanes(threadIdx.x < 8 ? of_warp[threadIdx.x] : 0.f);
+  sum = sum_of_lanes(int(threadIdx.x) < THREADS / 32 ? of_warp[threadIdx.x] : 0.f);
   if (threadIdx.x == 0) grad_bias[co] = narrow<typename Layer::scalar>(sum);
 }
