@@ -61,8 +61,8 @@ struct GradSplitPlan {
   // Eight neighbouring lanes read 128 neighbouring bytes, as far as vectors and chunks go, and channels beyond. The
   // distances between chunks and between blocks (of all chunks for one position) are such that these lanes then write
   // to different banks.
-  static constexpr int TABLE = 32 + 32 * PER * (1 + ROWS) + 16 * ((ROWS + 3) / 4);  // bytes for each copying warp
-  static constexpr int ROOM = 227 * 1024 - 256 - Tune::COPY_WARPS * TABLE;
+  static constexpr int TABLE = 32 + 32 * PER * (1 + ROWS) + 16 * ((ROWS + 3) / 4);  // bytes; a copying warp writes two
+  static constexpr int ROOM = 227 * 1024 - 256 - 2 * Tune::COPY_WARPS * TABLE;
   static constexpr int RAW = STRIP * 1024 * MB + BLOCKS * 128 * STRIDE * OCTS;
   // grad_bias is summed up where gy is copied, if taps meet every row; else sum_channel reads gy a second time. If
   // several taps meet a row, only one of them counts.
@@ -97,7 +97,7 @@ struct GradSplitPlan {
   static constexpr int STEP_BYTES = STEP * JOB_BYTES;
   static constexpr int BUFFERS = MOST_JOBS / STEP < 9 ? MOST_JOBS / STEP : 9;  // steps on the way, and one more
   static constexpr int STAGES_AT = BUFFERS * Tune::COPY_WARPS * STEP_BYTES, TABLES_AT = STAGES_AT + STAGES * STAGE;
-  static constexpr int BARRIERS_AT = TABLES_AT + Tune::COPY_WARPS * TABLE, SHARED_BYTES = BARRIERS_AT + 16 * STAGES;
+  static constexpr int BARRIERS_AT = TABLES_AT + 2 * Tune::COPY_WARPS * TABLE, SHARED_BYTES = BARRIERS_AT + 16 * STAGES;
   static constexpr int PROMOTE = ceil_div(4096, STRIPS * STRIP);  // stages that tensor cores add up
 
   // Registers: the copying warps give some of theirs to the multiplying ones.

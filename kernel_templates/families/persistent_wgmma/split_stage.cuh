@@ -38,7 +38,7 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
   static_assert(STRIPS <= 32 && ROWS <= 15, "a lane decodes a strip; tap rows have bits");
 
   char* const shared;  // the stages
-  char* const tables;  // of the next BATCH stages; warp w writes the one of stage w
+  char* const tables;  // of two batches of stages; warp w writes those of stage w of a batch
   char* const brought;  // the jobs of the warp that are on the way
   const unsigned lane, thread;
   // What is brought next.
@@ -48,18 +48,28 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
   const Scalar *x = nullptr, *gy = nullptr;  // the first strip in channel 0 of the tile
   int first = 0;
   unsigned flags = 0;
+  // The next batch of tables.
+  int ahead_number, ahead_index = 0, ahead_count = 0;
+  int batch = 0;
   // What is stored next.
   int own_number, own_left = 0;
-  unsigned own_strip = 0, linked = 0;  // of the stage's first strip in its row; which strips follow the one before
+  int own_strip = 0, strips_on, lane_on;  // the stage's first strip in its row; how far its next ones are in theirs
+  unsigned linked = 0;                    // which strips follow the one before
   float bias[GY_JOBS] = {};
 
   __device__ __forceinline__ GradSplitCopier(const Sizes& s, const GradSplitTensors<Layer, Tune>& t,
                                              const GradSplitWork<Plan, Tune>& w, char* shared, char* tables,
                                              char* brought)
-      : Tables{s, t, w}, shared(shared), tables(tables),
+      : Tables{s, t, w, {}, {}}, shared(shared), tables(tables),
         brought(brought + (threadIdx.x / 32 - 4 * Plan::CONSUMERS) * (Plan::BUFFERS * Plan::STEP_BYTES)),
         lane(threadIdx.x % 32), thread(threadIdx.x - 128 * Plan::CONSUMERS),
-        number(int(blockIdx.x) - int(gridDim.x)), own_number(number) {}
+        number(int(blockIdx.x) - int(gridDim.x)), ahead_number(number), own_number(number) {
+    this->step = this->strip_at(BATCH * STRIPS);
+    long long strips = STRIPS, own = lane;
+    strips_on = take_remainder(strips, work.strips.in_w);
+    lane_on = take_remainder(own, work.strips.in_w);
+    write_batch();
+  }
 
   // The next stage to bring: where its strips lie. False if there is none.
   __device__ __forceinline__ bool prepare() {
@@ -70,13 +80,10 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
       count = this->stages_of(number);
     }
     if (index % BATCH == 0) {
-      warps_meet<THREADS>(1);  // all warps have read the tables of the stages before
-      const int ahead = thread / 32;
-      if (index + ahead < count)
-        this->write_table(tables + ahead * Plan::TABLE, this->first_stage(number) + index + ahead, number, lane);
-      warps_meet<THREADS>(1);
+      warps_meet<THREADS>(1);  // this batch of tables is written, and all warps have read the one before
+      write_batch();
     }
-    char* const own = tables + index % BATCH * Plan::TABLE;
+    char* const own = tables + (batch % 2 * BATCH + index % BATCH) * Plan::TABLE;
     const GradSplitStart start = *reinterpret_cast<const GradSplitStart*>(own);
     table = this->table_at(own);
     x = tensors.x + start.x;
@@ -85,6 +92,24 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
     flags = start.flags;
     ++index;
     return true;
+  }
+
+  // The warp's table of the batch after the one that is in use.
+  __device__ __forceinline__ void write_batch() {
+    ++batch;
+    const int warp = thread / 32;
+    if (ahead_index >= ahead_count) {
+      if (ahead_number + int(gridDim.x) >= work.works() || work.stages == 0) return;
+      ahead_number += gridDim.x;
+      ahead_index = 0;
+      ahead_count = this->stages_of(ahead_number);
+      this->at = this->strip_at((this->first_stage(ahead_number) + warp) * STRIPS + lane);
+    } else {
+      this->go_on();
+    }
+    if (ahead_index + warp < ahead_count)
+      this->write_table(tables + ((batch + 1) % 2 * BATCH + warp) * Plan::TABLE, ahead_number, lane);
+    ahead_index += BATCH;
   }
 
   // The next stage to store. False if there is none.
@@ -98,11 +123,14 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
         own_strip = take_remainder(strip, work.strips.in_w);
       }
     } else if constexpr (Plan::EXTRA > 0) {
-      own_strip = (own_strip + STRIPS) % unsigned(work.strips.in_w);
+      own_strip += strips_on;
+      if (own_strip >= work.strips.in_w) own_strip -= work.strips.in_w;
     }
     --own_left;
-    if constexpr (Plan::EXTRA > 0)
-      linked = __ballot_sync(0xffffffffu, (own_strip + lane) % unsigned(work.strips.in_w) != 0);
+    if constexpr (Plan::EXTRA > 0) {
+      const int column = own_strip + lane_on;
+      linked = __ballot_sync(0xffffffffu, column != 0 && column != work.strips.in_w);
+    }
     return true;
   }
   // Whether a work has ended with that stage.

@@ -53,6 +53,20 @@ struct GradSplitTables {
   }
   static __device__ __forceinline__ bool x_flat(unsigned flags) { return flags & 1; }
   static __device__ __forceinline__ bool gy_flat(unsigned flags) { return flags & 2; }
+  // A lane's strip of the next table of its warp, and how far the one after that is. Adding costs much less than dividing.
+  Position at = {}, step = {};
+  __device__ __forceinline__ void go_on() {
+    at.w += step.w;
+    bool over = at.w >= work.strips.in_w;
+    if (over) at.w -= work.strips.in_w;
+    at.h += step.h + over;
+    over = at.h >= sizes.in_h;
+    if (over) at.h -= sizes.in_h;
+    at.d += step.d + over;
+    over = at.d >= sizes.in_d;
+    if (over) at.d -= sizes.in_d;
+    at.n += step.n + over;
+  }
   __device__ __forceinline__ Position strip_at(long long strip) const {
     Position at;
     at.w = take_remainder(strip, work.strips.in_w);
@@ -92,8 +106,8 @@ struct GradSplitTables {
   __device__ __forceinline__ long long in_x(const Position& at) const {
     return (1LL * at.d * sizes.in_h + at.h) * sizes.in_w + at.w * Plan::STRIP;
   }
-  __device__ __forceinline__ GradSplitStart start_of(long long stage, const Tile& of) const {
-    const Position at = strip_at(stage * STRIPS);
+  // What lane 0 says, for the stage that begins with its strip.
+  __device__ __forceinline__ GradSplitStart start_of(const Tile& of) const {
     GradSplitStart to;
     to.first = first_of(at);
     to.x = (at.n * Plan::CI + of.m * (64 * Plan::MB)) * work.in_plane + in_x(at);
@@ -124,13 +138,13 @@ struct GradSplitTables {
   }
   // What all warps read of a stage. The lanes of a warp call it together; each lane writes a strip. Offsets count from
   // the stage's start.
-  __device__ __forceinline__ void write_table(char* own, long long stage, int number, unsigned lane) const {
+  __device__ __forceinline__ void write_table(char* own, int number, unsigned lane) const {
     const Tile of = tile_of(number);
     GradSplitStrip* const table = table_at(own);
-    const GradSplitStart start = start_of(stage, of);
+    const GradSplitStart start = start_of(of);
     if (lane == 0) *reinterpret_cast<GradSplitStart*>(own) = start;
-    if (x_flat(start.flags) && gy_flat(start.flags)) return;
-    const Position at = strip_at(stage * STRIPS + lane);
+    const unsigned flags = __shfl_sync(0xffffffffu, start.flags, 0);
+    if (x_flat(flags) && gy_flat(flags)) return;
     const long long x0 = __shfl_sync(0xffffffffu, in_x(at), 0), gy0 = __shfl_sync(0xffffffffu, in_gy(at), 0);
     const long long n = at.n - __shfl_sync(0xffffffffu, at.n, 0);
     const bool there = lane < STRIPS && at.n < sizes.batch;
