@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(GradSplitReduce<GradSplitPlan<Layer, Tune>, Tu
                                                            grad_bias);
     return;
   }
-  __shared__ float left[ROWS][Plan::K][128 + 4];
+  __shared__ __align__(16) float left[ROWS][Plan::K][128 + 4];
   // blockIdx.x counts (tile, warpgroup, oct, warp), the last running fastest.
   Digits digit{int(blockIdx.x)};
   const int warp = digit(4), own_oct = digit(Plan::OCTS_WG), own = digit(Plan::CONSUMERS), tile = digit.rest;
