@@ -55,13 +55,19 @@ def test_every_way_is_right(tmp_path: Path) -> None:
 
 
 SLIPS = {  # number of the work, file, what is taken out, what is put there, what is wrong then
-    "a row counts for each tap row": (1, "stage", "(kh < Layer::stride_h || from.h + 1 >= sizes.in_h)", "true", "grad_bias"),
-    "rows of the last taps left out": (1, "stage", "(kh < Layer::stride_h || from.h + 1 >= sizes.in_h)",
+    "a row counts for each tap row": (1, "tables", "(kh < Layer::stride_h || from.h + 1 >= sizes.in_h)", "true",
+                                      "grad_bias"),
+    "rows of the last taps left out": (1, "tables", "(kh < Layer::stride_h || from.h + 1 >= sizes.in_h)",
                                        "kh < Layer::stride_h", "grad_bias"),
-    "strips of another row taken as neighbours": (5, "stage", "inside && tensors.gy_width == 4 && one_row && to.first >= 0 &&",
+    "strips of another row taken as neighbours": (5, "tables", "inside && tensors.gy_width == 4 && one_row && to.first >= 0 &&",
                                                   "inside && to.first >= 0 ||", "grad_weight"),
-    "a stage's elements beside the core left out": (0, "stage", "if (own.there) put(gy_place", "if (false) put(gy_place",
-                                                    "grad_weight"),
+    "a stage's elements beside the core left out": (0, "stage", "        for (int turn = 0; turn < Plan::EDGE_TURNS; ++turn)\n"
+                                                    "          store_edge", "        for (int turn = 0; turn < 0; ++turn)\n"
+                                                    "          store_edge", "grad_weight"),
+    "a strip's elements beside the core left out": (0, "stage", "linked >> own.h >> 1", "0u", "grad_weight"),
+    "a row's first strip begins with the end of another row": (1, "stage", "column != 0 && column != work.strips.in_w", "true",
+                                                               "grad_weight"),
+    "places of another batch": (0, "tables", "    at.n += step.n + over;\n", "", "grad_weight"),
     "sums that were taken out are forgotten": (5, "products", "        add_to_memory(place, own);", "        *place = own;",
                                                "grad_weight"),
 }
