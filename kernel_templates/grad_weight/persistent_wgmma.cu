@@ -25,17 +25,18 @@ kernel    = "grad_split"
 COLUMNS    = {values = [128, 192, 256], default = 256, help = "columns (taps x channels) of a warpgroup, at most"}
 CONSUMERS  = {values = [2, 3], default = 2, help = "warpgroups that multiply, at most"}
 COPY_WARPS = {values = [4, 8], default = 8, help = "warps that copy"}
-STRIP      = {values = [0, 4, 8], default = 0, help = "positions of a strip (0: 4)"}
+STRIP      = {values = [0, 4, 8], default = 0, help = "positions of a strip (0: 8 or 4, by the layer)"}
 CHUNKS     = {values = [0, 2, 4], default = 0, help = "16-byte chunks along the sum in a stage (0: 4 if two stages fit, else 2)"}
 STAGES     = {values = [2, 3, 4], default = 3, help = "stages in shared memory, as many as fit"}
-AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "steps of a warp that are on the way (0: as many as fit)"}
+AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "jobs of a warp that are on the way (0: as many as fit)"}
 GRID       = {values = [132, 264], default = 132, help = "about so many blocks share the positions"}
 
 [derived]
 far = "(layer.kernel_w - 1) * layer.dilation_w"
-strip = "STRIP if STRIP > 0 else 4"
 co8 = "ceil_div(layer.out_channels, 8)"
 tap_rows = "layer.kernel_d * layer.kernel_h"
+short = "layer.in_channels >= 512 and tap_rows > 1 and layer.kernel_w == 2 * layer.stride_w"
+strip = "STRIP if STRIP > 0 else 8 if far >= layer.stride_w and tap_rows * layer.kernel_w <= 16 and not short else 4"
 wide = "layer.kernel_w // layer.stride_w if layer.dilation_w == 1 else 0"
 mb = "min(CONSUMERS, ceil_div(layer.in_channels, 64))"
 wn = "CONSUMERS // mb"
@@ -72,10 +73,8 @@ gy_block = "chunks * gy_chunk + (0 if chunks * apart // unit % 2 == 1 else unit)
 stage = "strip * x_block + blocks * gy_block"
 stages = "min(STAGES, max(2, (room - brought) // stage))"
 most_jobs = "(room - stages * stage) // (COPY_WARPS * job_bytes)"
-jobs = "ceil_div(mb * 64 * chunks * (strip // 4), 32 * COPY_WARPS) + ceil_div(octs * 8 * chunks * vectors, 32 * COPY_WARPS)"
-step = "3 if jobs == 3 and most_jobs >= 6 else 2 if most_jobs >= 4 else 1"
-buffers = "min(9, most_jobs // step)"
-smem_bytes = "buffers * COPY_WARPS * step * job_bytes + stages * stage + 2 * COPY_WARPS * table + 16 * stages"
+buffers = "min(9, most_jobs)"
+smem_bytes = "buffers * COPY_WARPS * job_bytes + stages * stage + 2 * COPY_WARPS * table + 16 * stages"
 threads = "128 * consumers + 32 * COPY_WARPS"
 entry = "min(248, 65536 // threads // 8 * 8)"
 own = "max(entry, min(240, (sums + 39) // 8 * 8))"

@@ -46,7 +46,10 @@ struct GradSplitPlan {
   }
 
   // A strip is STRIP neighbouring positions of a row; a chunk is 16 bytes: one position of each of PER strips.
-  static constexpr int STRIP = Tune::STRIP ? Tune::STRIP : 4;
+  // Longer strips have less beside their cores. With a kernel of two strides, models have many channels where rows are
+  // short.
+  static constexpr bool SHORT = CI >= 512 && TAP_ROWS > 1 && K == 2 * STRIDE;
+  static constexpr int STRIP = Tune::STRIP ? Tune::STRIP : FAR >= STRIDE && TAP_ROWS * K <= 16 && !SHORT ? 8 : 4;
   static constexpr int PER = 16 / int(sizeof(typename Layer::scalar));
   static constexpr int LENGTH = (STRIP - 1) * STRIDE + FAR + 1;  // elements of a row of gy that a strip meets
   static constexpr int BLOCKS = STRIP + FAR / STRIDE;            // positions of gy, counted by residue
@@ -89,14 +92,11 @@ struct GradSplitPlan {
   static constexpr int STRIPS = CHUNKS * PER, X_STAGE = STRIP * X_BLOCK, STAGE = X_STAGE + BLOCKS * GY_BLOCK;
   static constexpr int FITTING = (ROOM - BROUGHT) / STAGE > 2 ? (ROOM - BROUGHT) / STAGE : 2;
   static constexpr int STAGES = FITTING < Tune::STAGES ? FITTING : Tune::STAGES;
-  // Jobs of a warp for a stage. A step is a few of them, whose items a thread has in registers together.
   static constexpr int X_JOBS = ceil_div(MB * 64 * CHUNKS * X_VECTORS, 32 * Tune::COPY_WARPS);
   static constexpr int JOBS = X_JOBS + ceil_div(OCTS * 8 * CHUNKS * VECTORS, 32 * Tune::COPY_WARPS);
   static constexpr int MOST_JOBS = (ROOM - STAGES * STAGE) / (Tune::COPY_WARPS * JOB_BYTES);
-  static constexpr int STEP = JOBS == 3 && MOST_JOBS >= 6 ? 3 : MOST_JOBS >= 4 ? 2 : 1, STEPS = ceil_div(JOBS, STEP);
-  static constexpr int STEP_BYTES = STEP * JOB_BYTES;
-  static constexpr int BUFFERS = MOST_JOBS / STEP < 9 ? MOST_JOBS / STEP : 9;  // steps on the way, and one more
-  static constexpr int STAGES_AT = BUFFERS * Tune::COPY_WARPS * STEP_BYTES, TABLES_AT = STAGES_AT + STAGES * STAGE;
+  static constexpr int BUFFERS = MOST_JOBS < 9 ? MOST_JOBS : 9;  // jobs of a warp that are on the way, and one more
+  static constexpr int STAGES_AT = BUFFERS * Tune::COPY_WARPS * JOB_BYTES, TABLES_AT = STAGES_AT + STAGES * STAGE;
   static constexpr int BARRIERS_AT = TABLES_AT + 2 * Tune::COPY_WARPS * TABLE, SHARED_BYTES = BARRIERS_AT + 16 * STAGES;
   static constexpr int PROMOTE = ceil_div(4096, STRIPS * STRIP);  // stages that tensor cores add up
 

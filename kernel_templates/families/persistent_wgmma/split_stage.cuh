@@ -16,8 +16,8 @@ struct GradSplitPlace {
 
 // thread -> data: items are counted vectors first, then chunks, then channels. What a warp does for a stage is a fixed
 // list of jobs of 32 items; to the last one belong the edges, the single elements beside the stage's first and last
-// strip. Jobs are brought to the warp's own part of shared memory without registers; AHEAD steps of a few jobs later
-// its lanes read an item each.
+// strip. A job is brought to the warp's own part of shared memory without registers; AHEAD jobs later its lanes read an
+// item each.
 template <class Layer, class Tune>
 struct GradSplitCopier : GradSplitTables<Layer, Tune> {
   using Tables = GradSplitTables<Layer, Tune>;
@@ -31,7 +31,7 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
   static constexpr int STRIDE = Plan::STRIDE, THREADS = 32 * Plan::COPY_WARPS, SIZE = int(sizeof(Scalar));
   static constexpr int X_CHANNELS = Plan::MB * 64, GY_CHANNELS = Plan::OCTS * 8;
   static constexpr int X_ITEMS = X_CHANNELS * CHUNKS * Plan::X_VECTORS, GY_ITEMS = Bias::ITEMS;
-  static constexpr int X_JOBS = Plan::X_JOBS, JOBS = Plan::JOBS, GY_JOBS = JOBS - X_JOBS, STEP = Plan::STEP;
+  static constexpr int X_JOBS = Plan::X_JOBS, JOBS = Plan::JOBS, GY_JOBS = JOBS - X_JOBS;
   static constexpr int AHEAD = Tune::AHEAD && Tune::AHEAD < Plan::BUFFERS ? Tune::AHEAD : Plan::BUFFERS - 1;
   static constexpr int EDGES_AT = 2048 + (Plan::COUNTS ? 128 : 0);
   static constexpr int BATCH = Plan::COPY_WARPS;
@@ -61,7 +61,7 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
                                              const GradSplitWork<Plan, Tune>& w, char* shared, char* tables,
                                              char* brought)
       : Tables{s, t, w, {}, {}}, shared(shared), tables(tables),
-        brought(brought + (threadIdx.x / 32 - 4 * Plan::CONSUMERS) * (Plan::BUFFERS * Plan::STEP_BYTES)),
+        brought(brought + (threadIdx.x / 32 - 4 * Plan::CONSUMERS) * (Plan::BUFFERS * Plan::JOB_BYTES)),
         lane(threadIdx.x % 32), thread(threadIdx.x - 128 * Plan::CONSUMERS),
         number(int(blockIdx.x) - int(gridDim.x)), ahead_number(number), own_number(number) {
     this->step = this->strip_at(BATCH * STRIPS);
@@ -276,25 +276,32 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
     constexpr int PIECES = 4 / WIDTH, ALL = PER * PIECES;
     constexpr bool WAITS = WIDTH * SIZE < 4;  // cp.async takes no two bytes
     const unsigned own = computed_anew(thread), own_lane = own % 32;  // else places of all jobs fill the registers
+    const auto vector = [&](int turn) {
+      return Job::brought(TURN * THREADS + own / 32 * 32, turn / PIECES, turn % PIECES * (32 / PIECES) + own_lane / PIECES);
+    };
+    const unsigned e = own_lane % PIECES * WIDTH;
+    const auto place = [&](int turn) { return to + vector(turn).at * Job::BYTES + e * SIZE; };
     unsigned short bits[WAITS ? ALL : 1];
 #pragma unroll
-    for (int part = 0; part < (WAITS ? 2 : 1); ++part)
+    for (int turn = 0; turn < ALL; turn += 4) {  // four places first: some turns look up the same ones
+      const Scalar* from[4];
+      bool there[4];
 #pragma unroll
-      for (int turn = 0; turn < ALL; ++turn) {
-        const auto vector = Job::brought(TURN * THREADS + own / 32 * 32, turn / PIECES,
-                                         turn % PIECES * (32 / PIECES) + own_lane / PIECES);
-        const unsigned e = own_lane % PIECES * WIDTH;
-        char* const place = to + vector.at * Job::BYTES + e * SIZE;
-        if (WAITS && part == 1) {
-          *reinterpret_cast<unsigned short*>(place) = bits[turn];
-          continue;
-        }
-        const Scalar* from;
-        bool there = source(vector.channel, vector.u, e, from);
-        if (CHANNELS * VECTORS * CHUNKS % THREADS != 0) there = there && vector.channel < CHANNELS;
-        if constexpr (WAITS) bits[turn] = there ? *reinterpret_cast<const unsigned short*>(from) : 0;
-        else cp_async<WIDTH * SIZE>(place, from, there ? WIDTH * SIZE : 0);
+      for (int i = 0; i < 4; ++i) {
+        const auto one = vector(turn + i);
+        there[i] = source(one.channel, one.u, e, from[i]);
+        if (CHANNELS * VECTORS * CHUNKS % THREADS != 0) there[i] = there[i] && one.channel < CHANNELS;
+        if constexpr (WAITS) bits[turn + i] = there[i] ? *reinterpret_cast<const unsigned short*>(from[i]) : 0;
       }
+      if constexpr (!WAITS) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) cp_async<WIDTH * SIZE>(place(turn + i), from[i], there[i] ? WIDTH * SIZE : 0);
+      }
+    }
+    if constexpr (WAITS) {
+#pragma unroll
+      for (int turn = 0; turn < ALL; ++turn) *reinterpret_cast<unsigned short*>(place(turn)) = bits[turn];
+    }
   }
   // cp.async takes no two bytes, so of 16-bit types the word around the edge is brought, and told which half it is.
   __device__ __forceinline__ void bring_edge(char* to, int turn) const {
@@ -380,29 +387,25 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
   }
 };
 
-// All stages of all works of the block, through a ring. What is brought runs AHEAD steps ahead of the stores. The items
-// of a step are read together, so that a warp need not wait for each.
+// All stages of all works of the block, through a ring. What is brought runs AHEAD jobs ahead of the stores.
 template <class Layer, class Tune>
 __device__ __forceinline__ void copy_grad_split(GradSplitCopier<Layer, Tune>& copier, unsigned barriers) {
   using Copier = GradSplitCopier<Layer, Tune>;
   using Plan = typename Copier::Plan;
-  constexpr int JOBS = Copier::JOBS, AHEAD = Copier::AHEAD, STEP = Copier::STEP, STEPS = Plan::STEPS;
+  constexpr int JOBS = Copier::JOBS, AHEAD = Copier::AHEAD;
   bool more = copier.prepare();
   if (!more) return;
   int in = 0, out = 0;
-  const auto step_at = [&](int& number) {
-    char* const at = copier.brought + number * Plan::STEP_BYTES;
+  const auto place = [&](int& number) {
+    char* const at = copier.brought + number * Plan::JOB_BYTES;
     number = number == AHEAD ? 0 : number + 1;
     return at;
   };
-  const auto bring = [&](auto step) {
-    constexpr int NUMBER = decltype(step)::value, FROM = NUMBER % STEPS * STEP;
-    if constexpr (NUMBER > 0 && NUMBER % STEPS == 0) more = more && copier.prepare();
-    char* const at = step_at(in);
-    if (more)
-      const_loop<FROM, (FROM + STEP < JOBS ? FROM + STEP : JOBS)>([&](auto job) {
-        copier.template load<decltype(job)::value>(at + (decltype(job)::value - FROM) * Plan::JOB_BYTES);
-      });
+  const auto bring = [&](auto job) {  // the next job; a stage goes on behind the one before
+    constexpr int JOB = decltype(job)::value;
+    if constexpr (JOB > 0 && JOB % JOBS == 0) more = more && copier.prepare();
+    char* const to = place(in);
+    if (more) copier.template load<JOB % JOBS>(to);
     cp_async_commit();
   };
   const_loop<0, AHEAD>(bring);
@@ -411,21 +414,14 @@ __device__ __forceinline__ void copy_grad_split(GradSplitCopier<Layer, Tune>& co
   while (copier.next_stage()) {
     mbarrier_await(barriers + 8 * (Plan::STAGES + stage), parity);
     char* const to = copier.shared + stage * Plan::STAGE;
-    const_loop<0, STEPS>([&](auto step) {
-      constexpr int NUMBER = decltype(step)::value, FROM = NUMBER * STEP, END = FROM + STEP < JOBS ? FROM + STEP : JOBS;
+    const_loop<0, JOBS>([&](auto job) {
+      constexpr int JOB = decltype(job)::value;
       cp_async_wait<AHEAD - 1>();
-      __syncwarp();  // all lanes have brought their part of this step, and read the step before
-      bring(Constant<NUMBER + AHEAD>{});
-      const char* const at = step_at(out);
-      typename Copier::Item items[STEP];
-      const_loop<FROM, END>([&](auto job) {
-        constexpr int JOB = decltype(job)::value;
-        items[JOB - FROM] = copier.template read<JOB>(at + (JOB - FROM) * Plan::JOB_BYTES);
-      });
-      const_loop<FROM, END>([&](auto job) {
-        constexpr int JOB = decltype(job)::value;
-        copier.template store<JOB>(items[JOB - FROM], at + (JOB - FROM) * Plan::JOB_BYTES, to);
-      });
+      __syncwarp();  // all lanes have brought their part of this job, and read the job before
+      bring(Constant<JOB + AHEAD>{});
+      const char* const from = place(out);
+      typename Copier::Item item = copier.template read<JOB>(from);
+      copier.template store<JOB>(item, from, to);
     });
     products_see_writes();
     __syncwarp();
