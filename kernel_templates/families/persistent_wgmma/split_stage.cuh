@@ -280,27 +280,26 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
       return Job::brought(TURN * THREADS + own / 32 * 32, turn / PIECES, turn % PIECES * (32 / PIECES) + own_lane / PIECES);
     };
     const unsigned e = own_lane % PIECES * WIDTH;
-    const auto place = [&](int turn) { return to + vector(turn).at * Job::BYTES + e * SIZE; };
-    unsigned short bits[WAITS ? ALL : 1];
+    // Places of a few turns first: single elements look up the same ones. Two bytes wait in registers.
+    constexpr int TOGETHER = WAITS ? 16 : WIDTH == 1 ? 4 : 1;
 #pragma unroll
-    for (int turn = 0; turn < ALL; turn += 4) {  // four places first: some turns look up the same ones
-      const Scalar* from[4];
-      bool there[4];
+    for (int turn = 0; turn < ALL; turn += TOGETHER) {
+      const Scalar* from[TOGETHER];
+      bool there[TOGETHER];
+      unsigned short bits[TOGETHER];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < TOGETHER; ++i) {
         const auto one = vector(turn + i);
         there[i] = source(one.channel, one.u, e, from[i]);
         if (CHANNELS * VECTORS * CHUNKS % THREADS != 0) there[i] = there[i] && one.channel < CHANNELS;
-        if constexpr (WAITS) bits[turn + i] = there[i] ? *reinterpret_cast<const unsigned short*>(from[i]) : 0;
+        if constexpr (WAITS) bits[i] = there[i] ? *reinterpret_cast<const unsigned short*>(from[i]) : 0;
       }
-      if constexpr (!WAITS) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) cp_async<WIDTH * SIZE>(place(turn + i), from[i], there[i] ? WIDTH * SIZE : 0);
+      for (int i = 0; i < TOGETHER; ++i) {
+        char* const place = to + vector(turn + i).at * Job::BYTES + e * SIZE;
+        if constexpr (WAITS) *reinterpret_cast<unsigned short*>(place) = bits[i];
+        else cp_async<WIDTH * SIZE>(place, from[i], there[i] ? WIDTH * SIZE : 0);
       }
-    }
-    if constexpr (WAITS) {
-#pragma unroll
-      for (int turn = 0; turn < ALL; ++turn) *reinterpret_cast<unsigned short*>(place(turn)) = bits[turn];
     }
   }
   // cp.async takes no two bytes, so of 16-bit types the word around the edge is brought, and told which half it is.
