@@ -12,7 +12,8 @@ needs     = [
   "max(layer.stride_d, layer.stride_h) <= 1024",
   "sums <= 160",
   "copy_registers >= 56",
-  "2 * stage <= room",
+  "2 * stage + 2 * COPY_WARPS * job_bytes <= room",
+  "beyond <= strip * layer.stride_w",
   "rows <= 15",
   "wide_n // parts // 2 + 26 <= entry",
 ]
@@ -24,17 +25,18 @@ kernel    = "grad_split"
 COLUMNS    = {values = [128, 192, 256], default = 256, help = "columns (taps x channels) of a warpgroup, at most"}
 CONSUMERS  = {values = [2, 3], default = 2, help = "warpgroups that multiply, at most"}
 COPY_WARPS = {values = [4, 8], default = 8, help = "warps that copy"}
-STRIP      = {values = [0, 4, 8], default = 0, help = "positions of a strip (0: 8 if taps along W overlap, else 4)"}
-CHUNKS     = {values = [0, 2, 4], default = 0, help = "16-byte chunks along the sum in a stage (0: 4 if 3 stages fit, else 2)"}
-STAGES     = {values = [2, 3, 4, 6], default = 6, help = "stages in shared memory, as many as fit"}
-AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "loads of a thread that run ahead of its stores (0: automatic)"}
+STRIP      = {values = [0, 4, 8], default = 0, help = "positions of a strip (0: 8 or 4, by the layer)"}
+CHUNKS     = {values = [0, 2, 4], default = 0, help = "16-byte chunks along the sum in a stage (0: 4 if two stages fit, else 2)"}
+STAGES     = {values = [2, 3, 4], default = 3, help = "stages in shared memory, as many as fit"}
+AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "jobs of a warp that are on the way (0: as many as fit)"}
 GRID       = {values = [132, 264], default = 132, help = "about so many blocks share the positions"}
 
 [derived]
 far = "(layer.kernel_w - 1) * layer.dilation_w"
-strip = "STRIP if STRIP > 0 else 8 if far >= layer.stride_w else 4"
 co8 = "ceil_div(layer.out_channels, 8)"
 tap_rows = "layer.kernel_d * layer.kernel_h"
+short = "layer.in_channels >= 512 and tap_rows > 1 and layer.kernel_w == 2 * layer.stride_w"
+strip = "STRIP if STRIP > 0 else 8 if far >= layer.stride_w and tap_rows * layer.kernel_w <= 16 and not short else 4"
 wide = "layer.kernel_w // layer.stride_w if layer.dilation_w == 1 else 0"
 mb = "min(CONSUMERS, ceil_div(layer.in_channels, 64))"
 wn = "CONSUMERS // mb"
@@ -47,10 +49,18 @@ octs = "octs_wg * wn"
 sums = "4 * octs_wg * layer.kernel_w"
 rows = "1 if co8 % octs == 0 else octs // co8 if octs % co8 == 0 else min(tap_rows, (octs + co8 - 2) // co8 + 1)"
 table = "32 + 8 * (1 + rows) * (64 // element_bytes) + 16 * ((rows + 3) // 4)"
-room = "227 * 1024 - 256 - COPY_WARPS * table"
+room = "227 * 1024 - 256 - 2 * COPY_WARPS * table"
 blocks = "strip + far // layer.stride_w"
 raw = "strip * 1024 * mb + blocks * 128 * layer.stride_w * octs"
-chunks = "CHUNKS if CHUNKS > 0 else 4 if 12 * raw + 3200 <= room else 2"
+overlaps = "layer.kernel_d > layer.stride_d or layer.kernel_h > layer.stride_h"
+sums_rows = "layer.has_bias == 1 and layer.dilation_d == 1 and layer.dilation_h == 1 and layer.kernel_d >= layer.stride_d and layer.kernel_h >= layer.stride_h"
+beyond = "max(0, far + 1 - layer.stride_w)"
+head = "layer.padding_w if layer.padding_w <= beyond else layer.padding_w % 4"
+extra = "head + max(0, (strip - 1) * layer.stride_w + far + 1 - head - strip * layer.stride_w)"
+edge_turns = "ceil_div(octs * 8 * extra, 32 * COPY_WARPS)"
+job_bytes = "2048 + (128 if sums_rows and overlaps else 0) + edge_turns * (128 if element_bytes == 4 else 256)"
+brought = "5 * COPY_WARPS * job_bytes"
+chunks = "CHUNKS if CHUNKS > 0 else 4 if 8 * raw + 3200 + brought <= room else 2"
 x_chunk = "1024 * mb + 16 * max(1, 8 // (strip // 4 * chunks))"
 x_block = "chunks * x_chunk + (16 if strip == 8 else 0)"
 vectors = "layer.stride_w * strip // 4"
@@ -61,8 +71,10 @@ unit = "max(16, apart * min(chunks, 8 // lanes) // max(1, 4 // layer.stride_w)) 
 gy_chunk = "128 * layer.stride_w * octs + apart"
 gy_block = "chunks * gy_chunk + (0 if chunks * apart // unit % 2 == 1 else unit)"
 stage = "strip * x_block + blocks * gy_block"
-stages = "min(STAGES, room // stage)"
-smem_bytes = "stages * stage + COPY_WARPS * table + 16 * stages"
+stages = "min(STAGES, max(2, (room - brought) // stage))"
+most_jobs = "(room - stages * stage) // (COPY_WARPS * job_bytes)"
+buffers = "min(9, most_jobs)"
+smem_bytes = "buffers * COPY_WARPS * job_bytes + stages * stage + 2 * COPY_WARPS * table + 16 * stages"
 threads = "128 * consumers + 32 * COPY_WARPS"
 entry = "min(248, 65536 // threads // 8 * 8)"
 own = "max(entry, min(240, (sums + 39) // 8 * 8))"
@@ -95,9 +107,8 @@ __global__ void __launch_bounds__(GradSplitPlan<Layer, Tune>::THREADS, 1) grad_s
     float4* partials, typename Layer::scalar* grad_weight) {
   using Plan = GradSplitPlan<Layer, Tune>;
   extern __shared__ __align__(128) char grad_split_shared[];
-  char* const tables = grad_split_shared + Plan::STAGES * Plan::STAGE;
-  const unsigned shared = shared_address(grad_split_shared);
-  const unsigned barriers = shared_address(tables) + Plan::COPY_WARPS * Plan::TABLE;
+  char* const stages = grad_split_shared + Plan::STAGES_AT;
+  const unsigned barriers = shared_address(grad_split_shared) + Plan::BARRIERS_AT;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Plan::STAGES; ++stage) {
       mbarrier_init(barriers + 8 * stage, Plan::COPY_WARPS);
@@ -106,13 +117,15 @@ __global__ void __launch_bounds__(GradSplitPlan<Layer, Tune>::THREADS, 1) grad_s
     mbarrier_init_done();
   }
   __syncthreads();
+  let_next_kernel_start();  // it finds room when this block ends
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   if (warp < 4 * Plan::CONSUMERS) {
     if constexpr (Plan::TRADES) take_registers<Plan::OWN>();
-    multiply_grad_split_works<Layer, Tune>(work, shared, barriers, warp / 4, partials, grad_weight);
+    multiply_grad_split_works<Layer, Tune>(work, shared_address(stages), barriers, warp / 4, partials, grad_weight);
   } else {
     if constexpr (Plan::TRADES) give_registers<Plan::LEFT>();
-    GradSplitCopier<Layer, Tune> copier(sizes, tensors, work, grad_split_shared, tables);
+    GradSplitCopier<Layer, Tune> copier(sizes, tensors, work, stages, grad_split_shared + Plan::TABLES_AT,
+                                        grad_split_shared);
     copy_grad_split<Layer, Tune>(copier, barriers);
   }
 }
@@ -163,15 +176,16 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
   const int blocks = work.works() < Tune::GRID ? work.works() : Tune::GRID;
   kernel<<<blocks, Plan::THREADS, Plan::SHARED_BYTES, stream>>>(sizes, work, tensors, partials, grad_weight_out);
   if (const cudaError_t error = cudaGetLastError()) return error;
-  if (!work.direct()) {
-    using Reduce = GradSplitReduce<Plan, Tune>;
-    grad_split_reduce<Layer, Tune>
-        <<<unsigned(Reduce::BLOCKS), Reduce::THREADS, 0, stream>>>(partials, work.shares, grad_weight_out);
-    if (const cudaError_t error = cudaGetLastError()) return error;
+  using Reduce = GradSplitReduce<Plan, Tune>;
+  const int weight_blocks = work.direct() ? 0 : int(Reduce::BLOCKS), bias_blocks = with_bias ? Plan::CO : 0;
+  if (weight_blocks + bias_blocks > 0) {
+    const float4* const sums = partials;
+    const float* const bias_sums = bias_partials;
+    if (const cudaError_t error = launch_early(grad_split_reduce<Layer, Tune>, dim3(unsigned(weight_blocks + bias_blocks)),
+                                               Reduce::THREADS, 0, stream, sums, work.shares, grad_weight_out,
+                                               weight_blocks, bias_sums, grad_bias))
+      return error;
   }
-  if (with_bias) {
-    grad_split_bias<Layer, Tune><<<Plan::CO, 256, 0, stream>>>(bias_partials, work.shares, grad_bias);
-    return cudaGetLastError();
-  }
+  if (with_bias) return cudaSuccess;
   return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
 }

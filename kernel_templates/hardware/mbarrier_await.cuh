@@ -14,3 +14,19 @@ __device__ __forceinline__ void mbarrier_await(unsigned barrier, int parity) {
       : "memory");
 #endif
 }
+
+// Whether that phase has ended, without waiting for it.
+__device__ __forceinline__ bool mbarrier_ended(unsigned barrier, int parity) {
+#ifdef __CUDACPU__
+  return static_cast<int>(ptx_emulation::barrier_at(barrier).phase & 1) != parity;
+#elif __CUDA_ARCH__ >= 900
+  unsigned ended;
+  asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+               : "=r"(ended)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return ended != 0;
+#else
+  return true;
+#endif
+}

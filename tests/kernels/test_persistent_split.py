@@ -16,7 +16,8 @@ from .harness import Outcome, build_emulated, candidate, run
 
 KEY = "grad_weight/persistent_wgmma"
 # Kernel = 2 x stride in whole and in short rows; residues 8 and 5; a wide and a narrow product; kernel = stride with
-# several tap rows in a tile; rows that no tap meets; stride and dilation with and without a common factor; odd channels.
+# several tap rows in a tile; rows that no tap meets; stride and dilation with and without a common factor; odd channels;
+# so many stages that tables come in batches.
 WORK = [Workload(ConvTranspose(1, 70, 24, 4, stride=2, padding=1), 2, 256),
         Workload(ConvTranspose(2, 40, 20, 4, stride=2, padding=1), 3, (3, 6)),
         Workload(ConvTranspose(1, 64, 24, 16, stride=8, padding=4), 2, 24),
@@ -27,7 +28,8 @@ WORK = [Workload(ConvTranspose(1, 70, 24, 4, stride=2, padding=1), 2, 256),
         Workload(ConvTranspose(2, 9, 8, (2, 3), stride=(3, 4), padding=1, output_padding=1), 2, (4, 9)),
         Workload(ConvTranspose(1, 12, 10, 5, stride=3, dilation=2, padding=2), 2, 40),
         Workload(ConvTranspose(2, 12, 10, 3, stride=2, dilation=2, padding=(1, 6)), 2, (5, 16)),
-        Workload(ConvTranspose(1, 24, 9, 7, padding=3), 3, 50)]
+        Workload(ConvTranspose(1, 24, 9, 7, padding=3), 3, 50),
+        Workload(ConvTranspose(2, 16, 8, 2, stride=2), 6, (16, 16))]
 CONFIGS = [{"CONSUMERS": 3, "COPY_WARPS": 4, "COLUMNS": 128}, {"STRIP": 4, "CHUNKS": 4}, {"STRIP": 8, "STAGES": 2},
            {"COPY_WARPS": 4, "AHEAD": 1}, {"COLUMNS": 192, "GRID": 264, "AHEAD": 3}]
 
@@ -55,20 +57,27 @@ def test_every_way_is_right(tmp_path: Path) -> None:
 
 
 SLIPS = {  # number of the work, file, what is taken out, what is put there, what is wrong then
-    "a row counts for each tap row": (1, "stage", "(kh < Layer::stride_h || from.h + 1 >= sizes.in_h)", "true", "grad_bias"),
-    "rows of the last taps left out": (1, "stage", "(kh < Layer::stride_h || from.h + 1 >= sizes.in_h)",
+    "a row counts for each tap row": (1, "tables", "(kh < Layer::stride_h || from.h + 1 >= sizes.in_h)", "true",
+                                      "grad_bias"),
+    "rows of the last taps left out": (1, "tables", "(kh < Layer::stride_h || from.h + 1 >= sizes.in_h)",
                                        "kh < Layer::stride_h", "grad_bias"),
-    "strips of another row taken as neighbours": (5, "stage", "inside && tensors.gy_width == 4 && one_row && to.first >= 0 &&",
+    "strips of another row taken as neighbours": (5, "tables", "inside && tensors.gy_width == 4 && one_row && to.first >= 0 &&",
                                                   "inside && to.first >= 0 ||", "grad_weight"),
-    "a stage's elements beside the core left out": (0, "stage", "if (own.there) put(gy_place", "if (false) put(gy_place",
-                                                    "grad_weight"),
+    "a stage's elements beside the core left out": (0, "stage", "        for (int turn = 0; turn < Plan::EDGE_TURNS; ++turn)\n"
+                                                    "          store_edge", "        for (int turn = 0; turn < 0; ++turn)\n"
+                                                    "          store_edge", "grad_weight"),
+    "a strip's elements beside the core left out": (0, "stage", "linked >> own.h >> 1", "0u", "grad_weight"),
+    "a row's first strip begins with the end of another row": (4, "stage", "column != 0 && column != work.strips.in_w", "true",
+                                                               "grad_weight"),
+    "places of another batch of tables": (11, "tables", "    at.n += step.n + over;\n", "", "grad_weight"),
     "sums that were taken out are forgotten": (5, "products", "        add_to_memory(place, own);", "        *place = own;",
                                                "grad_weight"),
 }
 
 
-def test_sums_are_taken_out_in_series(tmp_path: Path) -> None:
-    outcome = _outcome(_series(tmp_path, {}), 5, tmp_path)
+@pytest.mark.parametrize("number", (5, 11))
+def test_sums_are_taken_out_in_series(number: int, tmp_path: Path) -> None:
+    outcome = _outcome(_series(tmp_path, {}), number, tmp_path)
     assert outcome.status == "OK", outcome
 
 

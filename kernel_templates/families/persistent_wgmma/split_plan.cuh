@@ -9,7 +9,7 @@
 template <class Layer, class Tune>
 struct GradSplitPlan {
   static constexpr int K = Layer::kernel_w, STRIDE = Layer::stride_w, DILATION = Layer::dilation_w;
-  static constexpr int FAR = (K - 1) * DILATION;
+  static constexpr int FAR = (K - 1) * DILATION, PADDING = Layer::padding_w;
   static constexpr int WIDE = DILATION == 1 ? K / STRIDE : 0, NARROW = K - WIDE * STRIDE;
   static constexpr __host__ __device__ int narrow_at(int t) { return (WIDE * STRIDE + t) * DILATION; }
 
@@ -46,24 +46,38 @@ struct GradSplitPlan {
   }
 
   // A strip is STRIP neighbouring positions of a row; a chunk is 16 bytes: one position of each of PER strips.
-  static constexpr int STRIP = Tune::STRIP ? Tune::STRIP : FAR >= STRIDE ? 8 : 4;
+  // Longer strips have less beside their cores. With a kernel of two strides, models have many channels where rows are
+  // short.
+  static constexpr bool SHORT = CI >= 512 && TAP_ROWS > 1 && K == 2 * STRIDE;
+  static constexpr int STRIP = Tune::STRIP ? Tune::STRIP : FAR >= STRIDE && TAP_ROWS * K <= 16 && !SHORT ? 8 : 4;
   static constexpr int PER = 16 / int(sizeof(typename Layer::scalar));
   static constexpr int LENGTH = (STRIP - 1) * STRIDE + FAR + 1;  // elements of a row of gy that a strip meets
   static constexpr int BLOCKS = STRIP + FAR / STRIDE;            // positions of gy, counted by residue
   static constexpr int BEYOND = FAR + 1 > STRIDE ? FAR + 1 - STRIDE : 0;
   // The core of these elements begins at a multiple of 4 of a row of gy and is read as vectors; HEAD elements lie
-  // before it, TAIL behind it.
-  static constexpr int HEAD = Layer::padding_w <= BEYOND ? Layer::padding_w : Layer::padding_w % 4;
+  // before it, TAIL behind it. They belong to the cores of the strips beside it.
+  static constexpr int HEAD = PADDING <= BEYOND ? PADDING : PADDING % 4;
   static constexpr int CORE = STRIP * STRIDE, TAIL = LENGTH > HEAD + CORE ? LENGTH - HEAD - CORE : 0;
+  static_assert(HEAD <= CORE && TAIL <= CORE, "only the next strips have them");
   static constexpr int EXTRA = HEAD + TAIL, EXTRA_OR_1 = EXTRA > 0 ? EXTRA : 1;
 
   // Eight neighbouring lanes read 128 neighbouring bytes, as far as vectors and chunks go, and channels beyond. The
   // distances between chunks and between blocks (of all chunks for one position) are such that these lanes then write
   // to different banks.
-  static constexpr int TABLE = 32 + 32 * PER * (1 + ROWS) + 16 * ((ROWS + 3) / 4);  // bytes for each copying warp
-  static constexpr int ROOM = 227 * 1024 - 256 - Tune::COPY_WARPS * TABLE;
+  static constexpr int TABLE = 32 + 32 * PER * (1 + ROWS) + 16 * ((ROWS + 3) / 4);  // bytes; a copying warp writes two
+  static constexpr int ROOM = 227 * 1024 - 256 - 2 * Tune::COPY_WARPS * TABLE;
   static constexpr int RAW = STRIP * 1024 * MB + BLOCKS * 128 * STRIDE * OCTS;
-  static constexpr int CHUNKS = Tune::CHUNKS ? Tune::CHUNKS : 12 * RAW + 3200 <= ROOM ? 4 : 2;
+  // grad_bias is summed up where gy is copied, if taps meet every row; else sum_channel reads gy a second time. If
+  // several taps meet a row, only one of them counts.
+  static constexpr bool BIAS = Layer::has_bias && Layer::dilation_d == 1 && Layer::dilation_h == 1 &&
+                               Layer::kernel_d >= Layer::stride_d && Layer::kernel_h >= Layer::stride_h;
+  static constexpr bool COUNTS = BIAS && (Layer::kernel_d > Layer::stride_d || Layer::kernel_h > Layer::stride_h);
+  // A warp's job in shared memory: 32 items, what counts, and the edges.
+  static constexpr int EDGES = OCTS * 8 * EXTRA, EDGE_TURNS = ceil_div(EDGES, 32 * Tune::COPY_WARPS);
+  static constexpr int EDGE_BYTES = PER == 4 ? 128 : 256;
+  static constexpr int JOB_BYTES = 2048 + (COUNTS ? 128 : 0) + EDGE_TURNS * EDGE_BYTES;
+  static constexpr int BROUGHT = 5 * Tune::COPY_WARPS * JOB_BYTES;  // for at least so many bytes of jobs there is room
+  static constexpr int CHUNKS = Tune::CHUNKS ? Tune::CHUNKS : 8 * RAW + 3200 + BROUGHT <= ROOM ? 4 : 2;
   static constexpr __host__ __device__ int at_least(int least, int value) { return value < least ? least : value; }
   static constexpr int X_VECTORS = STRIP / 4, VECTORS = CORE / 4;
   static constexpr int X_CHUNK = 1024 * MB + 16 * at_least(1, 8 / (X_VECTORS * CHUNKS));
@@ -76,8 +90,14 @@ struct GradSplitPlan {
   static constexpr int GY_CHUNK = 128 * STRIDE * OCTS + APART;
   static constexpr int GY_BLOCK = CHUNKS * GY_CHUNK + (CHUNKS * APART / UNIT % 2 == 1 ? 0 : UNIT);
   static constexpr int STRIPS = CHUNKS * PER, X_STAGE = STRIP * X_BLOCK, STAGE = X_STAGE + BLOCKS * GY_BLOCK;
-  static constexpr int STAGES = ROOM / STAGE < Tune::STAGES ? ROOM / STAGE : Tune::STAGES;
-  static constexpr int SHARED_BYTES = STAGES * STAGE + Tune::COPY_WARPS * TABLE + 16 * STAGES;
+  static constexpr int FITTING = (ROOM - BROUGHT) / STAGE > 2 ? (ROOM - BROUGHT) / STAGE : 2;
+  static constexpr int STAGES = FITTING < Tune::STAGES ? FITTING : Tune::STAGES;
+  static constexpr int X_JOBS = ceil_div(MB * 64 * CHUNKS * X_VECTORS, 32 * Tune::COPY_WARPS);
+  static constexpr int JOBS = X_JOBS + ceil_div(OCTS * 8 * CHUNKS * VECTORS, 32 * Tune::COPY_WARPS);
+  static constexpr int MOST_JOBS = (ROOM - STAGES * STAGE) / (Tune::COPY_WARPS * JOB_BYTES);
+  static constexpr int BUFFERS = MOST_JOBS < 9 ? MOST_JOBS : 9;  // jobs of a warp that are on the way, and one more
+  static constexpr int STAGES_AT = BUFFERS * Tune::COPY_WARPS * JOB_BYTES, TABLES_AT = STAGES_AT + STAGES * STAGE;
+  static constexpr int BARRIERS_AT = TABLES_AT + 2 * Tune::COPY_WARPS * TABLE, SHARED_BYTES = BARRIERS_AT + 16 * STAGES;
   static constexpr int PROMOTE = ceil_div(4096, STRIPS * STRIP);  // stages that tensor cores add up
 
   // Registers: the copying warps give some of theirs to the multiplying ones.
@@ -106,7 +126,11 @@ struct GradSplitWork {
   explicit GradSplitWork(const Sizes& s)
       : in_plane(1LL * s.in_d * s.in_h * s.in_w), out_plane(1LL * s.out_d * s.out_h * s.out_w),
         strips{s.batch, s.in_d, s.in_h, 1, 0, 0, 0} {
-    int row_strips = ceil_div(s.in_w, Plan::STRIP);
+    // The cores reach as far as taps meet gy, so that a row's last strip has nothing in its tail.
+    const long long reach = (s.in_w - 1LL) * Plan::STRIDE + Plan::FAR + 1 - Plan::PADDING;
+    const long long behind = (reach < s.out_w ? reach : s.out_w) + Plan::PADDING - Plan::HEAD;
+    const int row_strips_x = ceil_div(s.in_w, Plan::STRIP), row_strips_gy = int(ceil_div(behind, 1LL * Plan::CORE));
+    int row_strips = s.in_w > 0 && row_strips_gy > row_strips_x ? row_strips_gy : row_strips_x;
     // Within a stage, offsets are 32-bit. A stage that would reach too far stays within one row.
     const long long image = 1LL * s.in_d * s.in_h * row_strips, images = Plan::STRIPS / (image > 0 ? image : 1) + 2;
     const long long x = Plan::CI * in_plane, gy = Plan::CO * out_plane;

@@ -148,6 +148,11 @@ __device__ __forceinline__ void multiply_grad_split_works(const GradSplitWork<Gr
       left -= some;
 #pragma unroll 1
       for (int i = 0; i < some; ++i) {
+        if (held >= 0 && !mbarrier_ended(barriers + 8 * stage, parity)) {  // copying warps may need the stage before
+          wgmma_wait<0>();
+          if (leader) mbarrier_arrive(barriers + 8 * (STAGES + held));
+          held = -1;
+        }
         mbarrier_await(barriers + 8 * stage, parity);
         wgmma_fence();
         multiply_grad_split<Plan, Tune::precision, Scalar>(sums, x + stage * Plan::STAGE, gy + stage * Plan::STAGE, i);
@@ -162,7 +167,7 @@ __device__ __forceinline__ void multiply_grad_split_works(const GradSplitWork<Gr
       }
       wgmma_wait<0>();
       sums.own();
-      if (leader) mbarrier_arrive(barriers + 8 * (STAGES + held));
+      if (leader && held >= 0) mbarrier_arrive(barriers + 8 * (STAGES + held));
       held = -1;
       if constexpr (Plan::DIRECT) {
         if (work.direct()) {

@@ -1,7 +1,9 @@
-// The second stage of grad_weight: partial sums, which lie as warpgroups hold them, become weights.
+// The second stage of grad_weight: partial sums, which lie as warpgroups hold them, become weights. Those of grad_bias
+// become biases in the same launch, in blocks behind the first `weight_blocks`.
 #pragma once
 #include "contract/slot_sums.cuh"
-#include "families/persistent_wgmma/split_plan.cuh"
+#include "families/persistent_wgmma/split_bias.cuh"
+#include "hardware/early_launch.cuh"
 
 template <class Plan, class Tune>
 struct GradSplitReduce {
@@ -19,11 +21,19 @@ struct GradSplitReduce {
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(GradSplitReduce<GradSplitPlan<Layer, Tune>, Tune>::THREADS)
     grad_split_reduce(const float4* __restrict__ partials, int shares,
-                      typename Layer::scalar* __restrict__ grad_weight) {
+                      typename Layer::scalar* __restrict__ grad_weight, int weight_blocks,
+                      const float* __restrict__ bias_partials, typename Layer::scalar* __restrict__ grad_bias) {
   using Plan = GradSplitPlan<Layer, Tune>;
   using Reduce = GradSplitReduce<Plan, Tune>;
   constexpr int ROWS = Reduce::ROWS;
-  __shared__ float left[ROWS][Plan::K][128 + 4];
+  wait_for_kernel_ahead();
+  if (int(blockIdx.x) >= weight_blocks) {
+    if constexpr (Plan::BIAS)
+      reduce_grad_split_bias<Layer, Tune, Reduce::THREADS>(bias_partials, shares, int(blockIdx.x) - weight_blocks,
+                                                           grad_bias);
+    return;
+  }
+  __shared__ __align__(16) float left[ROWS][Plan::K][128 + 4];
   // blockIdx.x counts (tile, warpgroup, oct, warp), the last running fastest.
   Digits digit{int(blockIdx.x)};
   const int warp = digit(4), own_oct = digit(Plan::OCTS_WG), own = digit(Plan::CONSUMERS), tile = digit.rest;
