@@ -70,7 +70,7 @@ __device__ __forceinline__ void gather_store_odd(const GatherArguments<typename 
           value = sum(Constant<SLOT * P::MERGED + MERGED>{}, Constant<EIGHT>{}, HALF * 2 + ODD);
         } else if constexpr (P::HAS_BIAS) {
           const int from = channel + EIGHT * 8 + lane % 4 * 2 + ODD;
-          if (from < P::M) value = float(widen(__ldg(a.bias + item.group * P::M + from)));
+          if (from < P::M) value = gather_bias(a.bias + item.group * P::M + from);
         }
         values[lane % 4 * RUN + (lane / 4 + HALF * 8) * P::S + R] = narrow<Scalar>(value);
       });
@@ -122,7 +122,7 @@ __device__ __forceinline__ void gather_store(const GatherArguments<typename P::S
             if constexpr (SLOT >= 0) {
               value = sum(Constant<SLOT * P::MERGED + MERGED>{}, Constant<EIGHT>{}, HALF * 2 + ODD);
             } else if constexpr (P::HAS_BIAS) {
-              value = float(widen(__ldg(a.bias + item.group * P::M + first + EIGHT * 8 + ODD)));
+              value = gather_bias(a.bias + item.group * P::M + first + EIGHT * 8 + ODD);
             }
             values.value[decltype(i)::value] = narrow<Scalar>(value);
           });
