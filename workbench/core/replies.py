@@ -13,9 +13,7 @@ from .answers import Question
 from .confinement import Confinement
 from .layer import Workload
 from .trial import Errors, Status, Timing
-
-Numbers = dict[str, int]                  # of one kernel: registers, spills, bytes of shared memory
-Kernels = dict[str, dict[str, Numbers]]   # architecture -> kernel -> numbers
+from .trial_parts import Kernels, TrialBuild, TrialDevice
 
 
 @dataclass(frozen=True)
@@ -58,6 +56,11 @@ class Device:
     cudnn: int
     driver: str
     l2_bytes: int
+
+    @property
+    def recorded(self) -> TrialDevice:
+        """What a trial keeps of it."""
+        return TrialDevice(self.kind, self.index, self.name, self.arch, self.sm, self.key)
 
 
 @dataclass(frozen=True)
@@ -116,9 +119,9 @@ class Built(Outcome):
     members: dict[str, Built] = field(default_factory=dict)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def recorded(self) -> TrialBuild | None:
         """What a trial keeps of the build; nothing where no compiler was reached."""
-        return {"seconds": self.seconds, "cached": self.cached, "compiler": self.compiler} if self.compiler else {}
+        return TrialBuild(self.seconds, self.cached, self.compiler) if self.compiler else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ def defaults_of(sessions: Iterable[Session]) -> list[Trial]:
     for session in sessions:
         for trial in session.trials():
             if trial.kind == "baseline" and trial.detail.get(FRESH):
-                key = report.workload_key(trial.workload), trial.direction, str(trial.device.get("key"))
+                key = *trial.place, trial.direction
                 if key not in found or found[key].at <= trial.at:
                     found[key] = trial
     return list(found.values())
@@ -44,6 +44,6 @@ def defaults_table(defaults: Iterable[Trial]) -> str:
     rows = [("layer", "direction", "computed in", "median, ms", "longest kernel")]
     for trial in defaults:
         kernels = trial.detail.get("kernels") or [trial.headline]
-        rows.append((str(trial.workload.get("preset", "")), trial.direction, trial.precision or numbers.MISSING,
+        rows.append((trial.workload.preset, trial.direction, trial.precision or numbers.MISSING,
                      numbers.milliseconds(trial.kernel_ms.median_ms if trial.kernel_ms else None), kernels[0]))
     return "\n".join(aligned(rows))

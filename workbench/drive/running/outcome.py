@@ -86,13 +86,13 @@ def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | N
     alone = compile_flags.emulated(candidate.compile_flags)
     return Trial(
         trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind="candidate", name=candidate.variant.name,
-        direction=candidate.direction, precision=candidate.precision, workload=run.request.workload.to_json(),
-        device=_known(device), status=judged.status, headline=judged.headline,
+        direction=candidate.direction, precision=candidate.precision, workload=run.request.workload,
+        device=device.recorded, status=judged.status, headline=judged.headline,
         advice=judged.advice or DEFAULT_ADVICE[judged.status],
         candidate_id=rendered.candidate_id if rendered else "", build_key=build.key if build else "",
         config=dict(candidate.config), form=candidate.form, compile_flags=candidate.compile_flags,
         errors=judged.errors, kernel_ms=_timing(judged.kernel_ms, blobs.get("samples", ""), session),
-        memory=judged.memory, resources=build.resources if build else {}, build=build.facts if build else {}, blobs=blobs,
+        memory=judged.memory, resources=build.resources if build else {}, build=build.recorded if build else None, blobs=blobs,
         environment=environment(), detail=judged.detail,
         flags=tuple(dict.fromkeys([*judged.flags, *(["emulated"] if emulated else []),
                                    *(["nvcc_flags"] if emulated and alone != candidate.compile_flags else [])])),
@@ -114,8 +114,8 @@ def baseline_trial(session: Session, run: Run, measured: Baseline) -> Trial:
     blobs = {"samples": session.put_blob(json.dumps(measured.samples).encode())} if measured.samples else {}
     return Trial(
         trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind="baseline", name=measured.name,
-        direction=measured.direction, precision=measured.precision, workload=run.request.workload.to_json(),
-        device=_known(run.known_device), status=measured.status, headline=measured.headline, advice=measured.advice,
+        direction=measured.direction, precision=measured.precision, workload=run.request.workload,
+        device=run.known_device.recorded, status=measured.status, headline=measured.headline, advice=measured.advice,
         errors=measured.errors, kernel_ms=_timing(measured.kernel_ms, blobs.get("samples", ""), session), blobs=blobs,
         environment=environment(), flags=measured.flags, detail=measured.detail,
         command=baseline_command(run.request.workload, _name(run.known_device), measured.direction, run.request.options))
@@ -130,7 +130,7 @@ def module_trials(session: Session, run: Run, result: ModuleJudged, *, recipe: d
         taken = {d: session.put_blob(json.dumps(ms).encode()) for d, ms in samples.items() if ms}
         return Trial(
             trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind=kind, name=name, direction="backward",
-            precision=precision, workload=run.request.workload.to_json(), device=_known(run.known_device), status=told.status,
+            precision=precision, workload=run.request.workload, device=run.known_device.recorded, status=told.status,
             headline=told.headline, advice=told.advice or DEFAULT_ADVICE[told.status],
             module_ms={k: timing for k, v in module_ms.items() if (timing := _timing(v, taken.get(k, ""), session))},
             environment=environment(), detail=told.detail, flags=emulated,
@@ -154,10 +154,6 @@ def _timing(timing: Timing | None, samples: str, session: Session) -> Timing | N
 
 def _while(building: bool) -> str:
     return "the compiler ran" if building else "the kernel ran"
-
-
-def _known(device: Device) -> dict[str, Any]:
-    return {k: getattr(device, k) for k in ("kind", "index", "name", "arch", "sm", "key")}
 
 
 def _name(device: Device) -> str:

@@ -95,8 +95,7 @@ def draw() -> None:
 def _workload(trials: list[Trial]) -> Workload | None:
     """The workload to export for: of those with a right candidate, the one run last unless another is chosen."""
     trials = [t for t in trials if t.kind == "candidate" and t.ok]
-    there = {str(Workload.from_json(t.workload)): Workload.from_json(t.workload)
-             for t in reversed(trials)}
+    there = {str(t.workload): t.workload for t in reversed(trials)}
     if not there:
         return None
     names = {key: " ".join([called(w), w.dtype, *([w.memory_format] if w.memory_format == "channels_last" else []),
