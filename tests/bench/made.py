@@ -7,7 +7,7 @@ from pathlib import Path
 
 from workbench.core.presets import preset
 from workbench.core.trial import DEFAULT_ADVICE, FORMULATION, NOT_DROP_IN, Errors, Status, Timing, Trial
-from workbench.core.trial_parts import TrialDevice
+from workbench.core.trial_parts import Detail, TrialDevice
 from workbench.drive.bench.execute import begin
 from workbench.drive.bench.plan import BenchPlan
 from workbench.drive.sessions.session import Session
@@ -39,7 +39,7 @@ def strong(layer: str, direction: str, *, tf32_ms: float, unconverted_ms: float)
             trial(layer, direction, "matmul + fold", None, "", kind="baseline", flags=(FORMULATION,), status=Status.MISMATCH,
                   headline="This formulation is wrong: output has a relative L2 error of 1. It does not count."),
             trial(layer, direction, "channels_last, conversion not counted", unconverted_ms, "tf32", kind="baseline",
-                  flags=(NOT_DROP_IN,), detail={"way": "channels_last"})]
+                  flags=(NOT_DROP_IN,), detail=Detail(way="channels_last"))]
 
 
 def recorded(root: Path, trials: list[Trial], *, name: str = "recorded-h200", **plan) -> Session:

@@ -20,7 +20,7 @@ from workbench.core.errors import BadRequest
 from workbench.core.layer import BACKWARD, ConvTranspose, Workload
 from workbench.core.presets import preset
 from workbench.core.trial import Status, Trial
-from workbench.core.trial_parts import KernelNumbers
+from workbench.core.trial_parts import Detail, KernelNumbers
 from workbench.core.variants import TEMPLATES, find
 from workbench.drive.bench.best import Nvcc, derive, write_best
 from workbench.drive.bench.defaults import default_precision
@@ -104,7 +104,7 @@ def test_layers_of_the_models_in_other_dtypes_and_memory_formats_are_cells_of_th
 
 
 def default(direction: str, precision: str, **detail) -> Trial:
-    return trial("kb74", direction, "eager", 3.0, precision, kind="baseline", detail=detail)
+    return trial("kb74", direction, "eager", 3.0, precision, kind="baseline", detail=Detail(**detail))
 
 
 def test_the_default_is_what_a_process_of_its_own_says_whatever_session_it_stands_in(tmp_path, nvcc):

@@ -99,8 +99,8 @@ def test_the_defaults_are_pytorch_alone_each_layer_in_a_process_of_its_own(place
     trials = Session.open(place / "defaults").trials()
     assert [(t.kind, t.name, t.workload.preset, t.direction, t.precision) for t in trials] == [
         ("baseline", "eager", f"{layer}/small", d, "ieee") for layer in ("kb81", "kb74") for d in ("forward", "grad_weight")]
-    assert all(t.ok and t.kernel_ms and t.detail["fresh_process"] for t in trials)
-    pids = [t.detail["pid"] for t in trials]
+    assert all(t.ok and t.kernel_ms and t.detail.fresh_process for t in trials)
+    pids = [t.detail.shown["pid"] for t in trials]
     assert pids[0] == pids[1] != pids[2] == pids[3]
     assert "kb81/small  grad_weight  ieee" in out
     code, _, err = bench(place, *words)

@@ -13,7 +13,7 @@ from workbench.core.typed import reader
 from workbench.measure.worker import OPS
 
 # What is written into a session or a report as it is, and what the class of an exported file is constructed with.
-AS_IT_IS = {"detail", "smallest", "mistake", "kernelbench", "constructor_args"}
+AS_IT_IS = {"shown", "detail", "smallest", "mistake", "kernelbench", "constructor_args"}
 
 
 def untyped(kind: Any, seen: set[Any]) -> Iterator[str]:

@@ -98,7 +98,7 @@ def test_what_nobody_foresaw_in_a_worker_costs_one_trial_not_the_run(judge: Judg
     run, session = judge(good(BLOCK=128), gradient, workload=other, time=False, name="cut")
     trials = {t.direction: t for t in session.trials()}
     assert trials["forward"].status is Status.WORKER_DIED and "ValueError" in trials["forward"].headline, trials["forward"]
-    assert trials["forward"].detail["log_tail"] and trials["forward"].advice
+    assert trials["forward"].detail.log_tail and trials["forward"].advice
     assert trials["grad_input"].ok and run.state == "done"
     for path in kept:
         path.unlink()

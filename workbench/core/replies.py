@@ -13,7 +13,7 @@ from .answers import Question
 from .confinement import Confinement
 from .layer import Workload
 from .trial import Errors, Status, Timing
-from .trial_parts import Kernels, TrialBuild, TrialDevice
+from .trial_parts import Detail, Kernels, TrialBuild, TrialDevice
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Outcome:
     status: Status
     headline: str
     advice: str = ""
-    detail: dict[str, Any] = field(default_factory=dict)
+    detail: Detail = Detail()
 
 
 @dataclass(frozen=True)

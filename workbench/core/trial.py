@@ -6,12 +6,12 @@ import re
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from enum import StrEnum
 from math import inf
-from typing import Any, TypedDict
+from typing import Any
 
 from .errors import BadRequest
 from .layer import LAUNCHES, Workload
-from .trial_parts import Kernels, TrialBuild, TrialDevice
-from .typed import misfit, read
+from .trial_parts import Detail, Kernels, TrialBuild, TrialDevice
+from .typed import read
 
 SCHEMA = "kernel-workbench/trial/1"
 KINDS = ("candidate", "baseline", "module", "module_baseline")
@@ -117,19 +117,6 @@ class Errors:
     kernelbench_ok: bool = False         # KernelBench's own rule, shown beside ours
 
 
-class _Against(TypedDict):
-    """A verdict from pairs of samples."""
-
-    trial_id: str
-    ratio: float
-    low: float | None
-    high: float | None
-    verdict: str
-
-
-_against = misfit(_Against)
-
-
 @dataclass(frozen=True)
 class Trial:
     """One evaluation of a candidate, a baseline or a module. Immutable; under 4 KB as a line of JSON."""
@@ -160,7 +147,7 @@ class Trial:
     blobs: dict[str, str] = field(default_factory=dict)          # "source", "log", ... -> sha256
     environment: dict[str, Any] = field(default_factory=dict)
     flags: tuple[str, ...] = ()          # "emulated", "throttled", "launch_bound", "too_small", ...
-    detail: dict[str, Any] = field(default_factory=dict)         # what this status has to say beyond the headline
+    detail: Detail = Detail()            # what this status has to say beyond the headline
     command: str = ""                    # the one command that repeats this trial
     schema: str = SCHEMA
 
@@ -185,7 +172,7 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
-        data["status"] = str(self.status)
+        data["status"], data["detail"] = str(self.status), self.detail.to_line()
         for timing in (data["kernel_ms"], *data["module_ms"].values()):
             if timing:
                 del timing["samples_in"]
@@ -195,6 +182,8 @@ class Trial:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Trial:
         """Rebuild a trial from its line. Raises ValueError, which names what is wrong, for a line that is not one."""
+        if isinstance(detail := data.get("detail"), dict):
+            data = {**data, "detail": Detail.from_line(detail)}
         try:
             trial = read(cls, data)
         except BadRequest as error:  # the types fit, but no layer has these values
@@ -222,4 +211,4 @@ def _unusable(trial: Trial) -> str | None:
             return f"the blob {ascii(blob)[:40]} is no SHA-256"
     if strange := next((arch for arch in trial.resources if not any(c.isdigit() for c in arch)), None):
         return f"resources.{ascii(strange)} is no architecture"
-    return _against(trial.detail["against"], "detail.against") if "against" in trial.detail else None
+    return None

@@ -1,8 +1,9 @@
-"""The objects inside the line of a trial: on what it ran, how it was built, what its kernels take."""
+"""The objects inside the line of a trial: on what it ran, how it was built, what its kernels take, what else is told."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from .typed import read_once
 
@@ -45,3 +46,44 @@ class TrialBuild:
     seconds: float | None = None
     cached: bool = False
     compiler: str = ""
+
+
+@dataclass(frozen=True)
+class Against:
+    """The verdict from pairs of samples: timed in turns with that baseline."""
+
+    baseline: str
+    trial_id: str                        # of the baseline
+    ratio: float
+    low: float | None
+    high: float | None
+    verdict: str
+    pairs: int
+    dropped: int
+    stop: str
+
+
+@dataclass(frozen=True)
+class Detail:
+    """What an outcome has to say beyond its headline. Code reads the named fields, people read `shown`. In the line of a
+    trial all of them are keys of one object."""
+
+    against: Against | None = None
+    against_strongest: Against | None = None
+    way: str | None = None               # of a baseline: a key of `pytorch_ways.WAYS`
+    kernels: tuple[str, ...] | None = None       # that took most of a baseline's call, longest first
+    fresh_process: bool | None = None    # a baseline that had a process of its own
+    left_to_pytorch: tuple[str, ...] | None = None   # directions of a module
+    checked: tuple[str, ...] | None = None       # cases of a module
+    log_tail: str | None = None
+    shown: dict[str, Any] = field(default_factory=dict)
+
+    def to_line(self) -> dict[str, Any]:
+        named = {k: v for k, v in asdict(self).items() if k != "shown" and v is not None}
+        return {**named, **self.shown}
+
+    @classmethod
+    def from_line(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """What is read as a `Detail`."""
+        named = {f.name for f in fields(cls)} - {"shown"}
+        return {**{k: v for k, v in data.items() if k in named}, "shown": {k: v for k, v in data.items() if k not in named}}

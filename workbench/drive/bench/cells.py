@@ -200,7 +200,7 @@ def _strongest(baselines: report.Baselines, best: Trial, name: Wanted) -> Trial 
 
 def _unconverted(baselines: report.Baselines, best: Trial, precision: str) -> Trial | None:
     there = [(ms, b) for ms, b in baselines.at(best, "kernel_ms", best.direction)
-             if b.detail.get("way") in UNCONVERTED and b.precision in report.QUALIFIES[precision]]
+             if b.detail.way in UNCONVERTED and b.precision in report.QUALIFIES[precision]]
     return min(there, key=lambda pair: pair[0])[1] if there else None
 
 

@@ -30,7 +30,6 @@ Place = tuple[str, str]   # device key and workload key, as `Trial.place`
 Where = tuple[Place, str, str]   # with the clock and the direction: equal for two times that may be compared
 _Cell = tuple[Place, str, str, str]   # with the GPU's name, the direction and the precision: they have one floor
 EMULATED = "EMULATED"
-AGAINST, AGAINST_STRONGEST = "against", "against_strongest"   # in a trial's detail: what it was timed in turns with
 BASELINES = ("baseline", "module_baseline")
 # The precisions of PyTorch that a candidate of a precision competes with: PyTorch may be more accurate, not less.
 QUALIFIES = {"tf32": ("tf32", "tf32x3", "ieee", "fp64"), "tf32x3": ("tf32x3", "ieee", "fp64"), "ieee": ("ieee", "fp64"),
@@ -153,10 +152,10 @@ def speedup(trial: Trial, baseline: Trial | None, *, clock: str = "kernel_ms", d
     ours, theirs = timing_of(trial, clock, direction), timing_of(baseline, clock, direction)
     if ours is None or theirs is None:
         return None
-    in_turns = [trial.detail[key] for key in (AGAINST, AGAINST_STRONGEST) if key in trial.detail]
-    against = next((a for a in in_turns if a.get("trial_id") == baseline.trial_id), None)
+    in_turns = (trial.detail.against, trial.detail.against_strongest)
+    against = next((a for a in in_turns if a and a.trial_id == baseline.trial_id), None)
     if against is not None and clock == "kernel_ms":
-        ratio = Verdict(against["ratio"], against["low"], against["high"], against["verdict"])
+        ratio = Verdict(against.ratio, against.low, against.high, against.verdict)
     else:
         ratio = ratio_of(ours, theirs)
     return Verdict(ratio.value, ratio.low, ratio.high, EMULATED) if is_emulated(trial) else ratio

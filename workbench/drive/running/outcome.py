@@ -8,7 +8,6 @@ import secrets
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ...core import compile_flags, numbers
 from ...core.candidate import Candidate
@@ -17,6 +16,7 @@ from ...core.env import cache_dir, environment
 from ...core.replies import Baseline, Built, Device, Judged, ModuleJudged, Outcome
 from ...core.template import Rendered
 from ...core.trial import DEFAULT_ADVICE, Status, Timing, Trial
+from ...core.trial_parts import Detail
 from ..sessions.session import Session, now
 from .request import Row, Run
 from .worker_process import WorkerDied, WorkerFailed, WorkerTimeout
@@ -32,11 +32,11 @@ def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool)
         first = str(error).strip().splitlines()[0]
         if error.machine:
             return _result(Status.MACHINE_FAILED, f"The operating system refused a request while {_while(building)}: {first}",
-                           detail={"log_tail": error.trace[-1200:]})
+                           detail=Detail(log_tail=error.trace[-1200:]))
         return _result(Status.WORKER_DIED, f"The process failed while {_while(building)}: {first}",
                        advice="The kernel may be right. Report this with the trace in the record of the trial.",
-                       detail={"log_tail": error.trace[-1200:]})
-    detail = {"log_tail": portable(error.log[-1200:])}
+                       detail=Detail(log_tail=error.trace[-1200:]))
+    detail = Detail(log_tail=portable(error.log[-1200:]))
     if isinstance(error, WorkerTimeout):
         status = Status.BUILD_TIMEOUT if building else Status.RUN_TIMEOUT
         headline = (f"The compiler was stopped after {error.limit_s:g} s." if building
@@ -60,7 +60,8 @@ def skipped(reason: str) -> Outcome:
 def too_large(needed: int, free: int, device: str) -> Outcome:
     """Its tensors alone do not fit: nothing was built for it."""
     return _result(Status.OUT_OF_MEMORY, f"Not run: its tensors need {numbers.memory(needed)}; {numbers.memory(free)} are "
-                   f"free on {device}; choose a smaller size or batch.", detail={"needed_bytes": needed, "free_bytes": free})
+                   f"free on {device}; choose a smaller size or batch.",
+                   detail=Detail(shown={"needed_bytes": needed, "free_bytes": free}))
 
 
 def render_failed(error: Exception) -> Outcome:
@@ -144,8 +145,8 @@ def module_trials(session: Session, run: Run, result: ModuleJudged, *, recipe: d
     return [ours, *(trial("module_baseline", b.name, b.precision, right, b.module_ms, b.samples) for b in result.baselines)]
 
 
-def _result(status: Status, headline: str, *, advice: str = "", detail: dict[str, Any] | None = None) -> Outcome:
-    return Outcome(status=status, headline=headline, advice=advice or DEFAULT_ADVICE[status], detail=detail or {})
+def _result(status: Status, headline: str, *, advice: str = "", detail: Detail | None = None) -> Outcome:
+    return Outcome(status=status, headline=headline, advice=advice or DEFAULT_ADVICE[status], detail=detail or Detail())
 
 
 def _timing(timing: Timing | None, samples: str, session: Session) -> Timing | None:

@@ -13,7 +13,7 @@ from ...core.pytorch_ways import WAYS, ladder
 from ...core.replies import Device
 from ...core.template import render
 from ...core.trial import FORMULATION, Status, Trial
-from .request import DEFAULTS, FRESH, RunRequest
+from .request import DEFAULTS, RunRequest
 
 # These statuses do not judge the candidate: it was stopped by the machine, a limit or a person. It may be tried again.
 NO_VERDICT = frozenset({Status.CANCELLED, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.BUILD_TIMEOUT, Status.WORKER_DIED,
@@ -41,7 +41,7 @@ def missing_ways(direction: str, trials: list[Trial], request: RunRequest, devic
     large counts as there."""
     alone = request.strength == DEFAULTS
     have = {t.name for t in trials if t.kind == "baseline" and t.direction == direction
-            and (t.status not in NO_VERDICT or FORMULATION in t.flags) and bool(t.detail.get(FRESH)) == alone
+            and (t.status not in NO_VERDICT or FORMULATION in t.flags) and bool(t.detail.fresh_process) == alone
             and _same_work(t, request) and t.device.key == device.key}
     return [key for key in ways_of(request, device) if WAYS[key].name not in have]
 

@@ -256,10 +256,10 @@ def _errors(trial: Trial) -> str:
     rows = [(escape(name), numbers.error(e.max_abs), numbers.error(e.rel_l2), numbers.error(e.allowed),
              f"{numbers.count(e.wrong)} of {numbers.count(e.count)}", _worst(name, e))
             for name, e in trial.errors.items()]
-    looks = trial.detail.get("log_tail", "")
+    looks = trial.detail.log_tail
     return (theme.heading("Errors against float64")
             + theme.table(("tensor", "max abs", "rel. L2", "allowed", "wrong", "worst"), rows, right=(1, 2, 3, 4))
-            + (f"<pre>{escape(str(looks))}</pre>" if looks else ""))
+            + (f"<pre>{escape(looks)}</pre>" if looks else ""))
 
 
 def _worst(name: str, error: Errors) -> str:
