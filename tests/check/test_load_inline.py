@@ -8,12 +8,13 @@ import pytest
 
 from workbench.core.answers import Answer
 from workbench.core.candidate import Candidate
+from workbench.core.check_parts import FirstError
 from workbench.core.layer import DIRECTIONS
 from workbench.core.presets import preset
 from workbench.core.variants import find
 from workbench.drive.exporting.export import export_text
 from workbench.drive.exporting.recipe import Recipe
-from workbench.measure.build.compiler_log import FirstError, headline
+from workbench.measure.build.compiler_log import headline
 from workbench.measure.check.build_question import build_question, in_the_file
 from workbench.measure.check.foreign import cuda_sources
 from workbench.measure.check.foreign.process import Raised
@@ -55,7 +56,7 @@ def test_a_declaration_without_its_definition_is_named(checked) -> None:
 def test_wrong_index_and_no_gradient(checked) -> None:
     report = checked(_text("wrong_index_no_gradient"), like="kb81", time=True)
     assert {"values": "MISMATCH", "gradients": "NO_GRADIENT"}.items() <= failed(report).items()
-    assert report.mistake["found"] == "no divisibility test"
+    assert report.mistake.found == "no divisibility test"
     assert report.question("builds").answer is Answer.PASSED and "emulator" in report.device
     assert report.question("times").answer is Answer.SKIPPED and "does not predict a GPU" in report.question("times").seen
     assert report.question("stream").answer is Answer.SKIPPED

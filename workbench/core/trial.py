@@ -10,7 +10,7 @@ from typing import Any
 
 from .errors import BadRequest
 from .layer import LAUNCHES, Workload
-from .trial_parts import Detail, Kernels, TrialBuild, TrialDevice
+from .trial_parts import Detail, Environment, Kernels, TrialBuild, TrialDevice
 from .typed import read
 
 SCHEMA = "kernel-workbench/trial/1"
@@ -145,7 +145,7 @@ class Trial:
     resources: Kernels = field(default_factory=dict)
     build: TrialBuild | None = None
     blobs: dict[str, str] = field(default_factory=dict)          # "source", "log", ... -> sha256
-    environment: dict[str, Any] = field(default_factory=dict)
+    environment: Environment = field(default_factory=dict)
     flags: tuple[str, ...] = ()          # "emulated", "throttled", "launch_bound", "too_small", ...
     detail: Detail = Detail()            # what this status has to say beyond the headline
     command: str = ""                    # the one command that repeats this trial

@@ -21,6 +21,9 @@ class TrialDevice:
     key: str
 
 
+Environment = dict[str, str | int | None]       # versions and kinds of the machine; no code reads it, but to show it
+
+
 @read_once
 @dataclass(frozen=True)
 class KernelNumbers:

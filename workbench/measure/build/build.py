@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.cache import Cache, build_key
+from ...core.check_parts import FirstError
 from ...core.env import cxx_problem, find_toolchain, ninja_problem, nvcc_problem, torch_info
 from ...core.orders import BuildOrder, Emit
-from ...core.replies import Built, Event, FirstError
+from ...core.replies import Built, Event
 from ...core.toolchain import Toolchain
 from ...core.trial import DEFAULT_ADVICE, Status
 from ...core.trial_parts import Kernels

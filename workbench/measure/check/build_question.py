@@ -6,12 +6,13 @@ import difflib
 import re
 import shutil
 import subprocess
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 from ...core.answers import Answer, Question
+from ...core.check_parts import BuildLog, FirstError
 from ...core.trial import Status
-from ..build.compiler_log import FirstError, first_error, headline
+from ..build.compiler_log import first_error, headline
 from .advice import advice_for
 from .foreign.process import Ended, Raised
 
@@ -32,7 +33,7 @@ def build_question(error: Raised | Ended, text: str, *, emulated: bool, printed:
     if isinstance(error, Ended):
         return Question("builds", _QUESTION, Answer.FAILED, f"No. {error.headline}", error.advice, str(error.status),
                         {"log": error.log})
-    detail = {"trace": error.trace}
+    detail = BuildLog(trace=error.trace)
     if error.where == "load_inline arguments":
         return _wrong_argument(error, detail)
     if error.where == "load_inline" or _BUILDS.search(error.message):
@@ -58,7 +59,7 @@ def no_compiler(sentence: str) -> Question:
                     "again.", str(Status.NO_COMPILER))
 
 
-def _wrong_argument(error: Raised, detail: dict[str, str]) -> Question:
+def _wrong_argument(error: Raised, detail: BuildLog) -> Question:
     wrong = _UNEXPECTED.search(error.message)
     if wrong:
         near = difflib.get_close_matches(wrong[1], _KNOWN, n=1)
@@ -69,7 +70,7 @@ def _wrong_argument(error: Raised, detail: dict[str, str]) -> Question:
                     f"{error.message.rstrip('.')}.", f"It takes {', '.join(_KNOWN)}.", str(Status.BUILD_FAILED), detail)
 
 
-def _wrong_source(error: Raised, text: str, detail: dict[str, str], printed: str) -> Question:
+def _wrong_source(error: Raised, text: str, detail: BuildLog, printed: str) -> Question:
     """From the exception's log; of load_inline(verbose=True), which has none, from what was printed."""
     call = (error.detail.get("calls") or [{}])[-1]
     log, first = error.message, None
@@ -78,7 +79,7 @@ def _wrong_source(error: Raised, text: str, detail: dict[str, str], printed: str
         if undefined or first:
             log = found
             break
-    detail = {**detail, "log": log if log is error.message else f"{error.message}\n\n{log}"}
+    detail = replace(detail, log=log if log is error.message else f"{error.message}\n\n{log}")
     if undefined:
         return _failed(*_undefined(_demangled(undefined["name"].strip()), call), detail)
     tool = "g++ (for the CPU emulator)" if error.detail.get("build") == "emulator" else "The compiler"
@@ -88,7 +89,7 @@ def _wrong_source(error: Raised, text: str, detail: dict[str, str], printed: str
                     log.strip() else "it said nothing")
         return _failed(f"No. The build stopped: {said[:300]}.", "Read its log.", detail)
     return _failed(f"No. {headline(tool, first)}", f"Open line {first.line}." if first.line else "",
-                   {**detail, "first_error": asdict(first)})
+                   replace(detail, first_error=first))
 
 
 def _undefined(name: str, call: dict[str, Any]) -> tuple[str, str]:
@@ -102,7 +103,7 @@ def _undefined(name: str, call: dict[str, Any]) -> tuple[str, str]:
             "Define it, or name its library in extra_ldflags (-lcublas for cuBLAS, say).")
 
 
-def _failed(seen: str, advice: str, detail: dict[str, Any]) -> Question:
+def _failed(seen: str, advice: str, detail: BuildLog) -> Question:
     return Question("builds", _QUESTION, Answer.FAILED, seen, advice, str(Status.BUILD_FAILED), detail)
 
 

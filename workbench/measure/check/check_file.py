@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ...core.answers import Answer, Question
+from ...core.check_parts import KernelBench
 from ...core.errors import BadRequest
 from ...core.orders import CheckOrder, Emit
 from ...core.replies import Checked, Event
@@ -121,7 +122,7 @@ class _Check:
             self.questions += [Question(key, text, Answer.SKIPPED, "Not asked: the file does not build.") for key, text in
                                (("values", "Right values at the given size?"), ("gradients", "Has gradients?"))]
         self._static(calls, compiler)
-        examined["kernelbench"] = {**examined.get("kernelbench", {}), "text": cuda_sources.kernelbench_text(self.text)}
+        examined["kernelbench"] = KernelBench(tuple(cuda_sources.kernelbench_text(self.text)), examined.get("kernelbench"))
         return {"emulated": self.emulate and (any(c["cuda_sources"] for c in calls) or facts.get("own_export", False)),
                 **examined}
 
@@ -193,7 +194,7 @@ class _Check:
 
     def _start_nvcc(self, calls: list[dict[str, Any]]) -> tuple[threading.Thread, dict[str, str]] | None:
         """Without a GPU: nvcc compiles the source while the questions are asked."""
-        if self.questions[0].answer is Answer.FAILED and not self.questions[0].detail.get("first_error"):
+        if self.questions[0].answer is Answer.FAILED and not self.questions[0].detail.first_error:
             return None
         if not (self.emulate and self.order.nvcc and any(c["cuda_sources"] for c in calls)):
             return None
@@ -214,7 +215,7 @@ class _Check:
                                            result["advice"],
                                            str(Status.BUILD_FAILED) if result["answer"] == "failed" else ""))
             first = self.questions[0]
-            if result["answer"] == "ok" and first.detail.get("first_error"):  # the emulator's limit, not the file's fault
+            if result["answer"] == "ok" and first.detail.first_error:  # the emulator's limit, not the file's fault
                 self.questions[0] = replace(first, answer=Answer.SKIPPED, status=str(Status.SKIPPED), advice="Check the "
                                             "file on a machine with a GPU.", seen="Not known: nvcc compiles it, the CPU "
                                             f"emulator does not. {first.seen.removeprefix('No. ')}")

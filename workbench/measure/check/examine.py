@@ -11,6 +11,7 @@ import torch
 
 from ...core import numbers
 from ...core.answers import Answer, Question
+from ...core.check_parts import LooksLike
 from ...core.errors import BadRequest
 from ...core.orders import DeviceOrder, Emit
 from ...core.replies import CheckTimes, Event
@@ -390,11 +391,11 @@ class Examination:
         guess = _guess(wrong)
         if guess is None and (few := self._few_channels()) is not None:
             wrong, guess = few, _guess(few)  # so little work that all pairs of mistakes can be tried
-        self.found["mistake"] = {"layer": str(wrong.case.setting.layer), "found": guess.found if guess else "",
-                                 "advice": guess.advice if guess else "", "tried": guess.tried if guess else 0,
-                                 "differs": list(guess.differs) if guess else []}
+        layer = str(wrong.case.setting.layer)
         if guess is None:
+            self.found["mistake"] = LooksLike(layer, "", "", 0, ())
             return
+        self.found["mistake"] = LooksLike(layer, guess.found, guess.advice, guess.tried, tuple(guess.differs))
         for place, q in enumerate(self.questions):
             if q.answer is Answer.FAILED and q.key in ("values", "other_sizes", "other_arguments"):
                 self.questions[place] = replace(q, advice=f"Same output as \u201c{guess.found}\u201d. {guess.advice}")
@@ -415,12 +416,12 @@ class Examination:
         found = kernelbench.verdict(self.trial, self.given)
         ours = not any(q.answer is Answer.FAILED for q in self.questions)
         reason = ""
-        if found["strict"] != ours:
+        if found.strict != ours:
             failed = " ".join(q.question for q in self.questions if q.answer is Answer.FAILED)
             reason = f"KernelBench checks only the forward pass, at one size. Failed here: {failed}" if not ours else (
-                f"{found['why']} The output is right against float64. At 1e-4 the difference also contains "
+                f"{found.why} The output is right against float64. At 1e-4 the difference also contains "
                 f"{'TF32 rounding' if self._has(tf32.KEY) else 'PyTorch’s own rounding'}.")
-        self.found["kernelbench"] = {**found, "ours": ours, "reason": reason}
+        self.found["kernelbench"] = replace(found, ours=ours, reason=reason)
 
     def _times(self) -> None:
         failed = [q for q in self.questions if q.answer is Answer.FAILED and q.key in
