@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from .check_parts import BuildLog, DirectionTimes, KernelBench, KernelBenchValues, LooksLike, SmallestCase
+from .check_parts import DirectionTimes, KernelBench, KernelBenchValues, Log, LooksLike, SmallestCase
 from .confinement import Confinement
 from .trial_parts import Environment
 
@@ -34,7 +34,7 @@ class Question:
     seen: str
     advice: str = ""
     status: str = ""
-    detail: BuildLog = BuildLog()        # of the question whether it builds
+    detail: Log = Log()
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ _IN_SHORT = {
     "judge": "stops the judge"}
 
 
-def _there(part: BuildLog | SmallestCase | LooksLike | KernelBenchValues | None) -> dict[str, Any]:
+def _there(part: Log | SmallestCase | LooksLike | KernelBenchValues | None) -> dict[str, Any]:
     """What is known of it."""
     return {k: v for k, v in asdict(part).items() if v is not None} if part else {}
 

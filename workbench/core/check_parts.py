@@ -16,8 +16,8 @@ class FirstError:
 
 
 @dataclass(frozen=True)
-class BuildLog:
-    """Of a file that could not be imported or built. `log_path`: where the log is kept."""
+class Log:
+    """What the compiler or the file's process wrote, behind a question that failed. `log_path`: where the log is kept."""
 
     trace: str | None = None
     log: str | None = None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...core.answers import Answer, Question
-from ...core.check_parts import BuildLog, FirstError
+from ...core.check_parts import FirstError, Log
 from ...core.trial import Status
 from ..build.compiler_log import first_error, headline
 from .advice import advice_for
@@ -32,8 +32,8 @@ def build_question(error: Raised | Ended, text: str, *, emulated: bool, printed:
     `lacks`: the compiler that is not here, as a sentence."""
     if isinstance(error, Ended):
         return Question("builds", _QUESTION, Answer.FAILED, f"No. {error.headline}", error.advice, str(error.status),
-                        {"log": error.log})
-    detail = BuildLog(trace=error.trace)
+                        Log(log=error.log))
+    detail = Log(trace=error.trace)
     if error.where == "load_inline arguments":
         return _wrong_argument(error, detail)
     if error.where == "load_inline" or _BUILDS.search(error.message):
@@ -59,7 +59,7 @@ def no_compiler(sentence: str) -> Question:
                     "again.", str(Status.NO_COMPILER))
 
 
-def _wrong_argument(error: Raised, detail: BuildLog) -> Question:
+def _wrong_argument(error: Raised, detail: Log) -> Question:
     wrong = _UNEXPECTED.search(error.message)
     if wrong:
         near = difflib.get_close_matches(wrong[1], _KNOWN, n=1)
@@ -70,7 +70,7 @@ def _wrong_argument(error: Raised, detail: BuildLog) -> Question:
                     f"{error.message.rstrip('.')}.", f"It takes {', '.join(_KNOWN)}.", str(Status.BUILD_FAILED), detail)
 
 
-def _wrong_source(error: Raised, text: str, detail: BuildLog, printed: str) -> Question:
+def _wrong_source(error: Raised, text: str, detail: Log, printed: str) -> Question:
     """From the exception's log; of load_inline(verbose=True), which has none, from what was printed."""
     call = (error.detail.get("calls") or [{}])[-1]
     log, first = error.message, None
@@ -103,7 +103,7 @@ def _undefined(name: str, call: dict[str, Any]) -> tuple[str, str]:
             "Define it, or name its library in extra_ldflags (-lcublas for cuBLAS, say).")
 
 
-def _failed(seen: str, advice: str, detail: BuildLog) -> Question:
+def _failed(seen: str, advice: str, detail: Log) -> Question:
     return Question("builds", _QUESTION, Answer.FAILED, seen, advice, str(Status.BUILD_FAILED), detail)
 
 

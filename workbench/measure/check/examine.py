@@ -11,7 +11,7 @@ import torch
 
 from ...core import numbers
 from ...core.answers import Answer, Question
-from ...core.check_parts import LooksLike
+from ...core.check_parts import Log, LooksLike
 from ...core.errors import BadRequest
 from ...core.orders import DeviceOrder, Emit
 from ...core.replies import CheckTimes, Event
@@ -473,7 +473,7 @@ class Examination:
     def _fail(self, key: str, problem: Problem, *, prefix: str = "") -> None:
         advice = problem.advice or DEFAULT_ADVICE[problem.status]
         self.questions.append(Question(key, _ASKED[key], Answer.FAILED, prefix + problem.seen, advice, str(problem.status),
-                                       {"log": problem.log[-3000:]} if problem.log else {}))
+                                       Log(log=problem.log[-3000:] or None)))
 
     def _skip(self, keys: tuple[str, ...], seen: str) -> None:
         self.questions += [Question(key, _ASKED[key], Answer.SKIPPED, seen) for key in keys]

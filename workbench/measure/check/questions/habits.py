@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ....core.answers import Answer, Question
+from ....core.check_parts import Log
 from ....core.trial import Status
 from ..foreign.process import Ended, Raised
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, wide
@@ -190,7 +191,7 @@ class _Habits:
         except (Raised, Ended) as error:
             problem: Problem = problem_of(error)
             return Question(key, ASKED[key], Answer.FAILED, f"No. {problem.seen}", problem.advice or _ADVICE[key],
-                            str(problem.status), {"log": problem.log[-3000:]} if problem.log else {})
+                            str(problem.status), Log(log=problem.log[-3000:] or None))
         if not said:
             return Question(key, ASKED[key], Answer.PASSED, yes)
         return Question(key, ASKED[key], Answer.FAILED, f"No. {said}", _ADVICE[key], str(Status.MISMATCH))
