@@ -16,6 +16,7 @@ from workbench.drive.checking.check_text import report_text
 from workbench.faces.verbs import check as verb
 from workbench.measure.check.build_question import build_question
 from workbench.measure.check.distance import distance
+from workbench.measure.check.foreign.answers import Context, Told
 from workbench.measure.check.foreign.process import Raised
 
 from . import models
@@ -108,7 +109,7 @@ def test_a_case_is_named_once_and_the_advice_is_for_any_module(checked, name: st
 
 
 def test_what_could_not_be_run_here_is_not_called_passed() -> None:
-    error = Raised({"type": "AssertionError", "message": "Torch not compiled with CUDA enabled"})
+    error = Raised(Told("AssertionError", "Torch not compiled with CUDA enabled", None, "", "", Context()))
     builds = build_question(error, "", emulated=True)
     report = CheckReport("m.py", "r.py", "cpu", (builds, Question("values", "Right values?", Answer.SKIPPED, "Not asked.")))
     assert report.badge == "NOT RUN" and not report.ran and not report.failed
@@ -116,7 +117,7 @@ def test_what_could_not_be_run_here_is_not_called_passed() -> None:
 
 
 def test_a_class_of_another_name_is_told_the_name_it_needs() -> None:
-    error = Raised({"type": "NameError", "message": "the file defines no class ModelNew; it has Modelnew"})
+    error = Raised(Told("NameError", "the file defines no class ModelNew; it has Modelnew", None, "", "", Context()))
     assert build_question(error, "", emulated=False).advice == "Name the module's class ModelNew."
 
 

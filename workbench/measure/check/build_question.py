@@ -7,13 +7,13 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from typing import Any
 
 from ...core.answers import Answer, Question
 from ...core.check_parts import FirstError, Log
 from ...core.trial import Status
 from ..build.compiler_log import first_error, headline
 from .advice import advice_for
+from .foreign.answers import InlineCall
 from .foreign.process import Ended, Raised
 
 _QUESTION = "Imports and builds?"
@@ -72,7 +72,7 @@ def _wrong_argument(error: Raised, detail: Log) -> Question:
 
 def _wrong_source(error: Raised, text: str, detail: Log, printed: str) -> Question:
     """From the exception's log; of load_inline(verbose=True), which has none, from what was printed."""
-    call = (error.detail.get("calls") or [{}])[-1]
+    call = error.detail.calls[-1] if error.detail.calls else None
     log, first = error.message, None
     for found in (error.message, printed):
         undefined, first = _UNDEFINED.search(found), first_error(found, '#line 1 "cuda_sources"\n#line 1 "cpp_sources"\n')
@@ -82,7 +82,7 @@ def _wrong_source(error: Raised, text: str, detail: Log, printed: str) -> Questi
     detail = replace(detail, log=log if log is error.message else f"{error.message}\n\n{log}")
     if undefined:
         return _failed(*_undefined(_demangled(undefined["name"].strip()), call), detail)
-    tool = "g++ (for the CPU emulator)" if error.detail.get("build") == "emulator" else "The compiler"
+    tool = "g++ (for the CPU emulator)" if error.detail.build == "emulator" else "The compiler"
     first = in_the_file(first, text, call)
     if first is None:
         said = next((s.strip() for s in reversed(log.splitlines()) if "rror" in s), log.strip().splitlines()[0] if
@@ -92,11 +92,10 @@ def _wrong_source(error: Raised, text: str, detail: Log, printed: str) -> Questi
                    replace(detail, first_error=first))
 
 
-def _undefined(name: str, call: dict[str, Any]) -> tuple[str, str]:
+def _undefined(name: str, call: InlineCall | None) -> tuple[str, str]:
     """What was seen, and the advice. A name that the file does not declare belongs to a library."""
     short = name.partition("(")[0].rpartition("::")[2]
-    if any(re.search(rf"\b{re.escape(short)}\b", source) for source in call.get("cpp_sources", ())) or \
-            short in call.get("functions", ()):
+    if call and (any(re.search(rf"\b{re.escape(short)}\b", source) for source in call.cpp_sources) or short in call.functions):
         return (f"No. {name} is declared in cpp_sources and defined nowhere with these arguments.",
                 "Make declaration and definition agree, argument by argument.")
     return (f"No. {name} is used and defined nowhere.",
@@ -107,15 +106,15 @@ def _failed(seen: str, advice: str, detail: Log) -> Question:
     return Question("builds", _QUESTION, Answer.FAILED, seen, advice, str(Status.BUILD_FAILED), detail)
 
 
-def in_the_file(first: FirstError | None, text: str, call: dict[str, Any]) -> FirstError | None:
+def in_the_file(first: FirstError | None, text: str, call: InlineCall | None) -> FirstError | None:
     """The place of an error inside a source string, as a line of the Python file that holds the string. `call`: the
     sources of one load_inline."""
     if first is None or first.line is None or first.file not in ("cuda_sources", "cpp_sources", "cuda.cu", "main.cpp"):
         return first
-    key = "cpp_sources" if first.file in ("cpp_sources", "main.cpp") else "cuda_sources"
-    start = text.find(call[key][0]) if len(call.get(key, ())) == 1 else -1
+    sources = () if call is None else call.cpp_sources if first.file in ("cpp_sources", "main.cpp") else call.cuda_sources
+    start = text.find(sources[0]) if len(sources) == 1 else -1
     line = first.line - _PUT_BEFORE.get(first.file, 0)
-    if start < 0 or not 0 < line <= call[key][0].count("\n") + 1:
+    if start < 0 or not 0 < line <= sources[0].count("\n") + 1:
         return first
     return FirstError("the file", text[:start].count("\n") + line, first.message)
 

@@ -124,7 +124,7 @@ class Examination:
         try:
             inputs = [wide(x) for x in self.trial.inputs(self.given)]
             facts, drawn = self.trial.reference.make(how)
-            once, again = (self.trial.reference.call(how, inputs, state=(facts["names"], drawn))[1] for _ in range(2))
+            once, again = (self.trial.reference.call(how, inputs, state=(facts.names, drawn))[1] for _ in range(2))
         except (Raised, Ended):  # the check at the given size reports it
             return
         if once and bool(once[0].isfinite().all()) and not distance(again[0].double(), once[0].double())[0] <= _SAME:
@@ -180,7 +180,7 @@ class Examination:
             self._skip(("values", "gradients"), "Not asked: the module cannot be constructed.")
             return False
         self._pass("constructs", "Yes.")
-        names, own = facts["names"], ours_facts["names"]
+        names, own = facts.names, ours_facts.names
         same_names = names == own
         try:
             if not same_names:
@@ -226,7 +226,7 @@ class Examination:
             self._skip(("values", "gradients", "gradient_values"), "Not asked: the output has another shape, dtype or device.")
             return
         facts = outcome.facts
-        self._pass("kind", f"Yes: {numbers.shape(facts['shape'])}, {facts['dtype']}, {facts['device']}.")
+        self._pass("kind", f"Yes: {numbers.shape(facts.shape)}, {facts.dtype}, {facts.device}.")
         self._answer("values", outcome, "values", f"Yes. {outcome.distance('output')}")
         self._answer("inputs", outcome, "inputs", "Yes: their bits are unchanged.")
         missing = outcome.problem("gradients")

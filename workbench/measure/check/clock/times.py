@@ -31,6 +31,7 @@ from ...kernel.inputs import reduction_length
 from ...kernel.validate import allowed_rel_l2
 from ..distance import beside_noise, distance
 from ..foreign import waiting
+from ..foreign.answers import NoWay, Prepared, Way
 from ..foreign.hold import StillRunning
 from ..foreign.process import Ended, Raised, kill_strays
 from ..foreign.slots import Slots
@@ -137,8 +138,8 @@ class _Bench:
         self.random = random.SystemRandom()
         self.how = trial.how(case)
         facts, drawn = trial.reference.make(self.how)
-        self.state = (facts["names"], drawn)
-        self.parameters = facts["parameters"]
+        self.state = (facts.names, drawn)
+        self.parameters = facts.parameters
         first = trial.inputs(case)
         few = sum(x.numel() * x.itemsize for x in first) > _LARGE_BYTES
         self.count = _FEW_SETS if few else _SETS
@@ -291,12 +292,12 @@ class _Bench:
         """A way bound in that process, with the precision that its first answer shows; or None, and why."""
         party, name = self.parties[process].process, LADDER[key].name
         answer, _ = party.ask("prepare_way", {"way": key}, doing=f"{name} was prepared", limit_s=party.limits.build_s)
-        if why := answer.get("left_out", ""):
-            self.starved += [key] if answer.get("starved") else []
-            return None, why
-        if [(str(d), list(s)) for d, s in answer["kinds"]] != self.kinds:
+        if isinstance(answer, NoWay):
+            self.starved += [key] if answer.starved else []
+            return None, answer.left_out
+        if _kinds(answer) != self.kinds:
             return None, "its results have another dtype or shape"
-        one = Contestant(process, key, answer["strides"])
+        one = Contestant(process, key, answer.strides)
         one.precision = self._precision(one)
         return (one, "") if one.precision else (None, "its values differ from the reference")
 
@@ -312,7 +313,7 @@ class _Bench:
                                               "inputs": len(self.sets[0])}, [*self.fixed, *self.factors, *self.sets[0]])
                 for baseline in here:
                     answer, _ = party.process.ask("prepare_way", {"way": baseline["key"], "profile": True})
-                    baseline["kernels"] = answer.get("kernels", [])
+                    baseline["kernels"] = [] if isinstance(answer, NoWay) else answer.kernels
                 party.process.ask("drop_ways")
             except (Raised, Ended):  # the times stand without the names
                 return
@@ -331,7 +332,7 @@ class _Bench:
                 "benchmark": benchmark or name == _BENCHMARK, "module": module,
                 "direction": self.direction, "fixed": len(self.fixed), "inputs": len(self.sets[0])},
                 [*self.fixed, *self.factors, *(x for xs in self.sets for x in xs)], doing="it was prepared for timing")
-            kinds[name] = [(str(d), list(s)) for d, s in answer["kinds"]]
+            kinds[name] = _kinds(answer)
         if any(one != kinds[_REFERENCE] for one in kinds.values()):
             raise Wrong("When timed, its results have another dtype or shape than in the check.")
         return kinds[_REFERENCE]
@@ -492,6 +493,10 @@ class _Bench:
         if workload is None or len(names) != len(self.kinds):
             return [allowed_rel_l2(precision, 1 << 20)] * len(self.kinds)
         return [allowed_rel_l2(precision, max(1, reduction_length(workload, name))) for name in names]
+
+
+def _kinds(answer: Prepared | Way) -> list[tuple[str, list[int]]]:
+    return [(kind.dtype, list(kind.shape)) for kind in answer.kinds]
 
 
 def _rounded(size: int) -> int:

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
 from ....core.answers import Answer, Question
 from ....core.check_parts import Log
 from ....core.trial import Status
+from ..foreign.answers import Habit
 from ..foreign.process import Ended, Raised
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, wide
 from .cases import Case, with_batch
@@ -87,7 +87,7 @@ class _Habits:
         def wrong() -> str:
             both = [self.first, self.second]
             facts, results = self._asked("two_calls", both, gradients=names)
-            one, other = (self._named(facts, which) for which in ("first", "second")) if names else ([], [])
+            one, other = (facts.first, facts.second) if names else ([], [])
             plain = 4 if names else 2
             if len(results) != plain + len(one) + len(other):
                 return _OTHER_COUNT
@@ -113,7 +113,7 @@ class _Habits:
 
         def wrong() -> str:
             facts, results = self._asked("some_gradients", [self.first], gradients=names)
-            parts = [self._named(facts, which) for which in ("parameters", "inputs")]
+            parts = [facts.parameters, facts.inputs]
             if len(results) != sum(map(len, parts)):
                 return _OTHER_COUNT
             wanted = [[n for n in names if (n in of_inputs) == inputs] for inputs in (False, True)]
@@ -142,9 +142,9 @@ class _Habits:
                 raise _Not(f"The reference raises {error.sentence} after .eval().") from error
             if not all(bool(t.isfinite().all()) for t in truth):
                 raise _Not("The reference gives values that are not finite.")
-            buffers.extend(facts["buffers"])
+            buffers.extend(facts.buffers)
             facts, results = self._asked("eval_mode", [self.first])
-            there = self._named(facts, "buffers")
+            there = facts.buffers
             if len(results) != 3 + len(there):
                 return _OTHER_COUNT
             found = dict(zip(there, results[3:], strict=True))
@@ -207,16 +207,12 @@ class _Habits:
                         "Change the buffers as the reference does.", str(Status.MISMATCH))
 
     def _asked(self, what: str, outcomes: list[Outcome], *, gradients: list[str] | None = None
-               ) -> tuple[dict[str, Any], list[torch.Tensor]]:
+               ) -> tuple[Habit, list[torch.Tensor]]:
         tensors = [x for one in outcomes for x in one.inputs]
         if gradients:
             tensors += [one.grad_output for one in outcomes]
         return self.trial.candidate.habit(what, self.trial.how(self.first.case), tensors, self.state,
                                           inputs=len(self.first.inputs), sets=len(outcomes), gradients=gradients)
-
-    def _named(self, facts: dict[str, Any], key: str) -> list[str]:
-        names = facts.get(key)
-        return [str(n) for n in names] if isinstance(names, list) else []
 
     def _lost(self, there: list[str], outcome: Outcome, wanted: list[str] | None = None) -> str:
         """Gradients that the reference has and that are missing."""
