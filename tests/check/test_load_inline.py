@@ -17,8 +17,8 @@ from workbench.drive.exporting.recipe import Recipe
 from workbench.measure.build.compiler_log import headline
 from workbench.measure.check.build_question import build_question, in_the_file
 from workbench.measure.check.foreign import cuda_sources
-from workbench.measure.check.foreign.answers import Context, InlineCall, Told
 from workbench.measure.check.foreign.process import Raised
+from workbench.measure.check.foreign.replies import Context, InlineCall, Told
 
 from ..require import require
 from .conftest import BAD_MODELS, failed

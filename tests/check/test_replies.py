@@ -12,8 +12,8 @@ import pytest
 from workbench.core.answers import Answer
 from workbench.drive.running.worker_process import WorkerProcess
 from workbench.measure.check.foreign import replies, wire
-from workbench.measure.check.foreign.answers import ANSWERS
 from workbench.measure.check.foreign.process import Ended, ForeignProcess, Limits
+from workbench.measure.check.foreign.replies import ANSWERS
 from workbench.measure.check.foreign.wire import NotTheProtocol
 from workbench.measure.check.host.host import Host
 

@@ -13,8 +13,8 @@ from ...core.check_parts import FirstError, Log
 from ...core.trial import Status
 from ..build.compiler_log import first_error, headline
 from .advice import advice_for
-from .foreign.answers import InlineCall
 from .foreign.process import Ended, Raised
+from .foreign.replies import InlineCall
 
 _QUESTION = "Imports and builds?"
 _PUT_BEFORE = {"cuda.cu": 3, "main.cpp": 1}  # lines that load_inline writes above the sources

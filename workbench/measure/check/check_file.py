@@ -30,8 +30,8 @@ from ..device import free_bytes
 from .build_question import build_question, no_compiler
 from .examine import Examination
 from .foreign import confine, cuda_sources
-from .foreign.answers import InlineCall, Loaded, Structure
 from .foreign.process import Ended, ForeignProcess, Limits, Raised, kill_orphans
+from .foreign.replies import InlineCall, Loaded, Structure
 from .party import Party
 from .questions.cases import Case, Setting, setting_of
 from .questions.drawn import Drawn

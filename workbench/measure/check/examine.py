@@ -14,9 +14,8 @@ from ...core.answers import Answer, Question
 from ...core.check_parts import Log, LooksLike
 from ...core.errors import BadRequest
 from ...core.orders import DeviceOrder, Emit
-from ...core.replies import CheckTimes, Event
+from ...core.replies import Event
 from ...core.trial import DEFAULT_ADVICE, Status
-from ...core.typed import read
 from ..device import describe
 from .advice import advice_for_construction
 from .clock import times
@@ -439,13 +438,14 @@ class Examination:
                                                     for q in self.questions)
             plan = times.Plan(self.given, self.effort, self.benchmark, self.errors, self._factor())
             result = times.measure(self.trial, plan, backward=backward, emit=self.emit)
-            if result.get("problem"):
-                self._fail("times", Problem("times", Status.MISMATCH, result["problem"], result.get("advice", "")))
-            elif result.get("why_not"):
-                self._skip(("times",), result["why_not"])
+            if isinstance(result, times.NotTimed):
+                if result.wrong:
+                    self._fail("times", Problem("times", Status.MISMATCH, result.why, result.advice))
+                else:
+                    self._skip(("times",), result.why)
             else:
                 workload = self.given.workload
-                self.found |= {"times": {d: read(CheckTimes, one) for d, one in result.items()}, "workload": workload,
+                self.found |= {"times": result, "workload": workload,
                                "gpu": None if self.trial.device == "cpu" else describe(DeviceOrder(self.trial.device))}
                 self._pass("times", "Timed in turns with PyTorch.")
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ...core.trial import Status
-from .foreign.answers import Habit, Loaded, Made, NoTensor, Output
 from .foreign.process import Ended, ForeignProcess
+from .foreign.replies import Habit, Loaded, Made, NoTensor, Output
 from .foreign.wire import Received
 
 _MOST_DEATHS = 1

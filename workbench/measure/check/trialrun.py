@@ -17,8 +17,8 @@ from ..kernel.inputs import reduction_length
 from ..kernel.validate import Comparison, allowed_rel_l2
 from .advice import advice_for
 from .distance import distance
-from .foreign.answers import NoTensor, Output
 from .foreign.process import Ended, Raised
+from .foreign.replies import NoTensor, Output
 from .party import Construction, Party
 from .questions import jumps
 from .questions.cases import Case, fill, positional

@@ -15,7 +15,7 @@ from ....core.env import cxx_problem, find_toolchain
 from ...build.compiler_log import first_error, headline
 from ..build_question import in_the_file
 from . import confine
-from .answers import InlineCall
+from .replies import InlineCall
 
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
 _ARCH = "sm_80"

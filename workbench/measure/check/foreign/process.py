@@ -22,8 +22,8 @@ import torch
 from ....core import numbers
 from ....core.trial import Status
 from . import confine, replies
-from .answers import Told
 from .hold import Hold
+from .replies import Told
 from .wire import Kind, Line, NotTheProtocol, Received
 
 _START_S = 120
@@ -98,7 +98,7 @@ class ForeignProcess:
 
     def ask(self, op: str, header: dict[str, Any] | None = None, tensors: Sequence[torch.Tensor] = (), *,
             limit_s: float | None = None, doing: str = "") -> Received:
-        """One operation of `host.py`: what `answers` has for it, and tensors. Raises `Raised` for what foreign code raises,
+        """One operation of `host.py`: what `replies` has for it, and tensors. Raises `Raised` for what foreign code raises,
         `Ended` when the process is lost."""
         self.begin()
         self.resume()

@@ -11,7 +11,7 @@ import torch
 
 from ....core.errors import BadRequest
 from ....core.layer import ConvTranspose, Workload
-from ..foreign.answers import Structure
+from ..foreign.replies import Structure
 
 _SMALL = {1: 12, 2: 5, 3: 3}
 _LAYER = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups", "bias",

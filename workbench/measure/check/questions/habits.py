@@ -12,8 +12,8 @@ import torch
 from ....core.answers import Answer, Question
 from ....core.check_parts import Log
 from ....core.trial import Status
-from ..foreign.answers import Habit
 from ..foreign.process import Ended, Raised
+from ..foreign.replies import Habit
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, wide
 from .cases import Case, with_batch
 

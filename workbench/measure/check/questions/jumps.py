@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..foreign.answers import Output
+from ..foreign.replies import Output
 from ..party import Construction, Party
 
 _DRAWS = 24     # a value within rounding of a jump changes its side in nearly half of them
