@@ -48,7 +48,7 @@ def migrate(session: Session, templates: Iterable[Path]) -> int:
         today += same
         if not same:
             print(f"{session.name}: the template of trial {trial.trial_id} ({trial.name}, {trial.direction}, "
-                  f"{trial.workload.get('preset') or 'no preset'}) has changed since.")
+                  f"{trial.workload.preset or 'no preset'}) has changed since.")
     lines = (session.path / TRIALS).read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines):
         for trial_id, (old, now) in new.items():

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from workbench.core.presets import preset
 from workbench.core.trial import DEFAULT_ADVICE, FORMULATION, NOT_DROP_IN, Errors, Status, Timing, Trial
+from workbench.core.trial_parts import Detail, TrialDevice
 from workbench.drive.bench.execute import begin
 from workbench.drive.bench.plan import BenchPlan
 from workbench.drive.sessions.session import Session
 
-H200 = {"kind": "cuda", "index": 0, "name": "NVIDIA H200", "arch": "sm_90", "sm": 90, "key": "nvidia_h200"}
+H200 = TrialDevice("cuda", 0, "NVIDIA H200", "sm_90", 90, "nvidia_h200")
+CPU = TrialDevice("cpu", 0, "some CPU", "x86_64", 90, "cpu")
 _numbers = count()
 
 
@@ -20,7 +22,7 @@ def trial(layer: str, direction: str, name: str, ms: float | None, precision: st
           dtype: str = "float32", memory_format: str = "contiguous", **more) -> Trial:
     timing = Timing(ms, ms * 0.998, ms * 1.002, ms * 0.99, 60, "noise", True) if ms else None
     return Trial(f"t{next(_numbers):05}", "run", "2026-11-20T00:00:00Z", kind, name, direction, precision,
-                 preset(layer).workload(size, dtype, memory_format=memory_format).to_json(), more.pop("device", H200), status,
+                 preset(layer).workload(size, dtype, memory_format=memory_format), more.pop("device", H200), status,
                  more.pop("headline", "Right."), DEFAULT_ADVICE[status], config=config or {}, kernel_ms=timing,
                  form="constant",
                  errors={"output": Errors(1e-4, 1e-3, rel_l2, 1e-3, (0,), 1.0, 1.0, 0, 10)} if ms else {}, **more)
@@ -37,13 +39,13 @@ def strong(layer: str, direction: str, *, tf32_ms: float, unconverted_ms: float)
             trial(layer, direction, "matmul + fold", None, "", kind="baseline", flags=(FORMULATION,), status=Status.MISMATCH,
                   headline="This formulation is wrong: output has a relative L2 error of 1. It does not count."),
             trial(layer, direction, "channels_last, conversion not counted", unconverted_ms, "tf32", kind="baseline",
-                  flags=(NOT_DROP_IN,), detail={"way": "channels_last"})]
+                  flags=(NOT_DROP_IN,), detail=Detail(way="channels_last"))]
 
 
 def recorded(root: Path, trials: list[Trial], *, name: str = "recorded-h200", **plan) -> Session:
     """A session that holds these trials and says which bench they belong to."""
     session = Session.create(root, name)
-    begin(session, BenchPlan(**plan), H200["name"])
+    begin(session, BenchPlan(**plan), H200.name)
     for one in trials:
         session.append(one)
     return session

@@ -20,6 +20,7 @@ from workbench.core.errors import BadRequest
 from workbench.core.layer import BACKWARD, ConvTranspose, Workload
 from workbench.core.presets import preset
 from workbench.core.trial import Status, Trial
+from workbench.core.trial_parts import Detail, KernelNumbers
 from workbench.core.variants import TEMPLATES, find
 from workbench.drive.bench.best import Nvcc, derive, write_best
 from workbench.drive.bench.defaults import default_precision
@@ -27,7 +28,7 @@ from workbench.drive.exporting.best_recipe import best_known, best_recipe, cauti
 from workbench.drive.sessions.session import Session
 from workbench.faces import cli
 
-from .made import pytorch, recorded, trial
+from .made import CPU, pytorch, recorded, trial
 
 WORK = preset("kb74").workload()
 DIRECTIONS = ("forward", "grad_input", "grad_weight")
@@ -35,7 +36,6 @@ DIRECTIONS = ("forward", "grad_input", "grad_weight")
 
 def bench_of_kb74(root: Path) -> Session:
     """Three variants, two configs of one of them; a wrong, an emulated and a small one that must not count."""
-    cpu = {"kind": "cpu", "name": "some CPU", "arch": "x86_64", "key": "cpu"}
     trials = []
     for direction in DIRECTIONS:
         trials += [*pytorch("kb74", direction, 2.0, 4.0),
@@ -44,7 +44,7 @@ def bench_of_kb74(root: Path) -> Session:
                    trial("kb74", direction, "warp_per_output", 1.1, "ieee", config={"WARPS": 4}),
                    trial("kb74", direction, "naive_gather", 9.0, "ieee", config={"BLOCK": 64}),
                    trial("kb74", direction, "naive_gather", None, "ieee", status=Status.MISMATCH),
-                   trial("kb74", direction, "naive_gather", 0.1, "ieee", device=cpu),
+                   trial("kb74", direction, "naive_gather", 0.1, "ieee", device=CPU),
                    trial("kb74", direction, "naive_gather", 0.01, "ieee", size="small")]
     return recorded(root, trials, layers=("kb74",))
 
@@ -104,7 +104,7 @@ def test_layers_of_the_models_in_other_dtypes_and_memory_formats_are_cells_of_th
 
 
 def default(direction: str, precision: str, **detail) -> Trial:
-    return trial("kb74", direction, "eager", 3.0, precision, kind="baseline", detail=detail)
+    return trial("kb74", direction, "eager", 3.0, precision, kind="baseline", detail=Detail(**detail))
 
 
 def test_the_default_is_what_a_process_of_its_own_says_whatever_session_it_stands_in(tmp_path, nvcc):
@@ -156,7 +156,7 @@ def test_sm_80_gets_the_best_that_is_legal_there_and_says_that_it_is_predicted(t
 
 def test_a_config_that_spills_on_sm_80_is_not_predicted_for_it(tmp_path, nvcc):
     def bench(stored: int) -> list[BestKnown]:
-        resources = {"sm_80": {"k": {"registers": 255, "spill_store_bytes": stored}}}
+        resources = {"sm_80": {"k": KernelNumbers(255, stored, 0, 0, 0, 0, 0)}}
         session = recorded(tmp_path / str(stored), [
             trial("kb74", "forward", "shared_weight_tiling", 0.8, "ieee", config={"BLOCK": 128}, resources=resources),
             trial("kb74", "forward", "naive_gather", 9.0, "ieee")])
@@ -168,7 +168,7 @@ def test_a_config_that_spills_on_sm_80_is_not_predicted_for_it(tmp_path, nvcc):
 def test_nvcc_is_asked_where_the_trial_does_not_know(tmp_path, nvcc):
     """Three blocks a multiprocessor leave 168 registers, too few for this layer on both architectures."""
     crowded = find("implicit_gemm_mma", "forward").config({"BLOCKS": 3})
-    spilled = {"sm_90": {"k": {"registers": 168, "spill_store_bytes": 172}}}
+    spilled = {"sm_90": {"k": KernelNumbers(168, 172, 0, 0, 0, 0, 0)}}
     session = recorded(tmp_path, [
         trial("kb78", "forward", "implicit_gemm_mma", 0.9, "tf32", config=crowded, resources=spilled),
         trial("kb78", "forward", "naive_gather", 9.0, "ieee")])

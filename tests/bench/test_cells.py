@@ -18,7 +18,7 @@ from workbench.drive.sessions.files import blob
 from workbench.drive.sessions.session import Session
 from workbench.faces import cli
 
-from .made import pytorch, recorded, trial
+from .made import CPU, pytorch, recorded, trial
 
 
 def made(layer: str, direction: str, *trials, precision: str = "tf32", size: str = "full"):
@@ -67,9 +67,8 @@ def test_cells_without_a_time_say_why():
 
 
 def test_emulated_times_have_no_ratio_and_hold_no_target():
-    cpu = {"kind": "cpu", "name": "some CPU", "arch": "x86_64", "key": "cpu"}
-    slow = made("kb74", "forward", trial("kb74", "forward", "eager", 1.0, "ieee", kind="baseline", device=cpu),
-                trial("kb74", "forward", "naive_gather", 99.0, "ieee", device=cpu, flags=("emulated",)))
+    slow = made("kb74", "forward", trial("kb74", "forward", "eager", 1.0, "ieee", kind="baseline", device=CPU),
+                trial("kb74", "forward", "naive_gather", 99.0, "ieee", device=CPU, flags=("emulated",)))
     assert slow.emulated and slow.ratio is None and slow.of_floor is None and not slow.missed
     assert "EMULATED" in text.table([slow]) and "no geometric mean" in text.table([slow])
 

@@ -18,9 +18,9 @@ RESULT = {FORWARD: "output", GRAD_INPUT: "grad_input", GRAD_WEIGHT: "grad_weight
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[Trial, Trial]]:
     """(ours, cuDNN's) of every cell in which PyTorch's default was measured to compute in TF32."""
-    theirs = {(t.workload["preset"], t.direction): t for t in SESSION.trials()
+    theirs = {(t.workload.preset, t.direction): t for t in SESSION.trials()
               if t.kind == "baseline" and t.name == "eager, TF32 on" and t.precision == "tf32"}
-    found = [(c.best, theirs.get((c.best.workload["preset"], c.best.direction))) for c in cells_of([SESSION])
+    found = [(c.best, theirs.get((c.best.workload.preset, c.best.direction))) for c in cells_of([SESSION])
              if c.best and c.name.precision == "tf32" and c.name.direction in RESULT]
     return [(ours, cudnn) for ours, cudnn in found if cudnn]
 
@@ -29,7 +29,7 @@ def test_no_further_from_float64_than_cudnn(pairs):
     assert len(pairs) == 47
     for ours, cudnn in pairs:
         name = RESULT[ours.direction]
-        assert ours.errors[name].rel_l2 <= 1.001 * cudnn.errors[name].rel_l2, (ours.name, ours.workload["preset"])
+        assert ours.errors[name].rel_l2 <= 1.001 * cudnn.errors[name].rel_l2, (ours.name, ours.workload.preset)
 
 
 def test_operands_are_rounded_as_cudnn_rounds_them(pairs):

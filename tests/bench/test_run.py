@@ -97,10 +97,10 @@ def test_the_defaults_are_pytorch_alone_each_layer_in_a_process_of_its_own(place
     assert code == 0, err
     assert "4 of 4 PyTorch defaults to run" in err and "All 4 PyTorch defaults are measured" in err
     trials = Session.open(place / "defaults").trials()
-    assert [(t.kind, t.name, t.workload["preset"], t.direction, t.precision) for t in trials] == [
+    assert [(t.kind, t.name, t.workload.preset, t.direction, t.precision) for t in trials] == [
         ("baseline", "eager", f"{layer}/small", d, "ieee") for layer in ("kb81", "kb74") for d in ("forward", "grad_weight")]
-    assert all(t.ok and t.kernel_ms and t.detail["fresh_process"] for t in trials)
-    pids = [t.detail["pid"] for t in trials]
+    assert all(t.ok and t.kernel_ms and t.detail.fresh_process for t in trials)
+    pids = [t.detail.shown["pid"] for t in trials]
     assert pids[0] == pids[1] != pids[2] == pids[3]
     assert "kb81/small  grad_weight  ieee" in out
     code, _, err = bench(place, *words)
@@ -115,7 +115,7 @@ def test_a_bench_of_the_models_records_and_shows_like_the_other(place: Path, tmp
     assert code == 0, err
     assert "2 of 2 candidates to run" in err and "models/dcgan-4/small: 1 candidates" in err
     trials = [t for t in Session.open(place / "models").trials() if t.kind == "candidate"]
-    assert sorted((t.workload["preset"], t.workload["dtype"], t.precision, t.ok) for t in trials) == [
+    assert sorted((t.workload.preset, t.workload.dtype, t.precision, t.ok) for t in trials) == [
         ("models/dcgan-4/small", "bfloat16", "bf16", True), ("models/sam-2/small", "bfloat16", "bf16", True)]
     assert "models, precision class bf16, contiguous" in out and out.count("EMULATED") == 2
     code, out, err = bench(place, *words, "--memory-format", "channels_last")  # other cells, in the same session

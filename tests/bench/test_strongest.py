@@ -12,6 +12,7 @@ from workbench.core.orders import CompareOrder, JudgeOrder
 from workbench.core.presets import preset
 from workbench.core.replies import Compared
 from workbench.core.trial import FORMULATION, NOT_DROP_IN, Status, Trial
+from workbench.core.trial_parts import Detail
 from workbench.drive.bench import markdown, text
 from workbench.drive.bench.cells import cells_of, summary
 from workbench.drive.reporting import report
@@ -96,7 +97,7 @@ def test_the_tables_of_each_suite_and_dtype_have_both_ratios(tmp_path: Path, old
     of_models = recorded(tmp_path / "models", [
         made("eager", 0.3, kind="baseline"), made("matmul + permute", 0.15, kind="baseline", flags=(FORMULATION,)),
         made("channels_last, conversion not counted", 0.2, kind="baseline", flags=(NOT_DROP_IN,),
-             detail={"way": "channels_last"}), made("mma", 0.1)],
+             detail=Detail(way="channels_last")), made("mma", 0.1)],
         layers=("models/sam-1",), directions=("forward",), precision="bf16")
     cells = cells_of([older, of_models])
     for table in (text.table(cells), markdown.long(cells), markdown.short(cells)):
@@ -116,10 +117,10 @@ def test_the_headline_names_the_strongest_where_it_is_another(tmp_path: Path) ->
 @pytest.mark.parametrize(("strongest_ms", "turns"), [(0.55, 2), (0.8, 1), (0.3, 1)])
 def test_a_near_strongest_is_timed_in_turns_as_well(tmp_path: Path, strongest_ms: float, turns: int) -> None:
     session = Session.create(tmp_path, "s")
-    modes = [replace(t, detail={"way": way}) for t, way in zip(
+    modes = [replace(t, detail=Detail(way=way)) for t, way in zip(
         pytorch("kb74", "forward", 0.9, 4.0), ("tf32_on", "tf32_off"), strict=True)]
     other = trial("kb74", "forward", "matmul + permute", strongest_ms, "tf32", kind="baseline", flags=(FORMULATION,),
-                  detail={"way": "matmul_permute"})
+                  detail=Detail(way="matmul_permute"))
     called = []
 
     def call(order: CompareOrder) -> Compared:

@@ -10,8 +10,9 @@ import pytest
 
 from tests.build.sources import ANSWER, TWICE, request
 from workbench.core.candidate import Candidate
+from workbench.core.check_parts import FirstError
 from workbench.core.layer import ConvTranspose
-from workbench.core.replies import Event, FirstError
+from workbench.core.replies import Event
 from workbench.core.template import render
 from workbench.core.variants import find
 from workbench.measure.build.build import build

@@ -15,6 +15,7 @@ from workbench.core.errors import BadRequest
 from workbench.core.gpu import GPU_LIMITS
 from workbench.core.layer import ConvTranspose
 from workbench.core.occupancy import candidate_occupancy, occupancy, threads_per_block
+from workbench.core.trial_parts import KernelNumbers
 from workbench.core.variants import TEMPLATES, discover, find, parse
 
 # cuda_occupancy.h calculates on the host; its device is filled in from our own limits and NVIDIA's constants.
@@ -107,7 +108,7 @@ def test_the_block_size_of_a_candidate() -> None:
     layer = ConvTranspose(1, 4, 4, (3,))
     candidate = Candidate(variant, layer, "float32", {"BLOCK": 256})
     assert threads_per_block(candidate, sm=90) == 256
-    numbers = {"registers": 64, "shared_bytes": 0}
+    numbers = KernelNumbers(64, 0, 0, 0, 0, 0, 0)
     found = candidate_occupancy(candidate, numbers, sm=90)
     assert found and (found.blocks_per_sm, found.limiter) == (4, "registers")
     lines = '\n[derived]\nthreads = "2 * BLOCK"\nsmem_bytes = "120 * 1024"\n*/'

@@ -54,10 +54,10 @@ def test_every_number_on_two_archs_without_a_gpu() -> None:
     for arch, kernels in found.items():
         assert set(kernels) == {"shares<4>", "stacks"}, arch
         shares, stacks = kernels["shares<4>"], kernels["stacks"]
-        assert (shares["shared_bytes"], shares["barriers"], shares["stack_bytes"]) == (1024, 1, 0)
-        assert (stacks["shared_bytes"], stacks["barriers"], stacks["stack_bytes"]) == (0, 0, 256)
-        assert 8 <= shares["registers"] <= 32 and shares["spill_store_bytes"] == 0
-        assert shares["constant_bytes"] >= 400 + 12, "the table, the two parameters and the driver's own"
+        assert (shares.shared_bytes, shares.barriers, shares.stack_bytes) == (1024, 1, 0)
+        assert (stacks.shared_bytes, stacks.barriers, stacks.stack_bytes) == (0, 0, 256)
+        assert 8 <= shares.registers <= 32 and shares.spill_store_bytes == 0
+        assert shares.constant_bytes >= 400 + 12, "the table, the two parameters and the driver's own"
 
 
 def test_a_limit_on_registers_makes_spills() -> None:
@@ -66,8 +66,8 @@ def test_a_limit_on_registers_makes_spills() -> None:
     source = f"__global__ void k(float* a, int i) {{\n{many}  __syncthreads();\n  a[i] = {total};\n}}\n"
     free = resources(source, ["sm_90"])["sm_90"]["k"]
     tight = resources(source, ["sm_90"], ["-maxrregcount=24"])["sm_90"]["k"]
-    assert free["registers"] > 24 and free["spill_store_bytes"] == 0
-    assert tight["registers"] <= 24 and tight["spill_store_bytes"] > 0 and tight["spill_load_bytes"] > 0
+    assert free.registers > 24 and free.spill_store_bytes == 0
+    assert tight.registers <= 24 and tight.spill_store_bytes > 0 and tight.spill_load_bytes > 0
 
 
 def test_the_operation_answers_from_the_cache_and_tells_errors(cache: Path) -> None:
@@ -95,7 +95,7 @@ def test_the_shipped_template_compiles_for_both_archs_and_a_batch_keeps_its_memb
     together = _ptxas_of(render_batch(members))
     for member, own in zip(members, alone, strict=True):
         only = f"c_{symbol(member).rpartition('_')[2]}::"
-        assert by_kernel(together, only=only)["naive_gather"]["registers"] == own["sm_90"]["naive_gather"]["registers"]
+        assert by_kernel(together, only=only)["naive_gather"].registers == own["sm_90"]["naive_gather"].registers
 
 
 def _ptxas_of(source: str) -> dict[str, dict[str, int]]:

@@ -61,13 +61,13 @@ def test_a_file_is_right_that_is_right_for_what_get_inputs_draws(
         checked, arguments: str, expected: str, given: str, layers: str, right: str, wrong: str, word: str) -> None:
     text = reference(arguments, expected, given, layers)
     report = checked(file(arguments, right, layers), reference=text)
-    assert failed(report) == {} and report.kernelbench["strict"], report.questions
+    assert failed(report) == {} and report.kernelbench.values.strict, report.questions
     for key in ("other_sizes", "batch_one", "empty_batch"):
         question = report.question(key)
         assert question.answer is Answer.SKIPPED and question.seen.startswith("Not asked: get_inputs() makes"), question
         assert word in question.seen
     found = checked(file(arguments, wrong, layers), reference=text)
-    assert failed(found)["values"] in ("MISMATCH", "WRONG_SHAPE") and not found.kernelbench["strict"]
+    assert failed(found)["values"] in ("MISMATCH", "WRONG_SHAPE") and not found.kernelbench.values.strict
 
 
 @pytest.mark.parametrize(("draw", "word"), [
@@ -130,4 +130,4 @@ def test_kernelbench_s_own_verdict_is_for_kernelbench_s_own_inputs(tmp_path) -> 
     for wrong, trials in ((f"lambda x: abs(float(x[0, 0]) - {fourth}) < 1e-7", 4), ("lambda x: False", 5)):
         with trial_of(f"WRONG = {wrong}\n{text}", models.REFERENCE, tmp_path) as (trial, case):
             found = kernelbench.verdict(trial, case)
-            assert found["strict"] is (trials == 5) and found["trials"] == 5, found
+            assert found.strict is (trials == 5) and found.trials == 5, found

@@ -76,7 +76,7 @@ def test_an_error_of_nvcc_is_told_with_the_line_of_the_file(built: Callable[[str
     assert question.answer is Answer.FAILED and question.status == "BUILD_FAILED"
     assert question.seen == f'No. The compiler stopped at the file, line {line}: identifier "weight" is undefined.'
     assert question.advice == f"Open line {line}."
-    assert "ninja: build stopped" in question.detail["log"] and "error: identifier" in question.detail["log"]
+    assert "ninja: build stopped" in question.detail.log and "error: identifier" in question.detail.log
 
 
 def test_a_symbol_of_a_library_that_is_not_linked_is_no_wrong_declaration(built: Callable[[str], Question]) -> None:

@@ -44,7 +44,7 @@ def test_what_is_right_in_all_of_them_passes(ask, text: str) -> None:
 def test_a_report_says_which_way_of_calling_is_wrong(checked) -> None:
     report = checked(habits.HABITS["input kept on self"], reference=habits.REFERENCE)
     assert failed(report) == {"two_calls": "MISMATCH"} and report.headline.endswith("is wrong while two outputs are in use")
-    assert report.kernelbench["strict"] and "Right while two outputs are in use?" in report.kernelbench["reason"]
+    assert report.kernelbench.values.strict and "Right while two outputs are in use?" in report.kernelbench.values.reason
 
 
 def test_a_layer_is_asked_with_whole_numbers(checked) -> None:

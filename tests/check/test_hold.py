@@ -165,7 +165,7 @@ def test_while_one_is_timed_the_other_is_stopped(tmp_path: Path) -> None:
             assert resting[other] and not resting[name], (name, resting)
         assert not at_rest(trial.candidate.process) and not trial.candidate.process.ran_while_held
         ours = found["forward"]
-        assert all(0 < least <= sample <= most for sample, (least, most) in zip(ours["samples"], ours["bounds"], strict=True))
+        assert all(0 < least <= sample <= most for sample, (least, most) in zip(ours.samples, ours.bounds, strict=True))
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count it")

@@ -8,15 +8,17 @@ import pytest
 
 from workbench.core.answers import Answer
 from workbench.core.candidate import Candidate
+from workbench.core.check_parts import FirstError
 from workbench.core.layer import DIRECTIONS
 from workbench.core.presets import preset
 from workbench.core.variants import find
 from workbench.drive.exporting.export import export_text
 from workbench.drive.exporting.recipe import Recipe
-from workbench.measure.build.compiler_log import FirstError, headline
+from workbench.measure.build.compiler_log import headline
 from workbench.measure.check.build_question import build_question, in_the_file
 from workbench.measure.check.foreign import cuda_sources
 from workbench.measure.check.foreign.process import Raised
+from workbench.measure.check.foreign.replies import Context, InlineCall, Told
 
 from ..require import require
 from .conftest import BAD_MODELS, failed
@@ -55,7 +57,7 @@ def test_a_declaration_without_its_definition_is_named(checked) -> None:
 def test_wrong_index_and_no_gradient(checked) -> None:
     report = checked(_text("wrong_index_no_gradient"), like="kb81", time=True)
     assert {"values": "MISMATCH", "gradients": "NO_GRADIENT"}.items() <= failed(report).items()
-    assert report.mistake["found"] == "no divisibility test"
+    assert report.mistake.found == "no divisibility test"
     assert report.question("builds").answer is Answer.PASSED and "emulator" in report.device
     assert report.question("times").answer is Answer.SKIPPED and "does not predict a GPU" in report.question("times").seen
     assert report.question("stream").answer is Answer.SKIPPED
@@ -82,11 +84,15 @@ def test_an_export_whose_kernel_cannot_run_is_not_right_by_pytorch(checked, righ
     assert failed(report) and "forward/naive_gather" in str([q.seen for q in report.questions]), report.questions
 
 
+def _call(source: str) -> InlineCall:
+    return InlineCall("conv", (), (), (source,), ())
+
+
 def test_findings_in_the_text() -> None:
-    call = {"cuda_sources": ["k<<<dim3((n + 1) / 2, 1), 256>>>(x); cudaDeviceSynchronize(); // atomicAdd(\n"]}
+    call = _call("k<<<dim3((n + 1) / 2, 1), 256>>>(x); cudaDeviceSynchronize(); // atomicAdd(\n")
     found = {f["about"] for f in cuda_sources.findings("", [call])}
     assert found == {"stream", "waits", "errors"}
-    right = {"cuda_sources": ["k<<<g, b, 0, at::cuda::getCurrentCUDAStream()>>>(x); C10_CUDA_KERNEL_LAUNCH_CHECK();"]}
+    right = _call("k<<<g, b, 0, at::cuda::getCurrentCUDAStream()>>>(x); C10_CUDA_KERNEL_LAUNCH_CHECK();")
     assert cuda_sources.findings("", [right]) == []
 
 
@@ -104,11 +110,12 @@ def test_a_line_of_nvcc_is_told_as_the_line_of_the_file() -> None:
     line = next(n for n, words in enumerate(text.splitlines(), 1) if "* weight[" in words)
     source = text.split('cuda_source = r"""')[1].split('"""')[0]
     in_cuda = 3 + next(n for n, words in enumerate(source.splitlines(), 1) if "* weight[" in words)
-    error = Raised({"type": "RuntimeError", "where": "load_inline", "message": f'/tmp/x/cuda.cu({in_cuda}): error: identifier '
-                    '"weight" is undefined\n', "detail": {"calls": [{"cuda_sources": [source], "cpp_sources": []}]}})
+    call = _call(source)
+    error = Raised(Told("RuntimeError", f'/tmp/x/cuda.cu({in_cuda}): error: identifier "weight" is undefined\n', None,
+                        "load_inline", "", Context(calls=(call,))))
     question = build_question(error, text, emulated=False)
     assert f"line {line}: identifier" in question.seen and question.advice == f"Open line {line}."
-    beside = in_the_file(FirstError("cuda_sources", in_cuda - 3, "m"), text, {"cuda_sources": [source]})  # without a GPU
+    beside = in_the_file(FirstError("cuda_sources", in_cuda - 3, "m"), text, call)  # without a GPU
     assert beside == FirstError("the file", line, "m")
     asked = FirstError("the file", 7, "'wieght' was not declared; did you mean 'weight'?")
     assert headline("g++", asked) == f"g++ stopped at the file, line 7: {asked.message}"

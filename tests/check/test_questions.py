@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from workbench.core.answers import Answer, CheckReport, Question
+from workbench.core.check_parts import KernelBench, KernelBenchValues
 from workbench.core.errors import BadRequest
 from workbench.drive.checking.check import CheckRequest
 from workbench.drive.checking.check_text import report_text
@@ -16,6 +17,7 @@ from workbench.faces.verbs import check as verb
 from workbench.measure.check.build_question import build_question
 from workbench.measure.check.distance import distance
 from workbench.measure.check.foreign.process import Raised
+from workbench.measure.check.foreign.replies import Context, Told
 
 from . import models
 from .conftest import BAD_MODELS, failed
@@ -28,8 +30,8 @@ def test_a_right_file_passes_everything_and_is_timed(checked_anew) -> None:
     assert {"values", "gradients", "gradient_values", "other_arguments", "batch_one", "empty_batch", "same_bits",
             "inputs", "times"} <= {q.key for q in report.questions if q.answer is Answer.PASSED}
     assert set(report.times) == {"forward", "backward"}
-    assert report.times["forward"]["checked"] >= 3 and report.times["forward"]["median_ms"] > 0
-    assert report.kernelbench["strict"] and report.kernelbench["ours"]
+    assert report.times["forward"].checked >= 3 and report.times["forward"].median_ms > 0
+    assert report.kernelbench.values.strict and report.kernelbench.values.ours
     data = json.loads(json.dumps(report.to_json()))
     assert data["badge"].endswith("PASSED") and data["failed"] == 0
 
@@ -50,8 +52,8 @@ def test_no_gradient_is_said_in_those_words(checked) -> None:
     report = checked(models.NO_GRADIENT)
     assert "The output requires no grad: there is no backward to check." in report.question("gradients").seen
     assert report.question("gradient_values").answer is Answer.SKIPPED
-    assert report.kernelbench["strict"] and not report.kernelbench["ours"]  # KernelBench never looks
-    assert "only the forward pass" in report.kernelbench["reason"]
+    assert report.kernelbench.values.strict and not report.kernelbench.values.ours  # KernelBench never looks
+    assert "only the forward pass" in report.kernelbench.values.reason
 
 
 def test_an_answer_kept_by_address_is_not_timed(checked) -> None:
@@ -65,9 +67,9 @@ def test_right_only_for_stride_1_is_told_with_its_smallest_case(checked) -> None
     report = checked((BAD_MODELS / "only_stride_1.py").read_text(), like="kb81")
     assert {"values": "MISMATCH", "other_arguments": "MISMATCH"}.items() <= failed(report).items()
     assert "right for stride=1" in report.question("other_arguments").seen
-    assert report.mistake["found"] == "no divisibility test"
-    assert "stride=" in report.smallest["layer"] and report.smallest["layer"].startswith("ConvTranspose2d(1, 1, 1")
-    assert any(v["wrong"] for v in report.smallest["values"])
+    assert report.mistake.found == "no divisibility test"
+    assert "stride=" in report.smallest.layer and report.smallest.layer.startswith("ConvTranspose2d(1, 1, 1")
+    assert any(v.wrong for v in report.smallest.values)
     text = report_text(report)
     assert text.startswith(report.badge) and "Same output: no divisibility test" in text
     assert text.index("x FAILED") < text.index("+ PASSED")
@@ -78,8 +80,8 @@ def test_right_only_for_stride_1_is_told_with_its_smallest_case(checked) -> None
 def test_two_mistakes_in_a_real_layer_are_both_named(checked_anew) -> None:
     """#81 is too much work for all pairs; with few channels it is not."""
     report = checked_anew(models.TWO_MISTAKES, like="kb81")
-    assert report.mistake["found"] == "padding with the wrong sign and taps flipped"
-    assert "padding with the wrong sign" in report.mistake["differs"] and "taps flipped" in report.mistake["differs"]
+    assert report.mistake.found == "padding with the wrong sign and taps flipped"
+    assert "padding with the wrong sign" in report.mistake.differs and "taps flipped" in report.mistake.differs
     assert "\n".join(line for line in report_text(report).splitlines() if len(line) > 118) == ""
 
 
@@ -107,7 +109,7 @@ def test_a_case_is_named_once_and_the_advice_is_for_any_module(checked, name: st
 
 
 def test_what_could_not_be_run_here_is_not_called_passed() -> None:
-    error = Raised({"type": "AssertionError", "message": "Torch not compiled with CUDA enabled"})
+    error = Raised(Told("AssertionError", "Torch not compiled with CUDA enabled", None, "", "", Context()))
     builds = build_question(error, "", emulated=True)
     report = CheckReport("m.py", "r.py", "cpu", (builds, Question("values", "Right values?", Answer.SKIPPED, "Not asked.")))
     assert report.badge == "NOT RUN" and not report.ran and not report.failed
@@ -115,7 +117,7 @@ def test_what_could_not_be_run_here_is_not_called_passed() -> None:
 
 
 def test_a_class_of_another_name_is_told_the_name_it_needs() -> None:
-    error = Raised({"type": "NameError", "message": "the file defines no class ModelNew; it has Modelnew"})
+    error = Raised(Told("NameError", "the file defines no class ModelNew; it has Modelnew", None, "", "", Context()))
     assert build_question(error, "", emulated=False).advice == "Name the module's class ModelNew."
 
 
@@ -166,8 +168,8 @@ def test_an_expanded_grad_output_is_a_grad_output(checked, line: str, status: st
 def test_an_expanded_grad_output_of_a_layer_has_its_smallest_case(checked) -> None:
     report = checked(models.LAYER_ZEROS_WHERE_EXPANDED, reference=models.LAYER)
     assert failed(report) == {"gradient_values": "MISMATCH"}
-    assert report.smallest["expanded"] and report.smallest["layer"].startswith("ConvTranspose1d(1, 1, 1")
-    assert report.smallest["input"] == [1, 1, 1] and any(v["wrong"] for v in report.smallest["values"])
+    assert report.smallest.expanded and report.smallest.layer.startswith("ConvTranspose1d(1, 1, 1")
+    assert report.smallest.input == (1, 1, 1) and any(v.wrong for v in report.smallest.values)
     assert "float32, grad_output 1, expanded" in report_text(report)
 
 
@@ -225,7 +227,7 @@ def test_a_limit_that_is_none_is_a_bad_request(limit: dict[str, float]) -> None:
 
 def test_a_report_says_which_size_was_judged() -> None:
     right = (Question("values", "Right values?", Answer.PASSED, "Yes."),)
-    found = {"strict": True, "loose": True, "why": "", "tolerance": 1e-4, "trials": 5, "ours": True, "reason": "", "text": []}
+    found = KernelBench((), KernelBenchValues(strict=True, loose=True, why="", tolerance=1e-4, trials=5, ours=True))
     small, full, layer = (CheckReport("m.py", name, "cpu", right, kernelbench=found, size=size) for name, size in (
         ("KernelBench #81", "small"), ("KernelBench #81", "full"), ("nn.ConvTranspose1d(3, 4, 5)", "")))
     assert small.headline == "m.py matches KernelBench #81 (small) in all checks that ran"
@@ -298,4 +300,4 @@ def test_a_derivative_that_jumps_is_not_called_wrong(tmp_path: Path, anywhere: s
 
 def test_a_jumping_derivative_is_timed(checked) -> None:
     report = checked(JUMPS.replace("ANYWHERE", "False"), reference=MANY, time=True, effort="quick")
-    assert not failed(report) and report.times["backward"]["verdict"], report.question("times")
+    assert not failed(report) and report.times["backward"].verdict, report.question("times")

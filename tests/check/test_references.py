@@ -93,7 +93,7 @@ def test_a_gradient_that_is_zero_but_for_rounding_is_no_mistake(checked) -> None
     for seed in range(1, 5):
         assert set(failed(checked(file(layers, by_hand), reference=text, seed=seed))) == set()
     timed = checked(file(layers, "self.norm(self.conv(x))"), reference=text, time=True, effort="quick")
-    assert timed.times["backward"]["precision"] == "ieee" and timed.times["backward"]["against"], timed.times["backward"]
+    assert timed.times["backward"].precision == "ieee" and timed.times["backward"].against, timed.times["backward"]
     wrong = by_hand.replace("return y", "return 0.999 * y")
     assert "gradient_values" in failed(checked(file(layers, wrong), reference=text)) or "values" in failed(
         checked(file(layers, wrong), reference=text))

@@ -13,6 +13,7 @@ from workbench.core.answers import Answer
 from workbench.drive.running.worker_process import WorkerProcess
 from workbench.measure.check.foreign import replies, wire
 from workbench.measure.check.foreign.process import Ended, ForeignProcess, Limits
+from workbench.measure.check.foreign.replies import ANSWERS
 from workbench.measure.check.foreign.wire import NotTheProtocol
 from workbench.measure.check.host.host import Host
 
@@ -202,7 +203,21 @@ host_calls._wait = _cut
 
 def test_every_operation_of_the_host_says_what_it_may_answer() -> None:
     own = {name for name, value in vars(Host).items() if callable(value) and not name.startswith("_")}
-    assert own <= replies._FIELDS.keys() | {"special"}, own
+    assert own <= ANSWERS.keys() | {"special"}, own
+
+
+@pytest.mark.parametrize(("op", "answer", "said"), [
+    ("run", {"done": True, "passed": True}, "passed is not known"),
+    ("given", {"arguments": "[]"}, "keywords is missing"),
+    ("prepare", {"bytes": -1, "kinds": []}, "bytes is beyond its range"),
+    ("prepare", {"bytes": 4, "kinds": [{"dtype": "load", "shape": [1]}]}, "kinds[0].dtype is not known"),
+    ("special", {"call_s": float("inf"), "all_s": 1.0}, "call_s is beyond its range"),
+    ("load", {"parameters": [], "defaults": {"scale": 1e999}, "calls": [], "seconds": 1, "own_export": False},
+     "defaults holds a number that is not finite")])
+def test_a_field_that_does_not_fit_is_refused_by_name(op: str, answer: dict, said: str) -> None:
+    with pytest.raises(NotTheProtocol) as refused:
+        replies.accept(op, {"what": "waits"}, (), answer, [])
+    assert str(refused.value) == f"the answer to {op} does not fit: {said}"
 
 
 def test_an_operation_nobody_asks_has_no_answer() -> None:

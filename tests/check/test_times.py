@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from workbench.core.check_parts import DirectionTimes
 from workbench.core.confinement import VARIABLE
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import preset
@@ -47,7 +48,7 @@ def found(ours_ms: float, precision: str, *baselines: tuple[str, float, str]) ->
                  "why_not": "" if LADDER[key].drop_in else "another memory format"} for key, ms, p in baselines]}
 
 
-def timed(one: dict, direction: str, workload: Workload, gpu: Device | None) -> dict:
+def timed(one: dict, direction: str, workload: Workload, gpu: Device | None) -> DirectionTimes:
     """For the report, as it comes from the judge's process."""
     return check_times.timed(read(CheckTimes, one), direction, workload, gpu)
 
@@ -61,13 +62,13 @@ LADDER_81 = (("default", 1.62, "tf32"), ("tf32_off", 1.22, "ieee"), ("benchmark"
 def test_the_headline_is_against_the_best_drop_in_way_that_qualifies(precision: str, against: str, ms: float,
                                                                      shown: str) -> None:
     times = timed(found(0.26, precision, *LADDER_81), "forward", KB81, H200)
-    assert times["against"] == against and times["ratio"] == pytest.approx(ms / 0.26, rel=1e-3)
+    assert times.against == against and times.ratio == pytest.approx(ms / 0.26, rel=1e-3)
     assert check_times.sentence("forward", times) == f"forward is {shown} as fast as the best PyTorch ({against})"
-    assert times["default_precision"] == "tf32" and times["default_kernels"] == ["default_kernel"]
-    by_name = {b["name"]: b for b in times["baselines"]}
-    assert [b["median_ms"] for b in times["baselines"]] == [0.40, 1.10, 1.22, 1.60, 1.62]
-    assert by_name["channels_last, conversion not counted"]["why_not"] == "another memory format"
-    assert by_name["eager"]["why_not"] == ("" if precision == "tf32" else "computes in tf32, the file in ieee")
+    assert times.default_precision == "tf32" and times.default_kernels == ("default_kernel",)
+    by_name = {b.name: b for b in times.baselines}
+    assert [b.median_ms for b in times.baselines] == [0.40, 1.10, 1.22, 1.60, 1.62]
+    assert by_name["channels_last, conversion not counted"].why_not == "another memory format"
+    assert by_name["eager"].why_not == ("" if precision == "tf32" else "computes in tf32, the file in ieee")
 
 
 def test_the_headline_is_against_the_one_that_is_hardest_turn_by_turn() -> None:
@@ -78,33 +79,33 @@ def test_the_headline_is_against_the_one_that_is_hardest_turn_by_turn() -> None:
     for baseline, samples, median in zip(one["baselines"], ([1.05, 2.1] * 6, slow), (1.4, 1.5), strict=True):
         baseline["samples"], baseline["timing"]["median_ms"] = samples, median
     times = timed(one, "forward", KB81, H200)
-    assert [b["name"] for b in times["baselines"]] == ["eager", "eager, cudnn.benchmark"]
-    assert times["against"] == "eager, cudnn.benchmark" and (times["ratio"], times["verdict"]) == (1.0, "SAME")
+    assert [b.name for b in times.baselines] == ["eager", "eager, cudnn.benchmark"]
+    assert times.against == "eager, cudnn.benchmark" and (times.ratio, times.verdict) == (1.0, "SAME")
 
 
 def test_a_looser_pytorch_alone_is_no_one_to_beat() -> None:
     times = timed(found(0.26, "ieee", ("default", 1.62, "tf32")), "forward", KB81, H200)
-    assert times["against"] == "" and times["verdict"] == ""
+    assert times.against == "" and times.verdict == ""
     assert check_times.sentence("forward", times) == "forward: no PyTorch mode of its precision to compare with"
 
 
 def test_the_floor_stands_beside_and_below_it_nothing_counts() -> None:
     times = timed(found(0.26, "tf32", *LADDER_81), "forward", KB81, H200)
-    assert 0.1 < times["floor_ms"] < 0.26 and times["floor_limit"] == "bytes" and not times["implausible"]
-    assert f"{100 * times['floor_ms'] / 0.26:.0f} % of the limit" in check_times.floor_text(times)
-    too_fast = timed(found(0.5 * times["floor_ms"], "tf32", *LADDER_81), "forward", KB81, H200)
-    assert too_fast["implausible"] and "the time does not count" in check_times.sentence("forward", too_fast)
+    assert 0.1 < times.floor_ms < 0.26 and times.floor_limit == "bytes" and not times.implausible
+    assert f"{100 * times.floor_ms / 0.26:.0f} % of the limit" in check_times.floor_text(times)
+    too_fast = timed(found(0.5 * times.floor_ms, "tf32", *LADDER_81), "forward", KB81, H200)
+    assert too_fast.implausible and "the time does not count" in check_times.sentence("forward", too_fast)
     # what fits into the caches may be below it: these calls find their inputs there
     cached = replace(H200, l2_bytes=1 << 40)
-    assert not timed(found(1e-3, "tf32", *LADDER_81), "forward", KB81, cached)["implausible"]
+    assert not timed(found(1e-3, "tf32", *LADDER_81), "forward", KB81, cached).implausible
 
 
 def test_launch_bound_and_too_small_are_called_so() -> None:
     notes = timed(found(0.008, "tf32", ("default", 0.02, "tf32"), ("graph", 0.005, "tf32")), "forward", KB81,
-                              H200)["notes"]
+                              H200).notes
     assert notes[0].startswith("Too short") and notes[1].startswith("Launch-bound: PyTorch's own call takes 0.0200 ms")
     assert timed(found(1.0, "tf32", ("default", 2.0, "tf32"), ("graph", 1.9, "tf32")), "forward", KB81,
-                             H200)["notes"] == []
+                             H200).notes == ()
 
 
 def test_what_may_have_been_waiting_is_said_and_is_no_victory() -> None:
@@ -112,9 +113,9 @@ def test_what_may_have_been_waiting_is_said_and_is_no_victory() -> None:
     quiet["bounds"], quiet["baselines"][0]["bounds"] = [[0.99, 1.0]] * 12, [[1.99, 2.0]] * 12
     busy = {**quiet, "bounds": [[0.5, 1.2]] * 12, "baselines": [{**quiet["baselines"][0], "bounds": [[0.8, 2.0]] * 12}]}
     quiet, busy = (timed(one, "forward", KB81, None) for one in (quiet, busy))
-    assert (quiet["verdict"], quiet["notes"]) == ("FASTER", [])
-    assert busy["verdict"] == "UNSURE" and busy["ratio"] == quiet["ratio"] and busy["low"] < 1
-    assert busy["notes"] == ["Other processes used the cores: up to 58 % of a call's time may be waiting for a core."]
+    assert (quiet.verdict, quiet.notes) == ("FASTER", ())
+    assert busy.verdict == "UNSURE" and busy.ratio == quiet.ratio and busy.low < 1
+    assert busy.notes == ("Other processes used the cores: up to 58 % of a call's time may be waiting for a core.",)
 
 
 @pytest.mark.parametrize(("key", "precision", "ms", "against", "verdict"), [
@@ -130,17 +131,17 @@ def test_pytorch_without_the_files_process_counts_where_it_is_faster(key: str, p
     one = found(1.0, "tf32", ("default", 2.0, "tf32"))
     one["alone"] = [{"key": key, "name": LADDER[key].name, "precision": precision, "samples": [ms] * 8}]
     times = timed(one, "forward", KB81, H200)
-    assert (times["against"], times["verdict"]) == (against, verdict)
-    assert times["ratio"] == pytest.approx(2.0 if against == "eager" else ms, rel=1e-3)
-    assert any("PyTorch is slower while" in note for note in times["notes"]) == ("without" in against)
+    assert (times.against, times.verdict) == (against, verdict)
+    assert times.ratio == pytest.approx(2.0 if against == "eager" else ms, rel=1e-3)
+    assert any("PyTorch is slower while" in note for note in times.notes) == ("without" in against)
 
 
 def test_clocks_that_were_held_down_are_said() -> None:
     throttled = {**found(1.0, "tf32", ("default", 2.0, "tf32")), "throttled": 3}
     left_out = {**throttled, "ours": {**throttled["ours"], "dropped": 3}}
-    said = [timed(one, "forward", KB81, H200)["notes"] for one in (throttled, left_out)]
-    assert said == [["The GPU lowered its clocks in 3 turns; all were counted, because too few would be left."],
-                    ["The GPU lowered its clocks in 3 turns; 3 were left out."]]
+    said = [timed(one, "forward", KB81, H200).notes for one in (throttled, left_out)]
+    assert said == [("The GPU lowered its clocks in 3 turns; all were counted, because too few would be left.",),
+                    ("The GPU lowered its clocks in 3 turns; 3 were left out.",)]
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -170,18 +171,18 @@ def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why(judge) -> None:
                    judge=judge())
     assert not report.failed
     for times in report.times.values():
-        assert {b["name"] for b in times["baselines"]} == {
+        assert {b.name for b in times.baselines} == {
             "eager", "channels_last, conversion not counted", "channels_last, conversion counted",
             "as convolution, flipped weight"}
-        assert all(b["precision"] == "ieee" and b["kernels"] for b in times["baselines"]) and times["precision"] == "ieee"
-        assert times["against"] in ("eager", "as convolution, flipped weight")
-        why = {one["name"]: one["why"] for one in times["left_out"]}
-        assert len(times["baselines"]) + len(why) == len(LADDER)
+        assert all(b.precision == "ieee" and b.kernels for b in times.baselines) and times.precision == "ieee"
+        assert times.against in ("eager", "as convolution, flipped weight")
+        why = {one.name: one.why for one in times.left_out}
+        assert len(times.baselines) + len(why) == len(LADDER)
         assert why["CUDA graph of the eager call"] == "CUDA graphs need a GPU"
         assert why["eager, TF32 off"] == "this CPU has no TF32"
     text = report_text(report)
     assert "PyTorch's default computes in ieee" in text and "the limits of this CPU are not measured" in text
-    assert f"({report.times['forward']['against']})" in text and "KernelBench, text          failed  it contains 'pass'" in text
+    assert f"({report.times['forward'].against})" in text and "KernelBench, text          failed  it contains 'pass'" in text
     assert "module_ms: " in report.evidence
 
 
@@ -191,7 +192,7 @@ def test_a_reference_in_float64_is_timed_in_both_directions(forking_judge) -> No
     text = reference.replace("class Model(", "class ModelNew(")
     report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=forking_judge)
     assert not report.failed and set(report.times) == {"forward", "backward"}, report.question("times").seen
-    assert {t["precision"] for t in report.times.values()} == {"fp64"}
+    assert {t.precision for t in report.times.values()} == {"fp64"}
 
 
 LESS_WHEN_TIMED = """
@@ -237,7 +238,7 @@ fcntl.flock(held, fcntl.LOCK_EX)
 
 def kept_waiting(times: dict) -> bool:
     """The machine that runs the tests had too little left for them; what is sure is then said of less."""
-    return any("Other processes used the cores" in note for note in times["notes"])
+    return any("Other processes used the cores" in note for note in times.notes)
 
 
 @pytest.mark.parametrize("holds", [True, False])
@@ -253,13 +254,13 @@ def test_what_a_stopped_file_still_holds_makes_no_victory(holds: bool, judge, tm
     report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
     assert not report.failed, report.failed
     times = report.times["forward"]
-    beside = next(b for b in times["baselines"] if b["name"] == "eager")
-    assert (beside["median_ms"] > 50) == holds
-    if holds and kept_waiting(times) and times["verdict"] == UNSURE:  # no victory to doubt: PyTorch need not be asked again
+    beside = next(b for b in times.baselines if b.name == "eager")
+    assert (beside.median_ms > 50) == holds
+    if holds and kept_waiting(times) and times.verdict == UNSURE:  # no victory to doubt: PyTorch need not be asked again
         return
-    assert (times["against"] == "eager, without the file's process") == holds, times
-    assert any("PyTorch is slower while" in note for note in times["notes"]) == holds
-    assert not holds or times["ratio"] < 0.5 * beside["ratio"]
+    assert (times.against == "eager, without the file's process") == holds, times
+    assert any("PyTorch is slower while" in note for note in times.notes) == holds
+    assert not holds or times.ratio < 0.5 * beside.ratio
 
 
 def test_a_victory_stays_one_when_the_files_process_is_gone(judge) -> None:
@@ -272,8 +273,8 @@ def test_a_victory_stays_one_when_the_files_process_is_gone(judge) -> None:
     times = report.times["forward"]
     busy = kept_waiting(times)
     asked = "forward: PyTorch once more, without the file's process" in said
-    assert times["against"].startswith("eager") and (asked and times["verdict"] == "FASTER" or busy), times
-    assert busy or not any("PyTorch is slower while" in note for note in times["notes"])
+    assert times.against.startswith("eager") and (asked and times.verdict == "FASTER" or busy), times
+    assert busy or not any("PyTorch is slower while" in note for note in times.notes)
 
 
 def test_an_answer_mended_from_the_last_one_is_no_victory(forking_judge) -> None:
@@ -293,7 +294,7 @@ def get_init_inputs():
 """
     text = (RED_TEAM / "modules/mends_last_answer.py").read_text(encoding="utf-8")
     report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=forking_judge)
-    assert not report.failed and report.times["forward"]["verdict"] in ("SLOWER", "SAME", "UNSURE"), report.speed
+    assert not report.failed and report.times["forward"].verdict in ("SLOWER", "SAME", "UNSURE"), report.speed
 
 
 @pytest.mark.parametrize(("text", "reference", "note"), [
@@ -304,9 +305,9 @@ def test_help_from_the_host_that_it_runs_in_is_no_victory(text: str, reference: 
     batch at the first."""
     report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
     times = report.times["forward"]
-    assert not report.failed and times["verdict"] != "FASTER", report.speed
+    assert not report.failed and times.verdict != "FASTER", report.speed
     on_busy_cores = ("Other processes used the cores", "Too short for an exact time")  # then it was no victory to begin with
-    assert not note or any(one in said for said in times["notes"] for one in (note, *on_busy_cores)), times["notes"]
+    assert not note or any(one in said for said in times.notes for one in (note, *on_busy_cores)), times.notes
 
 
 def test_calls_one_by_one_are_compared_too(forking_judge) -> None:
@@ -315,7 +316,7 @@ def test_calls_one_by_one_are_compared_too(forking_judge) -> None:
         "import torch\n", "import time\n\nimport torch\n", 1)
     report = check(CheckRequest(models.STALE_WHEN_ALONE, slow, "cpu", effort="quick", nvcc=False, memory_gib=4.0),
                    judge=forking_judge)
-    if report.times and kept_waiting(report.times["forward"]) and report.times["forward"]["verdict"] == UNSURE:
+    if report.times and kept_waiting(report.times["forward"]) and report.times["forward"].verdict == UNSURE:
         return  # no victory to doubt: nothing is timed one by one
     assert {q.key: q.status for q in report.failed} == {"times": "MISMATCH"} and not report.times, report.speed
     assert "A timed call gave a wrong result" in report.question("times").seen
@@ -354,10 +355,10 @@ def test_calls_one_by_one_count_where_they_say_something_else(ours: list[float],
                                                               verdict: str) -> None:
     one = {**found(1.0, "tf32", ("default", 2.0, "tf32")), "singly": {"ours": ours, "theirs": theirs}}
     times = timed(one, "forward", KB81, H200)
-    assert (times["against"], times["verdict"]) == (against, verdict)
+    assert (times.against, times.verdict) == (against, verdict)
 
 
 def test_less_than_a_pass_over_its_tensors_is_no_victory() -> None:
     one = {**found(0.1, "tf32", ("default", 2.0, "tf32")), "empty_ms": 0.5}
     times = timed(one, "forward", KB81, H200)
-    assert times["verdict"] == "UNSURE" and times["notes"][-1].endswith("does not count as faster.")
+    assert times.verdict == "UNSURE" and times.notes[-1].endswith("does not count as faster.")

@@ -25,12 +25,12 @@ def trial_of(text: str, reference: str, scratch: Path, *, kind: type[ForeignProc
     try:
         facts = parties[0].load()
         answer, inputs = processes[0].ask("given", {"seed": 1})
-        made, _ = processes[0].ask("make", {"module": "first", "seed": 1, "arguments": answer["arguments"],
-                                            "keywords": answer["keywords"]})
+        made, _ = processes[0].ask("make", {"module": "first", "seed": 1, "arguments": answer.arguments,
+                                            "keywords": answer.keywords})
         trial = TrialRun(*parties, device="cpu", dtype="float32", seed=20_011)
-        trial.given, trial.parameters = inputs, facts["parameters"]
-        trial.attribute = (made["structure"] or {}).get("attribute", "")
-        setting = setting_of(facts["parameters"], answer["arguments"], answer["keywords"], made["structure"])
+        trial.given, trial.parameters = inputs, list(facts.parameters)
+        trial.attribute = made.structure.attribute if made.structure else ""
+        setting = setting_of(facts.parameters, answer.arguments, answer.keywords, made.structure)
         if setting.layer is None:
             trial.drawn = Drawn(inputs, parties[0].draw, trial.generator)
         yield trial, Case("the given size", setting, tuple(tuple(x.shape) for x in inputs), ("float32",) * len(inputs))

@@ -20,10 +20,10 @@ DAMAGE = (
     ("status", "SPLENDID", "status is 'SPLENDID', which is not known."),
     ("kernel_ms", {"median_ms": "fast"}, "kernel_ms.cold_l2 is missing."),
     ("workload", {"batch": 1}, "workload.input_size is missing."),
-    ("device", {"kind": 7}, "device.kind is 7, not a text."),
+    ("device", {"kind": "cpu"}, "device.arch is missing."),
     ("config", [128], "config is [128], not an object."),
     ("colour", "red", "colour is not known."),
-    ("resources", {"sm_90": {"k": {"registers": "many"}}}, "resources.sm_90.k.registers is 'many', not a whole number."))
+    ("resources", {"sm_90": {"k": {"registers": 8}}}, "resources.sm_90.k.barriers is missing."))
 
 
 @pytest.fixture(scope="module")

@@ -73,6 +73,14 @@ def test_a_value_that_cannot_be_says_so_itself() -> None:
         read(Parcel, as_json(workload={**WORKLOAD.to_json(), "batch": 0}))
 
 
+def test_equal_workloads_are_read_once() -> None:
+    """A long session has ten thousand trials of a few layers."""
+    first, again = read(Parcel, as_json()), read(Parcel, as_json())
+    assert first.workload is again.workload and first.times["forward"] is not again.times["forward"]
+    named = read(Parcel, as_json(workload={**WORKLOAD.to_json(), "preset": "kb74/small"}))
+    assert named.workload == first.workload and (named.workload.preset, first.workload.preset) == ("kb74/small", "")
+
+
 def test_the_types_of_a_class_are_looked_up_once() -> None:
     """A long session has ten thousand trials; to resolve type hints takes longer than to read one."""
     read(Parcel, as_json())

@@ -11,6 +11,7 @@ import pytest
 
 from tests.page.test_report import trial
 from workbench.core.trial import NOT_DROP_IN, Status, Timing, Trial
+from workbench.core.trial_parts import Against, Detail
 from workbench.drive.reporting import report, tables
 from workbench.drive.sessions import files
 from workbench.drive.sessions.session import Session
@@ -83,9 +84,8 @@ def test_only_drop_in_baselines_are_the_ones_to_beat() -> None:
 
 def test_pairs_taken_in_turns_decide_against_their_baseline() -> None:
     baseline = trial("eager, TF32 off", 2.0, kind="baseline")
-    against = {"baseline": baseline.name, "trial_id": baseline.trial_id, "ratio": 1.004, "low": 1.001, "high": 1.007,
-               "verdict": "SAME"}
-    mine = replace(trial("mine", 1.9), detail={"against": against})
+    against = Against(baseline.name, baseline.trial_id, 1.004, 1.001, 1.007, "SAME", 30, 0, "noise")
+    mine = replace(trial("mine", 1.9), detail=Detail(against=against))
     assert report.speedup(mine, baseline).verdict == "SAME"
     assert report.speedup(mine, replace(baseline, trial_id="another")).verdict == "FASTER"
 

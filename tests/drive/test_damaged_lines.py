@@ -5,18 +5,21 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from workbench.core.trial import Trial
+from workbench.core.trial_parts import KernelNumbers
 from workbench.drive.reporting import tables
 from workbench.drive.sessions import files
 from workbench.drive.sessions.recorded import occupancy_of
 from workbench.drive.sessions.session import Session
 
 RECORDED = Path(__file__).resolve().parents[2] / "sessions"
+KERNEL = asdict(KernelNumbers(8, 0, 0, 0, 0, 1, 512))
 BAD = (None, "x", -1, 0, 1.5, [], {}, True, float("nan"), 1e999, 10**400, "\ud800", [["x"]], {"a": {"b": 1}})
 
 
@@ -69,7 +72,29 @@ def test_the_recorded_sessions_are_read_whole() -> None:
         assert len(session.trials()) == len(lines(path.stem)) > 0 and session.unreadable == []
 
 
+def test_a_recorded_trial_is_written_as_it_was_read() -> None:
+    for path in sorted(RECORDED.glob("recorded-*.zip")):
+        for line in lines(path.stem):
+            written = json.loads(json.dumps(Trial.from_json(line).to_json()))
+            for timing in filter(None, (line.get("kernel_ms"), *line.get("module_ms", {}).values())):
+                timing.setdefault("dropped", 0)  # the oldest lines lack it
+            assert written == line and list(written) == list(line), line["trial_id"]
+
+
 @pytest.mark.parametrize(("place", "value", "sentence"), [
+    (("workload", "colour"), "red", "workload.colour is not known"),
+    (("device", "colour"), "red", "device.colour is not known"),
+    (("build", "colour"), "red", "build.colour is not known"),
+    (("build", "seconds"), "long", "build.seconds is 'long', not a number"),
+    (("resources", "sm_90"), {"k": {"registers": 8}}, "resources.sm_90.k.barriers is missing"),
+    (("resources", "sm_90"), {"k": {**KERNEL, "registers": "8"}}, "resources.sm_90.k.registers is '8', not a whole number"),
+    (("resources", "sm_90"), {"k": {**KERNEL, "colour": 1}}, "resources.sm_90.k.colour is not known"),
+    (("resources", "older"), {"k": KERNEL}, "resources.'older' is no architecture"),
+    (("device",), {"kind": "cpu"}, "device.arch is missing"),
+    (("detail",), {"against": {"ratio": 2.0}}, "detail.against.baseline is missing"),
+    (("detail", "against"), [1], "detail.against is [1], not an object"),
+    (("detail", "kernels"), [7], "detail.kernels[0] is 7, not a text"),
+    (("detail", "fresh_process"), "yes", "detail.fresh_process is 'yes', not true or false"),
     (("kernel_ms", "median_ms"), "fast", "kernel_ms.median_ms is 'fast', not a number"),
     (("kernel_ms", "median_ms"), -1.0, "kernel_ms.median_ms is -1.0, not a time"),
     (("workload", "layer", "stride"), "2", "workload.layer.stride is '2', not a list"),

@@ -38,7 +38,7 @@ def test_of_every_recorded_candidate_the_main_kernel_is_shown_and_no_helper(reco
             own = find(trial.name, trial.direction).kernel or trial.name
             assert name.partition("<")[0] == own and not _HELPER.match(name), (trial.trial_id, arch, name)
             with_helpers += any(_HELPER.match(n) for n in kernels)
-        shown = trial.resources[arch_of(trial)][main_kernel(trial, arch_of(trial))]["registers"]
+        shown = trial.resources[arch_of(trial)][main_kernel(trial, arch_of(trial))].registers
         assert report.frame([trial])["registers"].iloc[0] == shown
     assert with_helpers > 150
 
@@ -46,8 +46,9 @@ def test_of_every_recorded_candidate_the_main_kernel_is_shown_and_no_helper(reco
 def test_the_target_that_the_gpu_ran_is_shown(recorded: list[Trial]) -> None:
     assert {arch_of(t) for t in recorded if "sm_90a" in t.resources} == {"sm_90a"}
     both = next(t for t in recorded if {"sm_80", "sm_90"} <= set(t.resources))
-    assert arch_of(both) == "sm_90" and arch_of(replace(both, device={"arch": "sm_80"})) == "sm_80"
-    assert arch_of(replace(both, device={"arch": "x86_64"})) == "sm_90" and arch_of(replace(both, resources={})) == ""
+    older, cpu = (replace(both, device=replace(both.device, arch=arch)) for arch in ("sm_80", "x86_64"))
+    assert arch_of(both) == "sm_90" and arch_of(older) == "sm_80"
+    assert arch_of(cpu) == "sm_90" and arch_of(replace(both, resources={})) == ""
 
 
 def test_shared_memory_includes_the_dynamic_one_and_occupancy_counts_it(recorded: list[Trial]) -> None:

@@ -26,12 +26,7 @@ def finished(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Trial:
     """A right, timed trial of the default naive_gather."""
     session = Session.create(tmp_path_factory.mktemp("finished"), "s")
     runner.run(RunRequest(WORKLOAD, (good(),), device="cpu", baselines=False, effort="quick"), session)
-    return replace(session.trials()[0], device=recorded(CPU))
-
-
-def recorded(device: Device) -> dict[str, str]:
-    """What a trial keeps of it."""
-    return {"kind": device.kind, "key": device.key}
+    return replace(session.trials()[0], device=CPU.recorded)
 
 
 def runs_again(trial: Trial, device: Device = CPU, **request: object) -> bool:
@@ -55,13 +50,13 @@ def test_what_was_only_checked_is_not_finished_for_a_run_that_times(finished: Tr
 
 
 def test_another_gpu_asks_anew(finished: Trial) -> None:
-    there = replace(finished, device=recorded(H200), kernel_ms=replace(finished.kernel_ms, cold_l2=True))
+    there = replace(finished, device=H200.recorded, kernel_ms=replace(finished.kernel_ms, cold_l2=True))
     assert not runs_again(there, H200)
     assert runs_again(there, replace(H200, key="nvidia_h100")) and runs_again(there, CPU)
 
 
 def test_a_warm_l2_is_another_question_on_a_gpu(finished: Trial) -> None:
-    there = replace(finished, device=recorded(H200), kernel_ms=replace(finished.kernel_ms, cold_l2=True))
+    there = replace(finished, device=H200.recorded, kernel_ms=replace(finished.kernel_ms, cold_l2=True))
     assert not runs_again(there, H200) and runs_again(there, H200, cold_l2=False)
 
 

@@ -98,7 +98,7 @@ def test_what_nobody_foresaw_in_a_worker_costs_one_trial_not_the_run(judge: Judg
     run, session = judge(good(BLOCK=128), gradient, workload=other, time=False, name="cut")
     trials = {t.direction: t for t in session.trials()}
     assert trials["forward"].status is Status.WORKER_DIED and "ValueError" in trials["forward"].headline, trials["forward"]
-    assert trials["forward"].detail["log_tail"] and trials["forward"].advice
+    assert trials["forward"].detail.log_tail and trials["forward"].advice
     assert trials["grad_input"].ok and run.state == "done"
     for path in kept:
         path.unlink()
@@ -115,7 +115,7 @@ def test_a_trial_records_what_it_needs(judge: Judge) -> None:
     assert "emulated" in trial.flags and trial.errors["output"].wrong == 0
     assert trial.command.startswith("python -m workbench run ") and "naive_gather.BLOCK=64" in trial.command
     assert {e["event"] for e in session.events()} >= {"run_started", "phase", "run_finished"}
-    assert trial.device["kind"] == "cpu" and trial.environment
+    assert trial.device.kind == "cpu" and trial.environment
 
 
 @pytest.mark.parametrize(("flags", "status", "words"), [
@@ -136,7 +136,7 @@ def test_resources_without_a_gpu(judge: Judge, runner: Runner) -> None:
     resources = session.trials()[0].resources
     assert {"sm_80", "sm_90"} <= set(resources)
     kernel = next(iter(resources["sm_80"].values()))
-    assert kernel["registers"] > 0 and kernel["spill_store_bytes"] == 0 and "constant_bytes" in kernel
+    assert kernel.registers > 0 and kernel.spill_store_bytes == 0
 
 
 def test_a_killed_measure_worker_costs_one_trial(runner: Runner, tmp_path: Path, broken: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from workbench.core.errors import BadRequest
 from workbench.core.trial import Errors, Status, Timing, Trial
+from workbench.core.trial_parts import Detail, KernelNumbers, TrialDevice
 from workbench.drive.sessions.session import Session, SessionFull, list_sessions, unpack
 
 from ..require import require
@@ -22,8 +23,9 @@ from .conftest import WORKLOAD
 
 def a_trial(number: int = 0, **more) -> Trial:
     return Trial(trial_id=f"t{number:05d}", run_id="r", at="2026-01-01T00:00:00+00:00", kind="candidate", name="naive_gather",
-                 direction="forward", precision="ieee", workload=WORKLOAD.to_json(), device={"kind": "cpu", "key": "cpu"},
-                 status=Status.OK, headline="Right in all checks.", advice="", **more)
+                 direction="forward", precision="ieee", workload=WORKLOAD,
+                 device=TrialDevice("cpu", 0, "a CPU", "x86_64", 90, "cpu"), status=Status.OK,
+                 headline="Right in all checks.", advice="", **more)
 
 
 def test_a_trial_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -59,7 +61,7 @@ def test_an_unknown_schema_is_left_out_and_said(tmp_path: Path) -> None:
 def _write_many(path: str, first: int) -> None:
     session = Session.open(Path(path))
     for number in range(first, first + 200):
-        session.append(a_trial(number, detail={"text": "x" * 500}))
+        session.append(a_trial(number, detail=Detail(shown={"text": "x" * 500})))
 
 
 def test_two_processes_write_one_session(tmp_path: Path) -> None:
@@ -75,8 +77,8 @@ def test_two_processes_write_one_session(tmp_path: Path) -> None:
 
 def test_a_line_stays_under_4_kb_and_nothing_of_the_trial_is_lost(tmp_path: Path) -> None:
     session = Session.create(tmp_path, "long")
-    names = {f"fused_mma<float, {n}>": {"registers": 153, "shared_bytes": n} for n in range(99)}
-    long = a_trial(1, detail={"log_tail": "y" * 6000}, resources={"sm_90": names}, memory={"peak_bytes": 1})
+    names = {f"fused_mma<float, {n}>": KernelNumbers(153, 0, 0, 0, n, 1, 0) for n in range(99)}
+    long = a_trial(1, detail=Detail(log_tail="y" * 6000), resources={"sm_90": names}, memory={"peak_bytes": 1})
     session.append(long)
     assert all(len(line) < 4096 for line in (session.path / "trials.jsonl").read_bytes().splitlines())
     there, = session.trials()
@@ -92,14 +94,14 @@ def test_a_full_disk_loses_nothing_recorded(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
-from tests.drive.test_session import a_trial
+from tests.drive.test_session import Detail, a_trial
 from workbench.drive.sessions.session import Session, SessionFull
 root = Path(sys.argv[1])
 session = Session.create(root, "full")
 written = 0
 try:
     for number in range(100000):
-        session.append(a_trial(number, detail={"text": "z" * 2000}))
+        session.append(a_trial(number, detail=Detail(shown={"text": "z" * 2000})))
         written += 1
 except SessionFull as error:
     print("FULL", written, str(error))

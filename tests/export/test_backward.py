@@ -111,7 +111,7 @@ def test_the_file_proves_itself(folder: Path) -> None:
     assert "grad_input   by backward; its other result is not used" in text
     result = run_fresh(text, FUSED, folder)
     assert result.status == "OK", result
-    assert result.detail["left_to_pytorch"] == ["forward"]
+    assert result.detail.left_to_pytorch == ("forward",)
 
 
 def test_a_recipe_takes_each_candidate_for_what_it_launches() -> None:

@@ -28,7 +28,7 @@ def test_preset_74(folder: Path):
     assert result.status == "OK", result
     assert set(result.errors) == {"output", "grad_input", "grad_weight"}
     assert result.precision == "ieee" and "emulated" in result.flags
-    assert "other channels, groups and bias" in result.detail["checked"]
+    assert "other channels, groups and bias" in result.detail.checked
 
 
 def test_a_constructor_argument_that_the_original_ignores(folder: Path):
@@ -45,13 +45,13 @@ def test_a_free_2d_layer_with_another_variant_in_each_direction(folder: Path):
     result = run_fresh(export_text(recipe), TWO_D, folder)
     assert result.status == "OK", result
     assert set(result.errors) == {"output", "grad_input", "grad_weight", "grad_bias"}
-    assert "a channels_last input" in result.detail["checked"]
+    assert "a channels_last input" in result.detail.checked
 
 
 def test_3d_in_float16_with_the_gradients_left_to_pytorch(folder: Path):
     result = run_fresh(export_text(naive(THREE_D, "forward")), THREE_D, folder)
     assert result.status == "OK", result
-    assert result.detail["left_to_pytorch"] == ["grad_input", "grad_weight"]
+    assert result.detail.left_to_pytorch == ("grad_input", "grad_weight")
 
 
 def test_one_candidate_that_computes_both_gradients(folder: Path, tmp_path: Path):
@@ -61,7 +61,7 @@ def test_one_candidate_that_computes_both_gradients(folder: Path, tmp_path: Path
     assert recipe == Recipe.from_json(recipe.to_json())
     result = run_fresh(export_text(recipe), SMALL, folder)
     assert result.status == "OK", result
-    assert result.detail["left_to_pytorch"] == ["forward"]
+    assert result.detail.left_to_pytorch == ("forward",)
 
 
 # What is changed in a good file, and how the worker must refuse it.

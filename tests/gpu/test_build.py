@@ -30,7 +30,7 @@ def test_a_kernel_runs_and_the_second_build_comes_from_the_cache(arch: str, tmp_
     assert (first.status, first.cached) == ("OK", False), first
     assert "$ nvcc " in log.read_text() and "ptxas info" in log.read_text()
     numbers = first.resources[arch]["twice"]
-    assert numbers["registers"] >= 8 and numbers["constant_bytes"] >= 20
+    assert numbers.registers >= 8 and numbers.constant_bytes >= 20
     values = torch.arange(100, dtype=torch.float32, device="cuda")
     out = torch.zeros_like(values)
     library = ctypes.CDLL(first.library)
@@ -57,7 +57,7 @@ def test_a_batch_of_the_shipped_template(arch: str, tmp_path: Path) -> None:
                            members=[{"symbol": symbol(m), "source": render_batch([m])} for m in members]),
                    lambda event: None)
     assert result.status == "OK", result
-    found = [result.members[symbol(m)].resources[arch]["naive_gather"]["registers"] for m in members]
+    found = [result.members[symbol(m)].resources[arch]["naive_gather"].registers for m in members]
     assert len(set(found)) == 2, "each member has the numbers of its own kernel"
 
 

@@ -46,11 +46,11 @@ def test_a_right_module_passes_and_is_timed_against_the_whole_ladder() -> None:
     assert report.question("graph").seen == "Yes." and report.question("compile").seen == "Yes."
     for direction in ("forward", "backward"):
         times = report.times[direction]
-        ways = {b["name"] for b in times["baselines"]}
+        ways = {b.name for b in times.baselines}
         assert {"eager", "eager, TF32 on", "eager, TF32 off", "eager, cudnn.benchmark", "torch.compile",
                 "CUDA graph of the eager call", "channels_last, conversion counted"} <= ways, ways
-        assert times["against"] and times["verdict"] != "FASTER" and times["default_precision"] in ("ieee", "tf32")
-        assert times["checked"] >= 3 and all(b["kernels"] for b in times["baselines"] if b["name"] == "eager")
+        assert times.against and times.verdict != "FASTER" and times.default_precision in ("ieee", "tf32")
+        assert times.checked >= 3 and all(b.kernels for b in times.baselines if b.name == "eager")
 
 
 @pytest.mark.parametrize(("forward", "key", "answer", "words"), [
@@ -68,8 +68,8 @@ def test_a_faster_module_stays_faster_when_its_process_is_gone() -> None:
     report = against("for _ in range(7):\n            super().forward(x)\n        return super().forward(x)",
                      "return super().forward(x)")
     times = report.times["forward"]
-    assert not report.failed and times["verdict"] == "FASTER" and times["ratio"] > 1.3
-    assert not any("PyTorch is slower while" in note for note in times["notes"])
+    assert not report.failed and times.verdict == "FASTER" and (times.ratio or 0.0) > 1.3
+    assert not any("PyTorch is slower while" in note for note in times.notes)
 
 
 def test_pytorchs_ways_are_timed_through_a_rectifier_too() -> None:
@@ -77,7 +77,7 @@ def test_pytorchs_ways_are_timed_through_a_rectifier_too() -> None:
     report = against("return torch.relu(super().forward(x))", "return torch.relu(super().forward(x))")
     assert not report.failed
     for times in report.times.values():
-        assert {"eager", "eager, TF32 on", "eager, TF32 off"} <= {b["name"] for b in times["baselines"]}, times["left_out"]
+        assert {"eager", "eager, TF32 on", "eager, TF32 off"} <= {b.name for b in times.baselines}, times.left_out
 
 
 def against(theirs: str, ours: str) -> CheckReport:

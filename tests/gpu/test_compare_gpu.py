@@ -65,8 +65,8 @@ def test_the_whole_ladder(runner: Runner, tmp_path: Path, number: int) -> None:
               t.headline if not t.ok else "", t.detail, flush=True)
     ours = next(t for t in run.trials if t.kind == "candidate")
     print(ours.status, ours.headline, ours.kernel_ms, ours.flags, ours.detail)
-    assert ours.ok and ours.detail["against"]["verdict"] in ("FASTER", "SLOWER", "SAME", "UNSURE")
-    assert all(t.detail["kernels"] for t in there.values() if t.ok and "brief_look" not in t.flags)
+    assert ours.ok and ours.detail.against.verdict in ("FASTER", "SLOWER", "SAME", "UNSURE")
+    assert all(t.detail.kernels for t in there.values() if t.ok and "brief_look" not in t.flags)
     assert {t.status for t in there.values() if FORMULATION in t.flags} <= {Status.OK, Status.SKIPPED, Status.OUT_OF_MEMORY}
     assert any(t.ok for t in there.values() if FORMULATION in t.flags)
     assert {"eager", "eager, TF32 on", "eager, TF32 off", "torch.compile", "eager, called by the host"} <= set(there)

@@ -214,5 +214,5 @@ def test_the_default_of_81_is_tf32_in_a_process_of_its_own(tmp_path: Path) -> No
         runner.run(RunRequest(preset("kb81").workload(), (), device="cuda:0", directions=("forward",), strength="default",
                               effort="quick"), session)
     found = defaults_of([session])
-    print([(t.name, t.precision, t.detail.get("kernels")) for t in found])
+    print([(t.name, t.precision, t.detail.kernels) for t in found])
     assert [(t.name, t.direction, t.precision) for t in found] == [("eager", "forward", "tf32")]

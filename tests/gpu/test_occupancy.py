@@ -56,10 +56,10 @@ def test_occupancy_is_that_of_cudas_own_api(tmp_path: Path) -> None:
         registers, shared, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         assert library.about(which, ctypes.byref(registers), ctypes.byref(shared)) == 0
         told = built.resources[arch][f"occupied<{size}>"]
-        assert (told["registers"], told["shared_bytes"]) == (registers.value, shared.value)
+        assert (told.registers, told.shared_bytes) == (registers.value, shared.value)
         for threads, dynamic in product((32, 64, 96, 128, 192, 256, 512, 1024), (0, 5000, 20_000, 49_000, 90_000)):
             assert library.blocks(which, threads, dynamic, ctypes.byref(count)) == 0
-            ours = occupancy(registers=told["registers"], shared_bytes=told["shared_bytes"] + dynamic,
+            ours = occupancy(registers=told.registers, shared_bytes=told.shared_bytes + dynamic,
                              threads=threads, sm=sm)
             assert ours.blocks_per_sm == count.value, (which, threads, dynamic, ours)
             compared += 1

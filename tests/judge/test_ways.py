@@ -110,4 +110,4 @@ def test_the_record_says_what_ran(tmp_path: Path) -> None:
     assert set(found) == {"eager", "as convolution, flipped weight", "matmul + fold"}
     for baseline in (found["eager"], found["as convolution, flipped weight"]):
         assert baseline.status == "OK" and baseline.precision == "ieee" and baseline.samples
-        assert any("conv" in name for name in baseline.detail["kernels"])
+        assert any("conv" in name for name in baseline.detail.kernels)

@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from workbench.drive.reporting import compare_plots, report
 
-from .test_report import CPU, pytorch, timing, trial
+from .test_report import CPU, H200, pytorch, timing, trial
 
 SESSIONS = Path(__file__).resolve().parents[2] / "sessions"
 
@@ -53,7 +53,7 @@ def test_the_charts_show_ours_beside_pytorch_and_the_room_that_is_left() -> None
 
 
 def test_without_a_known_gpu_there_is_no_roofline_and_without_a_ratio_no_chart() -> None:
-    unknown = {"kind": "cuda", "name": "Some GPU", "arch": "sm_90", "key": "some"}
+    unknown = replace(H200, name="Some GPU", key="some")
     pairs = report.against_pytorch([*pytorch(device=unknown), trial("v", 1.0, device=unknown)])
     assert compare_plots.roofline(pairs) is None and compare_plots.speedups(pairs) is not None
     pairs = report.against_pytorch([trial("v", 1.0, device=CPU), trial("eager", 2.0, kind="baseline", device=CPU)])

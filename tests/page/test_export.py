@@ -37,8 +37,8 @@ def test_a_layer_is_shown_by_the_name_it_has_everywhere(tmp_path, monkeypatch) -
     assert layer.options == ["models/dcgan-2 (small) float32", "models/sam-1 (full) float32 channels_last",
                              "models/sam-1 (full) float32", "KernelBench #75 (full) float32"]
 
-    def chosen(workload: dict) -> tuple[str, list[str]]:
-        at.selectbox(key="export_workload").set_value(str(Workload.from_json(workload))).run()
+    def chosen(workload: Workload) -> tuple[str, list[str]]:
+        at.selectbox(key="export_workload").set_value(str(workload)).run()
         assert not at.exception
         forms = next(s for s in at.selectbox if s.label == "Constructor as in").options
         return "".join(e.body for e in at.get("html")), forms

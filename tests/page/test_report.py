@@ -10,12 +10,13 @@ import pytest
 
 from workbench.core.presets import preset
 from workbench.core.trial import DEFAULT_ADVICE, Errors, Status, Timing, Trial
+from workbench.core.trial_parts import TrialDevice
 from workbench.drive.reporting import plots, report, tables
 
 WORK = preset("kb74").workload("full")
-H200 = {"kind": "cuda", "name": "NVIDIA H200", "arch": "sm_90", "key": "NVIDIA H200"}
-A100 = {"kind": "cuda", "name": "NVIDIA A100", "arch": "sm_80", "key": "NVIDIA A100"}
-CPU = {"kind": "cpu", "name": "some CPU", "arch": "x86_64", "key": "cpu some CPU"}
+H200 = TrialDevice("cuda", 0, "NVIDIA H200", "sm_90", 90, "NVIDIA H200")
+A100 = TrialDevice("cuda", 0, "NVIDIA A100", "sm_80", 80, "NVIDIA A100")
+CPU = TrialDevice("cpu", 0, "some CPU", "x86_64", 90, "cpu some CPU")
 _count = iter(range(10_000))
 
 
@@ -24,9 +25,9 @@ def timing(ms: float, *, share: float = 0.01, samples: int = 50) -> Timing:
 
 
 def trial(name: str, ms: float | None, precision: str = "ieee", *, kind: str = "candidate", direction: str = "forward",
-          status: Status = Status.OK, device: dict = H200, **more) -> Trial:
+          status: Status = Status.OK, device: TrialDevice = H200, **more) -> Trial:
     errors = {"output": Errors(1e-6, 1e-5, 2.4e-7, 1e-6, (0, 0, 0), 1.0, 1.0, 0, 10)}
-    return Trial(f"t{next(_count)}", "run", "2026-11-20T00:00:00Z", kind, name, direction, precision, WORK.to_json(),
+    return Trial(f"t{next(_count)}", "run", "2026-11-20T00:00:00Z", kind, name, direction, precision, WORK,
                  device, status, more.pop("headline", "Right in all checks."), DEFAULT_ADVICE[status],
                  kernel_ms=timing(ms, samples=more.pop("samples", 50)) if ms else None, errors=errors,
                  config=more.pop("config", {"BLOCK": 128} if kind == "candidate" else {}), **more)
@@ -52,7 +53,7 @@ def test_a_stricter_baseline_that_is_faster_is_the_one_for_tf32():
 
 def test_no_baseline_of_another_device_workload_or_direction():
     mine = trial("mine", 1.0)
-    other = replace(mine, workload=preset("kb81").workload("full").to_json())
+    other = replace(mine, workload=preset("kb81").workload("full"))
     assert report.best_baseline(pytorch(device=A100), mine) is None
     assert report.best_baseline(pytorch(), other) is None
     assert report.best_baseline(pytorch(direction="grad_input"), mine) is None
@@ -177,7 +178,7 @@ def test_emulated_bars_say_so_and_have_no_ratio():
 
 def test_many_trials_are_told_in_a_time_that_grows_with_their_number():
     """Each trial looks its baseline up. To search all trials for it takes minutes of 2 000, and hours of 10 000."""
-    others = [replace(b, workload={**WORK.to_json(), "batch": n}) for n in range(100, 160) for b in pytorch()]
+    others = [replace(b, workload=replace(WORK, batch=n)) for n in range(100, 160) for b in pytorch()]
     many = [*pytorch(), *others, *(trial("v", 1.0 + i / 2000, config={"BLOCK": i}, samples=4) for i in range(2000))]
     before = time.process_time()
     assert tables.text_table(many).count("2.15×") > 10  # 4.29 ms against 2.0 ms

@@ -6,8 +6,8 @@ kernel templates `variants` reads the header of a `.cu`, `shared_template` that 
                  `space`, `candidate`; `template` renders the source; `identity` makes the candidate's id from it; `best_known`
 processes        `orders` (what a worker is asked), `replies` (what it sends back), `typed` (both as JSON)
 PyTorch          `pytorch_ways`: PyTorch's ways of computing a direction, by name
-results          `trial` (Status, the advice of each status, Trial), `trial_line`, `answers` (the report of a check),
-                 `verdict` (FASTER, SLOWER, SAME, UNSURE)
+results          `trial` (Status, the advice of each status, Trial), `trial_parts`; `answers` (the report of a check),
+                 `check_parts`; `verdict` (FASTER, SLOWER, SAME, UNSURE)
 this machine     `env`, `toolchain`, `toolkit_wheels`, `compile_flags`, `gpu`, `occupancy`, `cache`, `owned_folder`, `shipped`,
                  `confinement` (which sandboxes work here), `landlock`
 text             `numbers`, `plain_text`, `command`, `diagnostics`, `errors`

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from .check_parts import DirectionTimes, KernelBench, KernelBenchValues, Log, LooksLike, SmallestCase
 from .confinement import Confinement
+from .trial_parts import Environment
 
 SCHEMA = "kernel-workbench/check/1"
 
@@ -32,7 +34,7 @@ class Question:
     seen: str
     advice: str = ""
     status: str = ""
-    detail: dict[str, Any] = field(default_factory=dict)
+    detail: Log = Log()
 
 
 @dataclass(frozen=True)
@@ -45,15 +47,15 @@ class CheckReport:
     reference: str
     device: str
     questions: tuple[Question, ...]
-    smallest: dict[str, Any] = field(default_factory=dict)
-    mistake: dict[str, Any] = field(default_factory=dict)
-    kernelbench: dict[str, Any] = field(default_factory=dict)
-    times: dict[str, Any] = field(default_factory=dict)
+    smallest: SmallestCase | None = None
+    mistake: LooksLike | None = None
+    kernelbench: KernelBench | None = None
+    times: dict[str, DirectionTimes] = field(default_factory=dict)
     speed: str = ""
     confined: Confinement = Confinement()
     seed: int = 0
     seconds: float = 0.0
-    environment: dict[str, Any] = field(default_factory=dict)
+    environment: Environment = field(default_factory=dict)
     command: str = ""
     size: str = ""
     schema: str = SCHEMA
@@ -110,8 +112,8 @@ class CheckReport:
     def evidence(self) -> str:
         """The strip's second line: the two worst facts."""
         facts = []
-        if self.mistake.get("found"):
-            facts.append(f"Looks like: {self.mistake['found']}.")
+        if self.mistake and self.mistake.found:
+            facts.append(f"Looks like: {self.mistake.found}.")
         explained = ("values", "other_sizes", "other_arguments") if facts else ()
         facts += [q.seen.removeprefix("No. ") for q in self.failed if q.key not in explained]
         if not self.failed and self.speed:
@@ -127,7 +129,13 @@ class CheckReport:
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
-        data["questions"] = [{**asdict(q), "answer": str(q.answer)} for q in self.ordered]
+        data["questions"] = [{**asdict(q), "answer": str(q.answer), "detail": _there(q.detail)} for q in self.ordered]
+        data["smallest"], data["mistake"] = _there(self.smallest), _there(self.mistake)
+        found = self.kernelbench
+        data["kernelbench"] = {**_there(found.values), "text": found.text} if found else {}
+        for row in (row for times in data["times"].values() for row in times["baselines"]):
+            if not row["held_back"]:
+                del row["held_back"]
         return {**data, "badge": self.badge, "headline": self.headline, "evidence": self.evidence,
                 "failed": len(self.failed)}
 
@@ -145,6 +153,11 @@ _IN_SHORT = {
     "gradient_values": "computes wrong gradients", "stream": "ignores the current stream",
     "inputs": "changes its inputs", "same_bits": "gives different bits in each run", "times": "is wrong when timed",
     "judge": "stops the judge"}
+
+
+def _there(part: Log | SmallestCase | LooksLike | KernelBenchValues | None) -> dict[str, Any]:
+    """What is known of it."""
+    return {k: v for k, v in asdict(part).items() if v is not None} if part else {}
 
 
 def _short(question: Question) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 from .env import cache_dir
 from .errors import BadRequest
 from .owned_folder import abandoned, owned_folder, sweep
+from .typed import to_json
 
 DEFAULT_LIMIT_BYTES = 2 * 2**30
 LIMIT_VARIABLE = "KERNEL_WORKBENCH_CACHE_BYTES"
@@ -89,7 +90,7 @@ class Cache:
     def publish(self, key: str, folder: Path, meta: dict[str, Any]) -> dict[str, Any]:
         """Make `folder` the entry of `key`: the first rename wins, a later one is discarded. Returns as `find`."""
         files = {item.name: item.stat().st_size for item in sorted(folder.iterdir())}
-        (folder / "meta.json").write_text(json.dumps({**meta, "files": files}), encoding="utf-8")
+        (folder / "meta.json").write_text(to_json({**meta, "files": files}), encoding="utf-8")
         entry = self._libraries / key
         self._libraries.mkdir(parents=True, exist_ok=True)
         for _ in range(_TRIES):

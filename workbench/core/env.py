@@ -16,6 +16,7 @@ from pathlib import Path
 from .errors import BadRequest
 from .toolchain import Toolchain, cxx_problem, ninja_problem, nvcc_problem
 from .toolchain import find_toolchain as _find_toolchain
+from .trial_parts import Environment
 
 _SMI_FIELDS = "index,name,uuid,compute_cap,memory.total,driver_version"
 _SMI_LIMIT_S = 5
@@ -91,7 +92,7 @@ def require_torch() -> None:
 
 
 @lru_cache(maxsize=1)
-def environment() -> dict[str, str | int | None]:
+def environment() -> Environment:
     """What a trial records of the machine it ran on: versions and kinds, no names of hosts or users."""
     tools, torch, found = find_toolchain(), torch_info(), gpus()
     return {"python": platform.python_version(), "system": f"{platform.system()} {platform.release()}",

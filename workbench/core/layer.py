@@ -6,13 +6,15 @@ meet at output position o = i * stride - padding + k * dilation, kept when 0 <= 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
 from .errors import BadRequest
-from .typed import read
+from .typed import read, read_once
 
 FORWARD, GRAD_INPUT, GRAD_WEIGHT, BACKWARD = "forward", "grad_input", "grad_weight", "backward"
 DIRECTIONS = (FORWARD, GRAD_INPUT, GRAD_WEIGHT)
@@ -118,6 +120,7 @@ class ConvTranspose:
         return read(cls, data)
 
 
+@read_once
 @dataclass(frozen=True)
 class Workload:
     """A layer with everything else that fixes its tensors. `input_size` is spatial, in elements."""
@@ -165,6 +168,11 @@ class Workload:
     @property
     def element_bytes(self) -> int:
         return DTYPES[self.dtype]
+
+    @cached_property
+    def key(self) -> str:
+        """Equal for the same tensors; the preset's name does not count."""
+        return json.dumps({k: v for k, v in self.to_json().items() if k != "preset"}, sort_keys=True)
 
     def in_three_dimensions(self) -> Workload:
         """The same work with three spatial dimensions; channels_last stays as the layout of the same memory."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from .candidate import Candidate, derived_values
 from .errors import BadRequest
 from .gpu import gpu_limits
+from .trial_parts import KernelNumbers
 
 # The rules are those of NVIDIA's occupancy calculator (cuda_occupancy.h of the CUDA toolkit), compute capability 8 up.
 WARP = 32
@@ -58,17 +58,17 @@ def threads_per_block(candidate: Candidate, *, sm: int) -> int | None:
     return None if threads is None else int(threads)
 
 
-def candidate_occupancy(candidate: Candidate, kernel: dict[str, Any], *, sm: int) -> Occupancy | None:
+def candidate_occupancy(candidate: Candidate, kernel: KernelNumbers, *, sm: int) -> Occupancy | None:
     """Occupancy of one compiled kernel of a candidate, its numbers as trials hold them under `resources`.
 
     The compiler knows static shared memory only; [derived] smem_bytes is all that a block uses, dynamic included.
-    None when the block size is known at run time only, or when the trial does not hold the numbers.
+    None when the block size is known at run time only.
     """
     threads = threads_per_block(candidate, sm=sm)
-    if threads is None or not {"registers", "shared_bytes"} <= kernel.keys():
+    if threads is None:
         return None
-    shared = max(kernel["shared_bytes"], int(derived_values(candidate, sm=sm).get("smem_bytes", 0)))
-    return occupancy(registers=kernel["registers"], shared_bytes=shared, threads=threads, sm=sm)
+    shared = max(kernel.shared_bytes, int(derived_values(candidate, sm=sm).get("smem_bytes", 0)))
+    return occupancy(registers=kernel.registers, shared_bytes=shared, threads=threads, sm=sm)
 
 
 def _blocks_by_registers(registers: int, warps: int, per_sm: int) -> int:

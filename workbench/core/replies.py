@@ -1,21 +1,19 @@
 """What a worker sends back: events while it works, then one frozen dataclass for its operation, or a `Failure`.
 
-`orders` says which operation answers with which. `detail` and three sections of `Checked` are written into a session or a
-report as they are; all else is read by name.
+`orders` says which operation answers with which. What `Detail` holds under `shown` is written into a session as it is; all
+else is read by name.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from .answers import Question
+from .check_parts import FirstError, KernelBench, LeftOut, LooksLike, SmallestCase
 from .confinement import Confinement
 from .layer import Workload
 from .trial import Errors, Status, Timing
-
-Numbers = dict[str, int]                  # of one kernel: registers, spills, bytes of shared memory
-Kernels = dict[str, dict[str, Numbers]]   # architecture -> kernel -> numbers
+from .trial_parts import Detail, Kernels, TrialBuild, TrialDevice
 
 
 @dataclass(frozen=True)
@@ -59,6 +57,11 @@ class Device:
     driver: str
     l2_bytes: int
 
+    @property
+    def recorded(self) -> TrialDevice:
+        """What a trial keeps of it."""
+        return TrialDevice(self.kind, self.index, self.name, self.arch, self.sm, self.key)
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -80,16 +83,7 @@ class Outcome:
     status: Status
     headline: str
     advice: str = ""
-    detail: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class FirstError:
-    """`file` and `line` are those of the template where the log names one; None when the error has no place."""
-
-    file: str | None
-    line: int | None
-    message: str
+    detail: Detail = Detail()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +110,9 @@ class Built(Outcome):
     members: dict[str, Built] = field(default_factory=dict)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def recorded(self) -> TrialBuild | None:
         """What a trial keeps of the build; nothing where no compiler was reached."""
-        return {"seconds": self.seconds, "cached": self.cached, "compiler": self.compiler} if self.compiler else {}
+        return TrialBuild(self.seconds, self.cached, self.compiler) if self.compiler else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +227,7 @@ class CheckTimes:
     precision: str
     empty_ms: float
     baselines: tuple[WayTimes, ...]
-    left_out: tuple[dict[str, str], ...] = ()     # "name", "why"
+    left_out: tuple[LeftOut, ...] = ()
     starved: tuple[str, ...] = ()
     doubted: tuple[str, ...] = ()
     alone: tuple[WayAlone, ...] = ()
@@ -242,17 +236,16 @@ class CheckTimes:
 
 @dataclass(frozen=True)
 class Checked:
-    """What the judge of a foreign module found. `smallest`, `mistake` and `kernelbench` go into the report as they are; `gpu`
-    and `workload` say what the floor of the times is."""
+    """What the judge of a foreign module found. `gpu` and `workload` say what the floor of the times is."""
 
     questions: tuple[Question, ...]
     confined: Confinement
     seed: int = 0
     emulated: bool = False
     seconds: float = 0.0
-    smallest: dict[str, Any] = field(default_factory=dict)
-    mistake: dict[str, Any] = field(default_factory=dict)
-    kernelbench: dict[str, Any] = field(default_factory=dict)
+    smallest: SmallestCase | None = None
+    mistake: LooksLike | None = None
+    kernelbench: KernelBench | None = None
     times: dict[str, CheckTimes] = field(default_factory=dict)   # by direction
     workload: Workload | None = None
     gpu: Device | None = None

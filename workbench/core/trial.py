@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import re
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from enum import StrEnum
-from functools import cached_property
 from math import inf
 from typing import Any
 
-from .trial_line import unusable
+from .errors import BadRequest
+from .layer import LAUNCHES, Workload
+from .trial_parts import Detail, Environment, Kernels, TrialBuild, TrialDevice
 from .typed import read
 
 SCHEMA = "kernel-workbench/trial/1"
+KINDS = ("candidate", "baseline", "module", "module_baseline")
 NOT_DROP_IN = "not_drop_in"   # flag of a baseline that wants another memory format: shown, never the one to beat
 FORMULATION = "formulation"   # of a baseline: other operators than nn.ConvTranspose's; it counts against the strongest alone
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class Status(StrEnum):
@@ -125,8 +128,8 @@ class Trial:
     name: str                            # variant or baseline name
     direction: str                       # "forward" | "grad_input" | "grad_weight" | "backward"; modules: both times
     precision: str
-    workload: dict[str, Any]
-    device: dict[str, Any]               # {"kind": "cpu"|"cuda", "name", "arch", "key"}
+    workload: Workload
+    device: TrialDevice
     status: Status
     headline: str
     advice: str
@@ -139,12 +142,12 @@ class Trial:
     kernel_ms: Timing | None = None
     module_ms: dict[str, Timing] = field(default_factory=dict)   # "forward", "backward"
     memory: dict[str, int] = field(default_factory=dict)         # "peak_bytes", "workspace_bytes"
-    resources: dict[str, Any] = field(default_factory=dict)      # arch -> kernel -> numbers
-    build: dict[str, Any] = field(default_factory=dict)          # "seconds", "cached", "compiler"
+    resources: Kernels = field(default_factory=dict)
+    build: TrialBuild | None = None
     blobs: dict[str, str] = field(default_factory=dict)          # "source", "log", ... -> sha256
-    environment: dict[str, Any] = field(default_factory=dict)
+    environment: Environment = field(default_factory=dict)
     flags: tuple[str, ...] = ()          # "emulated", "throttled", "launch_bound", "too_small", ...
-    detail: dict[str, Any] = field(default_factory=dict)         # what this status has to say beyond the headline
+    detail: Detail = Detail()            # what this status has to say beyond the headline
     command: str = ""                    # the one command that repeats this trial
     schema: str = SCHEMA
 
@@ -152,10 +155,10 @@ class Trial:
     def ok(self) -> bool:
         return self.status is Status.OK
 
-    @cached_property
-    def place(self) -> tuple[str | None, str]:
-        """(device key, workload key): two times may be compared only if these are equal. Computed once: every pair asks."""
-        return self.device.get("key"), workload_key(self.workload)
+    @property
+    def place(self) -> tuple[str, str]:
+        """(device key, workload key): two times may be compared only if these are equal."""
+        return self.device.key, self.workload.key
 
     @property
     def kernel_median_ms(self) -> float:
@@ -169,7 +172,7 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
-        data["status"] = str(self.status)
+        data["status"], data["detail"] = str(self.status), self.detail.to_line()
         for timing in (data["kernel_ms"], *data["module_ms"].values()):
             if timing:
                 del timing["samples_in"]
@@ -179,12 +182,33 @@ class Trial:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Trial:
         """Rebuild a trial from its line. Raises ValueError, which names what is wrong, for a line that is not one."""
-        trial = read(cls, data)
-        if why := unusable(data):
+        if isinstance(detail := data.get("detail"), dict):
+            data = {**data, "detail": Detail.from_line(detail)}
+        try:
+            trial = read(cls, data)
+        except BadRequest as error:  # the types fit, but no layer has these values
+            raise ValueError(f"its workload is not valid: {error}") from error
+        if why := _unusable(trial):
             raise ValueError(why)
         return trial
 
 
-def workload_key(workload: dict[str, Any]) -> str:
-    """Equal for the same tensors; the preset's name does not count."""
-    return json.dumps({k: v for k, v in workload.items() if k != "preset"}, sort_keys=True)
+def _unusable(trial: Trial) -> str | None:
+    """What is wrong beyond the types, as a clause, or None."""
+    for key, word, known in (("kind", trial.kind, KINDS), ("direction", trial.direction, LAUNCHES)):
+        if word not in known:
+            return f"{key} is {ascii(word)}, which is not known"
+    if trial.kind == "candidate" and len(trial.tunables) < len(trial.config):
+        name, value = next((k, v) for k, v in trial.config.items() if k not in trial.tunables)
+        return f"config.{name} is {ascii(value)[:40]}, not a whole number"
+    timings = {name: timing for name, timing in (("kernel_ms", trial.kernel_ms), *trial.module_ms.items()) if timing}
+    for place, timing in timings.items():
+        for name in ("median_ms", "q25_ms", "q75_ms", "min_ms"):
+            if not 0 < getattr(timing, name) < 1e12:
+                return f"{place}.{name} is {getattr(timing, name)}, not a time"
+    for blob in (*trial.blobs.values(), *(t.samples_blob for t in timings.values() if t.samples_blob)):
+        if not _SHA256.match(blob):
+            return f"the blob {ascii(blob)[:40]} is no SHA-256"
+    if strange := next((arch for arch in trial.resources if not any(c.isdigit() for c in arch)), None):
+        return f"resources.{ascii(strange)} is no architecture"
+    return None

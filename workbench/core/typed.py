@@ -4,6 +4,7 @@ reason. `to_json` writes. Sessions, files and the pipes to the workers use it.""
 from __future__ import annotations
 
 import json
+import marshal
 import sys
 import types
 from collections.abc import Callable, Set
@@ -16,6 +17,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints, is
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
 _LARGEST = int(sys.float_info.max)
+_MOST_REMEMBERED = 4096
+_READ_ONCE: set[type[Any]] = set()
 
 
 class Misfit(ValueError):
@@ -38,6 +41,12 @@ def read(kind: type[T], data: Any) -> T:
     """A value of that type from JSON. Raises `Misfit`, a ValueError, which names what does not fit."""
     make: Callable[[Any], T] = reader(kind)  # type: ignore[arg-type]  # a type is hashable
     return make(data)
+
+
+def read_once(kind: type[T]) -> type[T]:
+    """Of this frozen dataclass a file holds few different values, each of them often: equal JSON is read once."""
+    _READ_ONCE.add(kind)
+    return kind
 
 
 def misfit(hint: Any) -> Callable[[Any, str], str | None]:
@@ -68,7 +77,8 @@ def reader(hint: Any) -> Reader:
         return _object_of(parts[1])
     if isinstance(hint, type) and is_dataclass(hint):
         needed = {f.name for f in fields(hint) if f.default is MISSING and f.default_factory is MISSING}
-        return _fields_of(hint, needed, hint)
+        made = _fields_of(hint, needed, hint)
+        return _remembered(made) if hint in _READ_ONCE else made
     if is_typeddict(hint):
         return _fields_of(hint, hint.__required_keys__, None)
     if issubclass(hint, StrEnum):
@@ -217,6 +227,23 @@ def _fields_of(kind: Any, needed: Set[str], make: Callable[..., Any] | None) -> 
         except Misfit as error:
             raise error.within(key) from None
         return value if make is None else make(**found)
+    return made
+
+
+def _remembered(make: Reader) -> Reader:
+    """`make`, which hands back the same object for equal JSON. `marshal` writes the key faster than any other of Python."""
+    known: dict[bytes, Any] = {}
+
+    def made(value: Any) -> Any:
+        try:
+            key = marshal.dumps(value, 2)  # version 2: equal values give equal bytes
+        except ValueError:                 # nested too deeply
+            return make(value)
+        if key not in known:
+            if len(known) >= _MOST_REMEMBERED:
+                known.clear()
+            known[key] = make(value)
+        return known[key]
     return made
 
 

@@ -10,16 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from ...core.best_known import CLASSES, PREDICTED, BestKnown, load, save, sm_of
 from ...core.candidate import Candidate, why_not
 from ...core.env import find_toolchain, nvcc_problem
 from ...core.errors import BadRequest, RenderError
-from ...core.layer import Workload
 from ...core.presets import parse_preset
 from ...core.template import render
 from ...core.trial import Trial
+from ...core.trial_parts import KernelNumbers
 from ..reporting import report
 from ..running.builds import BuildPool
 from ..sessions.recorded import candidate_of
@@ -94,14 +93,14 @@ def derive(sessions: Iterable[Session], nvcc: Nvcc) -> list[BestKnown]:
     baselines = Baselines(defaults_of(sessions))
     for session in sessions:
         for trial in session.trials():
-            if trial.device.get("kind") != "cuda" or not trial.ok or not trial.kernel_ms:
+            if trial.device.kind != "cuda" or not trial.ok or not trial.kernel_ms:
                 continue
             if trial.kind == "baseline":
                 baselines.of_session.setdefault(session.name, []).append(trial)
             elif trial.kind == "candidate":
-                work = Workload.from_json(trial.workload)
+                work = trial.workload
                 named = parse_preset(work.preset)[0].name if work.preset else str(work.layer)
-                key = (str(trial.device["arch"]), named, trial.direction, work.dtype, work.memory_format)
+                key = (trial.device.arch, named, trial.direction, work.dtype, work.memory_format)
                 cells.setdefault(key, []).append((trial, session))
     entries: list[BestKnown] = []
     for key, trials in cells.items():
@@ -174,13 +173,13 @@ def _spilled(trial: Trial, arch: str) -> bool:
 
 
 def _entry(trial: Trial, session: Session, baselines: Baselines, precision_class: str, arch: str) -> BestKnown:
-    work = Workload.from_json(trial.workload)
+    work = trial.workload
     baseline = report.best_baseline(baselines.of_session.get(session.name, []), replace(trial, precision=precision_class))
     return BestKnown(
-        arch=arch or str(trial.device["arch"]), layer=str(work.layer), direction=trial.direction, dtype=work.dtype,
+        arch=arch or trial.device.arch, layer=str(work.layer), direction=trial.direction, dtype=work.dtype,
         precision_class=precision_class, variant=trial.name, config=trial.tunables, precision=trial.precision,
         form=trial.form or "constant", ms=round(trial.kernel_median_ms, 6), batch=work.batch, input_size=tuple(work.input_size),
-        gpu=str(trial.device.get("name", "")), session=session.name,
+        gpu=trial.device.name, session=session.name,
         rel_l2=_two_digits(max((e.rel_l2 for e in trial.errors.values()), default=None)),
         baseline=baseline.name if baseline else "",
         baseline_ms=round(baseline.kernel_median_ms, 6) if baseline and baseline.kernel_ms else None,
@@ -189,7 +188,7 @@ def _entry(trial: Trial, session: Session, baselines: Baselines, precision_class
 
 
 def _elements(trial: Trial) -> int:
-    work = Workload.from_json(trial.workload)
+    work = trial.workload
     return work.result_elements("forward") + work.result_elements("grad_input")
 
 
@@ -202,6 +201,5 @@ def _recorded_spills(trial: Trial, candidate: Candidate, arch: str) -> int | Non
     return _most(trial.resources.get(candidate.variant.arch or arch))
 
 
-def _most(kernels: Mapping[str, Any] | None) -> int | None:
-    stored = [k["spill_store_bytes"] for k in (kernels or {}).values() if isinstance(k, dict) and "spill_store_bytes" in k]
-    return max(stored, default=None)
+def _most(kernels: Mapping[str, KernelNumbers] | None) -> int | None:
+    return max((k.spill_store_bytes for k in (kernels or {}).values()), default=None)

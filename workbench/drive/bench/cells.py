@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
-from typing import Any
 
 from ...core.best_known import CLASSES, CONTIGUOUS
 from ...core.layer import BACKWARD, DIRECTIONS, LAUNCHES, MEMORY_FORMATS, Workload
@@ -142,7 +141,7 @@ def cells_of(sessions: Sequence[Session]) -> list[Cell]:
 def _by_layer(session: Session) -> dict[str, list[Trial]]:
     found: dict[str, list[Trial]] = {}
     for trial in session.trials():
-        found.setdefault(str(trial.workload.get("preset")), []).append(trial)
+        found.setdefault(trial.workload.preset, []).append(trial)
     return found
 
 
@@ -150,9 +149,9 @@ def cell(name: Wanted, trials: Iterable[Trial], *, note: str = "") -> Cell:
     """One cell from trials of its layer."""
     work = PRESETS[name.preset].workload(name.size, dtype_of(name.precision), memory_format=name.memory_format)
     here = [t for t in trials if t.direction == name.direction and t.kind in ("candidate", "baseline")
-            and t.workload == work.to_json()]
-    if any(t.device.get("kind") == "cuda" for t in here):
-        here = [t for t in here if t.device.get("kind") == "cuda"]
+            and (t.workload, t.workload.preset) == (work, work.preset)]
+    if any(t.device.kind == "cuda" for t in here):
+        here = [t for t in here if t.device.kind == "cuda"]
     ours = tuple(t for t in here if t.kind == "candidate" and t.precision in CLASSES[name.precision])
     right = [t for t in ours if t.ok and t.kernel_ms]
     best = min(right, key=lambda t: t.kernel_ms.median_ms if t.kernel_ms else 0.0, default=None)
@@ -162,16 +161,16 @@ def cell(name: Wanted, trials: Iterable[Trial], *, note: str = "") -> Cell:
     baseline = report.best_baseline(baselines, replace(best, precision=name.precision))
     verdict = None if report.is_emulated(best) else report.speedup(best, baseline)
     strongest = _strongest(baselines, best, name) if any(FORMULATION in t.flags for t in here) else None
-    limit = None if report.is_emulated(best) else class_floor(work, name.direction, name.precision, best.device)
+    limit = None if report.is_emulated(best) else class_floor(work, name.direction, name.precision, best.device.name)
     made = Cell(name, best, baseline, verdict, limit, ours, (), note, strongest=strongest,
                 strongest_verdict=None if report.is_emulated(best) else report.speedup(best, strongest),
                 unconverted=_unconverted(baselines, best, name.precision))
     return replace(made, missed=tuple(_missed(made, here)))
 
 
-def class_floor(workload: Workload, direction: str, precision: str, device: dict[str, Any]) -> Floor | None:
+def class_floor(workload: Workload, direction: str, precision: str, gpu_name: str) -> Floor | None:
     """The lowest floor of any precision that the class admits, on that GPU."""
-    ceilings = ceilings_of(str(device.get("name", "")))
+    ceilings = ceilings_of(gpu_name)
     found = [f for p in CLASSES[precision] if (f := floor(workload, direction, p, ceilings))]
     return min(found, key=lambda f: f.ms, default=None)
 
@@ -201,7 +200,7 @@ def _strongest(baselines: report.Baselines, best: Trial, name: Wanted) -> Trial 
 
 def _unconverted(baselines: report.Baselines, best: Trial, precision: str) -> Trial | None:
     there = [(ms, b) for ms, b in baselines.at(best, "kernel_ms", best.direction)
-             if b.detail.get("way") in UNCONVERTED and b.precision in report.QUALIFIES[precision]]
+             if b.detail.way in UNCONVERTED and b.precision in report.QUALIFIES[precision]]
     return min(there, key=lambda pair: pair[0])[1] if there else None
 
 

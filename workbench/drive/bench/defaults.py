@@ -13,7 +13,6 @@ from ...core.layer import BACKWARD, GRAD_INPUT, GRAD_WEIGHT
 from ...core.trial import Trial
 from ..reporting import report
 from ..reporting.tables import aligned
-from ..running.request import FRESH
 from ..sessions.session import Session
 
 
@@ -22,8 +21,8 @@ def defaults_of(sessions: Iterable[Session]) -> list[Trial]:
     found: dict[tuple[str, str, str], Trial] = {}
     for session in sessions:
         for trial in session.trials():
-            if trial.kind == "baseline" and trial.detail.get(FRESH):
-                key = report.workload_key(trial.workload), trial.direction, str(trial.device.get("key"))
+            if trial.kind == "baseline" and trial.detail.fresh_process:
+                key = *trial.place, trial.direction
                 if key not in found or found[key].at <= trial.at:
                     found[key] = trial
     return list(found.values())
@@ -43,7 +42,7 @@ def defaults_table(defaults: Iterable[Trial]) -> str:
     """One line for each: the layer, the direction, what it was computed in, by which kernel, in which time."""
     rows = [("layer", "direction", "computed in", "median, ms", "longest kernel")]
     for trial in defaults:
-        kernels = trial.detail.get("kernels") or [trial.headline]
-        rows.append((str(trial.workload.get("preset", "")), trial.direction, trial.precision or numbers.MISSING,
+        kernels = trial.detail.kernels or (trial.headline,)
+        rows.append((trial.workload.preset, trial.direction, trial.precision or numbers.MISSING,
                      numbers.milliseconds(trial.kernel_ms.median_ms if trial.kernel_ms else None), kernels[0]))
     return "\n".join(aligned(rows))

@@ -161,7 +161,7 @@ def line_of(trial: Trial) -> str:
     """One finished trial as a line of progress."""
     time_ms = f"{trial.kernel_ms.median_ms:.4g} ms" if trial.kernel_ms else trial.headline
     config = " ".join(f"{k}={v}" for k, v in trial.config.items())
-    return f"{trial.workload.get('preset', '')} {trial.direction} {trial.name} {trial.precision} {config}: {time_ms}"
+    return f"{trial.workload.preset} {trial.direction} {trial.name} {trial.precision} {config}: {time_ms}"
 
 
 def worth_building(job: Job, free_bytes: int) -> list[Rendered]:

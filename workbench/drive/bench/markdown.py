@@ -95,7 +95,7 @@ def _headline(group: tuple[str, str, str]) -> str:
 
 def _origin(cells: Sequence[Cell]) -> str:
     sessions = sorted({c.session for c in cells if c.best})
-    gpus = dict.fromkeys(c.best.device.get("name", "") for c in cells if c.best)
+    gpus = dict.fromkeys(c.best.device.name for c in cells if c.best)
     sizes = dict.fromkeys(c.name.size for c in cells)
     emulated = " These times are emulated: they say nothing about a GPU." if any(c.emulated for c in cells) else ""
     return (f"Measured on {', '.join(gpus) or 'no device yet'}, {'/'.join(sizes)} size, `kernel_ms` (median, cold L2), "

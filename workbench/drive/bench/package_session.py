@@ -32,7 +32,7 @@ def ship(session: Session, name: str, root: Path) -> tuple[Path, int]:
     target = root / f"{name}.zip"
     if target.exists() or (root / name).exists():
         raise BadRequest(f"{root / name} exists already; choose another name or remove it.")
-    if not any(t.device.get("kind") == "cuda" and t.ok for t in session.trials()):
+    if not any(t.device.kind == "cuda" and t.ok for t in session.trials()):
         raise BadRequest(f"Session {session.name} has no GPU times; choose a session that has them.")
     with tempfile.TemporaryDirectory() as folder:
         copy = Session.create(Path(folder), name)

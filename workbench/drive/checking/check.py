@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ...core import numbers
 from ...core.answers import Answer, CheckReport, Question
+from ...core.check_parts import DirectionTimes
 from ...core.command import PROGRAM
 from ...core.confinement import Confinement
 from ...core.env import cache_dir, environment
@@ -190,24 +190,24 @@ def _report(request: CheckRequest, result: Checked) -> CheckReport:
 
 def _with_log(question: Question, name: str) -> Question:
     """A compiler's log is kept until a file of the same name is checked again."""
-    if question.key != "builds" or not question.detail.get("log"):
+    if question.key != "builds" or not question.detail.log:
         return question
     path = cache_dir() / "check" / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)[:100]}.log"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(question.detail["log"], encoding="utf-8")
+        path.write_text(question.detail.log, encoding="utf-8")
     except OSError:  # it is in the report all the same
         return question
-    return replace(question, detail={**question.detail, "log_path": str(path)})
+    return replace(question, detail=replace(question.detail, log_path=str(path)))
 
 
-def _with_times(question: Question, times: dict[str, Any]) -> Question:
+def _with_times(question: Question, times: dict[str, DirectionTimes]) -> Question:
     if question.key != "times":
         return question
-    impossible = next((d for d, t in times.items() if t["implausible"]), None)
+    impossible = next((d for d, t in times.items() if t.implausible), None)
     if impossible:
         return replace(question, answer=Answer.FAILED, seen=f"No. {check_times.sentence(impossible, times[impossible])}.",
                        status=str(Status.IMPLAUSIBLE), advice=DEFAULT_ADVICE[Status.IMPLAUSIBLE])
-    words = [": ".join([", ".join(filter(None, [f"{d} {numbers.time(t['median_ms'])}", t["verdict"]])),
+    words = [": ".join([", ".join(filter(None, [f"{d} {numbers.time(t.median_ms)}", t.verdict])),
                         check_times.sentence(d, t)]) for d, t in times.items()]
     return replace(question, seen=f"module_ms: {'; '.join(words)}.")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
+from collections.abc import Sequence
 
 from ...core import numbers
 from ...core.answers import Answer, CheckReport
+from ...core.check_parts import DirectionTimes
 from ..reporting.tables import aligned
 from .check_times import floor_text, sentence
 
@@ -24,8 +25,8 @@ def report_text(report: CheckReport) -> str:
         lines += _wrapped(q.seen, "            ")
         if q.advice and q.answer in (Answer.FAILED, Answer.WARNED, Answer.SKIPPED):
             lines += _wrapped(f"-> {q.advice}", "            ")
-        if q.answer is Answer.FAILED and q.detail.get("log_path"):
-            lines.append(f"            its log: {q.detail['log_path']}")
+        if q.answer is Answer.FAILED and q.detail.log_path:
+            lines.append(f"            its log: {q.detail.log_path}")
     lines += [*_smallest(report), *_mistake(report), *_kernelbench(report), *_times(report), ""]
     lines.append(f"against {report.against}")
     where = f"on {report.device}, seed {report.seed}, {report.seconds:.0f} s"
@@ -35,25 +36,24 @@ def report_text(report: CheckReport) -> str:
 
 def log_text(report: CheckReport) -> str:
     """The logs behind what failed, each below its question; "" without any."""
-    return "\n".join(f"\nThe log of: {q.question}\n{textwrap.indent(q.detail['log'].rstrip(), '  | ', lambda line: True)}"
-                     for q in report.ordered if q.answer is Answer.FAILED and q.detail.get("log"))
+    return "\n".join(f"\nThe log of: {q.question}\n{textwrap.indent(q.detail.log.rstrip(), '  | ', lambda line: True)}"
+                     for q in report.ordered if q.answer is Answer.FAILED and q.detail.log)
 
 
 def _smallest(report: CheckReport) -> list[str]:
     found = report.smallest
     if not found:
         return []
-    lines = ["", "The smallest case that still fails", f"  {found['layer']}, x = {numbers.shape(found['input'])}, "
-             f"{found['dtype']}{', grad_output 1, expanded' if found.get('expanded') else ''}"]
-    values = found.get("values")
-    if not values:
-        return [*lines, f"  {found['problem']}"]
-    if found.get("x"):
-        lines.append(f"  x = {_row(found['x'])}   weight = {_row(found.get('weight', []))}")
-    short = {"output": "y"}.get(found["tensor"], found["tensor"])
-    for v in values:
-        mark = "  <- wrong" if v["wrong"] else ""
-        row = f"  {numbers.index(short, v['index']):<16} expected {v['expected']:<12.6g} got {v['got']:<12.6g}{mark}"
+    lines = ["", "The smallest case that still fails", f"  {found.layer}, x = {numbers.shape(found.input)}, "
+             f"{found.dtype}{', grad_output 1, expanded' if found.expanded else ''}"]
+    if not found.values:
+        return [*lines, f"  {found.problem}"]
+    if found.x:
+        lines.append(f"  x = {_row(found.x)}   weight = {_row(found.weight or ())}")
+    short = {"output": "y"}.get(found.tensor, found.tensor)
+    for v in found.values:
+        mark = "  <- wrong" if v.wrong else ""
+        row = f"  {numbers.index(short, v.index):<16} expected {v.expected:<12.6g} got {v.got:<12.6g}{mark}"
         lines.append(row.rstrip())
     return lines
 
@@ -62,10 +62,10 @@ def _mistake(report: CheckReport) -> list[str]:
     found = report.mistake
     if not found:
         return []
-    if not found["found"]:
+    if not found.found:
         return ["", "Similar known mistake", "  No known mistake gives this output."]
-    return ["", "Similar known mistake", f"  Same output: {found['found']}.", f"  {found['advice']}",
-            *(_wrapped(f"Differs: {'; '.join(found['differs'])}.", "  ") if found["differs"] else [])]
+    return ["", "Similar known mistake", f"  Same output: {found.found}.", f"  {found.advice}",
+            *(_wrapped(f"Differs: {'; '.join(found.differs)}.", "  ") if found.differs else [])]
 
 
 def kernelbench_rows(report: CheckReport) -> list[tuple[str, bool | None, str]]:
@@ -73,24 +73,24 @@ def kernelbench_rows(report: CheckReport) -> list[tuple[str, bool | None, str]]:
     found = report.kernelbench
     if not found:
         return []
-    values = "strict" in found
+    values = found.values
     not_run = "not checked: the file does not run here"
-    text = found.get("text", [])
-    forward = f"forward only, {found['trials']} input{'' if found['trials'] == 1 else 's'}" if values else not_run
+    forward = f"forward only, {values.trials} input{'' if values.trials == 1 else 's'}" if values else not_run
     if values and report.size not in ("", "full"):
         forward += f", at the {report.size} size, which is not KernelBench's own"
-    rule = "values" if not values else "1e-4" if found["tolerance"] < 1e-3 else "1e-2"
-    return [(f"KernelBench, {rule}", found.get("strict"), forward),
-            ("KernelBench, 1e-2 (older)", found.get("loose"), forward),
-            ("KernelBench, text", not text, f"{'; '.join(text)}" if text else "no forbidden word"),
+    rule = "values" if not values else "1e-4" if values.tolerance < 1e-3 else "1e-2"
+    return [(f"KernelBench, {rule}", values.strict if values else None, forward),
+            ("KernelBench, 1e-2 (older)", values.loose if values else None, forward),
+            ("KernelBench, text", not found.text, "; ".join(found.text) or "no forbidden word"),
             ("this judge", not report.failed if report.answered else None, "every question above")]
 
 
 def kernelbench_reason(report: CheckReport) -> str:
     """Why its verdicts and ours differ; "" where they agree and nothing needs a word."""
     found = report.kernelbench
-    words = [found.get("reason") or ("" if found.get("strict", True) else found.get("why", ""))]
-    if found.get("text"):
+    values = found.values if found else None
+    words = [values.reason or ("" if values.strict else values.why)] if values else []
+    if found and found.text:
         words.append("KernelBench's text check rejects the file before it runs. This check does not reject words.")
     return " ".join(filter(None, words))
 
@@ -111,42 +111,42 @@ def _times(report: CheckReport) -> list[str]:
     for direction, t in report.times.items():
         lines += ["", f"module_ms, {direction}: {sentence(direction, t)}"]
         cells = [["", "median", "ours is", "95 % interval", "verdict", "precision", ""],
-                 [report.name, numbers.time(t["median_ms"]), "", "", "", t["precision"],
-                  f"{t['samples']} samples of {t['calls']} calls, {t['checked']} compared"],
-                 *([["floor", numbers.time(t["floor_ms"]), "", "", "", "", floor_text(t)]] if t["floor_ms"] else [])]
-        cells += [[b["name"], numbers.time(b["median_ms"]), numbers.ratio(b["ratio"]),
-                   numbers.interval(b["low"], b["high"], b["ratio"]), b["verdict"], b["precision"],
-                   "<- the best that counts" if b["name"] == t["against"] else b["why_not"]] for b in t["baselines"]]
+                 [report.name, numbers.time(t.median_ms), "", "", "", t.precision,
+                  f"{t.samples} samples of {t.calls} calls, {t.checked} compared"],
+                 *([["floor", numbers.time(t.floor_ms), "", "", "", "", floor_text(t)]] if t.floor_ms else [])]
+        cells += [[b.name, numbers.time(b.median_ms), numbers.ratio(b.ratio),
+                   numbers.interval(b.low, b.high, b.ratio), b.verdict, b.precision,
+                   "<- the best that counts" if b.name == t.against else b.why_not] for b in t.baselines]
         lines += [f"  {line}" for line in aligned(cells)]
-        if t["floor_ms"] is None:
+        if t.floor_ms is None:
             lines.append(f"  floor: {floor_text(t)}")
-        lines += [f"  {note}" for note in t["notes"]]
+        lines += [f"  {note}" for note in t.notes]
         lines += _wrapped(default_text(t), "  ")
     lines += [line for why in left_out(report) for line in _wrapped(f"not timed: {why}", "  ")]
     return lines
 
 
-def default_text(times: dict[str, Any]) -> str:
+def default_text(times: DirectionTimes) -> str:
     """Which precision PyTorch really used without any switch, and which library kernels ran."""
-    if not times["default_precision"]:
+    if not times.default_precision:
         return ""
-    ran = f"; it ran {', '.join(times['default_kernels'])}" if times["default_kernels"] else ""
-    return f"By its error against float64, PyTorch's default computes in {times['default_precision']}{ran}."
+    ran = f"; it ran {', '.join(times.default_kernels)}" if times.default_kernels else ""
+    return f"By its error against float64, PyTorch's default computes in {times.default_precision}{ran}."
 
 
 def left_out(report: CheckReport) -> list[str]:
     """ "eager, TF32 on and eager, TF32 off (this CPU has no TF32)": the ways that were not timed, by reason."""
     by_why: dict[str, list[str]] = {}
     for direction, t in report.times.items():
-        for one in t["left_out"]:
-            everywhere = all(one in other["left_out"] for other in report.times.values())
-            names = by_why.setdefault(one["why"] if everywhere else f"{direction}: {one['why']}", [])
-            if one["name"] not in names:
-                names.append(one["name"])
+        for one in t.left_out:
+            everywhere = all(one in other.left_out for other in report.times.values())
+            names = by_why.setdefault(one.why if everywhere else f"{direction}: {one.why}", [])
+            if one.name not in names:
+                names.append(one.name)
     return [f"{'; '.join(names)} ({why})" for why, names in by_why.items()]
 
 
-def _row(values: list[float]) -> str:
+def _row(values: Sequence[float]) -> str:
     return "[" + ", ".join(f"{v:g}" for v in values) + "]"
 
 

@@ -4,10 +4,12 @@ against the fastest drop-in way of at least the file's precision."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from operator import attrgetter
 from statistics import median
-from typing import Any
 
 from ...core import numbers
+from ...core.check_parts import DirectionTimes, TimedWay
 from ...core.facts import bytes_moved
 from ...core.layer import Workload
 from ...core.replies import CheckTimes, Device, WayTimes
@@ -22,84 +24,77 @@ _A_PASS = 0.25           # of what input and copy take: no module reads the one 
 _SLOWED = 0.05           # PyTorch is so much faster without the file: more than a later moment explains
 _TOO_LITTLE = ("The time is too short: it is below a quarter of the time to copy the input and the result. It does not count "
                "as faster.")
+_median, _ratio = attrgetter("median_ms"), attrgetter("ratio")
 _FLOOR_SHARE, _L2_SHARE = 0.8, 4  # IMPLAUSIBLE: below that share of the floor, with traffic above so many times L2
 
 
-def timed(found: CheckTimes, direction: str, workload: Workload | None, gpu: Device | None) -> dict[str, Any]:
-    """One direction for the report. `baselines`: fastest first, each with its own verdict and, where it is not one to beat,
-    `why_not`; `against`: the one that counts, of those that qualify the one with the least ratio, "" without one;
-    `implausible`: the time is no time."""
+def timed(found: CheckTimes, direction: str, workload: Workload | None, gpu: Device | None) -> DirectionTimes:
+    """One direction for the report. Of the ways that qualify the one with the least ratio is `against`."""
     ours, precision = found.ours, found.precision
     rows = [_row(found, precision, baseline) for baseline in found.baselines]
-    rows.sort(key=lambda r: r["median_ms"])
+    rows.sort(key=_median)
     # The hardest to beat, turn by turn: another's median may be lower by the luck of a few turns.
-    best = min((r for r in rows if r["qualifies"]), key=lambda r: r["ratio"], default=None)
-    held_back = [*_without_the_file(found, precision), *_one_by_one(found, best)] if best and best["verdict"] == FASTER else []
-    rows = sorted([*rows, *held_back], key=lambda r: r["median_ms"])
-    best = min((r for r in [best, *held_back] if r), key=lambda r: r["ratio"], default=None)
-    too_little = best is not None and best["verdict"] == FASTER and ours.median_ms < _A_PASS * found.empty_ms
+    best = min((r for r in rows if r.qualifies), key=_ratio, default=None)
+    held_back = [*_without_the_file(found, precision), *_one_by_one(found, best)] if best and best.verdict == FASTER else []
+    rows = sorted([*rows, *held_back], key=_median)
+    best = min((r for r in [best, *held_back] if r), key=_ratio, default=None)
+    too_little = best is not None and best.verdict == FASTER and ours.median_ms < _A_PASS * found.empty_ms
     default = next((b for b in found.baselines if b.key == "default"), None)
     floor = report.floor_of(workload, direction, precision, gpu.name) if workload and gpu else None
     implausible = (workload is not None and floor is not None and ours.median_ms < _FLOOR_SHARE * floor.ms
                    and bytes_moved(workload, direction).total_bytes > _L2_SHARE * (gpu.l2_bytes if gpu else 0))
-    return {"median_ms": ours.median_ms, "samples": ours.samples, "spread": ours.spread, "calls": found.calls,
-            "checked": found.checked, "precision": precision,
-            "default_precision": default.precision if default else "",
-            "default_kernels": list(default.kernels) if default else [],
-            "floor_ms": floor.ms if floor else None, "floor_limit": floor.limit if floor else "",
-            "why_no_floor": "" if floor else _why_no_floor(workload, gpu),
-            "implausible": implausible,
-            "notes": [*_notes(ours.median_ms, rows), *(r["held_back"] for r in held_back),
-                      *([_TOO_LITTLE] if too_little else []),
-                      *_throttled(found.throttled, ours.dropped),
-                      *_waited(found.bounds)],
-            "baselines": rows, "left_out": list(found.left_out),
-            **{key: best[key] if best else None for key in ("ratio", "low", "high")},
-            "against": best["name"] if best else "", "verdict": UNSURE if too_little else best["verdict"] if best else ""}
+    return DirectionTimes(
+        ours.median_ms, ours.samples, ours.spread, found.calls, found.checked, precision,
+        default_precision=default.precision if default else "", default_kernels=default.kernels if default else (),
+        floor_ms=floor.ms if floor else None, floor_limit=floor.limit if floor else "",
+        why_no_floor="" if floor else _why_no_floor(workload, gpu), implausible=implausible,
+        notes=(*_notes(ours.median_ms, rows), *(r.held_back for r in held_back), *([_TOO_LITTLE] if too_little else []),
+               *_throttled(found.throttled, ours.dropped), *_waited(found.bounds)),
+        baselines=tuple(rows), left_out=found.left_out, ratio=best.ratio if best else None, low=best.low if best else None,
+        high=best.high if best else None, against=best.name if best else "",
+        verdict=UNSURE if too_little else best.verdict if best else "")
 
 
-def sentence(direction: str, times: dict[str, Any]) -> str:
+def sentence(direction: str, times: DirectionTimes) -> str:
     """ "forward is 4.69× as fast as the best PyTorch (eager, TF32 off)", or why that cannot be said."""
-    if times["implausible"]:
-        return (f"{direction}: {numbers.time(times['median_ms'])} is below the floor of "
-                f"{numbers.time(times['floor_ms'])}, which is not possible; the time does not count")
-    if not times["against"]:
+    if times.implausible:
+        return (f"{direction}: {numbers.time(times.median_ms)} is below the floor of "
+                f"{numbers.time(times.floor_ms)}, which is not possible; the time does not count")
+    if not times.against:
         return f"{direction}: no PyTorch mode of its precision to compare with"
-    best, shown = f"the best PyTorch ({times['against']})", numbers.ratio(times["ratio"])
-    between = numbers.interval(times["low"], times["high"], times["ratio"])
-    if times["verdict"] == SAME:
+    best, shown = f"the best PyTorch ({times.against})", numbers.ratio(times.ratio)
+    between = numbers.interval(times.low, times.high, times.ratio)
+    if times.verdict == SAME:
         return f"{direction} takes the same time as {best}, within 1 %"
-    if times["verdict"] == UNSURE:
+    if times.verdict == UNSURE:
         return f"no clear winner in {direction}: {shown} against {best}, interval {between}"
     return f"{direction} is {shown} as fast as {best}"
 
 
-def floor_text(times: dict[str, Any]) -> str:
+def floor_text(times: DirectionTimes) -> str:
     """ "0.199 ms by bytes, so it runs at 58 % of the limit", or why there is none."""
-    if times["floor_ms"] is None:
-        return f"not known: {times['why_no_floor']}"
-    limit = "the bytes that must move" if times["floor_limit"] == "bytes" else "the multiply-adds"
-    return (f"{numbers.time(times['floor_ms'])}, set by {limit}; it runs at "
-            f"{numbers.of_limit(times['floor_ms'], times['median_ms'])} of the limit")
+    if times.floor_ms is None:
+        return f"not known: {times.why_no_floor}"
+    limit = "the bytes that must move" if times.floor_limit == "bytes" else "the multiply-adds"
+    return (f"{numbers.time(times.floor_ms)}, set by {limit}; it runs at "
+            f"{numbers.of_limit(times.floor_ms, times.median_ms)} of the limit")
 
 
-def _row(ours: CheckTimes, precision: str, baseline: WayTimes) -> dict[str, Any]:
+def _row(ours: CheckTimes, precision: str, baseline: WayTimes) -> TimedWay:
     ratio = from_samples(ours.samples, baseline.samples, paired=True)  # sample i of all of them was taken in one turn
     ratio = widened(ratio, ours.bounds, baseline.bounds)
     fits = _qualifies(precision, baseline.precision)
-    if not baseline.drop_in:
-        fits = {"qualifies": False, "why_not": baseline.why_not}
-    return {"name": baseline.name, "median_ms": baseline.timing.median_ms, "precision": baseline.precision,
-            "ratio": ratio.value, "low": ratio.low, "high": ratio.high, "verdict": str(ratio.verdict),
-            "drop_in": baseline.drop_in, **fits, "kernels": list(baseline.kernels)}
+    why_not = "" if fits else f"computes in {baseline.precision}, the file in {precision}"
+    return TimedWay(baseline.name, baseline.timing.median_ms, baseline.precision, ratio.value, ratio.low, ratio.high,
+                    str(ratio.verdict), baseline.drop_in, qualifies=fits and baseline.drop_in,
+                    why_not=why_not if baseline.drop_in else baseline.why_not, kernels=baseline.kernels)
 
 
-def _qualifies(precision: str, theirs: str) -> dict[str, Any]:
-    fits = theirs in report.QUALIFIES.get(precision, ())
-    return {"qualifies": fits, "why_not": "" if fits else f"computes in {theirs}, the file in {precision}"}
+def _qualifies(precision: str, theirs: str) -> bool:
+    return theirs in report.QUALIFIES.get(precision, ())
 
 
-def _without_the_file(found: CheckTimes, precision: str) -> list[dict[str, Any]]:
+def _without_the_file(found: CheckTimes, precision: str) -> list[TimedWay]:
     """Rows of the ways that qualify and were clearly slower in turns with the file than without its process, or did not work
     beside it. They were timed later: they can end a victory, and make nobody SLOWER."""
     rows = []
@@ -107,29 +102,28 @@ def _without_the_file(found: CheckTimes, precision: str) -> list[dict[str, Any]]
         beside = next((b for b in found.baselines if b.key == alone.key), None)
         times = [least for least, _ in beside.bounds] or list(beside.samples) if beside else []
         slowed = not times or (from_samples(alone.samples, times).low or 0.0) > 1 + _SLOWED
-        fits = _qualifies(precision, alone.precision)
-        if slowed and fits["qualifies"]:
+        if slowed and _qualifies(precision, alone.precision):
             ratio = from_samples(found.samples, alone.samples)
-            rows.append({"name": f"{alone.name}, without the file's process", "median_ms": median(alone.samples),
-                         "precision": alone.precision, "ratio": ratio.value, "low": ratio.low, "high": ratio.high,
-                         "verdict": FASTER if ratio.verdict == FASTER else UNSURE, "drop_in": True, **fits, "kernels": [],
-                         "held_back": f"PyTorch is slower while the process of the file exists. The verdict uses "
-                                      f"{alone.name} without that process: {numbers.time(median(alone.samples))}."})
+            rows.append(TimedWay(
+                f"{alone.name}, without the file's process", median(alone.samples), alone.precision, ratio.value, ratio.low,
+                ratio.high, FASTER if ratio.verdict == FASTER else UNSURE, drop_in=True, qualifies=True, why_not="", kernels=(),
+                held_back=f"PyTorch is slower while the process of the file exists. The verdict uses {alone.name} without that "
+                          f"process: {numbers.time(median(alone.samples))}."))
     return rows
 
 
-def _one_by_one(found: CheckTimes, best: dict[str, Any]) -> list[dict[str, Any]]:
+def _one_by_one(found: CheckTimes, best: TimedWay) -> list[TimedWay]:
     """A row where the file wins by serving several calls at once: the same two, asked for one call at a time."""
     if found.singly is None:
         return []
     ours, theirs = found.singly.ours, found.singly.theirs
     ratio = from_samples(ours, theirs, paired=True)
-    if ratio.high is None or ratio.high >= _TOGETHER * best["ratio"]:
+    if ratio.high is None or ratio.high >= _TOGETHER * best.ratio:
         return []
-    return [{**best, "name": f"{best['name']}, one call at a time", "median_ms": median(theirs), "ratio": ratio.value,
-             "low": ratio.low, "high": ratio.high, "verdict": FASTER if ratio.verdict == FASTER else UNSURE, "kernels": [],
-             "held_back": f"It is faster only if several calls are queued. The verdict uses single calls: it takes "
-                          f"{numbers.time(median(ours))}, PyTorch takes {numbers.time(median(theirs))}."}]
+    return [replace(best, name=f"{best.name}, one call at a time", median_ms=median(theirs), ratio=ratio.value, low=ratio.low,
+                    high=ratio.high, verdict=FASTER if ratio.verdict == FASTER else UNSURE, kernels=(),
+                    held_back=f"It is faster only if several calls are queued. The verdict uses single calls: it takes "
+                              f"{numbers.time(median(ours))}, PyTorch takes {numbers.time(median(theirs))}.")]
 
 
 def _why_no_floor(workload: Workload | None, gpu: Device | None) -> str:
@@ -154,9 +148,9 @@ def _waited(bounds: Iterable[Sequence[float]]) -> list[str]:
         if usual > _WAITED_SHARE else []
 
 
-def _notes(median_ms: float, rows: list[dict[str, Any]]) -> list[str]:
+def _notes(median_ms: float, rows: Iterable[TimedWay]) -> list[str]:
     """What a reader has to know before he believes a ratio."""
-    by_name = {r["name"]: r["median_ms"] for r in rows}
+    by_name = {r.name: r.median_ms for r in rows}
     notes = []
     if median_ms < _TOO_SMALL_MS:
         notes.append("Too short for an exact time: below 10 µs the request is a large part of it.")

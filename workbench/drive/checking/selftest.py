@@ -277,7 +277,7 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     failed = [q for q in report.questions if q.answer is Answer.FAILED
               or q.answer is Answer.WARNED and q.status == expected]  # PyTorch itself need not give the same bits twice
     first = next((q for q in failed if q.status == expected), failed[0] if failed else None)
-    victory = [d for d, t in report.times.items() if t["verdict"] == FASTER]
+    victory = [d for d, t in report.times.items() if t.verdict == FASTER]
     status = first.status if first else f"OK, {FASTER}" if victory else str(Status.OK)
     happened = first.seen if first else next((q.seen for q in report.questions if q.key == "times"), "Nothing failed.")
     if (session.path / TRIALS).read_bytes() != before:

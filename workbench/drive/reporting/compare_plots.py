@@ -43,7 +43,7 @@ def roofline(pairs: Sequence[report.Pair], *, mode: str = "light") -> go.Figure 
 
     x: FLOP per byte, each tensor once; y: TFLOP/s."""
     points = [p for p in _points(pairs) if p.direction in DIRECTIONS]
-    ceilings = ceilings_for(str(points[0].ours.device.get("name", ""))) if points else None
+    ceilings = ceilings_for(points[0].ours.device.name) if points else None
     if ceilings is None:
         return None
     colours = DARK if mode == "dark" else LIGHT
@@ -122,7 +122,7 @@ def _points(pairs: Sequence[report.Pair]) -> list[_Point]:
             continue
         if pair.clock == "module_ms":  # what the user gets stands in the table; here it would hide the kernels' own
             continue
-        workload = Workload.from_json(pair.a.workload)
+        workload = pair.a.workload
         label = called(workload).removeprefix("KernelBench ")
         point = _Point(label, workload, pair.direction, pair.a, ours.median_ms, theirs.median_ms, report.floor_ms(pair.a),
                        pair.ratio.value)

@@ -16,22 +16,20 @@ from ...core.ceilings import ceilings_for
 from ...core.layer import BACKWARD, FORWARD, LAUNCHES, Workload
 from ...core.roofline import Floor, floor
 from ...core.trial import FORMULATION, NOT_DROP_IN, Status, Timing, Trial
-from ...core.trial import workload_key as workload_key
 from ...core.verdict import FASTER as FASTER
 from ...core.verdict import SAME, UNSURE, Verdict, from_quartiles, from_samples, more_samples
 from ...core.verdict import SLOWER as SLOWER
 from ..sessions.files import samples_of
-from .main_kernel import main_numbers
+from .main_kernel import OwnName, main_numbers, own_name
 from .pairing import differences, matched
 
 if TYPE_CHECKING:
     import pandas
 
-Place = tuple[str | None, str]   # device key and workload key, as `Trial.place`
+Place = tuple[str, str]   # device key and workload key, as `Trial.place`
 Where = tuple[Place, str, str]   # with the clock and the direction: equal for two times that may be compared
-_Cell = tuple[Place, str | None, str, str]   # with the GPU's name, the direction and the precision: they have one floor
+_Cell = tuple[Place, str, str, str]   # with the GPU's name, the direction and the precision: they have one floor
 EMULATED = "EMULATED"
-AGAINST, AGAINST_STRONGEST = "against", "against_strongest"   # in a trial's detail: what it was timed in turns with
 BASELINES = ("baseline", "module_baseline")
 # The precisions of PyTorch that a candidate of a precision competes with: PyTorch may be more accurate, not less.
 QUALIFIES = {"tf32": ("tf32", "tf32x3", "ieee", "fp64"), "tf32x3": ("tf32x3", "ieee", "fp64"), "ieee": ("ieee", "fp64"),
@@ -79,7 +77,8 @@ def frame(trials: Iterable[Trial]) -> pandas.DataFrame:
     trials = list(trials)
     baselines = Baselines(trials)
     limits: dict[_Cell, float | None] = {}
-    rows = [row for trial in trials for row in _rows(trial, baselines, limits)]
+    names = lru_cache(maxsize=None)(own_name)  # to look into the folder of templates for each trial takes longest of all
+    rows = [row for trial in trials for row in _rows(trial, baselines, limits, names)]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     if table.empty:
         return table
@@ -153,10 +152,10 @@ def speedup(trial: Trial, baseline: Trial | None, *, clock: str = "kernel_ms", d
     ours, theirs = timing_of(trial, clock, direction), timing_of(baseline, clock, direction)
     if ours is None or theirs is None:
         return None
-    in_turns = [trial.detail[key] for key in (AGAINST, AGAINST_STRONGEST) if key in trial.detail]
-    against = next((a for a in in_turns if a.get("trial_id") == baseline.trial_id), None)
+    in_turns = (trial.detail.against, trial.detail.against_strongest)
+    against = next((a for a in in_turns if a and a.trial_id == baseline.trial_id), None)
     if against is not None and clock == "kernel_ms":
-        ratio = Verdict(against["ratio"], against["low"], against["high"], against["verdict"])
+        ratio = Verdict(against.ratio, against.low, against.high, against.verdict)
     else:
         ratio = ratio_of(ours, theirs)
     return Verdict(ratio.value, ratio.low, ratio.high, EMULATED) if is_emulated(trial) else ratio
@@ -222,7 +221,7 @@ def timing_of(trial: Trial, clock: str, direction: str) -> Timing | None:
 
 def floor_ms(trial: Trial) -> float | None:
     """The physical limit of the trial's direction on its GPU; None on the emulator or an unmeasured GPU."""
-    found = floor_of(Workload.from_json(trial.workload), trial.direction, trial.precision, trial.device.get("name", ""))
+    found = floor_of(trial.workload, trial.direction, trial.precision, trial.device.name)
     return found.ms if found else None
 
 
@@ -239,7 +238,7 @@ def is_baseline(trial: Trial) -> bool:
 
 def is_emulated(trial: Trial) -> bool:
     """A kernel that ran on the CPU emulator: its time says nothing about a GPU. Baselines on the CPU are not."""
-    return not is_baseline(trial) and (trial.device.get("kind") == "cpu" or "emulated" in trial.flags)
+    return not is_baseline(trial) and (trial.device.kind == "cpu" or "emulated" in trial.flags)
 
 
 def same_place(a: Trial, b: Trial) -> bool:
@@ -249,10 +248,9 @@ def same_place(a: Trial, b: Trial) -> bool:
 
 def for_workload(trials: Iterable[Trial], workload: Workload) -> list[Trial]:
     """The trials of that workload; of trials repeated under one id of candidate and config, the newest."""
-    key = workload_key(workload.to_json())
     newest: dict[tuple[object, ...], Trial] = {}
     for trial in trials:
-        if trial.place[1] == key:
+        if trial.workload == workload:
             newest[_identity(trial)] = trial
     return list(newest.values())
 
@@ -346,22 +344,25 @@ def _where(trial: Trial, clock: str, direction: str) -> Where:
     return trial.place, clock, direction
 
 
-def _rows(trial: Trial, baselines: Baselines, limits: dict[_Cell, float | None]) -> list[dict[str, object]]:
+def _rows(trial: Trial, baselines: Baselines, limits: dict[_Cell, float | None], names: OwnName) -> list[dict[str, object]]:
     """`limits`: the floors found so far; a session of many trials has few of them."""
-    key = (trial.place, trial.device.get("name"), trial.direction, trial.precision)
+    key = (trial.place, trial.device.name, trial.direction, trial.precision)
     if key not in limits and not is_emulated(trial):
         limits[key] = floor_ms(trial)
     clocks = [("module_ms", d) for d in trial.module_ms] or [("kernel_ms", trial.direction)]
-    return [_row(trial, baselines, clock, direction, limits.get(key) if clock == "kernel_ms" else None)
+    main = main_numbers(trial, names)
+    registers = main.registers if main else None
+    return [_row(trial, baselines, clock, direction, limits.get(key) if clock == "kernel_ms" else None, registers)
             for clock, direction in clocks]
 
 
-def _row(trial: Trial, baselines: Baselines, clock: str, direction: str, limit: float | None) -> dict[str, object]:
+def _row(trial: Trial, baselines: Baselines, clock: str, direction: str, limit: float | None,
+         registers: int | None) -> dict[str, object]:
     timing = timing_of(trial, clock, direction)
     ratio = None if is_baseline(trial) else speedup(
         trial, best_baseline(baselines, trial, clock=clock, direction=direction), clock=clock, direction=direction)
     # Of some samples on a host that does other things it says nothing, neither of a kernel nor of PyTorch.
-    spread = timing.spread if timing and trial.device.get("kind") != "cpu" else None
+    spread = timing.spread if timing and trial.device.kind != "cpu" else None
     verdict = EMULATED if timing and is_emulated(trial) else ratio.verdict if ratio else ""
     # Where values are not finite or were never written, the distance of the others is no error of the result.
     errors = () if trial.status in (Status.NON_FINITE, Status.UNWRITTEN) else trial.errors.values()
@@ -373,14 +374,14 @@ def _row(trial: Trial, baselines: Baselines, clock: str, direction: str, limit: 
             "of_limit": 100 * limit / timing.median_ms if limit and timing else None, "floor_ms": limit,
             "rel_l2": max((e.rel_l2 for e in errors), default=None),
             "max_abs": max((e.max_abs for e in errors), default=None),
-            "registers": main_numbers(trial).get("registers"), "build_s": trial.build.get("seconds"),
+            "registers": registers, "build_s": trial.build.seconds if trial.build else None,
             "peak_bytes": trial.memory.get("peak_bytes"), "clock": clock,
-            "device": trial.device.get("name", ""), "headline": trial.headline, "advice": trial.advice,
+            "device": trial.device.name, "headline": trial.headline, "advice": trial.advice,
             "trial_id": trial.trial_id}
 
 
 def _identity(trial: Trial) -> tuple[object, ...]:
-    return (trial.kind, trial.name, trial.direction, trial.precision, trial.device.get("key"), trial.candidate_id,
+    return (trial.kind, trial.name, trial.direction, trial.precision, trial.device.key, trial.candidate_id,
             tuple(sorted(trial.config.items())), trial.form, trial.compile_flags)
 
 
@@ -390,8 +391,8 @@ def _pair(a: Trial, b: Trial, clock: str, direction: str) -> Pair:
     if ours is None or theirs is None:
         wrong = next((t for t in (a, b) if not t.ok), None)
         note = wrong.headline if wrong else "not timed"
-    elif a.device.get("key") != b.device.get("key"):
-        note = f"A ran on {a.device.get('name')}, B on {b.device.get('name')}: not compared"
+    elif a.device.key != b.device.key:
+        note = f"A ran on {a.device.name}, B on {b.device.name}: not compared"
     elif is_emulated(a) or is_emulated(b):
         verdict, note = EMULATED, "emulated times: no verdict"
     else:

@@ -62,7 +62,7 @@ def compare_sessions(before: Iterable[Trial], after: Iterable[Trial]) -> list[di
         ratio = _ratio(left, right)
         differ = differences(left, right) if left and right else ""
         rows.append({
-            "workload": some.workload.get("preset") or _layer_text(some), "direction": some.direction, "kind": some.kind,
+            "workload": some.workload.preset or str(some.workload.layer), "direction": some.direction, "kind": some.kind,
             "variant": some.name, "precision": some.precision, "config": some.config,
             "config_b": right.config if right else {},
             "status_a": str(left.status) if left else "", "status_b": str(right.status) if right else "",
@@ -115,7 +115,7 @@ def compare_text(rows: Sequence[dict[str, Any]]) -> str:
 def _ratio(left: Trial | None, right: Trial | None) -> Verdict | None:
     if not left or not right or not left.ok or not right.ok or not left.kernel_ms or not right.kernel_ms:
         return None
-    if left.device.get("key") != right.device.get("key") or report.is_emulated(left) or report.is_emulated(right):
+    if left.device.key != right.device.key or report.is_emulated(left) or report.is_emulated(right):
         return None
     return report.ratio_of(right.kernel_ms, left.kernel_ms)
 
@@ -126,14 +126,9 @@ def _why_not(left: Trial | None, right: Trial | None) -> str:
     for name, trial in (("A", left), ("B", right)):
         if not trial.ok:
             return f"{trial.status} in {name}"
-    if left.device.get("key") != right.device.get("key"):
+    if left.device.key != right.device.key:
         return "different devices"
     return "not timed" if not left.kernel_ms or not right.kernel_ms else "emulated times: no verdict"
-
-
-def _layer_text(trial: Trial) -> str:
-    from ...core.layer import Workload
-    return str(Workload.from_json(trial.workload).layer)
 
 
 def _cell(name: str, value: Any) -> str:

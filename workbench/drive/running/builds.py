@@ -13,9 +13,10 @@ from typing import TypeVar
 from ...core.compile_flags import emulated
 from ...core.env import cache_dir
 from ...core.orders import BuildOrder, Member, Order, ResourcesOrder, WarmOrder
-from ...core.replies import Built, Kernels, Resources
+from ...core.replies import Built, Resources
 from ...core.template import Rendered, render_batch, symbol
 from ...core.trial import Status
+from ...core.trial_parts import Kernels
 from ..machine.daemon_threads import DaemonThreads
 from .outcome import failure
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout

@@ -26,7 +26,7 @@ from ..sessions.session import Session, SessionFull
 from . import outcome
 from .builds import BuildSettings
 from .interleaved import against_best
-from .request import DEFAULTS, FRESH, Row, Run
+from .request import DEFAULTS, Row, Run
 from .resume import missing_ways
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerTimeout
 from .workers import Workers, units
@@ -225,7 +225,7 @@ class Execution:
         try:
             if request.strength == DEFAULTS:
                 alone = self._fresh(order, limit_s=limit_s).baselines
-                return [replace(b, detail={**b.detail, FRESH: True}) for b in alone], True
+                return [replace(b, detail=replace(b.detail, fresh_process=True)) for b in alone], True
             if WAYS[modes[0]].kind.startswith(AUTOTUNED):
                 return list(self._fresh(order, limit_s=max(_TUNED_S, limit_s)).baselines), True
             return list(self.workers.measure(self.name).call(order, limit_s=limit_s, stop=self.run.cancelled,

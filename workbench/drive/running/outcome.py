@@ -8,7 +8,6 @@ import secrets
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ...core import compile_flags, numbers
 from ...core.candidate import Candidate
@@ -17,6 +16,7 @@ from ...core.env import cache_dir, environment
 from ...core.replies import Baseline, Built, Device, Judged, ModuleJudged, Outcome
 from ...core.template import Rendered
 from ...core.trial import DEFAULT_ADVICE, Status, Timing, Trial
+from ...core.trial_parts import Detail
 from ..sessions.session import Session, now
 from .request import Row, Run
 from .worker_process import WorkerDied, WorkerFailed, WorkerTimeout
@@ -32,11 +32,11 @@ def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool)
         first = str(error).strip().splitlines()[0]
         if error.machine:
             return _result(Status.MACHINE_FAILED, f"The operating system refused a request while {_while(building)}: {first}",
-                           detail={"log_tail": error.trace[-1200:]})
+                           detail=Detail(log_tail=error.trace[-1200:]))
         return _result(Status.WORKER_DIED, f"The process failed while {_while(building)}: {first}",
                        advice="The kernel may be right. Report this with the trace in the record of the trial.",
-                       detail={"log_tail": error.trace[-1200:]})
-    detail = {"log_tail": portable(error.log[-1200:])}
+                       detail=Detail(log_tail=error.trace[-1200:]))
+    detail = Detail(log_tail=portable(error.log[-1200:]))
     if isinstance(error, WorkerTimeout):
         status = Status.BUILD_TIMEOUT if building else Status.RUN_TIMEOUT
         headline = (f"The compiler was stopped after {error.limit_s:g} s." if building
@@ -60,7 +60,8 @@ def skipped(reason: str) -> Outcome:
 def too_large(needed: int, free: int, device: str) -> Outcome:
     """Its tensors alone do not fit: nothing was built for it."""
     return _result(Status.OUT_OF_MEMORY, f"Not run: its tensors need {numbers.memory(needed)}; {numbers.memory(free)} are "
-                   f"free on {device}; choose a smaller size or batch.", detail={"needed_bytes": needed, "free_bytes": free})
+                   f"free on {device}; choose a smaller size or batch.",
+                   detail=Detail(shown={"needed_bytes": needed, "free_bytes": free}))
 
 
 def render_failed(error: Exception) -> Outcome:
@@ -86,13 +87,13 @@ def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | N
     alone = compile_flags.emulated(candidate.compile_flags)
     return Trial(
         trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind="candidate", name=candidate.variant.name,
-        direction=candidate.direction, precision=candidate.precision, workload=run.request.workload.to_json(),
-        device=_known(device), status=judged.status, headline=judged.headline,
+        direction=candidate.direction, precision=candidate.precision, workload=run.request.workload,
+        device=device.recorded, status=judged.status, headline=judged.headline,
         advice=judged.advice or DEFAULT_ADVICE[judged.status],
         candidate_id=rendered.candidate_id if rendered else "", build_key=build.key if build else "",
         config=dict(candidate.config), form=candidate.form, compile_flags=candidate.compile_flags,
         errors=judged.errors, kernel_ms=_timing(judged.kernel_ms, blobs.get("samples", ""), session),
-        memory=judged.memory, resources=build.resources if build else {}, build=build.facts if build else {}, blobs=blobs,
+        memory=judged.memory, resources=build.resources if build else {}, build=build.recorded if build else None, blobs=blobs,
         environment=environment(), detail=judged.detail,
         flags=tuple(dict.fromkeys([*judged.flags, *(["emulated"] if emulated else []),
                                    *(["nvcc_flags"] if emulated and alone != candidate.compile_flags else [])])),
@@ -114,8 +115,8 @@ def baseline_trial(session: Session, run: Run, measured: Baseline) -> Trial:
     blobs = {"samples": session.put_blob(json.dumps(measured.samples).encode())} if measured.samples else {}
     return Trial(
         trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind="baseline", name=measured.name,
-        direction=measured.direction, precision=measured.precision, workload=run.request.workload.to_json(),
-        device=_known(run.known_device), status=measured.status, headline=measured.headline, advice=measured.advice,
+        direction=measured.direction, precision=measured.precision, workload=run.request.workload,
+        device=run.known_device.recorded, status=measured.status, headline=measured.headline, advice=measured.advice,
         errors=measured.errors, kernel_ms=_timing(measured.kernel_ms, blobs.get("samples", ""), session), blobs=blobs,
         environment=environment(), flags=measured.flags, detail=measured.detail,
         command=baseline_command(run.request.workload, _name(run.known_device), measured.direction, run.request.options))
@@ -130,7 +131,7 @@ def module_trials(session: Session, run: Run, result: ModuleJudged, *, recipe: d
         taken = {d: session.put_blob(json.dumps(ms).encode()) for d, ms in samples.items() if ms}
         return Trial(
             trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind=kind, name=name, direction="backward",
-            precision=precision, workload=run.request.workload.to_json(), device=_known(run.known_device), status=told.status,
+            precision=precision, workload=run.request.workload, device=run.known_device.recorded, status=told.status,
             headline=told.headline, advice=told.advice or DEFAULT_ADVICE[told.status],
             module_ms={k: timing for k, v in module_ms.items() if (timing := _timing(v, taken.get(k, ""), session))},
             environment=environment(), detail=told.detail, flags=emulated,
@@ -144,8 +145,8 @@ def module_trials(session: Session, run: Run, result: ModuleJudged, *, recipe: d
     return [ours, *(trial("module_baseline", b.name, b.precision, right, b.module_ms, b.samples) for b in result.baselines)]
 
 
-def _result(status: Status, headline: str, *, advice: str = "", detail: dict[str, Any] | None = None) -> Outcome:
-    return Outcome(status=status, headline=headline, advice=advice or DEFAULT_ADVICE[status], detail=detail or {})
+def _result(status: Status, headline: str, *, advice: str = "", detail: Detail | None = None) -> Outcome:
+    return Outcome(status=status, headline=headline, advice=advice or DEFAULT_ADVICE[status], detail=detail or Detail())
 
 
 def _timing(timing: Timing | None, samples: str, session: Session) -> Timing | None:
@@ -154,10 +155,6 @@ def _timing(timing: Timing | None, samples: str, session: Session) -> Timing | N
 
 def _while(building: bool) -> str:
     return "the compiler ran" if building else "the kernel ran"
-
-
-def _known(device: Device) -> dict[str, Any]:
-    return {k: getattr(device, k) for k in ("kind", "index", "name", "arch", "sm", "key")}
 
 
 def _name(device: Device) -> str:

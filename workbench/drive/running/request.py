@@ -17,7 +17,6 @@ from ...core.trial import Status, Trial
 
 EFFORTS = ("quick", "normal", "full")
 DEFAULTS = "default"          # PyTorch with no switch touched, in a process in which nothing else ran
-FRESH = "fresh_process"       # the mark of such a baseline, in its detail
 STRONG = "strong"             # all modes of PyTorch and its other formulations of the layer
 STRENGTHS = ("quick", STRONG, DEFAULTS)
 

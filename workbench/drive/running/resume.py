@@ -13,7 +13,7 @@ from ...core.pytorch_ways import WAYS, ladder
 from ...core.replies import Device
 from ...core.template import render
 from ...core.trial import FORMULATION, Status, Trial
-from .request import DEFAULTS, FRESH, RunRequest
+from .request import DEFAULTS, RunRequest
 
 # These statuses do not judge the candidate: it was stopped by the machine, a limit or a person. It may be tried again.
 NO_VERDICT = frozenset({Status.CANCELLED, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.BUILD_TIMEOUT, Status.WORKER_DIED,
@@ -41,8 +41,8 @@ def missing_ways(direction: str, trials: list[Trial], request: RunRequest, devic
     large counts as there."""
     alone = request.strength == DEFAULTS
     have = {t.name for t in trials if t.kind == "baseline" and t.direction == direction
-            and (t.status not in NO_VERDICT or FORMULATION in t.flags) and bool(t.detail.get(FRESH)) == alone
-            and t.workload == request.workload.to_json() and t.device.get("key") == device.key}
+            and (t.status not in NO_VERDICT or FORMULATION in t.flags) and bool(t.detail.fresh_process) == alone
+            and _same_work(t, request) and t.device.key == device.key}
     return [key for key in ways_of(request, device) if WAYS[key].name not in have]
 
 
@@ -70,9 +70,9 @@ def not_run(events: list[dict[str, Any]], trials: list[Trial]) -> int:
 
 
 def _answers(trial: Trial, request: RunRequest, device: Device) -> bool:
-    if trial.kind != "candidate" or trial.status in NO_VERDICT or trial.workload != request.workload.to_json():
+    if trial.kind != "candidate" or trial.status in NO_VERDICT or not _same_work(trial, request):
         return False
-    if (trial.device.get("kind"), trial.device.get("key")) != (device.kind, device.key):
+    if (trial.device.kind, trial.device.key) != (device.kind, device.key):
         return False
     if request.sanitize and f"--sanitize {request.sanitize}" not in trial.command:
         return False  # right without AddressSanitizer is not right with it
@@ -81,6 +81,11 @@ def _answers(trial: Trial, request: RunRequest, device: Device) -> bool:
     if trial.kernel_ms is None:
         return False  # only checked
     return device.kind == "cpu" or trial.kernel_ms.cold_l2 == request.cold_l2
+
+
+def _same_work(trial: Trial, request: RunRequest) -> bool:
+    """Of one preset, too: each preset has trials of its own."""
+    return (trial.workload, trial.workload.preset) == (request.workload, request.workload.preset)
 
 
 def _key(candidate: Candidate, device: Device) -> object:

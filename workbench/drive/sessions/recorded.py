@@ -28,8 +28,8 @@ def candidate_of(trial: Trial, *, templates: Path | None = None) -> Candidate:
     """The trial's candidate, with the template as it is now below `templates` (default: the shipped ones).
 
     Raises `BadRequest` when its variant is gone."""
-    workload = Workload.from_json(trial.workload)
-    return Candidate(find(trial.name, trial.direction, root=templates), workload.layer, workload.dtype, trial.tunables,
+    layer, dtype = trial.workload.layer, trial.workload.dtype
+    return Candidate(find(trial.name, trial.direction, root=templates), layer, dtype, trial.tunables,
                      trial.precision, trial.form or "constant", trial.compile_flags)
 
 
@@ -41,7 +41,7 @@ def occupancy_of(trial: Trial) -> dict[str, dict[str, dict[str, Any]]]:
     if candidate is None:
         return found
     for arch, kernels in trial.resources.items():
-        if isinstance(kernels, dict) and kernels:
+        if kernels:
             name = main_kernel(trial, arch)
             if one := candidate_occupancy(candidate, kernels[name], sm=sm_of(arch)):
                 found[arch] = {name: {"warps_per_sm": one.warps_per_sm, "max_warps": one.max_warps, "limiter": one.limiter}}
@@ -51,7 +51,7 @@ def occupancy_of(trial: Trial) -> dict[str, dict[str, dict[str, Any]]]:
 def most_shared_bytes(trial: Trial, arch: str) -> int | None:
     """The most shared memory that a block of the main kernel takes, static and dynamic; None where it takes dynamic memory and
     its template does not say how much, or has gone."""
-    static = int(trial.resources[arch][main_kernel(trial, arch)].get("shared_bytes", 0))
+    static = trial.resources[arch][main_kernel(trial, arch)].shared_bytes
     candidate = _candidate_or_none(trial)
     if candidate is None:
         return None
@@ -102,9 +102,8 @@ def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] =
         only = next(iter(different.values()))
         return only, f"{only.direction}: {only.name} is taken because no other candidate was right. It has no GPU time."
     for trial in different.values():
-        workload = Workload.from_json(trial.workload)
-        known = best_config(trial.direction, workload, trial.precision, arch) if trial.precision in CLASSED else None
-        if known and (known.variant, known.precision, known.candidate(workload).config) == (
+        known = best_config(trial.direction, trial.workload, trial.precision, arch) if trial.precision in CLASSED else None
+        if known and (known.variant, known.precision, known.candidate(trial.workload).config) == (
                 trial.name, trial.precision, trial.config):
             return trial, (f"{trial.direction}: {trial.name} is taken because it is the best known for {known.arch}. The session "
                            "has no GPU times.")
@@ -117,7 +116,7 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
     Raises `BadRequest` when none was right, when there are several workloads, or when nothing says which to take."""
     trials = list(trials)
     right = [t for t in trials if t.kind == "candidate" and t.ok]
-    works = {str(t.workload): Workload.from_json(t.workload) for t in right}
+    works = {(t.workload, t.workload.preset): t.workload for t in right}
     if workload is None:
         if len(works) != 1:
             names = ", ".join(w.preset or str(w.layer) for w in works.values())
@@ -126,7 +125,7 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
         workload = next(iter(works.values()))
     there: dict[str, list[Trial]] = {}
     for trial in right:
-        if Workload.from_json(trial.workload) == workload and trial.direction in LAUNCHES:
+        if trial.workload == workload and trial.direction in LAUNCHES:
             there.setdefault(trial.direction, []).append(trial)
     if not there:
         raise BadRequest(f"No candidate was right for {workload.layer}, so there is nothing to export.", field="session")

@@ -213,7 +213,7 @@ def _row(q: Question) -> tuple[str, str, str]:
     word = _WORDS.get(q.answer, str(q.answer))
     status = f'<div class="foot mono">{escape(q.status)}</div>' if q.answer is Answer.FAILED and q.status else ""
     advice = f'<div class="mute">{escape(q.advice)}</div>' if q.advice and q.answer is not Answer.PASSED else ""
-    log = str(q.detail.get("log") or "")[-_MOST_LOG:] if q.answer is Answer.FAILED else ""
+    log = (q.detail.log or "")[-_MOST_LOG:] if q.answer is Answer.FAILED else ""
     log = f"<pre>{escape(log)}</pre>" if log else ""
     return theme.badge(word), f"<b>{escape(q.question)}</b>{status}", f"{escape(q.seen)}{advice}{log}"
 
@@ -231,28 +231,27 @@ def _smallest(report: CheckReport) -> str:
     if not found:
         return ""
     head = (theme.heading("The smallest case that still fails") +
-            f'<div class="mono">{escape(found["layer"])}<br>x = {numbers.shape(found["input"])}, '
-            f'{escape(found["dtype"])}{", grad_output 1, expanded" if found.get("expanded") else ""}</div>')
-    values = found.get("values")
-    if not values:
-        return head + f"<div>{escape(found['problem'])}</div>"
-    short = {"output": "y"}.get(found["tensor"], found["tensor"])
+            f'<div class="mono">{escape(found.layer)}<br>x = {numbers.shape(found.input)}, '
+            f'{escape(found.dtype)}{", grad_output 1, expanded" if found.expanded else ""}</div>')
+    if not found.values:
+        return head + f"<div>{escape(found.problem)}</div>"
+    short = {"output": "y"}.get(found.tensor, found.tensor)
     bad = 'style="color:var(--bad);font-weight:600"'
     return head + theme.table(("", "expected", "got"), [
-        (f'<span class="mono">{escape(numbers.index(short, v["index"]))}</span>', f"{v['expected']:.6g}",
-         f"<span {bad if v['wrong'] else ''}>{v['got']:.6g}</span>") for v in values], right=(1, 2))
+        (f'<span class="mono">{escape(numbers.index(short, v.index))}</span>', f"{v.expected:.6g}",
+         f"<span {bad if v.wrong else ''}>{v.got:.6g}</span>") for v in found.values], right=(1, 2))
 
 
 def _mistake(report: CheckReport) -> str:
     found = report.mistake
     if not found:
         return ""
-    if not found["found"]:
+    if not found.found:
         return theme.heading("Similar known mistake") + "No known mistake gives this output."
-    rows = [(theme.badge("FAILED", "same output"), f"<b>{escape(found['found'])}</b>")]
-    rows += [(theme.badge("NOTE", "differs"), escape(name)) for name in found["differs"]]
+    rows = [(theme.badge("FAILED", "same output"), f"<b>{escape(found.found)}</b>")]
+    rows += [(theme.badge("NOTE", "differs"), escape(name)) for name in found.differs]
     return (theme.heading("Similar known mistake") + theme.table(("", ""), rows, narrow=(0,))
-            + f"<pre>{escape(found['advice'])}</pre>")
+            + f"<pre>{escape(found.advice)}</pre>")
 
 
 def _kernelbench(report: CheckReport) -> str:
@@ -275,9 +274,9 @@ def _speed(report: CheckReport) -> str:
     parts = [theme.heading("How fast? module_ms")]
     for direction, t in report.times.items():
         said = check_times.sentence(direction, t)
-        verdict = theme.badge("IMPLAUSIBLE" if t["implausible"] else t["verdict"] or "NOTE")
+        verdict = theme.badge("IMPLAUSIBLE" if t.implausible else t.verdict or "NOTE")
         floor = f"<div class=mute>Floor: {escape(check_times.floor_text(t))}.</div>"
-        parts.append(f"<div style='margin-bottom:6px'>{verdict} <b>{numbers.time(t['median_ms'])}</b> "
+        parts.append(f"<div style='margin-bottom:6px'>{verdict} <b>{numbers.time(t.median_ms)}</b> "
                      f"{escape(said[0].upper() + said[1:])}.{floor}</div>")
     return "".join(parts)
 
@@ -286,19 +285,19 @@ def _ladder(report: CheckReport) -> str:
     """Everything PyTorch can do, direction by direction, the whole width: the evidence behind the verdict."""
     parts = []
     for direction, t in report.times.items():
-        rows = [(f"<b>{escape(report.name)}</b>", f"<b>{numbers.milliseconds(t['median_ms'])}</b>", "", "", "",
-                 escape(t["precision"]), f"<span class=mute>{t['samples']} samples of {t['calls']} calls, {t['checked']} "
+        rows = [(f"<b>{escape(report.name)}</b>", f"<b>{numbers.milliseconds(t.median_ms)}</b>", "", "", "",
+                 escape(t.precision), f"<span class=mute>{t.samples} samples of {t.calls} calls, {t.checked} "
                  "compared with float64</span>")]
-        for b in t["baselines"]:
-            note = "the fastest mode that can replace the layer" if b["name"] == t["against"] else b["why_not"]
-            kernel = f"<div class='foot mono'>{escape(b['kernels'][0])}</div>" if b["kernels"] else ""
-            between = f"<span class=nw>{numbers.interval(b['low'], b['high'], b['ratio'])}</span>"
-            rows.append((escape(b["name"]) + kernel, numbers.milliseconds(b["median_ms"]), numbers.ratio(b["ratio"]),
-                         between, theme.badge(b["verdict"]), escape(b["precision"]), f"<span class=mute>{escape(note)}</span>"))
-        if t["floor_ms"]:
-            rows.append(("floor, the physical limit", numbers.milliseconds(t["floor_ms"]), "", "", "", "",
-                         f"<span class=mute>{escape(t['floor_limit'])}</span>"))
-        words = [default_text(t), *t["notes"]]
+        for b in t.baselines:
+            note = "the fastest mode that can replace the layer" if b.name == t.against else b.why_not
+            kernel = f"<div class='foot mono'>{escape(b.kernels[0])}</div>" if b.kernels else ""
+            between = f"<span class=nw>{numbers.interval(b.low, b.high, b.ratio)}</span>"
+            rows.append((escape(b.name) + kernel, numbers.milliseconds(b.median_ms), numbers.ratio(b.ratio),
+                         between, theme.badge(b.verdict), escape(b.precision), f"<span class=mute>{escape(note)}</span>"))
+        if t.floor_ms:
+            rows.append(("floor, the physical limit", numbers.milliseconds(t.floor_ms), "", "", "", "",
+                         f"<span class=mute>{escape(t.floor_limit)}</span>"))
+        words = [default_text(t), *t.notes]
         parts.append(theme.heading(f"PyTorch modes · module_ms {direction}") + theme.table(
             ("", "ms", "PyTorch / ours", "95 % interval", "verdict", "precision", ""), rows, right=(1, 2))
             + f'<div class="foot">{escape(" ".join(filter(None, words)))}</div>')

@@ -8,7 +8,7 @@ from math import log
 import streamlit as st
 
 from ...core import numbers
-from ...core.layer import LAUNCHES, Workload
+from ...core.layer import LAUNCHES
 from ...core.presets import called
 from ...drive.reporting import compare_plots, report
 from . import state, theme
@@ -81,7 +81,7 @@ def _charts(pairs: list[report.Pair]) -> None:
 def _said(pairs: list[report.Pair]) -> str:
     """The chart in a sentence."""
     best = max((p for p in pairs if p.ratio and not report.is_baseline(p.a)), key=lambda p: p.ratio.value)
-    return (f"Speed-up per layer; the largest is {called(Workload.from_json(best.a.workload))} {best.direction} with "
+    return (f"Speed-up per layer; the largest is {called(best.a.workload)} {best.direction} with "
             f"{numbers.ratio(best.ratio.value)}")
 
 
@@ -108,7 +108,7 @@ def _strip(pairs: list[report.Pair], a: str, b: str, *, own: bool) -> str:
 
 def _row(pair: report.Pair) -> tuple[str, ...]:
     a, b, ratio = pair.a, pair.b, pair.ratio
-    workload = Workload.from_json(a.workload)
+    workload = a.workload
     timings = [report.timing_of(t, pair.clock, pair.direction) for t in (a, b)]
     times = [(numbers.milliseconds(timing.median_ms) if timing else "–") + (" *" if report.is_emulated(t) else "")
              for t, timing in zip((a, b), timings, strict=True)]

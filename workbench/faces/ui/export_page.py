@@ -95,8 +95,7 @@ def draw() -> None:
 def _workload(trials: list[Trial]) -> Workload | None:
     """The workload to export for: of those with a right candidate, the one run last unless another is chosen."""
     trials = [t for t in trials if t.kind == "candidate" and t.ok]
-    there = {str(Workload.from_json(t.workload)): Workload.from_json(t.workload)
-             for t in reversed(trials)}
+    there = {str(t.workload): t.workload for t in reversed(trials)}
     if not there:
         return None
     names = {key: " ".join([called(w), w.dtype, *([w.memory_format] if w.memory_format == "channels_last" else []),
@@ -248,11 +247,11 @@ def _proof_table(proof: ModuleJudged) -> str:
         rows.append((theme.badge("PASSED" if not e.wrong else "FAILED"), escape(name),
                      f"{numbers.error(e.rel_l2)} relative L2, {numbers.error(e.allowed)} allowed"))
     detail = proof.detail
-    rows += [(theme.badge("PASSED"), escape(str(what)), "") for what in detail.get("checked", ())]
-    if detail.get("left_to_pytorch"):
-        rows.append((theme.badge("NOTE"), "left to PyTorch", escape(", ".join(detail["left_to_pytorch"]))))
-    if detail.get("log_tail"):
-        rows.append((theme.badge("NOTE"), "log", f"<pre>{escape(str(detail['log_tail']))}</pre>"))
+    rows += [(theme.badge("PASSED"), escape(str(what)), "") for what in detail.checked or ()]
+    if detail.left_to_pytorch:
+        rows.append((theme.badge("NOTE"), "left to PyTorch", escape(", ".join(detail.left_to_pytorch))))
+    if detail.log_tail:
+        rows.append((theme.badge("NOTE"), "log", f"<pre>{escape(detail.log_tail)}</pre>"))
     return theme.heading("Verification in a fresh process") + theme.table(("", "", ""), rows) if rows else ""
 
 

@@ -10,7 +10,6 @@ import streamlit as st
 from ...core import numbers
 from ...core.errors import BadRequest
 from ...core.gpu import gpu_limits
-from ...core.layer import Workload
 from ...core.occupancy import REGISTERS_PER_THREAD_MAX
 from ...core.presets import called
 from ...core.trial import Errors, Status, Trial
@@ -39,7 +38,7 @@ def draw() -> None:
                                "Run candidates on the Workbench, or open a session."))
         return
     session = Session(path)
-    everything = report.for_workload(state.trials_of(path), Workload.from_json(trial.workload))
+    everything = report.for_workload(state.trials_of(path), trial.workload)
     with st.sidebar:
         _about(trial, everything)
     theme.html(_strip(trial, everything, name))
@@ -61,7 +60,7 @@ def draw() -> None:
 def _choose(trials: list[Trial]) -> Trial | None:
     """Newest first; modules, which have no kernel of their own to show, last."""
     by_id = {t.trial_id: t for t in sorted(reversed(trials), key=lambda t: t.kind == "module")}
-    several = len({report.workload_key(t.workload) for t in trials}) > 1
+    several = len({t.workload for t in trials}) > 1
     if not by_id:
         st.selectbox("Candidate", ["none yet"], disabled=True, key="inspect_trial-none")
         return None
@@ -80,7 +79,7 @@ def _choose(trials: list[Trial]) -> Trial | None:
 
 
 def _layer(trial: Trial) -> str:
-    return called(Workload.from_json(trial.workload))
+    return called(trial.workload)
 
 
 def _name(trial: Trial) -> str:
@@ -138,8 +137,8 @@ def _about(trial: Trial, everything: list[Trial]) -> None:
     environment = trial.environment
     names = (("torch", "torch "), ("cuda", "CUDA "), ("nvcc", ""), ("cxx", ""))  # compilers say their own name
     versions = ", ".join(f"{name}{environment[k]}" for k, name in names if environment.get(k))
-    parts.append(theme.heading("Where it ran") + f"{escape(trial.device.get('name', ''))}, "
-                 f"{escape(str(trial.device.get('arch', '')))}<br><span class=mute>{escape(versions)}</span>")
+    parts.append(theme.heading("Where it ran") + f"{escape(trial.device.name)}, "
+                 f"{escape(trial.device.arch)}<br><span class=mute>{escape(versions)}</span>")
     if trial.flags:
         parts.append(theme.heading("Notes") + escape(", ".join(trial.flags)))
     parts.append(theme.heading("Candidate id") + f"<span class=mono>{escape(trial.candidate_id or '–')}</span>")
@@ -175,18 +174,18 @@ def _resources(trial: Trial) -> str:
     kernels, name = trial.resources[arch], main_kernel(trial, arch)
     kernel = kernels[name]
     rows = [_occupancy_row(trial, arch, name),
-            _gauge("registers", f"{kernel.get('registers', 0)} per thread",
-                   kernel.get("registers", 0) / REGISTERS_PER_THREAD_MAX, f"of {REGISTERS_PER_THREAD_MAX}"),
-            _shared_row(trial, arch, int(kernel.get("shared_bytes", 0))),
-            _gauge("spills", f"{kernel.get('spill_store_bytes', 0) + kernel.get('spill_load_bytes', 0)} B", 0, ""),
-            _gauge("constant memory", numbers.memory(kernel.get("constant_bytes", 0)), 0, "")]
+            _gauge("registers", f"{kernel.registers} per thread",
+                   kernel.registers / REGISTERS_PER_THREAD_MAX, f"of {REGISTERS_PER_THREAD_MAX}"),
+            _shared_row(trial, arch, kernel.shared_bytes),
+            _gauge("spills", f"{kernel.spill_store_bytes + kernel.spill_load_bytes} B", 0, ""),
+            _gauge("constant memory", numbers.memory(kernel.constant_bytes), 0, "")]
     parts = [theme.heading(f"Resources of {_plain(name)}, {arch}") + theme.table(("",) * 4, rows, right=(1,))]
-    parts += [f'<div class="foot">{escape(_plain(other))}: {k.get("registers", 0)} registers, '
-              f'{numbers.memory(k.get("shared_bytes", 0))} static shared memory</div>'
+    parts += [f'<div class="foot">{escape(_plain(other))}: {k.registers} registers, '
+              f'{numbers.memory(k.shared_bytes)} static shared memory</div>'
               for other, k in kernels.items() if other != name]
-    others = [a for a, there in trial.resources.items() if a != arch and isinstance(there, dict) and there]
+    others = [a for a, there in trial.resources.items() if a != arch and there]
     if others:
-        words = [f"{a}: {trial.resources[a][main_kernel(trial, a)].get('registers', 0)} registers" for a in others]
+        words = [f"{a}: {trial.resources[a][main_kernel(trial, a)].registers} registers" for a in others]
         parts.append(f'<div class="foot">The main kernel for other targets: {escape("; ".join(words))}</div>')
     if trial.memory:
         memory = ", ".join(f"{k.removesuffix('_bytes')} {numbers.memory(v)}" for k, v in trial.memory.items())
@@ -257,10 +256,10 @@ def _errors(trial: Trial) -> str:
     rows = [(escape(name), numbers.error(e.max_abs), numbers.error(e.rel_l2), numbers.error(e.allowed),
              f"{numbers.count(e.wrong)} of {numbers.count(e.count)}", _worst(name, e))
             for name, e in trial.errors.items()]
-    looks = trial.detail.get("log_tail", "")
+    looks = trial.detail.log_tail
     return (theme.heading("Errors against float64")
             + theme.table(("tensor", "max abs", "rel. L2", "allowed", "wrong", "worst"), rows, right=(1, 2, 3, 4))
-            + (f"<pre>{escape(str(looks))}</pre>" if looks else ""))
+            + (f"<pre>{escape(looks)}</pre>" if looks else ""))
 
 
 def _worst(name: str, error: Errors) -> str:

@@ -18,7 +18,6 @@ from ...core.errors import BadRequest
 from ...core.layer import Workload
 from ...core.trial import Trial
 from ...drive.machine import doctor
-from ...drive.reporting import report
 from ...drive.running.request import Run
 from ...drive.running.runner import Runner
 from ...drive.sessions.files import name_of, stamp
@@ -70,7 +69,7 @@ def session_label(name: str) -> str:
 def recorded_on(name: str) -> str:
     """RECORDED on the GPU that the session's trials name."""
     path = session_paths().get(name)
-    devices = dict.fromkeys(t.device.get("name", "") for t in trials_of(path)) if path else {}
+    devices = dict.fromkeys(t.device.name for t in trials_of(path)) if path else {}
     return f"RECORDED on {', '.join(d for d in devices if d)}" if any(devices) else "RECORDED"
 
 
@@ -138,8 +137,7 @@ def runs() -> list[Run]:
 
 def latest_run(workload: Workload, device: str, *, session: str | None = None) -> Run | None:
     """The newest run of that work on that device, of that session where one is named."""
-    key = report.workload_key(workload.to_json())
-    return next((r for r in reversed(runs()) if report.workload_key(r.request.workload.to_json()) == key
+    return next((r for r in reversed(runs()) if r.request.workload == workload
                  and r.request.device == device and session in (None, r.session.name)), None)
 
 

@@ -85,9 +85,9 @@ def shown_trials(trials: list[Trial], workload: Workload, choice: Choice) -> lis
     """Trials of this workload on one device: the chosen one's kind, else the one recorded last."""
     here = report.for_workload(trials, workload)
     kind = "cpu" if choice.device == state.CPU else "cuda"
-    mine = [t for t in here if t.device.get("kind") == kind] or here
-    key = mine[-1].device.get("key") if mine else None
-    return [t for t in mine if t.device.get("key") == key]
+    mine = [t for t in here if t.device.kind == kind] or here
+    key = mine[-1].device.key if mine else None
+    return [t for t in mine if t.device.key == key]
 
 
 def verdict_trials(trials: list[Trial], last: Run | None) -> list[Trial]:
@@ -136,7 +136,7 @@ def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], last: R
     if ended:
         theme.html(ended)
     elif found:
-        where = next((t.device.get("name", "") for t in trials), "")
+        where = next((t.device.name for t in trials), "")
         earlier = len(trials) - len(spoken_of)
         more = f"The table also shows {earlier} trial{'' if earlier == 1 else 's'} of earlier runs." if earlier else ""
         left_out = state.left_out(state.session_paths().get(choice.session))
@@ -209,7 +209,7 @@ def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: 
         recorded = _recorded_pytorch(workload)
         if recorded:
             trials = recorded
-            note = (f"PyTorch was recorded on {recorded[0].device.get('name', '')}. It is never compared with a time "
+            note = (f"PyTorch was recorded on {recorded[0].device.name}. It is never compared with a time "
                     f"of another device.")
     if not trials:  # nothing to draw yet: the chart's library, a second of the browser's time, is not loaded before a run
         theme.html(results.waiting_table(ticked, absent, floors))

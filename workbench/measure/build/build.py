@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.cache import Cache, build_key
+from ...core.check_parts import FirstError
 from ...core.env import cxx_problem, find_toolchain, ninja_problem, nvcc_problem, torch_info
 from ...core.orders import BuildOrder, Emit
-from ...core.replies import Built, Event, FirstError, Kernels
+from ...core.replies import Built, Event
 from ...core.toolchain import Toolchain
 from ...core.trial import DEFAULT_ADVICE, Status
+from ...core.trial_parts import Kernels
 from .. import emulator
 from .compiler_log import came_to_an_end, disk_full, first_error, headline, machine_failed
-from .resources import NVCC_FLAGS, by_kernel, cubin_constants, parse_ptxas
+from .resources import NVCC_FLAGS, Numbers, by_kernel, cubin_constants, parse_ptxas
 
 if TYPE_CHECKING:
     from .load_inline import Flags, NinjaFailed
@@ -35,7 +37,7 @@ class _Unit:
     """The result of building one translation unit. `hopeless`: its members would fail alone too."""
 
     built: Built
-    kernels: Kernels = field(default_factory=dict)   # by their mangled names
+    kernels: dict[str, dict[str, Numbers]] = field(default_factory=dict)   # architecture -> mangled name -> numbers
     hopeless: bool = False
 
     def of_member(self, symbol: str) -> Kernels:
@@ -178,7 +180,7 @@ def _why(error: NinjaFailed, log: str, order: BuildOrder, work: Path, tool: str)
     return _Stopped(headline(tool, first), advice=advice, first_error=first)
 
 
-def _kernels(log: str, work: Path) -> dict[str, dict[str, dict[str, int]]]:
+def _kernels(log: str, work: Path) -> dict[str, dict[str, Numbers]]:
     """{arch: {mangled kernel: numbers}} of a CUDA build."""
     found = parse_ptxas(log)
     constants = {k: v for cubin in (work / "keep").glob("*.cubin") for k, v in cubin_constants(cubin).items()}

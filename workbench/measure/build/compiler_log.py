@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
+from ...core.check_parts import FirstError
 from ...core.plain_text import plain
-from ...core.replies import FirstError
 
 # Tool, message and place of an error, tried in this order on every line of the log.
 _PLACED = (

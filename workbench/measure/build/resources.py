@@ -20,9 +20,11 @@ from typing import Any
 from ...core.cache import Cache, build_key
 from ...core.env import find_toolchain, nvcc_problem
 from ...core.orders import Emit, ResourcesOrder
-from ...core.replies import Numbers, Resources
+from ...core.replies import Resources
 from ...core.toolchain import Toolchain
 from ...core.trial import DEFAULT_ADVICE, Status
+from ...core.trial_parts import KernelNumbers, Kernels
+from ...core.typed import read
 from .compiler_log import disk_full, ending, first_error, headline, machine_failed
 
 # What load_inline gives nvcc by itself (torch.utils.cpp_extension.COMMON_NVCC_FLAGS): without these the numbers would
@@ -41,6 +43,7 @@ _FIELDS = {
     "shared_bytes": re.compile(r"(\d+) bytes smem"),
     "barriers": re.compile(r"used (\d+) barriers"),
 }
+Numbers = dict[str, int]                 # of one kernel, as they are collected: the fields of `KernelNumbers`
 _CONSTANT = re.compile(r"(\d+) bytes cmem\[\d+\]")
 
 
@@ -64,7 +67,7 @@ def resources_op(order: ResourcesOrder, emit: Emit) -> Resources:
     key = "resources-" + build_key(source, flags, device="cuda", arch=",".join(archs), compiler=tools.nvcc_label,
                                    torch="", extra=(*TORCH_NVCC_FLAGS, *NVCC_FLAGS))
     if found := cache.find(key):
-        return _result(Status.OK, "", resources=found["resources"], cached=True)
+        return _result(Status.OK, "", resources=read(Kernels, found["resources"]), cached=True)
     try:
         measured = resources(source, archs, flags, toolchain=tools)
     except CompileFailed as error:
@@ -80,12 +83,8 @@ def resources_op(order: ResourcesOrder, emit: Emit) -> Resources:
 
 
 def resources(source: str, archs: Sequence[str], flags: Sequence[str] = (), *,
-              toolchain: Toolchain | None = None) -> dict[str, dict[str, Numbers]]:
-    """{arch: {kernel: numbers}} of every kernel in `source`, archs compiled side by side.
-
-    Bytes are per thread for spills and stack, per block for (static) shared memory, per launch for constant memory.
-    Raises `CompileFailed`.
-    """
+              toolchain: Toolchain | None = None) -> Kernels:
+    """Of every kernel in `source`, archs compiled side by side. Raises `CompileFailed`."""
     tools = toolchain or find_toolchain()
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder, ThreadPoolExecutor(len(archs)) as pool:
         file = Path(folder) / "source.cu"
@@ -123,19 +122,19 @@ def cubin_constants(cubin: Path) -> dict[str, int]:
     return {kernel: size + shared for kernel, size in own.items()}
 
 
-def by_kernel(numbers: dict[str, Numbers], *, only: str = "") -> dict[str, Numbers]:
+def by_kernel(numbers: dict[str, Numbers], *, only: str = "") -> dict[str, KernelNumbers]:
     """Mangled names replaced by short ones; `only` keeps the kernels whose full name holds that text.
 
     Kernels that differ in Layer and Tune alone have one short name: the one with the most registers is kept.
     """
-    found: dict[str, Numbers] = {}
+    found: dict[str, KernelNumbers] = {}
     names = demangle(list(numbers))
     for mangled, values in numbers.items():
         full = names[mangled]
         if only in full:
             name = short_name(full)
-            if name not in found or found[name]["registers"] < values["registers"]:
-                found[name] = values
+            if name not in found or found[name].registers < values["registers"]:
+                found[name] = KernelNumbers(**values)
     return found
 
 
@@ -157,7 +156,7 @@ def short_name(demangled: str) -> str:
     return name.rpartition("::")[2] + (f"<{', '.join(kept)}>" if kept else "")
 
 
-def _of_arch(file: Path, arch: str, flags: Sequence[str], tools: Toolchain) -> dict[str, Numbers]:
+def _of_arch(file: Path, arch: str, flags: Sequence[str], tools: Toolchain) -> dict[str, KernelNumbers]:
     cubin = file.with_name(f"{arch}.cubin")
     host = ("-ccbin", str(tools.cxx)) if tools.cxx else ()
     command = [str(tools.nvcc), "-cubin", f"-arch={arch}", *TORCH_NVCC_FLAGS, *NVCC_FLAGS, *host, *flags,

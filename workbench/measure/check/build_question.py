@@ -6,14 +6,15 @@ import difflib
 import re
 import shutil
 import subprocess
-from dataclasses import asdict
-from typing import Any
+from dataclasses import replace
 
 from ...core.answers import Answer, Question
+from ...core.check_parts import FirstError, Log
 from ...core.trial import Status
-from ..build.compiler_log import FirstError, first_error, headline
+from ..build.compiler_log import first_error, headline
 from .advice import advice_for
 from .foreign.process import Ended, Raised
+from .foreign.replies import InlineCall
 
 _QUESTION = "Imports and builds?"
 _PUT_BEFORE = {"cuda.cu": 3, "main.cpp": 1}  # lines that load_inline writes above the sources
@@ -31,8 +32,8 @@ def build_question(error: Raised | Ended, text: str, *, emulated: bool, printed:
     `lacks`: the compiler that is not here, as a sentence."""
     if isinstance(error, Ended):
         return Question("builds", _QUESTION, Answer.FAILED, f"No. {error.headline}", error.advice, str(error.status),
-                        {"log": error.log})
-    detail = {"trace": error.trace}
+                        Log(log=error.log))
+    detail = Log(trace=error.trace)
     if error.where == "load_inline arguments":
         return _wrong_argument(error, detail)
     if error.where == "load_inline" or _BUILDS.search(error.message):
@@ -58,7 +59,7 @@ def no_compiler(sentence: str) -> Question:
                     "again.", str(Status.NO_COMPILER))
 
 
-def _wrong_argument(error: Raised, detail: dict[str, str]) -> Question:
+def _wrong_argument(error: Raised, detail: Log) -> Question:
     wrong = _UNEXPECTED.search(error.message)
     if wrong:
         near = difflib.get_close_matches(wrong[1], _KNOWN, n=1)
@@ -69,52 +70,51 @@ def _wrong_argument(error: Raised, detail: dict[str, str]) -> Question:
                     f"{error.message.rstrip('.')}.", f"It takes {', '.join(_KNOWN)}.", str(Status.BUILD_FAILED), detail)
 
 
-def _wrong_source(error: Raised, text: str, detail: dict[str, str], printed: str) -> Question:
+def _wrong_source(error: Raised, text: str, detail: Log, printed: str) -> Question:
     """From the exception's log; of load_inline(verbose=True), which has none, from what was printed."""
-    call = (error.detail.get("calls") or [{}])[-1]
+    call = error.detail.calls[-1] if error.detail.calls else None
     log, first = error.message, None
     for found in (error.message, printed):
         undefined, first = _UNDEFINED.search(found), first_error(found, '#line 1 "cuda_sources"\n#line 1 "cpp_sources"\n')
         if undefined or first:
             log = found
             break
-    detail = {**detail, "log": log if log is error.message else f"{error.message}\n\n{log}"}
+    detail = replace(detail, log=log if log is error.message else f"{error.message}\n\n{log}")
     if undefined:
         return _failed(*_undefined(_demangled(undefined["name"].strip()), call), detail)
-    tool = "g++ (for the CPU emulator)" if error.detail.get("build") == "emulator" else "The compiler"
+    tool = "g++ (for the CPU emulator)" if error.detail.build == "emulator" else "The compiler"
     first = in_the_file(first, text, call)
     if first is None:
         said = next((s.strip() for s in reversed(log.splitlines()) if "rror" in s), log.strip().splitlines()[0] if
                     log.strip() else "it said nothing")
         return _failed(f"No. The build stopped: {said[:300]}.", "Read its log.", detail)
     return _failed(f"No. {headline(tool, first)}", f"Open line {first.line}." if first.line else "",
-                   {**detail, "first_error": asdict(first)})
+                   replace(detail, first_error=first))
 
 
-def _undefined(name: str, call: dict[str, Any]) -> tuple[str, str]:
+def _undefined(name: str, call: InlineCall | None) -> tuple[str, str]:
     """What was seen, and the advice. A name that the file does not declare belongs to a library."""
     short = name.partition("(")[0].rpartition("::")[2]
-    if any(re.search(rf"\b{re.escape(short)}\b", source) for source in call.get("cpp_sources", ())) or \
-            short in call.get("functions", ()):
+    if call and (any(re.search(rf"\b{re.escape(short)}\b", source) for source in call.cpp_sources) or short in call.functions):
         return (f"No. {name} is declared in cpp_sources and defined nowhere with these arguments.",
                 "Make declaration and definition agree, argument by argument.")
     return (f"No. {name} is used and defined nowhere.",
             "Define it, or name its library in extra_ldflags (-lcublas for cuBLAS, say).")
 
 
-def _failed(seen: str, advice: str, detail: dict[str, Any]) -> Question:
+def _failed(seen: str, advice: str, detail: Log) -> Question:
     return Question("builds", _QUESTION, Answer.FAILED, seen, advice, str(Status.BUILD_FAILED), detail)
 
 
-def in_the_file(first: FirstError | None, text: str, call: dict[str, Any]) -> FirstError | None:
+def in_the_file(first: FirstError | None, text: str, call: InlineCall | None) -> FirstError | None:
     """The place of an error inside a source string, as a line of the Python file that holds the string. `call`: the
     sources of one load_inline."""
     if first is None or first.line is None or first.file not in ("cuda_sources", "cpp_sources", "cuda.cu", "main.cpp"):
         return first
-    key = "cpp_sources" if first.file in ("cpp_sources", "main.cpp") else "cuda_sources"
-    start = text.find(call[key][0]) if len(call.get(key, ())) == 1 else -1
+    sources = () if call is None else call.cpp_sources if first.file in ("cpp_sources", "main.cpp") else call.cuda_sources
+    start = text.find(sources[0]) if len(sources) == 1 else -1
     line = first.line - _PUT_BEFORE.get(first.file, 0)
-    if start < 0 or not 0 < line <= call[key][0].count("\n") + 1:
+    if start < 0 or not 0 < line <= sources[0].count("\n") + 1:
         return first
     return FirstError("the file", text[:start].count("\n") + line, first.message)
 

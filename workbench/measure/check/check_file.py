@@ -11,13 +11,15 @@ import tempfile
 import threading
 import time
 import traceback
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ...core.answers import Answer, Question
+from ...core.check_parts import KernelBench
 from ...core.errors import BadRequest
 from ...core.orders import CheckOrder, Emit
 from ...core.replies import Checked, Event
@@ -29,6 +31,7 @@ from .build_question import build_question, no_compiler
 from .examine import Examination
 from .foreign import confine, cuda_sources
 from .foreign.process import Ended, ForeignProcess, Limits, Raised, kill_orphans
+from .foreign.replies import InlineCall, Loaded, Structure
 from .party import Party
 from .questions.cases import Case, Setting, setting_of
 from .questions.drawn import Drawn
@@ -72,6 +75,15 @@ def check(order: CheckOrder, emit: Emit) -> Checked:
     return Checked(tuple(asked.questions), confined, asked.seed, seconds=round(time.monotonic() - begin, 1), **found)
 
 
+@dataclass(frozen=True)
+class _Reference:
+    """`structure`: the layer, if the reference is exactly one transposed convolution."""
+
+    loaded: Loaded
+    convolves: bool
+    structure: Structure | None
+
+
 class _Check:
     """One check, from importing to timing."""
 
@@ -89,31 +101,29 @@ class _Check:
 
     def run(self) -> dict[str, Any]:
         """Everything that `Checked` holds beside the questions."""
-        reference_facts, given, setting = self._reference()
+        reference, given, setting = self._reference()
         self.emit(Event("build", "importing and building the file"))
-        built, facts = self._build()
+        built, calls, own_export = self._build()
         self.questions.append(built)
-        calls = facts.get("calls", [])
+        emulated = self.emulate and (any(c.cuda_sources for c in calls) or own_export)
         compiler = self._start_nvcc(calls)
         examined: dict[str, Any] = {}
         if built.answer is Answer.PASSED:
             trial = TrialRun(self.reference, self.candidate, device=self.device, seed=self.seed,
                              dtype=next((str(x.dtype).removeprefix("torch.") for x in given if x.is_floating_point()),
                                         "float32"))
-            trial.given, trial.parameters = given, reference_facts["parameters_of_constructor"]
+            trial.given, trial.parameters = given, list(reference.loaded.parameters)
             if setting.layer is None:
                 trial.drawn = self._drawn(given, trial)
                 self.questions += trial.drawn.warnings()
-            trial.defaults = reference_facts["defaults"]
-            trial.convolves = reference_facts["convolves"]
+            trial.defaults, trial.convolves = reference.loaded.defaults, reference.convolves
             if not trial.convolves:
                 trial.of_float32 = "ieee"
-            trial.attribute = (reference_facts.get("structure") or {}).get("attribute", "")
+            trial.attribute = reference.structure.attribute if reference.structure else ""
             case = Case("the given size", setting, tuple(tuple(x.shape) for x in given),
                         tuple(str(x.dtype).removeprefix("torch.") for x in given))
-            examination = Examination(trial, case, self.emit, emulated=self.emulate and (bool(
-                any(c["cuda_sources"] for c in calls)) or facts.get("own_export", False)),
-                timed=self.order.time, effort=self.order.effort, benchmark=None if self.emulate else self.benchmark)
+            examination = Examination(trial, case, self.emit, emulated=emulated, timed=self.order.time,
+                                      effort=self.order.effort, benchmark=None if self.emulate else self.benchmark)
             examined = examination.run()
             self.questions += examination.questions
         else:
@@ -121,9 +131,8 @@ class _Check:
             self.questions += [Question(key, text, Answer.SKIPPED, "Not asked: the file does not build.") for key, text in
                                (("values", "Right values at the given size?"), ("gradients", "Has gradients?"))]
         self._static(calls, compiler)
-        examined["kernelbench"] = {**examined.get("kernelbench", {}), "text": cuda_sources.kernelbench_text(self.text)}
-        return {"emulated": self.emulate and (any(c["cuda_sources"] for c in calls) or facts.get("own_export", False)),
-                **examined}
+        examined["kernelbench"] = KernelBench(tuple(cuda_sources.kernelbench_text(self.text)), examined.get("kernelbench"))
+        return {"emulated": emulated, **examined}
 
     def stopped_by(self, error: Exception) -> None:
         """Adds the question that failed because the judge itself raised an error."""
@@ -132,15 +141,15 @@ class _Check:
             "judge", "Could the judge ask everything?", Answer.FAILED, f"No. It stopped at an unexpected reply: "
             f"{type(error).__name__}: {said}.", "Report this, with the file.", str(Status.WORKER_DIED)))
 
-    def _reference(self) -> tuple[dict[str, Any], list[torch.Tensor], Setting]:
-        """Facts about the reference. If it is defective the request is bad, because nothing can be judged against it."""
+    def _reference(self) -> tuple[_Reference, list[torch.Tensor], Setting]:
+        """About the reference. If it is defective the request is bad, because nothing can be judged against it."""
         self.emit(Event("build", "importing the reference"))
         try:
-            facts = dict(self.reference.load())
+            loaded = self.reference.load()
             answer, given = self.reference.process.ask("given", {"seed": self.seed % 2**31})
-            setting_of(facts["parameters"], answer["arguments"], answer["keywords"], None)  # raises before they are sent back
-            made, _ = self.reference.process.ask("make", {"module": "first", "arguments": answer["arguments"],
-                                                          "keywords": answer["keywords"], "seed": 1, "dtype": "float64"})
+            setting_of(loaded.parameters, answer.arguments, answer.keywords, None)  # raises before they are sent back
+            made, _ = self.reference.process.ask("make", {"module": "first", "arguments": answer.arguments,
+                                                          "keywords": answer.keywords, "seed": 1, "dtype": "float64"})
         except Raised as error:
             raise BadRequest(f"The reference does not run: {error.sentence}. It has to define Model, get_inputs and "
                              "get_init_inputs.") from error
@@ -149,11 +158,9 @@ class _Check:
         bytes_needed = 8 * 6 * sum(x.numel() for x in given)
         if bytes_needed > free_bytes(self.device):
             raise BadRequest(f"The reference's inputs are too large for {self.device}; choose a smaller size.")
-        structure = self._layer(made["structure"], given)
-        facts["convolves"] = made["convolves"]
-        facts["structure"], facts["parameters_of_constructor"] = structure, facts["parameters"]
-        setting = setting_of(facts["parameters"], answer["arguments"], answer["keywords"], structure)
-        return facts, given, setting
+        structure = self._layer(made.structure, given)
+        setting = setting_of(loaded.parameters, answer.arguments, answer.keywords, structure)
+        return _Reference(loaded, made.convolves, structure), given, setting
 
     def _drawn(self, given: list[torch.Tensor], trial: TrialRun) -> Drawn:
         try:
@@ -162,40 +169,42 @@ class _Check:
             said = error.sentence if isinstance(error, Raised) else error.headline
             raise BadRequest(f"get_inputs() of the reference does not run a second time: {said}.") from error
 
-    def _layer(self, found: dict[str, Any] | None, given: list[torch.Tensor]) -> dict[str, Any] | None:
+    def _layer(self, found: Structure | None, given: list[torch.Tensor]) -> Structure | None:
         """The layer, if the reference is exactly one transposed convolution; a module that only contains one has none."""
         if found is None:
             return None
         try:
-            same, _ = self.reference.process.ask("is_the_layer", {"module": "first", "structure": found}, given)
+            same, _ = self.reference.process.ask("is_the_layer", {"module": "first", "structure": asdict(found)}, given)
         except (Raised, Ended):  # the check reports it when it calls the file
             return None
-        return found if same["answer"] else None
+        return found if same.answer else None
 
-    def _build(self) -> tuple[Question, dict[str, Any]]:
+    def _build(self) -> tuple[Question, tuple[InlineCall, ...], bool]:
+        """The question, the file's calls of load_inline, and whether it was exported by this project."""
         try:
-            facts = self.candidate.load()
+            loaded = self.candidate.load()
         except (Raised, Ended) as error:
-            calls = error.detail.get("calls", []) if isinstance(error, Raised) else []
+            calls = error.detail.calls if isinstance(error, Raised) else ()
             question = build_question(error, self.text, printed=self.candidate.process.build_log(), emulated=self.emulate,
                                       lacks=self._lacks())
-            return question, {"calls": calls}
-        if facts["own_export"] and (lacks := self._lacks()):  # it would build when it is called
-            return no_compiler(lacks), facts
+            return question, calls, False
+        if loaded.own_export and (lacks := self._lacks()):  # it would build when it is called
+            return no_compiler(lacks), loaded.calls, True
         how = ""
-        if any(c["cuda_sources"] for c in facts["calls"]) and self.emulate:
+        if any(c.cuda_sources for c in loaded.calls) and self.emulate:
             how = ", for the CPU emulator"
-        return Question("builds", "Imports and builds?", Answer.PASSED, f"Yes, in {facts['seconds']:.1f} s{how}."), facts
+        return (Question("builds", "Imports and builds?", Answer.PASSED, f"Yes, in {loaded.seconds:.1f} s{how}."), loaded.calls,
+                loaded.own_export)
 
     def _lacks(self) -> str:
         """The compiler that this machine does not have, as a sentence; "" where it has all."""
         return missing(find_toolchain(torch.version.cuda), cuda=not self.emulate) or ""
 
-    def _start_nvcc(self, calls: list[dict[str, Any]]) -> tuple[threading.Thread, dict[str, str]] | None:
+    def _start_nvcc(self, calls: Sequence[InlineCall]) -> tuple[threading.Thread, dict[str, str]] | None:
         """Without a GPU: nvcc compiles the source while the questions are asked."""
-        if self.questions[0].answer is Answer.FAILED and not self.questions[0].detail.get("first_error"):
+        if self.questions[0].answer is Answer.FAILED and not self.questions[0].detail.first_error:
             return None
-        if not (self.emulate and self.order.nvcc and any(c["cuda_sources"] for c in calls)):
+        if not (self.emulate and self.order.nvcc and any(c.cuda_sources for c in calls)):
             return None
         result: dict[str, str] = {}
         thread = threading.Thread(target=lambda: result.update(cuda_sources.nvcc(
@@ -204,7 +213,7 @@ class _Check:
         thread.start()
         return thread, result
 
-    def _static(self, calls: list[dict[str, Any]], compiler: tuple[threading.Thread, dict[str, str]] | None) -> None:
+    def _static(self, calls: Sequence[InlineCall], compiler: tuple[threading.Thread, dict[str, str]] | None) -> None:
         if compiler is not None:
             self.emit(Event("build", "waiting for nvcc"))
             compiler[0].join()
@@ -214,7 +223,7 @@ class _Check:
                                            result["advice"],
                                            str(Status.BUILD_FAILED) if result["answer"] == "failed" else ""))
             first = self.questions[0]
-            if result["answer"] == "ok" and first.detail.get("first_error"):  # the emulator's limit, not the file's fault
+            if result["answer"] == "ok" and first.detail.first_error:  # the emulator's limit, not the file's fault
                 self.questions[0] = replace(first, answer=Answer.SKIPPED, status=str(Status.SKIPPED), advice="Check the "
                                             "file on a machine with a GPU.", seen="Not known: nvcc compiles it, the CPU "
                                             f"emulator does not. {first.seen.removeprefix('No. ')}")
@@ -223,7 +232,7 @@ class _Check:
         if hints and calls:
             self.questions.append(Question("text", "Suspicious code?", Answer.WARNED,
                                            " ".join(h["seen"] for h in hints), " ".join(h["advice"] for h in hints)))
-        if self.emulate and any(c["cuda_sources"] for c in calls):
+        if self.emulate and any(c.cuda_sources for c in calls):
             for key, text in (("stream", "Runs on the current stream?"), ("memory", "Memory against PyTorch's?"),
                               ("compile", "torch.compile, CUDA graph?")):
                 self.questions.append(Question(key, text, Answer.SKIPPED, "Needs a GPU."))

@@ -11,11 +11,11 @@ import torch
 
 from ...core import numbers
 from ...core.answers import Answer, Question
+from ...core.check_parts import Log, LooksLike
 from ...core.errors import BadRequest
 from ...core.orders import DeviceOrder, Emit
-from ...core.replies import CheckTimes, Event
+from ...core.replies import Event
 from ...core.trial import DEFAULT_ADVICE, Status
-from ...core.typed import read
 from ..device import describe
 from .advice import advice_for_construction
 from .clock import times
@@ -123,7 +123,7 @@ class Examination:
         try:
             inputs = [wide(x) for x in self.trial.inputs(self.given)]
             facts, drawn = self.trial.reference.make(how)
-            once, again = (self.trial.reference.call(how, inputs, state=(facts["names"], drawn))[1] for _ in range(2))
+            once, again = (self.trial.reference.call(how, inputs, state=(facts.names, drawn))[1] for _ in range(2))
         except (Raised, Ended):  # the check at the given size reports it
             return
         if once and bool(once[0].isfinite().all()) and not distance(again[0].double(), once[0].double())[0] <= _SAME:
@@ -179,7 +179,7 @@ class Examination:
             self._skip(("values", "gradients"), "Not asked: the module cannot be constructed.")
             return False
         self._pass("constructs", "Yes.")
-        names, own = facts["names"], ours_facts["names"]
+        names, own = facts.names, ours_facts.names
         same_names = names == own
         try:
             if not same_names:
@@ -225,7 +225,7 @@ class Examination:
             self._skip(("values", "gradients", "gradient_values"), "Not asked: the output has another shape, dtype or device.")
             return
         facts = outcome.facts
-        self._pass("kind", f"Yes: {numbers.shape(facts['shape'])}, {facts['dtype']}, {facts['device']}.")
+        self._pass("kind", f"Yes: {numbers.shape(facts.shape)}, {facts.dtype}, {facts.device}.")
         self._answer("values", outcome, "values", f"Yes. {outcome.distance('output')}")
         self._answer("inputs", outcome, "inputs", "Yes: their bits are unchanged.")
         missing = outcome.problem("gradients")
@@ -390,11 +390,11 @@ class Examination:
         guess = _guess(wrong)
         if guess is None and (few := self._few_channels()) is not None:
             wrong, guess = few, _guess(few)  # so little work that all pairs of mistakes can be tried
-        self.found["mistake"] = {"layer": str(wrong.case.setting.layer), "found": guess.found if guess else "",
-                                 "advice": guess.advice if guess else "", "tried": guess.tried if guess else 0,
-                                 "differs": list(guess.differs) if guess else []}
+        layer = str(wrong.case.setting.layer)
         if guess is None:
+            self.found["mistake"] = LooksLike(layer, "", "", 0, ())
             return
+        self.found["mistake"] = LooksLike(layer, guess.found, guess.advice, guess.tried, tuple(guess.differs))
         for place, q in enumerate(self.questions):
             if q.answer is Answer.FAILED and q.key in ("values", "other_sizes", "other_arguments"):
                 self.questions[place] = replace(q, advice=f"Same output as \u201c{guess.found}\u201d. {guess.advice}")
@@ -415,12 +415,12 @@ class Examination:
         found = kernelbench.verdict(self.trial, self.given)
         ours = not any(q.answer is Answer.FAILED for q in self.questions)
         reason = ""
-        if found["strict"] != ours:
+        if found.strict != ours:
             failed = " ".join(q.question for q in self.questions if q.answer is Answer.FAILED)
             reason = f"KernelBench checks only the forward pass, at one size. Failed here: {failed}" if not ours else (
-                f"{found['why']} The output is right against float64. At 1e-4 the difference also contains "
+                f"{found.why} The output is right against float64. At 1e-4 the difference also contains "
                 f"{'TF32 rounding' if self._has(tf32.KEY) else 'PyTorch’s own rounding'}.")
-        self.found["kernelbench"] = {**found, "ours": ours, "reason": reason}
+        self.found["kernelbench"] = replace(found, ours=ours, reason=reason)
 
     def _times(self) -> None:
         failed = [q for q in self.questions if q.answer is Answer.FAILED and q.key in
@@ -438,13 +438,14 @@ class Examination:
                                                     for q in self.questions)
             plan = times.Plan(self.given, self.effort, self.benchmark, self.errors, self._factor())
             result = times.measure(self.trial, plan, backward=backward, emit=self.emit)
-            if result.get("problem"):
-                self._fail("times", Problem("times", Status.MISMATCH, result["problem"], result.get("advice", "")))
-            elif result.get("why_not"):
-                self._skip(("times",), result["why_not"])
+            if isinstance(result, times.NotTimed):
+                if result.wrong:
+                    self._fail("times", Problem("times", Status.MISMATCH, result.why, result.advice))
+                else:
+                    self._skip(("times",), result.why)
             else:
                 workload = self.given.workload
-                self.found |= {"times": {d: read(CheckTimes, one) for d, one in result.items()}, "workload": workload,
+                self.found |= {"times": result, "workload": workload,
                                "gpu": None if self.trial.device == "cpu" else describe(DeviceOrder(self.trial.device))}
                 self._pass("times", "Timed in turns with PyTorch.")
 
@@ -472,7 +473,7 @@ class Examination:
     def _fail(self, key: str, problem: Problem, *, prefix: str = "") -> None:
         advice = problem.advice or DEFAULT_ADVICE[problem.status]
         self.questions.append(Question(key, _ASKED[key], Answer.FAILED, prefix + problem.seen, advice, str(problem.status),
-                                       {"log": problem.log[-3000:]} if problem.log else {}))
+                                       Log(log=problem.log[-3000:] or None)))
 
     def _skip(self, keys: tuple[str, ...], seen: str) -> None:
         self.questions += [Question(key, _ASKED[key], Answer.SKIPPED, seen) for key in keys]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 
 from ...core.trial import Status
 from .foreign.process import Ended, ForeignProcess
+from .foreign.replies import Habit, Loaded, Made, NoTensor, Output
+from .foreign.wire import Received
 
 _MOST_DEATHS = 1
 
@@ -33,14 +36,14 @@ class Party:
         self._made: dict[Construction, str] = {}
         self._loaded_in = -1
         self._count = 0
-        self.facts: dict[str, Any] = {}
+        self.facts: Loaded | None = None
 
     @property
     def given_up(self) -> bool:
         """It has died too often to be asked again."""
         return self.process.deaths > _MOST_DEATHS
 
-    def load(self) -> dict[str, Any]:
+    def load(self) -> Loaded:
         """Run the file, once per life of the process. Raises `Raised`, `Ended`."""
         if self.process.alive and self._loaded_in == self.process.deaths:
             return self.facts
@@ -52,8 +55,8 @@ class Party:
         self._loaded_in = self.process.deaths
         return self.facts
 
-    def make(self, how: Construction) -> tuple[dict[str, Any], list[torch.Tensor]]:
-        """A fresh module; facts (names, parameters, structure) and its state."""
+    def make(self, how: Construction) -> tuple[Made, list[torch.Tensor]]:
+        """A fresh module and its state."""
         self.load()
         self._count += 1
         name = f"m{self._count}"
@@ -68,9 +71,9 @@ class Party:
         self.load()
         return self.process.ask("given", {"seed": seed}, doing="get_inputs() was called")[1]
 
-    def call(self, how: Construction, inputs: list[torch.Tensor], *, state: tuple[list[str], list[torch.Tensor]] | None,
+    def call(self, how: Construction, inputs: list[torch.Tensor], *, state: tuple[Sequence[str], list[torch.Tensor]] | None,
              grad_output: torch.Tensor | None = None, gradients: list[str] | None = None, as_it_is: bool = False,
-             **options: Any) -> tuple[dict[str, Any], list[torch.Tensor]]:
+             **options: Any) -> tuple[Output | NoTensor, list[torch.Tensor]]:
         """One call with this state; see `host.calls.call` for what comes back. `as_it_is`: of the module that was called last,
         without a state."""
         there = self.process.alive and self._loaded_in == self.process.deaths and how in self._made
@@ -82,19 +85,19 @@ class Party:
                                 doing="the module was called")
 
     def habit(self, what: str, how: Construction, tensors: list[torch.Tensor],
-              state: tuple[list[str], list[torch.Tensor]] | None, **options: Any) -> tuple[dict[str, Any], list[torch.Tensor]]:
+              state: tuple[Sequence[str], list[torch.Tensor]] | None, **options: Any) -> tuple[Habit, list[torch.Tensor]]:
         """One of `host_habits.HABITS`."""
         self.ready(how, state)
         return self.process.ask("habit", {"module": self._made[how], "what": what, **options}, tensors,
                                 doing="the module was called")
 
     def special(self, what: str, how: Construction, inputs: list[torch.Tensor],
-                state: tuple[list[str], list[torch.Tensor]] | None) -> tuple[dict[str, Any], list[torch.Tensor]]:
+                state: tuple[Sequence[str], list[torch.Tensor]] | None) -> Received:
         self.ready(how, state)
         return self.process.ask("special", {"module": self._made[how], "what": what}, inputs,
                                 doing=f"it was asked for {what.replace('_', ' ')}")
 
-    def ready(self, how: Construction, state: tuple[list[str], list[torch.Tensor]] | None) -> str:
+    def ready(self, how: Construction, state: tuple[Sequence[str], list[torch.Tensor]] | None) -> str:
         """The module of that construction with that state; its name in the process."""
         self.load()
         if how not in self._made or state is None:  # without a state to load, the draw itself is the state

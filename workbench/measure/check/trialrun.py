@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -17,12 +18,13 @@ from ..kernel.validate import Comparison, allowed_rel_l2
 from .advice import advice_for
 from .distance import distance
 from .foreign.process import Ended, Raised
+from .foreign.replies import NoTensor, Output
 from .party import Construction, Party
 from .questions import jumps
 from .questions.cases import Case, fill, positional
 from .questions.drawn import Drawn
 
-State = tuple[list[str], list[torch.Tensor]]
+State = tuple[Sequence[str], list[torch.Tensor]]
 _GENERIC_SUM = 4096
 _NOISE, _OF_NOISE = 1e3, 30.0  # PyTorch's error is so many times the truth: the truth is zero; so many times that error pass
 _MOST = 0.5  # the largest relative L2 error that passes, even if PyTorch itself is inexact. All zeros have an error of 1
@@ -52,7 +54,7 @@ class Outcome:
 
     case: Case
     problems: list[Problem] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Output | NoTensor | None = None
     got: dict[str, torch.Tensor] = field(default_factory=dict)
     expected: dict[str, torch.Tensor] = field(default_factory=dict)
     inputs: list[torch.Tensor] = field(default_factory=list)
@@ -122,10 +124,10 @@ class TrialRun:
         inputs = outcome.inputs = values or self.inputs(case)
         try:
             facts, drawn = self.reference.make(self.how(case))
-            state = outcome.state = state or (facts["names"], self._state(case, facts["names"], drawn))
+            state = outcome.state = state or (facts.names, self._state(case, facts.names, drawn))
             of_float64 = (state[0], [wide(v) for v in state[1]])
             names = outcome.names = [*(f"input {i}" for i, x in enumerate(inputs) if self._differentiable(i, x)),
-                                     *facts["parameters"]]
+                                     *facts.parameters]
             grad_output = None
             if gradients and (shape := self._output_shape(case, inputs, of_float64)) is not None:
                 grad_output = outcome.grad_output = torch.ones(shape, dtype=getattr(torch, self.dtype)) if case.expanded else \
@@ -136,8 +138,8 @@ class TrialRun:
         except Raised as error:
             raise NotForReference(error.sentence) from error
         if not truth:
-            raise NotForReference(f"it returns a {wide_facts['type']}, not one tensor")
-        if not wide_facts.get("requires_grad"):
+            raise NotForReference(f"it returns a {wide_facts.type}, not one tensor")
+        if not wide_facts.requires_grad:
             outcome.grad_output = None  # the reference has no gradients: none are asked for
         outcome.expected = self.named(wide_facts, truth)
         if not bool(truth[0].isfinite().all()):  # NaN is never right: its identical copy would be wrong
@@ -161,8 +163,8 @@ class TrialRun:
         if case.workload is not None:
             return case.workload.output_shape
         facts, results = self.reference.call(self.how(case, dtype="float64"), [wide(x) for x in inputs], state=state)
-        if facts.get("type") != "Tensor":
-            raise NotForReference(f"it returns a {facts.get('type')}, not one tensor")
+        if facts.type != "Tensor":
+            raise NotForReference(f"it returns a {facts.type}, not one tensor")
         return tuple(results[0].shape) if results[0].is_floating_point() else None
 
     def judge(self, outcome: Outcome) -> None:
@@ -193,12 +195,12 @@ class TrialRun:
         self._compare(outcome, "output", "values")
         if grad_output is None:
             return
-        if not facts["requires_grad"]:
+        if not facts.requires_grad:
             outcome.problems.append(Problem(
                 "gradients", Status.NO_GRADIENT, "The output requires no grad: there is no backward to check.",
                 "Wrap the call in torch.autograd.Function with a backward."))
             return
-        missing = [self.plain(n) for n in names if n not in (facts.get("gradients") or []) and self.plain(n)
+        missing = [self.plain(n) for n in names if n not in facts.gradients and self.plain(n)
                    in outcome.expected]
         if missing:
             outcome.problems.append(Problem("gradients", Status.NO_GRADIENT, f"Autograd gives no {', '.join(missing)}.",
@@ -247,18 +249,18 @@ class TrialRun:
 
     def _kind(self, outcome: Outcome) -> Problem | None:
         facts, expected = outcome.facts, outcome.expected["output"]
-        if facts["type"] != "Tensor":
-            return Problem("kind", Status.WRONG_SHAPE, f"It returns a {facts['type']}, the reference returns a tensor.",
+        if facts.type != "Tensor":
+            return Problem("kind", Status.WRONG_SHAPE, f"It returns a {facts.type}, the reference returns a tensor.",
                            "Return the output tensor alone.")
-        if tuple(facts["shape"]) != tuple(expected.shape):
-            return Problem("kind", Status.WRONG_SHAPE, f"Output is {numbers.shape(facts['shape'])}, expected "
+        if facts.shape != tuple(expected.shape):
+            return Problem("kind", Status.WRONG_SHAPE, f"Output is {numbers.shape(facts.shape)}, expected "
                            f"{numbers.shape(expected.shape)}.", _advice(Status.WRONG_SHAPE, outcome.case))
         wanted = self.dtype if expected.is_floating_point() else str(expected.dtype).removeprefix("torch.")
-        if facts["dtype"] != wanted:
-            return Problem("kind", Status.WRONG_DTYPE, f"Output is {facts['dtype']}, expected {wanted}.",
+        if facts.dtype != wanted:
+            return Problem("kind", Status.WRONG_DTYPE, f"Output is {facts.dtype}, expected {wanted}.",
                            DEFAULT_ADVICE[Status.WRONG_DTYPE])
-        if facts["device"].split(":")[0] != self.device.split(":")[0]:
-            return Problem("kind", Status.WRONG_DEVICE, f"Output is on {facts['device']}, expected {self.device}.",
+        if facts.device.split(":")[0] != self.device.split(":")[0]:
+            return Problem("kind", Status.WRONG_DEVICE, f"Output is on {facts.device}, expected {self.device}.",
                            DEFAULT_ADVICE[Status.WRONG_DEVICE])
         return None
 
@@ -319,17 +321,17 @@ class TrialRun:
         length = reduction_length(workload, name) if workload and known else _GENERIC_SUM
         return allowed_rel_l2(precision, max(1, length))
 
-    def _state(self, case: Case, names: list[str], drawn: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _state(self, case: Case, names: Sequence[str], drawn: list[torch.Tensor]) -> list[torch.Tensor]:
         """For a transposed convolution values of our own; elsewhere what the reference drew."""
         if case.setting.layer is None or not self.loads_state:
             return drawn
         return [fill(replace(case, shapes=(tuple(v.shape),), dtypes=(self.dtype,)), [], self.generator)[0] *
                 (1.0 if case.integers else _scale(v)) for v in drawn]
 
-    def named(self, facts: dict[str, Any], results: list[torch.Tensor], factors: dict[str, torch.Tensor] | None = None
+    def named(self, facts: Output, results: list[torch.Tensor], factors: dict[str, torch.Tensor] | None = None
               ) -> dict[str, torch.Tensor]:
         """What a call gave: the output, and gradients by their plain names."""
-        there = [n for n in facts.get("gradients") or [] if n]
+        there = [n for n in facts.gradients if n]
         found = {"output": results[0], **{self.plain(n): self.tangent(n, g) for n, g in zip(there, results[1:], strict=True)}}
         return {n: v / factors[n] if factors else v for n, v in found.items()}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...core import numbers
 from ...core.trial import DEFAULT_ADVICE, Errors, Status
+from ...core.trial_parts import Detail
 from .launch import OUT_OF_MEMORY_CODE, STICKY_CODES
 from .validate import Comparison
 
@@ -32,7 +33,7 @@ class Finding(Exception):
     def told(self) -> dict[str, Any]:
         """The fields of a `core.replies.Outcome`."""
         return {"status": self.status, "headline": self.headline, "advice": self.advice or DEFAULT_ADVICE[self.status],
-                "detail": self.detail}
+                "detail": Detail(shown=self.detail)}
 
 
 def launch_error(code: int, text: str, *, cuda: bool) -> Finding:

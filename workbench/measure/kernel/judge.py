@@ -21,6 +21,7 @@ import torch
 from ...core.orders import Emit, JudgeOrder
 from ...core.replies import Event, Judged
 from ...core.trial import DEFAULT_ADVICE, Errors, Status
+from ...core.trial_parts import Detail
 from ..clock import timing
 from ..device import free_bytes, l2_bytes, out_of_memory
 from ..truth.reference import Truth
@@ -57,7 +58,7 @@ def judge(order: JudgeOrder, emit: Emit) -> Judged:
         if not out_of_memory(error):
             raise
         result = Judged(status=Status.OUT_OF_MEMORY, headline=f"The check ran out of memory on {order.device}.",
-                        detail={"free_bytes": free_bytes(order.device)})
+                        detail=Detail(shown={"free_bytes": free_bytes(order.device)}))
     return replace(result, flags=tuple(dict.fromkeys(facts.flags)), memory=facts.memory)
 
 
@@ -89,7 +90,7 @@ def _judge(order: JudgeOrder, emit: Emit, facts: _Facts) -> Judged:
         raise stray
     facts.flags += stage.notes
     right = Judged(status=Status.OK, headline="Right in all checks.", advice=DEFAULT_ADVICE[Status.OK], errors=errors,
-                   detail={"recheck_inputs": FAR_INPUTS})
+                   detail=Detail(shown={"recheck_inputs": FAR_INPUTS}))
     measured = None
     if order.time:
         emit(Event("time", "samples" if order.device != "cpu" else "on the emulator"))

@@ -22,6 +22,7 @@ from ...core.layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
 from ...core.orders import Emit, ModuleOrder
 from ...core.replies import Event, ModuleJudged
 from ...core.trial import DEFAULT_ADVICE, Errors, Status
+from ...core.trial_parts import Detail
 from ..device import free_bytes, out_of_memory
 from ..kernel import findings
 from ..kernel.findings import Finding
@@ -46,7 +47,7 @@ def judge_module(order: ModuleOrder, emit: Emit) -> ModuleJudged:
         if not out_of_memory(error):
             raise
         result = ModuleJudged(status=Status.OUT_OF_MEMORY, headline=f"The check ran out of memory on {order.device}.",
-                              detail={"free_bytes": free_bytes(order.device)})
+                              detail=Detail(shown={"free_bytes": free_bytes(order.device)}))
     flags = [*(["emulated"] if order.device == "cpu" else []), *result.flags]
     return replace(result, flags=tuple(dict.fromkeys(flags)))
 
@@ -78,8 +79,8 @@ def _judge(order: ModuleOrder, emit: Emit) -> ModuleJudged:
     right = ModuleJudged(
         status=Status.OK, headline="Matches nn.ConvTranspose in all checks.", advice=DEFAULT_ADVICE[Status.OK],
         errors=errors, precision="+".join(dict.fromkeys(ours.values())),
-        detail={"precision": ours, "left_to_pytorch": [d for d in precisions if d not in ours],
-                "checked": [case.name for case in tried]})
+        detail=Detail(left_to_pytorch=tuple(d for d in precisions if d not in ours), checked=tuple(case.name for case in tried),
+                      shown={"precision": ours}))
     if not order.time:
         return right
     subject.namespace["_DEBUG_SYNC"] = False

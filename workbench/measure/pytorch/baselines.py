@@ -20,6 +20,7 @@ from ...core.orders import BaselineOrder, Emit
 from ...core.pytorch_ways import AUTOTUNED, WAYS, Way
 from ...core.replies import Baseline, Baselines, Event
 from ...core.trial import DEFAULT_ADVICE, FORMULATION, NOT_DROP_IN, Errors, Status
+from ...core.trial_parts import Detail
 from ..clock import timing
 from ..device import out_of_memory
 from ..kernel.inputs import NORMAL, fill, needed, results, shapes, torch_dtype
@@ -126,9 +127,9 @@ class _Direction:
         measured, looked = self._timed(timed, way, precision, replayed)
         flags = (*_flags(way), *no_graph, *measured.flags, *(["brief_look"] if looked else []))
         cudnn = torch.backends.cudnn
-        detail = {"way": mode, "kernels": [] if looked else kernels(direct, device), "replayed": replayed,
-                  "drop_in": way.drop_in, "pid": os.getpid(), "allow_tf32": cudnn.allow_tf32,
-                  "cudnn_benchmark": cudnn.benchmark}
+        detail = Detail(way=mode, kernels=() if looked else tuple(kernels(direct, device)), shown={
+            "replayed": replayed, "drop_in": way.drop_in, "pid": os.getpid(), "allow_tf32": cudnn.allow_tf32,
+            "cudnn_benchmark": cudnn.benchmark})
         return Baseline(name=way.name, direction=self._direction, precision=precision, kernel_ms=measured.timing,
                         samples=tuple(measured.samples), errors=errors, flags=tuple(f for f in flags if f != "emulated"),
                         status=Status.OK, headline="PyTorch, measured in the same run.", detail=detail)

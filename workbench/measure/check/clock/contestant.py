@@ -1,8 +1,12 @@
-"""`Contestant`: who is timed in turns; and the errors that end the timing."""
+"""`Plan`: what is timed. `Contestant`: who is timed in turns. What ends the timing: errors, and `NotTimed`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..party import Party
+from ..questions.cases import Case
 
 
 class NotVaried(Exception):
@@ -26,3 +30,25 @@ class Contestant:
     way: str = ""               # a key of LADDER; "" is the module as it is called
     strides: list[list[int]] | None = None
     precision: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is timed. `benchmark`: the reference in another process, for the ways with cudnn.benchmark. `errors`: what the
+    check allowed each result of this case ("allowed", relative L2). `factor`: of all values that are drawn for the timed
+    calls."""
+
+    case: Case
+    effort: str
+    benchmark: Party | None = None
+    errors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class NotTimed:
+    """Why there are no times. `wrong`: a result was wrong when it was timed."""
+
+    why: str
+    wrong: bool = False
+    advice: str = ""

@@ -16,15 +16,16 @@ from __future__ import annotations
 import os
 import random
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import cached_property
 from math import ceil
-from typing import Any
 
 import torch
 
+from ....core.check_parts import LeftOut
 from ....core.orders import Emit
-from ....core.replies import Event
+from ....core.replies import CheckTimes, Event, OneByOne, WayAlone, WayTimes
 from ....core.variants import precision_of
 from ...clock import timing
 from ...kernel.inputs import reduction_length
@@ -33,13 +34,13 @@ from ..distance import beside_noise, distance
 from ..foreign import waiting
 from ..foreign.hold import StillRunning
 from ..foreign.process import Ended, Raised, kill_strays
+from ..foreign.replies import NoWay, Prepared, Way
 from ..foreign.slots import Slots
 from ..foreign.waiting import Took
 from ..party import Construction, Party
 from ..questions import jumps
-from ..questions.cases import Case
 from ..trialrun import State, TrialRun, wide
-from .contestant import Contestant, NotVaried, Wrong
+from .contestant import Contestant, NotTimed, NotVaried, Plan, Wrong
 from .doubt import LOOSER, doubted_ways
 from .ladder import LADDER, NOT_DROP_IN, why_left_out
 from .timed_input import Begins, factors_for, strips, timed_input
@@ -59,26 +60,10 @@ _CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
 _ALONE_TURNS, _SINGLE_TURNS = 8, 10
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is timed. `benchmark`: the reference in another process, for the ways with cudnn.benchmark. `errors`: what the
-    check allowed each result of this case ("allowed", relative L2). `factor`: of all values that are drawn for the timed
-    calls."""
-
-    case: Case
-    effort: str
-    benchmark: Party | None = None
-    errors: dict[str, dict[str, Any]] = field(default_factory=dict)
-    factor: float = 1.0
-
-
-def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[str, Any]:
-    """{"forward": {...}, "backward": {...}} with "ours", "precision", "samples", "bounds", "baselines" (each name, key, timing,
-    samples, bounds, precision, kernels, drop_in, why_not), "alone" and "left_out"; or "problem", "why_not". "bounds", on the
-    CPU: of each sample the least and the most that it can have been without others on the cores. "empty_ms": what request,
-    input and copy take of a call. Where the candidate seems to win, "singly": samples of both in batches of one call; and
-    "alone": the ways (key, precision, samples) to beat, when its process is gone."""
-    found: dict[str, Any] = {}
+def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[str, CheckTimes] | NotTimed:
+    """The times of "forward" and "backward". Where the candidate seems to win, `singly` holds samples of both in batches of one
+    call, and `alone` the ways to beat, when its process is gone."""
+    found: dict[str, CheckTimes] = {}
     benches: dict[str, _Bench] = {}
     for direction in ("forward", "backward") if backward else ("forward",):
         emit(Event("time", direction))
@@ -90,29 +75,31 @@ def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[
             finally:
                 benches[direction].resume()
         except Wrong as error:
-            return {"problem": str(error), "advice": error.advice}
+            return NotTimed(str(error), wrong=True, advice=error.advice)
         except (Raised, Ended) as error:
             said = error.sentence if isinstance(error, Raised) else error.headline
-            return {"why_not": f"Not timed: {said}"}
+            return NotTimed(f"Not timed: {said}")
         except NotVaried:
-            return {"why_not": "Not timed: each timed call needs its own inputs. Changed inputs would no longer have the "
-                               "structure that get_inputs() gives them."}
+            return NotTimed("Not timed: each timed call needs its own inputs. Changed inputs would no longer have the "
+                            "structure that get_inputs() gives them.")
         except OSError as error:
             why = str(error) if isinstance(error, StillRunning) else f"memory cannot be shared here ({error})"
-            return {"why_not": f"Not timed: {why}."}
+            return NotTimed(f"Not timed: {why}.")
         except torch.cuda.OutOfMemoryError:
-            return {"why_not": f"Not timed: {trial.device} does not have enough free memory for the results."}
+            return NotTimed(f"Not timed: {trial.device} does not have enough free memory for the results.")
     _without_the_candidate(trial, benches, found, emit)
     emit(Event("time", "naming the library kernels"))
     for direction, bench in benches.items():  # last of all: a profiler may slow down the process for good
-        bench.name_kernels(found[direction]["baselines"])
+        kernels = bench.kernels(found[direction].baselines)
+        found[direction] = replace(found[direction], baselines=tuple(
+            replace(b, kernels=kernels.get(b.key, ())) for b in found[direction].baselines))
     return found
 
 
-def _without_the_candidate(trial: TrialRun, benches: dict[str, _Bench], found: dict[str, Any],
+def _without_the_candidate(trial: TrialRun, benches: dict[str, _Bench], found: dict[str, CheckTimes],
                            emit: Emit) -> None:
-    """Fill in "alone" of the directions that are doubted."""
-    doubted = {direction: keys for direction, one in found.items() if (keys := one["doubted"])}
+    """Fill in `alone` of the directions that are doubted."""
+    doubted = {direction: keys for direction, one in found.items() if (keys := one.doubted)}
     if not doubted:
         return
     trial.candidate.process.close()
@@ -120,7 +107,8 @@ def _without_the_candidate(trial: TrialRun, benches: dict[str, _Bench], found: d
     trial.reference.process.close()  # all its choices are made anew
     for direction, keys in doubted.items():
         emit(Event("time", f"{direction}: PyTorch once more, without the file's process"))
-        found[direction]["alone"] = [one for key in keys if (one := benches[direction].alone(key, found[direction]["calls"]))]
+        alone = (benches[direction].alone(key, found[direction].calls) for key in keys)
+        found[direction] = replace(found[direction], alone=tuple(one for one in alone if one))
 
 
 class _Bench:
@@ -137,8 +125,8 @@ class _Bench:
         self.random = random.SystemRandom()
         self.how = trial.how(case)
         facts, drawn = trial.reference.make(self.how)
-        self.state = (facts["names"], drawn)
-        self.parameters = facts["parameters"]
+        self.state = (facts.names, drawn)
+        self.parameters = facts.parameters
         first = trial.inputs(case)
         few = sum(x.numel() * x.itemsize for x in first) > _LARGE_BYTES
         self.count = _FEW_SETS if few else _SETS
@@ -156,12 +144,12 @@ class _Bench:
         if not any(f.numel() for f in self.factors):
             raise NotVaried
         self.first_truth: list[torch.Tensor] | None = None
-        self.left_out: list[dict[str, str]] = []
+        self.left_out: list[LeftOut] = []
         self.starved: list[str] = []    # ways for which there was not enough memory
         self.seen: list[str] = []   # the precision of each call of the candidate that was timed and looked at
         self.slots: Slots | None = None
 
-    def measure(self, turns: int) -> dict[str, Any]:
+    def measure(self, turns: int) -> CheckTimes:
         plain = self._called_plainly()
         kinds = self._prepare(self.parties)
         self.stride = sum(_rounded(getattr(torch, d).itemsize * torch.Size(s).numel()) for d, s in kinds)
@@ -177,7 +165,7 @@ class _Bench:
             self._batch(contestant, min(calls, 3))
         samples: dict[str, list[float]] = {name: [] for name in modes}
         empties: list[float] = []
-        bounds: dict[str, list[list[float]]] = {name: [] for name in modes}
+        bounds: dict[str, list[tuple[float, ...]]] = {name: [] for name in modes}
         slowed: list[bool] = []
         checked = set(self.random.sample(range(turns), min(_CHECKED, turns)))
         for turn in range(turns):
@@ -190,32 +178,31 @@ class _Bench:
                 self._warm(modes[name], calls)
                 took = self._batch(modes[name], calls, check=not name and turn in checked)
                 samples[name].append(1e3 * waiting.middle(took, empty) / calls)
-                bounds[name].append([1e3 * s / calls for s in waiting.alone(took, empty)])
+                bounds[name].append(tuple(1e3 * s / calls for s in waiting.alone(took, empty)))
             slowed.append(timing.slowed_down(self.device))
         self._turn(_CANDIDATE)  # the last look at whether it had stayed stopped
         kept, dropped = timing.without_slow(list(samples.values()), slowed, _LEAST_TURNS)
         samples = dict(zip(samples, kept, strict=True))
-        summaries = {name: asdict(timing.summary(taken, stop="samples", cold_l2=False, dropped=dropped))
+        summaries = {name: timing.summary(taken, stop="samples", cold_l2=False, dropped=dropped)
                      for name, taken in samples.items()}
         if self.device != "cpu":
             bounds = {name: [] for name in modes}
-        found = {"ours": summaries[""], "samples": samples[""], "bounds": bounds[""], "calls": calls, "checked": len(checked),
-                "throttled": sum(slowed), "precision": max(self.seen, key=LOOSER.index), "left_out": self.left_out,
-                "starved": self.starved, "alone": [], "singly": None, "empty_ms": sorted(empties)[len(empties) // 2],
-                "baselines": [{"name": LADDER[key].name, "key": key, "timing": summaries[key], "samples": samples[key],
-                               "bounds": bounds[key], "precision": way.precision, "process": way.process, "kernels": [],
-                               "drop_in": LADDER[key].drop_in,
-                               "why_not": NOT_DROP_IN.get(LADDER[key].kind, "")} for key, way in modes.items() if key]}
-        found["doubted"] = doubted_ways(found)
-        if found["doubted"]:
-            found["singly"] = self._singly(ours, modes[found["doubted"][0]])
+        baselines = tuple(WayTimes(
+            key, LADDER[key].name, way.precision, tuple(samples[key]), summaries[key], tuple(bounds[key]), way.process, (),
+            LADDER[key].drop_in, NOT_DROP_IN.get(LADDER[key].kind, "")) for key, way in modes.items() if key)
+        found = CheckTimes(
+            summaries[""], tuple(samples[""]), tuple(bounds[""]), calls, len(checked), sum(slowed),
+            precision=max(self.seen, key=LOOSER.index), empty_ms=sorted(empties)[len(empties) // 2], baselines=baselines,
+            left_out=tuple(self.left_out), starved=tuple(self.starved))
+        if doubted := doubted_ways(found):
+            found = replace(found, doubted=doubted, singly=self._singly(ours, modes[doubted[0]]))
         for name, party in self.parties.items():
             if name != _CANDIDATE:
                 party.process.ask("drop_ways")
         self.slots = None
         return found
 
-    def _singly(self, ours: Contestant, way: Contestant) -> dict[str, list[float]]:
+    def _singly(self, ours: Contestant, way: Contestant) -> OneByOne:
         """Samples of both in batches of one call. A larger batch names all inputs at once: a file could join them."""
         samples: dict[str, list[float]] = {"ours": [], "theirs": []}
         checked, small = self.random.sample(range(_SINGLE_TURNS), _CHECKED), self.stride < _SMALL_BYTES
@@ -226,9 +213,9 @@ class _Bench:
                 took = self._batch(who, 1, check=name == "ours" and (turn in checked or small))
                 samples[name].append(1e3 * waiting.middle(took, empty))
         self._turn(_CANDIDATE)
-        return samples
+        return OneByOne(tuple(samples["ours"]), tuple(samples["theirs"]))
 
-    def alone(self, key: str, calls: int) -> dict[str, Any] | None:
+    def alone(self, key: str, calls: int) -> WayAlone | None:
         """One of PyTorch's ways when nothing of the candidate is left; None where it does not work."""
         reference = {_REFERENCE: self.parties[_REFERENCE]}
         try:
@@ -244,7 +231,7 @@ class _Bench:
                 self._warm(way, calls)
                 samples.append(1e3 * waiting.middle(self._batch(way, calls), empty) / calls)
             reference[_REFERENCE].process.ask("drop_ways")
-            return {"key": key, "name": LADDER[key].name, "precision": way.precision, "samples": samples}
+            return WayAlone(key, LADDER[key].name, way.precision, tuple(samples))
         except (Raised, Ended, OSError, torch.cuda.OutOfMemoryError):  # the other times stand
             return None
         finally:
@@ -284,26 +271,27 @@ class _Bench:
                 if found:
                     there[key] = found
             if why:
-                self.left_out.append({"name": way.name, "why": why})
+                self.left_out.append(LeftOut(way.name, why))
         return there
 
     def _way(self, key: str, process: str) -> tuple[Contestant | None, str]:
         """A way bound in that process, with the precision that its first answer shows; or None, and why."""
         party, name = self.parties[process].process, LADDER[key].name
         answer, _ = party.ask("prepare_way", {"way": key}, doing=f"{name} was prepared", limit_s=party.limits.build_s)
-        if why := answer.get("left_out", ""):
-            self.starved += [key] if answer.get("starved") else []
-            return None, why
-        if [(str(d), list(s)) for d, s in answer["kinds"]] != self.kinds:
+        if isinstance(answer, NoWay):
+            self.starved += [key] if answer.starved else []
+            return None, answer.left_out
+        if _kinds(answer) != self.kinds:
             return None, "its results have another dtype or shape"
-        one = Contestant(process, key, answer["strides"])
+        one = Contestant(process, key, answer.strides)
         one.precision = self._precision(one)
         return (one, "") if one.precision else (None, "its values differ from the reference")
 
-    def name_kernels(self, baselines: list[dict[str, Any]]) -> None:
-        """Fill in "kernels": each way is bound once more, to one set, and profiled. What was compiled is left as it is."""
+    def kernels(self, baselines: Iterable[WayTimes]) -> dict[str, tuple[str, ...]]:
+        """By key: each way is bound once more, to one set, and profiled. What was compiled is left out."""
+        found: dict[str, tuple[str, ...]] = {}
         for name, party in self.parties.items():
-            here = [b for b in baselines if b["process"] == name and LADDER[b["key"]].kind != "compiled"]
+            here = [b for b in baselines if b.process == name and LADDER[b.key].kind != "compiled"]
             if not here:
                 continue
             try:
@@ -311,11 +299,12 @@ class _Bench:
                 party.process.ask("prepare", {"module": module, "direction": self.direction, "fixed": len(self.fixed),
                                               "inputs": len(self.sets[0])}, [*self.fixed, *self.factors, *self.sets[0]])
                 for baseline in here:
-                    answer, _ = party.process.ask("prepare_way", {"way": baseline["key"], "profile": True})
-                    baseline["kernels"] = answer.get("kernels", [])
+                    answer, _ = party.process.ask("prepare_way", {"way": baseline.key, "profile": True})
+                    found[baseline.key] = () if isinstance(answer, NoWay) else answer.kernels
                 party.process.ask("drop_ways")
             except (Raised, Ended):  # the times stand without the names
-                return
+                break
+        return found
 
     def _empty(self, calls: int) -> Took:
         """What request, change and copy take."""
@@ -331,7 +320,7 @@ class _Bench:
                 "benchmark": benchmark or name == _BENCHMARK, "module": module,
                 "direction": self.direction, "fixed": len(self.fixed), "inputs": len(self.sets[0])},
                 [*self.fixed, *self.factors, *(x for xs in self.sets for x in xs)], doing="it was prepared for timing")
-            kinds[name] = [(str(d), list(s)) for d, s in answer["kinds"]]
+            kinds[name] = _kinds(answer)
         if any(one != kinds[_REFERENCE] for one in kinds.values()):
             raise Wrong("When timed, its results have another dtype or shape than in the check.")
         return kinds[_REFERENCE]
@@ -492,6 +481,10 @@ class _Bench:
         if workload is None or len(names) != len(self.kinds):
             return [allowed_rel_l2(precision, 1 << 20)] * len(self.kinds)
         return [allowed_rel_l2(precision, max(1, reduction_length(workload, name))) for name in names]
+
+
+def _kinds(answer: Prepared | Way) -> list[tuple[str, list[int]]]:
+    return [(kind.dtype, list(kind.shape)) for kind in answer.kinds]
 
 
 def _rounded(size: int) -> int:

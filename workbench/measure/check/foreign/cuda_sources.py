@@ -6,8 +6,8 @@ import re
 import subprocess
 import sysconfig
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from torch.utils import cpp_extension
 
@@ -15,16 +15,17 @@ from ....core.env import cxx_problem, find_toolchain
 from ...build.compiler_log import first_error, headline
 from ..build_question import in_the_file
 from . import confine
+from .replies import InlineCall
 
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
 _ARCH = "sm_80"
 _MOST_READ = 200_000  # characters
 
 
-def findings(text: str, calls: list[dict[str, Any]]) -> list[dict[str, str]]:
+def findings(text: str, calls: Sequence[InlineCall]) -> list[dict[str, str]]:
     """[{"seen", "advice"}] from the text alone: hints, never proof."""
     found = []
-    code = "\n".join(line.split("//")[0] for call in calls for line in "\n".join(call["cuda_sources"]).splitlines())
+    code = "\n".join(line.split("//")[0] for call in calls for line in "\n".join(call.cuda_sources).splitlines())
     code = (code or text)[:_MOST_READ]
     streams = [c["config"].count(",") >= 3 for c in _LAUNCH.finditer(_flat(code))]
     if streams and not all(streams):
@@ -52,7 +53,7 @@ def kernelbench_text(text: str) -> list[str]:
     return reasons
 
 
-def nvcc(calls: list[dict[str, Any]], text: str, scratch: Path, *, memory_bytes: int, limit_s: float) -> dict[str, str]:
+def nvcc(calls: Sequence[InlineCall], text: str, scratch: Path, *, memory_bytes: int, limit_s: float) -> dict[str, str]:
     """Compile every CUDA source as load_inline would, for one architecture, without linking. `text`: the file's."""
     tools = find_toolchain()
     if tools.nvcc is None:
@@ -62,16 +63,16 @@ def nvcc(calls: list[dict[str, Any]], text: str, scratch: Path, *, memory_bytes:
     scratch.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     for number, call in enumerate(calls):
-        if not call["cuda_sources"]:
+        if not call.cuda_sources:
             continue
         source = "\n".join(["#include <torch/types.h>", "#include <cuda.h>", "#include <cuda_runtime.h>",
-                            '#line 1 "cuda_sources"', *call["cuda_sources"]])
+                            '#line 1 "cuda_sources"', *call.cuda_sources])
         path = scratch / f"cuda_{number}.cu"
         path.write_text(source, encoding="utf-8", errors="replace")
         path.chmod(0o644)  # nvcc may run as another user
         includes = [w for p in (*cpp_extension.include_paths(), sysconfig.get_paths()["include"]) for w in ("-isystem", p)]
         words = [str(tools.nvcc), "-c", str(path), "-o", str(path.with_suffix(".o")), f"-arch={_ARCH}", "-std=c++20",
-                 "-O1", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC", *includes, *_harmless(call["cuda_flags"]),
+                 "-O1", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC", *includes, *_harmless(call.cuda_flags),
                  "-ccbin", str(tools.cxx)]
         try:
             with confine.start(words, scratch, device="cpu", memory_bytes=4 * memory_bytes, data_limit=False) as how:
@@ -91,7 +92,7 @@ def nvcc(calls: list[dict[str, Any]], text: str, scratch: Path, *, memory_bytes:
             "advice": ""}
 
 
-def _harmless(flags: list[str]) -> list[str]:
+def _harmless(flags: Sequence[str]) -> list[str]:
     """Flags of the file that change the language or the code, none that name files or programs."""
     return [f for f in flags if re.fullmatch(r"-O[0-3]|--?use_fast_math|-std=c\+\+\d\d|-D\w+(=\w+)?|"
                                              r"--expt-extended-lambda|--extended-lambda|-U\w+", f)]

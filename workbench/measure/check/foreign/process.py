@@ -23,7 +23,8 @@ from ....core import numbers
 from ....core.trial import Status
 from . import confine, replies
 from .hold import Hold
-from .wire import Kind, Line, Message, NotTheProtocol
+from .replies import Told
+from .wire import Kind, Line, NotTheProtocol, Received
 
 _START_S = 120
 _LOG_TAIL = 4000
@@ -49,9 +50,9 @@ class Ended(Exception):
 class Raised(Exception):
     """The foreign code raised; the process goes on. `type`, `message`, `line` (in the foreign file, or None)."""
 
-    def __init__(self, data: dict[str, Any]) -> None:
-        self.type, self.message, self.line = data["type"], data["message"], data.get("line")
-        self.trace, self.where, self.detail = data.get("trace", ""), data.get("where", ""), data.get("detail", {})
+    def __init__(self, told: Told) -> None:
+        self.type, self.message, self.line = told.type, told.message, told.line
+        self.trace, self.where, self.detail = told.trace, told.where, told.detail
         super().__init__(f"{self.type}: {self.message}")
 
     @property
@@ -96,8 +97,9 @@ class ForeignProcess:
         return self._process is not None and self._process.poll() is None
 
     def ask(self, op: str, header: dict[str, Any] | None = None, tensors: Sequence[torch.Tensor] = (), *,
-            limit_s: float | None = None, doing: str = "") -> Message:
-        """One operation of `host.py`. Raises `Raised` for what foreign code raises, `Ended` when the process is lost."""
+            limit_s: float | None = None, doing: str = "") -> Received:
+        """One operation of `host.py`: what `replies` has for it, and tensors. Raises `Raised` for what foreign code raises,
+        `Ended` when the process is lost."""
         self.begin()
         self.resume()
         if not self._ready:
@@ -122,8 +124,8 @@ class ForeignProcess:
             self._lose()
             raise self._ended(Status.WORKER_DIED, f"It wrote into the judge's pipe while {doing} ({error}).",
                               "Use only file descriptors that the file has opened.") from None
-        if "raised" in answer:
-            raise Raised(answer["raised"])
+        if isinstance(answer, Told):
+            raise Raised(answer)
         self.largest = max(self.largest, sum(t.nbytes for t in results))
         return answer, results
 
@@ -182,11 +184,11 @@ class ForeignProcess:
         return _MORE_BYTES + _TIMES * max(self.beside.largest, sum(t.nbytes for t in sent))
 
     def _accept(self, op: str, request: dict[str, Any], sent: Sequence[torch.Tensor], answer: dict[str, Any],
-                kinds: list[Kind]) -> None:
+                kinds: list[Kind]) -> Any:
         number = answer.pop("id", None)
         if type(number) is not int or number != self._number:  # a fork of it answers too
             raise NotTheProtocol("an answer to no question")
-        replies.accept(op, request, sent, answer, kinds)
+        return replies.accept(op, request, sent, answer, kinds)
 
     def _start(self) -> None:
         self.close()

@@ -1,43 +1,255 @@
-"""What each operation of `host.py` may answer: its fields with their types, and its tensors. The judge tests an answer by these
-rules before it reads a tensor of it. Anything else is refused."""
+"""What a foreign process may answer to each operation of `host.py`: frozen dataclasses, read with `core.typed`. The judge reads
+an answer before it reads a tensor of it: its fields, and as many tensors as they say. Anything else is refused."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
+from ....core.layer import ConvTranspose
+from ....core.typed import Misfit, reader
 from .wire import DTYPES, Kind, NotTheProtocol
 
-_MOST_TEXT, _MOST_ITEMS = 1 << 22, 1 << 16
+_LARGEST, _MOST_ITEMS = 1 << 60, 1 << 16
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-Test = Callable[[Any], bool]
 
 
-def accept(op: str, request: dict[str, Any], sent: Sequence[torch.Tensor], header: dict[str, Any], kinds: list[Kind]) -> None:
-    """`request` and `sent`: what was asked. Raises `NotTheProtocol`."""
-    header = {k: v for k, v in header.items() if k != "id"}
-    if "raised" in header:
-        _demand("raised", {"raised": lambda v: isinstance(v, dict)}, header)
-        _demand("raised", _RAISED, header["raised"])
-        _count(kinds, 0)
-        return
-    forms = _SPECIAL.get(request.get("what"), ()) if op == "special" else _FIELDS.get(op, ())
-    form = next((f for f in forms if f.keys() == header.keys()), None)
-    if form is None:
-        raise NotTheProtocol(f"the answer to {op} has the wrong fields: {', '.join(sorted(header))[:200] or 'none'}")
-    _demand(op, form, header)
-    _TENSORS.get(op, _none)(request, sent, header, kinds)
+class Answer:
+    """Numbers count or measure something: none is negative, infinite or beyond all sizes."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]  # each answer is a dataclass
+            if not _fits(getattr(self, field.name)):
+                raise Misfit("is beyond its range", field.name)
 
 
-def _demand(op: str, form: dict[str, Test], found: dict[str, Any]) -> None:
-    if found.keys() != form.keys():
-        raise NotTheProtocol(f"the answer to {op} has the wrong fields: {', '.join(sorted(found))[:200] or 'none'}")
-    wrong = next((name for name, test in form.items() if not test(found[name])), None)
-    if wrong is not None:
-        raise NotTheProtocol(f"the answer to {op} has a wrong value in the field {wrong}")
+@dataclass(frozen=True)
+class Nothing(Answer):
+    pass
+
+
+@dataclass(frozen=True)
+class Ready(Answer):
+    ready: bool
+
+
+@dataclass(frozen=True)
+class InlineCall(Answer):
+    """What load_inline was called with."""
+
+    name: str
+    functions: tuple[str, ...]
+    cpp_sources: tuple[str, ...]
+    cuda_sources: tuple[str, ...]
+    cuda_flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Context(Answer):
+    """Of an exception: who was building, and the calls of load_inline until then."""
+
+    build: str = ""
+    calls: tuple[InlineCall, ...] = ()
+
+
+@dataclass(frozen=True)
+class Told(Answer):
+    """What the foreign code raised. `line`: in the foreign file; `where`: "load_inline" while one runs."""
+
+    type: str
+    message: str
+    line: int | None
+    where: str
+    trace: str
+    detail: Context
+
+
+@dataclass(frozen=True)
+class Loaded(Answer):
+    """`parameters` of the class's constructor, and the `defaults` of those that are numbers."""
+
+    parameters: tuple[str, ...]
+    defaults: dict[str, bool | int | float]
+    calls: tuple[InlineCall, ...]
+    seconds: float
+    own_export: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(map(math.isfinite, self.defaults.values())):
+            raise Misfit("holds a number that is not finite", "defaults")
+
+
+@dataclass(frozen=True)
+class Given(Answer):
+    """Arguments of the constructor, as Python writes them."""
+
+    arguments: str
+    keywords: str
+
+
+@dataclass(frozen=True)
+class Structure(Answer):
+    """The one transposed convolution of a module."""
+
+    attribute: str
+    dims: int
+    in_channels: int
+    out_channels: int
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    groups: int
+    bias: bool
+    dilation: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        each = (self.kernel_size, self.stride, self.padding, self.output_padding, self.dilation)
+        if not 1 <= self.dims <= 3 or any(len(values) != self.dims for values in each):
+            raise Misfit("is that of no layer", "dims")
+
+    @property
+    def layer(self) -> ConvTranspose:
+        """Raises `BadRequest` where there is no such layer."""
+        return ConvTranspose(self.dims, self.in_channels, self.out_channels, self.kernel_size, self.stride, self.padding,
+                             self.output_padding, self.groups, self.bias, self.dilation)
+
+
+@dataclass(frozen=True)
+class Made(Answer):
+    """`names` of the state, whose tensors come with it; `parameters`: those that require a gradient."""
+
+    names: tuple[str, ...]
+    parameters: tuple[str, ...]
+    structure: Structure | None
+    convolves: bool
+
+
+@dataclass(frozen=True)
+class IsTheLayer(Answer):
+    answer: bool
+
+
+@dataclass(frozen=True)
+class StateLoaded(Answer):
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Output(Answer):
+    """One tensor. `gradients`: the names that were asked for, None for one that is missing."""
+
+    type: str
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+    requires_grad: bool
+    gradients: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class NoTensor(Answer):
+    """The type of something else."""
+
+    type: str
+
+
+@dataclass(frozen=True)
+class ResultKind(Answer):
+    """One kind of result in a slot."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dtype not in DTYPES:
+            raise Misfit("is not known", "dtype")
+
+
+@dataclass(frozen=True)
+class Prepared(Answer):
+    bytes: int
+    kinds: tuple[ResultKind, ...]
+
+
+@dataclass(frozen=True)
+class Way(Answer):
+    """A way of PyTorch's is bound. `strides` of the results, where they are not contiguous."""
+
+    kinds: tuple[ResultKind, ...]
+    strides: tuple[tuple[int, ...], ...] | None
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NoWay(Answer):
+    """Why it is left out. `starved`: for want of memory."""
+
+    left_out: str
+    starved: bool = False
+
+
+@dataclass(frozen=True)
+class Done(Answer):
+    done: bool
+
+
+@dataclass(frozen=True)
+class Habit(Answer):
+    """Names of the tensors that come with it: buffers, or gradients of each call."""
+
+    buffers: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+    second: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Waits(Answer):
+    call_s: float
+    all_s: float
+
+
+@dataclass(frozen=True)
+class Memory(Answer):
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Compiled(Answer):
+    graph_breaks: int
+
+
+# By operation; those of "special" by what is asked for.
+ANSWERS: dict[str, Any] = {
+    "ready": Ready, "load": Loaded, "given": Given, "make": Made, "is_the_layer": IsTheLayer, "load_state": StateLoaded,
+    "forget": Nothing, "call": Output | NoTensor, "reach": Output, "slots": Nothing, "prepare": Prepared,
+    "prepare_way": Way | NoWay, "drop_ways": Nothing, "run": Done, "habit": Habit}
+SPECIAL: dict[str, Any] = {"side_stream": Nothing, "waits": Waits, "memory": Memory, "compiled": Compiled, "graphed": Nothing}
+
+
+def accept(op: str, request: dict[str, Any], sent: Sequence[torch.Tensor], header: dict[str, Any], kinds: list[Kind]) -> Any:
+    """The answer, a `Told` for what foreign code raised. `request` and `sent`: what was asked. Raises `NotTheProtocol`."""
+    try:
+        if header.keys() == {"raised"}:
+            told = reader(Told)(header["raised"])
+            _count(kinds, 0)
+            return told
+        answer = reader(SPECIAL[request["what"]] if op == "special" else ANSWERS[op])(header)
+    except Misfit as error:
+        raise NotTheProtocol(f"the answer to {op} does not fit: {ascii(str(error))[1:-1][:200]}") from None
+    except KeyError:
+        raise NotTheProtocol(f"an answer to {op}, which is no operation") from None
+    _TENSORS.get(op, _none)(request, sent, answer, kinds)
+    return answer
 
 
 def _count(kinds: list[Kind], wanted: int) -> None:
@@ -45,51 +257,49 @@ def _count(kinds: list[Kind], wanted: int) -> None:
         raise NotTheProtocol(f"{len(kinds)} tensors where {wanted} were asked for")
 
 
-# -- tensors --------------------------------------------------------------------------------------------------------------
-
-def _none(request: dict[str, Any], sent: Sequence[torch.Tensor], header: dict[str, Any], kinds: list[Kind]) -> None:
+def _none(request: dict[str, Any], sent: Sequence[torch.Tensor], answer: Any, kinds: list[Kind]) -> None:
     _count(kinds, 0)
 
 
-def _one_each(request: dict[str, Any], sent: Sequence[torch.Tensor], header: dict[str, Any], kinds: list[Kind]) -> None:
-    _count(kinds, len(header["names"]))
+def _one_each(request: dict[str, Any], sent: Sequence[torch.Tensor], answer: Any, kinds: list[Kind]) -> None:
+    _count(kinds, len(answer.names))
 
 
-def _some(request: dict[str, Any], sent: Sequence[torch.Tensor], header: dict[str, Any], kinds: list[Kind]) -> None:
+def _some(request: dict[str, Any], sent: Sequence[torch.Tensor], answer: Any, kinds: list[Kind]) -> None:
     if len(kinds) > _MOST_ITEMS:
         raise NotTheProtocol(f"{len(kinds)} tensors")
 
 
-def _special(request: dict[str, Any], sent: Sequence[torch.Tensor], header: dict[str, Any], kinds: list[Kind]) -> None:
+def _special(request: dict[str, Any], sent: Sequence[torch.Tensor], answer: Any, kinds: list[Kind]) -> None:
     _count(kinds, 1 if request["what"] in ("side_stream", "compiled", "graphed") else 0)
 
 
-def _call(request: dict[str, Any], sent: Sequence[torch.Tensor], header: dict[str, Any], kinds: list[Kind]) -> None:
+def _call(request: dict[str, Any], sent: Sequence[torch.Tensor], answer: Output | NoTensor, kinds: list[Kind]) -> None:
     """The output, with "echo" the inputs again, then each gradient that there is."""
-    if header["type"] != "Tensor" or "shape" not in header:
-        _demand("call", {"type": lambda v: v != "Tensor"}, header)
+    if isinstance(answer, NoTensor) is (answer.type == "Tensor"):
+        raise NotTheProtocol("the answer to call has a wrong value in the field type")
+    if isinstance(answer, NoTensor):
         _count(kinds, 0)
         return
     inputs = [(x.dtype, tuple(x.shape)) for x in sent[:request["inputs"]]] if request.get("echo") else []
-    there = _gradients(request, header)
+    there = _gradients(request, answer)
     _count(kinds, 1 + len(inputs) + there)
-    if (DTYPES.get(header["dtype"]), tuple(header["shape"])) != kinds[0]:
+    if (DTYPES.get(answer.dtype), answer.shape) != kinds[0]:
         raise NotTheProtocol("an output whose shape or dtype differs from its description")
     if kinds[1:1 + len(inputs)] != inputs:
         raise NotTheProtocol("an input that came back with another shape or dtype")
     _differentiable(kinds[1 + len(inputs):])
 
 
-def _reach(request: dict[str, Any], sent: Sequence[torch.Tensor], header: dict[str, Any], kinds: list[Kind]) -> None:
+def _reach(request: dict[str, Any], sent: Sequence[torch.Tensor], answer: Output, kinds: list[Kind]) -> None:
     """How far each gradient moves, element by element, and then as a norm."""
-    there = _gradients(request, header)
-    _count(kinds, 2 * there)
+    _count(kinds, 2 * _gradients(request, answer))
     _differentiable(kinds)
 
 
-def _gradients(request: dict[str, Any], header: dict[str, Any]) -> int:
+def _gradients(request: dict[str, Any], answer: Output) -> int:
     """How many there are."""
-    names, found = request.get("gradients") or [], header.get("gradients", [])
+    names, found = request.get("gradients") or [], answer.gradients
     if found and (len(found) != len(names) or any(f not in (None, n) for f, n in zip(found, names, strict=True))):
         raise NotTheProtocol("gradients that were not asked for")
     return sum(f is not None for f in found)
@@ -100,100 +310,27 @@ def _differentiable(kinds: list[Kind]) -> None:
         raise NotTheProtocol("a gradient that is not floating point")
 
 
-def _strided(request: dict[str, Any], sent: Sequence[torch.Tensor], header: dict[str, Any], kinds: list[Kind]) -> None:
+def _strided(request: dict[str, Any], sent: Sequence[torch.Tensor], answer: Any, kinds: list[Kind]) -> None:
     """The strides of results in a slot, by which the judge reads them. Another order takes the same space."""
     _count(kinds, 0)
-    strides, shapes = header.get("strides"), [shape for _, shape in header.get("kinds", ())]
-    if strides is not None and (len(strides) != len(shapes) or not all(map(_fits, shapes, strides))):
-        raise NotTheProtocol("strides of other results")
+    if isinstance(answer, Way) and answer.strides is not None:
+        shapes = [kind.shape for kind in answer.kinds]
+        if len(answer.strides) != len(shapes) or not all(map(_within, shapes, answer.strides)):
+            raise NotTheProtocol("strides of other results")
 
 
-def _fits(shape: list[int], strides: list[int]) -> bool:
+def _within(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     farthest = sum((n - 1) * s for n, s in zip(shape, strides, strict=False))
     return len(shape) == len(strides) and (0 in shape or farthest < math.prod(shape))
 
 
+def _fits(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return len(value) <= _MOST_ITEMS and all(map(_fits, value))
+    if isinstance(value, float):
+        return 0 <= value < math.inf
+    return not isinstance(value, int) or 0 <= value < _LARGEST
+
+
 _TENSORS = {"make": _one_each, "load_state": _one_each, "given": _some, "call": _call, "reach": _reach, "special": _special,
             "prepare_way": _strided, "habit": _some}
-
-
-# -- fields ---------------------------------------------------------------------------------------------------------------
-
-def _text(v: Any) -> bool:
-    return isinstance(v, str) and len(v) <= _MOST_TEXT
-
-
-def _flag(v: Any) -> bool:
-    return isinstance(v, bool)
-
-
-def _whole(v: Any) -> bool:
-    return type(v) is int and 0 <= v < 1 << 60
-
-
-def _number(v: Any) -> bool:
-    return type(v) is int and abs(v) < 10**300 or type(v) is float and math.isfinite(v)
-
-
-def _seconds(v: Any) -> bool:
-    return _number(v) and v >= 0
-
-
-def _each(test: Test) -> Test:
-    return lambda v: isinstance(v, list) and len(v) <= _MOST_ITEMS and all(map(test, v))
-
-
-def _form(form: dict[str, Test]) -> Test:
-    return lambda v: isinstance(v, dict) and v.keys() == form.keys() and all(test(v[name]) for name, test in form.items())
-
-
-def _or_none(test: Test) -> Test:
-    return lambda v: v is None or test(v)
-
-
-def _values(v: Any) -> bool:
-    return isinstance(v, dict) and len(v) <= _MOST_ITEMS and all(map(_text, v)) and \
-        all(isinstance(x, bool) or _number(x) for x in v.values())
-
-
-def _structure(v: Any) -> bool:
-    return _LAYER(v) and 1 <= v["dims"] <= 3 and \
-        all(len(v[name]) == v["dims"] for name in ("kernel_size", "stride", "padding", "output_padding", "dilation"))
-
-
-def _kind(v: Any) -> bool:
-    return isinstance(v, list) and len(v) == 2 and isinstance(v[0], str) and v[0] in DTYPES and _WHOLES(v[1])
-
-
-_TEXTS, _WHOLES = _each(_text), _each(_whole)
-_LAYER = _form({"attribute": _text, "dims": _whole, "in_channels": _whole, "out_channels": _whole, "kernel_size": _WHOLES,
-                "stride": _WHOLES, "padding": _WHOLES, "output_padding": _WHOLES, "groups": _whole, "bias": _flag,
-                "dilation": _WHOLES})
-_CALLS = _each(_form({"name": _text, "functions": _TEXTS, "cpp_sources": _TEXTS, "cuda_sources": _TEXTS, "cuda_flags": _TEXTS}))
-_RAISED = {"type": _text, "message": _text, "line": _or_none(_whole), "where": _text, "trace": _text,
-           "detail": lambda v: isinstance(v, dict) and v.keys() <= {"build", "calls"} and _text(v.get("build", "")) and
-           _CALLS(v.get("calls", []))}
-_OUTPUT = {"type": _text, "dtype": _text, "shape": _WHOLES, "device": _text, "requires_grad": _flag}
-_WITH_GRADIENTS = {**_OUTPUT, "gradients": _each(_or_none(_text))}
-_FIELDS: dict[str, tuple[dict[str, Test], ...]] = {
-    "ready": ({"ready": _flag},),
-    "load": ({"parameters": _TEXTS, "defaults": _values, "calls": _CALLS, "seconds": _number, "own_export": _flag},),
-    "given": ({"arguments": _text, "keywords": _text},),
-    "make": ({"names": _TEXTS, "parameters": _TEXTS, "structure": _or_none(_structure), "convolves": _flag},),
-    "is_the_layer": ({"answer": _flag},),
-    "load_state": ({"names": _TEXTS},),
-    "forget": ({},),
-    "call": ({"type": _text}, _OUTPUT, _WITH_GRADIENTS),
-    "reach": (_OUTPUT, _WITH_GRADIENTS),
-    "slots": ({},),
-    "prepare": ({"bytes": _whole, "kinds": _each(_kind)},),
-    "prepare_way": ({"left_out": _text}, {"left_out": _text, "starved": _flag},
-                    {"kinds": _each(_kind), "strides": _or_none(_each(_WHOLES)), "kernels": _TEXTS}),
-    "drop_ways": ({},),
-    "run": ({"done": _flag},),
-    "habit": ({}, {"buffers": _TEXTS}, {"first": _TEXTS, "second": _TEXTS}, {"parameters": _TEXTS}, {"inputs": _TEXTS},
-              {"parameters": _TEXTS, "inputs": _TEXTS}),
-}
-_SPECIAL: dict[Any, tuple[dict[str, Test], ...]] = {
-    "side_stream": ({},), "waits": ({"call_s": _seconds, "all_s": _seconds},), "memory": ({"peak_bytes": _whole},),
-    "compiled": ({"graph_breaks": _whole},), "graphed": ({},)}

@@ -21,6 +21,8 @@ _MOST_TENSORS = 1 << 16
 _POLL_S = 0.1
 Message = tuple[dict[str, Any], list[torch.Tensor]]
 Kind = tuple[torch.dtype, tuple[int, ...]]
+Accept = Callable[[dict[str, Any], list[Kind]], Any]
+Received = tuple[Any, list[torch.Tensor]]   # what `Accept` made of the header, and the tensors
 
 
 class NotTheProtocol(ValueError):
@@ -34,9 +36,9 @@ def pack(header: dict[str, Any], tensors: Sequence[torch.Tensor] = ()) -> list[b
 
 
 def unpack(line: bytes, read: Callable[[int], bytearray], *, most_bytes: int = 1 << 40,
-           accept: Callable[[dict[str, Any], list[Kind]], None] = lambda header, kinds: None) -> Message:
-    """A message from its first line and a function that reads so many bytes more. `accept` raises for a header or for
-    tensors that are not to be read. Raises `NotTheProtocol`."""
+           accept: Accept = lambda header, kinds: header) -> Received:
+    """A message from its first line and a function that reads so many bytes more. `accept` makes of the header what is
+    returned, and raises for one or for tensors that are not to be read. Raises `NotTheProtocol`."""
     try:
         header = json.loads(line.decode("utf-8"), parse_constant=_no_number)
     except (ValueError, RecursionError, MemoryError) as error:
@@ -48,8 +50,8 @@ def unpack(line: bytes, read: Callable[[int], bytearray], *, most_bytes: int = 1
     sizes = [prod(shape) * dtype.itemsize for dtype, shape in kinds]
     if sum(sizes) > most_bytes:
         raise NotTheProtocol(f"tensors of {sum(sizes)} bytes")
-    accept(header, kinds)
-    return header, [_tensor(read(size), dtype, shape) for (dtype, shape), size in zip(kinds, sizes, strict=True)]
+    accepted = accept(header, kinds)
+    return accepted, [_tensor(read(size), dtype, shape) for (dtype, shape), size in zip(kinds, sizes, strict=True)]
 
 
 def receive_blocking(stream: BinaryIO) -> Message | None:
@@ -87,7 +89,7 @@ class Line:
                 self._wait([], [self._write_fd], deadline)
                 view = view[os.write(self._write_fd, view[:1 << 20]):]
 
-    def receive(self, deadline: float, *, most_bytes: int, accept: Callable[[dict[str, Any], list[Kind]], None]) -> Message:
+    def receive(self, deadline: float, *, most_bytes: int, accept: Accept) -> Received:
         """Raises TimeoutError, EOFError, `NotTheProtocol`; see `unpack`."""
         while (end := self._buffer.find(b"\n")) < 0:
             if len(self._buffer) > MOST_HEADER_BYTES:

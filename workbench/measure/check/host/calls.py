@@ -227,8 +227,8 @@ class Batches:
         return {"done": True}, []
 
 
-def _kinds(results: list[torch.Tensor]) -> list[list[Any]]:
-    return [[str(r.dtype).removeprefix("torch."), list(r.shape)] for r in results]
+def _kinds(results: list[torch.Tensor]) -> list[dict[str, Any]]:
+    return [{"dtype": str(r.dtype).removeprefix("torch."), "shape": list(r.shape)} for r in results]
 
 
 def _strides(result: torch.Tensor) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from ....core.errors import BadRequest
 from ....core.layer import ConvTranspose, Workload
+from ..foreign.replies import Structure
 
 _SMALL = {1: 12, 2: 5, 3: 3}
 _LAYER = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups", "bias",
@@ -50,17 +51,14 @@ class Case:
         return Workload(self.setting.layer, self.shapes[0][0], self.shapes[0][2:], self.dtypes[0])
 
 
-def setting_of(parameters: list[str], arguments: str, keywords: str, structure: dict[str, Any] | None) -> Setting:
+def setting_of(parameters: Sequence[str], arguments: str, keywords: str, structure: Structure | None) -> Setting:
     """The reference's own arguments. Raises `BadRequest` when they are no literals."""
     try:
         given, named = list(ast.literal_eval(arguments)), dict(ast.literal_eval(keywords))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise BadRequest("get_init_inputs() gives something other than numbers, strings, tuples and lists; the "
                          "check cannot hand that to another process.") from error
-    layer = None
-    if structure:
-        layer = ConvTranspose(**{k: tuple(v) if isinstance(v, list) else v for k, v in structure.items()
-                                 if k != "attribute"})
+    layer = structure.layer if structure else None
     names = parameters[:len(given)]
     if len(names) == len(given):  # by name they can be changed one at a time
         return Setting((), (*zip(names, map(_hashable, given), strict=True), *((k, _hashable(v)) for k, v in named.items())),

@@ -8,6 +8,7 @@ from ....core import numbers
 from ....core.answers import Answer, Question
 from ....core.trial import Status
 from ..foreign.process import Ended, Raised
+from ..foreign.wire import Received
 from ..trialrun import Outcome, TrialRun
 from .cases import Case
 
@@ -39,7 +40,7 @@ def _waits(trial: TrialRun, case: Case, outcome: Outcome) -> Question:
         facts, _ = _special(trial, "waits", case, outcome)
     except (Raised, Ended) as error:
         return Question("waits", question, Answer.WARNED, f"Not known: {_said(error)}")
-    if facts["call_s"] > 0.5 * facts["all_s"]:
+    if facts.call_s > 0.5 * facts.all_s:
         return Question("waits", question, Answer.WARNED, "No. Each call waits until the device is idle.",
                         "Remove the synchronisation: PyTorch waits when it has to.")
     return Question("waits", question, Answer.PASSED, "Yes.")
@@ -48,8 +49,8 @@ def _waits(trial: TrialRun, case: Case, outcome: Outcome) -> Question:
 def _memory(trial: TrialRun, case: Case, outcome: Outcome) -> Question:
     question = "Memory against PyTorch's?"
     try:
-        ours = _special(trial, "memory", case, outcome)[0]["peak_bytes"]
-        theirs = trial.reference.special("memory", trial.how(case), outcome.inputs, outcome.state)[0]["peak_bytes"]
+        ours = _special(trial, "memory", case, outcome)[0].peak_bytes
+        theirs = trial.reference.special("memory", trial.how(case), outcome.inputs, outcome.state)[0].peak_bytes
     except (Raised, Ended) as error:
         return Question("memory", question, Answer.WARNED, f"Not known: {_said(error)}")
     seen = f"{numbers.memory(ours)} more than its inputs, PyTorch {numbers.memory(theirs)}; memory that it takes past " \
@@ -76,12 +77,12 @@ def _compile(trial: TrialRun, case: Case, outcome: Outcome) -> Question:
         return Question("compile", question, Answer.NOTE, f"No. {_said(error)}")
     if not _close(results[0], outcome.got["output"]):
         return Question("compile", question, Answer.NOTE, "No. It gives other values.")
-    breaks = facts["graph_breaks"]
+    breaks = facts.graph_breaks
     return Question("compile", question, Answer.NOTE, "Yes." if not breaks else f"Yes, with {breaks} graph "
                     f"break{'' if breaks == 1 else 's'}.")
 
 
-def _special(trial: TrialRun, what: str, case: Case, outcome: Outcome) -> tuple[dict, list[torch.Tensor]]:
+def _special(trial: TrialRun, what: str, case: Case, outcome: Outcome) -> Received:
     return trial.candidate.special(what, trial.how(case), outcome.inputs,
                                    outcome.state if trial.loads_state else None)
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
 from ....core.answers import Answer, Question
+from ....core.check_parts import Log
 from ....core.trial import Status
 from ..foreign.process import Ended, Raised
+from ..foreign.replies import Habit
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, wide
 from .cases import Case, with_batch
 
@@ -86,7 +87,7 @@ class _Habits:
         def wrong() -> str:
             both = [self.first, self.second]
             facts, results = self._asked("two_calls", both, gradients=names)
-            one, other = (self._named(facts, which) for which in ("first", "second")) if names else ([], [])
+            one, other = (facts.first, facts.second) if names else ([], [])
             plain = 4 if names else 2
             if len(results) != plain + len(one) + len(other):
                 return _OTHER_COUNT
@@ -112,7 +113,7 @@ class _Habits:
 
         def wrong() -> str:
             facts, results = self._asked("some_gradients", [self.first], gradients=names)
-            parts = [self._named(facts, which) for which in ("parameters", "inputs")]
+            parts = [facts.parameters, facts.inputs]
             if len(results) != sum(map(len, parts)):
                 return _OTHER_COUNT
             wanted = [[n for n in names if (n in of_inputs) == inputs] for inputs in (False, True)]
@@ -141,9 +142,9 @@ class _Habits:
                 raise _Not(f"The reference raises {error.sentence} after .eval().") from error
             if not all(bool(t.isfinite().all()) for t in truth):
                 raise _Not("The reference gives values that are not finite.")
-            buffers.extend(facts["buffers"])
+            buffers.extend(facts.buffers)
             facts, results = self._asked("eval_mode", [self.first])
-            there = self._named(facts, "buffers")
+            there = facts.buffers
             if len(results) != 3 + len(there):
                 return _OTHER_COUNT
             found = dict(zip(there, results[3:], strict=True))
@@ -190,7 +191,7 @@ class _Habits:
         except (Raised, Ended) as error:
             problem: Problem = problem_of(error)
             return Question(key, ASKED[key], Answer.FAILED, f"No. {problem.seen}", problem.advice or _ADVICE[key],
-                            str(problem.status), {"log": problem.log[-3000:]} if problem.log else {})
+                            str(problem.status), Log(log=problem.log[-3000:] or None))
         if not said:
             return Question(key, ASKED[key], Answer.PASSED, yes)
         return Question(key, ASKED[key], Answer.FAILED, f"No. {said}", _ADVICE[key], str(Status.MISMATCH))
@@ -206,16 +207,12 @@ class _Habits:
                         "Change the buffers as the reference does.", str(Status.MISMATCH))
 
     def _asked(self, what: str, outcomes: list[Outcome], *, gradients: list[str] | None = None
-               ) -> tuple[dict[str, Any], list[torch.Tensor]]:
+               ) -> tuple[Habit, list[torch.Tensor]]:
         tensors = [x for one in outcomes for x in one.inputs]
         if gradients:
             tensors += [one.grad_output for one in outcomes]
         return self.trial.candidate.habit(what, self.trial.how(self.first.case), tensors, self.state,
                                           inputs=len(self.first.inputs), sets=len(outcomes), gradients=gradients)
-
-    def _named(self, facts: dict[str, Any], key: str) -> list[str]:
-        names = facts.get(key)
-        return [str(n) for n in names] if isinstance(names, list) else []
 
     def _lost(self, there: list[str], outcome: Outcome, wanted: list[str] | None = None) -> str:
         """Gradients that the reference has and that are missing."""

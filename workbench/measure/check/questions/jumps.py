@@ -7,11 +7,12 @@ output. If these gradients do not differ, rounding does not explain an error.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from ..foreign.replies import Output
 from ..party import Construction, Party
 
 _DRAWS = 24     # a value within rounding of a jump changes its side in nearly half of them
@@ -36,9 +37,9 @@ class Reach:
 
 
 # more than seven: one call of a module, and how far its output is off
-def reach(reference: Party, how: Construction, inputs: list[torch.Tensor], state: tuple[list[str], list[torch.Tensor]],
+def reach(reference: Party, how: Construction, inputs: list[torch.Tensor], state: tuple[Sequence[str], list[torch.Tensor]],
           names: list[str], grad_output: torch.Tensor, off: float, generator: torch.Generator
-          ) -> tuple[dict[str, Any], list[Reach]]:
+          ) -> tuple[Output, list[Reach]]:
     """What the reference says of its gradients, and the reach of each one that there is. `inputs`, `state`, `grad_output`: in
     float64. `off`: relative L2 error of the output. Raises `Raised`, `Ended`."""
     request = {"module": reference.ready(how, state), "inputs": len(inputs), "gradients": names, "draws": _DRAWS,

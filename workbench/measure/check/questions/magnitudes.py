@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 
 from ....core.answers import Answer, Question
+from ....core.check_parts import Log
 from ....core.layer import ConvTranspose
 from ..distance import distance
 from ..foreign.process import Ended, Raised
@@ -108,7 +109,7 @@ def _failed(wrong: Problem) -> Question:
     what = "No. " if where is None else f"No. It computes{where} in float16 or another format with a small range. "
     return Question(_KEY, _QUESTION, Answer.FAILED, f"{what}{_NUMBERS}: {wrong.seen}",
                     "Compute in float32 or TF32, or in parts in bfloat16. The largest float16 is 65504.", str(wrong.status),
-                    {"log": wrong.log[-3000:]} if wrong.log else {})
+                    Log(log=wrong.log[-3000:] or None))
 
 
 def _skipped(why: str) -> Question:

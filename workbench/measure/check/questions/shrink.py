@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from ....core.check_parts import Element, SmallestCase
 from ..trialrun import NotForReference, Outcome, TrialRun
 from .cases import Case, changed, resized
 
@@ -37,26 +39,24 @@ def shrink(trial: TrialRun, failing: Outcome, about: tuple[str, ...], *, limit_s
     return best
 
 
-def described(outcome: Outcome) -> dict[str, Any]:
+def described(outcome: Outcome) -> SmallestCase:
     """What a report shows of the smallest case: the layer, the input, expected beside got."""
     case, name = outcome.case, "output"
     if outcome.problem("values") is None:
         name = next((n for n in outcome.got if n != "output" and n in outcome.expected
                      and outcome.errors.get(n, {}).get("wrong")), "output")
-    found: dict[str, Any] = {"layer": str(case.setting.layer), "arguments": dict(case.setting.keywords),
-                             "input": list(case.shapes[0]), "dtype": case.dtypes[0], "tensor": name,
-                             "problem": outcome.problems[0].seen, "expanded": case.expanded}
+    found = SmallestCase(str(case.setting.layer), dict(case.setting.keywords), tuple(case.shapes[0]), case.dtypes[0], name,
+                         outcome.problems[0].seen, case.expanded)
     got, expected = outcome.got.get(name), outcome.expected.get(name)
     if got is not None and expected is not None and got.shape == expected.shape:
         wrong = ((got.double() - expected).abs() > 1e-4 * expected.abs().max().clamp(min=1e-30)) | ~got.isfinite()
         first = int(wrong.reshape(-1).to(torch.uint8).argmax())
         start = max(0, min(first - _MOST_SHOWN // 2, got.numel() - _MOST_SHOWN))
         flat = range(start, min(got.numel(), start + _MOST_SHOWN))
-        found["values"] = [{"index": _place(i, tuple(got.shape)), "expected": float(expected.reshape(-1)[i]),
-                            "got": float(got.reshape(-1)[i]), "wrong": bool(wrong.reshape(-1)[i])} for i in flat]
-        found["x"] = [float(v) for v in outcome.inputs[0].reshape(-1)[:_MOST_SHOWN]]
-        if outcome.state and outcome.state[1]:
-            found["weight"] = [float(v) for v in outcome.state[1][0].reshape(-1)[:_MOST_SHOWN]]
+        values = tuple(Element(_place(i, tuple(got.shape)), float(expected.reshape(-1)[i]), float(got.reshape(-1)[i]),
+                               bool(wrong.reshape(-1)[i])) for i in flat)
+        weight = _shown(outcome.state[1][0]) if outcome.state and outcome.state[1] else None
+        found = replace(found, values=values, x=_shown(outcome.inputs[0]), weight=weight)
     return found
 
 
@@ -113,9 +113,13 @@ def _ladder(case: Case) -> list[torch.Tensor]:
     return [(torch.arange(total) % 7 + 1).reshape(shape).to(getattr(torch, case.dtypes[0]))]
 
 
-def _place(flat: int, shape: tuple[int, ...]) -> list[int]:
+def _shown(tensor: torch.Tensor) -> tuple[float, ...]:
+    return tuple(float(v) for v in tensor.reshape(-1)[:_MOST_SHOWN])
+
+
+def _place(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     place = []
     for size in reversed(shape):
         flat, rest = divmod(flat, size)
         place.append(rest)
-    return place[::-1]
+    return tuple(place[::-1])

@@ -1,0 +1,137 @@
+"""What the report of a check holds beside its questions: why a build failed, the smallest failing case, times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class FirstError:
+    """`file` and `line` are those of the template where the log names one; None when the error has no place."""
+
+    file: str | None
+    line: int | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Log:
+    """What the compiler or the file's process wrote, behind a question that failed. `log_path`: where the log is kept."""
+
+    trace: str | None = None
+    log: str | None = None
+    first_error: FirstError | None = None
+    log_path: str | None = None
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element of a result."""
+
+    index: tuple[int, ...]
+    expected: float
+    got: float
+    wrong: bool
+
+
+@dataclass(frozen=True)
+class SmallestCase:
+    """The smallest case that still fails. Without `values` there was no result to compare."""
+
+    layer: str
+    arguments: dict[str, Any]            # of the constructor
+    input: tuple[int, ...]
+    dtype: str
+    tensor: str
+    problem: str
+    expanded: bool                       # grad_output is 1, expanded
+    values: tuple[Element, ...] | None = None
+    x: tuple[float, ...] | None = None
+    weight: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class LooksLike:
+    """A known mistake that gives the same wrong output; `found` is "" if none does. `differs`: those that do not."""
+
+    layer: str
+    found: str
+    advice: str
+    tried: int
+    differs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class KernelBenchValues:
+    """KernelBench's verdict on the values: by 1e-4 (`strict`) and by its older rule (`loose`). `ours`: this judge's."""
+
+    strict: bool
+    loose: bool
+    why: str                             # the first reason against
+    tolerance: float
+    trials: int
+    ours: bool = False
+    reason: str = ""                     # why the two differ
+
+
+@dataclass(frozen=True)
+class KernelBench:
+    """`text`: why its static check rejects the text. `values` is None where the file does not run."""
+
+    text: tuple[str, ...]
+    values: KernelBenchValues | None = None
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A way of PyTorch's that was not timed."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
+class TimedWay:
+    """A way of PyTorch's beside the file. `why_not`: why it is none to beat, where it does not qualify. `held_back`: the
+    sentence of a way that was timed once more and ends a victory."""
+
+    name: str
+    median_ms: float
+    precision: str
+    ratio: float
+    low: float | None
+    high: float | None
+    verdict: str
+    drop_in: bool
+    qualifies: bool
+    why_not: str
+    kernels: tuple[str, ...]
+    held_back: str = ""
+
+
+@dataclass(frozen=True)
+class DirectionTimes:
+    """module_ms of one direction. `baselines`: fastest first; `against`: the one that counts, "" without one; ratio, interval
+    and verdict are those against it. `implausible`: the time is no time."""
+
+    median_ms: float
+    samples: int
+    spread: float | None
+    calls: int
+    checked: int
+    precision: str
+    default_precision: str
+    default_kernels: tuple[str, ...]
+    floor_ms: float | None
+    floor_limit: str
+    why_no_floor: str
+    implausible: bool
+    notes: tuple[str, ...]
+    baselines: tuple[TimedWay, ...]
+    left_out: tuple[LeftOut, ...]
+    ratio: float | None
+    low: float | None
+    high: float | None
+    against: str
+    verdict: str

@@ -1,0 +1,92 @@
+"""The objects inside the line of a trial: on what it ran, how it was built, what its kernels take, what else is told."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from .typed import read_once
+
+
+@read_once
+@dataclass(frozen=True)
+class TrialDevice:
+    """Two times may be compared only where `key` is equal. The emulator has the `sm` that it emulates."""
+
+    kind: str                            # "cpu" | "cuda"
+    index: int
+    name: str
+    arch: str
+    sm: int
+    key: str
+
+
+Environment = dict[str, str | int | None]       # versions and kinds of the machine; no code reads it, but to show it
+
+
+@read_once
+@dataclass(frozen=True)
+class KernelNumbers:
+    """What nvcc says of one kernel. Bytes are per thread for spills and stack, per block for (static) shared memory, per
+    launch for constant memory."""
+
+    registers: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+    barriers: int
+    constant_bytes: int
+
+
+Kernels = dict[str, dict[str, KernelNumbers]]   # architecture -> short name -> numbers
+
+
+@dataclass(frozen=True)
+class TrialBuild:
+    """How the library was made. Older sessions leave out what was not reached."""
+
+    seconds: float | None = None
+    cached: bool = False
+    compiler: str = ""
+
+
+@dataclass(frozen=True)
+class Against:
+    """The verdict from pairs of samples: timed in turns with that baseline."""
+
+    baseline: str
+    trial_id: str                        # of the baseline
+    ratio: float
+    low: float | None
+    high: float | None
+    verdict: str
+    pairs: int
+    dropped: int
+    stop: str
+
+
+@dataclass(frozen=True)
+class Detail:
+    """What an outcome has to say beyond its headline. Code reads the named fields, people read `shown`. In the line of a
+    trial all of them are keys of one object."""
+
+    against: Against | None = None
+    against_strongest: Against | None = None
+    way: str | None = None               # of a baseline: a key of `pytorch_ways.WAYS`
+    kernels: tuple[str, ...] | None = None       # that took most of a baseline's call, longest first
+    fresh_process: bool | None = None    # a baseline that had a process of its own
+    left_to_pytorch: tuple[str, ...] | None = None   # directions of a module
+    checked: tuple[str, ...] | None = None       # cases of a module
+    log_tail: str | None = None
+    shown: dict[str, Any] = field(default_factory=dict)
+
+    def to_line(self) -> dict[str, Any]:
+        named = {k: v for k, v in asdict(self).items() if k != "shown" and v is not None}
+        return {**named, **self.shown}
+
+    @classmethod
+    def from_line(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """What is read as a `Detail`."""
+        named = {f.name for f in fields(cls)} - {"shown"}
+        return {**{k: v for k, v in data.items() if k in named}, "shown": {k: v for k, v in data.items() if k not in named}}
