@@ -83,7 +83,7 @@ def test_the_first_error_names_the_line_of_the_template(cache: Path) -> None:
     result = build(request(source.replace("const int tile =", "const int tile = smem_w +"), cache), quiet)
     assert result.status == "BUILD_FAILED" and not result.library
     assert result.headline == f"g++ stopped at naive_gather.cu, line {line}: 'smem_w' was not declared."
-    assert result.advice == f"Open line {line}."
+    assert result.advice == f"Correct line {line}."
     assert result.first_error == FirstError("forward/naive_gather.cu", line, "'smem_w' was not declared")
 
 
