@@ -17,6 +17,7 @@ from workbench.measure.check.party import Party
 
 from . import models
 from .conftest import BAD_MODELS
+from .small_headers import SMALL_HEADERS
 
 pytestmark = pytest.mark.xdist_group("check_load_inline")
 
@@ -26,13 +27,6 @@ os.environ["TORCH_CUDA_ARCH_LIST"] = "8.0"
 from torch.utils import cpp_extension
 cpp_extension.CUDA_HOME = {home!r}
 cpp_extension.COMMON_NVCC_FLAGS[:] = ["-O0", "--expt-relaxed-constexpr"]
-"""
-# Torch's own headers take half a minute: once is enough.
-_SMALL_HEADERS = """import pathlib
-pathlib.Path("torch").mkdir()
-pathlib.Path("torch/extension.h").write_text(
-    "#include <pybind11/pybind11.h>\\nnamespace torch { template <class F> F* wrap_pybind_function(F* f) { return f; } }\\n")
-pathlib.Path("torch/types.h").touch()
 """
 _NO_NAME_WEIGHT = """from torch.utils.cpp_extension import load_inline
 cuda_source = r'''
@@ -69,7 +63,7 @@ def test_an_error_of_nvcc_is_told_with_the_line_of_the_file(built: Callable[[str
     tools = find_toolchain()
     require(tools.nvcc and tools.ninja and tools.cxx, "nvcc, ninja and g++ build what load_inline is given")
     text = _ON_A_GPU.format(home=str(tools.cuda_home))
-    text += _SMALL_HEADERS + _NO_NAME_WEIGHT if verbose else (BAD_MODELS / "does_not_compile.py").read_text()
+    text += SMALL_HEADERS + _NO_NAME_WEIGHT if verbose else (BAD_MODELS / "does_not_compile.py").read_text()
     assert f"verbose={verbose}" in text
     question = built(text)
     line = next(n for n, words in enumerate(text.splitlines(), 1) if "* weight[" in words)
@@ -84,7 +78,7 @@ def test_a_symbol_of_a_library_that_is_not_linked_is_no_wrong_declaration(built:
     tools = find_toolchain()
     require(tools.ninja and tools.cxx, "ninja and g++ build what load_inline is given")
     source = 'extern "C" int a_librarys_own(int);\\nint run(int x) { return a_librarys_own(x); }'
-    question = built(f"{_SMALL_HEADERS}from torch.utils.cpp_extension import load_inline\n"
+    question = built(f"{SMALL_HEADERS}from torch.utils.cpp_extension import load_inline\n"
                      f"load_inline('x', cpp_sources=\"\"\"{source.replace('a_librarys_own', 'a_librarys_' + 'own')}\"\"\", "
                      "functions=['run'], extra_include_paths=[str(pathlib.Path.cwd())])\n")
     assert "a_librarys_own is " in question.seen and question.status == "BUILD_FAILED", question
