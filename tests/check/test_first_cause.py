@@ -17,7 +17,7 @@ from workbench.measure.check.party import Party
 
 from . import models
 from .conftest import BAD_MODELS
-from .small_headers import SMALL_HEADERS
+from .small_headers import SMALL_HEADERS, with_small_headers
 
 pytestmark = pytest.mark.xdist_group("check_load_inline")
 
@@ -27,14 +27,6 @@ os.environ["TORCH_CUDA_ARCH_LIST"] = "8.0"
 from torch.utils import cpp_extension
 cpp_extension.CUDA_HOME = {home!r}
 cpp_extension.COMMON_NVCC_FLAGS[:] = ["-O0", "--expt-relaxed-constexpr"]
-"""
-_NO_NAME_WEIGHT = """from torch.utils.cpp_extension import load_inline
-cuda_source = r'''
-__global__ void kernel(const float* x, float* y) {
-    y[threadIdx.x] = x[threadIdx.x] * weight[threadIdx.x];
-}
-'''
-load_inline("x", cpp_sources="", cuda_sources=cuda_source, extra_include_paths=[str(pathlib.Path.cwd())], verbose=True)
 """
 
 
@@ -57,13 +49,14 @@ def built(tmp_path: Path) -> Iterator[Callable[[str], Question]]:
         confine._libc.prctl(confine._PR_SET_CHILD_SUBREAPER, 0)
 
 
-@pytest.mark.parametrize("verbose", [False, True])
-def test_an_error_of_nvcc_is_told_with_the_line_of_the_file(built: Callable[[str], Question], verbose: bool) -> None:
+@pytest.mark.parametrize(("verbose", "headers"), [
+    (False, "small"), (True, "small"), pytest.param(False, "torch's own", marks=pytest.mark.long)])
+def test_an_error_of_nvcc_is_told_with_the_line_of_the_file(built: Callable[[str], Question], verbose: bool, headers: str) -> None:
     """With verbose=True the exception says no more than that the build failed: nvcc's words were printed."""
     tools = find_toolchain()
     require(tools.nvcc and tools.ninja and tools.cxx, "nvcc, ninja and g++ build what load_inline is given")
-    text = _ON_A_GPU.format(home=str(tools.cuda_home))
-    text += SMALL_HEADERS + _NO_NAME_WEIGHT if verbose else (BAD_MODELS / "does_not_compile.py").read_text()
+    text = (BAD_MODELS / "does_not_compile.py").read_text().replace("verbose=False", f"verbose={verbose}")
+    text = _ON_A_GPU.format(home=str(tools.cuda_home)) + (with_small_headers(text) if headers == "small" else text)
     assert f"verbose={verbose}" in text
     question = built(text)
     line = next(n for n, words in enumerate(text.splitlines(), 1) if "* weight[" in words)
