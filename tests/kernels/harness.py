@@ -33,7 +33,7 @@ _RESULTS = ("output", "grad_input", "grad_weight", "grad_bias")
 _POISON = 0xFF   # all bytes one: a NaN in each of the four dtypes, and not the NaN that arithmetic makes
 # Instead of the workbench's -O1: these kernels are many and small, and g++ takes a third of the time. What nobody needs here
 # takes a tenth more: tables to unwind, and g++ looking for memory that it no longer needs.
-_QUICK = ("-O0", "-w", "-fno-exceptions", "-fno-asynchronous-unwind-tables", "--param", "ggc-min-expand=100", "--param",
+QUICK = ("-O0", "-w", "-fno-exceptions", "-fno-asynchronous-unwind-tables", "--param", "ggc-min-expand=100", "--param",
           "ggc-min-heapsize=500000")
 _GUARD = 1024    # bytes before and behind every result and the workspace
 # Relative to the sum of magnitudes, by precision: one rounding of the result and the growth of a sum kept in float;
@@ -71,7 +71,7 @@ def build_emulated(candidates: Sequence[Candidate], folder: Path, *, flags: Sequ
     source, library = folder / "batch.cpp", folder / "batch.so"
     source.write_text(emulator.translate(render_batch(rendered)), encoding="utf-8")
     includes = [f"-I{path}" for path in emulator.INCLUDE_DIRS]
-    command = ["g++", *emulator.COMPILE_FLAGS, *_QUICK, *flags, *includes, str(source), *emulator.LINK_FLAGS, "-o",
+    command = ["g++", *emulator.COMPILE_FLAGS, *QUICK, *flags, *includes, str(source), *emulator.LINK_FLAGS, "-o",
                str(library)]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
