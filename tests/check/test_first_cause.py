@@ -51,7 +51,8 @@ def built(tmp_path: Path) -> Iterator[Callable[[str], Question]]:
 
 @pytest.mark.parametrize(("verbose", "headers"), [
     (False, "small"), (True, "small"), pytest.param(False, "torch's own", marks=pytest.mark.long)])
-def test_an_error_of_nvcc_is_told_with_the_line_of_the_file(built: Callable[[str], Question], verbose: bool, headers: str) -> None:
+def test_an_error_of_nvcc_is_told_with_the_line_of_the_file(built: Callable[[str], Question], verbose: bool,
+                                                            headers: str) -> None:
     """With verbose=True the exception says no more than that the build failed: nvcc's words were printed."""
     tools = find_toolchain()
     require(tools.nvcc and tools.ninja and tools.cxx, "nvcc, ninja and g++ build what load_inline is given")
