@@ -21,7 +21,7 @@ from ...core.verdict import FASTER as FASTER
 from ...core.verdict import SAME, UNSURE, Verdict, from_quartiles, from_samples, more_samples
 from ...core.verdict import SLOWER as SLOWER
 from ..sessions.files import samples_of
-from .main_kernel import main_numbers
+from .main_kernel import Names, main_numbers
 from .pairing import differences, matched
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def frame(trials: Iterable[Trial]) -> pandas.DataFrame:
     trials = list(trials)
     baselines = Baselines(trials)
     limits: dict[_Cell, float | None] = {}
-    rows = [row for trial in trials for row in _rows(trial, baselines, limits)]
+    names: Names = {}
+    rows = [row for trial in trials for row in _rows(trial, baselines, limits, names)]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     if table.empty:
         return table
@@ -346,17 +347,18 @@ def _where(trial: Trial, clock: str, direction: str) -> Where:
     return trial.place, clock, direction
 
 
-def _rows(trial: Trial, baselines: Baselines, limits: dict[_Cell, float | None]) -> list[dict[str, object]]:
-    """`limits`: the floors found so far; a session of many trials has few of them."""
+def _rows(trial: Trial, baselines: Baselines, limits: dict[_Cell, float | None], names: Names) -> list[dict[str, object]]:
+    """`limits`, `names`: the floors and main kernels found so far; a session of many trials has few of them."""
     key = (trial.place, trial.device.get("name"), trial.direction, trial.precision)
     if key not in limits and not is_emulated(trial):
         limits[key] = floor_ms(trial)
     clocks = [("module_ms", d) for d in trial.module_ms] or [("kernel_ms", trial.direction)]
-    return [_row(trial, baselines, clock, direction, limits.get(key) if clock == "kernel_ms" else None)
+    return [_row(trial, baselines, clock, direction, limits.get(key) if clock == "kernel_ms" else None, names)
             for clock, direction in clocks]
 
 
-def _row(trial: Trial, baselines: Baselines, clock: str, direction: str, limit: float | None) -> dict[str, object]:
+def _row(trial: Trial, baselines: Baselines, clock: str, direction: str, limit: float | None,
+         names: Names) -> dict[str, object]:
     timing = timing_of(trial, clock, direction)
     ratio = None if is_baseline(trial) else speedup(
         trial, best_baseline(baselines, trial, clock=clock, direction=direction), clock=clock, direction=direction)
@@ -373,7 +375,7 @@ def _row(trial: Trial, baselines: Baselines, clock: str, direction: str, limit: 
             "of_limit": 100 * limit / timing.median_ms if limit and timing else None, "floor_ms": limit,
             "rel_l2": max((e.rel_l2 for e in errors), default=None),
             "max_abs": max((e.max_abs for e in errors), default=None),
-            "registers": main_numbers(trial).get("registers"), "build_s": trial.build.get("seconds"),
+            "registers": main_numbers(trial, names).get("registers"), "build_s": trial.build.get("seconds"),
             "peak_bytes": trial.memory.get("peak_bytes"), "clock": clock,
             "device": trial.device.get("name", ""), "headline": trial.headline, "advice": trial.advice,
             "trial_id": trial.trial_id}
