@@ -1,5 +1,5 @@
 # make app   set up once, serve the page on 127.0.0.1        make test      set up once, run the tests
-# make quick the tests that end within 90 s
+# make quick the tests that end within 90 s                  make test-long  those that repeat at scale what others prove
 # make check lint, types                                     make gpu-test  PYTHON=python3: the tests that need a GPU
 #
 # make gpu-test GPU_TESTS=tests/gpu/test_build.py runs one file of them.
@@ -22,15 +22,18 @@ else
   TEST_READY := .venv/ready .venv/test-ready
 endif
 
-.PHONY: app test quick check gpu-test figures clean
+.PHONY: app test test-long quick check gpu-test figures clean
 
 app: $(READY)
 	$(PY) -m streamlit run app.py --server.port $(PORT)
 
 # PASSIVE: OpenMP's threads sleep between calls; by default they spin, on the cores that the other worker needs.
 test: $(TEST_READY)
-	$(PY) -m pytest tests --ignore=tests/gpu -m alone $(ARGS) || test $$? = 5  # 5: ARGS chose none of these
-	OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests --ignore=tests/gpu -m "not alone" -n 2 --dist loadgroup $(ARGS)
+	$(PY) -m pytest tests --ignore=tests/gpu -m "alone and not long" $(ARGS) || test $$? = 5  # 5: ARGS chose none of these
+	OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests --ignore=tests/gpu -m "not alone and not long" -n 2 --dist loadgroup $(ARGS)
+
+test-long: $(TEST_READY)
+	$(PY) -m pytest tests --ignore=tests/gpu -m long $(ARGS)
 
 quick: $(TEST_READY)
 	OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest $(QUICK) -q -n 2 --dist loadgroup $(ARGS)

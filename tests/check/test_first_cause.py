@@ -17,6 +17,7 @@ from workbench.measure.check.party import Party
 
 from . import models
 from .conftest import BAD_MODELS
+from .small_headers import SMALL_HEADERS, with_small_headers
 
 pytestmark = pytest.mark.xdist_group("check_load_inline")
 
@@ -26,21 +27,6 @@ os.environ["TORCH_CUDA_ARCH_LIST"] = "8.0"
 from torch.utils import cpp_extension
 cpp_extension.CUDA_HOME = {home!r}
 cpp_extension.COMMON_NVCC_FLAGS[:] = ["-O0", "--expt-relaxed-constexpr"]
-"""
-# Torch's own headers take half a minute: once is enough.
-_SMALL_HEADERS = """import pathlib
-pathlib.Path("torch").mkdir()
-pathlib.Path("torch/extension.h").write_text(
-    "#include <pybind11/pybind11.h>\\nnamespace torch { template <class F> F* wrap_pybind_function(F* f) { return f; } }\\n")
-pathlib.Path("torch/types.h").touch()
-"""
-_NO_NAME_WEIGHT = """from torch.utils.cpp_extension import load_inline
-cuda_source = r'''
-__global__ void kernel(const float* x, float* y) {
-    y[threadIdx.x] = x[threadIdx.x] * weight[threadIdx.x];
-}
-'''
-load_inline("x", cpp_sources="", cuda_sources=cuda_source, extra_include_paths=[str(pathlib.Path.cwd())], verbose=True)
 """
 
 
@@ -63,13 +49,15 @@ def built(tmp_path: Path) -> Iterator[Callable[[str], Question]]:
         confine._libc.prctl(confine._PR_SET_CHILD_SUBREAPER, 0)
 
 
-@pytest.mark.parametrize("verbose", [False, True])
-def test_an_error_of_nvcc_is_told_with_the_line_of_the_file(built: Callable[[str], Question], verbose: bool) -> None:
+@pytest.mark.parametrize(("verbose", "headers"), [
+    (False, "small"), (True, "small"), pytest.param(False, "torch's own", marks=pytest.mark.long)])
+def test_an_error_of_nvcc_is_told_with_the_line_of_the_file(built: Callable[[str], Question], verbose: bool,
+                                                            headers: str) -> None:
     """With verbose=True the exception says no more than that the build failed: nvcc's words were printed."""
     tools = find_toolchain()
     require(tools.nvcc and tools.ninja and tools.cxx, "nvcc, ninja and g++ build what load_inline is given")
-    text = _ON_A_GPU.format(home=str(tools.cuda_home))
-    text += _SMALL_HEADERS + _NO_NAME_WEIGHT if verbose else (BAD_MODELS / "does_not_compile.py").read_text()
+    text = (BAD_MODELS / "does_not_compile.py").read_text().replace("verbose=False", f"verbose={verbose}")
+    text = _ON_A_GPU.format(home=str(tools.cuda_home)) + (with_small_headers(text) if headers == "small" else text)
     assert f"verbose={verbose}" in text
     question = built(text)
     line = next(n for n, words in enumerate(text.splitlines(), 1) if "* weight[" in words)
@@ -84,7 +72,7 @@ def test_a_symbol_of_a_library_that_is_not_linked_is_no_wrong_declaration(built:
     tools = find_toolchain()
     require(tools.ninja and tools.cxx, "ninja and g++ build what load_inline is given")
     source = 'extern "C" int a_librarys_own(int);\\nint run(int x) { return a_librarys_own(x); }'
-    question = built(f"{_SMALL_HEADERS}from torch.utils.cpp_extension import load_inline\n"
+    question = built(f"{SMALL_HEADERS}from torch.utils.cpp_extension import load_inline\n"
                      f"load_inline('x', cpp_sources=\"\"\"{source.replace('a_librarys_own', 'a_librarys_' + 'own')}\"\"\", "
                      "functions=['run'], extra_include_paths=[str(pathlib.Path.cwd())])\n")
     assert "a_librarys_own is " in question.seen and question.status == "BUILD_FAILED", question

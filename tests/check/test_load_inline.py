@@ -22,6 +22,7 @@ from workbench.measure.check.foreign.replies import Context, InlineCall, Told
 
 from ..require import require
 from .conftest import BAD_MODELS, failed
+from .small_headers import with_small_headers
 
 pytestmark = pytest.mark.xdist_group("check_load_inline")
 
@@ -42,14 +43,14 @@ def test_a_wrong_argument_of_load_inline_is_named_with_the_right_one(checked) ->
 
 
 def test_a_compile_error_is_told_with_the_line_of_the_file(checked) -> None:
-    text = _text("does_not_compile")
+    text = with_small_headers(_text("does_not_compile"))
     question = checked(text, like="kb74").question("builds")
     line = next(n for n, words in enumerate(text.splitlines(), 1) if "* weight[" in words)
     assert question.status == "BUILD_FAILED" and f"line {line}: 'weight' was not declared" in question.seen
 
 
 def test_a_declaration_without_its_definition_is_named(checked) -> None:
-    question = checked(_text("declared_otherwise"), like="kb74").question("builds")
+    question = checked(with_small_headers(_text("declared_otherwise")), like="kb74").question("builds")
     assert question.answer is Answer.FAILED
     assert "conv_transpose1d(Tensor, Tensor, int, int) is declared in cpp_sources and defined nowhere" in question.seen
 

@@ -283,7 +283,7 @@ class ModelNew(nn.Module):
         z = self.linear(x)
         return Jumping.apply(z + 3e-6 * torch.cos(1e4 * z.detach())) * self.scale
 """
-MANY = models.REFERENCE.replace("(4, 8)", "(512, 1024)").replace("[8]", "[1024]")
+MANY = models.REFERENCE.replace("(4, 8)", "(8192, 64)").replace("[8]", "[64]")
 
 
 @pytest.mark.parametrize(("anywhere", "wrong"), [("False", False), ("True", True), ("ModelNew.backwards == 1", True)],

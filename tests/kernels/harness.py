@@ -31,9 +31,10 @@ ARGUMENTS = {FORWARD: ("input", "weight", "bias", "output"), GRAD_INPUT: ("grad_
              "backward": ("input", "weight", "grad_output", "grad_input", "grad_weight", "grad_bias")}
 _RESULTS = ("output", "grad_input", "grad_weight", "grad_bias")
 _POISON = 0xFF   # all bytes one: a NaN in each of the four dtypes, and not the NaN that arithmetic makes
-# Instead of the workbench's -O1: these kernels are many and small, and g++ takes a third of the time.
-# Nobody reads the warnings.
-_QUICK = ("-O0", "-w")
+# Instead of the workbench's -O1: these kernels are many and small, and g++ takes a third of the time. What nobody needs here
+# takes a tenth more: tables to unwind, and g++ looking for memory that it no longer needs.
+QUICK = ("-O0", "-w", "-fno-exceptions", "-fno-asynchronous-unwind-tables", "--param", "ggc-min-expand=100", "--param",
+          "ggc-min-heapsize=500000")
 _GUARD = 1024    # bytes before and behind every result and the workspace
 # Relative to the sum of magnitudes, by precision: one rounding of the result and the growth of a sum kept in float;
 # tf32 rounds both operands to 11 bits (2 * 2^-11), tf32x3 drops the product of the two remainders.
@@ -70,7 +71,7 @@ def build_emulated(candidates: Sequence[Candidate], folder: Path, *, flags: Sequ
     source, library = folder / "batch.cpp", folder / "batch.so"
     source.write_text(emulator.translate(render_batch(rendered)), encoding="utf-8")
     includes = [f"-I{path}" for path in emulator.INCLUDE_DIRS]
-    command = ["g++", *emulator.COMPILE_FLAGS, *_QUICK, *flags, *includes, str(source), *emulator.LINK_FLAGS, "-o",
+    command = ["g++", *emulator.COMPILE_FLAGS, *QUICK, *flags, *includes, str(source), *emulator.LINK_FLAGS, "-o",
                str(library)]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:

@@ -25,6 +25,7 @@ from workbench.core.variants import PRECISIONS_OF, Variant
 from workbench.measure import emulator
 
 from .cases import ALONG, CASES, EXTREME
+from .harness import QUICK
 
 SM = 90             # what an older GPU can run, this one can
 ALL_CONFIGS = 1000  # of a layer, before any condition; of more, each pair of values of two tunables,
@@ -59,7 +60,7 @@ def computed(candidates: Sequence[Candidate], folder: Path) -> list[dict[str, in
     text, structs = _source(candidates)
     source.write_text(emulator.translate(text), encoding="utf-8")
     includes = [f"-I{path}" for path in emulator.INCLUDE_DIRS]
-    made = subprocess.run(["g++", *emulator.COMPILE_FLAGS, "-O0", *includes, str(source), *emulator.LINK_FLAGS, "-o",
+    made = subprocess.run(["g++", *emulator.COMPILE_FLAGS, *QUICK, *includes, str(source), *emulator.LINK_FLAGS, "-o",
                            str(library)], capture_output=True, text=True, check=False)
     if made.returncode:
         named = sorted(set(re.findall(r"\b(?:Layer|Tune)\d+\b", made.stderr[:4000])))

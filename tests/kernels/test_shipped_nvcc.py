@@ -1,9 +1,8 @@
 """What `--best` gives compiles without spills for its architecture: of the shipped file one entry of each variant and
-precision, and the fastest of every cell where everything is required (KW_REQUIRE_ALL, as CI sets it)."""
+precision, and in `make test-long` the fastest of every cell."""
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
@@ -19,9 +18,8 @@ from workbench.drive.bench.best import Nvcc
 from workbench.drive.exporting.best_recipe import best_recipe, left_to_pytorch
 
 
-def chosen() -> list[BestKnown]:
-    """The fastest of each cell, and without KW_REQUIRE_ALL of each variant and precision. Cells share some of their entries."""
-    every = bool(os.environ.get("KW_REQUIRE_ALL"))
+def chosen(every: bool) -> list[BestKnown]:
+    """The fastest of each variant and precision; or of every cell. Cells share some of their entries."""
     fastest: dict[tuple[str, ...], BestKnown] = {}
     for entry in sorted(load(), key=lambda e: e.ms):
         fastest.setdefault(entry.key if every else (entry.arch, entry.direction, entry.variant, entry.precision), entry)
@@ -30,9 +28,10 @@ def chosen() -> list[BestKnown]:
 
 
 @pytest.mark.timeout(1800)  # all of one pair take two minutes on an idle core, and the cores are not idle
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)], ids=["some", "every"])
 @pytest.mark.parametrize(("arch", "direction"), list(product(("sm_80", "sm_90"), LAUNCHES)))
-def test_every_shipped_config_compiles_without_spills(arch: str, direction: str) -> None:
-    entries = [e for e in chosen() if (e.arch, e.direction) == (arch, direction)]
+def test_shipped_configs_compile_without_spills(arch: str, direction: str, every: bool) -> None:
+    entries = [e for e in chosen(every) if (e.arch, e.direction) == (arch, direction)]
     assert entries or (arch, direction) == ("sm_80", BACKWARD)  # nobody has asked for both gradients at once there
     with Nvcc() as nvcc:
         require(nvcc.problem is None, str(nvcc.problem))
