@@ -16,7 +16,7 @@ from workbench.core.gpu import gpu_limits
 from workbench.core.layer import ConvTranspose
 from workbench.core.template import render, render_batch
 from workbench.core.toolchain import nvcc_problem
-from workbench.core.variants import TEMPLATES, Variant, discover
+from workbench.core.variants import TEMPLATES, Variant, discover, find
 from workbench.measure.build.resources import NVCC_FLAGS, TORCH_NVCC_FLAGS, parse_ptxas
 
 from .test_matrix import dtypes
@@ -67,3 +67,19 @@ def test_compiles_without_spills(direction: str, arch: str, tmp_path: Path) -> N
     assert len(kernels) >= len(members)
     spilled = {name: k["spill_store_bytes"] for name, k in kernels.items() if k["spill_store_bytes"]}
     assert not spilled, spilled
+
+
+@pytest.mark.parametrize("key", ["forward/implicit_gemm_mma", "forward/persistent_wgmma"])
+def test_no_load_of_a_16_bit_bias_can_leave_its_guard(key: str, tmp_path: Path) -> None:
+    """CUDA's __ldg of a 16-bit float is inline assembly (ld.global.nc.b16), which nvcc moves ahead of the test of the channel:
+    it read behind a bias of 33 channels. Only a GPU's memcheck sees that."""
+    tools = find_toolchain()
+    problem = nvcc_problem(tools, None)
+    require(problem is None, str(problem))
+    direction, name = key.split("/")
+    one = Candidate(find(name, direction), ConvTranspose(2, 64, 33, 3, 2, 1, 1), "bfloat16", {})
+    source, made = tmp_path / "one.cu", tmp_path / "one.ptx"
+    source.write_text(render(one).source, encoding="utf-8")
+    subprocess.run([str(tools.nvcc), "-ptx", "-w", f"-arch={one.variant.arch or 'sm_90'}", *NVCC_FLAGS, str(source), "-o",
+                    str(made)], check=True)
+    assert "ld.global.nc.b16" not in made.read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 // The end of a strip GEMM: sums go from fragments through shared memory to whole rows of the result, with the zeros of
 // residues that no tap meets.
 #pragma once
+#include "hardware/guarded_load.cuh"
 #include "hardware/pack.cuh"
 #include "contract/scalar.cuh"
 #include "families/implicit_gemm_mma/gemm.cuh"
@@ -153,7 +154,7 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
         for (int turn = 0; turn < BATCH; ++turn) {
           if (C::M % C::TILE_M != 0 && channel + turn * TOGETHER >= C::M) break;
           if constexpr (C::HAS_BIAS) {
-            const float bias = widen(__ldg(a.bias + first + channel + turn * TOGETHER));
+            const float bias = widen(guarded_load(a.bias + first + channel + turn * TOGETHER));
 #pragma unroll
             for (int i = 0; i < ROUNDS; ++i)
 #pragma unroll

@@ -5,6 +5,7 @@
 #include "families/persistent_wgmma/gather_weights.cuh"
 #include "contract/flat_grid.cuh"
 #include "hardware/early_launch.cuh"
+#include "hardware/guarded_load.cuh"
 #include "hardware/wgmma_more_shapes.cuh"
 
 // All products of a warpgroup in one stage, issued back to back. A shift along W is a shift of the descriptor.
@@ -38,7 +39,7 @@ __device__ __forceinline__ void gather_begin(const GatherArguments<typename P::S
       const int channel = item.channel + eight * 8 + threadIdx.x % 4 * 2 + odd;
       float bias = 0.0f;
       if constexpr (P::HAS_BIAS)
-        if (with_bias && channel < P::M) bias = gather_bias(a.bias + item.group * P::M + channel);
+        if (with_bias && channel < P::M) bias = float(widen(guarded_load(a.bias + item.group * P::M + channel)));
 #pragma unroll
       for (int i = 0; i < P::BLOCKS * P::CLASSES * 2; ++i)
         sum[i / 2 / P::CLASSES][(i / 2 % P::CLASSES * (P::CT / 8) + eight) * 4 + i % 2 * 2 + odd] = bias;

@@ -38,13 +38,6 @@ struct GatherArguments {
   float one;                    // 1, where the compiler cannot see it
 };
 
-// A channel's bias. CUDA's __ldg of a 16-bit float is inline assembly, which nvcc moves ahead of the test that guards it.
-template <class Scalar>
-__device__ __forceinline__ float gather_bias(const Scalar* at) {
-  if constexpr (sizeof(Scalar) == 2) return float(widen(*at));
-  else return float(widen(__ldg(at)));
-}
-
 // Fills in all but the pointers. Returns false if the layer has too many positions to be counted in int.
 template <class P>
 bool gather_sizes(const Sizes& s, int processors, GatherArguments<typename P::Scalar>& a) {

@@ -4,6 +4,7 @@
 #include "families/persistent_wgmma/gather_places.cuh"
 #include "hardware/const_loop.cuh"
 #include "hardware/early_launch.cuh"
+#include "hardware/guarded_load.cuh"
 #include "hardware/pack.cuh"
 
 // Where the results of a position lie.
@@ -70,7 +71,7 @@ __device__ __forceinline__ void gather_store_odd(const GatherArguments<typename 
           value = sum(Constant<SLOT * P::MERGED + MERGED>{}, Constant<EIGHT>{}, HALF * 2 + ODD);
         } else if constexpr (P::HAS_BIAS) {
           const int from = channel + EIGHT * 8 + lane % 4 * 2 + ODD;
-          if (from < P::M) value = gather_bias(a.bias + item.group * P::M + from);
+          if (from < P::M) value = float(widen(guarded_load(a.bias + item.group * P::M + from)));
         }
         values[lane % 4 * RUN + (lane / 4 + HALF * 8) * P::S + R] = narrow<Scalar>(value);
       });
@@ -122,7 +123,7 @@ __device__ __forceinline__ void gather_store(const GatherArguments<typename P::S
             if constexpr (SLOT >= 0) {
               value = sum(Constant<SLOT * P::MERGED + MERGED>{}, Constant<EIGHT>{}, HALF * 2 + ODD);
             } else if constexpr (P::HAS_BIAS) {
-              value = gather_bias(a.bias + item.group * P::M + first + EIGHT * 8 + ODD);
+              value = float(widen(guarded_load(a.bias + item.group * P::M + first + EIGHT * 8 + ODD)));
             }
             values.value[decltype(i)::value] = narrow<Scalar>(value);
           });
