@@ -86,6 +86,8 @@ parts = "2 if wide > 0 and wide_n // 2 + 26 > entry and octs_wg * layer.stride_w
 Plan = "GradSplitPlan<Layer, Tune>"
 far = "Plan::FAR"
 smem_bytes = "Plan::SHARED_BYTES"
+overlaps = ""
+sums_rows = ""
 copy_registers = "Plan::LEFT"
 wide_n = "Plan::WIDE > 0 ? Plan::WIDE_N : Plan::NARROW_N"
 */

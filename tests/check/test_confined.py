@@ -29,6 +29,7 @@ from workbench.measure.check.foreign import confine
 from . import models
 from .conftest import failed
 
+pytestmark = pytest.mark.xdist_group("confined")  # two files held as the same other user could touch each other
 ROOT = Path(__file__).resolve().parents[2]
 HELD = ("bwrap", "landlock", "user", "landlock user", "bwrap landlock")
 

@@ -19,17 +19,18 @@ from workbench.core.errors import BadRequest
 from workbench.core.presets import preset
 from workbench.core.template import render
 from workbench.core.trial import Trial
+from workbench.core.trial_parts import TrialDevice
 from workbench.core.variants import find
 from workbench.drive.reporting import plots
 from workbench.drive.sessions.recorded import recipe_from_trials
 from workbench.faces import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-CPU = {"kind": "cpu", "name": "some CPU", "arch": "x86_64", "key": "cpu"}
+CPU = TrialDevice("cpu", 0, "some CPU", "x86_64", 90, "cpu")
 WORK = preset("kb74").workload()
 
 
-def made(variant: str, ms: float | None, *, direction: str = "forward", device: dict = CPU, precision: str = "ieee",
+def made(variant: str, ms: float | None, *, direction: str = "forward", device: TrialDevice = CPU, precision: str = "ieee",
          config: dict | None = None) -> Trial:
     one = Candidate(find(variant, direction), WORK.layer, WORK.dtype, config or {}, precision)
     return trial("kb74", direction, variant, ms, precision, config=dict(one.config), device=device,

@@ -67,7 +67,7 @@ SLIPS = {  # number of the work, file, what is taken out, what is put there, wha
                                                     "          store_edge", "        for (int turn = 0; turn < 0; ++turn)\n"
                                                     "          store_edge", "grad_weight"),
     "a strip's elements beside the core left out": (0, "stage", "linked >> own.h >> 1", "0u", "grad_weight"),
-    "a row's first strip begins with the end of another row": (4, "stage", "column != 0 && column != work.strips.in_w", "true",
+    "a row's first strip begins with the end of another row": (2, "stage", "column != 0 && column != work.strips.in_w", "true",
                                                                "grad_weight"),
     "places of another batch of tables": (11, "tables", "    at.n += step.n + over;\n", "", "grad_weight"),
     "sums that were taken out are forgotten": (5, "products", "        add_to_memory(place, own);", "        *place = own;",
