@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from workbench.core.trial import Status
+from workbench.core.variants import TEMPLATES
 from workbench.drive.sessions.session import Session
 
 from .test_cli import ROOT, SMALL, cli
@@ -51,7 +52,7 @@ def test_a_cache_that_cannot_be_written_is_exit_3(verb: str, tmp_path: Path) -> 
 
 
 def test_everything_skipped_is_exit_3(tmp_path: Path) -> None:
-    done = cli("run", *SMALL, "--direction", "forward", "--variant", "depthwise", "--no-baselines", sessions=tmp_path)
+    done = cli("run", *SMALL, "--direction", "forward", "--variant", "depthwise_rows", "--no-baselines", sessions=tmp_path)
     assert done.returncode == 3 and "SKIPPED" in done.stdout
 
 
@@ -143,3 +144,16 @@ def test_a_python_without_packages_names_what_to_install(tmp_path: Path) -> None
     done = subprocess.run([python, "-m", "workbench", "run", *ONE], cwd=tmp_path, capture_output=True, text=True, check=False,
                           env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 3 and len(done.stderr.splitlines()) == 1 and "pip install" in done.stderr, done.stderr
+
+
+def test_resuming_what_failed_to_build_is_not_right(tmp_path: Path) -> None:
+    """The exit code of a resumed run speaks of the whole request, not only of what was run anew."""
+    root = tmp_path / "templates"
+    (root / "forward").mkdir(parents=True)
+    text = (TEMPLATES / "forward" / "naive_gather.cu").read_text()
+    (root / "forward" / "naive_gather.cu").write_text(text + "\nthis is no C++\n")
+    words = ["run", *SMALL, "--templates", str(root), "--session", "one", "--no-baselines", "--direction", "forward"]
+    assert cli(*words, sessions=tmp_path).returncode == 1
+    again = cli(*words, "--resume", sessions=tmp_path)
+    assert again.returncode == 1 and "BUILD_FAILED" in again.stdout, again.stdout + again.stderr
+    assert (tmp_path / "one" / "trials.jsonl").read_text().count("\n") == 1  # it was not built again

@@ -1,12 +1,17 @@
-"""Files are small, and a folder of `drive` and `measure` holds few of them."""
+"""Files are small and few, a folder of `drive` and `measure` holds few of them, and no test is left out quietly."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[2] / "workbench"
+from tests.require import require
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE, TESTS = ROOT / "workbench", ROOT / "tests"
+QUIET = "importor" + "skip"  # pytest's own way: it skips under KW_REQUIRE_ALL too
 MOST_LINES, MOST_FILES = 500, 10
 ROOMS = sorted({p.parent for layer in ("drive", "measure") for p in (PACKAGE / layer).rglob("*.py")})
 
@@ -21,3 +26,13 @@ def test_no_file_is_longer_than_five_hundred_lines() -> None:
     long = {str(p.relative_to(PACKAGE)): count for p in PACKAGE.rglob("*.py")
             if (count := len(p.read_text(encoding="utf-8").splitlines())) > MOST_LINES}
     assert not long, f"split these: {long}"
+
+
+def test_what_may_be_lacking_goes_through_require() -> None:
+    assert [str(p.relative_to(TESTS)) for p in TESTS.rglob("*.py") if QUIET in p.read_text(encoding="utf-8")] == []
+
+
+def test_the_repository_has_fewer_than_seven_hundred_files() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    require(listed.returncode == 0, "a git checkout")
+    assert len(listed.stdout.splitlines()) < 700

@@ -83,5 +83,5 @@ def test_the_cu_of_every_shipped_variant_has_a_kernel_of_its_name() -> None:
 def test_a_block_of_warps_that_the_header_chooses() -> None:
     layer = ConvTranspose(1, 32, 64, 5, dilation=3)
     assert threads_per_block(Candidate(find("disjoint_mma", "forward"), layer, "float32", {}), sm=90) in (32, 64, 128, 256)
-    assert threads_per_block(Candidate(find("depthwise", "forward"), layer, "float32", {"THREADS": 256}), sm=90) == 256
+    assert threads_per_block(Candidate(find("depthwise_rows", "forward"), layer, "float32", {"THREADS": 256}), sm=90) == 256
     assert threads_per_block(Candidate(find("split_mma", "grad_weight"), layer, "float32", {}), sm=90) is None

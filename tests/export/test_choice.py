@@ -131,9 +131,9 @@ def test_what_nobody_measured_is_said(tmp_path, capsys):
 
 def test_a_variant_that_does_not_serve_the_layer_is_refused(tmp_path, capsys):
     out = tmp_path / "m.py"
-    assert cli.main(["export", "--preset", "kb74", "--forward", "depthwise", "--out", str(out)]) == 2 and not out.exists()
+    assert cli.main(["export", "--preset", "kb74", "--forward", "depthwise_rows", "--out", str(out)]) == 2 and not out.exists()
     said = capsys.readouterr().err
-    assert said.startswith("Not exported: depthwise needs ") and said.count("\n") == 1
+    assert said.startswith("Not exported: depthwise_rows needs ") and said.count("\n") == 1
 
 
 def test_a_full_disk_leaves_the_file_that_was_there(tmp_path):

@@ -17,9 +17,9 @@ from workbench.core.orders import BaselineOrder
 from workbench.core.pytorch_ways import COMPILED, FORMULATIONS, WAYS
 from workbench.core.replies import Baseline
 from workbench.core.trial import FORMULATION
+from workbench.measure.device import CHANNELS_LAST
 from workbench.measure.kernel.inputs import shapes
 from workbench.measure.kernel.validate import allowed_rel_l2
-from workbench.measure.memory_formats import CHANNELS_LAST
 from workbench.measure.pytorch import baselines, formulations
 from workbench.measure.pytorch.aten import Tensors, call, channels_last
 from workbench.measure.pytorch.formulations import PRODUCTS, formulated, two_parts

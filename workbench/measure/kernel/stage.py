@@ -15,8 +15,7 @@ from math import prod
 import torch
 
 from ...core.layer import Workload
-from ..device import free_bytes
-from ..memory_formats import CHANNELS_LAST
+from ..device import CHANNELS_LAST, free_bytes
 from ..truth.reference import Truth
 from .buffers import POISON, Buffer
 from .findings import Finding, input_modified, launch_error, off_stream, out_of_memory, overrun

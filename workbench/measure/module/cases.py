@@ -9,8 +9,8 @@ import torch
 
 from ...core.errors import BadRequest
 from ...core.layer import ConvTranspose, Workload
+from ..device import CHANNELS_LAST
 from ..kernel.inputs import INTEGERS, NORMAL
-from ..memory_formats import CHANNELS_LAST
 
 _SMALL_SIZE = 12
 

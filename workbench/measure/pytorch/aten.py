@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from ...core.layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
-from ..memory_formats import CHANNELS_LAST
+from ..device import CHANNELS_LAST
 
 Tensors = dict[str, torch.Tensor]
 # (grad_input, grad_weight, grad_bias) that aten::convolution_backward is asked for; grad_bias only with a bias

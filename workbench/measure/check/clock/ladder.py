@@ -1,9 +1,11 @@
-"""The ways of PyTorch that `check` times beside a foreign file, and for each the reason why it cannot be tried with a reference
-on a device. `host/ways.py` binds them inside the reference's process."""
+"""The ways of PyTorch that `check` times beside a foreign file. For each: the reason why it cannot be tried with a reference on a
+device, and whether it is timed again, because the file seems to be faster. `host/ways.py` binds them in the reference's process."""
 
 from __future__ import annotations
 
 from ....core.pytorch_ways import WAYS
+from ....core.replies import CheckTimes
+from ....core.verdict import FASTER, from_samples
 from ..questions.cases import Case
 
 # `benchmark` ways run in a process of their own: cuDNN keeps the algorithm that it chose first for a problem. In one
@@ -12,6 +14,7 @@ _OF_WAYS = {"tf32_on": "switched_tf32_on", "tf32_off": "switched_tf32_off"}   # 
 LADDER = {key: WAYS[_OF_WAYS.get(key, key)] for key in (
     "default", "tf32_on", "tf32_off", "benchmark", "benchmark_tf32_off", "channels_last", "channels_last_counted",
     "as_convolution", "as_convolution_tf32_off", "compile", "compile_tf32_off", "graph", "graph_tf32_off")}
+LOOSER = ("fp64", "ieee", "tf32", "fp16", "bf16")  # precisions from the strictest to the loosest
 NOT_DROP_IN = {"channels_last": "another memory format", "converted": "another memory format inside",
                "graphed": "each call overwrites the last result"}
 
@@ -37,3 +40,14 @@ def why_left_out(key: str, case: Case, *, device: str, dtype: str, effort: str) 
     if way.kind == "compiled" and effort == "quick":
         return "compiling takes too long for effort quick"
     return ""
+
+
+def doubted_ways(found: CheckTimes) -> tuple[str, ...]:
+    """If the candidate is faster than the fastest drop-in way: that way, and the ways that had no memory. Ways of torch.compile
+    are not timed again, because compiling takes long."""
+    strict = LOOSER[:LOOSER.index(found.precision) + 1]
+    ways = [b for b in found.baselines if b.drop_in and b.precision in strict and LADDER[b.key].kind != "compiled"]
+    best = min(ways, key=lambda b: b.timing.median_ms, default=None)
+    if best is None or from_samples(found.samples, best.samples, paired=True).verdict != FASTER:
+        return ()
+    return best.key, *(key for key in found.starved if LADDER[key].drop_in and LADDER[key].kind != "compiled")

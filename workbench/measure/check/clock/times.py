@@ -41,8 +41,7 @@ from ..party import Construction, Party
 from ..questions import jumps
 from ..trialrun import State, TrialRun, wide
 from .contestant import Contestant, NotTimed, NotVaried, Plan, Wrong
-from .doubt import LOOSER, doubted_ways
-from .ladder import LADDER, NOT_DROP_IN, why_left_out
+from .ladder import LADDER, LOOSER, NOT_DROP_IN, doubted_ways, why_left_out
 from .timed_input import Begins, factors_for, strips, timed_input
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}

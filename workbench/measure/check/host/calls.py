@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ....core.pytorch_ways import WAYS
-from ...memory_formats import CHANNELS_LAST
+from ...device import CHANNELS_LAST
 from ...module.cases import laid_out
 from ...pytorch.baselines import kernels
 from ...pytorch.ways import Unavailable, switches

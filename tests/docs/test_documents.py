@@ -1,8 +1,11 @@
-"""Links in the documents lead to files, and the pages of each kernel family name its tunables and files."""
+"""docs/cli.md says what --help prints, links in the documents lead to files, and the pages of each kernel family name its
+tunables and files."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +41,10 @@ def test_every_formulation_of_pytorch_is_described() -> None:
     text = (ROOT / "docs" / "judging.md").read_text()
     rows = [f"| {one.name} | {one.computes} | {one.serves} |" for one in FORMULATIONS.values()]
     assert "\n".join(rows) in text
+
+
+@pytest.mark.skipif(sys.version_info[:2] > (3, 12), reason="argparse of Python 3.13 writes --help otherwise")
+def test_the_page_of_the_command_line_is_what_help_prints() -> None:
+    done = subprocess.run([sys.executable, "tools/cli_reference.py", "--check"], cwd=ROOT, capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0, done.stderr
