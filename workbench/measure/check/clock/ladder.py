@@ -1,5 +1,6 @@
-"""The ways of PyTorch that `check` times beside a foreign file. For each: the reason why it cannot be tried with a reference on a
-device, and whether it is timed again, because the file seems to be faster. `host/ways.py` binds them in the reference's process."""
+"""The ways of PyTorch that `check` times beside a foreign file. For each: the reason why it cannot be tried with a reference
+on a device, and whether it is timed again, because the file seems to be faster. `host/ways.py` binds them in the process of
+the reference."""
 
 from __future__ import annotations
 
