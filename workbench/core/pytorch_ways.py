@@ -43,6 +43,11 @@ class Way:
         """Whether other operators than nn.ConvTranspose's compute it: it counts against the strongest PyTorch alone."""
         return self.kind in FORMULATIONS or self.kind.startswith((COMPILED, AUTOTUNED))
 
+    @property
+    def compiled(self) -> bool:
+        """Whether torch.compile makes it, which takes seconds once and is kept on the disk."""
+        return self.kind == "compiled" or self.kind.startswith((COMPILED, AUTOTUNED))
+
 
 def _kernel_is_stride(workload: Workload) -> str:
     layer = workload.layer
