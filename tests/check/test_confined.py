@@ -20,7 +20,7 @@ from workbench.core import landlock
 from workbench.core.answers import Answer
 from workbench.core.confinement import VARIABLE, Confinement, bwrap_problem
 from workbench.core.errors import BadRequest
-from workbench.drive.checking import selftest
+from workbench.drive.checking import attacks, selftest
 from workbench.drive.checking.check_text import report_text
 from workbench.drive.machine import doctor
 from workbench.drive.running.runner import Runner
@@ -174,14 +174,14 @@ def test_tcp_is_refused_by_landlock(hold, checked_anew) -> None:
 def test_the_attacks_on_the_disk_are_caught(hold, runner: Runner, ways: str) -> None:
     """With all that is here test_selftest.py meets the first one."""
     hold(ways)
-    found = selftest.selftest("cpu", wanted=selftest.chosen(["touches_sessions", "edits_the_judge"]), runner=runner)
+    found = selftest.selftest("cpu", wanted=attacks.chosen(["touches_sessions", "edits_the_judge"]), runner=runner)
     assert [r.status for r in found] == ["OK", "MISMATCH", "MISMATCH"] and all(r.caught for r in found), found
 
 
 def test_the_attack_on_the_judge_knows_what_it_could_do(hold, runner: Runner) -> None:
     """Where nothing holds it, it finds the judge's folder writable: it was not caught for want of trying."""
     hold("none")
-    found = selftest.selftest("cpu", wanted=selftest.chosen(["edits_the_judge"]), runner=runner)
+    found = selftest.selftest("cpu", wanted=attacks.chosen(["edits_the_judge"]), runner=runner)
     assert [r.status for r in found] == ["OK", "OK"] and not found[1].caught
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from workbench.core.answers import Answer, Question
 from workbench.core.layer import ConvTranspose, Workload
+from workbench.drive.checking.attacks import RED_TEAM
 from workbench.drive.checking.check import workload_reference
-from workbench.drive.checking.selftest import RED_TEAM
 from workbench.measure.check.questions import magnitudes
 
 from . import models

@@ -7,8 +7,8 @@ import torch
 
 from workbench.core.answers import Answer
 from workbench.core.layer import ConvTranspose, Workload
+from workbench.drive.checking.attacks import RED_TEAM
 from workbench.drive.checking.check import workload_reference
-from workbench.drive.checking.selftest import RED_TEAM
 from workbench.measure.check.host.tf32 import in_tf32, rounded
 
 from .conftest import failed

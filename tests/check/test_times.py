@@ -17,9 +17,9 @@ from workbench.core.replies import CheckTimes, Device
 from workbench.core.typed import read
 from workbench.core.verdict import UNSURE
 from workbench.drive.checking import check_times
+from workbench.drive.checking.attacks import RED_TEAM
 from workbench.drive.checking.check import CheckRequest, check, workload_reference
 from workbench.drive.checking.check_text import report_text
-from workbench.drive.checking.selftest import RED_TEAM
 from workbench.measure.check.clock.ladder import LADDER
 from workbench.measure.check.clock.timed_input import factors_for, timed_input
 from workbench.measure.check.host import ways

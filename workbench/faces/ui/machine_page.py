@@ -11,7 +11,7 @@ from ...core import numbers
 from ...core.cache import Cache
 from ...core.ceilings import ceilings_for, kept
 from ...core.env import cache_dir, environment
-from ...drive.checking import selftest
+from ...drive.checking import attacks, selftest
 from ...drive.machine import doctor
 from . import results, state, theme
 
@@ -82,7 +82,7 @@ def _selftest(device: str) -> None:
     known = selftest.kept(device)
     theme.html(theme.heading("Self-test: adversarial kernels and modules"))
     if known is None:
-        theme.html(f'<span class="foot">{selftest.total(device)} attacks are available. The self-test has not run '
+        theme.html(f'<span class="foot">{attacks.total(device)} attacks are available. The self-test has not run '
                    "on this machine yet.</span>")
     else:
         when, found = known
