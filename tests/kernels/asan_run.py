@@ -12,7 +12,8 @@ from pathlib import Path
 
 from workbench.core.candidate import EMULATED_SM, Candidate, why_not
 from workbench.core.layer import DTYPES, Workload
-from workbench.core.variants import PRECISIONS_OF, Variant, discover
+from workbench.core.precision import PRECISIONS_OF
+from workbench.core.variants import Variant, discover
 from workbench.measure.emulator import ASAN_FLAGS
 
 from .cases import CASES, FEW, label

@@ -12,7 +12,8 @@ import pytest
 
 from workbench.core.candidate import EMULATED_SM, Candidate, problem_fields, why_not
 from workbench.core.layer import DTYPES, Workload
-from workbench.core.variants import PRECISIONS_OF, TEMPLATES, Variant, discover
+from workbench.core.precision import PRECISIONS_OF
+from workbench.core.variants import TEMPLATES, Variant, discover
 
 from .cases import CASES, FEW, label, macs
 from .harness import Library, build_emulated, candidate, run

@@ -19,15 +19,12 @@ from .candidate import Candidate, why_not
 from .command import parse_layer
 from .errors import BadRequest
 from .layer import MEMORY_FORMATS, Workload
+from .precision import CLASSES
 from .typed import misfit
 from .variants import find
 
 SCHEMA = "kernel-workbench/best-known/1"
 FILE = Path(__file__).with_name("best_known.json")
-# Precision class -> the precisions in which a candidate of that class may compute.
-CLASSES = {"tf32": ("tf32", "tf32x3", "ieee"), "ieee": ("tf32x3", "ieee"), "fp16": ("fp16",), "bf16": ("bf16",)}
-CLASSED = {precision for admitted in CLASSES.values() for precision in admitted}
-CLASSES_OF = {"float32": ("tf32", "ieee"), "float16": ("fp16",), "bfloat16": ("bf16",)}  # first: where any PyTorch competes
 CONTIGUOUS = MEMORY_FORMATS[0]
 PREDICTED = "predicted, not measured on this architecture"
 

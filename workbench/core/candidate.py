@@ -9,7 +9,8 @@ from .errors import BadRequest, RenderError
 from .expressions import evaluate, names_in
 from .gpu import GPU_LIMITS, gpu_limits
 from .layer import INT32_MAX, ConvTranspose, Workload
-from .variants import PRECISIONS_OF, Variant
+from .precision import PRECISIONS_OF
+from .variants import Variant
 
 AXES = ("d", "h", "w")
 EMULATED_SM = 90  # the emulator has the limits of this GPU, so that a config that fits there is tried here

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import prod
 
 from .layer import Workload
+from .precision import CLASSES_OF
 
-CLASSES = ("tf32", "ieee")             # of float32: what a way may compute in. Other dtypes have one precision.
 MOST_PRODUCTS = 10**13                 # of a dense product with groups: half a minute in fp32
 
 
@@ -175,8 +175,8 @@ def module_ways(workload: Workload, device: str) -> list[str]:
     return ["module"] if device == "cpu" or workload.dtype != "float32" else ["module_tf32_on", "module_tf32_off"]
 
 
-def ladder(strength: str, workload: Workload, device: str, *, classes: Sequence[str] = CLASSES, autotune: bool = False
-           ) -> list[str]:
+def ladder(strength: str, workload: Workload, device: str, *, classes: Sequence[str] = CLASSES_OF["float32"],
+           autotune: bool = False) -> list[str]:
     """Keys of WAYS for "quick", "strong" or "default" (PyTorch as it stands, alone), in the order in which they are asked.
     Ways that cannot be for this layer are left out, not reported missing. `classes`: what the candidates compute in.
     At stride 1 a convolution with flipped weight belongs to both: it is drop-in, and often faster (H200, #74 forward).

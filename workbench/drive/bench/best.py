@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
-from ...core.best_known import CLASSES, PREDICTED, BestKnown, load, save, sm_of
+from ...core.best_known import PREDICTED, BestKnown, load, save, sm_of
 from ...core.candidate import Candidate, why_not
 from ...core.env import find_toolchain, nvcc_problem
 from ...core.errors import BadRequest, RenderError
+from ...core.precision import CLASSES
 from ...core.presets import parse_preset
 from ...core.template import render
 from ...core.trial import Trial

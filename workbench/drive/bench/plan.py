@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ...core.best_known import CLASSES_OF, CONTIGUOUS, best_config, load, ranked
+from ...core.best_known import CONTIGUOUS, best_config, load, ranked
 from ...core.candidate import EMULATED_SM, Candidate
 from ...core.errors import BadRequest
 from ...core.expressions import names_in
 from ...core.layer import DIRECTIONS, LAUNCHES, Workload
+from ...core.precision import CLASSES, CLASSES_OF
 from ...core.presets import KERNELBENCH, SIZES, SUITES, preset
 from ...core.space import SearchSpace
 from ...core.variants import Variant, discover, refuse_broken
@@ -19,7 +20,6 @@ from ..running.request import DEFAULTS, STRONG, check_judging
 
 # Class -> what a variant computes in for it: the first group it offers anything of. In `ieee`, all of the group.
 _OFFERED = {"tf32": (("tf32",), ("ieee",)), "ieee": (("tf32x3", "ieee"),), "fp16": (("fp16",),), "bf16": (("bf16",),)}
-CLASSES = tuple(_OFFERED)
 CONFIGS = ("default", "known", "best", "sweep", "top")
 
 _MOST_PER_JOB = 12

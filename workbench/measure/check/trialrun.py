@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ...core import numbers
+from ...core.precision import precision_of
 from ...core.trial import DEFAULT_ADVICE, Status
-from ...core.variants import precision_of
 from ..kernel import findings
 from ..kernel.inputs import reduction_length
 from ..kernel.validate import Comparison, allowed_rel_l2

@@ -17,9 +17,9 @@ from ...core.compile_flags import emulated
 from ...core.env import cache_dir
 from ...core.layer import BACKWARD, FORWARD
 from ...core.orders import BuildOrder, Emit, ModuleOrder
+from ...core.precision import precision_of
 from ...core.replies import Event
 from ...core.trial import Status
-from ...core.variants import precision_of
 from ..build.build import build
 from ..build.compiler_log import first_error
 from ..kernel.findings import Finding, launch_error

@@ -25,8 +25,8 @@ import torch
 
 from ....core.check_parts import LeftOut
 from ....core.orders import Emit
+from ....core.precision import FROM_STRICTEST, precision_of
 from ....core.replies import CheckTimes, Event, OneByOne, WayAlone, WayTimes
-from ....core.variants import precision_of
 from ...clock import timing
 from ...kernel.inputs import reduction_length
 from ...kernel.validate import allowed_rel_l2
@@ -41,7 +41,7 @@ from ..party import Construction, Party
 from ..questions import jumps
 from ..trialrun import State, TrialRun, wide
 from .contestant import Contestant, NotTimed, NotVaried, Plan, Wrong
-from .ladder import LADDER, LOOSER, NOT_DROP_IN, doubted_ways, why_left_out
+from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, why_left_out
 from .timed_input import Begins, factors_for, strips, timed_input
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
@@ -188,11 +188,11 @@ class _Bench:
             bounds = {name: [] for name in modes}
         baselines = tuple(WayTimes(
             key, LADDER[key].name, way.precision, tuple(samples[key]), summaries[key], tuple(bounds[key]), way.process, (),
-            LADDER[key].drop_in, NOT_DROP_IN.get(LADDER[key].kind, "")) for key, way in modes.items() if key)
+            LADDER[key].drop_in, WHY_NOT_DROP_IN.get(LADDER[key].kind, "")) for key, way in modes.items() if key)
         found = CheckTimes(
             summaries[""], tuple(samples[""]), tuple(bounds[""]), calls, len(checked), sum(slowed),
-            precision=max(self.seen, key=LOOSER.index), empty_ms=sorted(empties)[len(empties) // 2], baselines=baselines,
-            left_out=tuple(self.left_out), starved=tuple(self.starved))
+            precision=max(self.seen, key=FROM_STRICTEST.index), empty_ms=sorted(empties)[len(empties) // 2],
+            baselines=baselines, left_out=tuple(self.left_out), starved=tuple(self.starved))
         if doubted := doubted_ways(found):
             found = replace(found, doubted=doubted, singly=self._singly(ours, modes[doubted[0]]))
         for name, party in self.parties.items():
@@ -333,7 +333,7 @@ class _Bench:
         if check:
             kept, inputs = looked
             found = self._distances(kept, self._truth(inputs), None)
-            self.seen.append(self._class([d for d, _, _ in found], who.way) or LOOSER[-1])
+            self.seen.append(self._class([d for d, _, _ in found], who.way) or FROM_STRICTEST[-1])
             for place, ((off, worst, rms), (allowed, usual_rms)) in enumerate(zip(found, self.demanded, strict=True)):
                 size = max(rms, usual_rms, 1e-30)  # the scale of sums that cancel is not their own size
                 near = off * rms <= allowed * size and worst <= 60 * allowed * size + allowed

@@ -14,8 +14,6 @@ from ....core.layer import ConvTranspose, Workload
 from ..foreign.replies import Structure
 
 _SMALL = {1: 12, 2: 5, 3: 3}
-_LAYER = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups", "bias",
-          "dilation")
 
 
 @dataclass(frozen=True)
