@@ -47,7 +47,7 @@ def _strip(findings: list[doctor.Finding]) -> str:
     where = doctor.devices(findings)
     missing = [f for f in findings if f.command]
     evidence = (f"{len(missing)} part{'s' if len(missing) != 1 else ''} can be installed: "
-                f"{', '.join(f.name for f in missing)}. The table shows the command of each." if missing else
+                f"{', '.join(f.name for f in missing)}. The table shows the install command of each part." if missing else
                 "No installable part is missing.")
     return theme.strip("PASSED" if where else "MISSING", doctor.summary(findings), evidence,
                        badge_text="READY" if where else "NOT READY")
