@@ -8,12 +8,12 @@ import resource
 import signal
 import sys
 import tempfile
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from ....core import landlock
 from ....core.confinement import BWRAP_TAKES, OTHER_USER, Confinement, bwrap, bwrap_problem, landlock_problem, user_problem
@@ -77,9 +77,19 @@ def confinement(device: str) -> Confinement:
     return replace(found, why="; ".join(dict.fromkeys(why)))
 
 
+class Start(TypedDict):
+    """Arguments of `subprocess.Popen`."""
+
+    args: list[str]
+    cwd: Path
+    env: dict[str, str]
+    start_new_session: bool
+    preexec_fn: Callable[[], None]
+
+
 @contextmanager
 def start(words: list[str], scratch: Path, *, device: str, memory_bytes: int, data_limit: bool = True
-          ) -> Iterator[dict[str, Any]]:
+          ) -> Iterator[Start]:
     """Arguments of `subprocess.Popen` for a command that is confined to its scratch folder, as `confinement` says."""
     with _held(confinement(device), words, scratch, device, memory_bytes if data_limit and device == "cpu" else 0) as how:
         yield how
@@ -92,7 +102,7 @@ def user_of(scratch: Path, device: str) -> int:
 
 
 @contextmanager
-def _held(way: Confinement, words: list[str], scratch: Path, device: str, data_bytes: int) -> Iterator[dict[str, Any]]:
+def _held(way: Confinement, words: list[str], scratch: Path, device: str, data_bytes: int) -> Iterator[Start]:
     user, rules = 0, None
     if way.user:
         user = OTHER_USER - _PARTIES.index(scratch.name)  # users without a name or a group
