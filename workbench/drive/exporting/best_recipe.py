@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ...core import numbers
-from ...core.best_known import CONTIGUOUS, BestKnown, best_config, sm_of
+from ...core.best_known import CONTIGUOUS, BestKnown, best_config
 from ...core.env import gpus
 from ...core.errors import BadRequest
+from ...core.gpu import sm_of
 from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
 from ...core.precision import CLASSES_OF
 from ...core.presets import parse_preset
