@@ -15,8 +15,8 @@ from workbench.core.variants import find
 from workbench.drive.exporting.export import export_text
 from workbench.drive.exporting.recipe import Recipe
 from workbench.measure.build.compiler_log import headline
+from workbench.measure.check import cuda_sources
 from workbench.measure.check.build_question import build_question, in_the_file
-from workbench.measure.check.foreign import cuda_sources
 from workbench.measure.check.foreign.process import Raised
 from workbench.measure.check.foreign.replies import Context, InlineCall, Told
 

@@ -26,10 +26,10 @@ from .forked import ForkedProcess
 
 # Of the operation whose answer has the field, the line and the bytes behind it are changed before they are sent.
 _CHANGES = models.RIGHT + '''
-import __main__
+from workbench.measure.check.host import host
 import json
 
-_real = __main__.pack
+_real = host.pack
 
 
 def _changed(header, tensors=()):
@@ -43,7 +43,7 @@ def _changed(header, tensors=()):
     return [(json.dumps(message).encode() if raw is None else raw) + b"\\n", *payload]
 
 
-__main__.pack = _changed
+host.pack = _changed
 '''
 _OF_A_CALL = {
     "a negative shape": "kinds[0]['shape'] = [-4, 8]",

@@ -27,10 +27,11 @@ from ...core.toolchain import find_toolchain
 from ...core.trial import Status
 from ..build.build import missing
 from ..device import free_bytes
+from . import cuda_sources
 from .build_question import build_question, no_compiler
+from .cuda_sources import Nvcc
 from .examine import Examination
-from .foreign import confine, cuda_sources, requests
-from .foreign.cuda_sources import Nvcc
+from .foreign import confine, requests
 from .foreign.process import Ended, ForeignProcess, Limits, Raised, kill_orphans
 from .foreign.replies import InlineCall, Loaded, Structure
 from .party import Party

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from ....core import numbers
+from ....core.plain_text import plain
 from ....core.trial import Status
 from . import confine
 from .hold import Hold
@@ -212,7 +213,7 @@ class ForeignProcess:
         for fd in (to_write, from_read):  # large pipes for tensors; if the system refuses, the size stays
             with contextlib.suppress(OSError):
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        words = [sys.executable, "-m", "workbench.measure.check.host.host", str(to_read), str(from_write)]
+        words = [sys.executable, "-m", "workbench.measure.check.host", str(to_read), str(from_write)]
         with self.log_path.open("wb") as log, confine.start(
                 words, self.scratch, device=self.device, memory_bytes=self.limits.memory_bytes) as how:
             self._process = self._popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -281,6 +282,10 @@ class ForeignProcess:
             more = ": an address outside its memory" if -code == signal.SIGSEGV else ""
             return self._ended(Status.WORKER_DIED, f"{self._called} ended by signal {-code} ({name}{more}) while {doing}.",
                                "Look for a host-side pointer error or an abort.")
+        if not self._ready:  # nothing foreign has run: the sandbox or the interpreter said why
+            last = plain((self.log_tail().strip().splitlines() or ["it said nothing"])[-1])[:200].rstrip(".")
+            return self._ended(Status.WORKER_DIED, f"{self._called} ended itself with exit code {code} while {doing}: {last}.",
+                               "Check it again; if that changes nothing, see what `doctor` says of the sandbox.")
         return self._ended(Status.WORKER_DIED, f"{self._called} ended itself with exit code {code} while {doing}.",
                            "Remove the call that ends the process (sys.exit, os._exit).")
 

@@ -1,7 +1,5 @@
 """Runs inside the foreign process: loads a file with Model or ModelNew and answers the judge, one operation at a time.
 
-    python -m workbench.measure.check.host.host REQUEST_FD REPLY_FD
-
 The judge believes nothing that is said here: it compares tensors and takes the time itself.
 """
 
@@ -12,7 +10,6 @@ import inspect
 import linecache
 import math
 import os
-import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -182,7 +179,3 @@ def _told(error: BaseException, host: Host) -> Told:
     return Told(type(error).__name__, str(error)[:_MOST_MESSAGE], line, host.loaded.where,
                 "".join(traceback.format_exception(error))[-6000:],
                 Context("emulator" if isinstance(error, load.BuildFailed) else "", tuple(host.loaded.calls)))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

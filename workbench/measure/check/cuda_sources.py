@@ -12,12 +12,12 @@ from pathlib import Path
 
 from torch.utils import cpp_extension
 
-from ....core.answers import Answer
-from ....core.env import cxx_problem, find_toolchain
-from ...build.compiler_log import first_error, headline
-from ..build_question import in_the_file
-from . import confine
-from .replies import InlineCall
+from ...core.answers import Answer
+from ...core.env import cxx_problem, find_toolchain
+from ..build.compiler_log import first_error, headline
+from .build_question import in_the_file
+from .foreign import confine
+from .foreign.replies import InlineCall
 
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
 _ARCH = "sm_80"
