@@ -88,8 +88,8 @@ BROKEN = {
                       "WRONG_DTYPE", "torch.float64"),
     "a wrong device": (r"return _ConvTranspose.apply\((.*)\)\n", r"return _ConvTranspose.apply(\1).to('meta')\n",
                        "WRONG_DEVICE", "meta"),
-    "an input that is changed": (r"kernel = _choose\(\"forward\", problem, x.device\)\n",
-                                 'kernel = _choose("forward", problem, x.device)\n        x.data[0] += 1\n',
+    "an input that is changed": (r'launch = self.launch\("forward"\)\n',
+                                 'launch = self.launch("forward")\n        x.data[0] += 1\n',
                                  "INPUT_MODIFIED", "of x"),
 }
 

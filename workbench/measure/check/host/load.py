@@ -79,6 +79,7 @@ class Loads:
             return
         self.own_export = True
         namespace["_DEVICE_TYPE"] = "cpu"
+        namespace["_ANY_LAYER"] = True
 
         def build_for_host(source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
             from ...build.build import build
