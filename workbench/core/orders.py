@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from .layer import Workload
+from .patching import FASTER_ONLY, Inspected, LayerCall, ModelSource, Patched
 from .replies import (
     Alive,
     Baselines,
@@ -208,7 +209,40 @@ class CheckOrder(Order[Checked]):
     effort: str = "normal"
 
 
+@dataclass(frozen=True)
+class InspectOrder(Order[Inspected]):
+    """Run a model once and say which transposed convolutions it has."""
+
+    operation = "inspect"
+    reply = Inspected
+    source: ModelSource
+
+
+@dataclass(frozen=True)
+class LayerFile:
+    """The text of an exported file, and the instances that it serves: the first path of each."""
+
+    text: str
+    workload: Workload
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PatchOrder(Order[Patched]):
+    """Put kernels that were judged into a model, and compare it with the original. `text`: the file that does it; `files`: what
+    that file holds, which on the CPU is built for the emulator. `calls`: path -> the call on which that layer is timed."""
+
+    operation = "patch"
+    reply = Patched
+    source: ModelSource
+    text: str
+    files: tuple[LayerFile, ...]
+    calls: dict[str, LayerCall]
+    scratch: Path
+    keep: str = FASTER_ONLY
+    effort: str = "normal"
+
+
 ORDERS: dict[str, type[Order[Any]]] = {order.operation: order for order in (
     PingOrder, WarmOrder, DeviceOrder, CeilingsOrder, BuildOrder, ResourcesOrder, JudgeOrder, CompareOrder, BaselineOrder,
-    CompileOrder,
-    ModuleOrder, CheckOrder)}
+    CompileOrder, ModuleOrder, CheckOrder, InspectOrder, PatchOrder)}

@@ -37,6 +37,8 @@ OPS = {
     "ceilings": "clock.ceilings:measure",
     "module": "module.judge_module:judge_module",
     "check": "check.check_file:check",
+    "inspect": "patching.find:inspect",
+    "patch": "patching.compare:patch",
 }
 # The errors of an operation when the disk is full or gone, or memory is short.
 _REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EFBIG)

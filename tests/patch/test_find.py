@@ -1,0 +1,126 @@
+"""What a model is made of: its layers with their calls, functional calls with file and line, and errors of the model itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from workbench.core.errors import BadRequest
+from workbench.core.layer import ConvTranspose
+from workbench.core.orders import InspectOrder
+from workbench.core.patching import FoundLayer, Inspected, ModelSource
+from workbench.core.typed import Misfit, read, to_json
+from workbench.measure.patching.find import found, inspect
+from workbench.measure.patching.load import Loaded, load, prepared
+
+HERE = Path(__file__).parent
+
+
+def source(name: str = "odd", **options) -> ModelSource:
+    return ModelSource(f"models:build_{name}", f"models:{name}_inputs", HERE, **options)
+
+
+def inspected(name: str, **options) -> Inspected:
+    return inspect(InspectOrder(source(name, **options)), lambda event: None)
+
+
+def by_path(seen: Inspected) -> dict[str, FoundLayer]:
+    return {layer.paths[0]: layer for layer in seen.layers}
+
+
+def test_each_layer_with_its_calls_and_its_share_of_a_training_step() -> None:
+    seen = inspected("hifigan", train=True)
+    first, second = seen.layers
+    assert first.paths == ("ups.0",) and first.layer == ConvTranspose(1, 8, 4, 8, stride=4, padding=2)
+    call, = first.calls
+    assert (call.shape, call.dtype, call.memory_format, call.requires_grad, call.count) == (
+        (2, 8, 10), "float32", "contiguous", True, 1)
+    assert second.calls[0].shape == (2, 4, 40) and not second.why_not
+    assert 0 < first.share < 1 and seen.step_ms > 0 and not seen.functional
+
+
+def test_under_autocast_the_layer_computes_in_the_lower_dtype() -> None:
+    layers = by_path(inspected("decoder", autocast="bfloat16"))
+    call, = layers["output_upscaling.0"].calls
+    assert (call.input_dtype, call.dtype) == ("float32", "bfloat16")
+    assert layers["multimask"].calls == () and layers["multimask"].why_not == "The model never called it in this step."
+
+
+def test_a_layer_that_is_called_twice_and_another_dtype() -> None:
+    up, = inspected("unet", dtype="bfloat16").layers
+    assert up.calls[0].count == 2 and up.largest.dtype == "bfloat16" and not up.largest.requires_grad
+
+
+def test_what_cannot_be_replaced_says_why() -> None:
+    seen = inspected("odd")
+    layers = by_path(seen)
+    assert layers["left.0"].paths == ("left.0", "right.0") and layers["left.0"].calls[0].count == 2
+    assert layers["own"].why_not == "Its class OwnForward has a forward of its own."
+    assert layers["unused"].why_not == "The model never called it in this step."
+    call, = seen.functional
+    line = 1 + (HERE / "models.py").read_text().splitlines().index(
+        "        return Pair(self.own(self.left(x)), F.conv_transpose1d(self.right(x), self.weight))")
+    assert (call.function, call.file, call.line, call.count) == ("F.conv_transpose1d", "models.py", line, 1)
+
+
+@pytest.mark.parametrize(("model", "inputs", "said"), [
+    ("models:build_broken", "", r"fails without any change of ours: RuntimeError: shape .* \(models.py, line \d+\)\."),
+    ("models:nothing", "", "models has no nothing; name a function"),
+    ("no_such_module:build", "", "no_such_module cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
+    ("models:inputs", "", "models:inputs gives Tensor, not a torch.nn.Module"),
+    ("models:F", "", "models:F is module; name a function"),
+    ("models:build_hifigan", "models:build_broken", "fails without any change of ours"),
+    ("torch.nn:Identity", "", "torch.nn has no function inputs, and the model brings no example; give --inputs"),
+    ("torch.nn:Identity", "models:inputs", "Identity has no nn.ConvTranspose1d, 2d or 3d and calls no F.conv_transpose"),
+    ("torch.nn:Linear", "models:inputs", "torch.nn:Linear fails: TypeError: .*missing 2 required positional arguments")])
+def test_a_model_that_cannot_be_patched_is_told_in_one_sentence(model: str, inputs: str, said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
+        inspect(InspectOrder(ModelSource(model, inputs, HERE)), lambda event: None)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"model": "build_model"}, "model is 'build_model'; write MODULE:CALLABLE"),
+    ({"model": "a:b", "inputs": "c:"}, "inputs is 'c:'; write MODULE:CALLABLE"),
+    ({"model": "a:b", "dtype": "float64"}, "dtype is 'float64'; choose float32 or float16 or bfloat16"),
+    ({"model": "a:b", "autocast": "float32"}, "autocast is 'float32'; choose float16 or bfloat16")])
+def test_a_wrong_word_is_refused_with_the_words_there_are(options: dict[str, str], said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
+        ModelSource(**options)
+
+
+def test_looking_changes_nothing_of_the_model() -> None:
+    """A training step with batch norm, dropout and Adam is made, and parameters, statistics, gradients and mode come back."""
+    model = nn.Sequential(nn.ConvTranspose1d(3, 4, 3), nn.BatchNorm1d(4), nn.Dropout())
+    model[0].weight.grad = torch.ones_like(model[0].weight)
+    model[2].eval()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    wanted = ModelSource("live:model", train=True)
+    loaded = prepared(model, torch.randn(2, 3, 6), wanted)
+    model[2].eval()
+    torch.manual_seed(5)
+    found(loaded, lambda event: None)
+    assert torch.equal(torch.rand(1), expected)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert torch.equal(model[0].weight.grad, torch.ones_like(model[0].weight)) and not model[2].training
+    assert not model[0]._forward_hooks and not model[0]._forward_pre_hooks
+
+
+def test_the_same_seed_makes_the_same_model_and_inputs() -> None:
+    first, second = load(source("unet", seed=3)), load(source("unet", seed=3))
+    assert torch.equal(first.args[0], second.args[0]) and isinstance(first, Loaded)
+    assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True))
+
+
+def test_what_was_found_crosses_the_border_and_an_unknown_key_is_refused() -> None:
+    import json
+    seen = inspected("odd")
+    data = json.loads(to_json(seen))
+    assert read(Inspected, data) == seen
+    with pytest.raises(Misfit, match=r"layers\[0\].colour is not known"):
+        read(Inspected, {**data, "layers": [{**data["layers"][0], "colour": 1}]})

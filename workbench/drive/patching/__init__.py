@@ -1,0 +1,2 @@
+"""Kernels for a whole model: `patch` does the work, `choose` finds the recipe of each layer, `write` makes the file that puts
+them into the model."""

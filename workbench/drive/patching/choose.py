@@ -1,0 +1,89 @@
+"""The distinct layers of a model, and a recipe for each: the best known one; else on a GPU the fastest right defaults, measured
+here; on the emulator the general kernels, which serve every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from ...core.best_known import sm_of
+from ...core.candidate import Candidate, why_not
+from ...core.errors import BadRequest
+from ...core.layer import DIRECTIONS, FORWARD, Workload
+from ...core.patching import FoundLayer
+from ...core.variants import PRECISIONS_OF, discover
+from ..exporting.best_recipe import best_recipe, cautions
+from ..exporting.recipe import Recipe
+
+GENERAL = "naive"                 # variants whose name begins so are right for every layer, and slow
+Measured = Callable[[Workload], Recipe | None]
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """Instances with the same numbers and dtype. The workload is that of their largest call."""
+
+    workload: Workload
+    layers: tuple[FoundLayer, ...]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(layer.paths[0] for layer in self.layers)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A recipe with where it comes from, or None and why there is none."""
+
+    recipe: Recipe | None
+    origin: str
+
+
+def distinct(layers: tuple[FoundLayer, ...]) -> list[Distinct]:
+    """Those that can be replaced, one for each layer and dtype, in the model's order."""
+    groups: dict[tuple[object, str], list[tuple[Workload, FoundLayer]]] = {}
+    for layer in layers:
+        call = layer.largest
+        if layer.why_not or call is None:
+            continue
+        workload = call.workload(layer.layer)
+        groups.setdefault((layer.layer, call.dtype), []).append((workload, layer))
+    return [Distinct(max((w for w, _ in group), key=lambda w: w.batch * prod(w.input_size)), tuple(one for _, one in group))
+            for group in groups.values()]
+
+
+def choose(workload: Workload, *, arch: str, emulated: bool, train: bool, measured: Measured) -> Chosen:
+    """`measured` finds the fastest right default candidates on the GPU. Without `train` only forward is asked for."""
+    try:
+        recipe, entries = best_recipe(workload, arch)
+        return _only_forward(recipe, "best known; " + " ".join(cautions(entries, arch)) if cautions(entries, arch)
+                             else "best known", train)
+    except BadRequest as error:
+        unknown = str(error)
+    if not emulated:
+        found = measured(workload)
+        return _only_forward(found, "defaults, measured here", train) if found else Chosen(
+            None, f"Nothing is known of it, and no kernel with its defaults was right and faster than PyTorch. ({unknown})")
+    general = {d: c for d in DIRECTIONS if (c := _general(workload, d))}
+    return _only_forward(Recipe(workload, **general), "the general kernels, on the emulator", train) if general else Chosen(
+        None, f"No general kernel computes {workload.dtype}.")
+
+
+def _only_forward(recipe: Recipe, origin: str, train: bool) -> Chosen:
+    """Without training the gradients would be built and judged for nothing."""
+    if train:
+        return Chosen(recipe, origin)
+    if recipe.forward is None:
+        return Chosen(None, "No kernel for forward is known to be faster than PyTorch.")
+    return Chosen(Recipe(recipe.workload, **{FORWARD: recipe.forward}), origin)
+
+
+def _general(workload: Workload, direction: str) -> Candidate | None:
+    for variant in discover():
+        if (variant.direction == direction and variant.name.startswith(GENERAL) and "runtime" in variant.forms
+                and set(variant.precision) & set(PRECISIONS_OF[workload.dtype])):
+            candidate = Candidate(variant, workload.layer, workload.dtype, {}, form="runtime")
+            if why_not(candidate, sm=sm_of("sm_90")) is None:
+                return candidate
+    return None

@@ -1,0 +1,277 @@
+"""A model comes in, a `PatchReport` and the text of a patch file go out. The model runs in a measure worker, never in this
+process, unless the caller holds the model itself (`ModelHost`)."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from ...core.command import PROGRAM
+from ...core.env import require_torch
+from ...core.errors import BadRequest
+from ...core.layer import LAUNCHES, Workload
+from ...core.orders import InspectOrder, LayerFile, PatchOrder
+from ...core.patching import (
+    FASTER_ONLY,
+    INFERENCE,
+    KEEP,
+    TRAINING,
+    Inspected,
+    LayerCall,
+    ModelSource,
+    Patched,
+    PatchedLayer,
+    PatchReport,
+)
+from ...core.plain_text import plain
+from ...core.replies import Event, ModuleJudged
+from ...core.trial import Status
+from ..exporting.best_recipe import arch_of
+from ..exporting.export import export_text, module_order, proof_workload, verify
+from ..exporting.recipe import Recipe
+from ..machine.device_lock import held
+from ..running.candidate_selection import candidates
+from ..running.request import EFFORTS, RunRequest
+from ..running.runner import Runner
+from ..running.worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
+from ..sessions.recorded import recipe_from_trials
+from ..sessions.session import Session
+from .choose import GENERAL, Chosen, choose, distinct
+from .write import LayerText, patch_text
+
+LIMIT_S = 1800.0
+ONE_TEXT_EACH = "The file holds one exported text per layer; what these texts share is in each of them."
+
+
+@dataclass(frozen=True)
+class PatchRequest:
+    """What a front end asks for. `source.device` is "cpu" or "cuda:N" already. Raises `BadRequest`."""
+
+    source: ModelSource
+    keep: str = FASTER_ONLY
+    effort: str = "normal"
+    limit_s: float = LIMIT_S
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("keep", self.keep, KEEP), ("effort", self.effort, EFFORTS)):
+            if value not in known:
+                raise BadRequest(f"{name} {value!r} is not known; choose {', '.join(known)}.", field=name)
+
+    @property
+    def command(self) -> str:
+        """The command that repeats it."""
+        source = self.source
+        words = ["patch", source.model]
+        for option, value, usual in (("--inputs", source.inputs, ""), ("--dtype", source.dtype, ""),
+                                     ("--autocast", source.autocast, ""), ("--device", source.device, ""),
+                                     ("--keep", self.keep, FASTER_ONLY), ("--effort", self.effort, "normal")):
+            words += [option, value] if value != usual else []
+        words += ["--train"] if source.train else []
+        words += ["--seed", str(source.seed)] if source.seed else []
+        return f"{PROGRAM} {shlex.join(words)}"
+
+
+class ModelHost(Protocol):
+    """Where the model is: a worker process, or the caller's own process for a model that exists only there."""
+
+    def inspect(self, order: InspectOrder, on_event: Callable[[Event], None]) -> Inspected: ...
+
+    def patch(self, order: PatchOrder, on_event: Callable[[Event], None]) -> Patched: ...
+
+
+@dataclass(frozen=True)
+class PatchResult:
+    """`text`: the file with what is kept; empty where nothing is."""
+
+    report: PatchReport
+    text: str
+    files: tuple[LayerFile, ...] = field(default=(), repr=False)
+
+
+def patch(request: PatchRequest, runner: Runner, *, on_text: Callable[[str], None] = lambda text: None,
+          stopped: threading.Event | None = None, host: ModelHost | None = None) -> PatchResult:
+    """Find, judge, time, keep what wins. Raises `BadRequest` when the model cannot be loaded or fails without us."""
+    require_torch()
+    begun, source = time.monotonic(), request.source
+    emulated = source.device == "cpu"
+
+    def on_event(event: Event) -> None:
+        on_text(event.text)
+
+    with _in_worker(request, stopped) if host is None else _given(host) as there:
+        with held(source.device, on_text, stopped):
+            inspected = there.inspect(InspectOrder(source), on_event)
+        texts, rows = _judged(inspected, request, runner, on_text, stopped)
+        patched = Patched(())
+        if texts:
+            files = tuple(LayerFile(one.text, one.workload, one.paths) for one in texts)
+            order = PatchOrder(source, patch_text(inspected.name, texts), files, _calls(inspected), runner.work_dir,
+                               request.keep, request.effort)
+            with held(source.device, on_text, stopped):
+                patched = there.patch(order, on_event)
+    timed = {row.path: row for row in patched.layers}
+    wanted = TRAINING if source.train else INFERENCE
+    for path, row in list(rows.items()):
+        if (found := timed.get(path)) is not None:
+            rows[path] = replace(row, kept=found.kept, reason=found.reason, times=found.times,
+                                 verdict=found.times[wanted].verdict if wanted in found.times else "")
+    report = PatchReport(
+        plain(inspected.name), source, request.keep, runner.device(source.device).name, emulated,
+        tuple(rows[layer.paths[0]] for layer in inspected.layers), inspected.functional, patched.times, patched.drift,
+        patched.peak_bytes, patched.undone, tuple(patched.flags), time.monotonic() - begun, request.command)
+    kept = {row.found.paths[0] for row in report.kept}
+    left = [replace(one, paths=paths) for one in texts if (paths := tuple(p for p in one.paths if p in kept))]
+    notes = [_measured_where(report), *([ONE_TEXT_EACH] if len(left) > 1 else [])]
+    return PatchResult(report, patch_text(inspected.name, left, notes=notes) if left else "",
+                       tuple(LayerFile(one.text, one.workload, one.paths) for one in left))
+
+
+class Patch:
+    """One patch under way, or done: `said` is what happens, `result` is there when `done`. It has a runner of its own."""
+
+    def __init__(self, request: PatchRequest) -> None:
+        self.request = request
+        self.said: list[str] = []
+        self.result: PatchResult | None = None
+        self.problem = ""
+        self.begun = time.monotonic()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._guarded, daemon=True, name="patch")
+
+    @property
+    def text(self) -> str:
+        return self.said[-1] if self.said else "starting"
+
+    @property
+    def done(self) -> bool:
+        return self._thread.ident is not None and not self._thread.is_alive()
+
+    def start(self) -> Patch:
+        self._thread.start()
+        return self
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._thread.join(timeout)
+        return self.done
+
+    def stop(self) -> None:
+        """End all its processes now."""
+        self._stopped.set()
+
+    def _guarded(self) -> None:
+        try:
+            with Runner() as runner:
+                self.result = patch(self.request, runner, on_text=self.said.append, stopped=self._stopped)
+        except (BadRequest, WorkerFailed) as error:
+            self.problem = plain(str(error))
+        except (WorkerDied, WorkerTimeout) as error:
+            self.problem = plain(f"The process of the model ended: {error}")
+        except RuntimeError as error:
+            self.problem = "Stopped by you." if self._stopped.is_set() else plain(str(error))
+
+
+class _Worker:
+    """A measure worker of its own: the user's code may change that process as it likes."""
+
+    def __init__(self, process: WorkerProcess, request: PatchRequest, stopped: threading.Event | None) -> None:
+        self._process, self._limit_s, self._stopped = process, request.limit_s, stopped
+
+    def inspect(self, order: InspectOrder, on_event: Callable[[Event], None]) -> Inspected:
+        try:
+            return self._process.call(order, limit_s=self._limit_s, on_event=on_event, stop=self._stopped)
+        except WorkerFailed as error:
+            raise _told(error) from error
+
+    def patch(self, order: PatchOrder, on_event: Callable[[Event], None]) -> Patched:
+        try:
+            return self._process.call(order, limit_s=self._limit_s, on_event=on_event, stop=self._stopped)
+        except WorkerFailed as error:
+            raise _told(error) from error
+
+
+@contextmanager
+def _in_worker(request: PatchRequest, stopped: threading.Event | None) -> Iterator[ModelHost]:
+    with tempfile.TemporaryDirectory(prefix="kernel-workbench-", ignore_cleanup_errors=True) as folder:
+        process = WorkerProcess("measure", log_path=Path(folder) / "model.log")
+        try:
+            yield _Worker(process, request, stopped)
+        finally:
+            process.close()
+
+
+@contextmanager
+def _given(host: ModelHost) -> Iterator[ModelHost]:
+    yield host
+
+
+def _told(error: WorkerFailed) -> Exception:
+    return BadRequest(plain(str(error))) if error.bad_request else error
+
+
+def _judged(inspected: Inspected, request: PatchRequest, runner: Runner, on_text: Callable[[str], None],
+            stopped: threading.Event | None) -> tuple[list[LayerText], dict[str, PatchedLayer]]:
+    """The right recipes with their files, and a row for each instance, by its first path."""
+    source = request.source
+    rows = {layer.paths[0]: PatchedLayer(layer, False, layer.why_not) for layer in inspected.layers}
+    texts = []
+    groups = distinct(inspected.layers)
+    for number, group in enumerate(groups, 1):
+        on_text(f"layer {number} of {len(groups)}: {group.workload.layer}")
+        chosen = choose(group.workload, arch=arch_of(source.device), emulated=source.device == "cpu", train=source.train,
+                        measured=lambda workload: _measured(workload, request, runner, on_text))
+        if chosen.recipe is None:
+            rows |= {p: replace(rows[p], reason=chosen.origin) for p in group.paths}
+            continue
+        one = LayerText(group.workload, chosen.recipe, export_text(chosen.recipe, notes=(chosen.origin,)), group.paths)
+        judged = _prove(one, request, runner, on_text)
+        rows |= {p: _row(rows[p], one, chosen, judged) for p in group.paths}
+        if judged.status == Status.OK:
+            texts.append(one)
+        if stopped is not None and stopped.is_set():
+            raise RuntimeError("Stopped.")
+    return texts, rows
+
+
+def _prove(one: LayerText, request: PatchRequest, runner: Runner, on_text: Callable[[str], None]) -> ModuleJudged:
+    """Judge the exported text in a fresh worker. On the CPU with a small input: the emulator is slow."""
+    device = request.source.device
+    order = module_order(one.text, proof_workload(one.workload, device), device=device, scratch=runner.work_dir)
+    return verify(lambda asked: runner.prove(asked, on_text=on_text), order)
+
+
+def _row(row: PatchedLayer, one: LayerText, chosen: Chosen, judged: ModuleJudged) -> PatchedLayer:
+    right = judged.status == Status.OK
+    reason = f"Right ({chosen.origin})." if right else f"{judged.status}: {judged.headline}"
+    return replace(row, kept=False, reason=reason, recipe=one.parts, status=str(judged.status))
+
+
+def _measured(workload: Workload, request: PatchRequest, runner: Runner, on_text: Callable[[str], None]) -> Recipe | None:
+    """The fastest right default candidates on this GPU, each direction only where it beats PyTorch. General kernels are not
+    asked: none of them is fast on a GPU."""
+    there = tuple(c for c in candidates(workload, directions=LAUNCHES if request.source.train else LAUNCHES[:1])
+                  if not c.variant.name.startswith(GENERAL))
+    with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
+        session = Session.create(Path(folder), "defaults")
+        run = runner.run(RunRequest(workload, there, device=request.source.device, effort="quick"), session,
+                         on_change=lambda run: on_text(f"{workload.layer}: {run.done_rows} of {len(run.rows)} candidates"))
+        try:
+            return recipe_from_trials(run.trials, workload, arch=arch_of(request.source.device))[0]
+        except BadRequest:
+            return None
+
+
+def _calls(inspected: Inspected) -> dict[str, LayerCall]:
+    return {layer.paths[0]: layer.largest for layer in inspected.layers if layer.largest is not None}
+
+
+def _measured_where(report: PatchReport) -> str:
+    if report.emulated:
+        return "Judged on the CPU emulator. No time was measured: nobody knows whether these kernels are faster than PyTorch."
+    return f"Judged and timed on {report.device}. On another GPU the times differ."

@@ -1,0 +1,203 @@
+"""Worker operation "patch": put the kernels into the model, time each layer in place, keep those that win, and compare the
+whole model with the original: times, outputs, gradients, memory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf
+
+import torch
+from torch import nn
+
+from ...core.orders import Emit, PatchOrder
+from ...core.patching import FASTER_ONLY, INFERENCE, TRAINING, Drift, LayerCall, Pairs, Patched, TimedLayer
+from ...core.replies import Event
+from ...core.verdict import FASTER, SLOWER
+from ..device import CHANNELS_LAST
+from .load import Loaded, load
+from .replace import PatchFile
+from .step import Stepper, optimizer_of, synchronize, tensors_of
+from .turns import in_turns
+
+_EMULATED = "Right on the emulator; not timed there."
+
+
+def patch(order: PatchOrder, emit: Emit) -> Patched:
+    emit(Event("load", f"loading {order.source.model} again"))
+    loaded = load(order.source)
+    return compared(loaded, PatchFile(order), order, emit)
+
+
+def compared(loaded: Loaded, file: PatchFile, order: PatchOrder, emit: Emit) -> Patched:
+    """The same for a model that is there already. Afterwards it is as it was: nothing is patched, no parameter has moved."""
+    model, source = loaded.model, order.source
+    said: list[str] = []
+    with _Warned(said), Stepper(model, loaded.args, loaded.kwargs, autocast=source.autocast, seed=source.seed) as stepper:
+        try:
+            layers = _layers(loaded, file, order, emit)
+            kept = [row.path for row in layers if row.kept]
+            both = _Both(model, file, kept)
+            emit(Event("compare", "comparing outputs and gradients with the original"))
+            drift = _drift(both, stepper, train=source.train)
+            times, peak = ({}, {}) if source.device == "cpu" or not kept else _whole(both, stepper, order, emit)
+        finally:
+            file.unpatch(model)
+    undone = order.keep == FASTER_ONLY and any(pairs.verdict == SLOWER for pairs in times.values())
+    if undone:
+        layers = [replace(row, kept=False, reason="The whole step got slower, so all layers were left to PyTorch.")
+                  if row.kept else row for row in layers]
+    return Patched(tuple(layers), times, drift, peak, undone, tuple(dict.fromkeys(said)))
+
+
+class _Both:
+    """One model in two states. `kept`: the paths that are patched in the second."""
+
+    def __init__(self, model: nn.Module, file: PatchFile, kept: Sequence[str]) -> None:
+        self.model, self._file, self._kept = model, file, kept
+
+    def original(self) -> None:
+        self._file.unpatch(self.model)
+
+    def patched(self) -> None:
+        self._file.patch(self.model, self._kept)
+
+
+def _layers(loaded: Loaded, file: PatchFile, order: PatchOrder, emit: Emit) -> list[TimedLayer]:
+    paths = [path for one in order.files for path in one.paths]
+    if order.source.device == "cpu":
+        told = file.patch(loaded.model, paths)
+        file.unpatch(loaded.model)
+        return [TimedLayer(path, order.keep != FASTER_ONLY and told[path].startswith("patched"), _EMULATED) for path in paths]
+    rows = []
+    for number, path in enumerate(paths, 1):
+        emit(Event("time", f"timing layer {number} of {len(paths)}: {path}"))
+        times = _timed(loaded.model.get_submodule(path), order.calls[path], _Both(loaded.model, file, [path]), order)
+        file.unpatch(loaded.model)
+        wanted = times[TRAINING if order.source.train else INFERENCE]
+        wins = wanted.verdict == FASTER and all(pairs.verdict != SLOWER for pairs in times.values())
+        reason = f"{wanted.verdict} than PyTorch in the model" if wins else f"Not faster in the model: {wanted.verdict}"
+        rows.append(TimedLayer(path, wins or order.keep != FASTER_ONLY, f"{reason} ({wanted.ratio:.2f}x).", times))
+    return rows
+
+
+def _timed(module: nn.Module, call: LayerCall, both: _Both, order: PatchOrder) -> dict[str, Pairs]:
+    """One layer alone on random inputs of its own shape, with its hooks."""
+    device = torch.device(order.source.device)
+    x = torch.randn(call.shape, dtype=getattr(torch, call.input_dtype), device=device)
+    if call.memory_format == "channels_last":
+        x = x.contiguous(memory_format=CHANNELS_LAST[x.dim()])
+
+    def forward() -> torch.Tensor:
+        with torch.autocast(device.type, getattr(torch, order.source.autocast or "bfloat16"),
+                            enabled=bool(order.source.autocast)):
+            output: torch.Tensor = module(x)
+            return output
+
+    def inference() -> None:
+        with torch.no_grad():
+            forward()
+
+    def training() -> None:
+        output = forward()
+        torch.autograd.grad(output, [t for t in (x, *module.parameters()) if t.requires_grad], torch.ones_like(output),
+                            allow_unused=True)
+
+    def turns(run: Callable[[], None]) -> Pairs:
+        return in_turns(run, run, device=device, effort=order.effort, between=(both.original, both.patched))
+
+    times = {INFERENCE: turns(inference)}
+    if order.source.train:
+        x.requires_grad_(call.requires_grad)
+        if any(t.requires_grad for t in (x, *module.parameters())):
+            times[TRAINING] = turns(training)
+        else:
+            times[TRAINING] = times[INFERENCE]
+    return times
+
+
+def _whole(both: _Both, stepper: Stepper, order: PatchOrder, emit: Emit) -> tuple[dict[str, Pairs], dict[str, int]]:
+    """The whole step in turns: inference in the model's own mode, and one training step with Adam."""
+    device = stepper.device
+    runs: dict[str, Callable[[], object]] = {INFERENCE: stepper.inference}
+    if order.source.train:
+        optimizer = optimizer_of(stepper.model)
+        runs[TRAINING] = lambda: stepper.training(optimizer)
+    times = {}
+    for name, run in runs.items():
+        emit(Event("time", f"timing the whole model: {name}"))
+        times[name] = in_turns(run, run, device=device, effort=order.effort, between=(both.original, both.patched))
+    run = runs[TRAINING if order.source.train else INFERENCE]
+    peak = {}
+    for name, prepare in (("original", both.original), ("patched", both.patched)):
+        prepare()
+        stepper.model.zero_grad(set_to_none=True)
+        synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        run()
+        synchronize(device)
+        peak[name] = torch.cuda.max_memory_allocated(device) - before
+    return times, peak
+
+
+def _drift(both: _Both, stepper: Stepper, *, train: bool) -> dict[str, Drift]:
+    """Original and patched with the same parameters, inputs and random numbers."""
+    def results() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        if not train:
+            outputs, gradients = tensors_of(stepper.inference()), {}
+        else:
+            outputs, gradients = stepper.gradients()
+        there = [t.clone() for t in outputs], list(gradients.values())
+        stepper.restore()  # running statistics moved
+        return there
+
+    both.original()
+    theirs = results()
+    both.patched()
+    ours = results()
+    own: tuple[float | None, float | None] = (None, None)
+    if stepper.device.type == "cuda":
+        both.original()
+        benchmark = torch.backends.cudnn.benchmark
+        with torch.backends.cudnn.flags(enabled=True, benchmark=benchmark, allow_tf32=False):
+            exact = results()
+        with torch.backends.cudnn.flags(enabled=True, benchmark=benchmark, allow_tf32=True):
+            rounded = results()
+        own = _farthest(exact[0], rounded[0]), _farthest(exact[1], rounded[1])
+    return {TRAINING if train else INFERENCE: Drift(_farthest(theirs[0], ours[0]), _farthest(theirs[1], ours[1]), *own)}
+
+
+def _farthest(expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> float | None:
+    """The largest relative L2 distance of two lists of tensors; None of empty ones."""
+    there = [_distance(a, b) for a, b in zip(expected, got, strict=True) if a.numel()]
+    return max(there, default=None)
+
+
+def _distance(expected: torch.Tensor, got: torch.Tensor) -> float:
+    if expected.shape != got.shape:
+        raise RuntimeError(f"an output of the patched model has the shape {tuple(got.shape)}, that of the original "
+                           f"{tuple(expected.shape)}")
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    a, b = expected.to(wide), got.to(wide)
+    finite = a.isfinite()
+    if not torch.equal(finite, b.isfinite()):
+        return inf
+    norm, away = float(a[finite].norm()), float((a - b)[finite].norm())
+    return away / norm if norm else away
+
+
+class _Warned:
+    """Collects the warnings of a kernel that is not used."""
+
+    def __init__(self, said: list[str]) -> None:
+        self._said, self._catch = said, warnings.catch_warnings(record=True)
+
+    def __enter__(self) -> None:
+        self._taken = self._catch.__enter__()
+        warnings.simplefilter("always")
+
+    def __exit__(self, *error: object) -> None:
+        self._catch.__exit__(*error)
+        self._said += [str(w.message) for w in self._taken or () if "is not used" in str(w.message)]
