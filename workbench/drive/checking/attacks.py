@@ -14,7 +14,7 @@ from ...core.layer import FORWARD
 
 RED_TEAM = Path(__file__).resolve().parents[2] / "red_team"
 _CONTROL = "a right kernel"
-_SHORT = "short.toml"        # kernels of a line or two, in the frame below
+_SHORT = "short.toml"        # kernels of a line or two, in the frame below; modules of a few lines
 _FRAME = """/* variant
 name      = "@NAME@"
 computes  = ["forward"]
@@ -81,6 +81,13 @@ def kernels(folder: Path) -> Path:
         text = _FRAME.replace("@NAME@", name).replace("@IDEA@", kernel["idea"]).replace("@BODY@", kernel["body"])
         (root / "forward" / f"{name}.cu").write_text(text.replace("@BLOCK@", str(kernel.get("block", 128))), encoding="utf-8")
     return root
+
+
+def modules() -> dict[str, str]:
+    """Name -> text of every module that attacks."""
+    folder = RED_TEAM / "modules"
+    long = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
+    return long | tomllib.loads((folder / _SHORT).read_text(encoding="utf-8"))
 
 
 def device_kind(device: str) -> str:

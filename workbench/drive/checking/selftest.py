@@ -31,7 +31,7 @@ from ..running.runner import Runner
 from ..running.worker_process import WorkerProcess
 from ..sessions.files import TRIALS
 from ..sessions.session import Session
-from .attacks import RED_TEAM, Attack, attacks, device_kind, kernels, total
+from .attacks import Attack, attacks, device_kind, kernels, modules, total
 from .check import CheckRequest, check, judge_process, workload_reference
 
 # A stride that leaves holes, padding that crops, groups, a tail that fills no block.
@@ -138,11 +138,11 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
             for result in found:
                 report(result)
         with held(device, on_text, stopped), _judges(_AT_ONCE[kind]) as judges:
-            modules = [a for a in wanted if a.kind == "module"]
-            timed = [a for a in modules if _attacks_the_clock(a, kind)]
+            files = [a for a in wanted if a.kind == "module"]
+            timed = [a for a in files if _attacks_the_clock(a, kind)]
             one = partial(_run_module, device=device, session=session, judges=judges, on_text=on_text, stopped=stopped)
             with DaemonThreads(_AT_ONCE[kind]) as pool:
-                for result in pool.map(one, [a for a in modules if a not in timed]):
+                for result in pool.map(one, [a for a in files if a not in timed]):
                     report(result)
             for attack in timed:  # nothing else runs beside it
                 report(one(attack))
@@ -218,7 +218,7 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     on_text(f"checking {attack.name}")
     before = (session.path / TRIALS).read_bytes()
     reference, name = workload_reference(_MODULE)
-    text = (RED_TEAM / "modules" / f"{attack.name}.py").read_text(encoding="utf-8")
+    text = modules()[attack.name]
     kind = device_kind(device)
     expected = attack.expected[kind]
     request = CheckRequest(text, reference, device, name=attack.name, reference_name=name, effort="quick", nvcc=False,
