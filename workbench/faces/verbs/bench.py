@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, DIRECTIONS, MEMORY_FORMATS
@@ -225,7 +224,7 @@ def _precision(args: argparse.Namespace) -> str:
     return str(precision)
 
 
-def _configs(words: list[str]) -> dict[str, Any]:
+def _configs(words: list[str]) -> dict[str, str | int]:
     """["sweep", "16"] -> the fields of `BenchPlan` that say so; none for no words."""
     if not words:
         return {}
