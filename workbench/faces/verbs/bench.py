@@ -92,8 +92,8 @@ def run(args: argparse.Namespace) -> int:
     if args.write_best:
         check_folder(args.write_best)
         found = write_best(_sessions(args), args.write_best)
-        predicted = sum(e.predicted for e in found)
-        print(f"{args.write_best}: {len(found) - predicted} measured entries, {predicted} predicted for other GPUs")
+        derived = sum(e.derived for e in found)
+        print(f"{args.write_best}: {len(found) - derived} measured entries, {derived} derived for other GPUs")
         return 0
     if args.ship:
         packed, size = ship(_only(args, "--ship"), args.ship, sessions_root())
