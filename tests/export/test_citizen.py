@@ -131,7 +131,8 @@ def test_the_operators_are_clean(one_d: Subject, two_d: Subject) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_it_compiles_whole_and_lengths_may_change(one_d: Subject, dynamic: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_compiles_whole_and_lengths_may_change(one_d: Subject, dynamic: bool | None,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "exported", one_d.module)
     ours, theirs = pair(one_d, 3, 4, 3, 2)
     launched, graphs = counted(one_d), []
