@@ -306,7 +306,8 @@ def test_the_file_stands_alone(tmp_path) -> None:
     code = ("import sys, torch, kernels_of_mine as k\nm = torch.nn.Sequential(torch.nn.ConvTranspose1d(3, 4, 3, 2))\n"
             "x = torch.randn(2, 3, 7); y = m(x)\nprint(k.patch(m)); assert torch.equal(m(x), y)\nprint(k.unpatch(m))\n"
             "assert not any(name.startswith('workbench') for name in sys.modules)")
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True,
+                          check=False)
     assert done.stdout.splitlines() == ["{'0': 'patched for float32'}", "['0']"], done.stderr
     with warnings.catch_warnings():
         warnings.simplefilter("error")
