@@ -1,7 +1,7 @@
 /* variant
 name      = "depthwise_rows"
 computes  = ["forward", "grad_input"]
-after     = "depthwise"
+after     = "register_blocked"
 idea      = "Each thread computes a run of neighbouring results from a window of the source in registers; no block waits."
 precision = ["ieee", "fp16", "bf16", "fp64"]
 layer     = ["constant"]

@@ -1,7 +1,7 @@
 /* variant
 name      = "depthwise_rows"
 computes  = ["grad_weight"]
-after     = "depthwise"
+after     = "register_blocked"
 idea      = "A block sums the taps of one channel: each thread multiplies runs of inputs by windows of gy from registers."
 precision = ["ieee", "fp16", "bf16", "fp64"]
 layer     = ["constant"]

@@ -16,7 +16,7 @@ from workbench.core.space import SearchSpace
 from workbench.core.template import render
 from workbench.core.variants import discover, find
 from workbench.drive.bench.execute import worth_building
-from workbench.drive.bench.plan import BenchPlan, depends_on_config, precisions, suite_layers
+from workbench.drive.bench.plan import BenchPlan, precisions, suite_layers
 from workbench.drive.bench.prebuild import units_of
 
 
@@ -156,14 +156,6 @@ def test_units_are_small_on_a_gpu_and_one_on_the_emulator():
     assert sorted(i.candidate_id for u in units for i in u) == sorted(i.candidate_id for i in items)
     assert all(len({i.candidate.variant.key for i in unit}) == 1 and len(unit) <= 6 for unit in units)
     assert [len(u) for u in units_of(items, emulated=True)] == [len(items)] and units_of([], emulated=True) == []
-
-
-def test_only_a_reason_that_a_config_can_change_is_searched_around():
-    made = replace(find("naive_gather", "forward"), needs=("layer.groups == 1", "BLOCK >= 64"))
-    assert not depends_on_config(made, "Not run: x needs layer.groups == 1; here layer.groups is 4.")
-    assert depends_on_config(made, "Not run: x needs BLOCK >= 64; here BLOCK is 32.")
-    assert depends_on_config(made, "Not run: A=1 needs 300 000 bytes of shared memory, this GPU has 232 448.")
-    assert not depends_on_config(made, "Not run: x needs sm_90, this GPU is sm_80.")
 
 
 @pytest.mark.parametrize(("wrong", "sentence"), [

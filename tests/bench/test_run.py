@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from workbench.core.orders import CompileOrder
+from workbench.core.presets import preset
+from workbench.core.replies import Device
 from workbench.core.variants import TEMPLATES
+from workbench.drive.bench.prebuild import compile_ahead
 from workbench.drive.sessions.session import Session
 from workbench.faces import cli
 
@@ -131,6 +135,23 @@ def test_a_bench_of_the_models_records_and_shows_like_the_other(place: Path, tmp
     assert [line for line in docs.read_text().splitlines() if line.startswith("#")] == [
         "### Layers of published models", "#### bfloat16", "#### bfloat16, channels_last"]
     assert docs.read_text().count("| models/dcgan-4 | forward |") == 2
+
+
+def test_compiled_ways_are_prepared_in_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And found by the next process. An order that fails costs only itself."""
+    cache = tmp_path / "inductor"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
+    works = [preset(name).workload("small") for name in ("models/sam-2", "models/dcgan-4")]
+    orders = [CompileOrder(w, "cpu", {"forward": ("compile",)}) for w in works]
+    wrong = CompileOrder(works[0], "cuda:99", {"forward": ("compile",)})
+    device = Device("cpu", 0, "cpu", "", 0, "cpu", 1 << 33, 1 << 33, "", "", 0, "", 0)
+    assert compile_ahead([*orders, wrong], device, tmp_path, workers=2, deadline=time.monotonic() + 300) == 2
+    assert len(list(tmp_path.glob("compile-*.log"))) == 2
+    kept = {p: p.stat().st_mtime_ns for p in cache.rglob("*.so")}
+    assert kept
+    assert compile_ahead(orders[:1], device, tmp_path, workers=2, deadline=time.monotonic() + 300) == 1
+    assert {p: p.stat().st_mtime_ns for p in cache.rglob("*.so")} == kept
+    assert compile_ahead(orders, device, tmp_path, workers=2, deadline=time.monotonic()) == 0
 
 
 @pytest.mark.parametrize(("words", "sentence"), [

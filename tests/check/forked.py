@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import runpy
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,7 @@ def forked(args: Sequence[str], *, env: Mapping[str, str], preexec_fn: Callable[
            **how: Any) -> subprocess.Popen[bytes]:
     """As `subprocess.Popen` for `python -m MODULE ...`, but the module runs in the fork, where it would be replaced."""
     *_, python, option, module, request_fd, reply_fd = args  # before them may stand bwrap's, which are left out
-    assert (python, option, module) == (sys.executable, "-m", host.__name__), args
+    assert (python, option, module) == (sys.executable, "-m", host.__package__), args
 
     def instead_of_exec() -> None:
         preexec_fn()
@@ -44,7 +43,7 @@ def forked(args: Sequence[str], *, env: Mapping[str, str], preexec_fn: Callable[
         sys.argv = [module, request_fd, reply_fd]
         code = 1
         try:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
+            code = host.main(sys.argv[1:])
         except SystemExit as end:
             code = end.code or 0
         finally:

@@ -204,6 +204,8 @@ for entry in Path("/proc").iterdir():
                     raise AssertionError(f"it could touch {words}")
                 except PermissionError:
                     refused += 1
+                except (ProcessLookupError, FileNotFoundError):  # one of another check that has just ended
+                    continue
 assert refused >= 6, refused
 '''
 TOUCHES_OTHERS = _TOUCHES_OTHERS + _RIGHT

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -20,22 +20,22 @@ from workbench.core import landlock
 from workbench.core.answers import Answer
 from workbench.core.confinement import VARIABLE, Confinement, bwrap_problem
 from workbench.core.errors import BadRequest
-from workbench.drive.checking import selftest
+from workbench.drive.checking import attacks, selftest
 from workbench.drive.checking.check_text import report_text
 from workbench.drive.machine import doctor
 from workbench.drive.running.runner import Runner
-from workbench.measure.check.foreign import confine
+from workbench.measure.check.foreign import confine, users
+from workbench.measure.check.foreign.process import Ended, ForeignProcess, Limits
 
 from . import models
 from .conftest import failed
 
-pytestmark = pytest.mark.xdist_group("confined")  # two files held as the same other user could touch each other
 ROOT = Path(__file__).resolve().parents[2]
 HELD = ("bwrap", "landlock", "user", "landlock user", "bwrap landlock")
 
 
 @pytest.fixture
-def hold(monkeypatch: pytest.MonkeyPatch):
+def hold(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Leave a check only these ways, or skip where they are not there."""
     def leave(ways: str) -> None:
         monkeypatch.delenv(VARIABLE, raising=False)
@@ -46,7 +46,9 @@ def hold(monkeypatch: pytest.MonkeyPatch):
         if "user" in ways:
             require(os.geteuid() == 0, "only root can become another user")
         monkeypatch.setenv(VARIABLE, ways)
-    return leave
+        confine.confinement.cache_clear()
+    yield leave
+    confine.confinement.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +125,18 @@ time.sleep(600)
 '''
 
 
+def test_a_process_that_cannot_start_says_what_stood_in_the_way(hold, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold("none")
+    interpreter = tmp_path / "python"
+    interpreter.write_text("#!/bin/sh\necho No space for \x1bthis. >&2\nexit 1\n")
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(interpreter))
+    process = ForeignProcess("reference", device="cpu", limits=Limits(4 << 30), scratch=tmp_path)
+    with pytest.raises(Ended, match=r"^The reference's process ended itself with exit code 1 while it started: No space for "
+                                    r"\\x1bthis\.$"):
+        process.ask("load")
+
+
 @pytest.mark.parametrize("ways", HELD)
 def test_it_has_no_rights_left_but_to_read_and_dies_with_its_judge(hold, ways: str) -> None:
     """A change of user takes back the order to die with the parent: it has to be given afterwards."""
@@ -150,9 +164,33 @@ def test_it_has_no_rights_left_but_to_read_and_dies_with_its_judge(hold, ways: s
         shutil.rmtree(folder)
     assert status["NoNewPrivs"] == ["1"]
     if "user" in ways:
-        assert status["Uid"] == status["Gid"] == ["65534"] * 4 and status["Groups"] == []
+        user, = set(status["Uid"])
+        assert int(user) > 1000 and status["Gid"] == [user] * 4 and status["Groups"] == []
     read_everything = 0 if "bwrap" in ways else 1 << 2  # in bwrap not even that: it opens files by number, past all mounts
     assert all(int(status[which][0], 16) & ~read_everything == 0 for which in ("CapEff", "CapPrm", "CapAmb")), status
+
+
+_USERS = "from workbench.measure.check.foreign import users; print(users.first(4), flush=True); input()"
+
+
+def test_two_judges_at_once_hold_their_files_as_different_users() -> None:
+    """A user may signal and read all its processes. The users of a judge that has ended are free for the next one."""
+    judges = [subprocess.Popen([sys.executable, "-c", _USERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                               cwd=ROOT) for _ in range(3)]
+    taken = []
+    for judge in judges:
+        first = int(judge.stdout.readline())
+        taken += range(first, first + 4)
+    for judge in judges:
+        judge.communicate("\n")
+    assert len(taken) == len(set(taken)) == 12 and 1000 < min(taken) and max(taken) < 1 << 16
+
+
+def test_without_a_free_user_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "_FIRST", users._LAST - 3)  # what only the last of many judges at once would get
+    assert users.first.__wrapped__(4) == users._LAST - 3
+    with users._held.pop(), pytest.raises(OSError, match=f"hold all users from {users._LAST - 3} to {users._LAST}"):
+        users.first.__wrapped__(4)
 
 
 def alive(pid: int) -> bool:
@@ -174,14 +212,14 @@ def test_tcp_is_refused_by_landlock(hold, checked_anew) -> None:
 def test_the_attacks_on_the_disk_are_caught(hold, runner: Runner, ways: str) -> None:
     """With all that is here test_selftest.py meets the first one."""
     hold(ways)
-    found = selftest.selftest("cpu", wanted=selftest.chosen(["touches_sessions", "edits_the_judge"]), runner=runner)
+    found = selftest.selftest("cpu", wanted=attacks.chosen(["touches_sessions", "edits_the_judge"]), runner=runner)
     assert [r.status for r in found] == ["OK", "MISMATCH", "MISMATCH"] and all(r.caught for r in found), found
 
 
 def test_the_attack_on_the_judge_knows_what_it_could_do(hold, runner: Runner) -> None:
     """Where nothing holds it, it finds the judge's folder writable: it was not caught for want of trying."""
     hold("none")
-    found = selftest.selftest("cpu", wanted=selftest.chosen(["edits_the_judge"]), runner=runner)
+    found = selftest.selftest("cpu", wanted=attacks.chosen(["edits_the_judge"]), runner=runner)
     assert [r.status for r in found] == ["OK", "OK"] and not found[1].caught
 
 

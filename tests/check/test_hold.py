@@ -15,7 +15,7 @@ import pytest
 
 from workbench.core.confinement import VARIABLE
 from workbench.measure.check.clock import times
-from workbench.measure.check.foreign import confine, hold, waiting
+from workbench.measure.check.foreign import confine, hold, requests, waiting
 from workbench.measure.check.foreign.process import ForeignProcess, Limits, kill_orphans
 from workbench.measure.check.party import Party
 
@@ -103,7 +103,7 @@ def test_all_that_it_has_started_stops_and_goes_on(candidate: ForeignProcess) ->
 
 def test_a_question_lets_it_go_on_and_an_end_ends_all(candidate: ForeignProcess) -> None:
     candidate.hold(strays=True)
-    candidate.ask("make", {"module": "m", "arguments": "[]", "keywords": "{}", "seed": 1, "dtype": "float32"})
+    candidate.ask(requests.Make("m", "[]", "{}", 1, "float32"))
     all_count_again(candidate)
     candidate.hold(strays=True)
     pids = candidate.family(True)
@@ -140,10 +140,10 @@ class Watched(ForeignProcess):
     all: list[ForeignProcess] = []
     seen: list[tuple[str, dict[str, bool]]] = []
 
-    def ask(self, op: str, *args, **options):
-        if op == "run":
+    def ask(self, request: requests.Request, *args, **options):
+        if isinstance(request, requests.Run):
             self.seen.append((self.name, {p.name: at_rest(p) for p in self.all}))
-        return super().ask(op, *args, **options)
+        return super().ask(request, *args, **options)
 
     def begin(self) -> None:
         if self not in self.all:

@@ -15,8 +15,8 @@ from workbench.core.variants import find
 from workbench.drive.exporting.export import export_text
 from workbench.drive.exporting.recipe import Recipe
 from workbench.measure.build.compiler_log import headline
+from workbench.measure.check import cuda_sources
 from workbench.measure.check.build_question import build_question, in_the_file
-from workbench.measure.check.foreign import cuda_sources
 from workbench.measure.check.foreign.process import Raised
 from workbench.measure.check.foreign.replies import Context, InlineCall, Told
 
@@ -91,7 +91,7 @@ def _call(source: str) -> InlineCall:
 
 def test_findings_in_the_text() -> None:
     call = _call("k<<<dim3((n + 1) / 2, 1), 256>>>(x); cudaDeviceSynchronize(); // atomicAdd(\n")
-    found = {f["about"] for f in cuda_sources.findings("", [call])}
+    found = {f.about for f in cuda_sources.findings("", [call])}
     assert found == {"stream", "waits", "errors"}
     right = _call("k<<<g, b, 0, at::cuda::getCurrentCUDAStream()>>>(x); C10_CUDA_KERNEL_LAUNCH_CHECK();")
     assert cuda_sources.findings("", [right]) == []

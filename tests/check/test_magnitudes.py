@@ -9,8 +9,8 @@ import pytest
 
 from workbench.core.answers import Answer, Question
 from workbench.core.layer import ConvTranspose, Workload
+from workbench.drive.checking.attacks import modules
 from workbench.drive.checking.check import workload_reference
-from workbench.drive.checking.selftest import RED_TEAM
 from workbench.measure.check.questions import magnitudes
 
 from . import models
@@ -41,12 +41,12 @@ def ask(tmp_path: Path) -> Ask:
 ])
 def test_work_in_float16_is_right_near_1_and_told_by_its_range(ask: Ask, name: str, of_float32: str, status: str,
                                                                words: str) -> None:
-    text = (RED_TEAM / "modules" / f"{name}.py").read_text(encoding="utf-8")
+    text = modules()[name]
     question = ask(text, workload_reference(LAYER)[0], of_float32=of_float32)
     assert question.answer is Answer.FAILED and question.status == status and words in question.seen, question
 
 
-PARTS_OF_BFLOAT16 = (RED_TEAM / "modules" / "float16_parts.py").read_text(encoding="utf-8").replace(".half()", ".bfloat16()")
+PARTS_OF_BFLOAT16 = modules()["float16_parts"].replace(".half()", ".bfloat16()")
 IN_DOUBLE = """
 from torch import nn
 

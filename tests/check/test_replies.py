@@ -5,27 +5,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from tests.core.test_orders import untyped
 from workbench.core.answers import Answer
 from workbench.drive.running.worker_process import WorkerProcess
-from workbench.measure.check.foreign import replies, wire
-from workbench.measure.check.foreign.process import Ended, ForeignProcess, Limits
-from workbench.measure.check.foreign.replies import ANSWERS
+from workbench.measure.check.foreign import requests, wire
+from workbench.measure.check.foreign.process import Ended, ForeignProcess, Limits, Raised
+from workbench.measure.check.foreign.requests import REQUESTS
 from workbench.measure.check.foreign.wire import NotTheProtocol
-from workbench.measure.check.host.host import Host
+from workbench.measure.check.host import host
 
 from . import models
 from .conftest import failed
+from .forked import ForkedProcess
 
 # Of the operation whose answer has the field, the line and the bytes behind it are changed before they are sent.
 _CHANGES = models.RIGHT + '''
-import __main__
+from workbench.measure.check.host import host
 import json
 
-_real = __main__.pack
+_real = host.pack
 
 
 def _changed(header, tensors=()):
@@ -39,7 +43,7 @@ def _changed(header, tensors=()):
     return [(json.dumps(message).encode() if raw is None else raw) + b"\\n", *payload]
 
 
-__main__.pack = _changed
+host.pack = _changed
 '''
 _OF_A_CALL = {
     "a negative shape": "kinds[0]['shape'] = [-4, 8]",
@@ -152,11 +156,11 @@ def test_a_result_that_is_only_announced_takes_no_memory(tmp_path: Path) -> None
     process = ForeignProcess("candidate", device="cpu", limits=Limits(8 << 30, call_s=1.5), scratch=tmp_path)
     try:
         text = _CHANGES.format(field="requires_grad", change="kinds[0]['shape'] = message['shape'] = [1 << 30]")
-        process.ask("load", {"text": text, "class_name": "ModelNew", "device": "cpu"})
-        process.ask("make", {"module": "m", "arguments": "[8]", "keywords": "{}", "seed": 1})
+        process.ask(requests.Load(text, "ModelNew", "cpu"))
+        process.ask(requests.Make("m", "[8]", "{}", 1))
         before = peak_bytes()
         with pytest.raises(Ended, match="Still not done after 1.5 s"):
-            process.ask("call", {"module": "m", "inputs": 1}, [wire.torch.zeros(4, 8)])
+            process.ask(requests.Call("m", 1), [wire.torch.zeros(4, 8)])
         assert peak_bytes() - before < 64 << 20
     finally:
         process.close()
@@ -201,25 +205,66 @@ host_calls._wait = _cut
     assert not report.times, report.question("times")
 
 
-def test_every_operation_of_the_host_says_what_it_may_answer() -> None:
-    own = {name for name, value in vars(Host).items() if callable(value) and not name.startswith("_")}
-    assert own <= ANSWERS.keys() | {"special"}, own
+def test_every_request_has_an_operation_and_every_operation_a_request() -> None:
+    own = {name for name, value in vars(host.Host).items() if callable(value) and not name.startswith("_")} - {"answer"}
+    assert own | host._CALLS.keys() == REQUESTS.keys()
 
 
-@pytest.mark.parametrize(("op", "answer", "said"), [
-    ("run", {"done": True, "passed": True}, "passed is not known"),
-    ("given", {"arguments": "[]"}, "keywords is missing"),
-    ("prepare", {"bytes": -1, "kinds": []}, "bytes is beyond its range"),
-    ("prepare", {"bytes": 4, "kinds": [{"dtype": "load", "shape": [1]}]}, "kinds[0].dtype is not known"),
-    ("special", {"call_s": float("inf"), "all_s": 1.0}, "call_s is beyond its range"),
-    ("load", {"parameters": [], "defaults": {"scale": 1e999}, "calls": [], "seconds": 1, "own_export": False},
-     "defaults holds a number that is not finite")])
-def test_a_field_that_does_not_fit_is_refused_by_name(op: str, answer: dict, said: str) -> None:
+@pytest.mark.parametrize("request_type", REQUESTS.values(), ids=REQUESTS)
+def test_every_field_of_a_request_and_its_answer_has_a_type(request_type: type[requests.Request]) -> None:
+    for kind in (request_type, *(get_args(request_type.answer) or (request_type.answer,))):
+        assert is_dataclass(kind) and kind.__dataclass_params__.frozen
+        assert not list(untyped(kind, set()))
+
+
+MAKE = {"module": "m", "arguments": "[8]", "keywords": "{}", "seed": 1}
+
+
+@pytest.mark.parametrize(("op", "request_", "said"), [
+    ("make", {**MAKE, "sede": 2}, "sede is not known"),
+    ("make", {k: v for k, v in MAKE.items() if k != "keywords"}, "keywords is missing"),
+    ("make", {**MAKE, "seed": "1"}, "seed is '1', not a whole number"),
+    ("call", {"module": "m", "inputs": 1, "poisoned": True}, "poisoned is not known"),
+    ("run", {"order": [[0, [0, 8, 16]]], "stride": 4}, "order[0][1] is [0, 8, 16], not a list of 2")])
+def test_a_request_that_does_not_fit_is_refused_by_name(tmp_path: Path, op: str, request_: dict, said: str) -> None:
+    """By the process itself, which goes on."""
+    process = ForkedProcess("candidate", device="cpu", limits=Limits(4 << 30), scratch=tmp_path)
+    try:
+        process.ask(requests.Load(models.RIGHT, "ModelNew", "cpu"))
+        process.ask(requests.Make("m", "[8]", "{}", 1))
+        with pytest.raises(Raised) as refused:
+            process.ask(Untyped(op, request_))
+        assert refused.value.message == f"The request {op!r} cannot be read: {said}."
+        assert process.ask(requests.Call("m", 1), [wire.torch.zeros(4, 8)])[0].shape == (4, 8)
+    finally:
+        process.close()
+
+
+class Untyped(dict, requests.Request):
+    """Goes through the pipe as it is."""
+
+    def __init__(self, op: str, keys: dict) -> None:
+        super().__init__(keys)
+        self.op, self.answer = op, requests.Done
+
+
+def test_a_request_nobody_knows_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="The operation 'load_all' is not known"):
+        requests.read({"op": "load_all", "request": {}})
+    with pytest.raises(ValueError, match="has the keys op and request, not also, op, request"):
+        requests.read({"op": "drop_ways", "request": {}, "also": 1})
+
+
+@pytest.mark.parametrize(("request_", "answer", "said"), [
+    (requests.Run((), 4), {"done": True, "passed": True}, "passed is not known"),
+    (requests.Give(1), {"arguments": "[]"}, "keywords is missing"),
+    (requests.Prepare("m", "forward", 0, 1), {"bytes": -1, "kinds": []}, "bytes is beyond its range"),
+    (requests.Prepare("m", "forward", 0, 1), {"bytes": 4, "kinds": [{"dtype": "load", "shape": [1]}]},
+     "kinds[0].dtype is not known"),
+    (requests.AskWaits("m"), {"call_s": float("inf"), "all_s": 1.0}, "call_s is beyond its range"),
+    (requests.Load("", "Model", "cpu"), {"parameters": [], "defaults": {"scale": 1e999}, "calls": [], "seconds": 1,
+                                         "own_export": False}, "defaults holds a number that is not finite")])
+def test_a_field_that_does_not_fit_is_refused_by_name(request_: requests.Request, answer: dict, said: str) -> None:
     with pytest.raises(NotTheProtocol) as refused:
-        replies.accept(op, {"what": "waits"}, (), answer, [])
-    assert str(refused.value) == f"the answer to {op} does not fit: {said}"
-
-
-def test_an_operation_nobody_asks_has_no_answer() -> None:
-    with pytest.raises(NotTheProtocol):
-        replies.accept("an operation", {}, (), {"done": True}, [])
+        request_.accept((), answer, [])
+    assert str(refused.value) == f"the answer to {request_.op} does not fit: {said}"

@@ -7,8 +7,8 @@ import torch
 
 from workbench.core.answers import Answer
 from workbench.core.layer import ConvTranspose, Workload
+from workbench.drive.checking.attacks import modules
 from workbench.drive.checking.check import workload_reference
-from workbench.drive.checking.selftest import RED_TEAM
 from workbench.measure.check.host.tf32 import in_tf32, rounded
 
 from .conftest import failed
@@ -75,7 +75,7 @@ def test_right_in_tf32_is_a_warning_that_names_it(checked, rounding: str, more: 
     (file("(lambda v: v.bfloat16().float())"), "values"), (file("nearest", "(lambda y: y.half().float())"), "values"),
     (file("nearest", "(lambda y: y * 1.0003)"), "values"), (file("(lambda v: v.half().float())"), "range"),
     (file("nearest").replace("(x, weight), nearest", "(x, weight), 1.0003 * nearest"), "gradient_values"),
-    ((RED_TEAM / "modules" / "half.py").read_text(encoding="utf-8"), "values")],
+    (modules()["half"], "values")],
     ids=["bfloat16", "float16 sums", "a factor", "float16 operands", "a factor in backward", "half"])
 def test_what_tf32_does_not_explain_is_wrong(checked, text: str, key: str) -> None:
     assert key in failed(checked(text, reference=workload_reference(LAYER)[0]))

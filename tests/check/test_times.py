@@ -17,9 +17,9 @@ from workbench.core.replies import CheckTimes, Device
 from workbench.core.typed import read
 from workbench.core.verdict import UNSURE
 from workbench.drive.checking import check_times
+from workbench.drive.checking.attacks import modules
 from workbench.drive.checking.check import CheckRequest, check, workload_reference
 from workbench.drive.checking.check_text import report_text
-from workbench.drive.checking.selftest import RED_TEAM
 from workbench.measure.check.clock.ladder import LADDER
 from workbench.measure.check.clock.timed_input import factors_for, timed_input
 from workbench.measure.check.host import ways
@@ -292,7 +292,7 @@ def get_inputs():
 def get_init_inputs():
     return [64, 64, 5, 2, 2]
 """
-    text = (RED_TEAM / "modules/mends_last_answer.py").read_text(encoding="utf-8")
+    text = modules()["mends_last_answer"]
     report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=forking_judge)
     assert not report.failed and report.times["forward"].verdict in ("SLOWER", "SAME", "UNSURE"), report.speed
 

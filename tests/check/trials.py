@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from workbench.measure.check.foreign import requests
 from workbench.measure.check.foreign.process import ForeignProcess, Limits
 from workbench.measure.check.party import Party
 from workbench.measure.check.questions.cases import Case, setting_of
@@ -24,9 +25,8 @@ def trial_of(text: str, reference: str, scratch: Path, *, kind: type[ForeignProc
                zip(processes, (reference, text), ("Model", "ModelNew"), strict=True)]
     try:
         facts = parties[0].load()
-        answer, inputs = processes[0].ask("given", {"seed": 1})
-        made, _ = processes[0].ask("make", {"module": "first", "seed": 1, "arguments": answer.arguments,
-                                            "keywords": answer.keywords})
+        answer, inputs = processes[0].ask(requests.Give(1))
+        made, _ = processes[0].ask(requests.Make("first", answer.arguments, answer.keywords, 1))
         trial = TrialRun(*parties, device="cpu", dtype="float32", seed=20_011)
         trial.given, trial.parameters = inputs, list(facts.parameters)
         trial.attribute = made.structure.attribute if made.structure else ""

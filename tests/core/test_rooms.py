@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.require import require
+from workbench.core.layer import DIRECTIONS
+from workbench.core.variants import TEMPLATES, discover
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE, TESTS = ROOT / "workbench", ROOT / "tests"
@@ -36,3 +39,13 @@ def test_the_repository_has_fewer_than_seven_hundred_files() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     require(listed.returncode == 0, "a git checkout")
     assert len(listed.stdout.splitlines()) < 700
+
+
+def test_a_shipped_variant_names_one_to_read_first_and_the_readme_has_their_order() -> None:
+    found = discover()
+    for variant in found:
+        names = {v.name for v in found if variant.direction in (v.direction, "backward")}
+        assert variant.after in names | {""}, f"{variant.key}: after = {variant.after!r} is no variant of that direction"
+    rows = re.findall(r"^\| (forward|grad_input|grad_weight) \| (`.*`) \|$", (TEMPLATES / "README.md").read_text(), re.M)
+    assert {d: re.findall(r"`(\w+)`", order) for d, order in rows} == {
+        d: [v.name for v in found if v.direction == d] for d in DIRECTIONS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,26 @@ def test_configs_are_valid_different_and_start_with_the_default(space: SearchSpa
     assert configs[0] == {"TILE": 64, "CO": 1}
     assert len({tuple(c.items()) for c in configs}) == len(configs)
     assert all(c["TILE"] % c["CO"] == 0 and c["TILE"] <= 320 for c in configs)
+
+
+def test_the_nearest_config_changes_few_tunables_and_these_by_little(space: SearchSpace) -> None:
+    def nearest(tile: int, co: int, sm: int = 90) -> dict[str, int] | None:
+        return SearchSpace(space.variant, space.layer, "float32", sm=sm).nearest({"TILE": tile, "CO": co})
+
+    assert nearest(64, 2) == {"TILE": 64, "CO": 2}                 # it can run
+    assert nearest(64, 3) == {"TILE": 64, "CO": 2}                 # one place in the list of CO
+    assert nearest(2048, 1) == {"TILE": 64, "CO": 1}               # two places; CO alone does not help
+    assert nearest(2048, 3) == {"TILE": 64, "CO": 2}               # both have to change
+    groups = replace(space.variant, needs=("layer.groups == 2",), tune=space.variant.tune)
+    assert SearchSpace(groups, space.layer, "float32", sm=90).nearest({"TILE": 64, "CO": 1}) is None
+
+
+def test_only_a_reason_that_a_config_can_change_is_searched_around(space: SearchSpace) -> None:
+    made = replace(space, variant=replace(space.variant, needs=("layer.groups == 1", "TILE >= 64")))
+    assert not made.depends_on_config("Not run: x needs layer.groups == 1; here layer.groups is 4.")
+    assert made.depends_on_config("Not run: x needs TILE >= 64; here TILE is 32.")
+    assert made.depends_on_config("Not run: A=1 needs 300 000 bytes of shared memory, this GPU has 232 448.")
+    assert not made.depends_on_config("Not run: x needs sm_90, this GPU is sm_80.")
 
 
 def test_a_sample_repeats_with_its_seed(space: SearchSpace) -> None:

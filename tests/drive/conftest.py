@@ -12,18 +12,17 @@ import pytest
 from workbench.core.candidate import Candidate
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.variants import find
+from workbench.drive.checking.attacks import kernels
 from workbench.drive.running.request import Run, RunRequest
 from workbench.drive.running.runner import Runner
 from workbench.drive.sessions.session import Session
-
-from ..judge.bench import BAD_TEMPLATES
 
 WORKLOAD = Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), output_padding=(0, 1), groups=2), 2, (5, 7))
 
 
 @pytest.fixture(scope="session")
-def broken() -> Path:
-    return BAD_TEMPLATES
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return kernels(tmp_path_factory.mktemp("attacks"))
 
 
 @pytest.fixture(scope="session")

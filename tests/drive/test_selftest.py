@@ -11,7 +11,8 @@ from workbench.core.errors import BadRequest
 from workbench.core.trial import Status
 from workbench.core.variants import discover
 from workbench.drive.checking import selftest
-from workbench.drive.checking.selftest import RED_TEAM, Result, attacks, chosen, kept, summary
+from workbench.drive.checking.attacks import attacks, chosen, kernels, modules
+from workbench.drive.checking.selftest import Result, kept, summary
 
 KERNELS = [a for a in attacks() if a.kind == "kernel"]
 MODULES = [a for a in attacks() if a.kind == "module"]
@@ -19,10 +20,10 @@ MODULES = [a for a in attacks() if a.kind == "module"]
 
 def test_at_least_25_attacks_and_every_fixture_is_one(tmp_path: Path) -> None:
     assert len(KERNELS) >= 25 and len(MODULES) >= 10
-    there = {v.name for v in discover(RED_TEAM / "kernels")}
+    there = {v.name for v in discover(kernels(tmp_path))}
     named = {a.name for a in KERNELS}
     assert named <= there
-    assert {p.stem for p in (RED_TEAM / "modules").glob("*.py")} == {a.name for a in MODULES}
+    assert set(modules()) == {a.name for a in MODULES}
     assert all(Status(status) and kind in ("cpu", "cuda") for a in attacks() for kind, status in a.expected.items())
 
 

@@ -12,12 +12,12 @@ from workbench.core.candidate import Candidate
 from workbench.core.layer import Workload
 from workbench.core.presets import PRESETS
 from workbench.core.variants import TEMPLATES, find
+from workbench.drive.checking.attacks import kernels
 from workbench.drive.exporting.export import Recipe, export_text, module_order, verify
 from workbench.drive.running.runner import Runner
 from workbench.drive.running.worker_process import WorkerProcess
 from workbench.faces.cli import main
 
-from ..judge.bench import BAD_TEMPLATES
 from .recipes import SMALL, THREE_D, TWO_D, candidate, naive, run, run_fresh
 
 
@@ -88,8 +88,8 @@ BROKEN = {
                       "WRONG_DTYPE", "torch.float64"),
     "a wrong device": (r"return _ConvTranspose.apply\((.*)\)\n", r"return _ConvTranspose.apply(\1).to('meta')\n",
                        "WRONG_DEVICE", "meta"),
-    "an input that is changed": (r"kernel = _choose\(\"forward\", problem, x.device\)\n",
-                                 'kernel = _choose("forward", problem, x.device)\n        x.data[0] += 1\n',
+    "an input that is changed": (r'launch = self.launch\("forward"\)\n',
+                                 'launch = self.launch("forward")\n        x.data[0] += 1\n',
                                  "INPUT_MODIFIED", "of x"),
 }
 
@@ -115,7 +115,7 @@ def test_a_file_that_kills_or_hangs_its_process_is_refused(line: str, status: st
 
 
 def test_the_verb_says_so_in_one_sentence(monkeypatch, tmp_path: Path, capsys):
-    monkeypatch.setenv("KERNEL_WORKBENCH_TEMPLATES", str(BAD_TEMPLATES))
+    monkeypatch.setenv("KERNEL_WORKBENCH_TEMPLATES", str(kernels(tmp_path)))
     out = tmp_path / "model_new.py"
     assert main(["export", "--layer", str(SMALL.layer), "--input-size", "9", "--forward", "writes_to_null", "--verify",
                  "--device", "cpu", "--out", str(out)]) == 1

@@ -126,7 +126,7 @@ def test_other_constructor_arguments_are_pytorch_at_its_price(best: tuple[str, d
         for mine, their in zip(torch.autograd.grad(one, [x, *ours.parameters()], grad_output),
                                torch.autograd.grad(two, [x, *theirs.parameters()], grad_output), strict=True):
             close(mine, their, 1e-3)
-    assert not any(kernel.launchers for kernel in namespace["_KERNELS"].values())
+    assert not any(kernel.launchers for kernel in namespace["_KERNELS"])
     for what, make in (("forward", forward_of), ("forward + backward", both_ways_of)):
         runs = [make(ours, x.detach()), make(theirs, x.detach())]
         a, b = measure_in_turns(runs, device="cuda:0", effort="normal")
@@ -145,8 +145,8 @@ def test_the_layer_it_was_made_for_is_its_kernels(best: tuple[str, dict[str, Any
     x = torch.randn((work.batch, chosen.layer.in_channels, *work.input_size), device=DEVICE, requires_grad=True)
     close(ours(x), theirs(x), 2e-3)
     ours(x).sum().backward()
-    launched = {d for d, kernel in namespace["_KERNELS"].items() if kernel.launchers}
-    assert launched and not any(kernel.refused for kernel in namespace["_KERNELS"].values()), launched
+    launched = {kernel.direction for kernel in namespace["_KERNELS"] if kernel.launchers}
+    assert launched and not any(kernel.refused for kernel in namespace["_KERNELS"]), launched
 
 
 def fused_text() -> str:
@@ -171,7 +171,7 @@ def test_what_does_not_fit_the_gpu_is_not_even_built(recwarn: pytest.WarningsRec
     namespace, ours, theirs, x = made_of(text)
     for mine, their in zip(gradients(ours, x), gradients(theirs, x), strict=True):
         close(mine, their, 1e-3)
-    kernel = namespace["_KERNELS"]["backward"]
+    kernel = namespace["_KERNELS"][0]
     assert not kernel.launchers and not kernel.refused and not recwarn.list
 
 
@@ -189,7 +189,7 @@ def test_a_launch_that_needs_more_shared_memory_falls_back_with_one_warning() ->
                 close(mine, their, 1e-3)
     told = [str(w.message) for w in said if "is not used" in str(w.message)]
     assert len(told) == 1 and "backward/fused_mma" in told[0] and "PyTorch computes it instead" in told[0], told
-    assert len(namespace["_KERNELS"]["backward"].refused) == 1
+    assert len(namespace["_KERNELS"][0].refused) == 1
     torch.cuda.synchronize()
 
 
@@ -200,7 +200,7 @@ def test_a_source_that_nvcc_refuses_falls_back_with_one_warning() -> None:
             for mine, their in zip(gradients(ours, x), gradients(theirs, x), strict=True):
                 close(mine, their, 1e-3)
     assert len([w for w in told if "is not used" in str(w.message)]) == 1
-    assert not namespace["_KERNELS"]["backward"].launchers
+    assert not namespace["_KERNELS"][0].launchers
 
 
 def test_the_default_of_81_is_tf32_in_a_process_of_its_own(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.judge.bench import BAD_TEMPLATES, CROPPED, LAYER, WORKLOAD, bad_candidate
+from tests.judge.bench import CROPPED, LAYER, WORKLOAD, bad_candidate
 from tests.require import require
 from workbench.core.candidate import Candidate
 from workbench.core.layer import DIRECTIONS, DTYPES, ConvTranspose, Workload
@@ -24,6 +24,7 @@ from workbench.core.pytorch_ways import ladder
 from workbench.core.replies import Device, Judged
 from workbench.core.template import render, render_batch, symbol
 from workbench.core.variants import discover, find
+from workbench.drive.checking.attacks import kernels
 from workbench.drive.running.worker_process import WorkerProcess, WorkerTimeout
 from workbench.measure import device
 from workbench.measure.build.build import build
@@ -79,7 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bad(gpu: Device, folder: Path) -> dict[str, tuple[Candidate, JudgeOrder]]:
-    root = BAD_TEMPLATES
+    root = kernels(folder)
     return _built({v.name: bad_candidate(root, v.name, direction=v.direction) for v in discover(root)
                    if v.name in STATUS or v.name in ("writes_to_null", "never_ends")}, gpu, folder)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.judge.bench import BAD_TEMPLATES, WORKLOAD, bad_candidate
+from tests.judge.bench import WORKLOAD, bad_candidate
 from tests.require import require
 from workbench.core.awkward import FEW
 from workbench.core.candidate import Candidate, why_not
@@ -22,6 +22,7 @@ from workbench.core.env import find_toolchain
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.template import Rendered, render, symbol
 from workbench.core.variants import Variant, discover
+from workbench.drive.checking.attacks import kernels
 from workbench.drive.running.runner import Runner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,7 +99,7 @@ def test_every_variant_is_clean(tool: str, runner: Runner, tmp_path: Path) -> No
 
 
 def test_memcheck_reports_a_seeded_read_with_its_line(runner: Runner, tmp_path: Path) -> None:
-    seeded = bad_candidate(BAD_TEMPLATES, "reads_past_input")
+    seeded = bad_candidate(kernels(tmp_path), "reads_past_input")
     done = sanitize("memcheck", jobs_of(runner, [(render(seeded), WORKLOAD)]), tmp_path)
     assert done.returncode == 9 and "Invalid __global__ read" in done.stdout, done.stdout[-2000:]
     assert "reads_past_input.cu:" in done.stdout

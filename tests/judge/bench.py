@@ -16,10 +16,8 @@ from workbench.core.orders import BuildOrder, JudgeOrder
 from workbench.core.replies import Event, Judged
 from workbench.core.template import render, render_batch, symbol
 from workbench.core.variants import find
-from workbench.drive.checking.selftest import RED_TEAM
 from workbench.measure.build.build import build
 
-BAD_TEMPLATES = RED_TEAM / "kernels"
 # Two spatial dimensions, a stride that leaves holes, padding, groups, a tail that fills no block.
 LAYER = ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), output_padding=(0, 1), groups=2)
 WORKLOAD = Workload(LAYER, batch=2, input_size=(5, 7))

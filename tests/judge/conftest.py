@@ -9,15 +9,16 @@ import pytest
 from workbench.core.candidate import Candidate
 from workbench.core.layer import DIRECTIONS, DTYPES
 from workbench.core.variants import discover, find
+from workbench.drive.checking.attacks import kernels
 
-from .bench import BAD_TEMPLATES, LAYER, Built, bad_candidate, build_batch
+from .bench import LAYER, Built, bad_candidate, build_batch
 
 NOT_BUILT = {"undefined_identifier", "undefined_tunable", "builds_for_minutes"}
 
 
 @pytest.fixture(scope="session")
-def bad_root() -> Path:
-    return BAD_TEMPLATES
+def bad_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return kernels(tmp_path_factory.mktemp("attacks"))
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from workbench.core.layer import Workload
 from workbench.core.orders import BuildOrder
 from workbench.core.template import render
 from workbench.core.variants import discover
-from workbench.drive.checking.selftest import attacks
+from workbench.drive.checking.attacks import attacks
 from workbench.measure.build.build import build
 
 from .bench import CROPPED, WORKLOAD, Apart, Built, Ended, bad_candidate, judge_apart, order

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from workbench.core.candidate import EMULATED_SM, Candidate, why_not
 from workbench.core.layer import DTYPES, Workload
-from workbench.core.variants import PRECISIONS_OF, Variant, discover
+from workbench.core.precision import PRECISIONS_OF
+from workbench.core.variants import Variant, discover
 from workbench.measure.emulator import ASAN_FLAGS
 
 from .cases import CASES, FEW, label
@@ -22,7 +23,7 @@ from .harness import build_emulated, candidate, run
 def served(variant: Variant) -> list[tuple[Candidate, Workload]]:
     """Of a few layers those that the variant serves, else the first of all that it does."""
     dtype = next(d for d in DTYPES if set(PRECISIONS_OF[d]) & set(variant.precision))
-    few = FEW if "runtime" in variant.forms else FEW[::2]  # where each layer is one more instance to compile
+    few = FEW if "runtime" in variant.forms else FEW[::4]  # where each layer is one more instance to compile
 
     def among(works: Sequence[Workload]) -> list[tuple[Candidate, Workload]]:
         found = [(candidate(variant, work, form=variant.forms[-1]), work) for work in (replace(w, dtype=dtype) for w in works)]

@@ -19,9 +19,10 @@ from pathlib import Path
 from workbench.core.candidate import Candidate, derived_values, layer_fields, why_not
 from workbench.core.expressions import names_in
 from workbench.core.layer import ConvTranspose
+from workbench.core.precision import PRECISIONS_OF
 from workbench.core.presets import PRESETS
 from workbench.core.template import render
-from workbench.core.variants import PRECISIONS_OF, Variant
+from workbench.core.variants import Variant
 from workbench.measure import emulator
 
 from .cases import ALONG, CASES, EXTREME

@@ -12,7 +12,8 @@ import pytest
 
 from workbench.core.candidate import EMULATED_SM, Candidate, problem_fields, why_not
 from workbench.core.layer import DTYPES, Workload
-from workbench.core.variants import PRECISIONS_OF, TEMPLATES, Variant, discover
+from workbench.core.precision import PRECISIONS_OF
+from workbench.core.variants import TEMPLATES, Variant, discover
 
 from .cases import CASES, FEW, label, macs
 from .harness import Library, build_emulated, candidate, run
@@ -22,6 +23,7 @@ VARIANTS = discover(TEMPLATES)
 DIRECTIONS = sorted({v.direction for v in VARIANTS})
 FORMS = [(v, form) for v in VARIANTS for form in v.forms]
 TWO = [FEW[4], FEW[6]]  # for what is tried as constants too: each is one more instance to compile
+MANY = 40  # layers of a fast variant, each an instance that is long to compile; of more, `make test-long` takes every other one
 
 
 class Built:
@@ -69,10 +71,22 @@ def some(variant: Variant, form: str) -> list[Workload]:
     return [w for w in (*TWO, *CASES[4:]) if runs(candidate(variant, replace(w, dtype=first), form=form))][:1]
 
 
+def served(variant: Variant, form: str) -> list[tuple[int, Workload]]:
+    """Every layer that the variant serves by its default config, in its first dtype, with its number in CASES."""
+    works = [replace(w, dtype=dtypes(variant)[0]) for w in CASES]
+    return [(number, w) for number, w in enumerate(works) if runs(candidate(variant, w, form=form))]
+
+
+def parts(variant: Variant, form: str) -> tuple[list[tuple[int, Workload]], list[tuple[int, Workload]]]:
+    """Of these what `make test` runs, and the rest."""
+    found = served(variant, form)
+    return (found, []) if "runtime" in variant.forms or len(found) <= MANY else (found[::2], found[1::2])
+
+
 def instances(variant: Variant, form: str) -> list[Candidate]:
-    """All that the tests below run of one variant in one form."""
+    """All that the tests below run of one variant in one form, but for those of `make test-long`."""
     first = dtypes(variant)[0]
-    found = [candidate(variant, replace(w, dtype=first), form=form) for w in CASES]
+    found = [candidate(variant, w, form=form) for _, w in parts(variant, form)[0]]
     found += [candidate(variant, replace(w, dtype=d), form=form) for d in dtypes(variant) for w in some(variant, form)]
     found += [candidate(variant, replace(w, dtype=first), form=form, **config) for config in extreme_configs(variant)
               for w in some(variant, form)]
@@ -96,20 +110,26 @@ def test_layers_are_many_and_small() -> None:
 @pytest.mark.parametrize(("variant", "form"), FORMS, ids=_id)
 def test_every_layer(variant: Variant, form: str, built: Built) -> None:
     """Default config, integers: every result must be the truth, bit for bit, in whatever order threads run."""
-    started, first = time.monotonic(), dtypes(variant)[0]
-    wrong, tried = [], 0
-    for number, layer in enumerate(CASES):
-        work = replace(layer, dtype=first)
-        one = candidate(variant, work, form=form)
-        if not runs(one):
-            continue
-        tried += 1
-        outcome = run(built[variant.direction, form], one, work, order=number + 1)
+    right(variant, form, parts(variant, form)[0], built[variant.direction, form])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("variant", "form"), [both for both in FORMS if parts(*both)[1]], ids=_id)
+def test_every_other_layer(variant: Variant, form: str, tmp_path: Path) -> None:
+    rest = parts(variant, form)[1]
+    right(variant, form, rest, build_emulated([candidate(variant, w, form=form) for _, w in rest], tmp_path))
+
+
+def right(variant: Variant, form: str, works: list[tuple[int, Workload]], library: Library) -> None:
+    started = time.monotonic()
+    wrong = []
+    for number, work in works:
+        outcome = run(library, candidate(variant, work, form=form), work, order=number + 1)
         if outcome.status != "OK":
             wrong.append(f"{label(work)}: {outcome.status} {outcome.text}")
-    print(f"\n{variant.key} {form}: {tried} layers, {time.monotonic() - started:.1f} s")
+    print(f"\n{variant.key} {form}: {len(works)} layers, {time.monotonic() - started:.1f} s")
     assert not wrong, "\n".join(wrong)
-    assert tried
+    assert works
 
 
 @pytest.mark.parametrize(("variant", "form"), FORMS, ids=_id)

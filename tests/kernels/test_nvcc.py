@@ -42,8 +42,10 @@ def shared_memory(variant: Variant, sm: int) -> dict[str, int]:
     return {name: max(v for v in tunable.values if v <= most)}
 
 
-@pytest.mark.parametrize(("direction", "arch"), sorted(
-    {(v.direction, arch) for v in VARIANTS for arch in ([v.arch] if v.arch else ["sm_80", "sm_90"])}))
+@pytest.mark.parametrize(("direction", "arch"), [
+    pytest.param(direction, arch, marks=[pytest.mark.long] if arch == "sm_80" else [])  # test_shipped_nvcc.py has some of each
+    for direction, arch in sorted({(v.direction, arch) for v in VARIANTS
+                                   for arch in ([v.arch] if v.arch else ["sm_80", "sm_90"])})])
 def test_compiles_without_spills(direction: str, arch: str, tmp_path: Path) -> None:
     tools = find_toolchain()
     problem = nvcc_problem(tools, None)

@@ -9,10 +9,12 @@ from itertools import product
 import pytest
 
 from tests.require import require
-from workbench.core.best_known import CLASSES_OF, BestKnown, load, sm_of
+from workbench.core.best_known import BestKnown, load
 from workbench.core.candidate import why_not
 from workbench.core.command import parse_layer
+from workbench.core.gpu import sm_of
 from workbench.core.layer import BACKWARD, DIRECTIONS, LAUNCHES, Workload
+from workbench.core.precision import CLASSES_OF
 from workbench.core.presets import KERNELBENCH
 from workbench.drive.bench.best import Nvcc
 from workbench.drive.exporting.best_recipe import best_recipe, left_to_pytorch

@@ -7,7 +7,6 @@ entry a line. For a GPU that was not measured, it is the best measured entry tha
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -18,16 +17,14 @@ from typing import Any
 from .candidate import Candidate, why_not
 from .command import parse_layer
 from .errors import BadRequest
+from .gpu import sm_of
 from .layer import MEMORY_FORMATS, Workload
+from .precision import CLASSES
 from .typed import misfit
 from .variants import find
 
 SCHEMA = "kernel-workbench/best-known/1"
 FILE = Path(__file__).with_name("best_known.json")
-# Precision class -> the precisions in which a candidate of that class may compute.
-CLASSES = {"tf32": ("tf32", "tf32x3", "ieee"), "ieee": ("tf32x3", "ieee"), "fp16": ("fp16",), "bf16": ("bf16",)}
-CLASSED = {precision for admitted in CLASSES.values() for precision in admitted}
-CLASSES_OF = {"float32": ("tf32", "ieee"), "float16": ("fp16",), "bfloat16": ("bf16",)}  # first: where any PyTorch competes
 CONTIGUOUS = MEMORY_FORMATS[0]
 PREDICTED = "predicted, not measured on this architecture"
 
@@ -112,7 +109,7 @@ def ranked(direction: str, workload: Workload, precision: str, arch: str, *, var
             candidate = entry.candidate(workload, root=root)
         except BadRequest:
             continue  # the template has changed since: take the next best
-        if why_not(candidate, sm=sm) is None and _loads(candidate, entry.arch, arch):
+        if why_not(candidate, sm=sm) is None:
             yield entry
 
 
@@ -138,14 +135,6 @@ def class_of(precision: str) -> str:
     return found
 
 
-def sm_of(arch: str) -> int:
-    """90 of "sm_90" or "sm_90a"."""
-    found = re.fullmatch(r"sm_(\d+)[af]?", arch)
-    if not found:
-        raise BadRequest(f"{arch!r} is no GPU architecture; write sm_90.", field="arch")
-    return int(found[1])
-
-
 @lru_cache(maxsize=8)
 def _load(path: Path, _stamp: int) -> tuple[BestKnown, ...]:
     try:
@@ -165,11 +154,6 @@ def _load(path: Path, _stamp: int) -> tuple[BestKnown, ...]:
 @lru_cache(maxsize=4096)
 def _without_bias(layer: str) -> str:
     return str(replace(parse_layer(layer), bias=False))
-
-
-def _loads(candidate: Candidate, measured: str, arch: str) -> bool:
-    """A target such as sm_90a runs on no newer GPU."""
-    return not candidate.variant.arch or sm_of(candidate.variant.arch) == sm_of(arch) == sm_of(measured)
 
 
 def _positions(measured: BestKnown | Workload) -> int:

@@ -7,9 +7,10 @@ from typing import Any
 
 from .errors import BadRequest, RenderError
 from .expressions import evaluate, names_in
-from .gpu import GPU_LIMITS, gpu_limits
+from .gpu import GPU_LIMITS, gpu_limits, sm_of
 from .layer import INT32_MAX, ConvTranspose, Workload
-from .variants import PRECISIONS_OF, Variant
+from .precision import PRECISIONS_OF
+from .variants import Variant
 
 AXES = ("d", "h", "w")
 EMULATED_SM = 90  # the emulator has the limits of this GPU, so that a config that fits there is tried here
@@ -82,6 +83,8 @@ def why_not(candidate: Candidate, *, sm: int) -> str | None:
         return f"Not run: {variant.name} does not compute {candidate.dtype}."
     if sm < variant.min_sm:
         return f"Not run: {variant.name} needs sm_{variant.min_sm}, this GPU is sm_{sm}."
+    if variant.arch and sm_of(variant.arch) != sm:  # no other generation has the instructions of a target such as sm_90a
+        return f"Not run: {variant.name} needs the instructions of {variant.arch}, this GPU is sm_{sm}."
     names = _names(candidate, sm) | derived_values(candidate, sm=sm)
     for text in variant.needs:
         try:

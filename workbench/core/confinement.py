@@ -15,7 +15,6 @@ VARIABLE = "KERNEL_WORKBENCH_CONFINE"  # words of SANDBOXES that may be used, or
 SANDBOXES = ("bwrap", "landlock", "user")
 # What bwrap takes away. Root would otherwise keep its capabilities, and could mount the disk writable again.
 BWRAP_TAKES = ("--cap-drop", "ALL", "--unshare-user-try", "--unshare-net", "--unshare-ipc", "--unshare-uts")
-OTHER_USER = 65534                     # "nobody" nearly everywhere
 _ALONE = "in its own process, with limits of time and memory"
 
 

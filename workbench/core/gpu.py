@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from .errors import BadRequest
 
 # sm version -> limits: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Bytes are per
@@ -30,3 +32,11 @@ def gpu_limits(sm: int) -> dict[str, int]:
     if not known:
         raise BadRequest(f"sm_{sm} is older than sm_80, the oldest GPU the templates are written for.")
     return GPU_LIMITS[max(known)]
+
+
+def sm_of(arch: str) -> int:
+    """90 of "sm_90" or "sm_90a"."""
+    found = re.fullmatch(r"sm_(\d+)[af]?", arch)
+    if not found:
+        raise BadRequest(f"{arch!r} is no GPU architecture; write sm_90.", field="arch")
+    return int(found[1])

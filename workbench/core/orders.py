@@ -19,6 +19,7 @@ from .replies import (
     Built,
     Checked,
     Compared,
+    Compiled,
     Device,
     Event,
     Judged,
@@ -157,6 +158,17 @@ class BaselineOrder(Order[Baselines]):
 
 
 @dataclass(frozen=True)
+class CompileOrder(Order[Compiled]):
+    """Have torch.compile fill its cache on the disk for these ways of PyTorch's. Nothing is measured."""
+
+    operation = "compile"
+    reply = Compiled
+    workload: Workload
+    device: str
+    modes: dict[str, tuple[str, ...]]  # direction -> keys of `pytorch_ways.WAYS`
+
+
+@dataclass(frozen=True)
 class ModuleOrder(Order[ModuleJudged]):
     """Run the text of an exported file and judge its class. `attribute`: where the class holds its layer, "" for itself."""
 
@@ -233,4 +245,4 @@ class PatchOrder(Order[Patched]):
 
 ORDERS: dict[str, type[Order[Any]]] = {order.operation: order for order in (
     PingOrder, WarmOrder, DeviceOrder, CeilingsOrder, BuildOrder, ResourcesOrder, JudgeOrder, CompareOrder, BaselineOrder,
-    ModuleOrder, CheckOrder, InspectOrder, PatchOrder)}
+    CompileOrder, ModuleOrder, CheckOrder, InspectOrder, PatchOrder)}

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import prod
 
 from .layer import Workload
+from .precision import CLASSES_OF
 
-CLASSES = ("tf32", "ieee")             # of float32: what a way may compute in. Other dtypes have one precision.
 MOST_PRODUCTS = 10**13                 # of a dense product with groups: half a minute in fp32
 
 
@@ -42,6 +42,11 @@ class Way:
     def formulation(self) -> bool:
         """Whether other operators than nn.ConvTranspose's compute it: it counts against the strongest PyTorch alone."""
         return self.kind in FORMULATIONS or self.kind.startswith((COMPILED, AUTOTUNED))
+
+    @property
+    def compiled(self) -> bool:
+        """Whether torch.compile makes it, which takes seconds once and is kept on the disk."""
+        return self.kind == "compiled" or self.kind.startswith((COMPILED, AUTOTUNED))
 
 
 def _kernel_is_stride(workload: Workload) -> str:
@@ -170,8 +175,8 @@ def module_ways(workload: Workload, device: str) -> list[str]:
     return ["module"] if device == "cpu" or workload.dtype != "float32" else ["module_tf32_on", "module_tf32_off"]
 
 
-def ladder(strength: str, workload: Workload, device: str, *, classes: Sequence[str] = CLASSES, autotune: bool = False
-           ) -> list[str]:
+def ladder(strength: str, workload: Workload, device: str, *, classes: Sequence[str] = CLASSES_OF["float32"],
+           autotune: bool = False) -> list[str]:
     """Keys of WAYS for "quick", "strong" or "default" (PyTorch as it stands, alone), in the order in which they are asked.
     Ways that cannot be for this layer are left out, not reported missing. `classes`: what the candidates compute in.
     At stride 1 a convolution with flipped weight belongs to both: it is drop-in, and often faster (H200, #74 forward).

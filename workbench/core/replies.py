@@ -40,6 +40,13 @@ class Alive:
 
 
 @dataclass(frozen=True)
+class Compiled:
+    """How many of PyTorch's compiled ways torch.compile has prepared."""
+
+    count: int
+
+
+@dataclass(frozen=True)
 class Device:
     """What "cpu" or "cuda:N" is. Bytes are of the device's own memory; the emulator has the `sm` that it emulates."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import combinations, islice, product
 from math import prod
 
 from .candidate import Candidate, why_not
+from .expressions import names_in
 from .layer import ConvTranspose
 from .variants import Variant
 
@@ -59,6 +60,31 @@ class SearchSpace:
         """Up to `count` different valid configs in random order; the same ones for the same seed."""
         order = random.Random(seed).sample(range(self.size), min(self.size, SAMPLED_AT_MOST))
         return list(islice((c for c in map(self._at, order) if self.why_not(c) is None), count))
+
+    def nearest(self, config: dict[str, int]) -> dict[str, int] | None:
+        """The valid config that differs least from `config`: in as few tunables as possible, at most two, and these by as
+        few places of their lists as possible. None where there is none."""
+        reason = self.why_not(config)
+        if reason is None:
+            return config
+        if not self.depends_on_config(reason):
+            return None
+        places = {t.name: t.values.index(config[t.name]) for t in self.variant.tune}
+        for count in (1, 2):
+            changes = (dict(zip((t.name for t in tunables), values, strict=True))
+                       for tunables in combinations(self.variant.tune, count)
+                       for values in product(*([v for v in t.values if v != config[t.name]] for t in tunables)))
+            known = {t.name: t.values for t in self.variant.tune}
+            for change in sorted(changes, key=lambda c: sum(abs(known[n].index(v) - places[n]) for n, v in c.items())):
+                if self.why_not({**config, **change}) is None:
+                    return {**config, **change}
+        return None
+
+    def depends_on_config(self, reason: str) -> bool:
+        """Whether another config may run: the reason names a tunable, a derived value or shared memory."""
+        chosen = {t.name for t in self.variant.tune} | {name for name, _ in self.variant.derived}
+        label = self._label(reason)
+        return label == SHARED_MEMORY or (label in self.variant.needs and bool(names_in(label) & chosen))
 
     def why_not(self, config: dict[str, int]) -> str | None:
         """The sentence that says why a config cannot run here, or None."""

@@ -18,8 +18,6 @@ from .shared_template import DIRECTIONS_OF_FOLDER, FOLDER, header_of, lines_of
 from .shipped import shipped
 
 PRECISIONS = ("ieee", "tf32", "tf32x3", "fp16", "bf16", "fp64")
-PRECISIONS_OF = {"float32": ("ieee", "tf32", "tf32x3"), "float16": ("fp16",), "bfloat16": ("bf16",),
-                 "float64": ("fp64",)}
 FORMS = ("constant", "runtime")
 TEMPLATES = shipped("kernel_templates")
 FOLDERS = {**{launch: (launch,) for launch in LAUNCHES}, FOLDER: DIRECTIONS_OF_FOLDER}  # folder -> directions of its files
@@ -81,12 +79,6 @@ class Variant:
                 raise BadRequest(f"{name}={value} is not offered by {self.name}; choose "
                                  f"{', '.join(map(str, known[name].values))}.", field=name)
         return {**self.default_config, **(chosen or {})}
-
-
-def precision_of(dtype: str, *, of_float32: str = "ieee") -> str:
-    """The precision in which a dtype is computed. float32 has several, so the caller names it; dtypes that no kernel has count
-    as float32."""
-    return of_float32 if dtype == "float32" or dtype not in PRECISIONS_OF else PRECISIONS_OF[dtype][0]
 
 
 def parse(text: str, path: Path, direction: str = "") -> Variant:
@@ -201,13 +193,14 @@ def _shared(computes: object) -> bool:
 
 
 def _in_reading_order(variants: list[Variant]) -> list[Variant]:
+    """Each after the one that it names; those that serve every layer as early as that allows."""
     placed: list[Variant] = []
     waiting = list(variants)
     while waiting:
         keys = {v.key for v in waiting}
         ready = [v for v in waiting if f"{v.direction}/{v.after}" not in keys or v.after == v.name] or waiting[:1]
-        placed.append(ready[0])
-        waiting.remove(ready[0])
+        placed.append(min(ready, key=lambda v: "runtime" not in v.forms))
+        waiting.remove(placed[-1])
     return sorted(placed, key=lambda v: LAUNCHES.index(v.direction))
 
 

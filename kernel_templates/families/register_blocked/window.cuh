@@ -1,4 +1,4 @@
-// The inner loop of register_blocked and depthwise: 4 neighbouring steps of a thread x the taps of a kernel row, from
+// The inner loop of register_blocked: 4 neighbouring steps of a thread x the taps of a kernel row, from
 // registers.
 #pragma once
 #include "hardware/const_loop.cuh"

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
-from ...core.best_known import CLASSES, PREDICTED, BestKnown, load, save, sm_of
+from ...core.best_known import PREDICTED, BestKnown, load, save
 from ...core.candidate import Candidate, why_not
 from ...core.env import find_toolchain, nvcc_problem
 from ...core.errors import BadRequest, RenderError
+from ...core.gpu import sm_of
+from ...core.precision import CLASSES
 from ...core.presets import parse_preset
 from ...core.template import render
 from ...core.trial import Trial
@@ -155,8 +157,6 @@ def runs_there(trial: Trial, arch: str, nvcc: Nvcc) -> bool:
     try:
         candidate = candidate_of(trial)
     except (BadRequest, RenderError):
-        return False
-    if candidate.variant.arch and sm_of(candidate.variant.arch) != sm_of(arch):
         return False
     if why_not(candidate, sm=sm_of(arch)) is not None:
         return False

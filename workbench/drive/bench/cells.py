@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
 
-from ...core.best_known import CLASSES, CONTIGUOUS
+from ...core.best_known import CONTIGUOUS
 from ...core.layer import BACKWARD, DIRECTIONS, LAUNCHES, MEMORY_FORMATS, Workload
+from ...core.precision import CLASSES, QUALIFIES
 from ...core.presets import PRESETS, SIZES, SUITES
 from ...core.pytorch_ways import UNCONVERTED
 from ...core.roofline import Floor, ceilings_of, floor
@@ -200,7 +201,7 @@ def _strongest(baselines: report.Baselines, best: Trial, name: Wanted) -> Trial 
 
 def _unconverted(baselines: report.Baselines, best: Trial, precision: str) -> Trial | None:
     there = [(ms, b) for ms, b in baselines.at(best, "kernel_ms", best.direction)
-             if b.detail.way in UNCONVERTED and b.precision in report.QUALIFIES[precision]]
+             if b.detail.way in UNCONVERTED and b.precision in QUALIFIES[precision]]
     return min(there, key=lambda pair: pair[0])[1] if there else None
 
 

@@ -13,10 +13,13 @@ from dataclasses import dataclass, replace
 from ...core.best_known import CONTIGUOUS
 from ...core.errors import BadRequest, RenderError
 from ...core.facts import tensor_bytes
+from ...core.orders import CompileOrder
 from ...core.presets import PRESETS
+from ...core.pytorch_ways import WAYS
 from ...core.replies import Device
 from ...core.template import Rendered, render
 from ...core.trial import Trial
+from ..machine.device_lock import held
 from ..machine.devices import resolve_device
 from ..running.builds import BuildSettings
 from ..running.request import DEFAULTS, Prebuilt, Run, RunRequest
@@ -24,7 +27,7 @@ from ..running.resume import missing, missing_ways
 from ..running.runner import Runner
 from ..sessions.session import Session
 from .plan import BenchPlan, Job
-from .prebuild import BuildAhead, units_of
+from .prebuild import BuildAhead, compile_ahead, units_of
 
 _POLL_S = 0.1
 _BUILD_TIMEOUT_S = 580.0
@@ -79,6 +82,7 @@ class Bench:
         self.on_line(f"{total} of {self._count(jobs)} {self._what} to run on {known.name}, session {self.session.name}")
         settings = BuildSettings(known.kind, known.arch, "", _BUILD_TIMEOUT_S)
         with BuildAhead(units, settings, self.runner.work_dir, workers=_build_workers()) as ahead:
+            self._compile_ahead(left, known, deadline)
             while left:
                 ready, built = _next(left, wanted, ahead, deadline)
                 if ready is None:
@@ -99,6 +103,23 @@ class Bench:
 
     def _count(self, jobs: list[Job]) -> int:
         return sum(len(job.directions if self.plan.strength == DEFAULTS else job.candidates) for job in jobs)
+
+    def _compile_ahead(self, jobs: list[Job], known: Device, deadline: float) -> None:
+        """PyTorch's compiled ways of these jobs, prepared by many processes: one after the other they take minutes."""
+        trials = self.session.trials()
+        orders = []
+        for job in jobs:
+            request = self._request(job)
+            modes = {d: tuple(k for k in missing_ways(d, trials, request, known) if WAYS[k].compiled) for d in job.directions}
+            if any(modes.values()):
+                orders.append(CompileOrder(job.workload, self.device, {d: keys for d, keys in modes.items() if keys}))
+        if len(orders) < 2 or _build_workers() < 2:
+            return
+        ways, started = sum(map(len, (m for o in orders for m in o.modes.values()))), time.monotonic()
+        self.on_line(f"torch.compile prepares {ways} ways of PyTorch's in {_build_workers()} processes at most")
+        with held(self.device, self.on_line):
+            count = compile_ahead(orders, known, self.runner.work_dir, workers=_build_workers(), deadline=deadline)
+        self.on_line(f"  {count} are prepared ({time.monotonic() - started:.0f} s)")
 
     def _job(self, job: Job, built: dict[str, Prebuilt], deadline: float) -> Run:
         request = replace(self._request(job), built=built)

@@ -14,19 +14,20 @@ from .cells import Cell, groups_of, summary
 from .text import footnotes, means, strongest_words
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
-_IN_README = ("kb57", "kb64", "kb72", "kb74", "kb81",   # one of each kind: 2-D, 1-D, grouped 3-D, dilated, long stride
-              "models/hifigan-1", "models/pose", "models/sam-1", "models/nnunet-4")  # overlapping or not, in 1-D to 3-D
+_IN_README = ("kb74", "kb81", "models/hifigan-1", "models/pose", "models/nnunet-4")  # 1-D to 3-D, stride 1 and above
 _SUITE = {"kernelbench": "KernelBench", "models": "Layers of published models"}
 _CLASS = {"tf32": "TF32", "ieee": "fp32-accurate (`ieee`, `tf32x3`)", "fp16": "float16", "bf16": "bfloat16"}
 
 
 def short(cells: Sequence[Cell]) -> str:
     """README's table of each suite: a few layers, a column a direction, of its first class; the geometric means of all."""
-    lines = ["Each cell: **PyTorch / ours**, our ms against the fastest mode of nn.ConvTranspose that qualifies; the same "
-             "ratio against the strongest of all formulations in PyTorch, and PyTorch's ms in channels_last with no "
-             "conversion counted; share of the physical limit, relative L2 error to float64. "
-             "[docs/benchmark.md](docs/benchmark.md) has every cell, variant and config, and the reason where a target is "
-             "missed (†)."]
+    lines = ["A cell says, line by line:", "",
+             "1. the speed-up (PyTorch's ms / our ms), our ms / PyTorch's ms, and the fastest mode of nn.ConvTranspose;",
+             "2. where it was measured: the speed-up against the strongest formulation in PyTorch, and PyTorch's ms in "
+             "channels_last without conversions;",
+             "3. the share of the physical limit, and the relative L2 error to float64.", "",
+             "A † marks a missed target. [docs/benchmark.md](docs/benchmark.md) has all cells, variants and configs, and the "
+             "reason for each miss."]
     for suite, of_suite in _suites(cells).items():
         groups = groups_of(of_suite)
         first, mine = next(iter(groups.items()))
@@ -105,8 +106,8 @@ def _origin(cells: Sequence[Cell]) -> str:
 def _held_down(cells: Sequence[Cell]) -> str:
     """How many of the cells show a time that was taken while the GPU had lowered its clock."""
     count = sum(any(t is not None and "throttled" in t.flags for t in (c.best, c.baseline)) for c in cells)
-    return (f" In {count} of the {len(cells)} cells of all classes the GPU lowered its clock (power limit) while ours or "
-            "PyTorch's was timed." if count else "")
+    return (f" In {count} of the session's {len(cells)} cells, of all classes and directions, the GPU lowered its clock (power "
+            "limit) during the timing." if count else "")
 
 
 def _short_cell(cell: Cell | None) -> str:
@@ -118,8 +119,11 @@ def _short_cell(cell: Cell | None) -> str:
     ratio = f"**{numbers.ratio(cell.ratio)}**{mark}" if cell.ratio else "emulated" if cell.emulated else numbers.MISSING
     against = (f" / {numbers.milliseconds(cell.baseline_ms)} ({cell.baseline.name})" if cell.baseline else "")
     _, _, strongest, unconverted = strongest_words(cell)
-    return (f"{ratio} {numbers.milliseconds(cell.ms)}{against}<br>strongest {strongest}, channels_last {unconverted}<br>"
-            f"{numbers.share(cell.of_floor)}, {numbers.error(cell.rel_l2)}")
+    more = [f"{word} {value}" for word, value in (("strongest", strongest), ("channels_last", unconverted))
+            if value != numbers.MISSING]
+    lines = [f"{ratio} {numbers.milliseconds(cell.ms)}{against}", *([", ".join(more)] if more else []),
+             f"{numbers.share(cell.of_floor)}, {numbers.error(cell.rel_l2)}"]
+    return "<br>".join(lines)
 
 
 def _long_row(cell: Cell) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ...core.best_known import CLASSES_OF, CONTIGUOUS, best_config, load, ranked
+from ...core.best_known import CONTIGUOUS, best_config, load, ranked
 from ...core.candidate import EMULATED_SM, Candidate
 from ...core.errors import BadRequest
-from ...core.expressions import names_in
 from ...core.layer import DIRECTIONS, LAUNCHES, Workload
+from ...core.precision import CLASSES, CLASSES_OF
 from ...core.presets import KERNELBENCH, SIZES, SUITES, preset
 from ...core.space import SearchSpace
 from ...core.variants import Variant, discover, refuse_broken
@@ -19,7 +19,6 @@ from ..running.request import DEFAULTS, STRONG, check_judging
 
 # Class -> what a variant computes in for it: the first group it offers anything of. In `ieee`, all of the group.
 _OFFERED = {"tf32": (("tf32",), ("ieee",)), "ieee": (("tf32x3", "ieee"),), "fp16": (("fp16",),), "bf16": (("bf16",),)}
-CLASSES = tuple(_OFFERED)
 CONFIGS = ("default", "known", "best", "sweep", "top")
 
 _MOST_PER_JOB = 12
@@ -148,17 +147,13 @@ class BenchPlan:
         return [config for at, config in enumerate(configs) if config not in configs[:at]]
 
     def _start(self, space: SearchSpace, workload: Workload, arch: str) -> dict[str, int] | None:
-        """The best known config where that is wanted, else the default, else any that can run; None for none."""
+        """The best known config where that is wanted, else the default, or the nearest to it that can run; None for none."""
         if self.configs not in ("default", "known") and arch.startswith("sm_"):
             known = best_config(space.variant.direction, workload, self.precision, arch, variant=space.variant.name,
                                 root=self.templates, file=self.known)
             if known is not None and known.precision == space.precision:
                 return space.variant.config(known.config)
-        default = space.variant.default_config
-        reason = space.why_not(default)
-        if reason is None:
-            return default
-        return next(iter(space.sample(1, seed=self.seed)), None) if depends_on_config(space.variant, reason) else None
+        return space.nearest(space.variant.default_config)
 
 
 def dtype_of(precision_class: str) -> str:
@@ -178,12 +173,3 @@ def precisions(variant: Variant, precision_class: str) -> Sequence[str]:
         if found:
             return found
     return ()
-
-
-def depends_on_config(variant: Variant, reason: str) -> bool:
-    """Whether another config of the variant may run: the reason names a tunable or shared memory."""
-    chosen = {t.name for t in variant.tune} | {name for name, _ in variant.derived}
-    for text in variant.needs:
-        if f" needs {text};" in reason:
-            return bool(names_in(text) & chosen)
-    return "bytes of shared memory" in reason

@@ -1,5 +1,5 @@
 """Builds candidates of many layers ahead of time, in the order in which they are needed. So the device does not wait for a
-compiler that could have started earlier.
+compiler that could have started earlier. `compile_ahead` has torch.compile do the same for PyTorch's compiled ways.
 
 A unit holds a few configs of one variant and one layer. Units depend on the plan alone, not on what has run before or
 on the number of cores, so a resumed bench finds them in the cache.
@@ -7,16 +7,25 @@ on the number of cores, so a resumed bench finds them in the cache.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
-from ...core.replies import Built
+from ...core.facts import tensor_bytes
+from ...core.orders import CompileOrder
+from ...core.replies import Built, Device
 from ...core.template import Rendered
 from ..running.builds import BuildPool, BuildSettings
 from ..running.request import Prebuilt
+from ..running.worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 
 _CONFIGS_PER_UNIT = 6
+_COPIES = 6               # of a direction's tensors in a process: formulations make copies, a reserve
+_ONE_CORE = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}   # each process is one of many
 
 
 class BuildAhead:
@@ -89,3 +98,37 @@ def units_of(items: Sequence[Rendered], *, emulated: bool) -> list[list[Rendered
                           []).append(item)
     return [group[i:i + _CONFIGS_PER_UNIT] for group in groups.values()
             for i in range(0, len(group), _CONFIGS_PER_UNIT)]
+
+
+def compile_ahead(orders: Sequence[CompileOrder], device: Device, work_dir: Path, *, workers: int, deadline: float) -> int:
+    """Have torch.compile prepare these ways in several processes at once, while nothing is timed. It keeps what it made on the
+    disk; a measurement then takes it from there. A process that dies costs its order, which the measurement does itself.
+
+    Returns how many ways were prepared until the deadline (of `time.monotonic`).
+    """
+    waiting: SimpleQueue[CompileOrder] = SimpleQueue()
+    for order in orders:
+        waiting.put(order)
+    largest = max((tensor_bytes(o.workload, d) for o in orders for d in o.modes), default=1)
+    processes = min(workers, len(orders), max(1, device.free_bytes // (_COPIES * largest)))
+    stop = threading.Event()
+
+    def work(number: int) -> int:
+        process, count = WorkerProcess("measure", log_path=work_dir / f"compile-{number}.log", environment=_ONE_CORE), 0
+        try:
+            while (left := deadline - time.monotonic()) > 0 and not stop.is_set():
+                order = waiting.get_nowait()
+                with contextlib.suppress(WorkerDied, WorkerFailed, WorkerTimeout):
+                    count += process.call(order, limit_s=min(left, threading.TIMEOUT_MAX), stop=stop).count
+        except (Empty, WorkerCancelled):
+            return count
+        finally:
+            process.close()
+        return count
+
+    with ThreadPoolExecutor(max(1, processes)) as pool:
+        try:
+            return sum(pool.map(work, range(processes)))
+        except BaseException:
+            stop.set()   # the pool waits for its threads, they for their processes
+            raise

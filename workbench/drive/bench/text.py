@@ -37,11 +37,10 @@ def means(found: Summary) -> list[str]:
 
 
 def footnotes(cells: Sequence[Cell]) -> list[str]:
-    """Why the second ratio is a dash, in one line; nothing where no cell lacks it."""
+    """Why the second ratio is missing, in one line; nothing where no cell lacks it."""
     lack = [c for c in cells if c.best and c.strongest is None]
-    every = "" if len(lack) == len(cells) else f"In {len(lack)} of {len(cells)} cells "
-    return [f"{every or 'Here '}the strongest PyTorch is {numbers.MISSING}: other formulations were not asked when these times "
-            "were recorded."] if lack else []
+    where = "in this session" if len(lack) == len(cells) else f"for {len(lack)} of the {len(cells)} cells"
+    return [f"Other formulations in PyTorch were not measured {where}."] if lack else []
 
 
 def label(cell: Cell) -> str:

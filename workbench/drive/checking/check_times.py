@@ -12,6 +12,7 @@ from ...core import numbers
 from ...core.check_parts import DirectionTimes, TimedWay
 from ...core.facts import bytes_moved
 from ...core.layer import Workload
+from ...core.precision import QUALIFIES
 from ...core.replies import CheckTimes, Device, WayTimes
 from ...core.verdict import FASTER, SAME, UNSURE, from_samples, widened
 from ..reporting import report
@@ -91,7 +92,7 @@ def _row(ours: CheckTimes, precision: str, baseline: WayTimes) -> TimedWay:
 
 
 def _qualifies(precision: str, theirs: str) -> bool:
-    return theirs in report.QUALIFIES.get(precision, ())
+    return theirs in QUALIFIES.get(precision, ())
 
 
 def _without_the_file(found: CheckTimes, precision: str) -> list[TimedWay]:

@@ -3,12 +3,10 @@ same runner and workers as any candidate. Modules that attack the Python around 
 
 from __future__ import annotations
 
-import difflib
 import json
 import tempfile
 import threading
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -21,7 +19,7 @@ from ...core.answers import Answer
 from ...core.candidate import Candidate
 from ...core.env import cache_dir
 from ...core.errors import BadRequest
-from ...core.layer import FORWARD, ConvTranspose, Workload
+from ...core.layer import ConvTranspose, Workload
 from ...core.trial import Status
 from ...core.variants import TEMPLATES, find
 from ...core.verdict import FASTER
@@ -33,10 +31,9 @@ from ..running.runner import Runner
 from ..running.worker_process import WorkerProcess
 from ..sessions.files import TRIALS
 from ..sessions.session import Session
+from .attacks import Attack, attacks, device_kind, kernels, modules, total
 from .check import CheckRequest, check, judge_process, workload_reference
 
-RED_TEAM = Path(__file__).resolve().parents[2] / "red_team"
-KERNELS = RED_TEAM / "kernels"
 # A stride that leaves holes, padding that crops, groups, a tail that fills no block.
 _USUAL = Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), output_padding=(0, 1), groups=2), 2, (5, 7))
 # Kernel 1 and padding 1: the border of the input meets no output, and with stride 3 some outputs are just zero.
@@ -44,19 +41,6 @@ _CROPPED = Workload(ConvTranspose(1, 2, 3, (1,), stride=(3,), padding=(1,), bias
 _MANY = Workload(ConvTranspose(1, 1, 3, (1,), bias=False), 1, (700_032,))  # 65 628 blocks of 32
 _MODULE = Workload(ConvTranspose(2, 4, 6, (3,), stride=(2,), padding=(1,)), 1, (8, 9))
 _AT_ONCE = {"cpu": 2, "cuda": 4}  # checks that take no time; each has two processes with a context on the GPU
-_CONTROL = "a right kernel"
-
-
-@dataclass(frozen=True)
-class Attack:
-    """`expected`: device kind -> status. `group`: which workload and limits it is run with."""
-
-    name: str
-    kind: str                    # "kernel" | "module"
-    expected: dict[str, str]
-    idea: str = ""
-    direction: str = FORWARD
-    group: str = "usual"
 
 
 @dataclass(frozen=True)
@@ -83,30 +67,6 @@ class _Group:
 _GROUPS = {"usual": _Group(), "cropped": _Group(_CROPPED), "many": _Group(_MANY, config=(("BLOCK", 32),)),
            "hangs": _Group(run_timeout_s=8.0), "alone": _Group(),
            "timed": _Group()}
-
-
-def attacks() -> list[Attack]:
-    """A right kernel, then everything in attacks.toml: the right one shows that the judge does not refuse everything."""
-    data = tomllib.loads((RED_TEAM / "attacks.toml").read_text(encoding="utf-8"))
-    found = [Attack(_CONTROL, "control", {"cpu": "OK", "cuda": "OK"}, "Is right and hides nothing.")]
-    found += [Attack(kind=kind, **entry) for kind in ("kernel", "module") for entry in data.get(kind, [])]
-    return found
-
-
-def total(device: str) -> int:
-    """How many attacks there are for that device."""
-    return sum(a.kind != "control" and _kind(device) in a.expected for a in attacks())
-
-
-def chosen(names: Sequence[str]) -> list[Attack]:
-    """The attacks of these names and the control. Raises `BadRequest` for a name that there is not."""
-    there = attacks()
-    unknown = next((n for n in names if n not in {a.name for a in there}), None)
-    if unknown is not None:
-        near = difflib.get_close_matches(unknown, [a.name for a in there], n=1)
-        raise BadRequest(f"There is no attack {unknown!r}; " + (f"did you mean {near[0]}?" if near else "leave --only away to "
-                         "see them all."), field="only")
-    return [a for a in there if a.kind == "control" or a.name in names]
 
 
 class SelfTest:
@@ -159,7 +119,7 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
     `on_text` hears what happens now. Raises `BadRequest` for a device that is not there, `RuntimeError` when `stopped` is
     set before the end."""
     device = resolve_device(device)
-    kind = _kind(device)
+    kind = device_kind(device)
     stopped = stopped or threading.Event()
     whole, wanted = wanted is None, [a for a in (attacks() if wanted is None else wanted) if kind in a.expected]
     results: list[Result] = []
@@ -168,20 +128,21 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
         results.append(result)
         on_result(result)
 
-    with _session() as session, _runner(runner) as kernels:
+    with _session() as session, _runner(runner) as runner:
+        root = kernels(session.path.parent.parent)
         for name, group in _GROUPS.items():  # hangs come last: each costs its whole limit
             here = [a for a in wanted if a.kind in ("kernel", "control") and a.group == name]
-            found = _run_kernels(kernels, session, device, here, group, partial(_watch, on_text, stopped))
+            found = _run_kernels(runner, session, device, here, group, root, partial(_watch, on_text, stopped))
             if stopped.is_set():
                 raise RuntimeError("The self-test was stopped.")
             for result in found:
                 report(result)
         with held(device, on_text, stopped), _judges(_AT_ONCE[kind]) as judges:
-            modules = [a for a in wanted if a.kind == "module"]
-            timed = [a for a in modules if _attacks_the_clock(a, kind)]
+            files = [a for a in wanted if a.kind == "module"]
+            timed = [a for a in files if _attacks_the_clock(a, kind)]
             one = partial(_run_module, device=device, session=session, judges=judges, on_text=on_text, stopped=stopped)
             with DaemonThreads(_AT_ONCE[kind]) as pool:
-                for result in pool.map(one, [a for a in modules if a not in timed]):
+                for result in pool.map(one, [a for a in files if a not in timed]):
                     report(result)
             for attack in timed:  # nothing else runs beside it
                 report(one(attack))
@@ -219,13 +180,9 @@ def confinement(results: Sequence[Result]) -> str:
     return "\n".join(dict.fromkeys(r.confined for r in results if r.confined))
 
 
-def _kind(device: str) -> str:
-    return "cpu" if device == "cpu" else "cuda"
-
-
-def _run_kernels(runner: Runner, session: Session, device: str, wanted: Sequence[Attack], group: _Group,
+def _run_kernels(runner: Runner, session: Session, device: str, wanted: Sequence[Attack], group: _Group, root: Path,
                  on_change: Callable[[Run], None]) -> list[Result]:
-    candidates = {a.name: _candidate(a, group) for a in wanted}
+    candidates = {a.name: _candidate(a, group, root) for a in wanted}
     if not candidates:
         return []
     request = RunRequest(group.workload, tuple(candidates.values()), device=device, baselines=False, effort="quick",
@@ -236,7 +193,7 @@ def _run_kernels(runner: Runner, session: Session, device: str, wanted: Sequence
     trials = {t.trial_id: t for t in run.trials}
     for attack, row in zip(wanted, run.rows, strict=True):
         trial = trials.get(row.trial_id)
-        expected = attack.expected[_kind(device)]
+        expected = attack.expected[device_kind(device)]
         status = str(trial.status) if trial else "no trial"
         timed = bool(trial and trial.kernel_ms)
         caught = status == expected and timed == (expected == Status.OK)
@@ -261,8 +218,8 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     on_text(f"checking {attack.name}")
     before = (session.path / TRIALS).read_bytes()
     reference, name = workload_reference(_MODULE)
-    text = (RED_TEAM / "modules" / f"{attack.name}.py").read_text(encoding="utf-8")
-    kind = _kind(device)
+    text = modules()[attack.name]
+    kind = device_kind(device)
     expected = attack.expected[kind]
     request = CheckRequest(text, reference, device, name=attack.name, reference_name=name, effort="quick", nvcc=False,
                            call_s=_GROUPS[attack.group].run_timeout_s, time=_attacks_the_clock(attack, kind))
@@ -291,9 +248,9 @@ def _attacks_the_clock(attack: Attack, kind: str) -> bool:
     return attack.expected[kind] == Status.OK or attack.group == "timed"
 
 
-def _candidate(attack: Attack, group: _Group) -> Candidate:
+def _candidate(attack: Attack, group: _Group, root: Path) -> Candidate:
     name = "naive_gather" if attack.kind == "control" else attack.name
-    variant = find(name, attack.direction, root=TEMPLATES if attack.kind == "control" else KERNELS)
+    variant = find(name, attack.direction, root=TEMPLATES if attack.kind == "control" else root)
     config = {} if attack.kind == "control" else dict(group.config)
     return Candidate(variant, group.workload.layer, "float32", config, form="runtime")
 

@@ -15,10 +15,11 @@ from ...core.candidate import Candidate, why_not
 from ...core.errors import RenderError
 from ...core.facts import tensor_bytes
 from ...core.layer import LAUNCHES, Workload
+from ...core.precision import PRECISIONS_OF
 from ...core.replies import Outcome
 from ...core.template import Rendered, render
 from ...core.trial import Status
-from ...core.variants import PRECISIONS_OF, Variant, discover
+from ...core.variants import Variant, discover
 from ..machine.device_lock import held
 from ..machine.devices import resolve_device
 from ..running import outcome

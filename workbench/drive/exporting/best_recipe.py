@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ...core import numbers
-from ...core.best_known import CLASSES_OF, CONTIGUOUS, BestKnown, best_config, sm_of
+from ...core.best_known import CONTIGUOUS, BestKnown, best_config
 from ...core.env import gpus
 from ...core.errors import BadRequest
+from ...core.gpu import sm_of
 from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
+from ...core.precision import CLASSES_OF
 from ...core.presets import parse_preset
 from .recipe import Recipe, fastest
 

@@ -5,6 +5,7 @@ The fixed part of that file is `model_new.py.txt`; written here are its docstrin
 
 from __future__ import annotations
 
+import hashlib
 import keyword
 import re
 import textwrap
@@ -21,7 +22,7 @@ from ...core.layer import BACKWARD, FORWARD, LAUNCHES, ConvTranspose, Workload
 from ...core.orders import ModuleOrder
 from ...core.presets import Preset
 from ...core.replies import ModuleJudged
-from ...core.template import ENTRY, Rendered, render
+from ...core.template import Rendered, render
 from ..running import outcome
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 from .recipe import Recipe, serves_any_layer
@@ -41,10 +42,12 @@ _ABOUT_TF32 = (
     "A kernel in ieee or tf32x3 is then more exact than PyTorch. The results may differ by 1e-3.")
 _ABOUT_PARAMETERS = ("Parameters are initialised as in PyTorch with the same seed. PyTorch's state_dict can be loaded.",)
 _ABOUT_CALLS = (
-    "PyTorch's own op computes tensors that are not {dtype}, are not on a CUDA device, or are empty. It also gets calls",
-    "with wrong arguments, so that they raise PyTorch's error. It computes the layer if the GPU lacks the instructions",
-    "or the shared memory for a kernel. If a kernel cannot be built or launched, there is one warning and PyTorch",
-    "computes the layer. The kernels ignore torch.autocast and have no double backward.",
+    "The kernels compute the layer above, with every input size. PyTorch's own op computes layers with other arguments,",
+    "and tensors that are not {dtype}, are not on a CUDA device, or are empty. It also gets calls with wrong arguments,",
+    "so that they raise PyTorch's error. It computes the layer if the GPU lacks the instructions or the shared memory for",
+    "a kernel. If a kernel cannot be built or launched, there is one warning and PyTorch computes the layer.",
+    "Gradients of gradients are PyTorch's. torch.autocast casts as it does for PyTorch's op. torch.compile keeps a call as",
+    "one operator. The kernels always give the same bits for the same input; PyTorch's gradients may not.",
     "",
     "Kernels run on the current stream without synchronization. With KW_DEBUG_SYNC=1 in the environment each launch is",
     "synchronized, and the error names the kernel that failed.",
@@ -77,7 +80,7 @@ def export_text(recipe: Recipe, *, constructor: Preset | None = None, class_name
         raise BadRequest(f"The recipe is for {recipe.layer}, preset {constructor.name} is {constructor.layer}; "
                          f"export it without the preset.", field="constructor")
     kernels = {d: (c, render(c)) for d, c in recipe.chosen.items()}
-    parts = {"DOCSTRING": _docstring(recipe, kernels, constructor, notes), "DTYPE": f"torch.{recipe.workload.dtype}",
+    parts = {"DOCSTRING": _docstring(recipe, kernels, constructor, notes), "NAME": _name(kernels),
              "DEBUG_SYNC": str(int(debug_sync)), "CLASS": _class(recipe.layer, constructor, class_name),
              "SOURCES": _sources(kernels), "KERNELS": _table(kernels)}
     text = re.sub(r"@([A-Z_]+)@", lambda m: parts[m[1]], _FIXED.read_text(encoding="utf-8"))
@@ -156,18 +159,8 @@ def _docstring(recipe: Recipe, kernels: dict[str, tuple[Candidate, Rendered]], p
     kind = f"nn.ConvTranspose{layer.dims}d"
     original = f"KernelBench's problem {preset.number} (level 1)" if preset else f"{kind}, with its output_size"
     lines.append(f"Constructor, parameter names and forward are those of {original}.")
-    lines += [*_ABOUT_PARAMETERS, *_others(recipe), *(line.format(dtype=dtype) for line in _ABOUT_CALLS), '"""']
+    lines += [*_ABOUT_PARAMETERS, *(line.format(dtype=dtype) for line in _ABOUT_CALLS), '"""']
     return "\n".join(lines)
-
-
-def _others(recipe: Recipe) -> list[str]:
-    general = [f"{d} by {c.variant.name}" for d, c in recipe.chosen.items() if serves_any_layer(c)]
-    lines = [f"These kernels have the run-time form and compute layers with any arguments: {', '.join(general)}."
-             ] if general else []
-    if len(general) < len(recipe.chosen):
-        lines.append("Kernels with the constant form compute only the constructor arguments above. PyTorch computes layers "
-                     "with other arguments. Every input size works.")
-    return textwrap.wrap(" ".join(lines), _WIDTH)
 
 
 def _class(layer: ConvTranspose, preset: Preset | None, name: str) -> str:
@@ -177,8 +170,9 @@ def _class(layer: ConvTranspose, preset: Preset | None, name: str) -> str:
     """nn.{kind} with the kernels of this file."""
 
     def forward(self, input, output_size=None):
-        output_padding = self._output_padding(input, output_size, list(self.stride), list(self.padding),
-                                              list(self.kernel_size), {layer.dims}, list(self.dilation))
+        output_padding = self.output_padding if output_size is None else self._output_padding(
+            input, output_size, list(self.stride), list(self.padding), list(self.kernel_size), {layer.dims},
+            list(self.dilation))
         return conv_transpose(input, self.weight, self.bias, self.stride, self.padding, output_padding,
                               self.groups, self.dilation)
 '''
@@ -206,21 +200,27 @@ def _sources(kernels: dict[str, tuple[Candidate, Rendered]]) -> str:
     return "\n".join(f"_{d.upper()} = {_literal(rendered.source)}\n" for d, (_, rendered) in kernels.items())
 
 
+def _name(kernels: dict[str, tuple[Candidate, Rendered]]) -> str:
+    """Of the file's operators: two files with other kernels have other names."""
+    return "kw_" + hashlib.sha256("".join(rendered.candidate_id for _, rendered in kernels.values()).encode()).hexdigest()[:8]
+
+
 def _table(kernels: dict[str, tuple[Candidate, Rendered]]) -> str:
-    lines = ["# Direction -> its kernel. PyTorch computes the calls that have no kernel.", "_KERNELS = {"]
+    lines = ["_KERNELS = ["]
     for direction, (candidate, rendered) in kernels.items():
-        words = [f'"{candidate.variant.key} (candidate {rendered.candidate_id})"', f'"{ENTRY}{candidate.direction}"',
-                 f"_{direction.upper()}", f'\n            precision="{candidate.precision}"']
-        if not serves_any_layer(candidate):
-            words.append(f"layer={tuple(layer_fields(candidate.layer).values())}")
+        words = [f'"{direction}"', f"torch.{candidate.dtype}",
+                 f'"{candidate.variant.key} (candidate {rendered.candidate_id})"', f"_{direction.upper()}",
+                 f'\n            precision="{candidate.precision}"', f"layer={tuple(layer_fields(candidate.layer).values())}"]
+        if serves_any_layer(candidate):
+            words.append("any_layer=True")
         if candidate.compile_flags:
             words.append(f"flags={candidate.compile_flags!r}")
         if candidate.variant.min_sm != 80:
             words.append(f"min_sm={candidate.variant.min_sm}")
         if shared_bytes := derived_values(candidate, sm=max(EMULATED_SM, candidate.variant.min_sm)).get("smem_bytes"):
             words.append(f"shared_bytes={shared_bytes}")
-        lines.append(f'    "{direction}": _Kernel(' + ", ".join(words).replace(", \n", ",\n") + "),")
-    return "\n".join([*lines, "}"])
+        lines.append("    _Kernel(" + ", ".join(words).replace(", \n", ",\n") + "),")
+    return "\n".join([*lines, "]"])
 
 
 def _literal(text: str) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from ...core.best_known import sm_of
 from ...core.candidate import Candidate, why_not
 from ...core.errors import BadRequest
+from ...core.gpu import sm_of
 from ...core.layer import DIRECTIONS, FORWARD, Workload
 from ...core.patching import FoundLayer
-from ...core.variants import PRECISIONS_OF, discover
+from ...core.precision import PRECISIONS_OF
+from ...core.variants import discover
 from ..exporting.best_recipe import best_recipe, cautions
 from ..exporting.recipe import Recipe
 

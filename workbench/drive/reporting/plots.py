@@ -13,6 +13,7 @@ from plotly.subplots import make_subplots
 
 from ...core import numbers
 from ...core.layer import BACKWARD, DIRECTIONS, FORWARD, LAUNCHES
+from ...core.precision import QUALIFIES
 from ...core.trial import FORMULATION, NOT_DROP_IN, Status, Timing, Trial
 from . import report
 
@@ -220,7 +221,7 @@ def _best_pytorch(here: list[Trial]) -> Trial | None:
              and not {NOT_DROP_IN, FORMULATION} & set(t.flags)]
     ours = [t for t in here if t.kind == "candidate" and t.ok]
     if ours:
-        accepted = set.intersection(*(set(report.QUALIFIES.get(t.precision, ())) for t in ours))
+        accepted = set.intersection(*(set(QUALIFIES.get(t.precision, ())) for t in ours))
         timed = [t for t in timed if t.precision in accepted] or timed
     return min(timed, key=lambda t: t.kernel_median_ms, default=None)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ...core import numbers
 from ...core.ceilings import ceilings_for
 from ...core.layer import BACKWARD, FORWARD, LAUNCHES, Workload
+from ...core.precision import QUALIFIES
 from ...core.roofline import Floor, floor
 from ...core.trial import FORMULATION, NOT_DROP_IN, Status, Timing, Trial
 from ...core.verdict import FASTER as FASTER
@@ -31,9 +32,6 @@ Where = tuple[Place, str, str]   # with the clock and the direction: equal for t
 _Cell = tuple[Place, str, str, str]   # with the GPU's name, the direction and the precision: they have one floor
 EMULATED = "EMULATED"
 BASELINES = ("baseline", "module_baseline")
-# The precisions of PyTorch that a candidate of a precision competes with: PyTorch may be more accurate, not less.
-QUALIFIES = {"tf32": ("tf32", "tf32x3", "ieee", "fp64"), "tf32x3": ("tf32x3", "ieee", "fp64"), "ieee": ("ieee", "fp64"),
-             "fp16": ("fp16", "tf32", "ieee", "fp64"), "bf16": ("bf16", "tf32", "ieee", "fp64"), "fp64": ("fp64",)}
 FLAG_WORDS = {"launch_bound": "Launch-bound: the launch on the host takes longer than the kernel on the GPU.",
               "nvcc_flags": "The emulator ignores flags that only nvcc knows.",
               "too_small": "Too short for an exact time: below 10 µs the CUDA events are part of it.",
@@ -283,7 +281,7 @@ def headline(trials: Sequence[Trial]) -> Headline | None:
 
 
 def verdict_sentence(name: str, ratio: Verdict, baseline: Trial) -> str:
-    """ "strip_mma forward is 2.55× as fast as the best PyTorch (eager, TF32 on)", in the words of the verdict: where it is
+    """ "split_mma grad_weight is 2.55× as fast as the best PyTorch (eager, TF32 on)", in the words of the verdict: where it is
     UNSURE no winner is claimed."""
     best, shown = f"the best PyTorch ({baseline.name})", numbers.ratio(ratio.value)
     return {SAME: f"{name} takes the same time as {best}, within 1 %",

@@ -10,7 +10,8 @@ from typing import Any
 from ...core.candidate import Candidate
 from ...core.errors import BadRequest
 from ...core.layer import LAUNCHES, Workload
-from ...core.variants import FORMS, PRECISIONS_OF, Variant, broken, discover, refuse_broken
+from ...core.precision import PRECISIONS_OF
+from ...core.variants import FORMS, Variant, broken, discover, refuse_broken
 
 Settings = Mapping[str, Mapping[str, Sequence[int]]]  # variant name (or "*") -> tunable -> values to try
 

@@ -32,7 +32,6 @@ from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerTim
 from .workers import Workers, units
 
 R = TypeVar("R")
-_AUTOTUNE_S = 300.0      # of silence, while torch.compile tries kernels
 _HEARTBEAT_S = 2.0
 _TUNED_S = 300.0   # of max-autotune, without a sign of life
 _PHASES = {"truth": "checking", "check": "checking", "time": "timing", "recheck": "rechecking"}

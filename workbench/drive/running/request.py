@@ -11,7 +11,7 @@ from pathlib import Path
 from ...core.candidate import Candidate
 from ...core.errors import BadRequest
 from ...core.layer import Workload
-from ...core.pytorch_ways import CLASSES
+from ...core.precision import CLASSES_OF
 from ...core.replies import Built, Device
 from ...core.trial import Status, Trial
 
@@ -39,7 +39,8 @@ class RunRequest:
     directions: tuple[str, ...] = ()     # of the baselines; () = those of the candidates
     baselines: bool = True
     strength: str = "quick"              # of the baselines: "quick"; "strong", the whole ladder; "default", no switch touched
-    classes: tuple[str, ...] = CLASSES   # what float32 candidates compute in: strong baselines of other classes are not asked
+    # what float32 candidates compute in: strong baselines of other classes are not asked
+    classes: tuple[str, ...] = CLASSES_OF["float32"]
     max_autotune: bool = False           # strong baselines by Inductor's max-autotune as well: a minute or more a direction
     modules: bool = False                # also judge the best recipe as a ModelNew: module_ms
     effort: str = "normal"

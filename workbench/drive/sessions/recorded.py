@@ -1,6 +1,7 @@
 """Recorded trials become candidates and recipes again, if today's templates still make the same source."""
 
 from __future__ import annotations
+from ...core.precision import CLASSED
 
 from collections.abc import Iterable, Sequence
 from math import inf
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core import numbers
-from ...core.best_known import CLASSED, best_config
+from ...core.best_known import best_config
 from ...core.candidate import EMULATED_SM, Candidate, derived_values
 from ...core.errors import BadRequest
 from ...core.layer import LAUNCHES, Workload

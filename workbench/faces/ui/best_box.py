@@ -7,9 +7,10 @@ from html import escape
 
 import streamlit as st
 
-from ...core.best_known import CLASSED, CLASSES_OF, BestKnown, best_config
+from ...core.best_known import BestKnown, best_config
 from ...core.layer import LAUNCHES, Workload
-from ...core.variants import PRECISIONS_OF, Variant
+from ...core.precision import CLASSED, CLASSES_OF, PRECISIONS_OF
+from ...core.variants import Variant
 from ...drive.exporting.best_recipe import nothing_known, origin
 from . import theme, variant_rows
 from .layer_form import EACH_ITS_OWN, Choice

@@ -17,8 +17,10 @@ _FIRST = (report.SLOWER, report.UNSURE, "", report.FASTER, report.SAME, report.E
 _LEAST, _MOST = 0.5, 8.0   # of the dots' scale
 _BOX = "position:relative;width:150px;height:14px;margin:0 14px"
 _BEST, _DEFAULT, _SESSION = "best PyTorch", "default PyTorch", "session B"
-_WORDS = ((report.FASTER, "A is faster: the whole 95 % interval of B / A is above 1.01 (a wide interval: farther above)"),
-          (report.SLOWER, "A is slower: the whole interval is below 0.99 (a wide interval: farther below)"),
+_WORDS = ((report.FASTER, "A is faster: the whole 95 % interval of B / A is above 1.01 "
+           "(the threshold is higher if the interval is wide)"),
+          (report.SLOWER, "A is slower: the whole interval is below 0.99 "
+           "(the threshold is lower if the interval is wide)"),
           (report.SAME, "same time: B / A differs from 1 by at most 1 %, and the interval is narrow"),
           (report.UNSURE, "not decided: the interval is too wide; more samples can help"),
           (report.EMULATED, "no verdict, because times of the CPU emulator do not predict a GPU"))

@@ -14,8 +14,9 @@ import streamlit as st
 
 from ...core.errors import BadRequest
 from ...core.layer import DTYPES, MEMORY_FORMATS, ConvTranspose, Workload
+from ...core.precision import PRECISIONS_OF
 from ...core.presets import PRESETS, SIZES, Preset, parse_preset
-from ...core.variants import FORMS, PRECISIONS_OF, Variant
+from ...core.variants import FORMS, Variant
 from ...drive.running.request import EFFORTS
 from . import state
 

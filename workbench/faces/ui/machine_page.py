@@ -11,7 +11,7 @@ from ...core import numbers
 from ...core.cache import Cache
 from ...core.ceilings import ceilings_for, kept
 from ...core.env import cache_dir, environment
-from ...drive.checking import selftest
+from ...drive.checking import attacks, selftest
 from ...drive.machine import doctor
 from . import results, state, theme
 
@@ -47,7 +47,7 @@ def _strip(findings: list[doctor.Finding]) -> str:
     where = doctor.devices(findings)
     missing = [f for f in findings if f.command]
     evidence = (f"{len(missing)} part{'s' if len(missing) != 1 else ''} can be installed: "
-                f"{', '.join(f.name for f in missing)}. The table shows the command of each." if missing else
+                f"{', '.join(f.name for f in missing)}. The table shows the install command of each part." if missing else
                 "No installable part is missing.")
     return theme.strip("PASSED" if where else "MISSING", doctor.summary(findings), evidence,
                        badge_text="READY" if where else "NOT READY")
@@ -82,7 +82,7 @@ def _selftest(device: str) -> None:
     known = selftest.kept(device)
     theme.html(theme.heading("Self-test: adversarial kernels and modules"))
     if known is None:
-        theme.html(f'<span class="foot">{selftest.total(device)} attacks are available. The self-test has not run '
+        theme.html(f'<span class="foot">{attacks.total(device)} attacks are available. The self-test has not run '
                    "on this machine yet.</span>")
     else:
         when, found = known

@@ -14,7 +14,8 @@ from streamlit.delta_generator import DeltaGenerator
 from ...core.candidate import EMULATED_SM, Candidate, why_not
 from ...core.env import Gpu, gpus
 from ...core.layer import FORWARD, LAUNCHES, ConvTranspose, Workload
-from ...core.variants import PRECISIONS_OF, Tunable, Variant
+from ...core.precision import PRECISIONS_OF
+from ...core.variants import Tunable, Variant
 from . import results, state, theme
 from .layer_form import EACH_ITS_OWN, Choice
 

@@ -72,7 +72,7 @@ def layer_line(workload: Workload, choice: Choice, *, faded: bool) -> str:
              (f"floor on {gpu.removeprefix('NVIDIA ')}, forward in {precision}", floor),
              ("outputs that no tap reaches", numbers.share(zero, decimals=0 if zero in (0, 1) else 1)),
              ("parameters", numbers.count(workload.layer.parameter_count))]
-    note = " · the last valid layer" if faded else ""
+    note = " · this is the last valid layer" if faded else ""
     return (f'<div class="layer"><span class="mono">{escape(str(workload.layer))}</span>'
             f'<span class="mute">{escape(origin)} · {escape(workload.dtype)}{note}</span></div>' + theme.facts(pairs))
 

@@ -19,9 +19,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ...core.best_known import CLASSES, CLASSES_OF
 from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, DIRECTIONS, MEMORY_FORMATS
+from ...core.precision import CLASSES, CLASSES_OF
 from ...core.presets import SIZES, SUITES, preset
 from ...drive.bench import markdown
 from ...drive.bench.best import write_best

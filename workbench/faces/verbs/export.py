@@ -14,9 +14,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ...core.best_known import sm_of
 from ...core.candidate import Candidate, why_not
 from ...core.errors import BadRequest
+from ...core.gpu import sm_of
 from ...core.layer import BACKWARD, LAUNCHES, Workload
 from ...core.presets import problem_of
 from ...core.variants import Variant, discover, find
@@ -134,6 +134,6 @@ def _candidate(variant: Variant, workload: Workload, settings: dict, precision: 
             raise BadRequest(f"An export takes one value for {tunable}; got {', '.join(map(str, several))}.", field="set")
     candidate = Candidate(variant, workload.layer, workload.dtype, {k: v[0] for k, v in values.items()}, precision)
     # A variant for a newer GPU than the one here may be exported for that one.
-    if reason := why_not(candidate, sm=max(sm, variant.min_sm)):
+    if reason := why_not(candidate, sm=sm_of(variant.arch) if variant.arch else max(sm, variant.min_sm)):
         raise BadRequest(reason.replace("Not run:", "Not exported:", 1), field=variant.direction)
     return candidate

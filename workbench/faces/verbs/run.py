@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from ...core.candidate import Candidate
 from ...core.errors import BadRequest
 from ...core.layer import Workload
-from ...core.pytorch_ways import CLASSES
+from ...core.precision import CLASSES_OF
 from ...drive.exporting.best_recipe import arch_of, best_known, origin
 from ...drive.machine.devices import resolve_device
 from ...drive.reporting import tables
@@ -106,7 +106,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _classes(chosen: Sequence[Candidate]) -> tuple[str, ...]:
     """The classes of float32 that the candidates compete in; both without candidates."""
-    return tuple(c for c in CLASSES if any((one.precision == "tf32") == (c == "tf32") for one in chosen)) or CLASSES
+    of_float32 = CLASSES_OF["float32"]
+    return tuple(c for c in of_float32 if any((one.precision == "tf32") == (c == "tf32") for one in chosen)) or of_float32
 
 
 def _say_stopped(session: Session, runs: list[Run]) -> None:

@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 
-from ...drive.checking import selftest
+from ...drive.checking import attacks, selftest
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 all caught, 1 one got through, 3 nothing could be built here."""
     show = (lambda result: None) if args.json else _show
-    results = selftest.selftest(args.device, on_result=show, wanted=selftest.chosen(args.only) if args.only else None)
+    results = selftest.selftest(args.device, on_result=show, wanted=attacks.chosen(args.only) if args.only else None)
     if args.json:
         print(json.dumps(selftest.to_json(results), indent=1))
     else:

@@ -4,6 +4,7 @@
 `examine`          the order of the questions, and those about values and gradients
 `trialrun`         one case through both processes, compared with float64. It is no trial of a session
 `build_question`   the question whether the file imports and builds; `advice` says what to do about its exceptions
+`cuda_sources`     what can be said of its CUDA source without running it
 `questions/`       the other questions, and the cases that they are asked about
 `host/`            the code inside the two processes
 `foreign/`         such a process from outside: sandbox, limits, messages

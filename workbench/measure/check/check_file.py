@@ -12,14 +12,14 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ...core.answers import Answer, Question
 from ...core.check_parts import KernelBench
+from ...core.confinement import Confinement
 from ...core.errors import BadRequest
 from ...core.orders import CheckOrder, Emit
 from ...core.replies import Checked, Event
@@ -27,9 +27,11 @@ from ...core.toolchain import find_toolchain
 from ...core.trial import Status
 from ..build.build import missing
 from ..device import free_bytes
+from . import cuda_sources
 from .build_question import build_question, no_compiler
+from .cuda_sources import Nvcc
 from .examine import Examination
-from .foreign import confine, cuda_sources
+from .foreign import confine, requests
 from .foreign.process import Ended, ForeignProcess, Limits, Raised, kill_orphans
 from .foreign.replies import InlineCall, Loaded, Structure
 from .party import Party
@@ -53,13 +55,13 @@ def check(order: CheckOrder, emit: Emit) -> Checked:
     candidate.begin()
     asked = _Check(order, emit, scratch, candidate, reference, benchmark)
     try:
-        found = asked.run()
+        found = asked.run(confined)
     except BadRequest:
         raise
     except Exception as error:  # an answer that breaks the judge is a failure of the file
         traceback.print_exc()
         asked.stopped_by(error)
-        found = {}
+        found = Checked((), confined, asked.seed)
     finally:
         candidate.close()
         reference.close()
@@ -72,7 +74,7 @@ def check(order: CheckOrder, emit: Emit) -> Checked:
         asked.questions.append(Question(
             "processes", "Leaves nothing running?", Answer.WARNED, f"No. {left} processes of the file had left their "
             "process group and were ended.", "Do not start processes."))
-    return Checked(tuple(asked.questions), confined, asked.seed, seconds=round(time.monotonic() - begin, 1), **found)
+    return replace(found, questions=tuple(asked.questions), seconds=round(time.monotonic() - begin, 1))
 
 
 @dataclass(frozen=True)
@@ -99,15 +101,15 @@ class _Check:
         self.reference = Party(reference, order.reference, class_name="Model", emulate=False)
         self.benchmark = Party(benchmark, order.reference, class_name="Model", emulate=False)
 
-    def run(self) -> dict[str, Any]:
-        """Everything that `Checked` holds beside the questions."""
+    def run(self, confined: Confinement) -> Checked:
+        """Everything but the questions, which `questions` holds, and the time."""
         reference, given, setting = self._reference()
         self.emit(Event("build", "importing and building the file"))
         built, calls, own_export = self._build()
         self.questions.append(built)
         emulated = self.emulate and (any(c.cuda_sources for c in calls) or own_export)
         compiler = self._start_nvcc(calls)
-        examined: dict[str, Any] = {}
+        found = Checked((), confined, self.seed, emulated)
         if built.answer is Answer.PASSED:
             trial = TrialRun(self.reference, self.candidate, device=self.device, seed=self.seed,
                              dtype=next((str(x.dtype).removeprefix("torch.") for x in given if x.is_floating_point()),
@@ -124,15 +126,14 @@ class _Check:
                         tuple(str(x.dtype).removeprefix("torch.") for x in given))
             examination = Examination(trial, case, self.emit, emulated=emulated, timed=self.order.time,
                                       effort=self.order.effort, benchmark=None if self.emulate else self.benchmark)
-            examined = examination.run()
+            found = examination.run(found)
             self.questions += examination.questions
         else:
-            examined = {}
             self.questions += [Question(key, text, Answer.SKIPPED, "Not asked: the file does not build.") for key, text in
                                (("values", "Right values at the given size?"), ("gradients", "Has gradients?"))]
         self._static(calls, compiler)
-        examined["kernelbench"] = KernelBench(tuple(cuda_sources.kernelbench_text(self.text)), examined.get("kernelbench"))
-        return {"emulated": emulated, **examined}
+        text = tuple(cuda_sources.kernelbench_text(self.text))
+        return replace(found, kernelbench=replace(found.kernelbench or KernelBench(()), text=text))
 
     def stopped_by(self, error: Exception) -> None:
         """Adds the question that failed because the judge itself raised an error."""
@@ -146,10 +147,9 @@ class _Check:
         self.emit(Event("build", "importing the reference"))
         try:
             loaded = self.reference.load()
-            answer, given = self.reference.process.ask("given", {"seed": self.seed % 2**31})
+            answer, given = self.reference.process.ask(requests.Give(self.seed % 2**31))
             setting_of(loaded.parameters, answer.arguments, answer.keywords, None)  # raises before they are sent back
-            made, _ = self.reference.process.ask("make", {"module": "first", "arguments": answer.arguments,
-                                                          "keywords": answer.keywords, "seed": 1, "dtype": "float64"})
+            made, _ = self.reference.process.ask(requests.Make("first", answer.arguments, answer.keywords, 1, "float64"))
         except Raised as error:
             raise BadRequest(f"The reference does not run: {error.sentence}. It has to define Model, get_inputs and "
                              "get_init_inputs.") from error
@@ -174,7 +174,7 @@ class _Check:
         if found is None:
             return None
         try:
-            same, _ = self.reference.process.ask("is_the_layer", {"module": "first", "structure": asdict(found)}, given)
+            same, _ = self.reference.process.ask(requests.AskLayer("first", found), given)
         except (Raised, Ended):  # the check reports it when it calls the file
             return None
         return found if same.answer else None
@@ -200,38 +200,36 @@ class _Check:
         """The compiler that this machine does not have, as a sentence; "" where it has all."""
         return missing(find_toolchain(torch.version.cuda), cuda=not self.emulate) or ""
 
-    def _start_nvcc(self, calls: Sequence[InlineCall]) -> tuple[threading.Thread, dict[str, str]] | None:
+    def _start_nvcc(self, calls: Sequence[InlineCall]) -> tuple[threading.Thread, list[Nvcc]] | None:
         """Without a GPU: nvcc compiles the source while the questions are asked."""
         if self.questions[0].answer is Answer.FAILED and not self.questions[0].detail.first_error:
             return None
         if not (self.emulate and self.order.nvcc and any(c.cuda_sources for c in calls)):
             return None
-        result: dict[str, str] = {}
-        thread = threading.Thread(target=lambda: result.update(cuda_sources.nvcc(
+        result: list[Nvcc] = []
+        thread = threading.Thread(target=lambda: result.append(cuda_sources.nvcc(
             calls, self.text, self.scratch / "nvcc", memory_bytes=self.order.memory_bytes,
             limit_s=self.order.build_s)))
         thread.start()
         return thread, result
 
-    def _static(self, calls: Sequence[InlineCall], compiler: tuple[threading.Thread, dict[str, str]] | None) -> None:
+    def _static(self, calls: Sequence[InlineCall], compiler: tuple[threading.Thread, list[Nvcc]] | None) -> None:
         if compiler is not None:
             self.emit(Event("build", "waiting for nvcc"))
             compiler[0].join()
-            answers = {"ok": Answer.PASSED, "failed": Answer.FAILED, "none": Answer.SKIPPED}
-            result = compiler[1] or {"answer": "none", "seen": "nvcc could not run.", "advice": ""}
-            self.questions.append(Question("nvcc", "Compiles with nvcc?", answers[result["answer"]], result["seen"],
-                                           result["advice"],
-                                           str(Status.BUILD_FAILED) if result["answer"] == "failed" else ""))
+            result = compiler[1][0] if compiler[1] else Nvcc(Answer.SKIPPED, "nvcc could not run.")
+            self.questions.append(Question("nvcc", "Compiles with nvcc?", result.answer, result.seen, result.advice,
+                                           str(Status.BUILD_FAILED) if result.answer is Answer.FAILED else ""))
             first = self.questions[0]
-            if result["answer"] == "ok" and first.detail.first_error:  # the emulator's limit, not the file's fault
+            if result.answer is Answer.PASSED and first.detail.first_error:  # the emulator's limit, not the file's fault
                 self.questions[0] = replace(first, answer=Answer.SKIPPED, status=str(Status.SKIPPED), advice="Check the "
                                             "file on a machine with a GPU.", seen="Not known: nvcc compiles it, the CPU "
                                             f"emulator does not. {first.seen.removeprefix('No. ')}")
         asked = {q.key for q in self.questions if q.answer is not Answer.SKIPPED}
-        hints = [h for h in cuda_sources.findings(self.text, calls) if h["about"] not in asked]
+        hints = [h for h in cuda_sources.findings(self.text, calls) if h.about not in asked]
         if hints and calls:
             self.questions.append(Question("text", "Suspicious code?", Answer.WARNED,
-                                           " ".join(h["seen"] for h in hints), " ".join(h["advice"] for h in hints)))
+                                           " ".join(h.seen for h in hints), " ".join(h.advice for h in hints)))
         if self.emulate and any(c.cuda_sources for c in calls):
             for key, text in (("stream", "Runs on the current stream?"), ("memory", "Memory against PyTorch's?"),
                               ("compile", "torch.compile, CUDA graph?")):

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
-from typing import Any
 
 import torch
 
 from ...core import numbers
 from ...core.answers import Answer, Question
-from ...core.check_parts import Log, LooksLike
+from ...core.check_parts import KernelBench, Log, LooksLike
 from ...core.errors import BadRequest
 from ...core.orders import DeviceOrder, Emit
-from ...core.replies import Event
+from ...core.replies import Checked, Event
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
 from .advice import advice_for_construction
@@ -24,7 +23,7 @@ from .foreign.process import Ended, Raised
 from .party import Party
 from .questions import cases, gpu_questions, habits, kernelbench, magnitudes, mistakes, shrink, tf32
 from .questions.cases import Case
-from .trialrun import NotDrawn, NotForReference, Outcome, Problem, State, TrialRun, same_bits, wide
+from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, same_bits, wide
 
 _SHRINK_S = 20.0
 _RUNS = 3
@@ -54,11 +53,11 @@ class Examination:
         self.questions: list[Question] = []
         self.first_wrong: Outcome | None = None
         self.gradients_known = True   # no NaN or infinity in the reference's: else there is no truth for timed calls
-        self.errors: dict[str, dict[str, Any]] = {}   # of the given size
-        self.found: dict[str, Any] = {}
+        self.errors: dict[str, ResultErrors] = {}   # of the given size
 
-    def run(self) -> dict[str, Any]:
-        """{"smallest", "mistake", "kernelbench", "times"}, as far as there is anything to say."""
+    def run(self, found: Checked) -> Checked:
+        """`found`, with all that is found beside the answers."""
+        self.found = found
         if not self._parameters():
             return self.found
         self.emit(Event("check", "the given size"))
@@ -254,7 +253,7 @@ class Examination:
         relative to those of the dense grad_output, where these are larger. Of a layer they are whole numbers of both signs.
         Answers the question when they are wrong."""
         self.emit(Event("check", "an expanded grad_output"))
-        scale = {n: max(float(v.double().square().mean().sqrt()), dense.errors.get(n, {}).get("least_norm", 0.0) /
+        scale = {n: max(float(v.double().square().mean().sqrt()), (dense.errors[n].least_norm if n in dense.errors else 0.0) /
                         v.numel()**0.5) for n, v in dense.expected.items() if v.numel()}
         whole = dense.case.integers or self.given.setting.layer is not None and self.trial.loads_state
         try:
@@ -384,7 +383,8 @@ class Examination:
             start = wrong
         if self.trial.candidate.given_up:
             return
-        self.found["smallest"] = shrink.described(shrink.shrink(self.trial, start, (about.about,), limit_s=_SHRINK_S))
+        smallest = shrink.shrink(self.trial, start, (about.about,), limit_s=_SHRINK_S)
+        self.found = replace(self.found, smallest=shrink.described(smallest))
 
     def _look_alike(self, wrong: Outcome) -> None:
         guess = _guess(wrong)
@@ -392,9 +392,10 @@ class Examination:
             wrong, guess = few, _guess(few)  # so little work that all pairs of mistakes can be tried
         layer = str(wrong.case.setting.layer)
         if guess is None:
-            self.found["mistake"] = LooksLike(layer, "", "", 0, ())
+            self.found = replace(self.found, mistake=LooksLike(layer, "", "", 0, ()))
             return
-        self.found["mistake"] = LooksLike(layer, guess.found, guess.advice, guess.tried, tuple(guess.differs))
+        looks = LooksLike(layer, guess.found, guess.advice, guess.tried, tuple(guess.differs))
+        self.found = replace(self.found, mistake=looks)
         for place, q in enumerate(self.questions):
             if q.answer is Answer.FAILED and q.key in ("values", "other_sizes", "other_arguments"):
                 self.questions[place] = replace(q, advice=f"Same output as \u201c{guess.found}\u201d. {guess.advice}")
@@ -420,7 +421,7 @@ class Examination:
             reason = f"KernelBench checks only the forward pass, at one size. Failed here: {failed}" if not ours else (
                 f"{found.why} The output is right against float64. At 1e-4 the difference also contains "
                 f"{'TF32 rounding' if self._has(tf32.KEY) else 'PyTorch’s own rounding'}.")
-        self.found["kernelbench"] = replace(found, ours=ours, reason=reason)
+        self.found = replace(self.found, kernelbench=KernelBench((), replace(found, ours=ours, reason=reason)))
 
     def _times(self) -> None:
         failed = [q for q in self.questions if q.answer is Answer.FAILED and q.key in
@@ -444,9 +445,8 @@ class Examination:
                 else:
                     self._skip(("times",), result.why)
             else:
-                workload = self.given.workload
-                self.found |= {"times": result, "workload": workload,
-                               "gpu": None if self.trial.device == "cpu" else describe(DeviceOrder(self.trial.device))}
+                gpu = None if self.trial.device == "cpu" else describe(DeviceOrder(self.trial.device))
+                self.found = replace(self.found, times=result, workload=self.given.workload, gpu=gpu)
                 self._pass("times", "Timed in turns with PyTorch.")
 
     def _factor(self) -> float:

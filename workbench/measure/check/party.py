@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from ...core.trial import Status
+from .foreign import requests
 from .foreign.process import Ended, ForeignProcess
-from .foreign.replies import Habit, Loaded, Made, NoTensor, Output
-from .foreign.wire import Received
+from .foreign.replies import Loaded, Made, NoTensor, Output
+from .foreign.requests import OfModule, OnGpu
 
+R = TypeVar("R")
 _MOST_DEATHS = 1
 
 
@@ -31,8 +33,7 @@ class Party:
 
     def __init__(self, process: ForeignProcess, text: str, *, class_name: str, emulate: bool, cache: str = "") -> None:
         self.process = process
-        self._load = {"text": text, "class_name": class_name, "device": process.device, "emulate": emulate,
-                      "cache": cache}
+        self._load = requests.Load(text, class_name, process.device, emulate, cache)
         self._made: dict[Construction, str] = {}
         self._loaded_in = -1
         self._count = 0
@@ -50,7 +51,7 @@ class Party:
         if self.given_up:
             raise Ended(Status.WORKER_DIED, f"Not asked: the process has already ended {self.process.deaths} times.")
         self._made.clear()
-        self.facts = self.process.ask("load", self._load, limit_s=self.process.limits.build_s,
+        self.facts = self.process.ask(self._load, limit_s=self.process.limits.build_s,
                                       doing="the file was imported")[0]
         self._loaded_in = self.process.deaths
         return self.facts
@@ -60,42 +61,35 @@ class Party:
         self.load()
         self._count += 1
         name = f"m{self._count}"
-        answer = self.process.ask("make", {"module": name, "arguments": how.arguments, "keywords": how.keywords,
-                                           "seed": how.seed, "dtype": how.dtype}, limit_s=max(60.0, self.process.limits.call_s),
-                                  doing="the module was constructed")
+        answer = self.process.ask(requests.Make(name, how.arguments, how.keywords, how.seed, how.dtype),
+                                  limit_s=max(60.0, self.process.limits.call_s), doing="the module was constructed")
         self._made[how] = name
         return answer
 
     def draw(self, seed: int) -> list[torch.Tensor]:
         """What get_inputs() of a reference gives under that seed."""
         self.load()
-        return self.process.ask("given", {"seed": seed}, doing="get_inputs() was called")[1]
+        return self.process.ask(requests.Give(seed), doing="get_inputs() was called")[1]
 
     def call(self, how: Construction, inputs: list[torch.Tensor], *, state: tuple[Sequence[str], list[torch.Tensor]] | None,
              grad_output: torch.Tensor | None = None, gradients: list[str] | None = None, as_it_is: bool = False,
              **options: Any) -> tuple[Output | NoTensor, list[torch.Tensor]]:
         """One call with this state; see `host.calls.call` for what comes back. `as_it_is`: of the module that was called last,
-        without a state."""
+        without a state. `options`: other fields of `requests.Call`."""
         there = self.process.alive and self._loaded_in == self.process.deaths and how in self._made
         if not (as_it_is and there):
             self.ready(how, state)
         tensors = [*inputs, *([grad_output] if grad_output is not None else [])]
-        return self.process.ask("call", {"module": self._made[how], "inputs": len(inputs), **options,
-                                         "gradients": gradients if grad_output is not None else None}, tensors,
+        names = tuple(gradients or ()) if grad_output is not None else ()
+        return self.process.ask(requests.Call(self._made[how], len(inputs), names, **options), tensors,
                                 doing="the module was called")
 
-    def habit(self, what: str, how: Construction, tensors: list[torch.Tensor],
-              state: tuple[Sequence[str], list[torch.Tensor]] | None, **options: Any) -> tuple[Habit, list[torch.Tensor]]:
-        """One of `host_habits.HABITS`."""
-        self.ready(how, state)
-        return self.process.ask("habit", {"module": self._made[how], "what": what, **options}, tensors,
-                                doing="the module was called")
-
-    def special(self, what: str, how: Construction, inputs: list[torch.Tensor],
-                state: tuple[Sequence[str], list[torch.Tensor]] | None) -> Received:
-        self.ready(how, state)
-        return self.process.ask("special", {"module": self._made[how], "what": what}, inputs,
-                                doing=f"it was asked for {what.replace('_', ' ')}")
+    def ask(self, request: Callable[[str], OfModule[R]], how: Construction, tensors: list[torch.Tensor],
+            state: tuple[Sequence[str], list[torch.Tensor]] | None) -> tuple[R, list[torch.Tensor]]:
+        """The request that is made from the name of this module, which has this state."""
+        asked = request(self.ready(how, state))
+        doing = f"it was asked for {asked.op.replace('_', ' ')}" if isinstance(asked, OnGpu) else "the module was called"
+        return self.process.ask(asked, tensors, doing=doing)
 
     def ready(self, how: Construction, state: tuple[Sequence[str], list[torch.Tensor]] | None) -> str:
         """The module of that construction with that state; its name in the process."""
@@ -103,6 +97,6 @@ class Party:
         if how not in self._made or state is None:  # without a state to load, the draw itself is the state
             self.make(how)
         if state is not None:
-            self.process.ask("load_state", {"module": self._made[how], "names": state[0]}, state[1],
+            self.process.ask(requests.LoadState(self._made[how], tuple(state[0])), state[1],
                              doing="the state_dict was loaded")
         return self._made[how]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from ...core import numbers
-from ...core.trial import DEFAULT_ADVICE, Status
-from ...core.variants import precision_of
+from ...core.precision import precision_of
+from ...core.trial import DEFAULT_ADVICE, Errors, Status
+from ...core.typed import keys_of
 from ..kernel import findings
 from ..kernel.inputs import reduction_length
 from ..kernel.validate import Comparison, allowed_rel_l2
@@ -44,10 +44,18 @@ class Problem:
     log: str = ""
 
 
+@dataclass(frozen=True)
+class ResultErrors(Errors):
+    """`own`: PyTorch's relative L2 error. `least_norm`: what errors are relative to where the truth is smaller."""
+
+    own: float = 0.0
+    least_norm: float = 0.0
+
+
 @dataclass
 class Outcome:
     """Everything one case showed; the first problem of each kind. `least_rms`: the scale of errors of a gradient whose own
-    values cancel. `errors`: the fields of `core.trial.Errors`; "own", PyTorch's relative L2 error; "least_norm".
+    values cancel.
     `not_finite`: gradients of the reference with NaN or infinity, which are not compared. `names`: the tensors whose
     gradients are taken. `factors`: powers of two by which results are divided before they are compared. `own`: PyTorch's
     results in this dtype on this device."""
@@ -59,7 +67,7 @@ class Outcome:
     expected: dict[str, torch.Tensor] = field(default_factory=dict)
     inputs: list[torch.Tensor] = field(default_factory=list)
     state: State | None = None
-    errors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    errors: dict[str, ResultErrors] = field(default_factory=dict)
     least_rms: dict[str, float] = field(default_factory=dict)
     not_finite: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -74,7 +82,7 @@ class Outcome:
         """How far a result is from float64, as a sentence; "" where it was not compared."""
         if (e := self.errors.get(name)) is None:
             return ""
-        return f"{name}: {numbers.error(e['rel_l2'])} from float64, {numbers.error(e['allowed'])} allowed."
+        return f"{name}: {numbers.error(e.rel_l2)} from float64, {numbers.error(e.allowed)} allowed."
 
 
 class NotForReference(Exception):
@@ -96,7 +104,7 @@ class TrialRun:
         self.attribute = ""
         self.loads_state = True       # else both draw under the same seed
         self.parameters: list[str] = []   # of the reference's constructor
-        self.defaults: dict[str, Any] = {}
+        self.defaults: dict[str, float] = {}   # of those parameters that are numbers
         self.convolves = False   # whether the reference does, in a layer of PyTorch's
         self.of_float32 = "ieee" if device == "cpu" else "tf32"  # what PyTorch's default allows: convolutions alone, on a GPU
 
@@ -235,7 +243,7 @@ class TrialRun:
             facts, reached = jumps.reach(
                 self.reference, self.how(outcome.case, dtype="float64"), [wide(x) for x in outcome.inputs],
                 (names, [wide(v) for v in values]), outcome.names, outcome.grad_output.double(),
-                jumps.typical(output["own"], output["rel_l2"], self._allowed(outcome.case, "output")[1]), self.generator)
+                jumps.typical(output.own, output.rel_l2, self._allowed(outcome.case, "output")[1]), self.generator)
         except (Raised, Ended):
             return {}
         parts = [self.named(facts, [outcome.expected["output"], *part], outcome.factors)
@@ -302,7 +310,7 @@ class TrialRun:
         comparison = compared(values)
         if comparison.failed and own is not None and not exact:  # a value equal to PyTorch's is right, even if float64 differs
             comparison = compared(torch.where(values == own.to(values.dtype), expected.to(values.dtype), values))
-        outcome.errors[name] = {**asdict(comparison.errors()), "own": own_off, "least_norm": least_norm}
+        outcome.errors[name] = ResultErrors(**keys_of(comparison.errors()), own=own_off, least_norm=least_norm)
         if comparison.failed:
             found = findings.wrong_result(name, comparison, kind="", precision=precision)
             rounding = found.status is Status.MISMATCH and found.advice  # the one mismatch that it has advice for

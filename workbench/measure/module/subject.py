@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,9 +18,9 @@ from ...core.compile_flags import emulated
 from ...core.env import cache_dir
 from ...core.layer import BACKWARD, FORWARD
 from ...core.orders import BuildOrder, Emit, ModuleOrder
+from ...core.precision import precision_of
 from ...core.replies import Event
 from ...core.trial import Status
-from ...core.variants import precision_of
 from ..build.build import build
 from ..build.compiler_log import first_error
 from ..kernel.findings import Finding, launch_error
@@ -35,7 +36,8 @@ class Subject:
     def __init__(self, order: ModuleOrder) -> None:
         self.attribute, self.device, self.dtype = order.attribute, order.device, order.workload.dtype
         self._libraries: list[ctypes.CDLL] = []
-        self.namespace: dict[str, Any] = {"__name__": "exported"}
+        self.module = ModuleType("exported")
+        self.namespace: dict[str, Any] = vars(self.module)
         try:
             exec(compile(order.text, "<exported file>", "exec"), self.namespace)
             self.cls = self.namespace[order.class_name]
@@ -43,13 +45,13 @@ class Subject:
         except FOREIGN as error:
             raise Finding(Status.RENDER_FAILED, f"The exported file does not run: {_said(error)}.",
                           "Export it again; if you changed it, correct the line that Python names.") from error
-        missing = {"_build", "_DEVICE_TYPE", "_DEBUG_SYNC", "_KERNELS"} - set(self.namespace)
+        missing = {"_build", "_DEVICE_TYPE", "_DEBUG_SYNC", "_ANY_LAYER", "_KERNELS"} - set(self.namespace)
         if missing:
             raise Finding(Status.RENDER_FAILED, f"The exported file defines no {min(missing)}.",
                           "Keep the names of the exported file.")
         self.namespace["_DEBUG_SYNC"] = True  # so that an error names the kernel that failed
         if self.device == "cpu":  # there its kernels run on the emulator
-            self.namespace["_DEVICE_TYPE"] = "cpu"
+            self.namespace["_DEVICE_TYPE"], self.namespace["_ANY_LAYER"] = "cpu", True
             self.namespace["_build"] = self._build_for_host
 
     def make(self, arguments: dict[str, Any], dtype: torch.dtype | None = None) -> torch.nn.Module:
@@ -68,11 +70,11 @@ class Subject:
     def build_all(self, emit: Emit) -> None:
         """Compile every kernel of the file that this device can run, before anything is measured."""
         device = torch.device(self.device)
-        kernels = [k for k in self.namespace["_KERNELS"].values() if k.fits(device)]
+        kernels = [k for k in self.namespace["_KERNELS"] if not k.misfit(device)]
         for number, kernel in enumerate(kernels, 1):
             emit(Event("build", f"kernel {number} of {len(kernels)}: {kernel.name}"))
             try:
-                kernel.launchers[device] = kernel._load(device)
+                kernel.load(kernel.layer, device)
             except FOREIGN as error:
                 first = first_error(str(error), kernel.source)
                 raise Finding(Status.BUILD_FAILED, f"{kernel.name} does not build: {_said(error)}.",
@@ -87,7 +89,7 @@ class Subject:
                 result = what()
             if self.device != "cpu":
                 torch.cuda.synchronize(self.device)
-            for kernel in self.namespace["_KERNELS"].values():
+            for kernel in self.namespace["_KERNELS"]:
                 for reason in kernel.refused.values():
                     raise RuntimeError(f"{kernel.name} could not be launched: {reason}.")
             return result
@@ -98,11 +100,12 @@ class Subject:
 
     def precision(self, direction: str, *, own: bool) -> tuple[str, bool]:
         """(precision, whether a kernel computes it), where all results are wanted; `own`: for the layer it was made for."""
-        names = [direction] if direction == FORWARD else [BACKWARD, direction]
         device = torch.device(self.device)
-        for kernel in (self.namespace["_KERNELS"].get(name) for name in names):
-            if kernel and (own or kernel.layer is None) and kernel.fits(device):
-                return kernel.precision, True
+        for name in [direction] if direction == FORWARD else [BACKWARD, direction]:
+            for kernel in self.namespace["_KERNELS"]:
+                other = kernel.any_layer and self.namespace["_ANY_LAYER"]
+                if kernel.direction == name and (own or other) and not kernel.misfit(device):
+                    return kernel.precision, True
         return precision_of(self.dtype, of_float32="tf32"), False
 
     def _finding(self, error: Exception) -> Finding:

@@ -10,9 +10,9 @@ from torch import nn
 
 from ...core.layer import BACKWARD, FORWARD, Workload
 from ...core.orders import Emit
+from ...core.precision import precision_of
 from ...core.pytorch_ways import WAYS, Way, module_ways
 from ...core.replies import Event, ModuleTimes
-from ...core.variants import precision_of
 from ..clock import timing
 from ..kernel.inputs import NORMAL, fill, shapes, torch_dtype
 from ..pytorch.ways import switches

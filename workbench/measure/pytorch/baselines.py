@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from ...core.candidate import PRECISIONS_OF
 from ...core.layer import FORWARD, Workload
 from ...core.orders import BaselineOrder, Emit
+from ...core.precision import PRECISIONS_OF, QUALIFIES
 from ...core.pytorch_ways import AUTOTUNED, WAYS, Way
 from ...core.replies import Baseline, Baselines, Event
 from ...core.trial import DEFAULT_ADVICE, FORMULATION, NOT_DROP_IN, Errors, Status
@@ -140,8 +140,7 @@ class _Direction:
             return timing.measure(run, device=self._device, effort=effort, limit_s=limit_s, host_pays=not replayed,
                                   cold_l2=self._order.cold_l2)
 
-        strict = ("ieee", "tf32x3", precision) if precision == "tf32" else ("ieee", precision)
-        fastest = min((self._fastest[p] for p in strict if p in self._fastest), default=None)
+        fastest = min((self._fastest[p] for p in QUALIFIES[precision] if p in self._fastest), default=None)
         if way.brief and fastest is not None:
             look = sampled("quick", _LOOK_S)
             if look.timing.median_ms > _NEAR * fastest:

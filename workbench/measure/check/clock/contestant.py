@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..party import Party
 from ..questions.cases import Case
+from ..trialrun import ResultErrors
 
 
 class NotVaried(Exception):
@@ -28,20 +28,20 @@ class Contestant:
 
     process: str                # a key of _Bench.parties
     way: str = ""               # a key of LADDER; "" is the module as it is called
-    strides: list[list[int]] | None = None
+    strides: tuple[tuple[int, ...], ...] | None = None
     precision: str = ""
 
 
 @dataclass(frozen=True)
 class Plan:
     """What is timed. `benchmark`: the reference in another process, for the ways with cudnn.benchmark. `errors`: what the
-    check allowed each result of this case ("allowed", relative L2). `factor`: of all values that are drawn for the timed
+    check found and allowed for each result of this case. `factor`: of all values that are drawn for the timed
     calls."""
 
     case: Case
     effort: str
     benchmark: Party | None = None
-    errors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    errors: dict[str, ResultErrors] = field(default_factory=dict)
     factor: float = 1.0
 
 

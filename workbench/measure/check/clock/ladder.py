@@ -4,6 +4,7 @@ the reference."""
 
 from __future__ import annotations
 
+from ....core.precision import QUALIFIES
 from ....core.pytorch_ways import WAYS
 from ....core.replies import CheckTimes
 from ....core.verdict import FASTER, from_samples
@@ -15,8 +16,7 @@ _OF_WAYS = {"tf32_on": "switched_tf32_on", "tf32_off": "switched_tf32_off"}   # 
 LADDER = {key: WAYS[_OF_WAYS.get(key, key)] for key in (
     "default", "tf32_on", "tf32_off", "benchmark", "benchmark_tf32_off", "channels_last", "channels_last_counted",
     "as_convolution", "as_convolution_tf32_off", "compile", "compile_tf32_off", "graph", "graph_tf32_off")}
-LOOSER = ("fp64", "ieee", "tf32", "fp16", "bf16")  # precisions from the strictest to the loosest
-NOT_DROP_IN = {"channels_last": "another memory format", "converted": "another memory format inside",
+WHY_NOT_DROP_IN = {"channels_last": "another memory format", "converted": "another memory format inside",
                "graphed": "each call overwrites the last result"}
 
 
@@ -46,8 +46,8 @@ def why_left_out(key: str, case: Case, *, device: str, dtype: str, effort: str) 
 def doubted_ways(found: CheckTimes) -> tuple[str, ...]:
     """If the candidate is faster than the fastest drop-in way: that way, and the ways that had no memory. Ways of torch.compile
     are not timed again, because compiling takes long."""
-    strict = LOOSER[:LOOSER.index(found.precision) + 1]
-    ways = [b for b in found.baselines if b.drop_in and b.precision in strict and LADDER[b.key].kind != "compiled"]
+    ways = [b for b in found.baselines if b.drop_in and b.precision in QUALIFIES[found.precision]
+            and LADDER[b.key].kind != "compiled"]
     best = min(ways, key=lambda b: b.timing.median_ms, default=None)
     if best is None or from_samples(found.samples, best.samples, paired=True).verdict != FASTER:
         return ()

@@ -25,23 +25,23 @@ import torch
 
 from ....core.check_parts import LeftOut
 from ....core.orders import Emit
+from ....core.precision import FROM_STRICTEST, precision_of
 from ....core.replies import CheckTimes, Event, OneByOne, WayAlone, WayTimes
-from ....core.variants import precision_of
 from ...clock import timing
 from ...kernel.inputs import reduction_length
 from ...kernel.validate import allowed_rel_l2
 from ..distance import beside_noise, distance
-from ..foreign import waiting
+from ..foreign import requests, waiting
 from ..foreign.hold import StillRunning
 from ..foreign.process import Ended, Raised, kill_strays
 from ..foreign.replies import NoWay, Prepared, Way
-from ..foreign.slots import Slots
 from ..foreign.waiting import Took
 from ..party import Construction, Party
 from ..questions import jumps
 from ..trialrun import State, TrialRun, wide
 from .contestant import Contestant, NotTimed, NotVaried, Plan, Wrong
-from .ladder import LADDER, LOOSER, NOT_DROP_IN, doubted_ways, why_left_out
+from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, why_left_out
+from .slots import Slots
 from .timed_input import Begins, factors_for, strips, timed_input
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
@@ -188,16 +188,16 @@ class _Bench:
             bounds = {name: [] for name in modes}
         baselines = tuple(WayTimes(
             key, LADDER[key].name, way.precision, tuple(samples[key]), summaries[key], tuple(bounds[key]), way.process, (),
-            LADDER[key].drop_in, NOT_DROP_IN.get(LADDER[key].kind, "")) for key, way in modes.items() if key)
+            LADDER[key].drop_in, WHY_NOT_DROP_IN.get(LADDER[key].kind, "")) for key, way in modes.items() if key)
         found = CheckTimes(
             summaries[""], tuple(samples[""]), tuple(bounds[""]), calls, len(checked), sum(slowed),
-            precision=max(self.seen, key=LOOSER.index), empty_ms=sorted(empties)[len(empties) // 2], baselines=baselines,
-            left_out=tuple(self.left_out), starved=tuple(self.starved))
+            precision=max(self.seen, key=FROM_STRICTEST.index), empty_ms=sorted(empties)[len(empties) // 2],
+            baselines=baselines, left_out=tuple(self.left_out), starved=tuple(self.starved))
         if doubted := doubted_ways(found):
             found = replace(found, doubted=doubted, singly=self._singly(ours, modes[doubted[0]]))
         for name, party in self.parties.items():
             if name != _CANDIDATE:
-                party.process.ask("drop_ways")
+                party.process.ask(requests.DropWays())
         self.slots = None
         return found
 
@@ -229,7 +229,7 @@ class _Bench:
                 empty = self._empty(calls)
                 self._warm(way, calls)
                 samples.append(1e3 * waiting.middle(self._batch(way, calls), empty) / calls)
-            reference[_REFERENCE].process.ask("drop_ways")
+            reference[_REFERENCE].process.ask(requests.DropWays())
             return WayAlone(key, LADDER[key].name, way.precision, tuple(samples))
         except (Raised, Ended, OSError, torch.cuda.OutOfMemoryError):  # the other times stand
             return None
@@ -276,7 +276,7 @@ class _Bench:
     def _way(self, key: str, process: str) -> tuple[Contestant | None, str]:
         """A way bound in that process, with the precision that its first answer shows; or None, and why."""
         party, name = self.parties[process].process, LADDER[key].name
-        answer, _ = party.ask("prepare_way", {"way": key}, doing=f"{name} was prepared", limit_s=party.limits.build_s)
+        answer, _ = party.ask(requests.PrepareWay(key), doing=f"{name} was prepared", limit_s=party.limits.build_s)
         if isinstance(answer, NoWay):
             self.starved += [key] if answer.starved else []
             return None, answer.left_out
@@ -295,12 +295,12 @@ class _Bench:
                 continue
             try:
                 module = party.ready(self.how, self.state)
-                party.process.ask("prepare", {"module": module, "direction": self.direction, "fixed": len(self.fixed),
-                                              "inputs": len(self.sets[0])}, [*self.fixed, *self.factors, *self.sets[0]])
+                party.process.ask(requests.Prepare(module, self.direction, len(self.fixed), len(self.sets[0])),
+                                  [*self.fixed, *self.factors, *self.sets[0]])
                 for baseline in here:
-                    answer, _ = party.process.ask("prepare_way", {"way": baseline.key, "profile": True})
+                    answer, _ = party.process.ask(requests.PrepareWay(baseline.key, profile=True))
                     found[baseline.key] = () if isinstance(answer, NoWay) else answer.kernels
-                party.process.ask("drop_ways")
+                party.process.ask(requests.DropWays())
             except (Raised, Ended):  # the times stand without the names
                 break
         return found
@@ -315,9 +315,8 @@ class _Bench:
         for name, party in parties.items():
             state = self.state if self.trial.loads_state or name != _CANDIDATE else None
             module = party.ready(self.how, state)
-            answer, _ = party.process.ask("prepare", {
-                "benchmark": benchmark or name == _BENCHMARK, "module": module,
-                "direction": self.direction, "fixed": len(self.fixed), "inputs": len(self.sets[0])},
+            answer, _ = party.process.ask(
+                requests.Prepare(module, self.direction, len(self.fixed), len(self.sets[0]), benchmark or name == _BENCHMARK),
                 [*self.fixed, *self.factors, *(x for xs in self.sets for x in xs)], doing="it was prepared for timing")
             kinds[name] = _kinds(answer)
         if any(one != kinds[_REFERENCE] for one in kinds.values()):
@@ -333,7 +332,7 @@ class _Bench:
         if check:
             kept, inputs = looked
             found = self._distances(kept, self._truth(inputs), None)
-            self.seen.append(self._class([d for d, _, _ in found], who.way) or LOOSER[-1])
+            self.seen.append(self._class([d for d, _, _ in found], who.way) or FROM_STRICTEST[-1])
             for place, ((off, worst, rms), (allowed, usual_rms)) in enumerate(zip(found, self.demanded, strict=True)):
                 size = max(rms, usual_rms, 1e-30)  # the scale of sums that cancel is not their own size
                 near = off * rms <= allowed * size and worst <= 60 * allowed * size + allowed
@@ -363,7 +362,7 @@ class _Bench:
         least = self._allowed(self.trial.of_float32)
         names = ["output"] if self.direction == "forward" else [self.trial.plain(n) for n in self._differentiated()]
         for name, (off, _, _) in zip(names, found, strict=True):
-            limit = max(least, 2 * self.errors.get(name, {}).get("allowed", least))
+            limit = max(least, 2 * self.errors[name].allowed if name in self.errors else least)
             if not off <= limit and not off <= limit + self.jumps[names.index(name)]:
                 raise Wrong(_NOT_AGAIN)
         shown = self.shown[""] = self._class([d for d, _, _ in found], "")
@@ -394,11 +393,12 @@ class _Bench:
         Only the inputs decide on which side of a jump a value is, not grad_output."""
         if self.direction == "forward" or self.case.setting.layer is not None:
             return [0.0] * len(self.kinds)
-        output = {"rel_l2": 0.0, "own": 0.0} | self.errors.get("output", {})
+        output = self.errors.get("output")
+        own, off = (output.own, output.rel_l2) if output else (0.0, 0.0)
         how, state = self._of_float64()
         _, reached = jumps.reach(self.trial.reference, how, [wide(x) for x in self.fixed], state, self._differentiated(),
                                  self._inputs(0, (0, 0))[0].double(), jumps.typical(
-                                     output["own"], output["rel_l2"], self._allowed(self.trial.of_float32)),
+                                     own, off, self._allowed(self.trial.of_float32)),
                                  self.trial.generator)
         return [2 * float(r.norm) / max(float(t.norm()), least, 1e-300)
                 for r, t, least in zip(reached, self.first_truth, self._least_norms(), strict=True)]
@@ -406,7 +406,7 @@ class _Bench:
     def _least_norms(self) -> list[float]:
         """What errors are relative to where a result is zero but for rounding, as the check found; else 0."""
         names = ["output"] if self.direction == "forward" else [self.trial.plain(n) for n in self._differentiated()]
-        return [self.errors.get(n, {}).get("least_norm", 0.0) for n in names]
+        return [self.errors[n].least_norm if n in self.errors else 0.0 for n in names]
 
     def _class(self, distances: list[float], way: str) -> str:
         """The strictest precision that allows these distances; "" where they are beyond all. Where only jumps explain
@@ -425,13 +425,13 @@ class _Bench:
         """How long it took, and with `look` what one slot held at the answer with the inputs it had to be computed from."""
         order = [(self.random.randrange(self.count), strips(self.random)) if change else (0, (0, 0))
                  for _ in range(calls)]
-        header = {"order": order, "stride": self.stride, "only_copy": only_copy, "way": who.way}
+        asked = requests.Run(tuple(order), self.stride, who.way, only_copy)
         process = self.parties[who.process].process
         self._turn(who.process)
         pids = [os.getpid(), *process.family()] if self.device == "cpu" else []  # on a GPU waiting for cores does not count
         before_s = waiting.waited_s(pids) if pids else 0.0
         begin = time.perf_counter()
-        process.ask("run", header, doing="it was timed")
+        process.ask(asked, doing="it was timed")
         clock_s = time.perf_counter() - begin
         chosen = self.random.randrange(calls)
         if look:  # before anything else, so that nothing can be finished behind the answer

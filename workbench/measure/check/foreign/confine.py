@@ -8,16 +8,16 @@ import resource
 import signal
 import sys
 import tempfile
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from ....core import landlock
-from ....core.confinement import BWRAP_TAKES, OTHER_USER, Confinement, bwrap, bwrap_problem, landlock_problem, user_problem
-from . import other_user, privileges
+from ....core.confinement import BWRAP_TAKES, Confinement, bwrap, bwrap_problem, landlock_problem, user_problem
+from . import other_user, privileges, users
 
 ROOT = Path(__file__).resolve().parents[4]
 MOST_PROCESSES = 128             # compilers start some twenty
@@ -62,10 +62,10 @@ def confinement(device: str) -> Confinement:
     no_landlock = landlock_problem() or _fails(Confinement(landlock=landlock.version()), _starts(device), device)
     found = Confinement(landlock=0 if no_landlock else landlock.version())
     if no_landlock or device == "cpu":
-        no_user = user_problem()
+        no_user = user_problem() or users.problem(len(_PARTIES))
         said = ""
         for reads in (False, True) if not no_user else ():  # an interpreter below /root needs more than its own rights
-            as_other = replace(found, user=OTHER_USER, reads=reads)
+            as_other = replace(found, user=users.first(len(_PARTIES)), reads=reads)
             said = _fails(as_other, other_user.words(device), device)
             if not said:
                 found = as_other
@@ -73,13 +73,23 @@ def confinement(device: str) -> Confinement:
         if no_landlock:
             why.append(no_landlock)
             if not found.user:
-                why.append(no_user or f"user {OTHER_USER} cannot run it ({said})")
+                why.append(no_user or f"user {users.first(len(_PARTIES))} cannot run it ({said})")
     return replace(found, why="; ".join(dict.fromkeys(why)))
+
+
+class Start(TypedDict):
+    """Arguments of `subprocess.Popen`."""
+
+    args: list[str]
+    cwd: Path
+    env: dict[str, str]
+    start_new_session: bool
+    preexec_fn: Callable[[], None]
 
 
 @contextmanager
 def start(words: list[str], scratch: Path, *, device: str, memory_bytes: int, data_limit: bool = True
-          ) -> Iterator[dict[str, Any]]:
+          ) -> Iterator[Start]:
     """Arguments of `subprocess.Popen` for a command that is confined to its scratch folder, as `confinement` says."""
     with _held(confinement(device), words, scratch, device, memory_bytes if data_limit and device == "cpu" else 0) as how:
         yield how
@@ -88,14 +98,15 @@ def start(words: list[str], scratch: Path, *, device: str, memory_bytes: int, da
 def user_of(scratch: Path, device: str) -> int:
     """The user who runs the process and owns its scratch folder; 0 if it is not another user. Each process has another one,
     because a user can read the memory of all its processes."""
-    return OTHER_USER - _PARTIES.index(scratch.name) if confinement(device).user else 0
+    first = confinement(device).user
+    return first + _PARTIES.index(scratch.name) if first else 0
 
 
 @contextmanager
-def _held(way: Confinement, words: list[str], scratch: Path, device: str, data_bytes: int) -> Iterator[dict[str, Any]]:
+def _held(way: Confinement, words: list[str], scratch: Path, device: str, data_bytes: int) -> Iterator[Start]:
     user, rules = 0, None
     if way.user:
-        user = OTHER_USER - _PARTIES.index(scratch.name)  # users without a name or a group
+        user = way.user + _PARTIES.index(scratch.name)  # users without a name or a group
         scratch.parent.chmod(0o711)
         scratch.chmod(0o700)
         os.chown(scratch, user, user)

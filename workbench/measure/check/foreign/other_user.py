@@ -12,9 +12,12 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from .confine import Start
 
 _LIMIT_S = 180
 _BYTES = 256
@@ -25,7 +28,7 @@ def words(device: str) -> list[str]:
     return [sys.executable, "-m", f"{__package__}.other_user", device]
 
 
-def tried(start: dict[str, Any], device: str) -> str:
+def tried(start: Start, device: str) -> str:
     """"" when it could do everything, else what it could not. `start`: arguments of `subprocess.run`."""
     shared, handle = None, b""
     if device != "cpu":

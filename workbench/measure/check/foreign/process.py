@@ -15,16 +15,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from ....core import numbers
+from ....core.plain_text import plain
 from ....core.trial import Status
-from . import confine, replies
+from . import confine
 from .hold import Hold
 from .replies import Told
-from .wire import Kind, Line, NotTheProtocol, Received
+from .requests import Begin, Request
+from .wire import Kind, Line, NotTheProtocol, Tensors
+
+R = TypeVar("R")
 
 _START_S = 120
 _LOG_TAIL = 4000
@@ -74,8 +78,6 @@ class ForeignProcess:
     """Starts at the first `ask`, and again after a death. `beside`: the process whose answers limit the size of the answers of
     this one; without it only the memory limit counts."""
 
-    _popen = staticmethod(subprocess.Popen)
-
     def __init__(self, name: str, *, device: str, limits: Limits, scratch: Path, beside: ForeignProcess | None = None) -> None:
         self.name, self.device, self.limits, self.beside = name, device, limits, beside
         self.largest = 0              # bytes of the tensors of one answer
@@ -92,14 +94,28 @@ class ForeignProcess:
         self._hold: Hold | None = None
         self.ran_while_held = False
 
+    @staticmethod
+    def _popen(**how: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(**how)
+
+    @property
+    def _started(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    @property
+    def _open_line(self) -> Line:
+        assert self._line is not None
+        return self._line
+
     @property
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def ask(self, op: str, header: dict[str, Any] | None = None, tensors: Sequence[torch.Tensor] = (), *,
-            limit_s: float | None = None, doing: str = "") -> Received:
-        """One operation of `host.py`: what `replies` has for it, and tensors. Raises `Raised` for what foreign code raises,
-        `Ended` when the process is lost."""
+    def ask(self, request: Request[R], tensors: Sequence[torch.Tensor] = (), *, limit_s: float | None = None,
+            doing: str = "") -> tuple[R, Tensors]:
+        """The answer to a request, and tensors. Raises `Raised` for what foreign code raises, `Ended` when the process is
+        lost."""
         self.begin()
         self.resume()
         if not self._ready:
@@ -107,12 +123,12 @@ class ForeignProcess:
         limit_s = limit_s or self.limits.call_s
         deadline = time.monotonic() + limit_s
         doing = doing or "it worked"
-        request = header or {}
         try:
             self._number += 1
-            self._line.send({"op": op, "id": self._number, **request}, tensors, deadline)
-            answer, results = self._line.receive(deadline, most_bytes=self._most_bytes(tensors),
-                                                 accept=partial(self._accept, op, request, tensors))
+            line = self._open_line
+            line.send({"id": self._number, "op": request.op, "request": request}, tensors, deadline)
+            answer, results = line.receive(deadline, most_bytes=self._most_bytes(tensors),
+                                           accept=partial(self._accept, request, tensors))
             self._too_loud()
         except TimeoutError:
             self._lose()
@@ -149,7 +165,7 @@ class ForeignProcess:
 
     def family(self, strays: bool = False) -> list[int]:
         """It and all it has started. `strays`: and all processes that have left theirs."""
-        pid = self._process.pid
+        pid = self._started.pid
         return [pid, *confine.descendants(pid, dead=True),
                 *(confine.descendants(os.getpid(), dead=True, without=_open) if strays else ())]
 
@@ -183,12 +199,12 @@ class ForeignProcess:
             return self.limits.memory_bytes
         return _MORE_BYTES + _TIMES * max(self.beside.largest, sum(t.nbytes for t in sent))
 
-    def _accept(self, op: str, request: dict[str, Any], sent: Sequence[torch.Tensor], answer: dict[str, Any],
-                kinds: list[Kind]) -> Any:
+    def _accept(self, request: Request[R], sent: Sequence[torch.Tensor], answer: dict[str, Any], kinds: list[Kind]
+                ) -> R | Told:
         number = answer.pop("id", None)
         if type(number) is not int or number != self._number:  # a fork of it answers too
             raise NotTheProtocol("an answer to no question")
-        return replies.accept(op, request, sent, answer, kinds)
+        return request.accept(sent, answer, kinds)
 
     def _start(self) -> None:
         self.close()
@@ -197,12 +213,12 @@ class ForeignProcess:
         for fd in (to_write, from_read):  # large pipes for tensors; if the system refuses, the size stays
             with contextlib.suppress(OSError):
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        words = [sys.executable, "-m", "workbench.measure.check.host.host", str(to_read), str(from_write)]
+        words = [sys.executable, "-m", "workbench.measure.check.host", str(to_read), str(from_write)]
         with self.log_path.open("wb") as log, confine.start(
                 words, self.scratch, device=self.device, memory_bytes=self.limits.memory_bytes) as how:
             self._process = self._popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                         pass_fds=(to_read, from_write))
-        _open.add(self._process.pid)
+        _open.add(self._started.pid)
         os.close(to_read)
         os.close(from_write)
         self._line = Line(to_write, from_read, self._watch)
@@ -211,7 +227,7 @@ class ForeignProcess:
 
     def _wait_ready(self) -> None:
         try:
-            self._line.receive(time.monotonic() + _START_S, most_bytes=0, accept=partial(replies.accept, "ready", {}, ()))
+            self._open_line.receive(time.monotonic() + _START_S, most_bytes=0, accept=partial(Begin().accept, ()))
         except (TimeoutError, EOFError, NotTheProtocol):
             ended = self._death("it started")
             little = self.device == "cpu" and self.limits.memory_bytes < _IMPORT_BYTES  # which may end in a signal, unsaid
@@ -231,7 +247,7 @@ class ForeignProcess:
         if time.monotonic() - self._watched < _WATCH_S:
             return
         self._watched = time.monotonic()
-        pids = [self._process.pid, *confine.descendants(self._process.pid)]
+        pids = [self._started.pid, *confine.descendants(self._started.pid)]
         if len(pids) > confine.MOST_PROCESSES:
             self._lose()
             raise self._ended(Status.WORKER_DIED, f"It started more than {confine.MOST_PROCESSES} processes; all of "
@@ -250,7 +266,7 @@ class ForeignProcess:
                               "stopped.", "Remove the printing.")
 
     def _death(self, doing: str) -> Ended:
-        process = self._process
+        process = self._started
         try:
             code = process.wait(timeout=5)
         except subprocess.TimeoutExpired:  # it closed its pipe and lives on
@@ -266,6 +282,10 @@ class ForeignProcess:
             more = ": an address outside its memory" if -code == signal.SIGSEGV else ""
             return self._ended(Status.WORKER_DIED, f"{self._called} ended by signal {-code} ({name}{more}) while {doing}.",
                                "Look for a host-side pointer error or an abort.")
+        if not self._ready:  # nothing foreign has run: the sandbox or the interpreter said why
+            last = plain((self.log_tail().strip().splitlines() or ["it said nothing"])[-1])[:200].rstrip(".")
+            return self._ended(Status.WORKER_DIED, f"{self._called} ended itself with exit code {code} while {doing}: {last}.",
+                               "Check it again; if that changes nothing, see what `doctor` says of the sandbox.")
         return self._ended(Status.WORKER_DIED, f"{self._called} ended itself with exit code {code} while {doing}.",
                            "Remove the call that ends the process (sys.exit, os._exit).")
 
@@ -279,7 +299,7 @@ class ForeignProcess:
     def _end(self) -> None:
         """Kill the group, whatever left it, and close the line."""
         self.resume()
-        process, self._process = self._process, None
+        process, self._process = self._started, None
         below = confine.descendants(process.pid)
         for pid in (process.pid, *below):
             _kill(pid)

@@ -7,10 +7,13 @@ import os
 import select
 import time
 from collections.abc import Callable, Sequence
+from io import BufferedReader
 from math import prod
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
+
+from ....core.typed import to_json
 
 MOST_HEADER_BYTES = 4 << 20
 # All dtypes of messages. PyTorch knows other names (quint8, bits8), but ends the process when one is used.
@@ -19,10 +22,10 @@ DTYPES = {name: getattr(torch, name) for name in (
 _MOST_DIMS, _MOST_ELEMENTS = 32, 1 << 48
 _MOST_TENSORS = 1 << 16
 _POLL_S = 0.1
-Message = tuple[dict[str, Any], list[torch.Tensor]]
+Tensors = list[torch.Tensor]
 Kind = tuple[torch.dtype, tuple[int, ...]]
 Accept = Callable[[dict[str, Any], list[Kind]], Any]
-Received = tuple[Any, list[torch.Tensor]]   # what `Accept` made of the header, and the tensors
+Received = tuple[Any, Tensors]   # what `Accept` made of the header, and the tensors
 
 
 class NotTheProtocol(ValueError):
@@ -32,7 +35,7 @@ class NotTheProtocol(ValueError):
 def pack(header: dict[str, Any], tensors: Sequence[torch.Tensor] = ()) -> list[bytes | memoryview]:
     """The parts of a message, in order. Raises TypeError for a tensor of a dtype that does not cross."""
     kinds = [{"dtype": _name(t.dtype), "shape": list(t.shape)} for t in tensors]
-    return [json.dumps({**header, "tensors": kinds}).encode() + b"\n", *(_bytes(t) for t in tensors)]
+    return [to_json({**header, "tensors": kinds}).encode() + b"\n", *(_bytes(t) for t in tensors)]
 
 
 def unpack(line: bytes, read: Callable[[int], bytearray], *, most_bytes: int = 1 << 40,
@@ -54,7 +57,7 @@ def unpack(line: bytes, read: Callable[[int], bytearray], *, most_bytes: int = 1
     return accepted, [_tensor(read(size), dtype, shape) for (dtype, shape), size in zip(kinds, sizes, strict=True)]
 
 
-def receive_blocking(stream: BinaryIO) -> Message | None:
+def receive_blocking(stream: BufferedReader) -> tuple[dict[str, Any], Tensors] | None:
     """For the foreign side: wait for the next message; None when the judge has gone."""
     line = stream.readline()
     if not line:
@@ -156,7 +159,8 @@ def _no_number(text: str) -> None:
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
+    array: Any = flat.view(torch.uint8).numpy()   # Python 3.11 cannot say that it is a buffer
+    return memoryview(array) if flat.numel() else memoryview(b"")
 
 
 def _tensor(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

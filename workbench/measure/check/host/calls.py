@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter as _perf_counter
 from typing import Any
 
@@ -16,51 +16,63 @@ from ...pytorch.baselines import kernels
 from ...pytorch.ways import Unavailable, switches
 from ..clock.ladder import LADDER
 from ..clock.timed_input import timed_input
-from ..foreign.wire import Message
+from ..foreign.replies import Compiled, Done, Memory, NoTensor, Nothing, NoWay, Output, Prepared, ResultKind, Waits, Way
+from ..foreign.requests import (
+    AskMemory,
+    AskWaits,
+    Call,
+    Compile,
+    Graph,
+    OpenSlots,
+    Prepare,
+    PrepareWay,
+    Run,
+    SideStream,
+)
+from ..foreign.wire import Tensors
 from . import ways
 from .tf32 import in_tf32
 
 # Taken before a foreign file is loaded, because it may replace them. Without a real synchronisation the process would answer
 # before the device is done.
-_cuda_synchronize = getattr(torch._C, "_cuda_synchronize", None)  # not there without CUDA
+_cuda_synchronize: Any = getattr(torch._C, "_cuda_synchronize", None)  # not there without CUDA
 _SMALL = 1 << 20
 _SLEEP_CYCLES = 100_000_000  # some 60 ms of a GPU
 
 
-def call(module: torch.nn.Module, request: dict[str, Any], tensors: list[torch.Tensor], device: str) -> Message:
-    """Inputs, then grad_output where "gradients" is asked for (with "expanded" one value, to be expanded). Back come the
-    output, with "echo" the inputs as they are afterwards, and the gradients that there are ("gradients" names them, None
+def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) -> tuple[Output | NoTensor, Tensors]:
+    """Inputs, then grad_output where `gradients` are asked for (with `expanded` one value, to be expanded). Back come the
+    output, with `echo` the inputs as they are afterwards, and the gradients that there are (the answer names them, None
     for one that is missing). An output of another shape than grad_output's comes back without.
-    "tf32": convolutions round their operands so."""
-    count = request["inputs"]
-    xs = [laid_out(t.to(device), request.get("layout", "contiguous")).detach() for t in tensors[:count]]
-    names = request.get("gradients") or []
+    `tf32`: convolutions round their operands so."""
+    count, names = request.inputs, request.gradients
+    xs = [laid_out(t.to(device), request.layout).detach() for t in tensors[:count]]
     # Fresh memory then holds NaN. torch.use_deterministic_algorithms sets the same, and imports the compiler first: 2 s.
-    torch.set_deterministic_debug_mode("warn" if request.get("poison") else "default")
+    torch.set_deterministic_debug_mode("warn" if request.poison else "default")
     threads = torch.get_num_threads()
     if sum(t.numel() for t in tensors) < _SMALL:  # on a busy machine threads wait for one another
         torch.set_num_threads(1)
     try:
         for x in xs:
             x.requires_grad_(bool(names) and x.is_floating_point())
-        with torch.set_grad_enabled(bool(names) or not request.get("no_grad")), in_tf32(request.get("tf32") or ""):
+        with torch.set_grad_enabled(bool(names) or not request.no_grad), in_tf32(request.tf32):
             output = module(*xs)
         _wait(device)
         facts = _facts(output)
-        if not isinstance(output, torch.Tensor):
+        if isinstance(facts, NoTensor):
             return facts, []
-        after = [x.detach() for x in xs] if request.get("echo") else []
+        after = [x.detach() for x in xs] if request.echo else []
         results = [output.detach(), *after]
-        if names and output.requires_grad and (request.get("expanded") or tensors[count].shape == output.shape):
+        if names and output.requires_grad and (request.expanded or tensors[count].shape == output.shape):
             parameters = dict(module.named_parameters())
             wanted = [xs[int(n[6:])] if n.startswith("input ") else parameters[n] for n in names]
             grad_output = tensors[count].to(device)
-            grad_output = grad_output.expand(output.shape) if request.get("expanded") else grad_output
+            grad_output = grad_output.expand(output.shape) if request.expanded else grad_output
             asked = [w for w in wanted if w.requires_grad]
             given = iter(torch.autograd.grad(output, asked, grad_output, allow_unused=True))
             grads = [next(given) if w.requires_grad else None for w in wanted]
             _wait(device)
-            facts["gradients"] = [n if g is not None else None for n, g in zip(names, grads, strict=True)]
+            facts = replace(facts, gradients=tuple(n if g is not None else None for n, g in zip(names, grads, strict=True)))
             results += [g for g in grads if g is not None]
         return facts, results
     finally:
@@ -68,7 +80,7 @@ def call(module: torch.nn.Module, request: dict[str, Any], tensors: list[torch.T
         torch.set_num_threads(threads)
 
 
-def side_stream(module: torch.nn.Module, tensors: list[torch.Tensor], device: str) -> Message:
+def side_stream(module: torch.nn.Module, request: SideStream, tensors: Tensors, device: str) -> tuple[Nothing, Tensors]:
     """The input arrives late on a side stream: a launch on another stream reads what was there before."""
     xs = [torch.zeros_like(t, device=device) for t in tensors]
     real = [t.to(device) for t in tensors]
@@ -83,10 +95,10 @@ def side_stream(module: torch.nn.Module, tensors: list[torch.Tensor], device: st
         stream.synchronize()
         host = kept.cpu()
     _synchronize()
-    return {}, [host]
+    return Nothing(), [host]
 
 
-def waits(module: torch.nn.Module, tensors: list[torch.Tensor], device: str) -> Message:
+def waits(module: torch.nn.Module, request: AskWaits, tensors: Tensors, device: str) -> tuple[Waits, Tensors]:
     """Host seconds of a call while the device is kept busy, beside those the device was busy."""
     xs = [t.to(device) for t in tensors]
     with torch.no_grad():
@@ -97,10 +109,10 @@ def waits(module: torch.nn.Module, tensors: list[torch.Tensor], device: str) -> 
         module(*xs)
         called = _perf_counter() - begin
         _synchronize()
-    return {"call_s": called, "all_s": _perf_counter() - begin}, []
+    return Waits(called, _perf_counter() - begin), []
 
 
-def memory(module: torch.nn.Module, tensors: list[torch.Tensor], device: str) -> Message:
+def memory(module: torch.nn.Module, request: AskMemory, tensors: Tensors, device: str) -> tuple[Memory, Tensors]:
     """Most bytes that torch's allocator held above what was there before, forward and backward."""
     xs = [t.to(device).requires_grad_(t.is_floating_point()) for t in tensors]
     _synchronize()
@@ -110,20 +122,20 @@ def memory(module: torch.nn.Module, tensors: list[torch.Tensor], device: str) ->
     if output.requires_grad:
         output.backward(torch.ones_like(output))
     _synchronize()
-    return {"peak_bytes": torch.cuda.max_memory_allocated() - before}, []
+    return Memory(torch.cuda.max_memory_allocated() - before), []
 
 
-def compiled(module: torch.nn.Module, tensors: list[torch.Tensor], device: str) -> Message:
+def compiled(module: torch.nn.Module, request: Compile, tensors: Tensors, device: str) -> tuple[Compiled, Tensors]:
     xs = [t.to(device) for t in tensors]
     with torch.no_grad():
         explained = torch._dynamo.explain(module)(*xs)
         torch._dynamo.reset()
         output = torch.compile(module)(*xs)
     _synchronize()
-    return {"graph_breaks": explained.graph_break_count}, [output]
+    return Compiled(explained.graph_break_count), [output]
 
 
-def graphed(module: torch.nn.Module, tensors: list[torch.Tensor], device: str) -> Message:
+def graphed(module: torch.nn.Module, request: Graph, tensors: Tensors, device: str) -> tuple[Nothing, Tensors]:
     """Captured with zeros, replayed with the input."""
     xs = [torch.zeros_like(t, device=device) for t in tensors]
     stream = torch.cuda.Stream()
@@ -138,85 +150,83 @@ def graphed(module: torch.nn.Module, tensors: list[torch.Tensor], device: str) -
         x.copy_(value)
     graph.replay()
     _synchronize()
-    return {}, [output]
+    return Nothing(), [output]
 
 
-SPECIAL: dict[str, Callable[[torch.nn.Module, list[torch.Tensor], str], Message]] = {
-    "side_stream": side_stream, "waits": waits, "memory": memory, "compiled": compiled, "graphed": graphed}
+ON_GPU = (side_stream, waits, memory, compiled, graphed)
 
 
 class Batches:
     """Timed calls. Results go into slots that belong to the judge, who reads them as soon as he has the answer."""
 
-    def open(self, request: dict[str, Any], tensors: list[torch.Tensor], device: str) -> Message:
+    def open(self, request: OpenSlots, tensors: Tensors, device: str) -> tuple[Nothing, Tensors]:
         """A file that both map, or the tensor is a pickled handle of the judge's GPU memory."""
         self.device = device
-        if "path" in request:
-            with open(request["path"], "r+b") as file:
-                self.slots = torch.frombuffer(mmap.mmap(file.fileno(), request["bytes"]), dtype=torch.uint8)
+        if request.path is not None:
+            with open(request.path, "r+b") as file:
+                self.slots = torch.frombuffer(mmap.mmap(file.fileno(), request.bytes), dtype=torch.uint8)
         else:
             import pickle
             rebuild, arguments = pickle.loads(tensors[0].numpy().tobytes())
             self.slots = rebuild(*arguments)
-        return {}, []
+        return Nothing(), []
 
-    def prepare(self, module: torch.nn.Module, request: dict[str, Any], tensors: list[torch.Tensor]
-                , device: str) -> Message:
-        """In this order: "fixed" inputs (of a backward), a row of factors for each of "inputs" tensors, and several sets of
+    def prepare(self, module: torch.nn.Module, request: Prepare, tensors: Tensors, device: str) -> tuple[Prepared, Tensors]:
+        """In this order: `fixed` inputs (of a backward), a row of factors for each of `inputs` tensors, and several sets of
         those: inputs, or one grad_output."""
-        self.module, self.direction = module, request["direction"]
-        there, fixed, size = [t.to(device) for t in tensors], request["fixed"], request["inputs"]
+        self.module, self.direction = module, request.direction
+        there, fixed, size = [t.to(device) for t in tensors], request.fixed, request.inputs
         self.fixed, self.factors, sets = there[:fixed], there[fixed:fixed + size], there[fixed + size:]
         self.sets = [sets[i:i + size] for i in range(0, len(sets), size)]
         self.plain = [x.clone() for x in self.sets[0]]
-        eager = WAYS["benchmark" if request.get("benchmark") else "default"]
+        eager = WAYS["benchmark" if request.benchmark else "default"]
         with switches(eager):
             plain = ways.bind(eager, module, self.direction, self.fixed, self.plain)
             self.dummy = [r.detach() for r in plain.results()]
         self.bound = {"": plain}
         _wait(device)
-        return {"bytes": sum(t.numel() * t.itemsize for t in self.dummy), "kinds": _kinds(self.dummy)}, []
+        return Prepared(sum(t.numel() * t.itemsize for t in self.dummy), _kinds(self.dummy)), []
 
-    def prepare_way(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
-        """Bind one of PyTorch's ways to the prepared module and run it until its choices are made; with "profile" also tell
-        which "kernels" ran."""
-        way = LADDER[request["way"]]
+    def prepare_way(self, request: PrepareWay) -> tuple[Way | NoWay, Tensors]:
+        """Bind one of PyTorch's ways to the prepared module and run it until its choices are made; with `profile` also tell
+        which kernels ran."""
+        way = LADDER[request.way]
         try:
             with switches(way):
                 bound = ways.bind(way, self.module, self.direction, self.fixed, self.plain)
                 for _ in range(3):
                     found = [r.detach() for r in bound.results()]
                 _wait(self.device)
-                names = kernels(bound.results, self.device) if request.get("profile") else []
+                names = kernels(bound.results, self.device) if request.profile else []
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
-            return {"left_out": f"it needs more memory than {self.device} has left", "starved": True}, []
+            return NoWay(f"it needs more memory than {self.device} has left", starved=True), []
         except Unavailable as error:
-            return {"left_out": str(error)}, []
+            return NoWay(str(error)), []
         except (RuntimeError, NotImplementedError) as error:  # what compiles or captures only when it is called
-            return {"left_out": f"it gave up: {(str(error).strip().splitlines() or ['?'])[0][:160]}"}, []
-        self.bound[request["way"]] = bound
-        strides = [_strides(r) for r in found] if way.kind == "channels_last" else None
-        return {"kinds": _kinds(found), "strides": strides, "kernels": names}, []
+            return NoWay(f"it gave up: {(str(error).strip().splitlines() or ['?'])[0][:160]}"), []
+        self.bound[request.way] = bound
+        strides = tuple(map(_strides, found)) if way.kind == "channels_last" else None
+        return Way(_kinds(found), strides, tuple(names)), []
 
-    def drop_ways(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
+    def drop_ways(self) -> tuple[Nothing, Tensors]:
         """Before the next direction: their memory is wanted."""
         self.bound.clear()
         if self.device != "cpu":
             torch.cuda.empty_cache()
-        return {}, []
+        return Nothing(), []
 
-    def run(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
+    def run(self, request: Run) -> tuple[Done, Tensors]:
         """Calls in order: make the input that the order names, call, put the results into the next slot."""
-        key = request.get("way") or ""
+        key = request.way
         bound = self.bound[key]
         own_format = key and LADDER[key].kind == "channels_last"
         with switches(LADDER.get(key)):
-            for number, (which, begins) in enumerate(request["order"]):
+            for number, (which, begins) in enumerate(request.order):
                 for x, factors, into in zip(self.sets[which], self.factors, bound.inputs, strict=True):
                     timed_input(x, factors, begins, into.detach())
-                start = number * request["stride"]
-                for result in self.dummy if request.get("only_copy") else bound.results():
+                start = number * request.stride
+                for result in self.dummy if request.only_copy else bound.results():
                     size = result.numel() * result.itemsize
                     room = self.slots[start:start + size].view(result.dtype).view(result.shape)
                     if own_format:  # as it lies: what is not to be counted is the other order
@@ -224,11 +234,11 @@ class Batches:
                     room.copy_(result.detach())
                     start += -(-size // 256) * 256
             _wait(self.device)
-        return {"done": True}, []
+        return Done(True), []
 
 
-def _kinds(results: list[torch.Tensor]) -> list[dict[str, Any]]:
-    return [{"dtype": str(r.dtype).removeprefix("torch."), "shape": list(r.shape)} for r in results]
+def _kinds(results: Tensors) -> tuple[ResultKind, ...]:
+    return tuple(ResultKind(str(r.dtype).removeprefix("torch."), tuple(r.shape)) for r in results)
 
 
 def _strides(result: torch.Tensor) -> tuple[int, ...]:
@@ -244,11 +254,11 @@ def _synchronize() -> None:
     _cuda_synchronize()
 
 
-def _facts(output: Any) -> dict[str, Any]:
+def _facts(output: Any) -> Output | NoTensor:
     if not isinstance(output, torch.Tensor):
-        return {"type": type(output).__name__}
-    return {"type": "Tensor", "dtype": str(output.dtype).removeprefix("torch."), "shape": list(output.shape),
-            "device": str(output.device), "requires_grad": output.requires_grad}
+        return NoTensor(type(output).__name__)
+    return Output("Tensor", str(output.dtype).removeprefix("torch."), tuple(output.shape), str(output.device),
+                  output.requires_grad)
 
 
 def _wait(device: str) -> None:

@@ -1,7 +1,5 @@
 """Runs inside the foreign process: loads a file with Model or ModelNew and answers the judge, one operation at a time.
 
-    python -m workbench.measure.check.host.host REQUEST_FD REPLY_FD
-
 The judge believes nothing that is said here: it compares tensors and takes the time itself.
 """
 
@@ -12,49 +10,77 @@ import inspect
 import linecache
 import math
 import os
-import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from ..foreign.wire import Message, pack, receive_blocking
+from ....core.typed import keys_of
+from ..foreign import requests
+from ..foreign.replies import (
+    Context,
+    Done,
+    Given,
+    IsTheLayer,
+    Loaded,
+    Made,
+    Nothing,
+    NoWay,
+    Prepared,
+    Ready,
+    StateLoaded,
+    Told,
+    Way,
+)
+from ..foreign.requests import OfModule, Request
+from ..foreign.wire import Tensors, pack, receive_blocking
 from . import calls, habits, jumps, load
 from .module import arguments_of, convolves, is_the_layer, structure, the_state
 
 FILE = "<model file>"
 _monotonic = time.monotonic  # taken before a foreign file may put another clock in its place
 _MOST_MESSAGE = 200_000  # a compiler's whole log may be in it
+_CALLS: dict[str, Callable[..., Any]] = {function.__name__: function for function in (
+    calls.call, jumps.reach, *habits.HABITS, *calls.ON_GPU)}   # by the operation's name
+R = TypeVar("R")
 
 
 class Host:
     """What the process holds between two operations."""
 
     def __init__(self) -> None:
-        self.namespace: dict[str, Any] = {}
+        self.namespace: dict[str, Any] = {}    # of the file
         self.cls: Any = None
         self.device = "cpu"
         self.modules: dict[str, torch.nn.Module] = {}
         self.loaded = load.Loads()
         self.batch = calls.Batches()
 
-    def load(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
+    def answer(self, request: Request[R], tensors: Tensors) -> tuple[R, Tensors]:
+        """What the operation gives: the answer of its type, and tensors."""
+        if isinstance(request, OfModule):
+            given: tuple[R, Tensors] = _CALLS[request.op](self.modules[request.module], request, tensors, self.device)
+        else:
+            given = getattr(self, request.op)(request, tensors)
+        return given
+
+    def load(self, request: requests.Load, tensors: Tensors) -> tuple[Loaded, Tensors]:
         """Run the file. Answers the constructor's parameters and the load_inline calls it made."""
-        self.device = request["device"]
+        self.device = request.device
         if self.device != "cpu":
             torch.cuda.set_device(self.device)
             torch.ones(1, device=self.device)
-        text = request["text"]
+        text = request.text
         linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
         self.namespace = {"__name__": "model_file", "__file__": FILE}
         begin = _monotonic()
-        self.loaded.install(emulate=bool(request.get("emulate")))
+        self.loaded.install(emulate=request.emulate)
         exec(compile(text, FILE, "exec"), self.namespace)
-        if request.get("emulate"):
-            self.loaded.adopt_export(self.namespace, request.get("cache") or "")
-        name = request["class_name"]
+        if request.emulate:
+            self.loaded.adopt_export(self.namespace, request.cache)
+        name = request.class_name
         if name not in self.namespace:
             classes = [n for n, v in self.namespace.items() if isinstance(v, type) and issubclass(v, torch.nn.Module)]
             raise NameError(f"the file defines no class {name}; it has {', '.join(classes) or 'no module at all'}")
@@ -63,73 +89,55 @@ class Host:
         named = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
         defaults = {p.name: p.default for p in signature.parameters.values()
                     if isinstance(p.default, int | float) and math.isfinite(p.default)}
-        return {"parameters": named, "defaults": defaults, "calls": self.loaded.calls,
-                "seconds": round(_monotonic() - begin, 2), "own_export": self.loaded.own_export}, []
+        return Loaded(tuple(named), defaults, tuple(self.loaded.calls), round(_monotonic() - begin, 2),
+                      self.loaded.own_export), []
 
-    def given(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
+    def give(self, request: requests.Give, tensors: Tensors) -> tuple[Given, Tensors]:
         """get_init_inputs() and get_inputs() of a reference, under a seed."""
-        torch.manual_seed(request["seed"])
+        torch.manual_seed(request.seed)
         arguments, keywords = arguments_of(self.namespace.get("get_init_inputs", list)())
         inputs = [x for x in self.namespace["get_inputs"]()]
         odd = next((x for x in inputs if not isinstance(x, torch.Tensor)), None)
         if odd is not None:
             raise TypeError(f"get_inputs() gives a {type(odd).__name__}; only tensors are known here")
-        return {"arguments": repr(arguments), "keywords": repr(keywords)}, inputs
+        return Given(repr(arguments), repr(keywords)), inputs
 
-    def make(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
+    def make(self, request: requests.Make, tensors: Tensors) -> tuple[Made, Tensors]:
         """A module under a seed. "structure": the transposed convolution in it that has all its parameters."""
-        arguments, keywords = ast.literal_eval(request["arguments"]), ast.literal_eval(request["keywords"])
-        torch.manual_seed(request["seed"])
+        arguments, keywords = ast.literal_eval(request.arguments), ast.literal_eval(request.keywords)
+        torch.manual_seed(request.seed)
         module = self.cls(*arguments, **keywords)
-        module = module.to(device=self.device, dtype=getattr(torch, request["dtype"])) if request.get("dtype") else \
+        module = module.to(device=self.device, dtype=getattr(torch, request.dtype)) if request.dtype else \
             module.to(self.device)
-        self.modules[request["module"]] = module
+        self.modules[request.module] = module
         names, values = the_state(module)
-        return {"names": names, "parameters": [n for n, p in module.named_parameters() if p.requires_grad],
-                "structure": structure(module), "convolves": convolves(module)}, values
+        wanted = tuple(n for n, p in module.named_parameters() if p.requires_grad)
+        return Made(tuple(names), wanted, structure(module), convolves(module)), values
 
-    def is_the_layer(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
-        return {"answer": is_the_layer(self.modules[request["module"]], request["structure"],
-                                       [x.to(self.device) for x in tensors])}, []
+    def ask_layer(self, request: requests.AskLayer, tensors: Tensors) -> tuple[IsTheLayer, Tensors]:
+        return IsTheLayer(is_the_layer(self.modules[request.module], request.structure,
+                                       [x.to(self.device) for x in tensors])), []
 
-    def load_state(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
-        module = self.modules[request["module"]]
-        module.load_state_dict(dict(zip(request["names"], tensors, strict=True)))
+    def load_state(self, request: requests.LoadState, tensors: Tensors) -> tuple[StateLoaded, Tensors]:
+        module = self.modules[request.module]
+        module.load_state_dict(dict(zip(request.names, tensors, strict=True)))
         names, values = the_state(module)
-        return {"names": names}, values
+        return StateLoaded(tuple(names)), values
 
-    def forget(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
-        self.modules.clear()
-        return {}, []
-
-    def call(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
-        return calls.call(self.modules[request["module"]], request, tensors, self.device)
-
-    def reach(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
-        return jumps.reach(self.modules[request["module"]], request, tensors, self.device)
-
-    def habit(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
-        """One of the ways in which a network calls a module."""
-        return habits.HABITS[request["what"]](self.modules[request["module"]], request, tensors, self.device)
-
-    def special(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
-        """One of the calls that only a GPU allows: side stream, waiting, memory, torch.compile, CUDA graph."""
-        return calls.SPECIAL[request["what"]](self.modules[request["module"]], tensors, self.device)
-
-    def slots(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
+    def open_slots(self, request: requests.OpenSlots, tensors: Tensors) -> tuple[Nothing, Tensors]:
         return self.batch.open(request, tensors, self.device)
 
-    def prepare(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
-        return self.batch.prepare(self.modules[request["module"]], request, tensors, self.device)
+    def prepare(self, request: requests.Prepare, tensors: Tensors) -> tuple[Prepared, Tensors]:
+        return self.batch.prepare(self.modules[request.module], request, tensors, self.device)
 
-    def prepare_way(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
-        return self.batch.prepare_way(request, tensors)
+    def prepare_way(self, request: requests.PrepareWay, tensors: Tensors) -> tuple[Way | NoWay, Tensors]:
+        return self.batch.prepare_way(request)
 
-    def drop_ways(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
-        return self.batch.drop_ways(request, tensors)
+    def drop_ways(self, request: requests.DropWays, tensors: Tensors) -> tuple[Nothing, Tensors]:
+        return self.batch.drop_ways()
 
-    def run(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> Message:
-        return self.batch.run(request, tensors)
+    def run(self, request: requests.Run, tensors: Tensors) -> tuple[Done, Tensors]:
+        return self.batch.run(request)
 
 
 def main(argv: list[str]) -> int:
@@ -140,24 +148,20 @@ def main(argv: list[str]) -> int:
         torch.set_num_threads(max(1, min(torch.get_num_threads(), len(os.sched_getaffinity(0)))))
     own = os.getpid()
     host = Host()
-    with os.fdopen(request_fd, "rb") as requests, os.fdopen(reply_fd, "wb", buffering=0) as replies:
-        _send(replies, pack({"ready": True}))
-        while (message := receive_blocking(requests)) is not None:
-            request, tensors = message
-            number = request["id"]
+    with os.fdopen(request_fd, "rb") as asked, os.fdopen(reply_fd, "wb", buffering=0) as replies:
+        _send(replies, pack(keys_of(Ready(True))))
+        while (message := receive_blocking(asked)) is not None:
+            header, tensors = message
+            number = header.pop("id")
             try:
-                header, results = _operation(host, request["op"])(request, tensors)
-                parts = pack({**header, "id": number}, results)
+                answer, results = host.answer(requests.read(header), tensors)
+                parts = pack({**keys_of(answer), "id": number}, results)
             except BaseException as error:  # the boundary of the process: foreign code may raise anything
                 parts = pack({"raised": _told(error, host), "id": number})
             if os.getpid() != own:  # a fork of foreign code has come back to us
                 os._exit(0)
             _send(replies, parts)
     return 0
-
-
-def _operation(host: Host, name: str) -> Callable[[dict[str, Any], list[torch.Tensor]], Message]:
-    return getattr(host, name)
 
 
 def _send(stream: Any, parts: list[bytes | memoryview]) -> None:
@@ -167,16 +171,11 @@ def _send(stream: Any, parts: list[bytes | memoryview]) -> None:
             view = view[stream.write(view):]
 
 
-def _told(error: BaseException, host: Host) -> dict[str, Any]:
+def _told(error: BaseException, host: Host) -> Told:
     frames = traceback.extract_tb(error.__traceback__)
     line = next((f.lineno for f in reversed(frames) if f.filename == FILE), None)
     if isinstance(error, SyntaxError) and error.filename == FILE:
         line = error.lineno
-    detail = error.detail if isinstance(error, load.BuildFailed) else {}
-    return {"type": type(error).__name__, "message": str(error)[:_MOST_MESSAGE], "line": line,
-            "where": host.loaded.where, "detail": {**detail, "calls": host.loaded.calls},
-            "trace": "".join(traceback.format_exception(error))[-6000:]}
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return Told(type(error).__name__, str(error)[:_MOST_MESSAGE], line, host.loaded.where,
+                "".join(traceback.format_exception(error))[-6000:],
+                Context("emulator" if isinstance(error, load.BuildFailed) else "", tuple(host.loaded.calls)))

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ....core.compile_flags import emulated
 from ....core.orders import BuildOrder
 from ....core.trial import Status
 from ... import emulator
+from ..foreign.replies import InlineCall
 
 _SHIM = Path(__file__).with_name("torch_cuda_on_cpu.h")
 _CUDA_HEADER = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](?:ATen/cuda|c10/cuda|cuda_runtime|cuda\.h|'
@@ -26,18 +28,14 @@ _ON_GPU = ((re.compile(r"(\.|->)is_cuda\(\)"), r"\1is_cpu()"), (re.compile(r"\b(
 
 
 class BuildFailed(RuntimeError):
-    """The emulator's build of a CUDA source; `detail` says which compiler said what."""
-
-    def __init__(self, log: str) -> None:
-        super().__init__(log)
-        self.detail = {"build": "emulator"}
+    """The emulator's build of a CUDA source; the message is what the compiler said."""
 
 
 class Loads:
     """Takes the place of torch's load_inline and load after `install`."""
 
     def __init__(self) -> None:
-        self.calls: list[dict[str, Any]] = []
+        self.calls: list[InlineCall] = []
         self.where = ""               # "load_inline" while one runs
         self.own_export = False
         self._emulate = False
@@ -46,7 +44,7 @@ class Loads:
 
     def install(self, *, emulate: bool) -> None:
         self._emulate = emulate
-        self._real = cpp_extension.load_inline
+        self._real: Callable[..., Any] = cpp_extension.load_inline
         signature = inspect.signature(self._real)
 
         @functools.wraps(self._real)  # whoever asks for its signature gets the real one
@@ -60,8 +58,8 @@ class Loads:
             texts = {k: _texts(given.get(k)) for k in ("cpp_sources", "cuda_sources")}
             names = given["functions"]
             names = [names] if isinstance(names, str) else list(names or [])
-            self.calls.append({"name": str(given["name"]), "functions": names, **texts,
-                               "cuda_flags": [str(f) for f in given["extra_cuda_cflags"] or []]})
+            self.calls.append(InlineCall(str(given["name"]), tuple(names), tuple(texts["cpp_sources"]),
+                                         tuple(texts["cuda_sources"]), tuple(map(str, given["extra_cuda_cflags"] or []))))
             self.where = "load_inline"
             if emulate and texts["cuda_sources"]:
                 result = self._on_host(given, texts, names)
@@ -72,8 +70,8 @@ class Loads:
 
         cpp_extension.load_inline = load_inline
         if emulate:  # what a file does to reach the GPU stays on the CPU
-            torch.Tensor.cuda = lambda tensor, *args, **kwargs: tensor
-            torch.nn.Module.cuda = lambda module, *args, **kwargs: module
+            setattr(torch.Tensor, "cuda", lambda tensor, *args, **kwargs: tensor)  # noqa: B010
+            setattr(torch.nn.Module, "cuda", lambda module, *args, **kwargs: module)  # noqa: B010
 
     def adopt_export(self, namespace: dict[str, Any], cache: str) -> None:
         """A file that this project exported: its `_build` goes to the emulator, as when the export was proved."""
@@ -81,6 +79,7 @@ class Loads:
             return
         self.own_export = True
         namespace["_DEVICE_TYPE"] = "cpu"
+        namespace["_ANY_LAYER"] = True
 
         def build_for_host(source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
             from ...build.build import build

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from ..foreign.replies import Structure
+
 _CLASSES = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
 _SAME = 1e-9  # relative L2, of float64
 
@@ -27,7 +29,7 @@ def the_state(module: nn.Module) -> tuple[list[str], list[torch.Tensor]]:
     return list(state), list(state.values())
 
 
-def structure(module: nn.Module) -> dict[str, Any] | None:
+def structure(module: nn.Module) -> Structure | None:
     """The one transposed convolution that has all parameters of the module, or None. The module may do more with its output;
     `is_the_layer` finds that out."""
     names = set(the_state(module)[0])
@@ -35,22 +37,20 @@ def structure(module: nn.Module) -> dict[str, Any] | None:
         dims = next((d for cls, d in _CLASSES.items() if isinstance(layer, cls)), None)
         own = {f"{name}.{of}".lstrip(".") for of in ("weight", "bias") if getattr(layer, of, None) is not None}
         if dims and names == own:
-            return {"attribute": name, "dims": dims, "in_channels": layer.in_channels,
-                    "out_channels": layer.out_channels, "kernel_size": list(layer.kernel_size),
-                    "stride": list(layer.stride), "padding": list(layer.padding),
-                    "output_padding": list(layer.output_padding), "groups": layer.groups,
-                    "bias": layer.bias is not None, "dilation": list(layer.dilation)}
+            return Structure(name, dims, layer.in_channels, layer.out_channels, tuple(layer.kernel_size), tuple(layer.stride),
+                             tuple(layer.padding), tuple(layer.output_padding), layer.groups, layer.bias is not None,
+                             tuple(layer.dilation))
     return None
 
 
 @torch.no_grad()
-def is_the_layer(module: nn.Module, found: dict[str, Any], inputs: list[torch.Tensor]) -> bool:
+def is_the_layer(module: nn.Module, found: Structure, inputs: list[torch.Tensor]) -> bool:
     """Whether the module, in float64, gives the output of its layer and does nothing before or after it. It is called with the
     first of these inputs, and with large and small values, which a clamp or a threshold would change."""
     if len(inputs) != 1:
         return False
-    layer = module.get_submodule(found["attribute"])
-    convolve = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[found["dims"] - 1]
+    layer: Any = module.get_submodule(found.attribute)
+    convolve = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[found.dims - 1]
     try:
         for factor in (1.0, 1e6, 1e-6):
             x = factor * inputs[0][:1].to(layer.weight)

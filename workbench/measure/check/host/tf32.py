@@ -71,8 +71,9 @@ class _Rounded(TorchFunctionMode):
             return function(*args, **kwargs)
         x, weight, *rest = args
         bias = rest.pop(0) if rest else kwargs.pop("bias", None)
-        y = function(_Operand.apply(x, self._how), _Operand.apply(weight, self._how), None, *rest, **kwargs)
-        y = _Result.apply(y, self._how)
+        operand: Callable[..., torch.Tensor] = _Operand.apply
+        y = function(operand(x, self._how), operand(weight, self._how), None, *rest, **kwargs)
+        y = _Result.apply(y, self._how)  # type: ignore[no-untyped-call]  # torch does not type apply
         if bias is None:
             return y
         return y + bias.view(-1, *(1,) * (weight.dim() - 2))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ....core.layer import FORWARD, ConvTranspose, Workload
+from ....core.layer import FORWARD, Workload
 from ....core.pytorch_ways import Way
 from ...pytorch.aten import as_convolution, channels_last
 from ...pytorch.ways import Unavailable
@@ -32,7 +32,8 @@ def bind(way: Way, module: torch.nn.Module, direction: str, fixed: list[torch.Te
     xs = [x.detach().requires_grad_(x.is_floating_point()) for x in (fixed or inputs)]
     module = module if way.kind in ("eager", "flipped") else copy.deepcopy(module)
     if way.kind in ("channels_last", "converted"):
-        module = module.to(memory_format=torch.channels_last if any(x.dim() == 4 for x in xs) else torch.channels_last_3d)
+        module = module.to(  # type: ignore[call-overload]  # its stub lacks memory_format
+            memory_format=torch.channels_last if any(x.dim() == 4 for x in xs) else torch.channels_last_3d)
     if way.kind == "channels_last":
         xs = [channels_last(x).detach().requires_grad_(x.requires_grad) for x in xs]
         inputs = [channels_last(x.detach()).clone(memory_format=torch.preserve_format) for x in inputs]
@@ -53,19 +54,21 @@ def _forward(kind: str, module: torch.nn.Module, xs: list[torch.Tensor]) -> Forw
         return _flipped(module, xs[0])
     if kind == "compiled":
         torch._dynamo.reset()
-        compiled = torch.compile(module, dynamic=False)
+        compiled: Forward = torch.compile(module, dynamic=False)
         _tried(lambda: compiled(*xs), "torch.compile gave up")
         return compiled
     if kind == "graphed":
         samples = tuple(x.detach().clone().requires_grad_(x.requires_grad) for x in xs)
-        return _tried(lambda: torch.cuda.make_graphed_callables(module, samples), "it cannot be captured")
+        graphed: Forward = _tried(lambda: torch.cuda.make_graphed_callables(module, samples), "it cannot be captured")
+        return graphed
     return module
 
 
 def _flipped(module: torch.nn.Module, x: torch.Tensor) -> Forward:
     found = structure(module)
-    layer = ConvTranspose(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items() if k != "attribute"})
-    own = module.get_submodule(found["attribute"])
+    assert found is not None, "it is offered for a transposed convolution only"
+    own: Any
+    own, layer = module.get_submodule(found.attribute), found.layer
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         workload = Workload(layer, x.shape[0], tuple(x.shape[2:]), str(x.dtype).removeprefix("torch."))

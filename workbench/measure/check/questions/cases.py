@@ -13,9 +13,8 @@ from ....core.errors import BadRequest
 from ....core.layer import ConvTranspose, Workload
 from ..foreign.replies import Structure
 
+Change = dict[str, int | tuple[int, ...]]   # fields of a layer
 _SMALL = {1: 12, 2: 5, 3: 3}
-_LAYER = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups", "bias",
-          "dilation")
 
 
 @dataclass(frozen=True)
@@ -91,14 +90,14 @@ def sizes(given: Case) -> Iterator[Case]:
         yield replace(case, name="a size above the given one")
 
 
-def arguments(given: Case, parameters: list[str], defaults: dict[str, Any]) -> Iterator[Case]:
+def arguments(given: Case, parameters: list[str], defaults: dict[str, float]) -> Iterator[Case]:
     """Other constructor arguments, one change at a time, then several; only those the constructor has."""
     if given.setting.layer is None:
         yield from _generic_arguments(given, defaults)
         return
     layer = given.setting.layer
     s, p, d, k = layer.stride, layer.padding, layer.dilation, layer.kernel_size
-    changes: list[dict[str, Any]] = [
+    changes: list[Change] = [
         {"stride": 1, "output_padding": 0}, {"stride": tuple(v + 1 for v in s)}, {"stride": 2}, {"stride": 3},
         {"padding": 0}, {"padding": tuple(v + 1 for v in p)}, {"dilation": 1, "output_padding": 0},
         {"dilation": tuple(v + 1 for v in d)}, {"kernel_size": tuple(v + 1 for v in k)}, {"kernel_size": 1},
@@ -122,7 +121,7 @@ def arguments(given: Case, parameters: list[str], defaults: dict[str, Any]) -> I
         yield replace(case, name=words)
 
 
-def changed(given: Case, change: dict[str, Any]) -> Case | None:
+def changed(given: Case, change: Change) -> Case | None:
     """A small case with other layer parameters; None where PyTorch would refuse them."""
     try:
         layer = replace(given.setting.layer, **change)
@@ -205,7 +204,7 @@ def _generic_sizes(given: Case) -> Iterator[Case]:
             yield replace(given, shapes=shapes, name=f"last dimension {size}")
 
 
-def _generic_arguments(given: Case, defaults: dict[str, Any]) -> Iterator[Case]:
+def _generic_arguments(given: Case, defaults: dict[str, float]) -> Iterator[Case]:
     """Whole numbers one up or one down, fractions clearly up or halved, switches the other way; whatever the reference
     refuses is left out."""
     if given.setting.arguments:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import torch
 
 from ....core import numbers
 from ....core.answers import Answer, Question
 from ....core.trial import Status
 from ..foreign.process import Ended, Raised
-from ..foreign.wire import Received
+from ..foreign.requests import AskMemory, AskWaits, Compile, Graph, OnGpu, SideStream
 from ..trialrun import Outcome, TrialRun
 from .cases import Case
 
+R = TypeVar("R")
 _CLOSE = 1e-2  # these ask where and when, not how exactly
 
 
@@ -24,7 +28,7 @@ def ask(trial: TrialRun, case: Case, outcome: Outcome) -> list[Question]:
 def _stream(trial: TrialRun, case: Case, outcome: Outcome) -> Question:
     question = "Runs on the current stream?"
     try:
-        _, results = _special(trial, "side_stream", case, outcome)
+        _, results = _special(trial, SideStream, case, outcome)
     except (Raised, Ended) as error:
         return Question("stream", question, Answer.FAILED, f"No. On a side stream: {_said(error)}",
                         "Launch on at::cuda::getCurrentCUDAStream().", str(Status.LAUNCH_FAILED))
@@ -37,7 +41,7 @@ def _stream(trial: TrialRun, case: Case, outcome: Outcome) -> Question:
 def _waits(trial: TrialRun, case: Case, outcome: Outcome) -> Question:
     question = "Returns without waiting for the device?"
     try:
-        facts, _ = _special(trial, "waits", case, outcome)
+        facts, _ = _special(trial, AskWaits, case, outcome)
     except (Raised, Ended) as error:
         return Question("waits", question, Answer.WARNED, f"Not known: {_said(error)}")
     if facts.call_s > 0.5 * facts.all_s:
@@ -49,8 +53,8 @@ def _waits(trial: TrialRun, case: Case, outcome: Outcome) -> Question:
 def _memory(trial: TrialRun, case: Case, outcome: Outcome) -> Question:
     question = "Memory against PyTorch's?"
     try:
-        ours = _special(trial, "memory", case, outcome)[0].peak_bytes
-        theirs = trial.reference.special("memory", trial.how(case), outcome.inputs, outcome.state)[0].peak_bytes
+        ours = _special(trial, AskMemory, case, outcome)[0].peak_bytes
+        theirs = trial.reference.ask(AskMemory, trial.how(case), outcome.inputs, outcome.state)[0].peak_bytes
     except (Raised, Ended) as error:
         return Question("memory", question, Answer.WARNED, f"Not known: {_said(error)}")
     seen = f"{numbers.memory(ours)} more than its inputs, PyTorch {numbers.memory(theirs)}; memory that it takes past " \
@@ -62,7 +66,7 @@ def _memory(trial: TrialRun, case: Case, outcome: Outcome) -> Question:
 def _graph(trial: TrialRun, case: Case, outcome: Outcome) -> Question:
     question = "Works in a CUDA graph?"
     try:
-        _, results = _special(trial, "graphed", case, outcome)
+        _, results = _special(trial, Graph, case, outcome)
     except (Raised, Ended) as error:
         return Question("graph", question, Answer.NOTE, f"No. {_said(error)}")
     right = _close(results[0], outcome.got["output"])
@@ -72,7 +76,7 @@ def _graph(trial: TrialRun, case: Case, outcome: Outcome) -> Question:
 def _compile(trial: TrialRun, case: Case, outcome: Outcome) -> Question:
     question = "Works under torch.compile?"
     try:
-        facts, results = _special(trial, "compiled", case, outcome)
+        facts, results = _special(trial, Compile, case, outcome)
     except (Raised, Ended) as error:
         return Question("compile", question, Answer.NOTE, f"No. {_said(error)}")
     if not _close(results[0], outcome.got["output"]):
@@ -82,9 +86,9 @@ def _compile(trial: TrialRun, case: Case, outcome: Outcome) -> Question:
                     f"break{'' if breaks == 1 else 's'}.")
 
 
-def _special(trial: TrialRun, what: str, case: Case, outcome: Outcome) -> Received:
-    return trial.candidate.special(what, trial.how(case), outcome.inputs,
-                                   outcome.state if trial.loads_state else None)
+def _special(trial: TrialRun, request: Callable[[str], OnGpu[R]], case: Case, outcome: Outcome
+             ) -> tuple[R, list[torch.Tensor]]:
+    return trial.candidate.ask(request, trial.how(case), outcome.inputs, outcome.state if trial.loads_state else None)
 
 
 def _close(got: torch.Tensor, expected: torch.Tensor) -> bool:

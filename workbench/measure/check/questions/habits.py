@@ -3,7 +3,7 @@ module. The truth is known from the plain call; only for .eval() and for other p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,6 +14,7 @@ from ....core.check_parts import Log
 from ....core.trial import Status
 from ..foreign.process import Ended, Raised
 from ..foreign.replies import Habit
+from ..foreign.requests import DailyUse, EvalMode, NoGrad, SomeGradients, TwoCalls
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, wide
 from .cases import Case, with_batch
 
@@ -74,7 +75,7 @@ class _Habits:
 
     def no_grad(self) -> list[Question]:
         def wrong() -> str:
-            _, results = self._asked("no_grad", [self.first])
+            _, results = self._asked(NoGrad, [self.first])
             if len(results) != 2:
                 return _OTHER_COUNT
             return self._compared((("Under no_grad", self.first, {"output": results[0]}),
@@ -86,7 +87,7 @@ class _Habits:
 
         def wrong() -> str:
             both = [self.first, self.second]
-            facts, results = self._asked("two_calls", both, gradients=names)
+            facts, results = self._asked(TwoCalls, both, gradients=names)
             one, other = (facts.first, facts.second) if names else ([], [])
             plain = 4 if names else 2
             if len(results) != plain + len(one) + len(other):
@@ -112,7 +113,7 @@ class _Habits:
             return []
 
         def wrong() -> str:
-            facts, results = self._asked("some_gradients", [self.first], gradients=names)
+            facts, results = self._asked(SomeGradients, [self.first], gradients=names)
             parts = [facts.parameters, facts.inputs]
             if len(results) != sum(map(len, parts)):
                 return _OTHER_COUNT
@@ -133,7 +134,7 @@ class _Habits:
 
         def wrong() -> str:
             xs, (names, values), case = self.first.inputs, self.first.state, self.first.case
-            asked = partial(self.trial.reference.habit, "eval_mode", inputs=len(xs), sets=1)
+            asked = partial(self.trial.reference.ask, partial(EvalMode, inputs=len(xs)))
             try:
                 facts, truth = asked(self.trial.how(case, dtype="float64"), list(map(wide, xs)),
                                      (names, list(map(wide, values))))
@@ -143,7 +144,7 @@ class _Habits:
             if not all(bool(t.isfinite().all()) for t in truth):
                 raise _Not("The reference gives values that are not finite.")
             buffers.extend(facts.buffers)
-            facts, results = self._asked("eval_mode", [self.first])
+            facts, results = self._asked(EvalMode, [self.first])
             there = facts.buffers
             if len(results) != 3 + len(there):
                 return _OTHER_COUNT
@@ -206,13 +207,13 @@ class _Habits:
         return Question(key, ASKED[key], Answer.FAILED if counts else Answer.WARNED, f"No. After one more call: {said}",
                         "Change the buffers as the reference does.", str(Status.MISMATCH))
 
-    def _asked(self, what: str, outcomes: list[Outcome], *, gradients: list[str] | None = None
+    def _asked(self, kind: type[DailyUse], outcomes: list[Outcome], *, gradients: Sequence[str] = ()
                ) -> tuple[Habit, list[torch.Tensor]]:
         tensors = [x for one in outcomes for x in one.inputs]
         if gradients:
             tensors += [one.grad_output for one in outcomes]
-        return self.trial.candidate.habit(what, self.trial.how(self.first.case), tensors, self.state,
-                                          inputs=len(self.first.inputs), sets=len(outcomes), gradients=gradients)
+        request = partial(kind, inputs=len(self.first.inputs), sets=len(outcomes), gradients=tuple(gradients))
+        return self.trial.candidate.ask(request, self.trial.how(self.first.case), tensors, self.state)
 
     def _lost(self, there: list[str], outcome: Outcome, wanted: list[str] | None = None) -> str:
         """Gradients that the reference has and that are missing."""

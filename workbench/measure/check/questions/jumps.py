@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..foreign import requests
 from ..foreign.replies import Output
 from ..party import Construction, Party
 
@@ -42,9 +43,9 @@ def reach(reference: Party, how: Construction, inputs: list[torch.Tensor], state
           ) -> tuple[Output, list[Reach]]:
     """What the reference says of its gradients, and the reach of each one that there is. `inputs`, `state`, `grad_output`: in
     float64. `off`: relative L2 error of the output. Raises `Raised`, `Ended`."""
-    request = {"module": reference.ready(how, state), "inputs": len(inputs), "gradients": names, "draws": _DRAWS,
-               "step": _TIMES * max(off, _LEAST), "seed": int(torch.randint(2**31, (), generator=generator))}
-    facts, results = reference.process.ask("reach", request, [*inputs, grad_output], doing="float64 was asked near a jump",
+    request = requests.Reach(reference.ready(how, state), len(inputs), tuple(names), _DRAWS, _TIMES * max(off, _LEAST),
+                             int(torch.randint(2**31, (), generator=generator)))
+    facts, results = reference.process.ask(request, [*inputs, grad_output], doing="float64 was asked near a jump",
                                            limit_s=reference.process.limits.build_s)
     count = len(results) // 2
     return facts, [Reach(*pair) for pair in zip(results[:count], results[count:], strict=True)]

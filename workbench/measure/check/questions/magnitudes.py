@@ -39,7 +39,7 @@ def ask(trial: TrialRun, given: Outcome) -> Question:
         own = trial.own(scaled)
     except (Raised, Ended):
         return _skipped("Not asked: the reference does not accept such values.")
-    allowed = {n: errors["allowed"] for n, errors in given.errors.items()}
+    allowed = {n: errors.allowed for n, errors in given.errors.items()}
     if not all(distance(own[n], given.expected[n])[0] <= limit for n, limit in allowed.items() if n in own):
         return _skipped("Not asked: PyTorch's own results are not exact for such values.")
     scaled.own = own

@@ -44,7 +44,7 @@ def described(outcome: Outcome) -> SmallestCase:
     case, name = outcome.case, "output"
     if outcome.problem("values") is None:
         name = next((n for n in outcome.got if n != "output" and n in outcome.expected
-                     and outcome.errors.get(n, {}).get("wrong")), "output")
+                     and n in outcome.errors and outcome.errors[n].wrong), "output")
     found = SmallestCase(str(case.setting.layer), dict(case.setting.keywords), tuple(case.shapes[0]), case.dtypes[0], name,
                          outcome.problems[0].seen, case.expanded)
     got, expected = outcome.got.get(name), outcome.expected.get(name)

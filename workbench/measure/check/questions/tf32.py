@@ -42,7 +42,7 @@ def explained(trial: TrialRun, outcome: Outcome) -> bool:
 
 def warning(outcome: Outcome) -> Question:
     """Of an outcome that was explained."""
-    off = max(e["rel_l2"] for e in outcome.errors.values())
+    off = max(e.rel_l2 for e in outcome.errors.values())
     return Question(KEY, ASKED, Answer.WARNED, f"No. It computes in TF32: its error of up to {numbers.error(off)} is that "
                     "of operands rounded to TF32. PyTorch computes in float32 on this CPU. On a GPU its convolutions use TF32 "
                     "by default, so this check uses the tolerance of TF32.",

@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 import torch
 
+from ..foreign.requests import OpenSlots
 from ..party import Party
 
 _SHARE = 0.2               # of free memory
@@ -37,7 +38,7 @@ class Slots:
         from torch.multiprocessing.reductions import reduce_tensor
         for name, party in parties.items():
             handle = torch.frombuffer(bytearray(pickle.dumps(reduce_tensor(whole))), dtype=torch.uint8)
-            party.process.ask("slots", {}, [handle])
+            party.process.ask(OpenSlots(), [handle])
             self._views[name] = whole
 
     @property
@@ -57,7 +58,7 @@ def _mapped(party: Party, size: int) -> BinaryIO:
     path, fd = party.process.shared_file(size)
     file = open(fd, "rb", buffering=0)
     try:
-        party.process.ask("slots", {"path": str(path), "bytes": size})
+        party.process.ask(OpenSlots(path, size))
         return file
     except BaseException:
         file.close()

@@ -7,39 +7,59 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch.utils import cpp_extension
 
-from ....core.env import cxx_problem, find_toolchain
-from ...build.compiler_log import first_error, headline
-from ..build_question import in_the_file
-from . import confine
-from .replies import InlineCall
+from ...core.answers import Answer
+from ...core.env import cxx_problem, find_toolchain
+from ..build.compiler_log import first_error, headline
+from .build_question import in_the_file
+from .foreign import confine
+from .foreign.replies import InlineCall
 
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
 _ARCH = "sm_80"
 _MOST_READ = 200_000  # characters
 
 
-def findings(text: str, calls: Sequence[InlineCall]) -> list[dict[str, str]]:
-    """[{"seen", "advice"}] from the text alone: hints, never proof."""
+@dataclass(frozen=True)
+class Hint:
+    """`about`: the key of the question that it leaves out once that is asked."""
+
+    about: str
+    seen: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Nvcc:
+    """Whether the sources compile: PASSED, FAILED, or SKIPPED where that cannot be said."""
+
+    answer: Answer
+    seen: str
+    advice: str = ""
+
+
+def findings(text: str, calls: Sequence[InlineCall]) -> list[Hint]:
+    """From the text alone: hints, never proof."""
     found = []
     code = "\n".join(line.split("//")[0] for call in calls for line in "\n".join(call.cuda_sources).splitlines())
     code = (code or text)[:_MOST_READ]
     streams = [c["config"].count(",") >= 3 for c in _LAUNCH.finditer(_flat(code))]
     if streams and not all(streams):
-        found.append({"about": "stream", "seen": f"{streams.count(False)} of {len(streams)} launches name no stream: they "
-                      "go to the default stream.", "advice": "Launch on at::cuda::getCurrentCUDAStream()."})
+        found.append(Hint("stream", f"{streams.count(False)} of {len(streams)} launches name no stream: they go to the default "
+                          "stream.", "Launch on at::cuda::getCurrentCUDAStream()."))
     if re.search(r"\bcudaDeviceSynchronize\s*\(|torch\.cuda\.synchronize\s*\(", code + text):
-        found.append({"about": "waits", "seen": "It waits for the whole device in each call.",
-                      "advice": "Remove the synchronisation: PyTorch waits when it has to."})
+        found.append(Hint("waits", "It waits for the whole device in each call.",
+                          "Remove the synchronisation: PyTorch waits when it has to."))
     if streams and not re.search(r"cudaGetLastError|cudaPeekAtLastError|KERNEL_LAUNCH_CHECK", code):
-        found.append({"about": "errors", "seen": "No launch is checked for an error.",
-                      "advice": "Write C10_CUDA_KERNEL_LAUNCH_CHECK(); after each launch."})
+        found.append(Hint("errors", "No launch is checked for an error.",
+                          "Write C10_CUDA_KERNEL_LAUNCH_CHECK(); after each launch."))
     if re.search(r"\batomicAdd\s*\(", code):
-        found.append({"about": "bits", "seen": "atomicAdd sums in another order each time.",
-                      "advice": "Replace atomicAdd by a two-step sum if the same bits are needed in each run."})
+        found.append(Hint("bits", "atomicAdd sums in another order each time.",
+                          "Replace atomicAdd by a two-step sum if the same bits are needed in each run."))
     return found
 
 
@@ -53,13 +73,13 @@ def kernelbench_text(text: str) -> list[str]:
     return reasons
 
 
-def nvcc(calls: Sequence[InlineCall], text: str, scratch: Path, *, memory_bytes: int, limit_s: float) -> dict[str, str]:
+def nvcc(calls: Sequence[InlineCall], text: str, scratch: Path, *, memory_bytes: int, limit_s: float) -> Nvcc:
     """Compile every CUDA source as load_inline would, for one architecture, without linking. `text`: the file's."""
     tools = find_toolchain()
     if tools.nvcc is None:
-        return {"answer": "none", "seen": "There is no nvcc here: nothing was compiled for a GPU.", "advice": ""}
+        return Nvcc(Answer.SKIPPED, "There is no nvcc here: nothing was compiled for a GPU.")
     if problem := cxx_problem(tools):
-        return {"answer": "none", "seen": f"nvcc could not run. {problem}", "advice": ""}
+        return Nvcc(Answer.SKIPPED, f"nvcc could not run. {problem}")
     scratch.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     for number, call in enumerate(calls):
@@ -78,18 +98,15 @@ def nvcc(calls: Sequence[InlineCall], text: str, scratch: Path, *, memory_bytes:
             with confine.start(words, scratch, device="cpu", memory_bytes=4 * memory_bytes, data_limit=False) as how:
                 done = subprocess.run(**how, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False)
         except subprocess.TimeoutExpired:
-            return {"answer": "none", "seen": f"nvcc was stopped after {limit_s:g} s.", "advice": ""}
+            return Nvcc(Answer.SKIPPED, f"nvcc was stopped after {limit_s:g} s.")
         if done.returncode:
-            first = first_error(done.stdout + done.stderr, source)
+            first = in_the_file(first_error(done.stdout + done.stderr, source), text, call)
             if first is None or "torch/" in (first.file or ""):
                 last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:200]
-                return {"answer": "none", "seen": f"nvcc could not run: {last}", "advice": ""}
-            first = in_the_file(first, text, call)
+                return Nvcc(Answer.SKIPPED, f"nvcc could not run: {last}")
             where = "" if first.file == "the file" else f" of {first.file}"
-            return {"answer": "failed", "seen": headline("nvcc", first),
-                    "advice": f"Correct line {first.line}{where}." if first.line else ""}
-    return {"answer": "ok", "seen": f"nvcc compiles it for {_ARCH} in {time.monotonic() - begin:.0f} s; it was not linked.",
-            "advice": ""}
+            return Nvcc(Answer.FAILED, headline("nvcc", first), f"Correct line {first.line}{where}." if first.line else "")
+    return Nvcc(Answer.PASSED, f"nvcc compiles it for {_ARCH} in {time.monotonic() - begin:.0f} s; it was not linked.")
 
 
 def _harmless(flags: Sequence[str]) -> list[str]:

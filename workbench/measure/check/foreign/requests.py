@@ -1,0 +1,367 @@
+"""What a foreign process is asked: one frozen dataclass for each operation. `answer` is the type of what comes back, and `fits`
+refuses tensors that do not belong to it: the judge asks before it reads a tensor.
+
+Requests go through the pipe as JSON; `read` refuses a key that is unknown, missing or of another type. The tensors of a
+request follow its line, in the order that the function of `host` says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+
+from ....core import typed
+from .replies import (
+    MOST_ITEMS,
+    Compiled,
+    Done,
+    Given,
+    Habit,
+    IsTheLayer,
+    Loaded,
+    Made,
+    Memory,
+    NoTensor,
+    Nothing,
+    NoWay,
+    Output,
+    Prepared,
+    Ready,
+    StateLoaded,
+    Structure,
+    Told,
+    Waits,
+    Way,
+)
+from .wire import DTYPES, Kind, NotTheProtocol
+
+R_co = TypeVar("R_co", covariant=True)
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+class Request(Generic[R_co]):
+    """`op` is its name on the wire."""
+
+    op: ClassVar[str]
+    answer: ClassVar[Any]
+
+    def accept(self, sent: Sequence[torch.Tensor], header: dict[str, Any], kinds: list[Kind]) -> R_co | Told:
+        """The answer, a `Told` for what foreign code raised. `sent`: the tensors of this request; `kinds`: of those that come
+        back. Raises `NotTheProtocol`."""
+        try:
+            if header.keys() == {"raised"}:
+                told = typed.read(Told, header["raised"])
+                _count(kinds, 0)
+                return told
+            answer: R_co = typed.read(self.answer, header)
+        except typed.Misfit as error:
+            raise NotTheProtocol(f"the answer to {self.op} does not fit: {ascii(str(error))[1:-1][:200]}") from None
+        self.fits(sent, answer, kinds)
+        return answer
+
+    def fits(self, sent: Sequence[torch.Tensor], answer: Any, kinds: list[Kind]) -> None:
+        """Most answers have no tensors."""
+        _count(kinds, 0)
+
+
+@dataclass(frozen=True)
+class Begin(Request[Ready]):
+    """Never sent: the process says by itself that it is ready."""
+
+    op = "begin"
+    answer = Ready
+
+
+@dataclass(frozen=True)
+class Load(Request[Loaded]):
+    """Run the file. `emulate`: its kernels, on the CPU. `cache`: for builds of a file that this project exported."""
+
+    op = "load"
+    answer = Loaded
+    text: str
+    class_name: str
+    device: str
+    emulate: bool = False
+    cache: str = ""
+
+
+@dataclass(frozen=True)
+class Give(Request[Given]):
+    """Call get_init_inputs() and get_inputs() of a reference under a seed."""
+
+    op = "give"
+    answer = Given
+    seed: int
+
+    def fits(self, sent: Sequence[torch.Tensor], answer: Given, kinds: list[Kind]) -> None:
+        _not_too_many(kinds)
+
+
+@dataclass(frozen=True)
+class Make(Request[Made]):
+    """Construct a module under a seed and keep it under this name. `arguments`, `keywords`: as Python writes them."""
+
+    op = "make"
+    answer = Made
+    module: str
+    arguments: str
+    keywords: str
+    seed: int
+    dtype: str = ""                # "" leaves it as it is
+
+    def fits(self, sent: Sequence[torch.Tensor], answer: Made, kinds: list[Kind]) -> None:
+        _count(kinds, len(answer.names))
+
+
+@dataclass(frozen=True)
+class AskLayer(Request[IsTheLayer]):
+    """Whether the module does nothing but this layer."""
+
+    op = "ask_layer"
+    answer = IsTheLayer
+    module: str
+    structure: Structure
+
+
+@dataclass(frozen=True)
+class LoadState(Request[StateLoaded]):
+    op = "load_state"
+    answer = StateLoaded
+    module: str
+    names: tuple[str, ...]
+
+    def fits(self, sent: Sequence[torch.Tensor], answer: StateLoaded, kinds: list[Kind]) -> None:
+        _count(kinds, len(answer.names))
+
+
+@dataclass(frozen=True)
+class OfModule(Request[R_co]):
+    """The module is called."""
+
+    module: str
+
+
+@dataclass(frozen=True)
+class Call(OfModule[Output | NoTensor]):
+    """See `host.calls.call`. `gradients`: names of those that are wanted. `tf32`: how convolutions round their operands."""
+
+    op = "call"
+    answer = Output | NoTensor
+    inputs: int
+    gradients: tuple[str, ...] = ()
+    layout: str = "contiguous"
+    echo: bool = False             # the inputs come back, too
+    poison: bool = False           # fresh memory holds NaN
+    expanded: bool = False         # grad_output is one value, to be expanded
+    no_grad: bool = False
+    tf32: str = ""
+
+    def fits(self, sent: Sequence[torch.Tensor], answer: Output | NoTensor, kinds: list[Kind]) -> None:
+        """The output, with `echo` the inputs again, then each gradient that there is."""
+        if isinstance(answer, NoTensor) is (answer.type == "Tensor"):
+            raise NotTheProtocol("the answer to call has a wrong value in the field type")
+        if isinstance(answer, NoTensor):
+            _count(kinds, 0)
+            return
+        inputs = [(x.dtype, tuple(x.shape)) for x in sent[:self.inputs]] if self.echo else []
+        _count(kinds, 1 + len(inputs) + _gradients(self.gradients, answer))
+        if (DTYPES.get(answer.dtype), answer.shape) != kinds[0]:
+            raise NotTheProtocol("an output whose shape or dtype differs from its description")
+        if kinds[1:1 + len(inputs)] != inputs:
+            raise NotTheProtocol("an input that came back with another shape or dtype")
+        _differentiable(kinds[1 + len(inputs):])
+
+
+@dataclass(frozen=True)
+class Reach(OfModule[Output]):
+    """See `host.jumps.reach`."""
+
+    op = "reach"
+    answer = Output
+    inputs: int
+    gradients: tuple[str, ...]
+    draws: int
+    step: float
+    seed: int
+
+    def fits(self, sent: Sequence[torch.Tensor], answer: Output, kinds: list[Kind]) -> None:
+        """How far each gradient moves, element by element, and then as a norm."""
+        _count(kinds, 2 * _gradients(self.gradients, answer))
+        _differentiable(kinds)
+
+
+@dataclass(frozen=True)
+class DailyUse(OfModule[Habit]):
+    """See `host.habits`. `sets` of so many `inputs`, then a grad_output for each, where `gradients` are wanted."""
+
+    answer = Habit
+    inputs: int
+    sets: int = 1
+    gradients: tuple[str, ...] = ()
+
+    def fits(self, sent: Sequence[torch.Tensor], answer: Habit, kinds: list[Kind]) -> None:
+        _not_too_many(kinds)
+
+
+class NoGrad(DailyUse):
+    op = "no_grad"
+
+
+class EvalMode(DailyUse):
+    op = "eval_mode"
+
+
+class TwoCalls(DailyUse):
+    op = "two_calls"
+
+
+class SomeGradients(DailyUse):
+    op = "some_gradients"
+
+
+class OnGpu(OfModule[R_co]):
+    """What only a GPU allows. `outputs` come back."""
+
+    outputs: ClassVar[int] = 0
+
+    def fits(self, sent: Sequence[torch.Tensor], answer: Any, kinds: list[Kind]) -> None:
+        _count(kinds, self.outputs)
+
+
+class SideStream(OnGpu[Nothing]):
+    op = "side_stream"
+    answer = Nothing
+    outputs = 1
+
+
+class AskWaits(OnGpu[Waits]):
+    op = "waits"
+    answer = Waits
+
+
+class AskMemory(OnGpu[Memory]):
+    op = "memory"
+    answer = Memory
+
+
+class Compile(OnGpu[Compiled]):
+    op = "compiled"
+    answer = Compiled
+    outputs = 1
+
+
+class Graph(OnGpu[Nothing]):
+    op = "graphed"
+    answer = Nothing
+    outputs = 1
+
+
+@dataclass(frozen=True)
+class OpenSlots(Request[Nothing]):
+    """Map the file of so many bytes; without a path the tensor is a pickled handle of the judge's GPU memory."""
+
+    op = "open_slots"
+    answer = Nothing
+    path: Path | None = None
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Prepare(Request[Prepared]):
+    """See `host.calls.Batches.prepare`. `benchmark`: with cudnn.benchmark."""
+
+    op = "prepare"
+    answer = Prepared
+    module: str
+    direction: str
+    fixed: int
+    inputs: int
+    benchmark: bool = False
+
+
+@dataclass(frozen=True)
+class PrepareWay(Request[Way | NoWay]):
+    """Bind one of PyTorch's ways (a key of `LADDER`) to the prepared module. `profile`: say which kernels run."""
+
+    op = "prepare_way"
+    answer = Way | NoWay
+    way: str
+    profile: bool = False
+
+    def fits(self, sent: Sequence[torch.Tensor], answer: Way | NoWay, kinds: list[Kind]) -> None:
+        """The strides of results in a slot, by which the judge reads them. Another order takes the same space."""
+        _count(kinds, 0)
+        if isinstance(answer, Way) and answer.strides is not None:
+            shapes = [kind.shape for kind in answer.kinds]
+            if len(answer.strides) != len(shapes) or not all(map(_within, shapes, answer.strides)):
+                raise NotTheProtocol("strides of other results")
+
+
+@dataclass(frozen=True)
+class DropWays(Request[Nothing]):
+    op = "drop_ways"
+    answer = Nothing
+
+
+@dataclass(frozen=True)
+class Run(Request[Done]):
+    """Timed calls. `order`: for each the set and where its two strips of factors begin. `stride`: bytes of a slot.
+    `only_copy`: copy results without computing them."""
+
+    op = "run"
+    answer = Done
+    order: tuple[tuple[int, tuple[int, int]], ...]
+    stride: int
+    way: str = ""
+    only_copy: bool = False
+
+
+REQUESTS: dict[str, type[Request[Any]]] = {request.op: request for request in (
+    Load, Give, Make, AskLayer, LoadState, Call, Reach, NoGrad, EvalMode, TwoCalls, SomeGradients, SideStream, AskWaits,
+    AskMemory, Compile, Graph, OpenSlots, Prepare, PrepareWay, DropWays, Run)}
+
+
+def read(header: dict[str, Any]) -> Request[Any]:
+    """From the first line of a message, without its number. Raises ValueError, which names what does not fit."""
+    name = header.get("op")
+    if header.keys() != {"op", "request"}:
+        raise ValueError(f"A request has the keys op and request, not {', '.join(sorted(header)) or 'none'}.")
+    if name not in REQUESTS:
+        raise ValueError(f"The operation {name!r} is not known.")
+    try:
+        return typed.read(REQUESTS[name], header.get("request"))
+    except typed.Misfit as error:
+        raise ValueError(f"The request {name!r} cannot be read: {error}.") from error
+
+
+def _count(kinds: list[Kind], wanted: int) -> None:
+    if len(kinds) != wanted:
+        raise NotTheProtocol(f"{len(kinds)} tensors where {wanted} were asked for")
+
+
+def _not_too_many(kinds: list[Kind]) -> None:
+    if len(kinds) > MOST_ITEMS:
+        raise NotTheProtocol(f"{len(kinds)} tensors")
+
+
+def _gradients(names: tuple[str, ...], answer: Output) -> int:
+    """How many there are."""
+    found = answer.gradients
+    if found and (len(found) != len(names) or any(f not in (None, n) for f, n in zip(found, names, strict=True))):
+        raise NotTheProtocol("gradients that were not asked for")
+    return sum(f is not None for f in found)
+
+
+def _differentiable(kinds: list[Kind]) -> None:
+    if any(dtype not in _FLOATS for dtype, _ in kinds):
+        raise NotTheProtocol("a gradient that is not floating point")
+
+
+def _within(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    farthest = sum((n - 1) * s for n, s in zip(shape, strides, strict=False))
+    return len(shape) == len(strides) and (0 in shape or farthest < math.prod(shape))
