@@ -48,7 +48,7 @@ def render(candidate: Candidate) -> Rendered:
                        root, variant.path.name)
     body = _INCLUDE.sub("", variant.text)
     instance = _instance(candidate)
-    name = _place(variant)
+    name = place(variant)
     export = f"{_MACRO[variant.direction]}({ENTRY}{variant.direction}, Layer, Tune)"
     source = "\n".join([*(_placed(n, t) for n, t in headers), _placed(name, body),
                         f'#line 1 "instance of {variant.key}"', instance, export, ""])
@@ -79,12 +79,28 @@ def render_batch(rendered: Sequence[Rendered]) -> str:
         if space is None:
             digest = hashlib.sha256(item.body.encode()).hexdigest()[:8]
             space = bodies[item.body] = f"{variant.direction}_{variant.name}_{digest}"
-            parts.append(f"namespace {space} {{\n{_placed(_place(variant), item.body)}\n"
+            parts.append(f"namespace {space} {{\n{_placed(place(variant), item.body)}\n"
                          f"}}  // namespace {space}")
         parts.append(f'#line 1 "instance of {variant.key}"\nnamespace c_{item.candidate_id} {{\nusing namespace {space};\n'
                      f"{item.instance}\n{_MACRO[variant.direction]}({symbol(item)}, Layer, Tune)\n"
                      f"}}  // namespace c_{item.candidate_id}")
     return "\n".join(parts) + "\n"
+
+
+def files_of(candidate: Candidate, rendered: Rendered) -> tuple[tuple[str, str], ...]:
+    """(name, text) of the files that a rendering is made of, in its order, their include lines and what `#ifdef KW_FORWARD`
+    asks kept: `render` puts the same program together from them. Without the template's own header, a comment."""
+    variant = candidate.variant
+    root = variant.path.parent.parent
+    own = variant.path.read_text(encoding="utf-8")
+    names = [name for name, _ in rendered.headers]
+    return (*((name, _file(name, root).read_text(encoding="utf-8")) for name in names),
+            (place(variant), own[own.index("*/") + 2:].lstrip("\n")))
+
+
+def place(variant: Variant) -> str:
+    """The template's name among the files of a rendering."""
+    return f"{variant.path.parent.name}/{variant.path.name}"
 
 
 def symbol(rendered: Rendered) -> str:
@@ -98,8 +114,8 @@ def _headers(names: Sequence[str], root: Path, asked_by: str) -> tuple[tuple[str
     def take(name: str, by: str) -> None:
         if name in done:
             return
-        path = next((p for p in (root / name, TEMPLATES / name) if p.is_file()), None)
-        if path is None:
+        path = _file(name, root)
+        if not path.is_file():
             raise RenderError(f'{by} includes "{name}", which does not exist.',
                               advice=f"Name a header from {root.name}/ or from the shipped templates, such as "
                                      f"contract/problem.cuh.")
@@ -115,8 +131,8 @@ def _headers(names: Sequence[str], root: Path, asked_by: str) -> tuple[tuple[str
     return tuple(done.items())
 
 
-def _place(variant: Variant) -> str:
-    return f"{variant.path.parent.name}/{variant.path.name}"
+def _file(name: str, root: Path) -> Path:
+    return root / name if (root / name).is_file() else TEMPLATES / name
 
 
 def _placed(name: str, text: str) -> str:

@@ -22,7 +22,7 @@ from ...core.layer import BACKWARD, FORWARD, LAUNCHES, ConvTranspose, Workload
 from ...core.orders import ModuleOrder
 from ...core.presets import Preset
 from ...core.replies import ModuleJudged
-from ...core.template import Rendered, render
+from ...core.template import Rendered, files_of, place, render
 from ..running import outcome
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 from .recipe import Recipe, serves_any_layer
@@ -82,7 +82,8 @@ def export_text(recipe: Recipe, *, constructor: Preset | None = None, class_name
     kernels = {d: (c, render(c)) for d, c in recipe.chosen.items()}
     parts = {"DOCSTRING": _docstring(recipe, kernels, constructor, notes), "NAME": _name(kernels),
              "DEBUG_SYNC": str(int(debug_sync)), "CLASS": _class(recipe.layer, constructor, class_name),
-             "SOURCES": _sources(kernels), "KERNELS": _table(kernels)}
+             "KERNELS": _table(kernels),
+             "TEXTS": "\n".join(["", *(f'"{name}": {_literal(text)},' for name, text in _texts(kernels).items()), ""])}
     text = re.sub(r"@([A-Z_]+)@", lambda m: parts[m[1]], _FIXED.read_text(encoding="utf-8"))
     _check_words(text)
     return text
@@ -196,8 +197,14 @@ def _class(layer: ConvTranspose, preset: Preset | None, name: str) -> str:
 '''
 
 
-def _sources(kernels: dict[str, tuple[Candidate, Rendered]]) -> str:
-    return "\n".join(f"_{d.upper()} = {_literal(rendered.source)}\n" for d, (_, rendered) in kernels.items())
+def _texts(kernels: dict[str, tuple[Candidate, Rendered]]) -> dict[str, str]:
+    """Every file that a kernel is made of, once; those with fewer includes first."""
+    found: dict[str, str] = {}
+    for candidate, rendered in kernels.values():
+        for name, text in files_of(candidate, rendered):
+            if found.setdefault(name, text) != text:
+                raise BadRequest(f"Two different files are both called {name}; export the candidates apart.")
+    return found
 
 
 def _name(kernels: dict[str, tuple[Candidate, Rendered]]) -> str:
@@ -208,11 +215,15 @@ def _name(kernels: dict[str, tuple[Candidate, Rendered]]) -> str:
 def _table(kernels: dict[str, tuple[Candidate, Rendered]]) -> str:
     lines = ["_KERNELS = ["]
     for direction, (candidate, rendered) in kernels.items():
-        words = [f'"{direction}"', f"torch.{candidate.dtype}",
-                 f'"{candidate.variant.key} (candidate {rendered.candidate_id})"', f"_{direction.upper()}",
-                 f'\n            precision="{candidate.precision}"', f"layer={tuple(layer_fields(candidate.layer).values())}"]
+        variant = candidate.variant
+        words = [f'"{direction}"', f"torch.{candidate.dtype}", f'"{variant.key} (candidate {rendered.candidate_id})"',
+                 f'\n            "{place(variant)}"', f'precision="{candidate.precision}"',
+                 f"\n            layer={tuple(layer_fields(candidate.layer).values())}",
+                 f"\n            tune={candidate.config!r}"]
         if serves_any_layer(candidate):
             words.append("any_layer=True")
+        if candidate.form != "constant":
+            words.append(f'form="{candidate.form}"')
         if candidate.compile_flags:
             words.append(f"flags={candidate.compile_flags!r}")
         if candidate.variant.min_sm != 80:

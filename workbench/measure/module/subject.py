@@ -76,7 +76,7 @@ class Subject:
             try:
                 kernel.load(kernel.layer, device)
             except FOREIGN as error:
-                first = first_error(str(error), kernel.source)
+                first = first_error(str(error), kernel.source())
                 raise Finding(Status.BUILD_FAILED, f"{kernel.name} does not build: {_said(error)}.",
                               detail={"first_error": asdict(first)} if first else {}) from error
 
