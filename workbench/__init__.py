@@ -20,6 +20,7 @@ _PUBLIC = {
     "ConvTranspose1d": "faces.notebook", "ConvTranspose2d": "faces.notebook", "ConvTranspose3d": "faces.notebook",
     "preset": "faces.notebook", "presets": "faces.notebook", "variants": "faces.notebook", "run": "faces.notebook",
     "open_session": "faces.notebook", "doctor": "faces.notebook", "export": "faces.notebook", "Result": "faces.notebook",
+    "patch": "faces.notebook", "PatchedModel": "faces.notebook",
     "Session": "drive.sessions.session", "Trial": "core.trial", "Status": "core.trial",
 }
 __all__ = sorted(_PUBLIC)
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
         ConvTranspose1d,
         ConvTranspose2d,
         ConvTranspose3d,
+        PatchedModel,
         Result,
         doctor,
         export,
         open_session,
+        patch,
         preset,
         presets,
         run,

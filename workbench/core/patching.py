@@ -13,6 +13,7 @@ from .typed import read, to_json
 
 FASTER_ONLY, RIGHT = "faster", "right"   # which layers are kept; RIGHT: emulated or not, no times asked
 KEEP = (FASTER_ONLY, RIGHT)
+LIVE = "this:process"                    # the `model` of a source whose model is an object: no command makes it again
 INFERENCE, TRAINING = "inference", "training step"
 MODEL_DTYPES = ("float32", "float16", "bfloat16")
 AUTOCAST_DTYPES = ("float16", "bfloat16")

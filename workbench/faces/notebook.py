@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, Any
 from ..core.command import layer_of
 from ..core.errors import BadRequest
 from ..core.layer import LAUNCHES, ConvTranspose, Workload
+from ..core.patching import FASTER_ONLY, LIVE, ModelSource, PatchReport
 from ..core.presets import PRESETS, Preset, default_size, parse_preset, problem_of
 from ..core.variants import Variant, discover
 from ..drive.machine.devices import resolve_device
 from ..drive.machine.doctor import Finding, examine
+from ..drive.patching.live import LiveModel
+from ..drive.patching.patch import PatchRequest, PatchResult
+from ..drive.patching.patch import patch as patch_model
+from ..drive.patching.text import report_text
 from ..drive.reporting import report, tables
 from ..drive.running.candidate_selection import Settings, candidates, names_of
 from ..drive.running.request import Run, RunRequest
@@ -175,6 +180,69 @@ def _runner() -> Runner:
     runner = Runner()
     atexit.register(runner.close)
     return runner
+
+
+# more than seven: the options of the verb `patch` as keywords
+def patch(model: Any, inputs: Any = None, *, train: bool = False, dtype: str = "", autocast: str = "", device: str = "auto",
+          keep: str = FASTER_ONLY, effort: str = "normal", seed: int = 0, progress: bool = True) -> PatchedModel:
+    """Replace the transposed convolutions of a model for which a kernel is right and FASTER.
+
+    `model` is a torch.nn.Module, which is patched where it is, with `inputs` as a tensor, a tuple or a dict. Or it is the text
+    "my_module:build_model", with `inputs` as such a text: then a worker process makes and runs the model, and nothing of this
+    process changes. Raises `BadRequest`.
+    """
+    host = None
+    if isinstance(model, str):
+        if not isinstance(inputs, str | None):
+            raise BadRequest(f"inputs is {type(inputs).__name__}; for a model in text give them in text, too: "
+                             "'my_module:inputs'.", field="inputs")
+        source = ModelSource(model, inputs or "", Path.cwd(), resolve_device(device), dtype, autocast, train, seed)
+    else:
+        host = LiveModel(model, inputs)
+        if dtype or device not in ("auto", host.device):
+            raise BadRequest(f"The model is on {host.device} already; move and convert it yourself and leave out device and "
+                             "dtype.", field="device")
+        source = ModelSource(LIVE, "", Path.cwd(), host.device, "", autocast, train, seed)
+    said = (lambda text: print(text, file=sys.stderr, flush=True)) if progress else (lambda text: None)
+    result = patch_model(PatchRequest(source, keep, effort), _runner(), on_text=said, host=host)
+    if host is not None:
+        host.keep(result, _runner().work_dir)
+    return PatchedModel(result, host)
+
+
+@dataclass(frozen=True)
+class PatchedModel:
+    """A patched model: its report, its figure, the file with its kernels."""
+
+    result: PatchResult
+    host: LiveModel | None = None
+
+    @property
+    def report(self) -> PatchReport:
+        return self.result.report
+
+    def figure(self, **options: Any) -> plotly.graph_objects.Figure:
+        """Share of the step's time of each layer, and how much faster it got."""
+        from ..drive.patching import plots
+        return plots.figure(self.report, **options)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the file with `patch(model)` and `unpatch(model)`. Raises `BadRequest` where nothing is patched."""
+        if not self.result.text:
+            raise BadRequest("No layer is patched, so there is no file to write.")
+        check_folder(Path(path))
+        write_whole(Path(path), self.result.text)
+        return Path(path)
+
+    def unpatch(self) -> list[str]:
+        """The model of this process as it was; the paths of its layers."""
+        return self.host.unpatch() if self.host else []
+
+    def __repr__(self) -> str:
+        return report_text(self.report)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(report_text(self.report))}</pre>"
 
 
 class _Display:

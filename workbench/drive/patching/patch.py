@@ -22,6 +22,7 @@ from ...core.patching import (
     FASTER_ONLY,
     INFERENCE,
     KEEP,
+    LIVE,
     TRAINING,
     Inspected,
     LayerCall,
@@ -66,8 +67,10 @@ class PatchRequest:
 
     @property
     def command(self) -> str:
-        """The command that repeats it."""
+        """The command that repeats it; empty for a model of the caller's process."""
         source = self.source
+        if source.model == LIVE:
+            return ""
         words = ["patch", source.model]
         for option, value, usual in (("--inputs", source.inputs, ""), ("--dtype", source.dtype, ""),
                                      ("--autocast", source.autocast, ""), ("--device", source.device, ""),
@@ -141,7 +144,9 @@ class Patch:
         self.said: list[str] = []
         self.result: PatchResult | None = None
         self.problem = ""
+        self.defect: WorkerFailed | None = None   # of the workbench itself
         self.begun = time.monotonic()
+        self._runner = Runner()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._guarded, daemon=True, name="patch")
 
@@ -164,13 +169,16 @@ class Patch:
     def stop(self) -> None:
         """End all its processes now."""
         self._stopped.set()
+        self._runner.close()
 
     def _guarded(self) -> None:
         try:
-            with Runner() as runner:
+            with self._runner as runner:
                 self.result = patch(self.request, runner, on_text=self.said.append, stopped=self._stopped)
-        except (BadRequest, WorkerFailed) as error:
+        except BadRequest as error:
             self.problem = plain(str(error))
+        except WorkerFailed as error:
+            self.defect, self.problem = error, plain(str(error))
         except (WorkerDied, WorkerTimeout) as error:
             self.problem = plain(f"The process of the model ended: {error}")
         except RuntimeError as error:

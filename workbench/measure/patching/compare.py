@@ -38,20 +38,22 @@ def compared(loaded: Loaded, file: PatchFile, order: PatchOrder, emit: Emit) -> 
         try:
             layers = _layers(loaded, file, order, emit)
             kept = [row.path for row in layers if row.kept]
-            both = _Both(model, file, kept)
+            both = Both(model, file, kept)
             emit(Event("compare", "comparing outputs and gradients with the original"))
-            drift = _drift(both, stepper, train=source.train)
-            times, peak = ({}, {}) if source.device == "cpu" or not kept else _whole(both, stepper, order, emit)
+            drift = _drift(both, stepper, train=source.train) if kept else {}
+            timed = bool(kept) and source.device != "cpu"
+            times = whole(both, stepper, order, emit) if timed else {}
+            peak = _peaks(both, stepper, train=source.train) if timed else {}
         finally:
             file.unpatch(model)
-    undone = order.keep == FASTER_ONLY and any(pairs.verdict == SLOWER for pairs in times.values())
+    undone = must_undo(times, order.keep)
     if undone:
         layers = [replace(row, kept=False, reason="The whole step got slower, so all layers were left to PyTorch.")
                   if row.kept else row for row in layers]
     return Patched(tuple(layers), times, drift, peak, undone, tuple(dict.fromkeys(said)))
 
 
-class _Both:
+class Both:
     """One model in two states. `kept`: the paths that are patched in the second."""
 
     def __init__(self, model: nn.Module, file: PatchFile, kept: Sequence[str]) -> None:
@@ -73,16 +75,28 @@ def _layers(loaded: Loaded, file: PatchFile, order: PatchOrder, emit: Emit) -> l
     rows = []
     for number, path in enumerate(paths, 1):
         emit(Event("time", f"timing layer {number} of {len(paths)}: {path}"))
-        times = _timed(loaded.model.get_submodule(path), order.calls[path], _Both(loaded.model, file, [path]), order)
+        times = timed_layer(loaded.model.get_submodule(path), order.calls[path], Both(loaded.model, file, [path]), order)
         file.unpatch(loaded.model)
-        wanted = times[TRAINING if order.source.train else INFERENCE]
-        wins = wanted.verdict == FASTER and all(pairs.verdict != SLOWER for pairs in times.values())
-        reason = f"{wanted.verdict} than PyTorch in the model" if wins else f"Not faster in the model: {wanted.verdict}"
-        rows.append(TimedLayer(path, wins or order.keep != FASTER_ONLY, f"{reason} ({wanted.ratio:.2f}x).", times))
+        rows.append(decided(path, times, order.keep))
     return rows
 
 
-def _timed(module: nn.Module, call: LayerCall, both: _Both, order: PatchOrder) -> dict[str, Pairs]:
+def decided(path: str, times: dict[str, Pairs], keep: str) -> TimedLayer:
+    """FASTER in the step asked for (the training step, where there is one), and SLOWER in none."""
+    wanted = times.get(TRAINING) or times[INFERENCE]
+    slower = next((name for name, pairs in times.items() if pairs.verdict == SLOWER), "")
+    wins = wanted.verdict == FASTER and not slower
+    words = ", ".join(f"{name} {pairs.verdict} ({pairs.ratio:.2f}x)" for name, pairs in times.items())
+    reason = f"In the model: {words}." if wins else f"Not faster in the model: {words}."
+    return TimedLayer(path, wins or keep != FASTER_ONLY, reason, times)
+
+
+def must_undo(times: dict[str, Pairs], keep: str) -> bool:
+    """Whether the kernels come out again, because the whole model got slower."""
+    return keep == FASTER_ONLY and any(pairs.verdict == SLOWER for pairs in times.values())
+
+
+def timed_layer(module: nn.Module, call: LayerCall, both: Both, order: PatchOrder) -> dict[str, Pairs]:
     """One layer alone on random inputs of its own shape, with its hooks."""
     device = torch.device(order.source.device)
     x = torch.randn(call.shape, dtype=getattr(torch, call.input_dtype), device=device)
@@ -117,9 +131,8 @@ def _timed(module: nn.Module, call: LayerCall, both: _Both, order: PatchOrder) -
     return times
 
 
-def _whole(both: _Both, stepper: Stepper, order: PatchOrder, emit: Emit) -> tuple[dict[str, Pairs], dict[str, int]]:
-    """The whole step in turns: inference in the model's own mode, and one training step with Adam."""
-    device = stepper.device
+def whole(both: Both, stepper: Stepper, order: PatchOrder, emit: Emit) -> dict[str, Pairs]:
+    """The whole step in turns: inference, and one training step with Adam."""
     runs: dict[str, Callable[[], object]] = {INFERENCE: stepper.inference}
     if order.source.train:
         optimizer = optimizer_of(stepper.model)
@@ -127,8 +140,13 @@ def _whole(both: _Both, stepper: Stepper, order: PatchOrder, emit: Emit) -> tupl
     times = {}
     for name, run in runs.items():
         emit(Event("time", f"timing the whole model: {name}"))
-        times[name] = in_turns(run, run, device=device, effort=order.effort, between=(both.original, both.patched))
-    run = runs[TRAINING if order.source.train else INFERENCE]
+        times[name] = in_turns(run, run, device=stepper.device, effort=order.effort, between=(both.original, both.patched))
+    return times
+
+
+def _peaks(both: Both, stepper: Stepper, *, train: bool) -> dict[str, int]:
+    """Bytes that one step allocates at its peak, beyond what is allocated before it."""
+    device = stepper.device
     peak = {}
     for name, prepare in (("original", both.original), ("patched", both.patched)):
         prepare()
@@ -136,13 +154,14 @@ def _whole(both: _Both, stepper: Stepper, order: PatchOrder, emit: Emit) -> tupl
         synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-        run()
+        kept = stepper.gradients() if train else stepper.inference()
         synchronize(device)
         peak[name] = torch.cuda.max_memory_allocated(device) - before
-    return times, peak
+        del kept
+    return peak
 
 
-def _drift(both: _Both, stepper: Stepper, *, train: bool) -> dict[str, Drift]:
+def _drift(both: Both, stepper: Stepper, *, train: bool) -> dict[str, Drift]:
     """Original and patched with the same parameters, inputs and random numbers."""
     def results() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         if not train:

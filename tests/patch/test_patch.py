@@ -1,0 +1,204 @@
+"""A model goes in, a report and a file come out: by function, command line, notebook and page. On the emulator."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pytest
+import torch
+from streamlit.testing.v1 import AppTest
+from torch import nn
+
+import workbench as wb
+from workbench.core.errors import BadRequest
+from workbench.core.patching import FASTER_ONLY, INFERENCE, RIGHT, TRAINING, ModelSource, PatchReport
+from workbench.core.typed import Misfit
+from workbench.core.variants import TEMPLATES, discover
+from workbench.drive.patching import choose, plots, text
+from workbench.drive.patching.patch import Patch, PatchRequest, PatchResult, patch
+from workbench.drive.running.runner import Runner
+from workbench.faces.cli import main
+
+HERE = Path(__file__).parent
+
+
+def request(name: str, *, keep: str = RIGHT, **options) -> PatchRequest:
+    return PatchRequest(ModelSource(f"models:build_{name}", f"models:{name}_inputs", HERE, **options), keep)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    with Runner() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def hifigan(runner: Runner) -> PatchResult:
+    """A vocoder with a training step, patched."""
+    return patch(request("hifigan", train=True), runner)
+
+
+def test_a_vocoder_keeps_every_layer_whose_kernels_are_right(hifigan: PatchResult) -> None:
+    report = hifigan.report
+    assert [row.found.paths for row in report.kept] == [("ups.0",), ("ups.1",)] and report.emulated
+    assert all(row.status == "OK" and not row.times and not row.verdict for row in report.layers)
+    assert set(report.layers[0].recipe) == {"forward", "grad_input", "grad_weight"}
+    drift = report.drift[TRAINING]
+    assert 0 < drift.outputs < 1e-6 and 0 < drift.gradients < 1e-5 and not report.times and not report.peak_bytes
+    words = text.report_text(report)
+    assert words.startswith("EMULATED  HifiGan: 2 of 2 layers are patched; emulated: not timed.")
+    assert "The whole model: emulated, not timed." in words
+    assert "--inputs models:hifigan_inputs --device cpu --keep right --train" in words
+
+
+def test_the_report_is_json_both_ways(hifigan: PatchResult) -> None:
+    data = json.loads(json.dumps(hifigan.report.to_json()))
+    assert PatchReport.from_json(data) == hifigan.report
+    with pytest.raises(Misfit, match="colour is not known"):
+        PatchReport.from_json({**data, "colour": 1})
+    with pytest.raises(Misfit, match=r"layers\[1\].found.layer.stride"):
+        data["layers"][1]["found"]["layer"]["stride"] = "two"
+        PatchReport.from_json(data)
+
+
+def test_the_figure_shows_each_layer_and_its_share(hifigan: PatchResult) -> None:
+    made = plots.figure(hifigan.report)
+    assert [trace.customdata[0][0] for trace in made.data] == ["ups.0", "ups.1"]
+    assert [trace.x[0] for trace in made.data] == [100 * row.found.share for row in hifigan.report.layers]
+    assert "ups.1" in plots.described(hifigan.report)
+
+
+def test_the_command_line_writes_the_file_the_figure_and_json(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(HERE)
+    out, figure = tmp_path / "kernels.py", tmp_path / "figure.html"
+    code = main(["patch", "models:build_decoder", "--inputs", "models:decoder_inputs", "--autocast", "bfloat16", "--device",
+                 "cpu", "--keep", "right", "--out", str(out), "--figure", str(figure), "--json"])
+    report = PatchReport.from_json(json.loads(capsys.readouterr().out))
+    assert code == 0 and "plotly" in figure.read_text()[:20_000]
+    rows = {row.found.paths[0]: row for row in report.layers}
+    assert rows["output_upscaling.0"].kept and rows["output_upscaling.0"].recipe == {"forward": "naive_gather in bf16"}
+    assert not rows["multimask"].kept and rows["multimask"].reason == "The model never called it in this step."
+    assert report.drift[INFERENCE].outputs < 1e-2 and report.drift[INFERENCE].gradients is None
+    written = out.read_text()
+    assert "output_upscaling.0" in written and "one exported text per layer" in written and "multimask" not in written
+    compile(written, str(out), "exec")
+
+
+def test_a_model_that_fails_alone_is_a_bad_request(monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.chdir(HERE)
+    assert main(["patch", "models:build_broken", "--device", "cpu", "--out", str(tmp_path / "no.py")]) == 2
+    assert "The model fails without any change of ours: RuntimeError" in capsys.readouterr().err
+    assert not (tmp_path / "no.py").exists()
+    assert main(["patch", "models", "--device", "cpu"]) == 2
+    assert "model is 'models'; write MODULE:CALLABLE" in capsys.readouterr().err
+    assert main(["patch", "models:build_odd", "--figure", "a.png"]) == 2
+    assert "a.png has no ending that can be written; end it with .html or .json." in capsys.readouterr().err
+
+
+def test_on_the_cpu_no_layer_is_faster(runner: Runner) -> None:
+    result = patch(request("odd", keep=FASTER_ONLY), runner)
+    report = result.report
+    assert not report.kept and not result.text and not report.drift
+    row = report.layers[0]
+    assert row.status == "OK" and row.reason == "Right on the emulator; not timed there."
+    words = text.report_text(report)
+    assert words.startswith("SKIPPED  Odd: Nothing is patched: 0 of 3 layers.") and "With 'keep right'" in words
+    assert "F.conv_transpose1d  models.py, line" in words and "(1 call a step)" in words
+
+
+def test_a_layer_whose_kernel_is_wrong_is_left_with_its_reason(runner: Runner, tmp_path, monkeypatch) -> None:
+    templates = tmp_path / "templates"
+    shutil.copytree(TEMPLATES, templates)
+    kernel = templates / "forward" / "naive_gather.cu"
+    source = kernel.read_text()
+    assert "sum[c] +=" in source
+    kernel.write_text(source.replace("sum[c] +=", "sum[c] -="))
+    monkeypatch.setattr(choose, "discover", lambda: discover(templates))
+    result = patch(request("odd"), runner)
+    row = result.report.layers[0]
+    assert not row.kept and row.status == "MISMATCH" and row.reason.startswith("MISMATCH: ") and not result.text
+    assert text.verdict(result.report) == "WARN" and "are not right; these layers are left to PyTorch" in text.evidence(
+        result.report)
+
+
+def test_a_model_that_ends_its_process_or_is_stopped_is_told(tmp_path) -> None:
+    (tmp_path / "ends.py").write_text("import os, time\ndef build():\n    os._exit(7)\ndef sleeps():\n    time.sleep(600)\n")
+    ended = Patch(PatchRequest(ModelSource("ends:build", "", tmp_path))).start()
+    stopped = Patch(PatchRequest(ModelSource("ends:sleeps", "", tmp_path))).start()
+    end = time.monotonic() + 60
+    while not stopped.said and time.monotonic() < end:
+        time.sleep(0.1)
+    stopped.stop()
+    assert ended.wait(60) and stopped.wait(60)
+    assert ended.problem == "The process of the model ended: The process ended by exit code 7." and ended.result is None
+    assert stopped.problem == "Stopped by you."
+
+
+def test_a_model_of_the_notebook_is_patched_where_it_is(capsys) -> None:
+    class Local(nn.Module):  # no other process can make it
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.drop = nn.ConvTranspose1d(3, 3, 3, 2), nn.Dropout()
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"y": self.drop(self.up(x))}
+
+    model, x = Local().eval(), torch.randn(2, 3, 7)
+    model.drop.train()
+    weight, before = model.up.weight.detach().clone(), model.up(x).detach()
+    patched = wb.patch(model, {"x": x}, keep="right", train=True)
+    assert "forward" in vars(model.up) and torch.equal(model.up.weight, weight) and model.up.weight.grad is None
+    assert not model.training and model.drop.training
+    torch.testing.assert_close(model.up(x), before)
+    assert repr(patched).startswith("EMULATED  Local: 1 of 1 layer is patched") and "Repeat it" not in repr(patched)
+    assert patched.unpatch() == ["up"] and "forward" not in vars(model.up) and torch.equal(model.up(x), before)
+    with pytest.raises(BadRequest, match="The model is on cpu already"):
+        wb.patch(model, x, dtype="bfloat16")
+    with pytest.raises(BadRequest, match="inputs is not given; give a tensor"):
+        wb.patch(model)
+    with pytest.raises(BadRequest, match="model is dict; give a torch.nn.Module"):
+        wb.patch({}, x)
+
+
+def _app() -> None:
+    from workbench.faces.ui import model_page
+    model_page.draw()
+
+
+def test_the_page_patches_a_model() -> None:
+    page = AppTest.from_function(_app, default_timeout=60)
+    page.run()
+
+    def said() -> str:
+        assert not page.exception
+        return unescape("\n".join(element.body for element in page.get("html")))
+
+    assert "No model yet" in said() and "without a sandbox" in said()
+    page.button(key="model_run").click().run()
+    assert "model is ''; write MODULE:CALLABLE" in said()
+    page.text_input(key="model_reference").set_value("models:build_unet")
+    page.text_input(key="model_inputs").set_value("models:unet_inputs")
+    page.text_input(key="model_folder").set_value(str(HERE))
+    page.selectbox(key="model_device").select("cpu")
+    page.session_state["model_keep"] = RIGHT
+    page.run()
+    page.button(key="model_run").click().run()
+    end = time.monotonic() + 120
+    while "UNet3d:" not in said() and time.monotonic() < end:
+        time.sleep(0.3)
+        page.run()
+    assert "UNet3d: 1 of 1 layer is patched; emulated: not timed." in said()
+    assert "ConvTranspose3d(8, 4, 2, stride=2), 1 × 8 × 2 × 2 × 3 float32" in said()
+
+
+def test_a_request_with_an_unknown_word_is_refused() -> None:
+    with pytest.raises(BadRequest, match="keep 'all' is not known; choose faster, right"):
+        request("odd", keep="all")
+    with pytest.raises(BadRequest, match="effort 'long' is not known"):
+        replace(request("odd"), effort="long")

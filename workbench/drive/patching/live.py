@@ -1,0 +1,74 @@
+"""A model that exists only in the caller's process, in a notebook say. It is run and patched there.
+
+This is the one place where code of `measure` runs outside a worker: the model cannot leave the process, and its torch is there
+already. Kernels are built and judged in workers first, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import BadRequest
+from ...core.orders import InspectOrder, PatchOrder
+from ...core.patching import Inspected, ModelSource, Patched
+from ...core.replies import Event
+from .patch import PatchResult
+
+_MEASURE = f"{__package__.rpartition('.drive')[0]}.measure.patching"
+
+
+class LiveModel:
+    """The model with the inputs of one call, as a `ModelHost`. Raises `BadRequest` for what is no torch.nn.Module."""
+
+    def __init__(self, model: Any, inputs: Any) -> None:
+        if not callable(getattr(model, "named_modules", None)):
+            raise BadRequest(f"model is {type(model).__name__}; give a torch.nn.Module, or the text 'my_module:build_model'.",
+                             field="model")
+        if inputs is None:
+            raise BadRequest("inputs is not given; give a tensor, a tuple of arguments or a dict of named ones.",
+                             field="inputs")
+        self._model, self._inputs = model, inputs
+        self._file: Any = None
+
+    @property
+    def device(self) -> str:
+        """Where its parameters are: "cpu" or "cuda:N"."""
+        kind = str(next((p.device for p in self._model.parameters()), "cpu"))
+        return "cuda:0" if kind == "cuda" else kind
+
+    def inspect(self, order: InspectOrder, on_event: Callable[[Event], None]) -> Inspected:
+        found: Inspected = self._in_its_mode(
+            lambda: import_module(f"{_MEASURE}.find").found(self._loaded(order.source), on_event))
+        return found
+
+    def patch(self, order: PatchOrder, on_event: Callable[[Event], None]) -> Patched:
+        file = import_module(f"{_MEASURE}.replace").PatchFile(order)
+        patched: Patched = self._in_its_mode(
+            lambda: import_module(f"{_MEASURE}.compare").compared(self._loaded(order.source), file, order, on_event))
+        return patched
+
+    def keep(self, result: PatchResult, scratch: Path) -> None:
+        """Patch the model itself with what the report keeps."""
+        if result.text:
+            order = PatchOrder(result.report.source, result.text, result.files, {}, scratch)
+            self._file = import_module(f"{_MEASURE}.replace").PatchFile(order)
+            self._file.patch(self._model, [row.found.paths[0] for row in result.report.kept])
+
+    def unpatch(self) -> list[str]:
+        """Undo `keep`; the paths."""
+        undone: list[str] = self._file.unpatch(self._model) if self._file else []
+        return undone
+
+    def _loaded(self, source: ModelSource) -> Any:
+        return import_module(f"{_MEASURE}.load").prepared(self._model, self._inputs, source)
+
+    def _in_its_mode(self, work: Callable[[], Any]) -> Any:
+        modes = {module: module.training for module in self._model.modules()}
+        try:
+            return work()
+        finally:
+            for module, training in modes.items():
+                module.training = training

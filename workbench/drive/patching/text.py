@@ -1,0 +1,132 @@
+"""A `PatchReport` as sentences and as text for a terminal: the verdict first, then layer by layer."""
+
+from __future__ import annotations
+
+import textwrap
+
+from ...core import numbers
+from ...core.patching import FASTER_ONLY, INFERENCE, LIVE, TRAINING, Drift, Pairs, PatchedLayer, PatchReport
+from ...core.verdict import SLOWER
+from ..reporting.report import EMULATED
+from ..reporting.tables import aligned
+
+_WIDTH = 110
+
+
+def verdict(report: PatchReport) -> str:
+    """One word: that of the step asked for; EMULATED without a time; SKIPPED where nothing is patched."""
+    if report.wrong:
+        return "WARN"
+    if report.undone:
+        return SLOWER
+    if pairs := report.times.get(TRAINING) or report.times.get(INFERENCE):
+        return pairs.verdict
+    return EMULATED if report.emulated and report.kept else "SKIPPED"
+
+
+def headline(report: PatchReport) -> str:
+    """`FASTER` in words, with the number and how many layers."""
+    kept, count = len(report.kept), len(report.layers)
+    layers = f"{kept} of {_layers(count)} {'is' if kept == 1 else 'are'} patched"
+    if report.undone:
+        return "Nothing is patched: with the kernels the whole model was slower."
+    if report.times:
+        words = [f"{name} {numbers.ratio(p.ratio)} as fast ({numbers.interval(p.low, p.high, p.ratio)})"
+                 for name, p in report.times.items()]
+        return f"{layers}; {', '.join(words)}."
+    if kept:
+        return f"{layers}; emulated: not timed."
+    return f"Nothing is patched: 0 of {_layers(count)}."
+
+
+def evidence(report: PatchReport) -> str:
+    """What stands behind the headline, or what to do next."""
+    if report.wrong:
+        return f"The kernels of {_layers(len(report.wrong))} were judged and are not right; these layers are left to PyTorch."
+    if report.emulated and report.keep == FASTER_ONLY:
+        return ("The CPU emulates the kernels, so none is known to be faster. With 'keep right' each layer whose kernels are "
+                "right is patched.")
+    if not report.layers:
+        return "The model has no nn.ConvTranspose; its functional calls cannot be patched."
+    return " ".join(f"{name}: {_drift(d)}." for name, d in report.drift.items())
+
+
+def report_text(report: PatchReport) -> str:
+    """The whole report."""
+    source = report.source
+    mode = ", ".join(filter(None, [source.dtype, f"autocast {source.autocast}" if source.autocast else "",
+                                   "with a training step" if source.train else "inference"]))
+    name = "A model of this process" if source.model == LIVE else source.model
+    lines = [f"{verdict(report)}  {report.name}: {headline(report)}", *_wrapped(evidence(report), "  "), "",
+             f"{name} on {report.device}{' (kernels emulated)' if report.emulated else ''}, {mode}", ""]
+    if report.layers:
+        rows = [("", "layer", "what it is", "calls", "share", *times_head(report), "kernels"),
+                *((("patched" if row.kept else "left"), *cells(row, report)) for row in report.layers)]
+        lines += [*aligned(rows), ""]
+        lines += ["Why:", *(line for row in report.layers for line in _wrapped(f"{', '.join(row.found.paths)}: {row.reason}",
+                                                                               "  ")), ""]
+    if report.functional:
+        lines += ["Functional calls cannot be patched, because no module holds them:",
+                  *(f"  {c.function}  {c.file}, line {c.line}  ({c.count} {'call' if c.count == 1 else 'calls'} a step)"
+                    for c in report.functional), ""]
+    lines += end_to_end(report)
+    lines += [line for note in report.notes for line in _wrapped(note, "")]
+    repeat = f" Repeat it: {report.command}" if report.command else ""
+    return "\n".join([*lines, f"Took {numbers.seconds(report.seconds)}.{repeat}"])
+
+
+def times_head(report: PatchReport) -> tuple[str, ...]:
+    """One column a step that was timed."""
+    return tuple(name for name in (INFERENCE, TRAINING) if any(name in row.times for row in report.layers))
+
+
+def cells(row: PatchedLayer, report: PatchReport) -> tuple[str, ...]:
+    """Of one instance: path, layer, calls, share of the step, times, kernels."""
+    found = row.found
+    call = found.largest
+    kind = f"{found.layer}" + (f", {numbers.shape(call.shape)} {call.dtype}" if call else "")
+    if call and call.memory_format != "contiguous":
+        kind += f" {call.memory_format}"
+    kernels = "; ".join(dict.fromkeys(row.recipe.values())) if row.recipe else numbers.MISSING
+    return (", ".join(found.paths), kind, str(sum(c.count for c in found.calls)), numbers.share(found.share),
+            *(_pairs(row.times.get(name)) for name in times_head(report)), kernels)
+
+
+def end_to_end(report: PatchReport) -> list[str]:
+    """The whole model: times, drift, memory."""
+    lines = []
+    for name, p in report.times.items():
+        lines.append(f"{name}: {numbers.time(p.original_ms)} with PyTorch, {numbers.time(p.patched_ms)} patched, {_pairs(p)}, "
+                     f"{p.samples} pairs in turns")
+    if report.kept and report.emulated:
+        lines.append("The whole model: emulated, not timed.")
+    for name, d in report.drift.items():
+        lines.append(f"Drift of the {name}: {_drift(d)}.")
+    if report.peak_bytes:
+        lines.append(f"Memory of a step at its peak: {numbers.memory(report.peak_bytes['original'])} with PyTorch, "
+                     f"{numbers.memory(report.peak_bytes['patched'])} patched.")
+    return [*lines, ""] if lines else []
+
+
+def _pairs(pairs: Pairs | None) -> str:
+    if pairs is None:
+        return numbers.MISSING
+    return f"{pairs.verdict} {numbers.ratio(pairs.ratio)} ({numbers.interval(pairs.low, pairs.high, pairs.ratio)})"
+
+
+def _drift(drift: Drift) -> str:
+    def said(what: str, value: float | None, tf32: float | None) -> str:
+        if value is None:
+            return ""
+        own = f" (PyTorch's own TF32 against float32: {numbers.error(tf32)})" if tf32 is not None else ""
+        return f"{what} differ by {numbers.error(value)}{own}"
+    words = [said("outputs", drift.outputs, drift.tf32_outputs), said("gradients", drift.gradients, drift.tf32_gradients)]
+    return ", ".join(filter(None, words)) + ", relative L2"
+
+
+def _layers(count: int) -> str:
+    return f"{count} layer{'' if count == 1 else 's'}"
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ") if text else []

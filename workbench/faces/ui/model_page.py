@@ -1,0 +1,142 @@
+"""Model: a whole model, named by module and function; which of its transposed convolutions are replaced, and the effect."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from html import escape
+from pathlib import Path
+
+import streamlit as st
+
+from ...core import numbers
+from ...core.errors import BadRequest
+from ...core.patching import AUTOCAST_DTYPES, FASTER_ONLY, MODEL_DTYPES, RIGHT, ModelSource, PatchReport
+from ...drive.patching import plots
+from ...drive.patching import text as told
+from ...drive.patching.patch import Patch, PatchRequest
+from . import state, theme
+
+_AS_IT_IS, _NO_AUTOCAST = "as it is", "none"
+_KEPT = {FASTER_ONLY: "faster here", RIGHT: "right"}
+_MOST_KEPT = 20  # reports that have ended
+
+
+def draw() -> None:
+    own = _own()
+    with st.sidebar:
+        _form(own)
+    if missing := st.session_state.get("model_missing"):
+        theme.html(theme.strip("BAD INPUT", missing, "Nothing was started."))
+    if own is None:
+        theme.html(theme.strip("READY", "No model yet", "Name a function that returns your model, as my_module:build_model, "
+                               "and press Patch."))
+        return
+    if not own.done:
+        _live(own)
+        return
+    if own.result is None:
+        theme.html(theme.strip("FAILED", own.problem or "The work ended without a report.",
+                               "Correct the input on the left, then patch again."))
+        return
+    _report(own.result.report, own.result.text)
+
+
+def _form(own: Patch | None) -> None:
+    st.text_input("Model", key="model_reference", placeholder="my_module:build_model", persist_state="session")
+    st.text_input("Inputs", key="model_inputs", placeholder="my_module:inputs", persist_state="session",
+                  help="A function that returns a tensor, a tuple of arguments or a dict of named ones. Empty: the function "
+                       "inputs of the same module, or the model's own example.")
+    st.text_input("Folder", str(Path.cwd()), key="model_folder", persist_state="session",
+                  help="Your module is looked for there first.")
+    st.selectbox("Device", list(state.device_names()), format_func=state.device_label, key="model_device")
+    cells = st.columns(2, gap="small")
+    cells[0].selectbox("dtype", [_AS_IT_IS, *MODEL_DTYPES], key="model_dtype")
+    cells[1].selectbox("autocast", [_NO_AUTOCAST, *AUTOCAST_DTYPES], key="model_autocast")
+    st.checkbox("with a training step", key="model_train")
+    st.segmented_control("Replace layers that are", list(_KEPT), format_func=lambda k: _KEPT[k], default=FASTER_ONLY,
+                         required=True, key="model_keep",
+                         help="On the CPU the kernels are emulated and not timed: there only 'right' replaces anything.")
+    if own is not None and not own.done:
+        st.button("Stop", width="stretch", key="model_stop", on_click=own.stop)
+    else:
+        st.button("Patch", type="primary", width="stretch", key="model_run", on_click=_begin)
+    theme.html('<div class="mute">Your model runs in a process of its own, with your rights and without a sandbox, as a '
+               "training script does. Name only code that you trust.</div>")
+
+
+def _begin() -> None:
+    """For the callback of the button: start what the form asks for, or remember what is missing."""
+    form = st.session_state
+    form["model_missing"] = ""
+    try:
+        folder = Path(form["model_folder"]).expanduser()
+        if not folder.is_dir():
+            raise BadRequest(f"There is no folder {folder}; name the folder of your module.", field="folder")
+        chosen = {name: "" if form[f"model_{name}"] == usual else form[f"model_{name}"]
+                  for name, usual in (("dtype", _AS_IT_IS), ("autocast", _NO_AUTOCAST))}
+        source = ModelSource(form["model_reference"].strip(), form["model_inputs"].strip(), folder, form["model_device"],
+                             chosen["dtype"], chosen["autocast"], form["model_train"])
+        request = PatchRequest(source, form["model_keep"] or FASTER_ONLY)
+    except BadRequest as error:
+        form["model_missing"] = str(error)
+        return
+    patches, name = _patches(), secrets.token_hex(4)
+    patches[name] = Patch(request).start()
+    for old in [n for n, p in patches.items() if p.done and n != name][:-_MOST_KEPT]:
+        del patches[old]
+    form["model_id"] = name
+
+
+def _own() -> Patch | None:
+    """What this tab asked for, under way or done. Its name stands in the address, so that a reload finds it."""
+    name = st.session_state.get("model_id") or st.query_params.get("patch", "")
+    if not name:
+        return None
+    st.query_params["patch"] = name
+    if name not in _patches():
+        theme.html(theme.strip("NOT FOUND", f"The report {name[:60]!r} in the link was not found.",
+                               "The server keeps reports only while it runs. Patch the model again."))
+        return None
+    st.session_state["model_id"] = name
+    return _patches()[name]
+
+
+@st.cache_resource(show_spinner=False)
+def _patches() -> dict[str, Patch]:
+    """Name -> patch, oldest first. The server's own: the work goes on when its tab is closed."""
+    return {}
+
+
+@st.fragment(run_every=0.5)
+def _live(patch: Patch) -> None:
+    if patch.done:
+        st.rerun()
+    theme.html(theme.strip("RUNNING", f"{patch.request.source.model}: {patch.text}",
+                           f"{time.monotonic() - patch.begun:.0f} s since start. Closing the browser does not stop it."))
+
+
+def _report(report: PatchReport, text: str) -> None:
+    theme.html(theme.strip(told.verdict(report), f"{report.name}: {told.headline(report)}", told.evidence(report)))
+    head = ("", "layer", "what it is", "calls", "share", *told.times_head(report), "kernels", "why")
+    theme.html(theme.table(head, [
+        (theme.badge("OK" if row.kept else "SKIPPED", "patched" if row.kept else "left"),
+         *(escape(cell) for cell in told.cells(row, report)), f'<span class="mute">{escape(row.reason)}</span>')
+        for row in report.layers], right=(3, 4)))
+    if report.functional:
+        theme.html(theme.heading("Functional calls, which cannot be patched") + theme.table(
+            ("function", "file", "line", "calls"),
+            [(escape(c.function), escape(c.file), str(c.line), str(c.count)) for c in report.functional], right=(2, 3)))
+    if report.layers:
+        theme.chart(plots.figure(report, mode=theme.mode()), key="model_figure", alt=plots.described(report))
+    theme.html("".join(f'<div class="foot">{escape(line)}</div>' for line in [
+        *told.end_to_end(report), *report.notes, f"On {report.device}, {numbers.seconds(report.seconds)}. {report.command}"]))
+    with st.container(horizontal=True):
+        if text:
+            st.download_button("Download the kernels", text, key="model_file", file_name="model_kernels.py",
+                               mime="text/x-python", on_click="ignore")
+        st.download_button("Download report", json.dumps(report.to_json(), indent=1), key="model_json", file_name="patch.json",
+                           mime="application/json", on_click="ignore")
+        st.download_button("Download as text", told.report_text(report), key="model_text", file_name="patch.txt",
+                           on_click="ignore")

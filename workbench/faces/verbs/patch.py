@@ -1,0 +1,90 @@
+"""Find the transposed convolutions of a model and replace those for which a kernel is right and faster.
+
+    python -m workbench patch my_module:build_model --inputs my_module:inputs
+    python -m workbench patch my_module:build_model --train --autocast bfloat16 --out kernels.py --figure model.html
+
+build_model returns a torch.nn.Module. inputs returns a tensor, a tuple of arguments or a dict of named ones. Your module is
+looked for in this folder first. It runs in a process of its own, with your rights and without a sandbox, as a training script
+does.
+
+A layer is replaced only if its kernels are judged right and are FASTER than PyTorch in your model, on this GPU. If the whole
+step gets slower, nothing is replaced. On the CPU the kernels are emulated and nothing is timed, so no layer is replaced unless
+--keep right is given.
+
+The file of --out has all kernels, patch(model) and unpatch(model). It needs torch, but no workbench.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from ...core.errors import BadRequest
+from ...core.patching import AUTOCAST_DTYPES, FASTER_ONLY, KEEP, MODEL_DTYPES, ModelSource
+from ...drive.machine.devices import resolve_device
+from ...drive.patching.patch import Patch, PatchRequest
+from ...drive.patching.text import report_text
+from ...drive.running.request import EFFORTS
+from .. import exit_codes
+from ..arguments import check_folder, write_whole
+
+FIGURES = (".html", ".json")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODULE:CALLABLE", help="function that returns the model; FILE.py:CALLABLE works, too")
+    parser.add_argument("--inputs", default="", metavar="MODULE:CALLABLE",
+                        help="function that returns the inputs (default: 'inputs' of the same module, or the model's example)")
+    parser.add_argument("--train", action="store_true", help="judge and time a training step with Adam, too")
+    parser.add_argument("--dtype", default="", choices=MODEL_DTYPES, help="convert model and inputs (default: as they are)")
+    parser.add_argument("--autocast", default="", choices=AUTOCAST_DTYPES, help="run under torch.autocast with this dtype")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N; on cpu the kernels are emulated and never timed")
+    parser.add_argument("--keep", default=FASTER_ONLY, choices=KEEP,
+                        help="faster: replace only layers that are FASTER here (default); right: replace each layer whose "
+                             "kernels are right, timed or not. On the CPU only 'right' replaces anything")
+    parser.add_argument("--effort", choices=EFFORTS, default="normal", help="how long to time")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the model, the inputs and each step (default 0)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the kernels with patch(model) and unpatch(model)")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="write the figure as .html or .json")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON; progress goes to stderr")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 nothing is wrong; 1 a kernel is not right; 3 no kernel could be judged here."""
+    if args.figure is not None and args.figure.suffix not in FIGURES:
+        raise BadRequest(f"{args.figure} has no ending that can be written; end it with {' or '.join(FIGURES)}.")
+    for file in (args.out, args.figure):
+        check_folder(file)
+    source = ModelSource(args.model, args.inputs, Path.cwd(), resolve_device(args.device), args.dtype, args.autocast,
+                         args.train, args.seed)
+    patch = Patch(PatchRequest(source, args.keep, args.effort)).start()
+    shown = 0
+    try:
+        while not patch.wait(0.2) or shown < len(patch.said):
+            for text in patch.said[shown:]:
+                print(text, file=sys.stderr, flush=True)
+                shown += 1
+    except KeyboardInterrupt:
+        patch.stop()
+        patch.wait(10)
+        raise
+    if patch.defect:
+        raise patch.defect
+    if patch.result is None:
+        raise BadRequest(patch.problem)
+    report = patch.result.report
+    print(json.dumps(report.to_json(), indent=1) if args.json else report_text(report))
+    if args.out and patch.result.text:
+        write_whole(args.out, patch.result.text)
+        print(f"Wrote {args.out}.", file=sys.stderr)
+    elif args.out:
+        print(f"Nothing is patched, so {args.out} was not written.", file=sys.stderr)
+    if args.figure:
+        from ...drive.patching import plots
+        figure = plots.figure(report)
+        write_whole(args.figure, figure.to_html() if args.figure.suffix == ".html" else figure.to_json())
+        print(f"Wrote {args.figure}.", file=sys.stderr)
+    judged = [row.status for row in report.layers if row.status]
+    return exit_codes.of(judged) if judged else exit_codes.RIGHT
