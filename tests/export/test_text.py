@@ -94,9 +94,9 @@ def test_the_best_files_of_kernelbench_carry_what_was_judged_and_do_not_grow():
         text = export_text(recipe, constructor=KERNELBENCH[name])
         found = kernels_of(text)
         assert list(found) == list(recipe.chosen), name
-        for direction, candidate in recipe.chosen.items():
+        for direction, chosen in recipe.chosen.items():
             kernel = found[direction]
-            assert candidate_id(kernel["source"], compile_flags=kernel["flags"]) == render(candidate).candidate_id, name
+            assert candidate_id(kernel["source"], compile_flags=kernel["flags"]) == render(chosen).candidate_id, name
             of_a_direction.append(len(kernel["source"]))
         assert text.count("enum class Precision") == 1, name
         lines.append(text.count("\n"))
