@@ -10,7 +10,7 @@ PORT ?= 8501
 ARGS ?=
 GPU_TESTS ?= tests/gpu
 QUICK := tests/core tests/docs tests/bench/test_cells.py tests/build/test_cache.py tests/drive/test_session.py \
-         tests/drive/test_recorded_source.py tests/emulator tests/export/test_text.py tests/page/test_report.py
+         tests/emulator tests/export/test_text.py tests/page/test_report.py
 
 ifdef PYTHON
   PY := $(PYTHON)

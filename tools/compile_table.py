@@ -40,7 +40,7 @@ ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 _DTYPE = {precision: dtype for dtype, several in PRECISIONS_OF.items() for precision in several}
 _TOGETHER = 8           # candidates of one variant that nvcc compiles at a time: they share the headers
 _OF_CANDIDATE = re.compile(r"c_([0-9a-f]{16})")  # its namespace in a batch
-_SERIALISED = re.compile(r"\(C75\d\d\)")
+_SERIALISED = re.compile(r"\(C751[0-7]\)")
 FAILED = -1             # in place of bytes
 
 

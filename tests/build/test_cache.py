@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,46 +17,60 @@ from workbench.core.env import cache_dir
 from workbench.core.errors import BadRequest
 
 
+@dataclass(frozen=True)
+class Note:
+    seconds: float
+
+
 def put(cache: Cache, key: str, size: int, *, used_ago_s: float = 0) -> Path:
     with cache.building(key) as folder:
         entry = folder / "entry"
         entry.mkdir()
         (entry / "library.so").write_bytes(b"x" * size)
-        path = Path(cache.publish(key, entry, {"seconds": 1.0})["path"])
+        path = cache.publish(key, entry, Note(1.0)).path
     os.utime(path, (time.time() - used_ago_s,) * 2)
     return path
 
 
 def test_an_entry_is_found_and_everything_in_it_is_there(cache: Path) -> None:
     store = Cache(cache)
-    assert store.find("a") is None
+    assert store.find("a", Note) is None
     put(store, "a", 10)
-    found = store.find("a")
-    assert found and found["seconds"] == 1.0 and (Path(found["path"]) / "library.so").stat().st_size == 10
+    found = store.find("a", Note)
+    assert found and found.value == Note(1.0) and (found.path / "library.so").stat().st_size == 10
+
+
+@pytest.mark.parametrize("meta", ['{"files": {}, "seconds": 1.0, "colour": 1}', '{"files": {}}', '{"seconds": 1.0}', "[]", "3"])
+def test_an_entry_of_another_kind_is_not_found_and_is_replaced(cache: Path, meta: str) -> None:
+    store = Cache(cache)
+    (put(store, "a", 10) / "meta.json").write_text(meta)
+    assert store.find("a", Note) is None
+    put(store, "a", 10)
+    assert store.find("a", Note)
 
 
 def test_half_a_library_is_not_found(cache: Path) -> None:
     store = Cache(cache)
     (put(store, "a", 10) / "library.so").write_bytes(b"x" * 9)
-    assert store.find("a") is None and not (cache / "libraries" / "a").exists()
+    assert store.find("a", Note) is None and not (cache / "libraries" / "a").exists()
     put(store, "a", 10)
-    assert store.find("a")
+    assert store.find("a", Note)
 
 
 def test_the_least_recently_used_goes_first_and_a_hit_is_a_use(cache: Path) -> None:
     store = Cache(cache)
     for age, key in ((3000, "old"), (2000, "middle"), (1000, "new")):
         put(store, key, 10_000, used_ago_s=age)
-    assert store.find("old")
+    assert store.find("old", Note)
     assert store.trim(25_000) > 10_000
-    assert [bool(store.find(k)) for k in ("old", "middle", "new")] == [True, False, True]
+    assert [bool(store.find(k, Note)) for k in ("old", "middle", "new")] == [True, False, True]
 
 
 def test_what_was_used_just_now_is_spared(cache: Path) -> None:
     store = Cache(cache)
     put(store, "a", 10_000)
-    assert store.trim(0) == 0 and store.find("a")
-    assert store.trim(0, keep_recent_s=-1) > 0 and not store.find("a")
+    assert store.trim(0) == 0 and store.find("a", Note)
+    assert store.trim(0, keep_recent_s=-1) > 0 and not store.find("a", Note)
 
 
 def test_publishing_keeps_the_limit(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,8 +91,8 @@ def test_the_first_of_two_builders_wins(cache: Path) -> None:
         for number, folder in enumerate((one, two)):
             (folder / "entry").mkdir()
             (folder / "entry/library.so").write_bytes(bytes([number]))
-            published = store.publish("a", folder / "entry", {})
-            assert (Path(published["path"]) / "library.so").read_bytes() == b"\0"
+            published = store.publish("a", folder / "entry", Note(number))
+            assert published.value == Note(0.0) and (published.path / "library.so").read_bytes() == b"\0"
     assert store.usage().entries == 1 and not list((cache / "building").iterdir())
 
 
@@ -104,24 +119,28 @@ def test_clear_removes_all_that_is_finished(cache: Path) -> None:
     put(store, "a", 10)
     put(store, "b", 10)
     assert store.clear() > 20
-    assert store.usage().entries == 0 and store.find("a") is None
+    assert store.usage().entries == 0 and store.find("a", Note) is None
 
 
 def test_many_processes_publish_find_and_trim_at_once(cache: Path) -> None:
     program = """
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from workbench.core.cache import Cache
+@dataclass(frozen=True)
+class Note:
+    of: str
 cache = Cache(Path(sys.argv[1]))
 for i in range(150):
     key = f"k{i % 7}"
-    found = cache.find(key)
+    found = cache.find(key, Note)
     if found is None:
         with cache.building(key) as folder:
             (folder / "entry").mkdir()
             (folder / "entry/library.so").write_bytes(key.encode() * 500)
-            found = cache.publish(key, folder / "entry", {"of": key})
-    assert found["of"] == key, found
+            found = cache.publish(key, folder / "entry", Note(key))
+    assert found.value.of == key, found
     cache.trim(3000, keep_recent_s=-1)
 """
     command = [sys.executable, "-c", program, str(cache)]
@@ -152,6 +171,6 @@ def test_rubbish_in_the_place_of_an_entry_does_not_stop_a_build(cache: Path) -> 
     place = cache / "libraries" / "a"
     place.mkdir(parents=True)
     (place / "meta.json").write_text("{half a li")
-    assert store.find("a") is None
+    assert store.find("a", Note) is None
     put(store, "a", 10)
-    assert store.find("a")
+    assert store.find("a", Note)

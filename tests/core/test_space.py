@@ -60,7 +60,7 @@ def test_the_nearest_config_changes_few_tunables_and_these_by_little(space: Sear
     assert nearest(64, 3) == {"TILE": 64, "CO": 2}                 # one place in the list of CO
     assert nearest(2048, 1) == {"TILE": 64, "CO": 1}               # two places; CO alone does not help
     assert nearest(2048, 3) == {"TILE": 64, "CO": 2}               # both have to change
-    groups = replace(space.variant, needs=("layer.groups == 2",), tune=space.variant.tune)
+    groups = replace(space.variant, needs=("layer.groups == 2",))
     assert SearchSpace(groups, space.layer, "float32", sm=90).nearest({"TILE": 64, "CO": 1}) is None
 
 

@@ -45,7 +45,7 @@ def test_verdict_and_exit_code(tmp_path: Path, capsys, after_ms: float, verdict:
 def test_a_result_that_is_no_longer_right_is_a_regression(tmp_path: Path) -> None:
     before, after = _pair(tmp_path, after_ms=0.5, status=Status.MISMATCH)
     rows = tables.compare_sessions(before.trials(), after.trials())
-    assert tables.regressions(rows) == [f"mine forward on {rows[0]['workload']} was OK in A and is MISMATCH in B."]
+    assert tables.regressions(rows) == [f"mine forward on {rows[0].workload} was OK in A and is MISMATCH in B."]
 
 
 def test_a_slower_pytorch_is_nobodys_regression(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_slower_pytorch_is_nobodys_regression(tmp_path: Path) -> None:
     _recorded(before, "eager", 1.0, seed=1, kind="baseline")
     _recorded(after, "eager", 1.2, seed=2, kind="baseline")
     rows = tables.compare_sessions(before.trials(), after.trials())
-    assert rows[0]["verdict"] == "SLOWER" and tables.regressions(rows) == []
+    assert rows[0].verdict == "SLOWER" and tables.regressions(rows) == []
 
 
 def test_the_samples_decide_and_not_the_quartiles(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def _block(size: int, **more) -> dict:
 
 def test_a_slower_new_default_is_a_regression_and_the_row_names_both_configs(tmp_path: Path, capsys) -> None:
     code, rows, found = _compared(tmp_path, [("mine", 1.0, _block(64))], [("mine", 1.3, _block(128))])
-    assert code == 1 and len(rows) == 1 and rows[0]["verdict"] == "SLOWER"
+    assert code == 1 and len(rows) == 1 and rows[0].verdict == "SLOWER"
     assert found[0].endswith("(configs differ: BLOCK=64 in A, BLOCK=128 in B).")
     assert "configs differ: BLOCK=64 in A, BLOCK=128 in B\n" in capsys.readouterr().out
 
@@ -115,7 +115,7 @@ def test_the_fastest_right_config_of_each_side_decides_where_configs_differ(tmp_
     before = [("mine", 1.0, _block(64)), ("mine", 2.0, _block(32)), ("mine", 0.5, _block(16, status=Status.MISMATCH))]
     after = [("mine", 2.0, _block(32)), ("mine", 1.0, _block(128)), ("mine", 3.0, _block(256))]
     code, rows, found = _compared(tmp_path, before, after)
-    assert [(r["config"]["BLOCK"], r["config_b"].get("BLOCK"), r["verdict"]) for r in rows] == [
+    assert [(r.config["BLOCK"], r.config_b.get("BLOCK"), r.verdict) for r in rows] == [
         (32, 32, "SAME"), (64, 128, "SAME"), (16, None, ""), (256, 256, "")]
     assert (code, found) == (0, [])
 
@@ -123,7 +123,7 @@ def test_the_fastest_right_config_of_each_side_decides_where_configs_differ(tmp_
 def test_slower_configs_beside_an_unchanged_best_are_no_regression(tmp_path: Path) -> None:
     code, rows, found = _compared(tmp_path, [("mine", 1.0, _block(64)), ("mine", 2.0, _block(32))],
                                   [("mine", 1.0, _block(64)), ("mine", 3.0, _block(256))])
-    assert (code, found) == (0, []) and [r["why"] for r in rows] == ["", "only in A", "only in B"]
+    assert (code, found) == (0, []) and [r.why for r in rows] == ["", "only in A", "only in B"]
 
 
 def test_a_new_config_that_is_wrong_is_a_regression(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_variant_that_is_gone_is_a_regression_once_and_only_if_it_was_right(tm
     before = [("mine", 1.0, _block(64)), ("mine", 1.1, _block(32)), ("other", 1.0, {}),
               ("wrong", 1.0, {"status": Status.MISMATCH}), ("eager", 1.0, {"kind": "baseline"})]
     code, rows, found = _compared(tmp_path, before, [("other", 1.0, {})])
-    assert code == 1 and found == [f"mine forward on {rows[0]['workload']} was OK in A and is missing in B."]
+    assert code == 1 and found == [f"mine forward on {rows[0].workload} was OK in A and is missing in B."]
 
 
 def test_another_precision_is_another_variant(tmp_path: Path) -> None:

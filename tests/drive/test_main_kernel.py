@@ -62,7 +62,7 @@ def test_shared_memory_includes_the_dynamic_one_and_occupancy_counts_it(recorded
     for trial in recorded:  # the strips say how many warps they have; disjoint_mma chooses where WARPS is 0
         if trial.name in ("implicit_gemm_mma", "disjoint_mma"):
             (name, found), = occupancy_of(trial)[arch_of(trial)].items()
-            assert name == main_kernel(trial, arch_of(trial)) and 0 < found["warps_per_sm"] <= 64
+            assert name == main_kernel(trial, arch_of(trial)) and 0 < found.warps_per_sm <= 64
 
 
 def test_without_a_kernel_of_the_variants_name_the_largest_is_shown(recorded: list[Trial]) -> None:

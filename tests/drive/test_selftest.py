@@ -1,18 +1,23 @@
-"""The self-test: the fixtures are complete, what it runs is caught, a judge without a guard is found out, and it is kept."""
+"""What `test` tries at each effort.
+
+The self-test: the fixtures are complete, what it runs is caught, a judge without a guard is found out, and it is kept."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from workbench.core.errors import BadRequest
+from workbench.core.layer import DTYPES
 from workbench.core.trial import Status
 from workbench.core.variants import discover
 from workbench.drive.checking import selftest
 from workbench.drive.checking.attacks import attacks, chosen, kernels, modules
 from workbench.drive.checking.selftest import Result, kept, summary
+from workbench.drive.checking.variant_tests import planned
 
 KERNELS = [a for a in attacks() if a.kind == "kernel"]
 MODULES = [a for a in attacks() if a.kind == "module"]
@@ -64,3 +69,18 @@ def test_no_result_is_no_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     selftest.keep([Result("a", "kernel", "", "OK", "OK", "", True)], "cpu")
     (tmp_path / "selftest" / "cpu.json").write_text("{")
     assert kept("cpu") is None
+
+
+def test_full_tries_every_precision_dtype_and_form_of_every_variant() -> None:
+    there = planned(discover(), "full", sm=90)
+    assert ({(c.variant.key, c.precision, c.form) for c, _ in there}
+            == {(v.key, p, form) for v in discover() for p in v.precision for form in v.forms})
+    assert {w.dtype for c, w in there if "runtime" in c.variant.forms} == set(DTYPES)
+
+
+def test_quick_and_normal_build_a_variant_without_a_run_time_form_for_few_layers() -> None:
+    for effort, most in (("quick", 1), ("normal", 8)):
+        tried = Counter((c.variant.key, c.precision) for c, _ in planned(discover(), effort, sm=90)
+                        if "runtime" not in c.variant.forms)
+        assert max(tried.values()) <= most and {key for key, _ in tried} == {
+            v.key for v in discover() if "runtime" not in v.forms}

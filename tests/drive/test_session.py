@@ -1,4 +1,5 @@
-"""A session outlives torn lines, strangers' schemas, two writers, a full disk, and a trip through a zip."""
+"""A session outlives torn lines, strangers' schemas, two writers, a full disk, and a trip through a zip. A source that did not
+ship is made again where it would be the very same."""
 
 from __future__ import annotations
 
@@ -8,17 +9,23 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from workbench.core.errors import BadRequest
+from workbench.core.template import render
 from workbench.core.trial import Errors, Status, Timing, Trial
 from workbench.core.trial_parts import Detail, KernelNumbers, TrialDevice
+from workbench.drive.sessions.files import blob
+from workbench.drive.sessions.recorded import candidate_of, source_of
 from workbench.drive.sessions.session import Session, SessionFull, list_sessions, unpack
 
 from ..require import require
 from .conftest import WORKLOAD
+
+RECORDED = Session(Path(__file__).resolve().parents[2] / "sessions" / "recorded-h200-kernelbench.zip")
 
 
 def a_trial(number: int = 0, **more) -> Trial:
@@ -200,3 +207,13 @@ def test_going_on_with_a_packed_session_unpacks_it_first(tmp_path: Path) -> None
     assert [t.trial_id for t in gone_on.trials()] == ["t00001", "t00002"]
     with pytest.raises(BadRequest, match="is packed: nothing can be added to it"):
         Session.open(tmp_path / "recorded-mine.zip").append(a_trial(3))
+
+
+def test_a_source_that_did_not_ship_is_made_again_only_where_it_is_the_same() -> None:
+    there = [t for t in RECORDED.trials() if t.kind == "candidate" and t.name == "register_blocked"]
+    lost = next(t for t in there if blob(RECORDED.path, t.blobs["source"]) is None)
+    rendered = render(candidate_of(lost))
+    lost = replace(lost, candidate_id=rendered.candidate_id)  # templates change between recordings
+    assert source_of(lost, RECORDED) == rendered.source
+    with pytest.raises(BadRequest, match=f"has changed since trial {lost.trial_id} was judged; run it again"):
+        source_of(replace(lost, candidate_id="0" * 16), RECORDED)

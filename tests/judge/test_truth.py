@@ -12,8 +12,9 @@ from workbench.core.layer import BACKWARD, FORWARD, GRAD_WEIGHT, ConvTranspose, 
 from workbench.measure.kernel.inputs import INTEGERS, NORMAL, fill, shapes
 from workbench.measure.kernel.validate import Comparison, allowed_rel_l2
 from workbench.measure.truth import reference
-from workbench.measure.truth.definition import define
 from workbench.measure.truth.reference import Truth, expected_blocks
+
+from .definition import define
 
 TINY = [
     Workload(ConvTranspose(1, 2, 3, 3), 2, (4,)),

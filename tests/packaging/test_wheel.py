@@ -86,3 +86,19 @@ def test_the_two_lists_of_requirements_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     assert project["dependencies"] == [line for line in lines if not line.startswith("#")]
+
+
+def test_an_editable_install_uses_the_checkout(tmp_path: Path) -> None:
+    venv.create(tmp_path / "env", with_pip=False)
+    python = tmp_path / "env/bin/python"
+    packages = tmp_path / "env/lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    (packages / "of_the_tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    done = subprocess.run([str(python), "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation",
+                           "-e", str(ROOT)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = subprocess.run([str(tmp_path / "env/bin/workbench"), "presets"], cwd=tmp_path, capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0 and "kb74" in done.stdout, done.stdout + done.stderr
+    where = subprocess.run([str(python), "-c", "import workbench; print(workbench.__file__)"], cwd=tmp_path,
+                           capture_output=True, text=True, check=True).stdout
+    assert Path(where.strip()).is_relative_to(ROOT)

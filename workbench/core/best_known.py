@@ -1,7 +1,8 @@
 """The best known variant and config for a layer: a workload comes in, a `BestKnown` goes out, which says where it was measured.
 
 The data file beside this module is written by `python -m workbench bench --write-best` from recorded sessions, one
-entry a line. For a GPU that was not measured, it is the best measured entry that can run there, and its note says so.
+entry a line. For sm_80, which was not measured, it is the best measured entry that can run there, and its note says so.
+`derived_best` gives an entry for every GPU.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from math import log2, prod
+from math import inf, log2, prod
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from .variants import find
 SCHEMA = "kernel-workbench/best-known/1"
 FILE = Path(__file__).with_name("best_known.json")
 CONTIGUOUS = MEMORY_FORMATS[0]
-PREDICTED = "predicted, not measured on this architecture"
+DERIVED = "derived: the fastest config measured on a newer GPU that runs here without spills; not measured here"
 
 
 @dataclass(frozen=True)
@@ -42,22 +43,32 @@ class BestKnown:
     config: dict[str, int]
     precision: str                  # what it computes in
     form: str
-    ms: float                       # on `gpu`, batch and input_size as below
+    ms: float | None                # on `gpu`, batch and input_size as below; None: not measured
     batch: int
     input_size: tuple[int, ...]
-    gpu: str                        # where it was measured
+    gpu: str                        # where it was measured; "": nowhere
     session: str
     rel_l2: float | None = None
     baseline: str = ""              # the fastest PyTorch that qualifies, in the same session
     baseline_ms: float | None = None
     pytorch_precision: str = ""     # what PyTorch computes in with no switch touched; "": not measured
     compile_flags: tuple[str, ...] = ()
-    note: str = ""                  # "" or PREDICTED
+    note: str = ""                  # "", or how it was derived for `arch`, where it was not measured
     memory_format: str = CONTIGUOUS
 
     @property
-    def predicted(self) -> bool:
+    def derived(self) -> bool:
         return bool(self.note)
+
+    @property
+    def source(self) -> str:
+        """measured or derived."""
+        return "derived" if self.derived else "measured"
+
+    @property
+    def reason(self) -> str:
+        """Why this one, as the end of a sentence."""
+        return self.note or f"measured on {self.gpu}, session {self.session}"
 
     @property
     def key(self) -> tuple[str, str, str, str, str, str, int, tuple[int, ...]]:
@@ -94,23 +105,29 @@ def ranked(direction: str, workload: Workload, precision: str, arch: str, *, var
     `precision` names the class; with `exact` only an entry that computes in just this precision counts. `variant`
     asks for the entries of that variant. An entry of a layer without bias also counts for the layer with bias. If a layer
     was measured with several batches and lengths, the nearest to the workload come first. The workload's own memory format
-    comes before others. After the entries for `arch` come those of older GPUs, the newest first.
+    comes before others. After the entries for `arch` come those of older GPUs, the fastest first.
     """
-    chosen = class_of(precision)
     sm = sm_of(arch)
-    layer = _without_bias(str(workload.layer))
-    there = [e for e in load(file) if e.direction == direction and e.dtype == workload.dtype
-             and e.precision_class == chosen and (not variant or e.variant == variant)
-             and (not exact or e.precision == precision) and _without_bias(e.layer) == layer and sm_of(e.arch) <= sm]
-    for entry in sorted(there, key=lambda e: (
-            -sm_of(e.arch), e.layer != str(workload.layer), e.memory_format != workload.memory_format,
-            abs(log2(_positions(e) / _positions(workload))), e.ms)):
+    for entry in entries_of(direction, workload, class_of(precision), sm, file=file):
+        if (variant and entry.variant != variant) or (exact and entry.precision != precision):
+            continue
         try:
             candidate = entry.candidate(workload, root=root)
         except BadRequest:
             continue  # the template has changed since: take the next best
         if why_not(candidate, sm=sm) is None:
             yield entry
+
+
+def entries_of(direction: str, workload: Workload, precision_class: str, sm: int, *, file: Path | None = None
+               ) -> list[BestKnown]:
+    """The entries of a cell for that GPU and older ones, in the order of `ranked`, whether they can run there or not."""
+    layer = without_bias(str(workload.layer))
+    there = [e for e in load(file) if e.direction == direction and e.dtype == workload.dtype
+             and e.precision_class == precision_class and without_bias(e.layer) == layer and sm_of(e.arch) <= sm]
+    return sorted(there, key=lambda e: (
+        sm_of(e.arch) != sm, e.layer != str(workload.layer), e.memory_format != workload.memory_format,
+        abs(log2(_positions(e) / _positions(workload))), e.ms or inf, -sm_of(e.arch)))
 
 
 def load(file: Path | None = None) -> list[BestKnown]:
@@ -121,7 +138,7 @@ def load(file: Path | None = None) -> list[BestKnown]:
 
 def save(entries: Iterable[BestKnown], file: Path) -> None:
     """Write the data file, one entry a line, in a fixed order."""
-    ordered = sorted(entries, key=lambda e: (e.key[0], _number_first(e.layer), *e.key[2:], e.ms))
+    ordered = sorted(entries, key=lambda e: (e.key[0], _number_first(e.layer), *e.key[2:], e.ms or inf))
     lines = ",\n".join(json.dumps(e.to_json(), sort_keys=True) for e in ordered)
     file.write_text(f'{{"schema": "{SCHEMA}", "entries": [\n{lines}\n]}}\n', encoding="utf-8")
 
@@ -133,6 +150,12 @@ def class_of(precision: str) -> str:
         raise BadRequest(f"There are best known configs for the precision classes {', '.join(CLASSES)}, "
                          f"not for {precision}.", field="precision")
     return found
+
+
+@lru_cache(maxsize=4096)
+def without_bias(layer: str) -> str:
+    """The layer as its entries are compared: an entry counts for the layer with bias too."""
+    return str(replace(parse_layer(layer), bias=False))
 
 
 @lru_cache(maxsize=8)
@@ -149,11 +172,6 @@ def _load(path: Path, _stamp: int) -> tuple[BestKnown, ...]:
     if why := misfit(tuple[BestKnown, ...])(data.get("entries"), "entries"):
         raise BadRequest(f"{path} cannot be read: {why}.")
     return tuple(BestKnown.from_json(e) for e in data["entries"])
-
-
-@lru_cache(maxsize=4096)
-def _without_bias(layer: str) -> str:
-    return str(replace(parse_layer(layer), bias=False))
 
 
 def _positions(measured: BestKnown | Workload) -> int:

@@ -19,13 +19,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 from .env import cache_dir
 from .errors import BadRequest
 from .owned_folder import abandoned, owned_folder, sweep
-from .typed import to_json
+from .typed import keys_of, read, to_json
 
+T = TypeVar("T")
 DEFAULT_LIMIT_BYTES = 2 * 2**30
 LIMIT_VARIABLE = "KERNEL_WORKBENCH_CACHE_BYTES"
 _TRIES = 50
@@ -52,6 +53,12 @@ def build_key(source: str, flags: Iterable[str], *, device: str, arch: str, comp
     return digest.hexdigest()[:24]
 
 
+@dataclass(frozen=True)
+class Entry(Generic[T]):
+    path: Path
+    value: T
+
+
 class Cache:
     """Safe with any number of processes. No process waits for the build of another."""
 
@@ -60,20 +67,21 @@ class Cache:
         self._libraries = self.root / "libraries"
         self._building = self.root / "building"
 
-    def find(self, key: str) -> dict[str, Any] | None:
-        """The `meta.json` of a finished build, its "path" added; None when there is none. Marks it as used."""
+    def find(self, key: str, kind: type[T]) -> Entry[T] | None:
+        """A finished build, of which `meta.json` holds a value of that type; None when there is none. Marks it as used."""
         entry = self._libraries / key
         try:
             meta = json.loads((entry / "meta.json").read_text(encoding="utf-8"))
-            whole = all((entry / name).stat().st_size == size for name, size in meta["files"].items())
-        except (OSError, ValueError, KeyError):
+            whole = all((entry / name).stat().st_size == size for name, size in meta.pop("files").items())
+            value = read(kind, meta)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         if not whole:  # a machine that lost power between the rename and the data
             self._discard(entry)
             return None
         with suppress(OSError):  # a read-only cache still serves
             os.utime(entry)
-        return {**meta, "path": str(entry)}
+        return Entry(entry, value)
 
     @contextmanager
     def building(self, key: str) -> Iterator[Path]:
@@ -87,10 +95,11 @@ class Cache:
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
 
-    def publish(self, key: str, folder: Path, meta: dict[str, Any]) -> dict[str, Any]:
-        """Make `folder` the entry of `key`: the first rename wins, a later one is discarded. Returns as `find`."""
+    def publish(self, key: str, folder: Path, value: T) -> Entry[T]:
+        """Make `folder` the entry of `key`: the first rename wins, a later one is discarded. `value`: a dataclass for its
+        `meta.json`. Returns as `find`."""
         files = {item.name: item.stat().st_size for item in sorted(folder.iterdir())}
-        (folder / "meta.json").write_text(to_json({**meta, "files": files}), encoding="utf-8")
+        (folder / "meta.json").write_text(to_json({**keys_of(value), "files": files}), encoding="utf-8")
         entry = self._libraries / key
         self._libraries.mkdir(parents=True, exist_ok=True)
         for _ in range(_TRIES):
@@ -100,13 +109,13 @@ class Cache:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-            if found := self.find(key):  # another process was first
+            if found := self.find(key, type(value)):  # another process was first
                 return found
             self._discard(entry)  # it is no entry, or it was trimmed a moment ago: the next try succeeds
         else:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), str(entry))
         self.trim()
-        return {**meta, "files": files, "path": str(entry)}
+        return Entry(entry, value)
 
     def usage(self) -> Usage:
         entries = self._entries()

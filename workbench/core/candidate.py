@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from .errors import BadRequest, RenderError
 from .expressions import evaluate, names_in
@@ -67,10 +67,10 @@ def problem_fields(workload: Workload) -> dict[str, int]:
             **layer_fields(flat.layer)}
 
 
-def derived_values(candidate: Candidate, *, sm: int) -> dict[str, Any]:
+def derived_values(candidate: Candidate, *, sm: int) -> dict[str, int]:
     """The [derived] values of the header, in order; each may use the ones before it."""
     names = _names(candidate, sm)
-    values: dict[str, Any] = {}
+    values: dict[str, int] = {}
     for name, text in candidate.variant.derived:
         values[name] = names[name] = evaluate(text, names)
     return values
@@ -85,7 +85,8 @@ def why_not(candidate: Candidate, *, sm: int) -> str | None:
         return f"Not run: {variant.name} needs sm_{variant.min_sm}, this GPU is sm_{sm}."
     if variant.arch and sm_of(variant.arch) != sm:  # no other generation has the instructions of a target such as sm_90a
         return f"Not run: {variant.name} needs the instructions of {variant.arch}, this GPU is sm_{sm}."
-    names = _names(candidate, sm) | derived_values(candidate, sm=sm)
+    derived = derived_values(candidate, sm=sm)
+    names = _names(candidate, sm) | derived
     for text in variant.needs:
         try:
             holds = evaluate(text, names)
@@ -94,7 +95,7 @@ def why_not(candidate: Candidate, *, sm: int) -> str | None:
         if not holds:
             return f"Not run: {variant.name} needs {text}; here {_shown(text, names)}."
     limit = gpu_limits(sm)["shared_per_block"]
-    used = names.get("smem_bytes", 0)
+    used = derived.get("smem_bytes", 0)
     if used > limit:
         config = " ".join(f"{k}={v}" for k, v in candidate.config.items())
         grouped = [f"{size:,}".replace(",", " ") for size in (used, limit)]
@@ -102,18 +103,20 @@ def why_not(candidate: Candidate, *, sm: int) -> str | None:
     return None
 
 
-def _names(candidate: Candidate, sm: int) -> dict[str, Any]:
+def _names(candidate: Candidate, sm: int) -> dict[str, object]:
     from .layer import DTYPES
     return {**candidate.config, "layer": layer_fields(candidate.layer), "gpu": {**gpu_limits(sm), "sm": sm},
             "element_bytes": DTYPES[candidate.dtype], "precision": candidate.precision, "dtype": candidate.dtype,
             "constant": candidate.form == "constant", "direction": candidate.direction, "INT32_MAX": INT32_MAX}
 
 
-def _shown(text: str, names: dict[str, Any]) -> str:
+def _shown(text: str, names: Mapping[str, object]) -> str:
     parts = []
     for name in sorted(names_in(text)):
         owner, _, attr = name.partition(".")
-        value = names[owner][attr] if attr else names.get(owner)
+        value = names.get(owner)
+        if isinstance(value, Mapping):
+            value = value[attr]
         if value is not None and not callable(value):
             parts.append(f"{name} is {value}")
     return ", ".join(parts) or "it does not hold"

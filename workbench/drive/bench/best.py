@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
-from ...core.best_known import PREDICTED, BestKnown, load, save
+from ...core.best_known import DERIVED, BestKnown, load, save
 from ...core.candidate import Candidate, why_not
 from ...core.env import find_toolchain, nvcc_problem
 from ...core.errors import BadRequest, RenderError
@@ -27,7 +27,7 @@ from ..sessions.recorded import candidate_of
 from ..sessions.session import Session
 from .defaults import default_precision, defaults_of
 
-PREDICTED_ARCHS = ("sm_80",)
+DERIVED_ARCHS = ("sm_80",)
 _TIMEOUT_S = 300.0        # of one question to nvcc
 _Key = tuple[str, str, str, str, str]  # arch, preset or layer, direction, dtype, memory format
 _WORTH_KNOWING = 1.5     # times the best: slower variants are left out, unless they are the best of their precision
@@ -72,16 +72,16 @@ def write_best(sessions: Sequence[Session], file: Path) -> list[BestKnown]:
     """
     with Nvcc() as nvcc:
         if nvcc.problem:
-            raise BadRequest(f"A config for {', '.join(PREDICTED_ARCHS)} needs nvcc. {nvcc.problem}")
+            raise BadRequest(f"A config for {', '.join(DERIVED_ARCHS)} needs nvcc. {nvcc.problem}")
         found = derive(sessions, nvcc)
     if not found:
         names = ", ".join(s.name for s in sessions) or "no session"
         raise BadRequest(f"There is no GPU time of a right candidate in {names}, so the best config is not known; run "
                          f"'python -m workbench bench' on a machine with a GPU.")
-    measured = {e.key for e in found if not e.predicted}
+    measured = {e.key for e in found if not e.derived}
     before = load(file)
-    kept_measured = {e.key for e in before if not e.predicted} - measured
-    new = [e for e in found if not (e.predicted and e.key in kept_measured)]
+    kept_measured = {e.key for e in before if not e.derived} - measured
+    new = [e for e in found if not (e.derived and e.key in kept_measured)]
     keys = {e.key for e in new}
     save([*new, *(e for e in before if e.key not in keys)], file)
     return new
@@ -112,8 +112,8 @@ def derive(sessions: Iterable[Session], nvcc: Nvcc) -> list[BestKnown]:
             fit = [(t, s) for t, s in cells[key] if t.precision in admitted and not _spilled(t, key[0])]
             entries += _of_cell(fit, baselines, precision_class)
     there = {e.key for e in entries}
-    for arch in PREDICTED_ARCHS:
-        entries += [e for e in _predicted(cells, baselines, arch, nvcc) if e.key not in there]
+    for arch in DERIVED_ARCHS:
+        entries += [e for e in _derived(cells, baselines, arch, nvcc) if e.key not in there]
     return entries
 
 
@@ -132,7 +132,7 @@ def _of_cell(trials: list[tuple[Trial, Session]], baselines: Baselines, precisio
             if t.kernel_median_ms <= _WORTH_KNOWING * least or first_of[t.precision] is t]
 
 
-def _predicted(cells: dict[_Key, list[tuple[Trial, Session]]], baselines: Baselines, arch: str, nvcc: Nvcc
+def _derived(cells: dict[_Key, list[tuple[Trial, Session]]], baselines: Baselines, arch: str, nvcc: Nvcc
                ) -> list[BestKnown]:
     """Entries for a GPU that was not measured. For each cell: of the trials on the nearest newer GPU, the fastest one that can
     run there and that nvcc compiles for it without spills."""
@@ -148,7 +148,7 @@ def _predicted(cells: dict[_Key, list[tuple[Trial, Session]]], baselines: Baseli
     found: dict[tuple[object, ...], BestKnown] = {}
     for (precision_class, _), best in zip(lists, chosen, strict=True):
         for entry in _of_cell(best, baselines, precision_class, arch=arch):
-            found.setdefault(entry.key, replace(entry, note=PREDICTED))
+            found.setdefault(entry.key, replace(entry, note=DERIVED))
     return list(found.values())
 
 

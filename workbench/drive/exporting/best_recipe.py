@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ...core import numbers
-from ...core.best_known import CONTIGUOUS, BestKnown, best_config
+from ...core.best_known import CONTIGUOUS, BestKnown
+from ...core.derived_best import best_or_derived
 from ...core.env import gpus
 from ...core.errors import BadRequest
-from ...core.gpu import sm_of
 from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
 from ...core.precision import CLASSES_OF
 from ...core.presets import parse_preset
@@ -56,14 +56,16 @@ def nothing_known(workload: Workload, arch: str, precision: str) -> str:
 def best_recipe(workload: Workload, arch: str, *, precision: str = "", file: Path | None = None
                 ) -> tuple[Recipe, list[BestKnown]]:
     """The recipe and the entries it is made of. Both gradients come from one launch if that is known to be faster. A direction
-    in which PyTorch was measured to be as fast is left to PyTorch; for a predicted entry PyTorch's time is not known. Raises
+    in which PyTorch was measured to be as fast is left to PyTorch; for a derived entry PyTorch's time is not known. Raises
     `BadRequest` if nothing is left."""
     known = best_known(workload, arch, precision=precision, file=file)
-    entries = {d: e for d, e in known.items() if e.predicted or not e.baseline_ms or e.ms < e.baseline_ms}
+    entries = {d: e for d, e in known.items() if e.derived or not e.baseline_ms or not e.ms or e.ms < e.baseline_ms}
     if not entries:
         raise BadRequest(f"No known config for {workload.layer} on {arch} was faster than PyTorch; choose variants instead: "
                          "'python -m workbench variants' lists them.", field="best")
-    used = [entries[d] for d in fastest({d: e.ms for d, e in entries.items()})]
+    if any(d in entries and entries[d].ms is None for d in (GRAD_INPUT, GRAD_WEIGHT, BACKWARD)):
+        entries.pop(BACKWARD, None)  # it is not known to be faster than the two gradients
+    used = [entries[d] for d in fastest({d: e.ms or 0.0 for d, e in entries.items()})]
     return Recipe(workload, **{e.direction: e.candidate(workload) for e in used}), used
 
 
@@ -71,12 +73,9 @@ def cautions(entries: Iterable[BestKnown], arch: str, precision: str = "") -> li
     """What the reader of a best recipe should know: what was not measured on that GPU, or not of PyTorch. `precision`: the
     class that was asked for; without one each direction has that of PyTorch's default."""
     entries = list(entries)
-    predicted = [e.direction for e in entries if e.predicted]
-    older = [e.direction for e in entries if not e.predicted and sm_of(e.arch) != sm_of(arch)]
+    derived = [e.direction for e in entries if e.derived]
     unknown = [e.direction for e in entries if not precision and not e.pytorch_precision and e.dtype == "float32"]
-    gpus_measured = " and ".join(dict.fromkeys(e.gpu for e in entries))
-    lines = [f"{', '.join(predicted)}: predicted, not measured on {arch}."] if predicted else []
-    lines += [f"{', '.join(older)}: measured on {gpus_measured}, not on {arch}."] if older else []
+    lines = [f"{', '.join(derived)}: derived, not measured on {arch}."] if derived else []
     if unknown:
         lines.append(f"{', '.join(unknown)}: the default precision of PyTorch was not measured. TF32 is assumed, as in "
                      "PyTorch's documentation.")
@@ -92,19 +91,20 @@ def left_to_pytorch(recipe: Recipe, arch: str) -> str:
 
 def origin(entry: BestKnown) -> str:
     """Where an entry comes from, as one line."""
-    against = (f" against {numbers.time(entry.baseline_ms)} ({entry.baseline})" if entry.baseline_ms else "")
     config = " ".join(f"{k}={v}" for k, v in entry.config.items())
-    where = f"measured on {entry.gpu}, session {entry.session}"
-    return (f"{entry.direction}: {entry.variant} {config} in {entry.precision}, {numbers.time(entry.ms)}{against}, "
-            + where + (f"; for {entry.arch} {entry.note}" if entry.note else "") + ".")
+    time = f", {numbers.time(entry.ms)}" if entry.ms else ""
+    time += f" against {numbers.time(entry.baseline_ms)} ({entry.baseline})" if entry.baseline_ms else ""
+    where = f", measured on {entry.gpu}, session {entry.session}" if entry.gpu else ""
+    return (f"{entry.direction}: {entry.variant} {config} in {entry.precision}{time}{where}"
+            + (f"; for {entry.arch} {entry.note}" if entry.note else "") + ".")
 
 
 def _of_direction(direction: str, workload: Workload, precision: str, arch: str, file: Path | None) -> BestKnown | None:
     if precision:
-        return best_config(direction, workload, precision, arch, file=file)
+        return best_or_derived(direction, workload, precision, arch, file=file)
     if workload.dtype not in CLASSES_OF:
         return None
-    found = best_config(direction, workload, CLASSES_OF[workload.dtype][0], arch, file=file)
+    found = best_or_derived(direction, workload, CLASSES_OF[workload.dtype][0], arch, file=file)
     if found and found.pytorch_precision == "ieee" and found.precision == "tf32":
-        return best_config(direction, workload, "ieee", arch, file=file)
+        return best_or_derived(direction, workload, "ieee", arch, file=file)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ...core import numbers
@@ -17,6 +18,32 @@ _COLUMNS = (("status", "status"), ("verdict", "verdict"), ("variant", "variant")
             ("precision", "precision"), ("config", "config"), ("median_ms", "median, ms"), ("speedup", "vs PyTorch"),
             ("of_limit", "of limit"), ("rel_l2", "rel. L2"), ("registers", "regs"), ("build_s", "build, s"),
             ("trial_id", "trial"))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pair of `pairing.matched`: PyTorch's or a candidate's of either session. `ratio` is A over B (above 1: B is faster),
+    None where one is not right or the devices differ. `gone`: the fastest right config in A of a variant that B has no trial
+    of."""
+
+    workload: str
+    direction: str
+    kind: str
+    variant: str
+    precision: str
+    config: dict[str, int | str]
+    config_b: dict[str, int | str]
+    status_a: str
+    status_b: str
+    a_ms: float | None
+    b_ms: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    verdict: str
+    why: str
+    differ: str
+    gone: bool
 
 
 def text_table(trials: Iterable[Trial], *, not_run: int = 0) -> str:
@@ -43,10 +70,8 @@ def text_table(trials: Iterable[Trial], *, not_run: int = 0) -> str:
     return "\n".join(lines)
 
 
-def compare_sessions(before: Iterable[Trial], after: Iterable[Trial]) -> list[dict[str, Any]]:
-    """One row for each pair of `pairing.matched`: PyTorch's and the candidates' of either session. `ratio` is A over B
-    (above 1: B is faster), None where one is not right or the devices differ. `gone`: the fastest right config in A of
-    a variant that B has no trial of."""
+def compare_sessions(before: Iterable[Trial], after: Iterable[Trial]) -> list[Row]:
+    """One row for each pair."""
     before, after = ([t for t in trials if t.kind in ("candidate", "baseline")] for trials in (before, after))
     there = {variant_of(t) for t in after}
     pairs = matched(before, after)
@@ -61,54 +86,52 @@ def compare_sessions(before: Iterable[Trial], after: Iterable[Trial]) -> list[di
         assert some is not None
         ratio = _ratio(left, right)
         differ = differences(left, right) if left and right else ""
-        rows.append({
-            "workload": some.workload.preset or str(some.workload.layer), "direction": some.direction, "kind": some.kind,
-            "variant": some.name, "precision": some.precision, "config": some.config,
-            "config_b": right.config if right else {},
-            "status_a": str(left.status) if left else "", "status_b": str(right.status) if right else "",
-            "a_ms": left.kernel_ms.median_ms if left and left.kernel_ms else None,
-            "b_ms": right.kernel_ms.median_ms if right and right.kernel_ms else None,
-            "ratio": ratio.value if ratio else None, "low": ratio.low if ratio else None,
-            "high": ratio.high if ratio else None, "verdict": ratio.verdict if ratio else "",
-            "why": "; ".join(filter(None, ("" if ratio else _why_not(left, right), differ))), "differ": differ,
-            "gone": left is not None and left.trial_id in lost})
+        rows.append(Row(
+            workload=some.workload.preset or str(some.workload.layer), direction=some.direction, kind=some.kind,
+            variant=some.name, precision=some.precision, config=some.config, config_b=right.config if right else {},
+            status_a=str(left.status) if left else "", status_b=str(right.status) if right else "",
+            a_ms=left.kernel_ms.median_ms if left and left.kernel_ms else None,
+            b_ms=right.kernel_ms.median_ms if right and right.kernel_ms else None,
+            ratio=ratio.value if ratio else None, low=ratio.low if ratio else None,
+            high=ratio.high if ratio else None, verdict=ratio.verdict if ratio else "",
+            why="; ".join(filter(None, ("" if ratio else _why_not(left, right), differ))), differ=differ,
+            gone=left is not None and left.trial_id in lost))
     return rows
 
 
-def regressions(rows: Sequence[dict[str, Any]]) -> list[str]:
+def regressions(rows: Sequence[Row]) -> list[str]:
     """One sentence for each candidate that B has worse than A: no longer right, no longer there, or SLOWER; one for a B
     without trials. PyTorch's own times are not the project's: a slower baseline is no regression."""
-    if not any(row["status_b"] for row in rows):
+    if not any(row.status_b for row in rows):
         return ["B has no trials, so it cannot be compared with A."]
     found = []
     for row in rows:
-        what = f"{row['variant']} {row['direction']} on {row['workload']}"
-        differ = f" ({row['differ']})" if row["differ"] else ""
-        if row["gone"]:
+        what = f"{row.variant} {row.direction} on {row.workload}"
+        differ = f" ({row.differ})" if row.differ else ""
+        if row.gone:
             found.append(f"{what} was OK in A and is missing in B.")
-        elif row["status_a"] == "OK" and row["status_b"] not in ("OK", "", *UNJUDGED):
-            found.append(f"{what} was OK in A and is {row['status_b']} in B{differ}.")
-        elif row["verdict"] == SLOWER and row["kind"] == "candidate":
-            found.append(f"{what} is slower in B: {numbers.ratio(row['ratio'])} as fast as in A, interval "
-                         f"{numbers.interval(row['low'], row['high'], row['ratio'])}{differ}.")
+        elif row.status_a == "OK" and row.status_b not in ("OK", "", *UNJUDGED):
+            found.append(f"{what} was OK in A and is {row.status_b} in B{differ}.")
+        elif row.verdict == SLOWER and row.kind == "candidate":
+            found.append(f"{what} is slower in B: {numbers.ratio(row.ratio)} as fast as in A, interval "
+                         f"{numbers.interval(row.low, row.high, row.ratio)}{differ}.")
     return found
 
 
-def unjudged(rows: Sequence[dict[str, Any]]) -> list[str]:
+def unjudged(rows: Sequence[Row]) -> list[str]:
     """One sentence for each candidate that was right in A and that B's machine could not judge."""
-    return [f"{row['variant']} {row['direction']} on {row['workload']} was OK in A and could not be judged in B "
-            f"({row['status_b']}); resume the run of B."
-            for row in rows if row["status_a"] == "OK" and row["status_b"] in UNJUDGED]
+    return [f"{row.variant} {row.direction} on {row.workload} was OK in A and could not be judged in B "
+            f"({row.status_b}); resume the run of B."
+            for row in rows if row.status_a == "OK" and row.status_b in UNJUDGED]
 
 
-def compare_text(rows: Sequence[dict[str, Any]]) -> str:
+def compare_text(rows: Sequence[Row]) -> str:
     """The rows of `compare_sessions` as a table: B as many times as fast as A."""
     if not rows:
         return "The sessions have no trials."
     cells = [["workload", "direction", "variant", "A, ms", "B, ms", "A / B", "interval", "verdict", ""]]
-    cells += [[r["workload"], r["direction"], r["variant"], numbers.milliseconds(r["a_ms"]),
-               numbers.milliseconds(r["b_ms"]), numbers.ratio(r["ratio"]),
-               numbers.interval(r["low"], r["high"], r["ratio"]), r["verdict"], r["why"]] for r in rows]
+    cells += [[r.workload, r.direction, r.variant, numbers.milliseconds(r.a_ms), numbers.milliseconds(r.b_ms),
+               numbers.ratio(r.ratio), numbers.interval(r.low, r.high, r.ratio), r.verdict, r.why] for r in rows]
     return "\n".join(aligned(cells))
 
 

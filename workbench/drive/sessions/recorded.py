@@ -6,14 +6,13 @@ from ...core.precision import CLASSED
 from collections.abc import Iterable, Sequence
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from ...core import numbers
 from ...core.best_known import best_config
 from ...core.candidate import EMULATED_SM, Candidate, derived_values
 from ...core.errors import BadRequest
 from ...core.layer import LAUNCHES, Workload
-from ...core.occupancy import candidate_occupancy
+from ...core.occupancy import Occupancy, candidate_occupancy
 from ...core.template import render
 from ...core.trial import Trial
 from ...core.variants import find
@@ -34,10 +33,10 @@ def candidate_of(trial: Trial, *, templates: Path | None = None) -> Candidate:
                      trial.precision, trial.form or "constant", trial.compile_flags)
 
 
-def occupancy_of(trial: Trial) -> dict[str, dict[str, dict[str, Any]]]:
-    """{arch: {main kernel: {"warps_per_sm", "max_warps", "limiter"}}} of a candidate, as far as nvcc was asked. Empty when the
+def occupancy_of(trial: Trial) -> dict[str, dict[str, Occupancy]]:
+    """{arch: {main kernel: its occupancy}} of a candidate, as far as nvcc was asked. Empty when the
     template has gone, or does not say how large a block is: the blocks of its helpers are sized otherwise."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    found: dict[str, dict[str, Occupancy]] = {}
     candidate = _candidate_or_none(trial)
     if candidate is None:
         return found
@@ -45,7 +44,7 @@ def occupancy_of(trial: Trial) -> dict[str, dict[str, dict[str, Any]]]:
         if kernels:
             name = main_kernel(trial, arch)
             if one := candidate_occupancy(candidate, kernels[name], sm=sm_of(arch)):
-                found[arch] = {name: {"warps_per_sm": one.warps_per_sm, "max_warps": one.max_warps, "limiter": one.limiter}}
+                found[arch] = {name: one}
     return found
 
 

@@ -7,7 +7,8 @@ from html import escape
 
 import streamlit as st
 
-from ...core.best_known import BestKnown, best_config
+from ...core.best_known import BestKnown
+from ...core.derived_best import best_or_derived
 from ...core.layer import LAUNCHES, Workload
 from ...core.precision import CLASSED, CLASSES_OF, PRECISIONS_OF
 from ...core.variants import Variant
@@ -38,7 +39,7 @@ def entries_of(workload: Workload, precision: str, arch: str) -> dict[str, BestK
         return {d: e for precision in reversed(classes) for d, e in entries_of(workload, precision, arch).items()}
     if precision not in CLASSED:
         return {}
-    found = {d: best_config(d, workload, precision, arch, exact=True) for d in LAUNCHES}
+    found = {d: best_or_derived(d, workload, precision, arch, exact=True) for d in LAUNCHES}
     return {d: e for d, e in found.items() if e is not None}
 
 

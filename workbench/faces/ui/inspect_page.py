@@ -209,8 +209,8 @@ def _occupancy_row(trial: Trial, arch: str, name: str) -> tuple[str, ...]:
     found = occupancy_of(trial).get(arch, {}).get(name)
     if found is None:
         return _gauge("occupancy", "not known", 0, "the template does not give its block size")
-    warps, most = found["warps_per_sm"], found["max_warps"]
-    return _gauge("occupancy", f"{warps} warps of {most}", warps / most, f"limited by {found['limiter']}")
+    warps, most = found.warps_per_sm, found.max_warps
+    return _gauge("occupancy", f"{warps} warps of {most}", warps / most, f"limited by {found.limiter}")
 
 
 def _shared_row(trial: Trial, arch: str, static: int) -> tuple[str, ...]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from ...core.errors import BadRequest
 from ...core.layer import DTYPES, MEMORY_FORMATS, ConvTranspose, Workload
@@ -20,6 +20,7 @@ from ...core.variants import FORMS, Variant
 from ...drive.running.request import EFFORTS
 from . import state
 
+Value = int | bool | str | tuple[int, ...]
 EACH_ITS_OWN = ""  # the precision that a variant names first, as on the command line without --precision
 FREE = {f"free{d}": d for d in (1, 2, 3)}
 _FREE_VALUES = {1: ("4096", 8), 2: ("64, 64", 4), 3: ("16, 16, 16", 2)}
@@ -60,8 +61,8 @@ def layer_form(variants: list[Variant]) -> Choice:
         for sentence in st.session_state.get(_UNKNOWN, ()):
             st.html(f'<div class="kw wrong" role="alert">{escape(sentence)}</div>')
         problems: dict[str, str] = {}
-        slots: dict[str, Any] = {}
-        values: dict[str, Any] = {}
+        slots: dict[str, DeltaGenerator] = {}
+        values: dict[str, Value] = {}
         for pair in _PAIRS:
             for cell, name in zip(st.columns(2, gap="small"), pair, strict=True):
                 text = cell.text_input(name.replace("input_size", "input size"), key=name, persist_state="session",
@@ -162,7 +163,7 @@ def _own_values() -> None:
         st.query_params[name] = st.session_state[name]
 
 
-def _selects() -> tuple[dict[str, Any], Any]:
+def _selects() -> tuple[dict[str, Value], DeltaGenerator]:
     """dtype, memory format and bias; and the place beside dtype for the precision, which depends on it."""
     one, precision_slot = st.columns(2, gap="small")
     dtype = one.selectbox("dtype", list(DTYPES), key="dtype", persist_state="session")
@@ -191,7 +192,7 @@ def _parsed(name: str, text: str) -> int | tuple[int, ...]:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _workload(values: dict[str, Any]) -> Workload:
+def _workload(values: dict[str, Value]) -> Workload:
     name = st.session_state["preset"]
     layer = ConvTranspose(_dims(), **{f: values[f] for f in _FIELDS[:8]}, bias=values["bias"])
     work = Workload(layer, values["batch"], values["input_size"], values["dtype"], values["memory_format"])
@@ -205,7 +206,7 @@ def _workload(values: dict[str, Any]) -> Workload:
 
 
 def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, variants: list[Variant],
-          precision_slot: Any) -> Choice:
+          precision_slot: DeltaGenerator) -> Choice:
     offered = [p for p in PRECISIONS_OF[dtype] if any(p in v.precision for v in variants)] or [PRECISIONS_OF[dtype][0]]
     if len(offered) > 1:
         offered.append(EACH_ITS_OWN)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, DIRECTIONS, MEMORY_FORMATS
@@ -93,8 +92,8 @@ def run(args: argparse.Namespace) -> int:
     if args.write_best:
         check_folder(args.write_best)
         found = write_best(_sessions(args), args.write_best)
-        predicted = sum(e.predicted for e in found)
-        print(f"{args.write_best}: {len(found) - predicted} measured entries, {predicted} predicted for other GPUs")
+        derived = sum(e.derived for e in found)
+        print(f"{args.write_best}: {len(found) - derived} measured entries, {derived} derived for other GPUs")
         return 0
     if args.ship:
         packed, size = ship(_only(args, "--ship"), args.ship, sessions_root())
@@ -225,7 +224,7 @@ def _precision(args: argparse.Namespace) -> str:
     return str(precision)
 
 
-def _configs(words: list[str]) -> dict[str, Any]:
+def _configs(words: list[str]) -> dict[str, str | int]:
     """["sweep", "16"] -> the fields of `BenchPlan` that say so; none for no words."""
     if not words:
         return {}

@@ -18,6 +18,7 @@ import argparse
 import json
 import sys
 
+from ...core.typed import keys_of
 from ...drive.reporting import tables
 from ..arguments import session_from
 from ..exit_codes import NOTHING_RAN, RIGHT, WRONG
@@ -32,7 +33,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     rows = tables.compare_sessions(session_from(args.a).trials(), session_from(args.b).trials())
     if args.json:
-        print(json.dumps(rows, indent=1))
+        print(json.dumps([keys_of(row) for row in rows], indent=1))
     else:
         print(tables.compare_text(rows))
         print("".join(f"\nREGRESSION  {sentence}" for sentence in tables.regressions(rows)), end="\n")

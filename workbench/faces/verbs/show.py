@@ -62,5 +62,7 @@ def _one(session: Session, trials: list, args: argparse.Namespace) -> int:
     if not args.source and not args.log:
         trial, arch = found[0], arch_of(found[0])
         shared = {"main_kernel": main_kernel(trial, arch), "most_shared_bytes": most_shared_bytes(trial, arch)} if arch else {}
-        print(json.dumps({**trial.to_json(), **shared, "occupancy": occupancy_of(trial)}, indent=2))
+        occupancy = {arch: {name: {"warps_per_sm": one.warps_per_sm, "max_warps": one.max_warps, "limiter": one.limiter}
+                            for name, one in kernels.items()} for arch, kernels in occupancy_of(trial).items()}
+        print(json.dumps({**trial.to_json(), **shared, "occupancy": occupancy}, indent=2))
     return 0

@@ -1,4 +1,7 @@
-"""List the kernel templates with direction, idea and tunables."""
+"""List the kernel templates with direction, idea and tunables; or say which can run a layer on a GPU, and which is best.
+
+    python -m workbench variants --preset models/pose --arch sm_86
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,34 @@ import argparse
 import json
 from pathlib import Path
 
-from ...core.variants import discover
-from ..arguments import say_broken
+from ...core.errors import BadRequest
+from ...core.gpu import sm_of
+from ...core.layer import LAUNCHES, Workload
+from ...core.space import SearchSpace
+from ...core.spilling import start
+from ...core.variants import PRECISIONS, PRECISIONS_OF, Variant, discover
+from ...drive.exporting.best_recipe import arch_of, best_known, origin
+from ..arguments import add_workload, say_broken, workload_from
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON; without a layer")
+    add_workload(parser, required=False)
+    parser.add_argument("--arch", metavar="sm_90", help="with a layer: the GPU to ask for (default: the GPU of this machine)")
+    parser.add_argument("--precision", choices=PRECISIONS, default="", metavar="tf32",
+                        help="with a layer: what to compute in (default: each variant's own)")
 
 
 def run(args: argparse.Namespace) -> int:
     """0 all can be read; 1 one is broken: the others are listed all the same."""
     there = discover(args.templates)
+    if args.preset or args.layer:
+        if args.json:
+            raise BadRequest("--json lists the variants without a layer; leave out --json, or --preset and --layer.")
+        return _for_layer(there, workload_from(args), args.arch or arch_of(), args)
+    if args.arch or args.precision:
+        raise BadRequest("--arch and --precision need --preset or --layer.", field="layer")
     if args.json:
         print(json.dumps([{"name": v.name, "direction": v.direction, "computes": v.computes, "after": v.after,
                            "idea": v.idea, "precision": v.precision, "layer": v.forms, "needs": v.needs,
@@ -34,3 +53,33 @@ def run(args: argparse.Namespace) -> int:
             values = " ".join(f"[{v}]" if v == t.default else str(v) for v in t.values)
             print(f"      {t.name} = {values}{'   ' + t.help if t.help else ''}")
     return int(say_broken(args.templates))
+
+
+def _for_layer(there: list[Variant], workload: Workload, arch: str, args: argparse.Namespace) -> int:
+    """Of each direction the best known config with its reason, and of each variant whether it can run there."""
+    sm = sm_of(arch)
+    try:
+        best = best_known(workload, arch, precision=args.precision)
+    except BadRequest as error:
+        print(error)
+        best = {}
+    for direction in LAUNCHES:
+        print(f"{direction} of {workload.layer} on {arch}")
+        if direction in best:
+            print(f"  best known, {best[direction].source}: {origin(best[direction]).removeprefix(f'{direction}: ')}")
+        for variant in (v for v in there if v.direction == direction):
+            for precision in (p for p in PRECISIONS_OF[workload.dtype] if p in variant.precision and args.precision in ("", p)):
+                space = SearchSpace(variant, workload.layer, workload.dtype, sm, precision, variant.forms[0])
+                print(f"  {variant.name} in {precision}: {_state(space, arch)}")
+    return int(say_broken(args.templates))
+
+
+def _state(space: SearchSpace, arch: str) -> str:
+    default = space.variant.default_config
+    why, config = space.why_not(default), start(space, arch)
+    if config == default:
+        return "runs"
+    if config is None:
+        return why.replace("Not run: ", "does not run: ", 1) if why else "spills registers at its default config"
+    changes = " ".join(f"{k}={v}" for k, v in config.items() if v != default[k])
+    return f"runs with {changes}; its default {'does not fit' if why else 'spills registers'}"

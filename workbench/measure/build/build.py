@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...core.cache import Cache, build_key
+from ...core.cache import Cache, Entry, build_key
 from ...core.check_parts import FirstError
 from ...core.env import cxx_problem, find_toolchain, ninja_problem, nvcc_problem, torch_info
 from ...core.orders import BuildOrder, Emit
@@ -30,6 +30,19 @@ if TYPE_CHECKING:
 
 # Kernels use none of the libraries load_inline links: without them any process can load the result.
 _LINK_FLAGS = ("-Wl,--as-needed", "-Wl,-Bsymbolic")
+
+
+@dataclass(frozen=True)
+class _Meta:
+    """What the cache keeps of a build. `kernels`: of each architecture and mangled name."""
+
+    seconds: float
+    compiler: str
+    device: str
+    arch: str
+    flags: tuple[str, ...]
+    symbols: tuple[str, ...]
+    kernels: dict[str, dict[str, Numbers]]
 
 
 @dataclass(frozen=True)
@@ -75,19 +88,22 @@ def _build_unit(order: BuildOrder) -> _Unit:
     key = build_key(order.source, order.flags, device=order.device, arch=order.arch, compiler=compiler,
                     torch=torch_info().version, extra=(order.sanitize, *(NVCC_FLAGS if cuda else (_emulator_digest(),))))
     try:
-        found = cache.find(key) or _compile(order, key, cache, tools, compiler)
-        cached = "fresh" not in found
-        if cached and order.log:
-            _append(order.log, Path(found["path"]) / "log.txt")
+        found = cache.find(key, _Meta)
+        cached = found is not None
+        if found is None:
+            found = _compile(order, key, cache, tools, compiler)
+        elif order.log:
+            _append(order.log, found.path / "log.txt")
     except _Stopped as stop:
         return _Unit(replace(stop.built, key=key, compiler=compiler, seconds=round(time.monotonic() - started, 3)),
                      hopeless=stop.hopeless)
     except OSError as error:
         return _Unit(_built(Status.MACHINE_FAILED, **_unwritable(error, cache.root), compiler=compiler), hopeless=True)
-    made = _built(Status.OK, f"Built by {compiler} in {found['seconds']:.1f} s.", library=f"{found['path']}/library.so",
-                  seconds=found["seconds"], cached=cached, compiler=compiler, key=key,
-                  resources={arch: by_kernel(k) for arch, k in found["kernels"].items()})
-    return _Unit(made, found["kernels"])
+    meta = found.value
+    made = _built(Status.OK, f"Built by {compiler} in {meta.seconds:.1f} s.", library=f"{found.path}/library.so",
+                  seconds=meta.seconds, cached=cached, compiler=compiler, key=key,
+                  resources={arch: by_kernel(k) for arch, k in meta.kernels.items()})
+    return _Unit(made, meta.kernels)
 
 
 class _Stopped(Exception):
@@ -109,7 +125,7 @@ def missing(tools: Toolchain, *, cuda: bool) -> str | None:
     return (nvcc_problem(tools, torch.cuda) if cuda else None) or cxx_problem(tools) or ninja_problem(tools)
 
 
-def _compile(order: BuildOrder, key: str, cache: Cache, tools: Toolchain, compiler: str) -> dict[str, Any]:
+def _compile(order: BuildOrder, key: str, cache: Cache, tools: Toolchain, compiler: str) -> Entry[_Meta]:
     """Build in a private folder and publish; what the cache then holds. Raises `_Stopped`, or OSError when something cannot
     be written."""
     from .load_inline import NinjaFailed, compile_library  # imports torch, which a build in the cache does not need
@@ -138,10 +154,8 @@ def _compile(order: BuildOrder, key: str, cache: Cache, tools: Toolchain, compil
                            advice="Keep the exporting line of the source.")
         library.rename(entry / "library.so")
         (entry / "log.txt").write_text(said, encoding="utf-8")
-        meta = {"seconds": round(time.monotonic() - started, 3), "compiler": compiler, "device": order.device,
-                "arch": order.arch, "flags": order.flags, "symbols": order.symbols,
-                "kernels": _kernels(said, work) if cuda else {}}
-        return {**cache.publish(key, entry, meta), "fresh": True}
+        return cache.publish(key, entry, _Meta(round(time.monotonic() - started, 3), compiler, order.device, order.arch,
+                                               order.flags, order.symbols, _kernels(said, work) if cuda else {}))
 
 
 def _flags(order: BuildOrder, work: Path, tools: Toolchain) -> Flags:

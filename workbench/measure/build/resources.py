@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from ...core.replies import Resources
 from ...core.toolchain import Toolchain
 from ...core.trial import DEFAULT_ADVICE, Status
 from ...core.trial_parts import KernelNumbers, Kernels
-from ...core.typed import read
 from .compiler_log import disk_full, ending, first_error, headline, machine_failed
 
 # What load_inline gives nvcc by itself (torch.utils.cpp_extension.COMMON_NVCC_FLAGS): without these the numbers would
@@ -47,6 +47,13 @@ Numbers = dict[str, int]                 # of one kernel, as they are collected:
 _CONSTANT = re.compile(r"(\d+) bytes cmem\[\d+\]")
 
 
+@dataclass(frozen=True)
+class _Meta:
+    """What the cache keeps."""
+
+    resources: Kernels
+
+
 class CompileFailed(Exception):
     """nvcc refused the source; `log` is all it printed."""
 
@@ -66,8 +73,8 @@ def resources_op(order: ResourcesOrder, emit: Emit) -> Resources:
     source, flags, archs = order.source, order.flags, sorted(set(order.archs))
     key = "resources-" + build_key(source, flags, device="cuda", arch=",".join(archs), compiler=tools.nvcc_label,
                                    torch="", extra=(*TORCH_NVCC_FLAGS, *NVCC_FLAGS))
-    if found := cache.find(key):
-        return _result(Status.OK, "", resources=read(Kernels, found["resources"]), cached=True)
+    if found := cache.find(key, _Meta):
+        return _result(Status.OK, "", resources=found.value.resources, cached=True)
     try:
         measured = resources(source, archs, flags, toolchain=tools)
     except CompileFailed as error:
@@ -78,7 +85,7 @@ def resources_op(order: ResourcesOrder, emit: Emit) -> Resources:
                        first_error=first)
     with cache.building(key) as folder:
         (folder / "entry").mkdir()
-        cache.publish(key, folder / "entry", {"resources": measured})
+        cache.publish(key, folder / "entry", _Meta(measured))
     return _result(Status.OK, "", resources=measured, seconds=round(time.monotonic() - started, 3))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ...core import numbers
 from ...core.trial import DEFAULT_ADVICE, Errors, Status
@@ -11,6 +12,7 @@ from ...core.trial_parts import Detail
 from .launch import OUT_OF_MEMORY_CODE, STICKY_CODES
 from .validate import Comparison
 
+R = TypeVar("R")
 # Names of tensors as sentences use them.
 SHORT = {"input": "x", "output": "y", "weight": "the weight", "bias": "the bias", "workspace": "the workspace"}
 _FEW = 0.01               # below this share, a count says more than a percentage
@@ -25,15 +27,14 @@ class Finding(Exception):
     status: Status
     headline: str
     advice: str = ""
-    detail: dict[str, Any] = field(default_factory=dict)
+    detail: dict[str, Any] = field(default_factory=dict)   # goes into the session as it is
     errors: dict[str, Errors] = field(default_factory=dict)
     restart: bool = False
 
-    @property
-    def told(self) -> dict[str, Any]:
-        """The fields of a `core.replies.Outcome`."""
-        return {"status": self.status, "headline": self.headline, "advice": self.advice or DEFAULT_ADVICE[self.status],
-                "detail": Detail(shown=self.detail)}
+    def told(self, kind: Callable[..., R]) -> R:
+        """As a reply of that type."""
+        return kind(status=self.status, headline=self.headline, advice=self.advice or DEFAULT_ADVICE[self.status],
+                    detail=Detail(shown=self.detail), restart=self.restart)
 
 
 def launch_error(code: int, text: str, *, cuda: bool) -> Finding:

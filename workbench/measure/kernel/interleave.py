@@ -29,7 +29,7 @@ def compare(asked: CompareOrder, emit: Emit) -> Compared:
         with threads_for(order):
             ours, theirs = _in_turns(asked, emit)
     except Finding as finding:
-        result = Compared(**finding.told, restart=finding.restart)
+        result = finding.told(Compared)
         finding.__traceback__ = finding.__context__ = finding.__cause__ = None  # as in judge: they hold the tensors
         return result
     except (RuntimeError, MemoryError) as error:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 import torch
@@ -51,7 +52,7 @@ def judge(order: JudgeOrder, emit: Emit) -> Judged:
         with threads_for(order):
             result = _judge(order, emit, facts)
     except Finding as finding:
-        result = Judged(**finding.told, errors=finding.errors, restart=finding.restart)
+        result = finding.told(partial(Judged, errors=finding.errors))
         # The frames that raised it hold the tensors: let go of them now, not when the garbage is collected.
         finding.__traceback__ = finding.__context__ = finding.__cause__ = None
     except (RuntimeError, MemoryError) as error:

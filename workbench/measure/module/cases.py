@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -15,19 +14,22 @@ from ..kernel.inputs import INTEGERS, NORMAL
 _SMALL_SIZE = 12
 
 
+Arguments = dict[str, int | bool | tuple[int, ...]]   # of the constructor of a transposed convolution
+
+
 @dataclass(frozen=True)
 class ModuleCase:
     """One call of the module. `own`: with the layer its kernels were chosen for; `layout` of input and grad_output."""
 
     name: str
     workload: Workload
-    arguments: dict[str, Any]
+    arguments: Arguments
     layout: str = "contiguous"          # "contiguous" | "channels_last" | "strided"
     own: bool = True
     kinds: tuple[str, ...] = (INTEGERS,)
 
 
-def cases(workload: Workload, arguments: dict[str, Any]) -> list[ModuleCase]:
+def cases(workload: Workload, arguments: Arguments) -> list[ModuleCase]:
     """The workload itself with random floats too; the others with exact integers, small."""
     small = _small(workload, workload.layer)
     larger = replace(small, batch=3, input_size=tuple(i + 5 for i in small.input_size))
@@ -58,7 +60,7 @@ def is_channels_last(tensor: torch.Tensor) -> bool:
     return memory_format is not None and tensor.is_contiguous(memory_format=memory_format)
 
 
-def _other_arguments(layer: ConvTranspose, arguments: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def _other_arguments(layer: ConvTranspose, arguments: Arguments) -> list[tuple[str, Arguments]]:
     """Changes the constructor can express, which no kernel for one layer serves. output_padding stays valid: it must
     be smaller than stride or dilation, and these only grow."""
     wider = {"kernel_size": tuple(k + 1 for k in layer.kernel_size), "stride": tuple(s + 1 for s in layer.stride),

@@ -12,6 +12,7 @@ inputs, comparison and findings.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from ..kernel.inputs import INTEGERS, changed, fill, needed, results, shapes, to
 from ..kernel.validate import Comparison, allowed_rel_l2
 from ..truth.reference import Truth
 from . import times
-from .cases import ModuleCase, cases, is_channels_last, laid_out
+from .cases import Arguments, ModuleCase, cases, is_channels_last, laid_out
 from .subject import Subject
 
 Tensors = dict[str, torch.Tensor]
@@ -42,7 +43,7 @@ def judge_module(order: ModuleOrder, emit: Emit) -> ModuleJudged:
     try:
         result = _judge(order, emit)
     except Finding as finding:
-        result = ModuleJudged(**finding.told, errors=finding.errors, restart=finding.restart)
+        result = finding.told(partial(ModuleJudged, errors=finding.errors))
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
@@ -88,7 +89,7 @@ def _judge(order: ModuleOrder, emit: Emit) -> ModuleJudged:
     return replace(right, module_ms=mine.module_ms, samples=mine.samples, baselines=tuple(others), flags=flags)
 
 
-def _check_parameters(subject: Subject, workload: Workload, arguments: dict[str, Any]) -> None:
+def _check_parameters(subject: Subject, workload: Workload, arguments: Arguments) -> None:
     """The same numbers under the same seed, under names that take the original's state_dict."""
     torch.manual_seed(workload.seed + 1)
     original = times.original(workload)
@@ -253,7 +254,7 @@ def _filled(subject: Subject, case: ModuleCase) -> Tensors:
     return tensors
 
 
-def _loaded(subject: Subject, arguments: dict[str, Any], tensors: Tensors,
+def _loaded(subject: Subject, arguments: Arguments, tensors: Tensors,
             dtype: torch.dtype | None = None) -> nn.Module:
     """The module with these parameters; the tensors themselves, so that a kernel that writes to them is seen."""
     module = subject.make(arguments, dtype)

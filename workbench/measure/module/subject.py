@@ -24,6 +24,7 @@ from ...core.trial import Status
 from ..build.build import build
 from ..build.compiler_log import first_error
 from ..kernel.findings import Finding, launch_error
+from .cases import Arguments
 
 # Whatever foreign Python may raise; not SystemExit and KeyboardInterrupt.
 FOREIGN = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, OSError, RuntimeError,
@@ -54,7 +55,7 @@ class Subject:
             self.namespace["_DEVICE_TYPE"], self.namespace["_ANY_LAYER"] = "cpu", True
             self.namespace["_build"] = self._build_for_host
 
-    def make(self, arguments: dict[str, Any], dtype: torch.dtype | None = None) -> torch.nn.Module:
+    def make(self, arguments: Arguments, dtype: torch.dtype | None = None) -> torch.nn.Module:
         """The module with these constructor arguments, on the device."""
         return self.call(lambda: self.cls(**arguments).to(self.device, dtype or getattr(torch, self.dtype)))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
@@ -16,7 +15,7 @@ from ...core.replies import Event, ModuleTimes
 from ..clock import timing
 from ..kernel.inputs import NORMAL, fill, shapes, torch_dtype
 from ..pytorch.ways import switches
-from .cases import laid_out
+from .cases import Arguments, laid_out
 from .subject import Subject
 
 _TURNS = {"quick": 1, "normal": 3, "full": 4}
@@ -30,7 +29,7 @@ def original(workload: Workload) -> nn.Module:
         layer.groups, layer.bias, layer.dilation)
 
 
-def measure(subject: Subject, workload: Workload, arguments: dict[str, Any], *, effort: str, emit: Emit
+def measure(subject: Subject, workload: Workload, arguments: Arguments, *, effort: str, emit: Emit
             ) -> tuple[list[ModuleTimes], tuple[str, ...]]:
     """The module and behind it PyTorch's modes, and the flags of the module's own times. Times are of the host and the
     device together, cold L2."""

@@ -7,7 +7,6 @@ along the depth are added at the outputs that the tap reaches.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -93,7 +92,7 @@ def _depth(work: Workload) -> Iterator[tuple[int, slice]]:
         yield tap, slice(begin, begin + (work.input_size[0] - 1) * layer.stride[0] + 1, layer.stride[0])
 
 
-def _window(work: Workload) -> dict[str, Any]:
+def _window(work: Workload) -> dict[str, tuple[int, ...]]:
     layer = work.layer
     return {"kernel_size": layer.kernel_size[1:], "dilation": layer.dilation[1:], "padding": layer.padding[1:],
             "stride": layer.stride[1:]}

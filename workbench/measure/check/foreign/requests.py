@@ -179,7 +179,7 @@ class Call(OfModule[Output | NoTensor]):
 
 @dataclass(frozen=True)
 class Reach(OfModule[Output]):
-    """See `host.jumps.reach`."""
+    """See `host.calls.reach`."""
 
     op = "reach"
     answer = Output

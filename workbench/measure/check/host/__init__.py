@@ -1,5 +1,5 @@
 """The code inside the process of a foreign file or of the reference. The judge believes nothing that is said here.
 
-`host` answers the judge; `load`, `module` and `calls` do what is asked. `ways` binds PyTorch's ways. `habits`, `jumps` and
-`tf32` make the calls for the questions of the same names.
+`host` answers the judge; `load`, `module` and `calls` do what is asked. `ways` binds PyTorch's ways. `habits` and `tf32` make
+the calls for the questions of the same names.
 """

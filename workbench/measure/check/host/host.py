@@ -36,14 +36,14 @@ from ..foreign.replies import (
 )
 from ..foreign.requests import OfModule, Request
 from ..foreign.wire import Tensors, pack, receive_blocking
-from . import calls, habits, jumps, load
+from . import calls, habits, load
 from .module import arguments_of, convolves, is_the_layer, structure, the_state
 
 FILE = "<model file>"
 _monotonic = time.monotonic  # taken before a foreign file may put another clock in its place
 _MOST_MESSAGE = 200_000  # a compiler's whole log may be in it
 _CALLS: dict[str, Callable[..., Any]] = {function.__name__: function for function in (
-    calls.call, jumps.reach, *habits.HABITS, *calls.ON_GPU)}   # by the operation's name
+    calls.call, calls.reach, *habits.HABITS, *calls.ON_GPU)}   # by the operation's name
 R = TypeVar("R")
 
 

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 
-from ...core.layer import Workload
+from workbench.core.layer import Workload
 
 
 def define(workload: Workload, x: np.ndarray, w: np.ndarray, b: np.ndarray | None,

@@ -1,0 +1,102 @@
+"""The rule that gives every layer of the suites an entry on every GPU, and says where it is from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from workbench.core.best_known import CLASSES_OF, BestKnown, load, save
+from workbench.core.candidate import Candidate, why_not
+from workbench.core.derived_best import ORDER, best_or_derived
+from workbench.core.gpu import sm_of
+from workbench.core.layer import DIRECTIONS, ConvTranspose, Workload
+from workbench.core.presets import PRESETS, preset
+from workbench.core.variants import discover, find
+
+ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+WORK = preset("models/pose").workload()
+CONFIG = find("implicit_gemm_mma", "forward").default_config
+
+
+def entry(**more: object) -> BestKnown:
+    known = BestKnown("sm_90", str(WORK.layer), "forward", "float32", "tf32", "implicit_gemm_mma", CONFIG, "tf32", "constant",
+                      0.5, WORK.batch, tuple(WORK.input_size), "NVIDIA H200", "recorded", baseline_ms=1.0, baseline="eager",
+                      pytorch_precision="tf32")
+    return replace(known, **more)  # type: ignore[arg-type]
+
+
+def best(file: Path, arch: str, *entries: BestKnown, precision: str = "tf32", work: Workload = WORK) -> BestKnown | None:
+    save(entries, file)
+    return best_or_derived("forward", work, precision, arch, file=file)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_layer_of_both_suites_has_an_entry_that_can_run_there(arch: str) -> None:
+    there = {e.key[:5] for e in load() if not e.derived}
+    for name, one in PRESETS.items():
+        for dtype, classes in CLASSES_OF.items():
+            work = one.workload(dtype=dtype)
+            for direction in DIRECTIONS:
+                for precision in classes:
+                    found = best_or_derived(direction, work, precision, arch)
+                    assert found is not None, (arch, name, direction, precision)
+                    assert (found.arch, found.source) == (arch, "derived" if found.note else "measured")
+                    assert found.derived or found.key[:5] in there
+                    assert found.note.startswith("derived: ") or found.reason.startswith("measured on NVIDIA H200, session ")
+                    assert why_not(found.candidate(work), sm=sm_of(arch)) is None
+
+
+def test_what_is_measured_there_is_taken_as_it_is(tmp_path: Path) -> None:
+    known = entry()
+    assert best(tmp_path / "b", "sm_90", known, entry(variant="gathered_mma", config={}, ms=0.7)) == known
+    assert (known.source, known.reason) == ("measured", "measured on NVIDIA H200, session recorded")
+
+
+def test_another_gpu_takes_the_fastest_that_runs_there(tmp_path: Path) -> None:
+    hopper = entry(variant="persistent_wgmma", config={}, ms=0.2)
+    slow, fast = entry(variant="gathered_mma", config={}, ms=0.9), entry(arch="sm_80", ms=0.5)
+    found = best(tmp_path / "b", "sm_100", hopper, slow, fast)
+    note = "derived: the fastest config known for sm_80 that runs here; not measured here"
+    assert found == replace(fast, arch="sm_100", note=note)
+
+
+def test_a_config_that_does_not_fit_is_changed_as_little_as_possible(tmp_path: Path) -> None:
+    large = entry(direction="grad_weight", variant="split_mma", config=find("split_mma", "grad_weight").config(
+        {"SHARED_KB": 160}), arch="sm_80")
+    save([large], tmp_path / "b")
+    found = best_or_derived("grad_weight", WORK, "tf32", "sm_86", file=tmp_path / "b")
+    assert found and found.variant == "split_mma" and found.config["SHARED_KB"] == 72 and found.ms is None and not found.gpu
+    assert "the config known for sm_80, with" in found.reason and "SHARED_KB=72" in found.reason
+    assert why_not(large.candidate(WORK), sm=86) is not None
+
+
+def test_another_precision_lends_its_variant(tmp_path: Path) -> None:
+    half = replace(WORK, dtype="bfloat16")
+    found = best(tmp_path / "b", "sm_90", entry(), precision="bf16", work=half)
+    assert found and (found.variant, found.precision, found.dtype, found.ms) == ("implicit_gemm_mma", "bf16", "bfloat16", None)
+    assert found.reason == "derived: implicit_gemm_mma is the fastest known for this layer in tf32; not measured in bf16"
+
+
+def test_else_the_order_of_preference_decides(tmp_path: Path) -> None:
+    found = best(tmp_path / "b", "sm_86")
+    assert found and found.variant == "implicit_gemm_mma" and "first in the order of preference" in found.reason
+    assert (found.config, found.ms, found.pytorch_precision) == (CONFIG, None, "")
+    hopper = best(tmp_path / "b", "sm_90")
+    assert hopper and hopper.variant == "persistent_wgmma"
+    free = Workload(ConvTranspose(1, 4, 4, 3), 1, (8,))
+    assert best(tmp_path / "b", "sm_90", work=free) is None      # of no suite, and nobody has measured it
+
+
+def test_a_template_that_is_gone_gives_way_and_the_precision_of_pytorch_stays(tmp_path: Path) -> None:
+    found = best(tmp_path / "b", "sm_90", entry(variant="gone", pytorch_precision="ieee"))
+    assert found and found.variant == "persistent_wgmma" and found.derived and found.pytorch_precision == "ieee"
+
+
+def test_the_order_names_variants_that_exist_and_ends_with_one_for_every_layer() -> None:
+    there = {v.key: v for v in discover()}
+    for direction, names in ORDER.items():
+        assert all(f"{direction}/{name}" in there for name in names)
+        last = there[f"{direction}/{names[-1]}"]
+        assert all(why_not(Candidate(last, p.layer, "float32", {}), sm=80) is None for p in PRESETS.values())
