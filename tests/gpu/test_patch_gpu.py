@@ -1,5 +1,5 @@
-"""On a GPU: models that nobody here wrote are patched, with random weights and no download. No layer is kept that is not FASTER,
-no step gets slower, and the drift stays within PyTorch's own drift of TF32 against float32."""
+"""On a GPU: models that nobody here wrote are patched, with random weights and no download. Only layers that are FASTER stay, no
+step gets slower, and the drift stays within PyTorch's own drift of TF32 against float32."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from workbench.drive.running.runner import Runner
 
 HERE = Path(__file__).parent
 # Name -> the package it needs.
-MODELS = {"speecht5_hifigan": "transformers", "dac": "transformers", "encodec": "transformers",
-          "sam_mask_decoder": "transformers", "vits": "transformers", "mask_rcnn_head": "torchvision", "fcn_decoder": "torchvision", "unet3d": ""}
+MODELS = {**dict.fromkeys(("speecht5_hifigan", "dac", "encodec", "sam_mask_decoder", "vits"), "transformers"),
+          **dict.fromkeys(("mask_rcnn_head", "fcn_decoder"), "torchvision"), "unet3d": ""}
 FORMS = {"float32": "", "autocast": "bfloat16"}
 # The least that drift may be where TF32 itself changes little: bfloat16 keeps 8 bits.
 LEAST = {"float32": 1e-3, "autocast": 2e-2}

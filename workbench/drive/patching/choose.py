@@ -1,5 +1,5 @@
-"""The distinct layers of a model, and a recipe for each: the best known one, if it was measured; else on a GPU the fastest of what
-is measured here; on the emulator the general kernels, which serve every layer."""
+"""The distinct layers of a model, and a recipe for each: the best known one, if it was measured; else on a GPU the fastest of
+what is measured here; on the emulator the general kernels, which serve every layer."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
+from ...core.best_known import BestKnown
 from ...core.candidate import EMULATED_SM, Candidate, why_not
 from ...core.errors import BadRequest
-from ...core.gpu import sm_of
 from ...core.layer import DIRECTIONS, FORWARD, Workload
 from ...core.patching import FoundLayer
-from ...core.precision import PRECISIONS_OF
+from ...core.precision import CLASSES_OF, PRECISIONS_OF
 from ...core.variants import discover
 from ..exporting.best_recipe import best_recipe
 from ..exporting.recipe import Recipe

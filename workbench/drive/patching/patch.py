@@ -233,7 +233,7 @@ def _judged(inspected: Inspected, request: PatchRequest, runner: Runner, on_text
     for number, group in enumerate(groups, 1):
         on_text(f"layer {number} of {len(groups)}: {group.workload.layer}")
         chosen = choose(group.workload, arch=arch_of(source.device), emulated=source.device == "cpu", train=source.train,
-                        measured=lambda *asked: _measured(*asked, request, runner, on_text))
+                        measured=lambda work, derived: _measured(work, derived, request, runner, on_text))
         if chosen.recipe is None:
             rows |= {p: replace(rows[p], reason=chosen.origin) for p in group.paths}
             continue
