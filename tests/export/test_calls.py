@@ -62,8 +62,7 @@ def kernel_of(exported: Subject, direction: str):
 def replace_launcher(exported: Subject, direction: str, make) -> None:
     """From now on `make(launch, query)` is what the kernel launches."""
     kernel = kernel_of(exported, direction)
-    for key, pair in kernel.launchers.items():
-        kernel.launchers[key] = make(*pair)
+    kernel.launchers = {key: make(*pair) for key, pair in kernel.launchers.items()}
     exported.namespace["_plans"].clear()
 
 
@@ -73,8 +72,9 @@ def counted(exported: Subject) -> list[str]:
     for kernel in exported.namespace["_KERNELS"]:
         kernel.launchers.clear()
         kernel.load(kernel.layer, CPU)
-        replace_launcher(exported, kernel.direction, lambda launch, query, d=kernel.direction: (
-            lambda *a: launched.append(d) or launch(*a), query))
+        for key, (launch, query) in kernel.launchers.items():
+            kernel.launchers[key] = (lambda *a, d=kernel.direction, f=launch: launched.append(d) or f(*a)), query
+    exported.namespace["_plans"].clear()
     return launched
 
 

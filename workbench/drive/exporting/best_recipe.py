@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from ...core import numbers
@@ -69,6 +71,15 @@ def best_recipe(workload: Workload, arch: str, *, precision: str = "", file: Pat
     return Recipe(workload, **{e.direction: e.candidate(workload) for e in used}), used
 
 
+def other_dtypes(workload: Workload, arch: str, *, file: Path | None = None) -> list[Recipe]:
+    """The best recipes of the layer in the other dtypes in which one is known, for the same file."""
+    found = []
+    for dtype in (d for d in CLASSES_OF if d != workload.dtype):
+        with suppress(BadRequest):
+            found.append(best_recipe(replace(workload, dtype=dtype), arch, file=file)[0])
+    return found
+
+
 def cautions(entries: Iterable[BestKnown], arch: str, precision: str = "") -> list[str]:
     """What the reader of a best recipe should know: what was not measured on that GPU, or not of PyTorch. `precision`: the
     class that was asked for; without one each direction has that of PyTorch's default."""
@@ -80,6 +91,24 @@ def cautions(entries: Iterable[BestKnown], arch: str, precision: str = "") -> li
         lines.append(f"{', '.join(unknown)}: the default precision of PyTorch was not measured. TF32 is assumed, as in "
                      "PyTorch's documentation.")
     return lines
+
+
+def header_notes(entries: Iterable[BestKnown], arch: str, precision: str, words: str) -> list[str]:
+    """For the header of a file: the cautions; error and times of each direction, and the GPU they hold for; the command that
+    writes the file again."""
+    entries = list(entries)
+    told = []
+    for e in entries:
+        against = f", PyTorch {numbers.time(e.baseline_ms)} ({e.baseline})" if e.baseline_ms else ""
+        error = f", relative error {e.rel_l2:.1e}" if e.rel_l2 is not None else ""
+        told.append(f"{e.direction}: {numbers.time(e.ms)}{against}{error}, measured on {e.gpu} with batch {e.batch} and input "
+                    f"size {' x '.join(map(str, e.input_size))}.")
+    return [*cautions(entries, arch, precision), *told, f"Written by: {command(words, arch, precision)}"]
+
+
+def command(words: str, arch: str, precision: str) -> str:
+    """The command that exports the same again."""
+    return f"python -m workbench export {words} --arch {arch}" + (f" --precision {precision}" if precision else "")
 
 
 def left_to_pytorch(recipe: Recipe, arch: str) -> str:

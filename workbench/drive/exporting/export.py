@@ -9,51 +9,31 @@ import hashlib
 import keyword
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
 
+from ...core.best_known import sm_of
 from ...core.candidate import EMULATED_SM, Candidate, derived_values, layer_fields
 from ...core.env import require_torch
 from ...core.errors import BadRequest
-from ...core.layer import BACKWARD, FORWARD, LAUNCHES, ConvTranspose, Workload
+from ...core.layer import ConvTranspose, Workload
 from ...core.orders import ModuleOrder
 from ...core.presets import Preset
 from ...core.replies import ModuleJudged
 from ...core.template import Rendered, files_of, place, render
 from ..running import outcome
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
+from .docstring import docstring
+from .evidence import evidence
 from .recipe import Recipe, serves_any_layer
 
 _FIXED = Path(__file__).with_name("model_new.py.txt")
 _FREE = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups", "bias",
          "dilation")
 _DEFAULTS = {"stride": "1", "padding": "0", "output_padding": "0", "groups": "1", "bias": "False", "dilation": "1"}
-_PRECISION = {
-    "ieee": "float32, every product and sum rounded as IEEE says",
-    "tf32": "TF32: operands rounded to 10 bits of fraction, sums in float32",
-    "tf32x3": "three TF32 products each, about as exact as float32",
-    "fp16": "float16, sums in float32", "bf16": "bfloat16, sums in float32", "fp64": "float64",
-}
-_ABOUT_TF32 = (
-    "PyTorch computes a float32 convolution in TF32 if torch.backends.cudnn.allow_tf32 is True, which is the default.",
-    "A kernel in ieee or tf32x3 is then more exact than PyTorch. The results may differ by 1e-3.")
-_ABOUT_PARAMETERS = ("Parameters are initialised as in PyTorch with the same seed. PyTorch's state_dict can be loaded.",)
-_ABOUT_CALLS = (
-    "The kernels compute the layer above, with every input size. PyTorch's own op computes layers with other arguments,",
-    "and tensors that are not {dtype}, are not on a CUDA device, or are empty. It also gets calls with wrong arguments,",
-    "so that they raise PyTorch's error. It computes the layer if the GPU lacks the instructions or the shared memory for",
-    "a kernel. If a kernel cannot be built or launched, there is one warning and PyTorch computes the layer.",
-    "Gradients of gradients are PyTorch's. torch.autocast casts as it does for PyTorch's op. torch.compile keeps a call as",
-    "one operator. The kernels always give the same bits for the same input; PyTorch's gradients may not.",
-    "",
-    "Kernels run on the current stream without synchronization. With KW_DEBUG_SYNC=1 in the environment each launch is",
-    "synchronized, and the error names the kernel that failed.",
-    "",
-    "Needs torch >= 2.0 for CUDA, nvcc and ninja. A kernel is compiled at its first use, once per machine.")
-_WIDTH = 116         # of a line of the docstring
 # KernelBench reads an answer as text and rejects these; `except` only outside comments.
 _FORBIDDEN = (r"\bpass\b", r"\btry\s*:")
 _FORBIDDEN_IN_CODE = (r"\bexcept\b", r"\bimport\s+threading\b")
@@ -65,25 +45,40 @@ def _names_taken() -> set[str]:
     return set(re.findall(r"^(?:class|def|import) (\w+)", text, re.M)) | set(re.findall(r"^from \S+ import (\w+)$", text, re.M))
 
 
-def export_text(recipe: Recipe, *, constructor: Preset | None = None, class_name: str = "ModelNew",
-                debug_sync: bool = False, notes: Sequence[str] = ()) -> str:
-    """The file. `constructor` gives it the signature and parameter names of that preset's `Model`, else it has
-    those of nn.ConvTransposeNd. `debug_sync` turns the debug switch on that KW_DEBUG_SYNC=1 turns on otherwise.
-    `notes`: sentences about the choice that its reader should know.
+def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None = None, class_name: str = "ModelNew",
+                debug_sync: bool = False, notes: Sequence[str] = (), arch: str = "") -> str:
+    """The file. `recipe`: one, or several: of other layers, or of the same layer in other dtypes; the class is of the first
+    one's layer; without a `class_name` there is none, only functions. `constructor` gives the class the signature and parameter
+    names of that preset's `Model`, else it has those of nn.ConvTransposeNd. `debug_sync` turns the debug switch on that
+    KW_DEBUG_SYNC=1 turns on otherwise. `notes`: sentences about the choice that its reader should know. `arch`: what was
+    measured on that GPU near these layers goes into the file, so that it can serve them.
 
     Raises `BadRequest` for a preset of another layer, a name that is none, or a word that KernelBench rejects.
     """
-    if not class_name.isidentifier() or keyword.iskeyword(class_name) or class_name in _names_taken():
+    recipes = [recipe] if isinstance(recipe, Recipe) else list(recipe)
+    first = recipes[0]
+    if class_name and (not class_name.isidentifier() or keyword.iskeyword(class_name) or class_name in _names_taken()):
         raise BadRequest(f"class_name {class_name!r} cannot be a class of the file: it is no Python name, or one that "
                          "the file uses; choose ModelNew.", field="class_name")
-    if constructor is not None and constructor.layer != recipe.layer:
-        raise BadRequest(f"The recipe is for {recipe.layer}, preset {constructor.name} is {constructor.layer}; "
+    if constructor is not None and constructor.layer != first.layer:
+        raise BadRequest(f"The recipe is for {first.layer}, preset {constructor.name} is {constructor.layer}; "
                          f"export it without the preset.", field="constructor")
-    kernels = {d: (c, render(c)) for d, c in recipe.chosen.items()}
-    parts = {"DOCSTRING": _docstring(recipe, kernels, constructor, notes), "NAME": _name(kernels),
-             "DEBUG_SYNC": str(int(debug_sync)), "CLASS": _class(recipe.layer, constructor, class_name),
-             "KERNELS": _table(kernels),
-             "TEXTS": "\n".join(["", *(f'"{name}": {_literal(text)},' for name, text in _texts(kernels).items()), ""])}
+    kernels = [[(c, render(c)) for c in r.chosen.values()] for r in recipes]
+    every: list[tuple[Candidate, Rendered]] = []      # of two for one layer and dtype the first
+    for one, rendered in (pair for found in kernels for pair in found):
+        if all((one.direction, one.dtype, one.layer) != (c.direction, c.dtype, c.layer) for c, _ in every):
+            every.append((one, rendered))
+    served = [c for c, _ in every if not c.variant.name.startswith("naive")]
+    rules = {c.variant.key: (c.variant.needs, dict(c.variant.derived), c.variant.config({})) for c in served}
+    known = {(c.variant.key, c.dtype, c.precision): evidence(c, arch) for c in served} if arch else {}
+    parts = {"DOCSTRING": docstring(recipes, kernels, constructor, notes), "NAME": _name(every),
+             "DEBUG_SYNC": str(int(debug_sync)), "CLASS": _class(first.layer, constructor, class_name) if class_name else "",
+             "MADE_FOR": _rows(_made_for(r.workload) for r in recipes), "KERNELS": _table(every),
+             "RULES": _rows(f'"{key}": {rule!r}' for key, rule in rules.items()),
+             "KNOWN_ON": str(sm_of(arch) if arch else None),
+             "KNOWN": _rows(f'("{key}", torch.{dtype}, "{precision}"): [{_rows(map(repr, rows), 8)}    ]'
+                            for (key, dtype, precision), rows in known.items() if rows),
+             "TEXTS": _rows((f'"{name}": {_literal(text)}' for name, text in _texts(every).items()), 0)}
     text = re.sub(r"@([A-Z_]+)@", lambda m: parts[m[1]], _FIXED.read_text(encoding="utf-8"))
     _check_words(text)
     return text
@@ -132,38 +127,6 @@ def module_order(text: str, workload: Workload, *, device: str, scratch: Path, p
                        attribute=preset.attribute if preset else "")
 
 
-def _docstring(recipe: Recipe, kernels: dict[str, tuple[Candidate, Rendered]], preset: Preset | None,
-               notes: Sequence[str]) -> str:
-    layer, dtype = recipe.layer, recipe.workload.dtype
-    title = f"{layer} in {dtype}"
-    lines = [f'"""{title}, computed by CUDA kernels instead of PyTorch\'s.', ""]
-    for direction in LAUNCHES:
-        candidate = getattr(recipe, direction)
-        if candidate is None and direction == BACKWARD:
-            continue
-        if candidate is None and direction != FORWARD and recipe.backward:
-            lines.append(f"    {direction:<12} by backward; its other result is not used")
-            continue
-        if candidate is None:
-            own = (f"torch.conv_transpose{layer.dims}d" if direction == FORWARD
-                   else "torch.ops.aten.convolution_backward")
-            lines.append(f"    {direction:<12} by PyTorch: {own}, with PyTorch's TF32 setting")
-            continue
-        config = " ".join(f"{k}={v}" for k, v in candidate.config.items())
-        name = f"{candidate.variant.name} {config} (candidate {kernels[direction][1].candidate_id})"
-        lines.append(f"    {direction:<12} {name}")
-        lines.append(f"    {'':<12} computes in {candidate.precision}: {_PRECISION[candidate.precision]}")
-        if direction == BACKWARD:
-            lines.append(f"    {'':<12} both gradients from one launch, if both are needed")
-    lines += ["", *(line for note in notes for line in textwrap.wrap(note, _WIDTH))] if notes else []
-    lines += ["", *_ABOUT_TF32, ""] if dtype == "float32" else [""]
-    kind = f"nn.ConvTranspose{layer.dims}d"
-    original = f"KernelBench's problem {preset.number} (level 1)" if preset else f"{kind}, with its output_size"
-    lines.append(f"Constructor, parameter names and forward are those of {original}.")
-    lines += [*_ABOUT_PARAMETERS, *(line.format(dtype=dtype) for line in _ABOUT_CALLS), '"""']
-    return "\n".join(lines)
-
-
 def _class(layer: ConvTranspose, preset: Preset | None, name: str) -> str:
     kind = f"ConvTranspose{layer.dims}d"
     if preset is None:
@@ -176,6 +139,12 @@ def _class(layer: ConvTranspose, preset: Preset | None, name: str) -> str:
             list(self.dilation))
         return conv_transpose(input, self.weight, self.bias, self.stride, self.padding, output_padding,
                               self.groups, self.dilation)
+
+    def prepare(self, input, measure=False):
+        return prepare(input, *_arguments(self), measure=measure)
+
+    def kernels(self, input):
+        return kernels(input, *_arguments(self))
 '''
     signature = ", ".join(f"{n}={_DEFAULTS[n]}" if n in _DEFAULTS else n for n in preset.constructor)
     given = textwrap.fill(", ".join(f"{n}={n}" for n in preset.constructor if n not in preset.ignored), 104,
@@ -194,30 +163,37 @@ def _class(layer: ConvTranspose, preset: Preset | None, name: str) -> str:
         layer = self.{preset.attribute}
         return conv_transpose(x, layer.weight, layer.bias, layer.stride, layer.padding, layer.output_padding,
                               layer.groups, layer.dilation)
+
+    def prepare(self, x, measure=False):
+        return prepare(x, *_arguments(self.{preset.attribute}), measure=measure)
+
+    def kernels(self, x):
+        return kernels(x, *_arguments(self.{preset.attribute}))
 '''
 
 
-def _texts(kernels: dict[str, tuple[Candidate, Rendered]]) -> dict[str, str]:
+def _texts(kernels: Sequence[tuple[Candidate, Rendered]]) -> dict[str, str]:
     """Every file that a kernel is made of, once; those with fewer includes first."""
     found: dict[str, str] = {}
-    for candidate, rendered in kernels.values():
+    for candidate, rendered in kernels:
         for name, text in files_of(candidate, rendered):
             if found.setdefault(name, text) != text:
                 raise BadRequest(f"Two different files are both called {name}; export the candidates apart.")
     return found
 
 
-def _name(kernels: dict[str, tuple[Candidate, Rendered]]) -> str:
+def _name(kernels: Sequence[tuple[Candidate, Rendered]]) -> str:
     """Of the file's operators: two files with other kernels have other names."""
-    return "kw_" + hashlib.sha256("".join(rendered.candidate_id for _, rendered in kernels.values()).encode()).hexdigest()[:8]
+    return "kw_" + hashlib.sha256("".join(rendered.candidate_id for _, rendered in kernels).encode()).hexdigest()[:8]
 
 
-def _table(kernels: dict[str, tuple[Candidate, Rendered]]) -> str:
+def _table(kernels: Sequence[tuple[Candidate, Rendered]]) -> str:
     lines = ["_KERNELS = ["]
-    for direction, (candidate, rendered) in kernels.items():
+    for candidate, rendered in kernels:
         variant = candidate.variant
-        words = [f'"{direction}"', f"torch.{candidate.dtype}", f'"{variant.key} (candidate {rendered.candidate_id})"',
-                 f'\n            "{place(variant)}"', f'precision="{candidate.precision}"',
+        words = [f'"{candidate.direction}"', f"torch.{candidate.dtype}", f'"{variant.key}"',
+                 f'"candidate {rendered.candidate_id}"', f'\n            "{place(variant)}"',
+                 f'precision="{candidate.precision}"',
                  f"\n            layer={tuple(layer_fields(candidate.layer).values())}",
                  f"\n            tune={candidate.config!r}"]
         if serves_any_layer(candidate):
@@ -232,6 +208,17 @@ def _table(kernels: dict[str, tuple[Candidate, Rendered]]) -> str:
             words.append(f"shared_bytes={shared_bytes}")
         lines.append("    _Kernel(" + ", ".join(words).replace(", \n", ",\n") + "),")
     return "\n".join([*lines, "]"])
+
+
+def _made_for(workload: Workload) -> str:
+    """(dtype, arguments of nn.ConvTranspose, shape of the input)."""
+    given = {name: getattr(workload.layer, name) for name in _FREE}
+    return f"(torch.{workload.dtype}, {given}, {workload.input_shape})"
+
+
+def _rows(items: Iterable[str], indent: int = 4) -> str:
+    lines = [f"{' ' * indent}{item},\n" for item in items]
+    return "\n" + "".join(lines) if lines else ""
 
 
 def _literal(text: str) -> str:

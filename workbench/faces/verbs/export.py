@@ -3,6 +3,7 @@
     python -m workbench export --preset kb74 --forward shared_weight_tiling --out model_new.py --verify
     python -m workbench export --session NAME --out model_new.py      the fastest right candidates of a session on a GPU
     python -m workbench export --preset kb74 --best --out model_new.py    the best known ones for this GPU
+    python -m workbench export --suite models --out FOLDER      a file for every layer of a suite, and a table
 
 A direction that is not chosen is left to PyTorch; the file then says so.
 """
@@ -18,11 +19,12 @@ from ...core.candidate import Candidate, why_not
 from ...core.errors import BadRequest
 from ...core.gpu import sm_of
 from ...core.layer import BACKWARD, LAUNCHES, Workload
-from ...core.presets import problem_of
+from ...core.presets import SUITES, problem_of
 from ...core.variants import Variant, discover, find
-from ...drive.exporting.best_recipe import arch_of, best_recipe, cautions, left_to_pytorch, origin
+from ...drive.exporting.best_recipe import arch_of, best_recipe, cautions, header_notes, left_to_pytorch, origin, other_dtypes
 from ...drive.exporting.export import export_text, module_order, proof_workload, verify
 from ...drive.exporting.recipe import Recipe
+from ...drive.exporting.suite_files import suite_files
 from ...drive.machine.devices import resolve_device
 from ...drive.running.candidate_selection import check_names, parse_settings, values_for
 from ...drive.running.runner import Runner
@@ -43,6 +45,8 @@ def add(parser: argparse.ArgumentParser) -> None:
                         "precision that PyTorch uses by default)")
     parser.add_argument("--best", action="store_true", help="use the best known variants and configs, from recorded benches")
     parser.add_argument("--arch", metavar="sm_90", help="with --best: GPU to choose for (default: the GPU of this machine)")
+    parser.add_argument("--suite", choices=tuple(SUITES), help="write the best known files of all layers of a suite into the "
+                        "folder --out, with a table, README.md")
     parser.add_argument("--session", metavar="NAME", help="take the fastest right candidates of this session")
     parser.add_argument("--templates", type=Path, metavar="DIR",
                         help="folder of templates (default: the shipped ones); with --session: the folder that it used")
@@ -59,14 +63,19 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 written (and proved, with --verify); 1 the proof failed, nothing is written."""
+    if args.suite:
+        return _suite(args)
     check_folder(args.out)
     recipe, notes = _recipe(args)
     for note in notes:
-        print(note, file=sys.stderr)
+        if not args.best:
+            print(note, file=sys.stderr)
     workload = recipe.workload
     preset = problem_of(workload) if args.constructor == "auto" else None
-    text = export_text(recipe, constructor=preset, class_name=args.class_name, debug_sync=args.debug_sync,
-                       notes=notes)
+    arch = args.arch or arch_of(args.device)
+    others = other_dtypes(workload, arch) if args.best else []
+    text = export_text([recipe, *others], constructor=preset, class_name=args.class_name, debug_sync=args.debug_sync,
+                       notes=notes, arch=arch if args.best else "")
     if args.verify:
         device = resolve_device(args.device)
         workload = proof_workload(workload, device)
@@ -83,6 +92,23 @@ def run(args: argparse.Namespace) -> int:
         print(args.out)
     else:
         print(text)
+    return 0
+
+
+def _suite(args: argparse.Namespace) -> int:
+    """A file for each layer of the suite and the table; 0 also where a layer has no file, which the table then says."""
+    if args.preset or args.layer or args.session or args.verify:
+        raise BadRequest("--suite exports all layers of a suite; leave out --preset, --layer, --session and --verify.")
+    if args.out is None:
+        raise BadRequest("--suite needs --out: the folder to write to.", field="out")
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadRequest(f"{args.out} cannot be written: {error.strerror}. Name another folder.", field="out") from error
+    arch = args.arch or arch_of(args.device)
+    for name, text in suite_files(args.suite, arch, precision=args.precision):
+        write_whole(args.out / name, text)
+        print(args.out / name)
     return 0
 
 
@@ -121,10 +147,11 @@ def _best(args: argparse.Namespace, *, others: list[str]) -> tuple[Recipe, list[
         raise BadRequest("--best needs --preset or --layer: the layer to export for.")
     arch = args.arch or arch_of(args.device)
     recipe, entries = best_recipe(workload_from(args), arch, precision=args.precision)
-    for line in (*map(origin, entries), left_to_pytorch(recipe, arch)):
+    for line in (*map(origin, entries), left_to_pytorch(recipe, arch), *cautions(entries, arch, args.precision)):
         if line:
             print(line, file=sys.stderr)
-    return recipe, cautions(entries, arch, args.precision)
+    layer = f"--preset {args.preset}" if args.preset else f"--layer '{args.layer}'"
+    return recipe, header_notes(entries, arch, args.precision, f"{layer} --best")
 
 
 def _candidate(variant: Variant, workload: Workload, settings: dict, precision: str, sm: int) -> Candidate:
