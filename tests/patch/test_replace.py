@@ -39,7 +39,7 @@ def file_for(model: nn.Module, folder: Path, *dtypes: str) -> PatchFile:
             for dtype in dtypes or ("float32",):
                 layer = layer_of(module)
                 workload = Workload(layer, 1, SIZE[layer.dims], dtype)
-                recipe = choose(workload, arch="sm_90", emulated=True, train=True, measured=lambda work: None).recipe
+                recipe = choose(workload, arch="sm_90", emulated=True, train=True, measured=lambda work, derived: None).recipe
                 texts.setdefault((layer, dtype), LayerText(workload, recipe, export_text(recipe), (path,)))
     files = tuple(LayerFile(one.text, one.workload, one.paths) for one in texts.values())
     return PatchFile(PatchOrder(ModelSource("a:b"), patch_text("a model", list(texts.values())), files, {}, folder))
@@ -300,7 +300,7 @@ def test_the_file_stands_alone(tmp_path) -> None:
     import sys
     layer = nn.ConvTranspose1d(3, 4, 3, 2)
     workload = Workload(layer_of(layer), 1, (9,))
-    recipe = choose(workload, arch="sm_90", emulated=True, train=True, measured=lambda work: None).recipe
+    recipe = choose(workload, arch="sm_90", emulated=True, train=True, measured=lambda work, derived: None).recipe
     text = patch_text("a model", [LayerText(workload, recipe, export_text(recipe), ("0",))], notes=("A note.",))
     (tmp_path / "kernels_of_mine.py").write_text(text)
     code = ("import sys, torch, kernels_of_mine as k\nm = torch.nn.Sequential(torch.nn.ConvTranspose1d(3, 4, 3, 2))\n"

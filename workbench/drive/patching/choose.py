@@ -1,5 +1,5 @@
-"""The distinct layers of a model, and a recipe for each: the best known one; else on a GPU the fastest right defaults, measured
-here; on the emulator the general kernels, which serve every layer."""
+"""The distinct layers of a model, and a recipe for each: the best known one, if it was measured; else on a GPU the fastest of
+what is measured here; on the emulator the general kernels, which serve every layer."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from ...core.candidate import Candidate, why_not
+from ...core.best_known import BestKnown
+from ...core.candidate import EMULATED_SM, Candidate, why_not
 from ...core.errors import BadRequest
-from ...core.gpu import sm_of
 from ...core.layer import DIRECTIONS, FORWARD, Workload
 from ...core.patching import FoundLayer
-from ...core.precision import PRECISIONS_OF
+from ...core.precision import CLASSES_OF, PRECISIONS_OF
 from ...core.variants import discover
-from ..exporting.best_recipe import best_recipe, cautions
+from ..exporting.best_recipe import best_recipe
 from ..exporting.recipe import Recipe
 
 GENERAL = "naive"                 # variants whose name begins so are right for every layer, and slow
-Measured = Callable[[Workload], Recipe | None]
+Measured = Callable[[Workload, Recipe | None], Recipe | None]
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,20 @@ def distinct(layers: tuple[FoundLayer, ...]) -> list[Distinct]:
 
 
 def choose(workload: Workload, *, arch: str, emulated: bool, train: bool, measured: Measured) -> Chosen:
-    """`measured` finds the fastest right default candidates on the GPU. Without `train` only forward is asked for."""
+    """`measured` runs candidates on the GPU and returns the fastest right ones that beat PyTorch; it is given those that are
+    derived for this layer, if there are any. Without `train` only forward is asked for."""
+    derived: Recipe | None = None
     try:
-        recipe, entries = best_recipe(workload, arch)
-        return _only_forward(recipe, "best known; " + " ".join(cautions(entries, arch)) if cautions(entries, arch)
-                             else "best known", train)
+        derived, entries = best_recipe(workload, arch)
+        if not any(entry.derived for entry in entries):
+            return _only_forward(derived, " ".join(["best known,", *map(_session, entries[:1])]), train)
     except BadRequest as error:
-        unknown = str(error)
+        if not emulated and workload.dtype not in CLASSES_OF:
+            return Chosen(None, str(error))
     if not emulated:
-        found = measured(workload)
-        return _only_forward(found, "defaults, measured here", train) if found else Chosen(
-            None, f"Nothing is known of it, and no kernel with its defaults was right and faster than PyTorch. ({unknown})")
+        found = measured(workload, derived)
+        return _only_forward(found, "the fastest of those that were measured here", train) if found else Chosen(
+            None, "No kernel was right and faster than PyTorch here.")
     general = {d: c for d in DIRECTIONS if (c := _general(workload, d))}
     return _only_forward(Recipe(workload, **general), "the general kernels, on the emulator", train) if general else Chosen(
         None, f"No general kernel computes {workload.dtype}.")
@@ -80,11 +83,15 @@ def _only_forward(recipe: Recipe, origin: str, train: bool) -> Chosen:
     return Chosen(Recipe(recipe.workload, **{FORWARD: recipe.forward}), origin)
 
 
+def _session(entry: BestKnown) -> str:
+    return f"session {entry.session}"
+
+
 def _general(workload: Workload, direction: str) -> Candidate | None:
     for variant in discover():
         if (variant.direction == direction and variant.name.startswith(GENERAL) and "runtime" in variant.forms
                 and set(variant.precision) & set(PRECISIONS_OF[workload.dtype])):
             candidate = Candidate(variant, workload.layer, workload.dtype, {}, form="runtime")
-            if why_not(candidate, sm=sm_of("sm_90")) is None:
+            if why_not(candidate, sm=EMULATED_SM) is None:
                 return candidate
     return None

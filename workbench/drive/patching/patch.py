@@ -233,7 +233,7 @@ def _judged(inspected: Inspected, request: PatchRequest, runner: Runner, on_text
     for number, group in enumerate(groups, 1):
         on_text(f"layer {number} of {len(groups)}: {group.workload.layer}")
         chosen = choose(group.workload, arch=arch_of(source.device), emulated=source.device == "cpu", train=source.train,
-                        measured=lambda workload: _measured(workload, request, runner, on_text))
+                        measured=lambda work, derived: _measured(work, derived, request, runner, on_text))
         if chosen.recipe is None:
             rows |= {p: replace(rows[p], reason=chosen.origin) for p in group.paths}
             continue
@@ -260,14 +260,16 @@ def _row(row: PatchedLayer, one: LayerText, chosen: Chosen, judged: ModuleJudged
     return replace(row, kept=False, reason=reason, recipe=one.parts, status=str(judged.status))
 
 
-def _measured(workload: Workload, request: PatchRequest, runner: Runner, on_text: Callable[[str], None]) -> Recipe | None:
-    """The fastest right default candidates on this GPU, each direction only where it beats PyTorch. General kernels are not
-    asked: none of them is fast on a GPU."""
-    there = tuple(c for c in candidates(workload, directions=LAUNCHES if request.source.train else LAUNCHES[:1])
-                  if not c.variant.name.startswith(GENERAL))
+def _measured(workload: Workload, derived: Recipe | None, request: PatchRequest, runner: Runner,
+              on_text: Callable[[str], None]) -> Recipe | None:
+    """The fastest right candidates on this GPU, each direction only where it beats PyTorch: all variants with their defaults,
+    and what was derived. General kernels are not asked: none of them is fast on a GPU."""
+    directions = LAUNCHES if request.source.train else LAUNCHES[:1]
+    there = [c for c in candidates(workload, directions=directions) if not c.variant.name.startswith(GENERAL)]
+    there += [c for d, c in (derived.chosen if derived else {}).items() if d in directions and c not in there]
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
         session = Session.create(Path(folder), "defaults")
-        run = runner.run(RunRequest(workload, there, device=request.source.device, effort="quick"), session,
+        run = runner.run(RunRequest(workload, tuple(there), device=request.source.device, effort="quick"), session,
                          on_change=lambda run: on_text(f"{workload.layer}: {run.done_rows} of {len(run.rows)} candidates"))
         try:
             return recipe_from_trials(run.trials, workload, arch=arch_of(request.source.device))[0]
