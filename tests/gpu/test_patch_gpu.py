@@ -1,5 +1,5 @@
-"""On a GPU: models that nobody here wrote are patched, with random weights and no download. Only layers that are FASTER stay, no
-step gets slower, and the drift stays within PyTorch's own drift of TF32 against float32."""
+"""On a GPU: models that nobody here wrote are patched, with random weights and no download. Only layers that are FASTER stay,
+no step gets slower, and the drift stays within PyTorch's own drift of TF32 against float32."""
 
 from __future__ import annotations
 

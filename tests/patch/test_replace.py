@@ -31,24 +31,27 @@ SIZE = {1: (9,), 2: (4, 5), 3: (2, 3, 3)}
 Made = Callable[..., PatchFile]
 
 
-def file_for(model: nn.Module, folder: Path, *dtypes: str) -> PatchFile:
+def file_for(model: nn.Module, *dtypes: str) -> PatchFile:
     """A patch file with the general kernels for each layer of the model."""
-    texts: dict[Any, LayerText] = {}
+    layers: dict[Any, LayerRecipe] = {}
     for path, module in model.named_modules():
         if isinstance(module, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)):
             for dtype in dtypes or ("float32",):
-                layer = layer_of(module)
-                workload = Workload(layer, 1, SIZE[layer.dims], dtype)
-                recipe = choose(workload, arch="sm_90", emulated=True, train=True, measured=lambda work, derived: None).recipe
-                texts.setdefault((layer, dtype), LayerText(workload, recipe, export_text(recipe), (path,)))
-    files = tuple(LayerFile(one.text, one.workload, one.paths) for one in texts.values())
-    return PatchFile(PatchOrder(ModelSource("a:b"), patch_text("a model", list(texts.values())), files, {}, folder))
+                layers.setdefault((layer_of(module), dtype), recipe_for(module, dtype, path))
+    return PatchFile(patch_text("a model", list(layers.values())), "cpu")
+
+
+def recipe_for(module: nn.Module, dtype: str, path: str) -> LayerRecipe:
+    layer = layer_of(module)
+    workload = Workload(layer, 1, SIZE[layer.dims], dtype)
+    recipe = choose(workload, arch="sm_90", emulated=True, train=True, measured=lambda work, derived: None).recipe
+    return LayerRecipe(workload, recipe, (path,))
 
 
 @pytest.fixture(scope="module")
-def small(folder: Path) -> PatchFile:
+def small() -> PatchFile:
     """For ConvTranspose1d(3, 4, 3, stride=2), in two dtypes."""
-    return file_for(nn.ConvTranspose1d(3, 4, 3, 2), folder, "float32", "bfloat16")
+    return file_for(nn.ConvTranspose1d(3, 4, 3, 2), "float32", "bfloat16")
 
 
 @pytest.fixture
@@ -58,24 +61,18 @@ def layer() -> nn.ConvTranspose1d:
 
 
 @pytest.fixture
-def launches(small: PatchFile) -> Iterator[list[str]]:
-    """Each call of the file's conv_transpose that a test makes, by dtype."""
+def launches(small: PatchFile, monkeypatch) -> list[str]:
+    """Each kernel that a test launches, by direction and dtype."""
     seen: list[str] = []
-    load = small.namespace["_load"]
+    launch = small.namespace["_Launch"]
+    call = launch.__call__
 
-    def counting(text: str, index: int) -> Callable[..., torch.Tensor]:
-        function = load(text, index)
+    def counting(self: Any, *tensors: Any) -> bool:
+        seen.append(f"{self.kernel.direction} {str(self.kernel.dtype).removeprefix('torch.')}")
+        return call(self, *tensors)
 
-        def call(x: torch.Tensor, *args: Any) -> torch.Tensor:
-            seen.append(str(x.dtype).removeprefix("torch."))
-            return function(x, *args)
-        return call
-
-    small.namespace["_function"].cache_clear()
-    small.namespace["_load"] = counting
-    yield seen
-    small.namespace["_load"] = load
-    small.namespace["_function"].cache_clear()
+    monkeypatch.setattr(launch, "__call__", counting)
+    return seen
 
 
 def all_of(file: PatchFile, model: nn.Module) -> dict[str, str]:
@@ -92,13 +89,13 @@ def test_only_the_forward_of_the_instance_changes_and_unpatch_takes_it_back(smal
     assert "forward" not in vars(other)
     torch.testing.assert_close(layer(x), before)
     torch.testing.assert_close(layer(x, output_size=[16]), kind.forward(layer, x, [16]))
-    assert launches == ["float32"] * 2
+    assert launches == [FORWARD] * 2
     assert all_of(small, layer) == {"": "already patched"}
     assert small.unpatch(layer) == [""] and "forward" not in vars(layer) and small.unpatch(layer) == []
     assert torch.equal(layer(x), before) and len(launches) == 2
 
 
-def test_what_the_file_has_no_kernels_for_is_left(small, folder) -> None:
+def test_what_the_file_has_no_kernels_for_is_left(small) -> None:
     model = models.Odd()
     model.left[0].forward = model.left[0].forward
     told = all_of(small, model)
@@ -108,9 +105,9 @@ def test_what_the_file_has_no_kernels_for_is_left(small, folder) -> None:
     assert small.unpatch(model) == [] and "forward" in vars(model.left[0])
 
 
-def test_a_layer_that_two_parents_share_is_patched_once(folder) -> None:
+def test_a_layer_that_two_parents_share_is_patched_once() -> None:
     model = models.Odd()
-    file = file_for(model.left, folder)
+    file = file_for(model.left)
     x = torch.randn(2, 3, 7)
     before = model(x)
     told = all_of(file, model)
@@ -277,13 +274,13 @@ def trained(model: nn.Module, x: torch.Tensor) -> tuple[list[float], dict[str, t
     return losses, {k: v.clone() for k, v in model.state_dict().items()}
 
 
-def test_fifty_training_steps_stay_with_the_original_and_repeat_bit_for_bit(folder) -> None:
+def test_fifty_training_steps_stay_with_the_original_and_repeat_bit_for_bit() -> None:
     runs = []
     for patched in (False, True, True):
         torch.manual_seed(4)
         model, x = models.UNet3d(), torch.randn(1, 1, 4, 4, 4)
         if patched:
-            file = file_for(model, folder)
+            file = file_for(model)
             assert set(all_of(file, model).values()) == {"patched for float32"}
         runs.append(trained(model, x))
     (theirs, weights), (ours, first), (again, second) = runs
