@@ -30,10 +30,11 @@ sys.path.insert(0, str(ROOT))
 from workbench.core.candidate import Candidate, why_not  # noqa: E402
 from workbench.core.env import cache_dir, find_toolchain, nvcc_problem  # noqa: E402
 from workbench.core.gpu import sm_of  # noqa: E402
+from workbench.core.precision import PRECISIONS_OF  # noqa: E402
 from workbench.core.presets import PRESETS, SUITES, preset  # noqa: E402
 from workbench.core.template import render, render_batch  # noqa: E402
 from workbench.core.toolchain import Toolchain  # noqa: E402
-from workbench.core.variants import PRECISIONS, PRECISIONS_OF, Variant, discover  # noqa: E402
+from workbench.core.variants import PRECISIONS, Variant, discover  # noqa: E402
 from workbench.measure.build.resources import NVCC_FLAGS, TORCH_NVCC_FLAGS, parse_ptxas  # noqa: E402
 
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")

@@ -101,6 +101,92 @@ __device__ __forceinline__ void copy_strips(unsigned to, unsigned full, const Ti
   }
 }
 
+// The products of one warpgroup over all tiles of its share, stage after stage. At `barriers` lie the `full` barriers
+// of the stages, 8 bytes each, then as many `empty` ones. u and v describe block 0 of the operands in stage 0. All
+// threads call release(stage, parity) once their warp's products of a stage are done.
+template <class Plan, Precision precision, class Scalar, class Release>
+__device__ __forceinline__ void multiply_strips_of_share(unsigned long long u, unsigned long long v, unsigned barriers,
+                                                         long long tiles, float4* slot, const Release& release) {
+  constexpr int N = Plan::N, SLABS = Plan::SLABS;
+  float sum[SLABS][N / 2];  // the first product of a series does not read it
+  [[maybe_unused]] float total[SLABS][N / 2];  // tf32x3: series are short, so they are added up here first
+  if constexpr (Plan::SPLIT) {
+#pragma unroll
+    for (int s = 0; s < SLABS; ++s)
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) total[s][i] = 0.f;
+  }
+  bool first = true;
+  const auto take_out = [&] {
+#pragma unroll
+    for (int s = 0; s < SLABS; ++s) {
+      wgmma_own(sum[s]);
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) total[s][i] += sum[s][i];
+    }
+  };
+  const auto promote = [&] {  // this thread alone reads and writes these elements
+#pragma unroll
+    for (int s = 0; s < SLABS; ++s)
+#pragma unroll
+      for (int i = 0; i < N / 8; ++i) {
+        float4* const to = slot + 128 * (s * (N / 8) + i);
+        const float* const from = Plan::SPLIT ? total[s] + 4 * i : sum[s] + 4 * i;
+        const float4 own = make_float4(from[0], from[1], from[2], from[3]);
+        if (first)
+          *to = own;
+        else
+          add_in_memory(to, own);
+      }
+    first = false;
+  };
+  int stage = 0, parity = 0, since = 0, held = -1, held_parity = 0;
+#pragma unroll 1
+  for (long long tile = 0; tile < tiles; ++tile) {
+    mbarrier_wait(barriers + 8 * stage, parity);
+    wgmma_fence();
+    const unsigned long long u_at = u + stage * (Plan::STAGE >> 4), v_at = v + stage * (Plan::STAGE >> 4);
+#pragma unroll
+    for (int j = 0; j < Plan::STRIP; ++j)
+#pragma unroll
+      for (int s = 0; s < SLABS; ++s)
+#pragma unroll
+        for (int term = 0; term < (Plan::SPLIT ? 3 : 1); ++term)  // rest * high, high * rest, high * high
+          wgmma<precision, Scalar, N>(
+              sum[s], u_at + ((j * Plan::U_BLOCK + (Plan::SPLIT && term == 0 ? Plan::U_CHUNK : 0)) >> 4),
+              v_at + ((s * Plan::PLANES * Plan::V_CHUNK + Plan::place(j) * Plan::V_BLOCK +
+                       (Plan::SPLIT && term == 1 ? Plan::V_CHUNK : 0)) >> 4),
+              j == 0 && term == 0 ? since : 1);
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (held >= 0) release(held, held_parity);
+    held = stage;
+    held_parity = parity;
+    if (++since == Plan::PROMOTE) {
+      wgmma_wait<0>();
+      release(held, held_parity);
+      held = -1;
+      since = 0;
+      if constexpr (Plan::SPLIT)
+        take_out();
+      else
+        promote();
+    }
+    if (++stage == Plan::STAGES) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  wgmma_wait<0>();
+  if (Plan::SPLIT && since > 0) take_out();
+  if (Plan::SPLIT || since > 0) {
+    promote();
+  } else if (first) {
+#pragma unroll 1
+    for (int i = 0; i < SLABS * N / 8; ++i) slot[128 * i] = make_float4(0.f, 0.f, 0.f, 0.f);
+  }
+}
+
 // Compared with split_mma, whose warps read every operand into registers: tensor cores read operands from shared
 // memory. One product takes 64 channels x (all taps of a row x channels) x 8 positions (16-bit: 16). pack_strips brings
 // the tensors into the layout that this needs, rounded, once. So this kernel has no index arithmetic: a tile is a few
@@ -110,7 +196,7 @@ __device__ __forceinline__ void copy_strips(unsigned to, unsigned full, const Ti
 // copies. A block walks over the tiles of its share, h running fastest: neighbouring rows of U meet the same rows of V,
 // which are then still in L2. Every 4096 positions it adds its sums to its own slot in the workspace.
 // `full` of a stage means that its copies have arrived, `empty` that every warp has finished its products.
-// The loop over tiles: multiply_strips_of_share() in families/strip_wgmma/products.cuh.
+// The loop over tiles: multiply_strips_of_share() above.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(StripPlan<Layer, Tune>::THREADS, 1) packed_wgmma(
     Sizes sizes, long long tiles, int shares, int row_tiles, long long v_zeros, const char* __restrict__ packed_u,

@@ -95,6 +95,78 @@ wide_n = "Plan::WIDE > 0 ? Plan::WIDE_N : Plan::NARROW_N"
 #include "families/persistent_wgmma/split_reduce.cuh"
 #include "families/persistent_wgmma/split_stage.cuh"
 
+// The works of the block, for warpgroup `own`. At `barriers` lie the `full` barriers of the stages, then the `empty`
+// ones.
+template <class Layer, class Tune>
+__device__ __forceinline__ void multiply_grad_split_works(const GradSplitWork<GradSplitPlan<Layer, Tune>, Tune>& work,
+                                                          unsigned shared, unsigned barriers, int own, float4* partials,
+                                                          typename Layer::scalar* grad_weight) {
+  using Plan = GradSplitPlan<Layer, Tune>;
+  using Scalar = typename Layer::scalar;
+  constexpr int STAGES = Plan::STAGES, RUN = Plan::K % 4 == 0 ? 4 : Plan::K % 2 == 0 ? 2 : 1;
+  const unsigned x = shared + own % Plan::MB * 1024;
+  const unsigned gy = shared + Plan::X_STAGE + own / Plan::MB * (Plan::OCTS_WG * 128 * Plan::STRIDE);
+  const bool leader = threadIdx.x % 32 == 0;
+  const bool runs = reinterpret_cast<unsigned long long>(grad_weight) % (RUN * sizeof(Scalar)) == 0;
+  int stage = 0, parity = 0, held = -1;
+  GradSplitSums<Plan> sums;
+  const auto store = [&](int tile) {
+    const int ci0 = (tile % Plan::M_TILES * Plan::MB + own % Plan::MB) * 64;
+    const int oct0 = tile / Plan::M_TILES * Plan::OCTS + own / Plan::MB * Plan::OCTS_WG;
+    if (runs)
+      store_grad_split<Layer, Plan, RUN>(sums, grad_weight, ci0, oct0);
+    else
+      store_grad_split<Layer, Plan, 1>(sums, grad_weight, ci0, oct0);
+  };
+#pragma unroll 1
+  for (int number = blockIdx.x; number < work.works(); number += gridDim.x) {
+    const int tile = number % Plan::TILES, share = number / Plan::TILES;
+    long long left = work.stages * (share + 1) / work.shares - work.stages * share / work.shares;
+    float4* const slot = partials + (1LL * number * Plan::CONSUMERS + own) * (128 * Plan::GROUPS) + threadIdx.x % 128;
+    bool first = true;
+    if (left == 0) {
+#pragma unroll 1
+      for (int i = 0; i < Plan::GROUPS; ++i) slot[128 * i] = make_float4(0.f, 0.f, 0.f, 0.f);
+    }
+#pragma unroll 1
+    while (left > 0) {
+      const int some = left < Plan::PROMOTE ? int(left) : Plan::PROMOTE;
+      left -= some;
+#pragma unroll 1
+      for (int i = 0; i < some; ++i) {
+        if (held >= 0 && !mbarrier_ended(barriers + 8 * stage, parity)) {  // copying warps may need the stage before
+          wgmma_wait<0>();
+          if (leader) mbarrier_arrive(barriers + 8 * (STAGES + held));
+          held = -1;
+        }
+        mbarrier_await(barriers + 8 * stage, parity);
+        wgmma_fence();
+        multiply_grad_split<Plan, Tune::precision, Scalar>(sums, x + stage * Plan::STAGE, gy + stage * Plan::STAGE, i);
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (leader && held >= 0) mbarrier_arrive(barriers + 8 * (STAGES + held));
+        held = stage;
+        if (++stage == STAGES) {
+          stage = 0;
+          parity ^= 1;
+        }
+      }
+      wgmma_wait<0>();
+      sums.own();
+      if (leader && held >= 0) mbarrier_arrive(barriers + 8 * (STAGES + held));
+      held = -1;
+      if constexpr (Plan::DIRECT) {
+        if (work.direct()) {
+          store(tile);
+          continue;
+        }
+      }
+      promote_grad_split(sums, slot, first);
+      first = false;
+    }
+  }
+}
+
 // Compared with strip_wgmma: any stride, and the sum runs over all positions, so rows of any length fill the stages.
 // K, the summed index of a product, counts strips: one position of each. So a tap is a shift by whole chunks, and a
 // chunk is made in registers without exchanges between lanes.

@@ -28,8 +28,8 @@ from .conftest import failed
 ])
 def test_a_broken_file_has_a_status_and_a_sentence(name: str, key: str, status: str, words: str,
                                                    request: pytest.FixtureRequest) -> None:
-    ends = status == "WORKER_DIED"  # bwrap hands on how: as everybody meets it
-    checked = request.getfixturevalue("checked_anew" if ends else "checked")
+    anew = name in ("CRASHES", "EXITS_AT_IMPORT", "FORKS")  # bwrap hands on a signal and an exit code, and holds all children
+    checked = request.getfixturevalue("checked_anew" if anew else "checked")
     report = checked(getattr(models, name), call_s=2.0 if name == "HANGS" else 30.0)
     question = report.question(key)
     assert question.answer is Answer.FAILED and question.status == status, question
@@ -53,7 +53,7 @@ def test_a_stop_ends_the_check_also_before_its_judge_has_started(after_s: float)
     time.sleep(after_s)
     check.stop()
     start = time.monotonic()
-    assert check.wait(20) and time.monotonic() - start < 3
+    assert check.wait(30) and time.monotonic() - start < 10
     assert check.report is None and check.problem == "Stopped by you."
 
 

@@ -175,8 +175,8 @@ _USERS = "from workbench.measure.check.foreign import users; print(users.first(4
 
 def test_two_judges_at_once_hold_their_files_as_different_users() -> None:
     """A user may signal and read all its processes. The users of a judge that has ended are free for the next one."""
-    judges = [subprocess.Popen([sys.executable, "-c", _USERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                               cwd=ROOT) for _ in range(3)]
+    pipe = subprocess.PIPE
+    judges = [subprocess.Popen([sys.executable, "-c", _USERS], stdin=pipe, stdout=pipe, text=True, cwd=ROOT) for _ in range(3)]
     taken = []
     for judge in judges:
         first = int(judge.stdout.readline())
@@ -208,7 +208,7 @@ def test_tcp_is_refused_by_landlock(hold, checked_anew) -> None:
     assert "TCP was blocked, other network was not" in report.confined.sentence
 
 
-@pytest.mark.parametrize("ways", HELD)
+@pytest.mark.parametrize("ways", [*HELD[:3], *(pytest.param(ways, marks=pytest.mark.long) for ways in HELD[3:])])
 def test_the_attacks_on_the_disk_are_caught(hold, runner: Runner, ways: str) -> None:
     """With all that is here test_selftest.py meets the first one."""
     hold(ways)

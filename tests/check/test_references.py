@@ -90,7 +90,7 @@ def test_a_gradient_that_is_zero_but_for_rounding_is_no_mistake(checked) -> None
         scale = torch.rsqrt((y * y).mean((0, 2, 3), keepdim=True) - mean * mean + 1e-5) * self.norm.weight.view(1, -1, 1, 1)
         return y * scale + (self.norm.bias.view(1, -1, 1, 1) - mean * scale)'''
     text = reference(layers, "self.norm(self.conv(x))", "4, 3, 16, 16")
-    for seed in range(1, 5):
+    for seed in (1, 2):
         assert set(failed(checked(file(layers, by_hand), reference=text, seed=seed))) == set()
     timed = checked(file(layers, "self.norm(self.conv(x))"), reference=text, time=True, effort="quick")
     assert timed.times["backward"].precision == "ieee" and timed.times["backward"].against, timed.times["backward"]
@@ -136,7 +136,7 @@ def test_zeros_are_wrong_however_inexact_pytorch_is(checked) -> None:
     assert failed(checked(file(LINEAR, "0 * self.conv(x)"), reference=text))["values"] == "MISMATCH"
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_jumps_of_pytorchs_own_are_no_tolerance(checked, seed: int) -> None:
     """Among half a million values PyTorch's own float32 stands on the wrong side of a jump, too."""
     layers = "self.a = nn.Linear(256, 512); self.b = nn.Linear(512, 64)"

@@ -225,7 +225,7 @@ MAKE = {"module": "m", "arguments": "[8]", "keywords": "{}", "seed": 1}
     ("make", {k: v for k, v in MAKE.items() if k != "keywords"}, "keywords is missing"),
     ("make", {**MAKE, "seed": "1"}, "seed is '1', not a whole number"),
     ("call", {"module": "m", "inputs": 1, "poisoned": True}, "poisoned is not known"),
-    ("run", {"order": [[0, [0, 8, 16]]], "stride": 4}, "order[0][1] is [0, 8, 16], not a list of 2")])
+    ("run", {"order": [0, 8, 16, 1], "stride": 4}, "order is not three numbers a call")])
 def test_a_request_that_does_not_fit_is_refused_by_name(tmp_path: Path, op: str, request_: dict, said: str) -> None:
     """By the process itself, which goes on."""
     process = ForkedProcess("candidate", device="cpu", limits=Limits(4 << 30), scratch=tmp_path)

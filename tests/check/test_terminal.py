@@ -9,11 +9,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from tests.require import require
+from workbench.drive.running.worker_process import WorkerProcess
+from workbench.faces import cli
 
 from . import models
 
@@ -37,22 +41,34 @@ _PLACES = {
 
 
 def check(tmp_path: Path, text: str, *more: str, path: str | None = None) -> subprocess.CompletedProcess[bytes]:
-    file, reference = tmp_path / "model_new.py", tmp_path / "problem.py"
+    env = {**os.environ, "KERNEL_WORKBENCH_CACHE": str(tmp_path / "cache"), **({"PATH": path} if path is not None else {})}
+    return subprocess.run([sys.executable, "-m", "workbench", *words(tmp_path, text, *more)], cwd=ROOT, env=env,
+                          capture_output=True, check=False, timeout=300)
+
+
+def words(folder: Path, text: str, *more: str) -> list[str]:
+    file, reference = folder / "model_new.py", folder / "problem.py"
     file.write_text(text)
     reference.write_text(models.REFERENCE)
-    words = [sys.executable, "-m", "workbench", "check", str(file), "--reference", str(reference), "--device", "cpu",
-             "--no-time", "--no-nvcc", *more]
-    env = {**os.environ, "KERNEL_WORKBENCH_CACHE": str(tmp_path / "cache"), **({"PATH": path} if path is not None else {})}
-    return subprocess.run(words, cwd=ROOT, env=env, capture_output=True, check=False, timeout=300)
+    return ["check", str(file), "--reference", str(reference), "--device", "cpu", "--no-time", "--no-nvcc", *more]
+
+
+@pytest.fixture
+def check_here(tmp_path: Path, forking_judge: WorkerProcess, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+               ) -> Callable[..., tuple[int, str, str]]:
+    """The same without new interpreters: exit code, stdout and stderr of the command line in this process."""
+    monkeypatch.setattr("workbench.drive.checking.check.judge_process", lambda: nullcontext(forking_judge))
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
+    return lambda text, *more: (cli.main(words(tmp_path, text, *more)), *capfd.readouterr())
 
 
 @pytest.mark.parametrize("place", _PLACES)
-def test_no_control_character_of_a_file_reaches_the_terminal(tmp_path: Path, place: str) -> None:
+def test_no_control_character_of_a_file_reaches_the_terminal(check_here, place: str) -> None:
     if place == "a compiler's message":
         require(shutil.which("g++") and shutil.which("ninja"), "g++ and ninja build what load_inline is given")
-    done = check(tmp_path, _PLACES[place], "--log")
-    assert done.returncode == 1, done.stderr.decode()
-    printed = (done.stdout + done.stderr).decode()
+    code, out, err = check_here(_PLACES[place], "--log")
+    printed = out + err
+    assert code == 1, printed
     assert all(c.isprintable() or c in "\n\t" for c in printed), repr(printed)
     words = {"half a character": "\\ud800", "a compiler's message": "17 OF 17 PASSED"}  # g++ drops the escape by itself
     assert words.get(place, "\\x1b[2J17 OF 17 PASSED") in printed
@@ -82,12 +98,9 @@ def test_a_line_a_phase_where_nobody_looks_and_pure_json_beside(tmp_path: Path) 
 
 
 def test_on_a_terminal_one_line_changes(tmp_path: Path) -> None:
-    file, reference = tmp_path / "model_new.py", tmp_path / "problem.py"
-    file.write_text(models.RIGHT)
-    reference.write_text(models.REFERENCE)
     ours, theirs = pty.openpty()
-    words = [sys.executable, "-m", "workbench", "check", str(file), "--reference", str(reference), "--device", "cpu"]
-    process = subprocess.Popen([*words, "--no-time", "--no-nvcc"], cwd=ROOT, stdout=subprocess.PIPE, stderr=theirs)
+    process = subprocess.Popen([sys.executable, "-m", "workbench", *words(tmp_path, models.RIGHT)], cwd=ROOT,
+                               stdout=subprocess.PIPE, stderr=theirs)
     os.close(theirs)
     seen = b""
     try:
@@ -101,19 +114,18 @@ def test_on_a_terminal_one_line_changes(tmp_path: Path) -> None:
     assert b"\r\x1b[K" in seen and seen.endswith(b"\r\x1b[K") and b"\n" not in seen
 
 
-def test_the_log_is_kept_and_printed_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_the_log_is_kept_and_printed_when_it_is_asked_for(check_here, tmp_path: Path) -> None:
     require(shutil.which("g++") and shutil.which("ninja"), "g++ and ninja build what load_inline is given")
     text = (f'{_EMPTY_HEADER}from torch.utils.cpp_extension import load_inline\nload_inline("x", cpp_sources="""\n'
             'int f() { return missing; }\n""", functions=["f"], extra_include_paths=[os.getcwd()], verbose=VERBOSE)\n'
             f'{models.RIGHT}')
     for verbose in ("False", "True"):  # True: the compiler's words are not in the exception
-        done = check(tmp_path, text.replace("VERBOSE", verbose), "--log")
-        printed = done.stdout.decode()
-        assert done.returncode == 1 and "line 4: 'missing' was not declared" in printed, printed
+        code, printed, _ = check_here(text.replace("VERBOSE", verbose), "--log")
+        assert code == 1 and "line 4: 'missing' was not declared" in printed, printed
         path = tmp_path / "cache/check/model_new.py.log"
         assert f"its log: {path}\n" in printed and "error: \u2018missing\u2019 was not declared" in path.read_text()
         assert "The log of: Imports and builds?\n  | " in printed and "return missing; }" in printed
-        assert "The log of" not in check(tmp_path, text.replace("VERBOSE", verbose)).stdout.decode()
+    assert "The log of" not in check_here(text.replace("VERBOSE", "False"))[1]
 
 
 def test_without_a_compiler_nothing_is_called_wrong(tmp_path: Path) -> None:
@@ -125,7 +137,7 @@ def test_without_a_compiler_nothing_is_called_wrong(tmp_path: Path) -> None:
     (nothing / "ninja").symlink_to(shutil.which("ninja") or "/nowhere")
     done = check(tmp_path, text, path=str(nothing))
     assert done.returncode == 3 and "No C++ compiler was found" in done.stdout.decode(), done
-    words = [sys.executable, "-m", "workbench", "selftest", "--device", "cpu", "--only", "returns_zeros"]
+    selftest = [sys.executable, "-m", "workbench", "selftest", "--device", "cpu", "--only", "returns_zeros"]
     env = {**os.environ, "PATH": str(nothing), "KERNEL_WORKBENCH_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(selftest, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 3 and "No C++ compiler was found" in done.stderr, done

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
      "--device", "cpu"]], ids=lambda words: words[0])
 def test_no_verb_waits_for_the_compiler(words: list[str], tmp_path: Path) -> None:
     compiler, begun = tmp_path / "g++", tmp_path / "begun"
-    compiler.write_text(f'#!/bin/sh\ncase " $* " in *" -c "*|*" -shared "*) echo $$ >> {begun}; sleep 60;; esac\n'
+    compiler.write_text(f'#!/bin/sh\ncase " $* " in *" -c "*|*" -shared "*) echo $$ >> {begun}; sleep 600;; esac\n'
                         f'exec {shutil.which("g++")} "$@"\n')
     compiler.chmod(0o755)
     process = subprocess.Popen([sys.executable, "-m", "workbench", *words], cwd=tmp_path, text=True, stdout=subprocess.PIPE,
@@ -32,11 +32,11 @@ def test_no_verb_waits_for_the_compiler(words: list[str], tmp_path: Path) -> Non
     try:
         until(begun.exists)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 130 and "Stopped" in said.splitlines()[-1], said
-    until(lambda: not any(runs(pid) for pid in begun.read_text().split()), 5)
+    until(lambda: not any(runs(pid) for pid in begun.read_text().split()), 30)
 
 
 def runs(pid: str) -> bool:

@@ -29,7 +29,7 @@ WORDS = ["run", *SMALL, "--direction", "forward", "--variant", "naive_gather", "
 def place(tmp_path: Path) -> dict[str, str]:
     """Where the run works: its g++ hangs."""
     compiler = tmp_path / "g++"
-    compiler.write_text(f'#!/bin/sh\ncase " $* " in *" -c "*) sleep 60;; esac\nexec {shutil.which("g++")} "$@"\n')
+    compiler.write_text(f'#!/bin/sh\ncase " $* " in *" -c "*) sleep 600;; esac\nexec {shutil.which("g++")} "$@"\n')
     compiler.chmod(0o755)
     (tmp_path / "tmp").mkdir()
     return {"KERNEL_WORKBENCH_CXX": str(compiler), "KERNEL_WORKBENCH_CACHE": str(tmp_path / "cache"),
@@ -49,7 +49,7 @@ def test_it_names_the_session_and_the_command_that_goes_on(number: int, place: d
     process = started(place)
     try:
         process.send_signal(number)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=60)
     finally:
         process.kill()
     session = Session.open(next(Path(place["KERNEL_WORKBENCH_SESSIONS"]).iterdir()))
@@ -61,6 +61,8 @@ def test_it_names_the_session_and_the_command_that_goes_on(number: int, place: d
     assert not list(Path(place["TMPDIR"]).glob("kernel-workbench-scratch.*"))
     words = shlex.split(last.partition("To continue, run: ")[2])
     assert words[:3] == ["python", "-m", "workbench"]
+    if number != signal.SIGINT:  # all say the same
+        return
     resumed = cli(*words[3:], **{**place, "KERNEL_WORKBENCH_CXX": ""})
     assert resumed.returncode == 0, resumed.stderr
     assert len(session.trials()) == 3
@@ -92,7 +94,7 @@ def test_the_scratch_of_a_living_process_is_not_swept(place: dict[str, str]) -> 
         assert len(before) == 1 and before == set(Path(place["TMPDIR"]).glob("kernel-workbench-scratch.*"))
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def test_build_workers_that_are_killed_leave_nothing_that_is_not_run_again(place: dict[str, str]) -> None:

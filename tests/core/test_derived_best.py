@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from workbench.core.best_known import CLASSES_OF, BestKnown, load, save
+from workbench.core.best_known import BestKnown, load, save
 from workbench.core.candidate import Candidate, why_not
 from workbench.core.derived_best import ORDER, best_or_derived
 from workbench.core.gpu import sm_of
 from workbench.core.layer import DIRECTIONS, ConvTranspose, Workload
+from workbench.core.precision import CLASSES_OF
 from workbench.core.presets import PRESETS, preset
 from workbench.core.variants import discover, find
 

@@ -17,7 +17,7 @@ _LEAVES = """
 import time
 from concurrent.futures import ThreadPoolExecutor
 from workbench.drive.machine.daemon_threads import DaemonThreads
-{executor}(1).submit(time.sleep, 20)
+{executor}(1).submit(time.sleep, 60)
 """
 
 
@@ -43,7 +43,7 @@ def test_the_process_ends_while_it_works(executor: type, ends: bool) -> None:
     """And with Python's own it would not: otherwise this proves nothing."""
     process = subprocess.Popen([sys.executable, "-c", _LEAVES.format(executor=executor.__name__)], cwd=ROOT)
     try:
-        process.wait(6)
+        process.wait(30 if ends else 6)
         assert ends
     except subprocess.TimeoutExpired:
         assert not ends

@@ -106,7 +106,7 @@ def test_a_stop_from_another_thread_ends_the_call(worker: WorkerProcess) -> None
     start = time.monotonic()
     with pytest.raises(WorkerCancelled):
         worker.call(SLOW, limit_s=60, stop=stop)
-    assert time.monotonic() - start < 2 and gone(pid)
+    assert time.monotonic() - start < 10 and gone(pid)
     assert worker.call(PingOrder(), limit_s=20, stop=threading.Event()).pid != pid
 
 

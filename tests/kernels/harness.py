@@ -6,9 +6,12 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -35,6 +38,15 @@ _POISON = 0xFF   # all bytes one: a NaN in each of the four dtypes, and not the 
 # takes a tenth more: tables to unwind, and g++ looking for memory that it no longer needs.
 QUICK = ("-O0", "-w", "-fno-exceptions", "-fno-asynchronous-unwind-tables", "--param", "ggc-min-expand=100", "--param",
           "ggc-min-heapsize=500000")
+# The emulator itself runs most of the time of a kernel, and is parsed for each library.
+_EMULATOR = """#pragma GCC push_options
+#pragma GCC optimize("O2")
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#pragma GCC pop_options
+"""
+_COMMAND = ("g++", *emulator.COMPILE_FLAGS, *QUICK, *(f"-I{path}" for path in emulator.INCLUDE_DIRS))
 _GUARD = 1024    # bytes before and behind every result and the workspace
 # Relative to the sum of magnitudes, by precision: one rounding of the result and the growth of a sum kept in float;
 # tf32 rounds both operands to 11 bits (2 * 2^-11), tf32x3 drops the product of the two remainders.
@@ -70,13 +82,16 @@ def build_emulated(candidates: Sequence[Candidate], folder: Path, *, flags: Sequ
     folder.mkdir(parents=True, exist_ok=True)
     source, library = folder / "batch.cpp", folder / "batch.so"
     source.write_text(emulator.translate(render_batch(rendered)), encoding="utf-8")
-    includes = [f"-I{path}" for path in emulator.INCLUDE_DIRS]
-    command = ["g++", *emulator.COMPILE_FLAGS, *QUICK, *flags, *includes, str(source), *emulator.LINK_FLAGS, "-o",
-               str(library)]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    made = compile_quickly(source, library, flags)
     if made.returncode:
         raise AssertionError(f"g++ failed:\n{made.stderr[:6000]}")
     return Library(library, ctypes.CDLL(str(library)), {item.candidate_id: symbol(item) for item in rendered})
+
+
+def compile_quickly(source: Path, library: Path, flags: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """The emulator's header comes precompiled; with other flags g++ reads it as text."""
+    return subprocess.run([*_COMMAND, *flags, "-include", str(_emulator()), str(source), *emulator.LINK_FLAGS, "-o",
+                           str(library)], capture_output=True, text=True, check=False)
 
 
 def run(library: Library, one: Candidate, workload: Workload, *, order: int | str = 1, values: str = "integers",
@@ -154,6 +169,16 @@ def tensors(workload: Workload, values: str) -> tuple[dict[str, torch.Tensor], d
 def key(one: Candidate) -> str:
     """Names a candidate within a library."""
     return render(one).candidate_id
+
+
+@lru_cache(maxsize=1)
+def _emulator() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="kernel-workbench-tests-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    header = folder / "emulator.h"
+    header.write_text(_EMULATOR, encoding="utf-8")
+    subprocess.run([*_COMMAND, "-x", "c++-header", str(header), "-o", f"{header}.gch"], check=True)
+    return header
 
 
 def _truth(layer: ConvTranspose, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -10,7 +10,6 @@ import ctypes
 import operator
 import random
 import re
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, product
 from math import prod
@@ -26,12 +25,13 @@ from workbench.core.variants import Variant
 from workbench.measure import emulator
 
 from .cases import ALONG, CASES, EXTREME
-from .harness import QUICK
+from .harness import compile_quickly
 
 SM = 90             # what an older GPU can run, this one can
-ALL_CONFIGS = 1000  # of a layer, before any condition; of more, each pair of values of two tunables,
+ALL_CONFIGS = 200  # of a layer, before any condition; of more, each pair of values of two tunables,
 DRAWN = 100         # and so many draws
-SAMPLE = 2          # draws for every other layer, beside the default config
+SAMPLE = 1          # draws for every other layer, beside the default config
+LARGE = (1000, 2)   # the same two for `make test-long`
 LAYERS = list(dict.fromkeys([p.layer for p in PRESETS.values()] + [w.layer for w in (*CASES, *EXTREME, *ALONG)]))
 ROOTS = ("smem_bytes", "threads")  # read by the workbench itself
 _HOLDS = {"": operator.eq, ">=": operator.ge}
@@ -39,18 +39,20 @@ _SCALARS = {"float32": ("float", "float"), "float64": ("double", "double"), "flo
             "bfloat16": ("__nv_bfloat16", "float")}
 
 
-def chosen(variant: Variant, layers: Sequence[ConvTranspose] = LAYERS) -> list[Candidate]:
+def chosen(variant: Variant, layers: Sequence[ConvTranspose] = LAYERS, *, all_configs: int = ALL_CONFIGS,
+           sample: int = SAMPLE) -> list[Candidate]:
     """Legal candidates in every precision, always the same ones: of the first layer of each number of dimensions that the
-    variant serves every config (above ALL_CONFIGS: pairs and draws); of every other layer the default and a few."""
+    variant serves every config (above `all_configs`: pairs and draws); of every other layer the default and a few."""
     found: list[Candidate] = []
     for dtype, precision in ((d, p) for d, offered in PRECISIONS_OF.items() for p in variant.precision if p in offered):
         draw, whole = random.Random(f"{variant.key} {precision}"), set()
         for layer in layers:
-            few = _legal(variant, dtype, precision, layer, [{}, *(_any(variant, draw) for _ in range(SAMPLE))])
+            few = _legal(variant, dtype, precision, layer, [{}, *(_any(variant, draw) for _ in range(sample))])
             found += few
             if few and layer.dims not in whole:
                 whole.add(layer.dims)
-                found += _many(variant, draw, lambda configs, at=(variant, dtype, precision, layer): _legal(*at, configs))
+                found += _many(variant, draw, all_configs,
+                               lambda configs, at=(variant, dtype, precision, layer): _legal(*at, configs))
     return list({(one.layer, one.precision, tuple(one.config.items())): one for one in found}.values())
 
 
@@ -60,9 +62,7 @@ def computed(candidates: Sequence[Candidate], folder: Path) -> list[dict[str, in
     names = list(compared(candidates[0].variant))
     text, structs = _source(candidates)
     source.write_text(emulator.translate(text), encoding="utf-8")
-    includes = [f"-I{path}" for path in emulator.INCLUDE_DIRS]
-    made = subprocess.run(["g++", *emulator.COMPILE_FLAGS, *QUICK, *includes, str(source), *emulator.LINK_FLAGS, "-o",
-                           str(library)], capture_output=True, text=True, check=False)
+    made = compile_quickly(source, library)
     if made.returncode:
         named = sorted(set(re.findall(r"\b(?:Layer|Tune)\d+\b", made.stderr[:4000])))
         raise AssertionError("\n".join([made.stderr[:4000], *(structs[name] for name in named)]))
@@ -112,10 +112,10 @@ def _any(variant: Variant, draw: random.Random) -> dict[str, int]:
     return {t.name: draw.choice(t.values) for t in variant.tune}
 
 
-def _many(variant: Variant, draw: random.Random,
+def _many(variant: Variant, draw: random.Random, all_configs: int,
           legal: Callable[[list[dict[str, int]]], list[Candidate]]) -> Iterator[Candidate]:
     tune = [t for t in variant.tune if t.name in read(variant)]
-    if prod(len(t.values) for t in tune) <= ALL_CONFIGS:
+    if prod(len(t.values) for t in tune) <= all_configs:
         names = [t.name for t in tune]
         yield from legal([dict(zip(names, values, strict=True)) for values in product(*(t.values for t in tune))])
         return

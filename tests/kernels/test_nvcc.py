@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.require import require
-from workbench.core.best_known import CLASSES_OF, BestKnown, load
+from workbench.core.best_known import BestKnown, load
 from workbench.core.candidate import Candidate, why_not
 from workbench.core.command import parse_layer
 from workbench.core.env import find_toolchain
 from workbench.core.gpu import gpu_limits, sm_of
 from workbench.core.layer import BACKWARD, DIRECTIONS, LAUNCHES, ConvTranspose, Workload
+from workbench.core.precision import CLASSES_OF
 from workbench.core.presets import KERNELBENCH
 from workbench.core.template import render, render_batch
 from workbench.core.toolchain import nvcc_problem

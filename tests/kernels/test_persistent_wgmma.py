@@ -64,7 +64,8 @@ def test_every_element_is_right(built: tuple[Library, list]) -> None:
 def test_a_broken_part_is_noticed(direction: str, old: str, new: str, tmp_path: Path) -> None:
     root = tmp_path / "templates"
     shutil.copytree(TEMPLATES, root)
-    files = [f for f in (root / "families" / "persistent_wgmma").glob("*.cuh") if old in f.read_text(encoding="utf-8")]
+    files = [f for f in (*(root / "families" / "persistent_wgmma").glob("*.cuh"),
+                         root / "forward_and_grad_input" / "persistent_wgmma.cu") if old in f.read_text(encoding="utf-8")]
     assert len(files) == 1, f"{old!r} is not in one file: name another line to change"
     files[0].write_text(files[0].read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
     made = [(one, its) for one, its in candidates(direction, {}, "float32", root) if its.layer == LONG[direction].layer]

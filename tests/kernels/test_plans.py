@@ -2,9 +2,9 @@
 
 Every derived value is compared that `[plan]` does not leave empty, in every precision that the variant offers. The layers are
 the presets and the awkward ones of the other kernel tests. Of one layer each in 1-D, 2-D and 3-D every legal config is
-compared. Where there are more than plans.ALL_CONFIGS (implicit_gemm_mma, wgmma_packed, strip_wgmma) it is a seeded sample in
-which each pair of values of two tunables occurs. Of all other layers it is the default config and a seeded sample. Where
-taps are summed in groups (grad_weight's split_mma and register_blocked) the first group is compared.
+compared. Where there are more than plans.ALL_CONFIGS it is a seeded sample in which each pair of values of two tunables
+occurs. Of all other layers it is the default config and a seeded sample. `make test-long` compares more configs. Where taps
+are summed in groups (grad_weight's split_mma and register_blocked) the first group is compared.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from workbench.core.toolchain import nvcc_problem
 from workbench.core.variants import TEMPLATES, Variant, discover, find, parse
 from workbench.measure.build.resources import parse_ptxas
 
-from .plans import ROOTS, chosen, compared, computed, different, read
+from .plans import ALL_CONFIGS, LARGE, ROOTS, SAMPLE, chosen, compared, computed, different, read
 
 FEW_LAYERS = [PRESETS[name].layer for name in ("kb64", "kb71", "kb81")]
 PLANNED = [v for v in discover(TEMPLATES) if v.derived]
 
 
+@pytest.mark.parametrize("sizes", [(ALL_CONFIGS, SAMPLE), pytest.param(LARGE, marks=pytest.mark.long)], ids=["some", "more"])
 @pytest.mark.parametrize("variant", [v for v in PLANNED if compared(v)], ids=lambda v: v.key)
-def test_header_and_code_agree(variant: Variant, tmp_path: Path) -> None:
-    candidates = chosen(variant)
+def test_header_and_code_agree(variant: Variant, sizes: tuple[int, int], tmp_path: Path) -> None:
+    candidates = chosen(variant, all_configs=sizes[0], sample=sizes[1])
     print(f"\n{variant.key}: {len(candidates)} configs of {len({one.layer for one in candidates})} layers")
     assert len({one.layer for one in candidates}) >= 10
     wrong = different(candidates, computed(candidates, tmp_path))

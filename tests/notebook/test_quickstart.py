@@ -46,7 +46,7 @@ except KeyboardInterrupt:
     start = time.monotonic()
     out, err = process.communicate(timeout=30)
     assert "INTERRUPTED" in out, err[-2000:]
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 20
     lines = trials.read_text().splitlines()
     assert 1 <= len(lines) < 12
     assert '"run_stopped"' in (tmp_path / "cut" / "events.jsonl").read_text()

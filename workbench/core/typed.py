@@ -64,15 +64,13 @@ def misfit(hint: Any) -> Callable[[Any, str], str | None]:
 
 @lru_cache(maxsize=512)
 def reader(hint: Any) -> Reader:
-    """For str, int, float, bool, None, Path, Any, unions, dict[str, T], tuples and frozenset[T] (lists in JSON), a StrEnum, a
-    dataclass of such, or a TypedDict, which may have more keys and stays a dict."""
+    """For str, int, float, bool, None, Path, Any, unions, dict[str, T], tuple[T, ...] and frozenset[T] (lists in JSON), a
+    StrEnum, a dataclass of such, or a TypedDict, which may have more keys and stays a dict."""
     origin, parts = get_origin(hint), get_args(hint)
     if hint is Any:
         return _as_it_is
     if origin in (Union, types.UnionType):
         return _any_of(parts)
-    if origin is tuple and parts[1:] != (Ellipsis,):
-        return _each_of([reader(part) for part in parts])
     if origin in (tuple, frozenset, list):
         return _list_of(reader(parts[0]), origin)
     if origin is dict:
@@ -191,20 +189,6 @@ def _list_of(item: Reader, kind: type) -> Reader:
         except Misfit as error:
             raise error.within(f"[{len(found)}]") from None
         return kind(found)
-    return made
-
-
-def _each_of(items: list[Reader]) -> Reader:
-    def made(value: Any) -> Any:
-        if not isinstance(value, (list, tuple)) or len(value) != len(items):
-            raise Misfit(f"is {_short(value)}, not a list of {len(items)}")
-        found: list[Any] = []
-        try:
-            for item, one in zip(items, value, strict=True):
-                found.append(item(one))
-        except Misfit as error:
-            raise error.within(f"[{len(found)}]") from None
-        return tuple(found)
     return made
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from math import log2, prod
 from typing import Any
 
-from ...core.best_known import CLASSED, class_of, load, sm_of
+from ...core.best_known import class_of, load
 from ...core.candidate import Candidate, layer_fields
 from ...core.command import parse_layer
+from ...core.gpu import sm_of
+from ...core.precision import CLASSED
 
 _MOST = 12      # the nearest
 
@@ -23,7 +25,7 @@ def evidence(candidate: Candidate, arch: str) -> list[Row]:
         return []
     cells: dict[tuple[Any, ...], Any] = {}
     for entry in load():
-        if (entry.direction == direction and entry.dtype == candidate.dtype and not entry.predicted
+        if (entry.direction == direction and entry.dtype == candidate.dtype and not entry.derived
                 and sm_of(entry.arch) == sm_of(arch) and entry.precision_class == class_of(candidate.precision)):
             cell = (tuple(layer_fields(parse_layer(entry.layer)).values()), entry.batch * prod(entry.input_size))
             if cell not in cells or entry.ms < cells[cell].ms:

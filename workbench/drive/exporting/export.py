@@ -15,10 +15,10 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from ...core.best_known import sm_of
 from ...core.candidate import EMULATED_SM, Candidate, derived_values, layer_fields
 from ...core.env import require_torch
 from ...core.errors import BadRequest
+from ...core.gpu import sm_of
 from ...core.layer import ConvTranspose, Workload
 from ...core.orders import ModuleOrder
 from ...core.presets import Preset

@@ -425,7 +425,8 @@ class _Bench:
         """How long it took, and with `look` what one slot held at the answer with the inputs it had to be computed from."""
         order = [(self.random.randrange(self.count), strips(self.random)) if change else (0, (0, 0))
                  for _ in range(calls)]
-        asked = requests.Run(tuple(order), self.stride, who.way, only_copy)
+        asked = requests.Run(tuple(n for which, begins in order for n in (which, *begins)), self.stride, who.way,
+                             only_copy)
         process = self.parties[who.process].process
         self._turn(who.process)
         pids = [os.getpid(), *process.family()] if self.device == "cpu" else []  # on a GPU waiting for cores does not count

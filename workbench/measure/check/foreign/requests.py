@@ -310,15 +310,19 @@ class DropWays(Request[Nothing]):
 
 @dataclass(frozen=True)
 class Run(Request[Done]):
-    """Timed calls. `order`: for each the set and where its two strips of factors begin. `stride`: bytes of a slot.
-    `only_copy`: copy results without computing them."""
+    """Timed calls. `order`: three numbers for each, the set and where its two strips of factors begin; one list, because it is
+    read while the clock runs. `stride`: bytes of a slot. `only_copy`: copy results without computing them."""
 
     op = "run"
     answer = Done
-    order: tuple[tuple[int, tuple[int, int]], ...]
+    order: tuple[int, ...]
     stride: int
     way: str = ""
     only_copy: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.order) % 3:
+            raise typed.Misfit("is not three numbers a call", "order")
 
 
 REQUESTS: dict[str, type[Request[Any]]] = {request.op: request for request in (

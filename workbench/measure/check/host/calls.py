@@ -260,9 +260,10 @@ class Batches:
         bound = self.bound[key]
         own_format = key and LADDER[key].kind == "channels_last"
         with switches(LADDER.get(key)):
-            for number, (which, begins) in enumerate(request.order):
+            order = request.order
+            for number, (which, first, second) in enumerate(zip(order[::3], order[1::3], order[2::3], strict=True)):
                 for x, factors, into in zip(self.sets[which], self.factors, bound.inputs, strict=True):
-                    timed_input(x, factors, begins, into.detach())
+                    timed_input(x, factors, (first, second), into.detach())
                 start = number * request.stride
                 for result in self.dummy if request.only_copy else bound.results():
                     size = result.numel() * result.itemsize
