@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -78,13 +77,13 @@ def test_two_ways_are_timed_in_turns() -> None:
     assert state[2:8] == ["fast", "slow", "slow", "fast", "fast", "slow"]  # who is first changes
 
 
-def test_a_layer_and_a_whole_model_are_timed_with_the_kernels_and_without(folder: Path) -> None:
+def test_a_layer_and_a_whole_model_are_timed_with_the_kernels_and_without() -> None:
     """As on a GPU, here with emulated kernels. Their times say nothing, so only the order of things is looked at."""
     model = nn.Sequential(nn.ConvTranspose1d(3, 4, 3, 2), nn.ReLU())
-    file = file_for(model[0], folder)
+    file = file_for(model[0])
     used: list[bool] = []
     model[0].register_forward_hook(lambda module, args, output: used.append("forward" in vars(module)))
-    order = PatchOrder(ModelSource("a:b", train=True), "", (), {}, folder, effort="quick")
+    order = PatchOrder(ModelSource("a:b", train=True), "", {}, effort="quick")
     both = Both(model, file, ["0"])
     x = torch.randn(2, 3, 7)
     times = timed_layer(model[0], LayerCall((2, 3, 7), "float32", "float32", "contiguous", True, 1), both, order)

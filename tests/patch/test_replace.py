@@ -6,8 +6,6 @@ import copy
 import io
 import pickle
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,38 +15,38 @@ from torch.nn.utils import weight_norm
 from torch.nn.utils.parametrizations import weight_norm as weight_norm_parametrised
 
 from workbench.core.layer import Workload
-from workbench.core.orders import LayerFile, PatchOrder
-from workbench.core.patching import ModelSource
-from workbench.drive.exporting.export import export_text
 from workbench.drive.patching.choose import choose
-from workbench.drive.patching.write import LayerText, patch_text
+from workbench.drive.patching.write import LayerRecipe, patch_text
 from workbench.measure.patching.find import layer_of
 from workbench.measure.patching.replace import PatchFile
 
 from . import models
 
+FORWARD = "forward float32"
 SIZE = {1: (9,), 2: (4, 5), 3: (2, 3, 3)}
-Made = Callable[..., PatchFile]
 
 
-def file_for(model: nn.Module, folder: Path, *dtypes: str) -> PatchFile:
+def file_for(model: nn.Module, *dtypes: str) -> PatchFile:
     """A patch file with the general kernels for each layer of the model."""
-    texts: dict[Any, LayerText] = {}
+    layers: dict[Any, LayerRecipe] = {}
     for path, module in model.named_modules():
         if isinstance(module, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)):
             for dtype in dtypes or ("float32",):
-                layer = layer_of(module)
-                workload = Workload(layer, 1, SIZE[layer.dims], dtype)
-                recipe = choose(workload, arch="sm_90", emulated=True, train=True, measured=lambda work, derived: None).recipe
-                texts.setdefault((layer, dtype), LayerText(workload, recipe, export_text(recipe), (path,)))
-    files = tuple(LayerFile(one.text, one.workload, one.paths) for one in texts.values())
-    return PatchFile(PatchOrder(ModelSource("a:b"), patch_text("a model", list(texts.values())), files, {}, folder))
+                layers.setdefault((layer_of(module), dtype), recipe_for(module, dtype, path))
+    return PatchFile(patch_text("a model", list(layers.values())), "cpu")
+
+
+def recipe_for(module: nn.Module, dtype: str, path: str) -> LayerRecipe:
+    layer = layer_of(module)
+    workload = Workload(layer, 1, SIZE[layer.dims], dtype)
+    recipe = choose(workload, arch="sm_90", emulated=True, train=True, measured=lambda work, derived: None).recipe
+    return LayerRecipe(workload, recipe, (path,))
 
 
 @pytest.fixture(scope="module")
-def small(folder: Path) -> PatchFile:
+def small() -> PatchFile:
     """For ConvTranspose1d(3, 4, 3, stride=2), in two dtypes."""
-    return file_for(nn.ConvTranspose1d(3, 4, 3, 2), folder, "float32", "bfloat16")
+    return file_for(nn.ConvTranspose1d(3, 4, 3, 2), "float32", "bfloat16")
 
 
 @pytest.fixture
@@ -58,24 +56,18 @@ def layer() -> nn.ConvTranspose1d:
 
 
 @pytest.fixture
-def launches(small: PatchFile) -> Iterator[list[str]]:
-    """Each call of the file's conv_transpose that a test makes, by dtype."""
+def launches(small: PatchFile, monkeypatch) -> list[str]:
+    """Each kernel that a test launches, by direction and dtype."""
     seen: list[str] = []
-    load = small.namespace["_load"]
+    launch = small.namespace["_Launch"]
+    call = launch.__call__
 
-    def counting(text: str, index: int) -> Callable[..., torch.Tensor]:
-        function = load(text, index)
+    def counting(self: Any, *tensors: Any) -> bool:
+        seen.append(f"{self.kernel.direction} {str(self.kernel.dtype).removeprefix('torch.')}")
+        return call(self, *tensors)
 
-        def call(x: torch.Tensor, *args: Any) -> torch.Tensor:
-            seen.append(str(x.dtype).removeprefix("torch."))
-            return function(x, *args)
-        return call
-
-    small.namespace["_function"].cache_clear()
-    small.namespace["_load"] = counting
-    yield seen
-    small.namespace["_load"] = load
-    small.namespace["_function"].cache_clear()
+    monkeypatch.setattr(launch, "__call__", counting)
+    return seen
 
 
 def all_of(file: PatchFile, model: nn.Module) -> dict[str, str]:
@@ -92,13 +84,13 @@ def test_only_the_forward_of_the_instance_changes_and_unpatch_takes_it_back(smal
     assert "forward" not in vars(other)
     torch.testing.assert_close(layer(x), before)
     torch.testing.assert_close(layer(x, output_size=[16]), kind.forward(layer, x, [16]))
-    assert launches == ["float32"] * 2
+    assert launches == [FORWARD] * 2
     assert all_of(small, layer) == {"": "already patched"}
     assert small.unpatch(layer) == [""] and "forward" not in vars(layer) and small.unpatch(layer) == []
     assert torch.equal(layer(x), before) and len(launches) == 2
 
 
-def test_what_the_file_has_no_kernels_for_is_left(small, folder) -> None:
+def test_what_the_file_has_no_kernels_for_is_left(small) -> None:
     model = models.Odd()
     model.left[0].forward = model.left[0].forward
     told = all_of(small, model)
@@ -108,9 +100,9 @@ def test_what_the_file_has_no_kernels_for_is_left(small, folder) -> None:
     assert small.unpatch(model) == [] and "forward" in vars(model.left[0])
 
 
-def test_a_layer_that_two_parents_share_is_patched_once(folder) -> None:
+def test_a_layer_that_two_parents_share_is_patched_once() -> None:
     model = models.Odd()
-    file = file_for(model.left, folder)
+    file = file_for(model.left)
     x = torch.randn(2, 3, 7)
     before = model(x)
     told = all_of(file, model)
@@ -153,7 +145,7 @@ def test_a_weight_that_is_computed_at_each_call_stays_so(small, launches, norm) 
             step.zero_grad()
             module(x).square().mean().backward()
             step.step()
-    assert launches == ["float32"] * 2
+    assert launches == [FORWARD, "grad_weight float32"] * 2
     for name, value in theirs.state_dict().items():
         torch.testing.assert_close(ours.state_dict()[name], value)
 
@@ -169,7 +161,7 @@ def test_a_hook_that_replaces_the_weight_is_obeyed(small, layer, launches) -> No
     expected = torch.nn.functional.conv_transpose1d(x, layer.weight, None, 2) / 2
     layer.register_forward_pre_hook(halve)
     torch.testing.assert_close(layer(x), expected)
-    assert launches == ["float32"]
+    assert launches == [FORWARD]
 
 
 def test_inference_mode_and_no_grad(small, layer, launches) -> None:
@@ -195,14 +187,15 @@ def test_under_autocast_the_kernels_of_the_lower_dtype_run(small, layer, launche
     all_of(small, layer)
     with torch.autocast("cpu", torch.bfloat16):
         output = layer(x)
-    assert output.dtype == torch.bfloat16 and launches == ["bfloat16"]
+    assert output.dtype == torch.bfloat16 and launches == ["forward bfloat16"]
     torch.testing.assert_close(output, expected, rtol=2e-2, atol=2e-2)
     output.float().sum().backward()
     assert x.grad.dtype == layer.weight.grad.dtype == torch.float32
     torch.testing.assert_close(x.grad, theirs[0], rtol=2e-2, atol=2e-2)
     torch.testing.assert_close(layer.weight.grad, theirs[1], rtol=2e-2, atol=2e-2)
     layer.half()
-    assert layer(x.half()).dtype == torch.float16 and launches == ["bfloat16"]  # no kernel: PyTorch's
+    assert launches == [f"{direction} bfloat16" for direction in ("forward", "grad_input", "grad_weight")]
+    assert layer(x.half()).dtype == torch.float16 and len(launches) == 3  # no kernel: PyTorch's
 
 
 def test_a_deep_copy_is_patched_too_and_uses_its_own_weight(small, layer, launches) -> None:
@@ -214,7 +207,7 @@ def test_a_deep_copy_is_patched_too_and_uses_its_own_weight(small, layer, launch
         twin[0].bias.fill_(3)
     x = torch.randn(2, 3, 7)
     assert bool((twin(x) == 3).all()) and not bool((model(x) == 3).all())
-    assert launches == ["float32"] * 2
+    assert launches == [FORWARD] * 2
     small.unpatch(model)
     assert "forward" in vars(twin[0]) and "forward" not in vars(model[0])
 
@@ -239,13 +232,19 @@ def test_a_pickled_model_is_loaded_without_the_file_and_says_so_once(small, laye
     assert not launches
 
 
-def test_torch_compile_sees_one_whole_graph(small, layer) -> None:
+def test_torch_compile_keeps_one_whole_graph_with_the_kernels(small, layer, launches) -> None:
     model = nn.Sequential(layer, nn.ReLU())
     x = torch.randn(2, 3, 7)
-    expected = model(x)
+    model(x).sum().backward()
+    expected, gradient = model(x).detach(), layer.weight.grad.clone()
+    layer.zero_grad()
     all_of(small, model)
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x), expected)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    output = compiled(x)
+    output.sum().backward()
+    torch.testing.assert_close(output.detach(), expected)
+    torch.testing.assert_close(layer.weight.grad, gradient)
+    assert launches == [FORWARD, "grad_weight float32"]
     torch._dynamo.reset()
 
 
@@ -262,7 +261,7 @@ def test_distributed_data_parallel_wraps_a_patched_model(small, layer, launches,
     finally:
         torch.distributed.destroy_process_group()
     torch.testing.assert_close(layer.weight.grad, expected)
-    assert launches == ["float32"]
+    assert launches == [FORWARD, "grad_weight float32"]
 
 
 def trained(model: nn.Module, x: torch.Tensor) -> tuple[list[float], dict[str, torch.Tensor]]:
@@ -277,13 +276,13 @@ def trained(model: nn.Module, x: torch.Tensor) -> tuple[list[float], dict[str, t
     return losses, {k: v.clone() for k, v in model.state_dict().items()}
 
 
-def test_fifty_training_steps_stay_with_the_original_and_repeat_bit_for_bit(folder) -> None:
+def test_fifty_training_steps_stay_with_the_original_and_repeat_bit_for_bit() -> None:
     runs = []
     for patched in (False, True, True):
         torch.manual_seed(4)
         model, x = models.UNet3d(), torch.randn(1, 1, 4, 4, 4)
         if patched:
-            file = file_for(model, folder)
+            file = file_for(model)
             assert set(all_of(file, model).values()) == {"patched for float32"}
         runs.append(trained(model, x))
     (theirs, weights), (ours, first), (again, second) = runs
@@ -299,16 +298,14 @@ def test_the_file_stands_alone(tmp_path) -> None:
     import subprocess
     import sys
     layer = nn.ConvTranspose1d(3, 4, 3, 2)
-    workload = Workload(layer_of(layer), 1, (9,))
-    recipe = choose(workload, arch="sm_90", emulated=True, train=True, measured=lambda work, derived: None).recipe
-    text = patch_text("a model", [LayerText(workload, recipe, export_text(recipe), ("0",))], notes=("A note.",))
+    text = patch_text("a model", [recipe_for(layer, "float32", "0"), recipe_for(layer, "bfloat16", "0")], notes=("A note.",))
     (tmp_path / "kernels_of_mine.py").write_text(text)
     code = ("import sys, torch, kernels_of_mine as k\nm = torch.nn.Sequential(torch.nn.ConvTranspose1d(3, 4, 3, 2))\n"
             "x = torch.randn(2, 3, 7); y = m(x)\nprint(k.patch(m)); assert torch.equal(m(x), y)\nprint(k.unpatch(m))\n"
             "assert not any(name.startswith('workbench') for name in sys.modules)")
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True,
                           check=False)
-    assert done.stdout.splitlines() == ["{'0': 'patched for float32'}", "['0']"], done.stderr
+    assert done.stdout.splitlines() == ["{'0': 'patched for float32, bfloat16'}", "['0']"], done.stderr
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compile(text, "file", "exec")

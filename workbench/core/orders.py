@@ -219,26 +219,15 @@ class InspectOrder(Order[Inspected]):
 
 
 @dataclass(frozen=True)
-class LayerFile:
-    """The text of an exported file, and the instances that it serves: the first path of each."""
-
-    text: str
-    workload: Workload
-    paths: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class PatchOrder(Order[Patched]):
-    """Put kernels that were judged into a model, and compare it with the original. `text`: the file that does it; `files`: what
-    that file holds, which on the CPU is built for the emulator. `calls`: path -> the call on which that layer is timed."""
+    """Put kernels that were judged into a model, and compare it with the original. `text`: the file that does it. `calls`: path
+    of each layer that is patched -> the call on which it is timed."""
 
     operation = "patch"
     reply = Patched
     source: ModelSource
     text: str
-    files: tuple[LayerFile, ...]
     calls: dict[str, LayerCall]
-    scratch: Path
     keep: str = FASTER_ONLY
     effort: str = "normal"
 

@@ -206,7 +206,7 @@ def patch(model: Any, inputs: Any = None, *, train: bool = False, dtype: str = "
     said = (lambda text: print(text, file=sys.stderr, flush=True)) if progress else (lambda text: None)
     result = patch_model(PatchRequest(source, keep, effort), _runner(), on_text=said, host=host)
     if host is not None:
-        host.keep(result, _runner().work_dir)
+        host.keep(result)
     return PatchedModel(result, host)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from ...core.errors import BadRequest
@@ -45,17 +44,16 @@ class LiveModel:
         return found
 
     def patch(self, order: PatchOrder, on_event: Callable[[Event], None]) -> Patched:
-        file = import_module(f"{_MEASURE}.replace").PatchFile(order)
+        file = import_module(f"{_MEASURE}.replace").PatchFile(order.text, order.source.device)
         patched: Patched = self._in_its_mode(
             lambda: import_module(f"{_MEASURE}.compare").compared(self._loaded(order.source), file, order, on_event))
         return patched
 
-    def keep(self, result: PatchResult, scratch: Path) -> None:
+    def keep(self, result: PatchResult) -> None:
         """Patch the model itself with what the report keeps."""
         if result.text:
-            order = PatchOrder(result.report.source, result.text, result.files, {}, scratch)
-            self._file = import_module(f"{_MEASURE}.replace").PatchFile(order)
-            self._file.patch(self._model, [row.found.paths[0] for row in result.report.kept])
+            self._file = import_module(f"{_MEASURE}.replace").PatchFile(result.text, result.report.source.device)
+            self._file.patch(self._model, [path for row in result.report.kept for path in row.found.paths])
 
     def unpatch(self) -> list[str]:
         """Undo `keep`; the paths."""

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from ...core.command import PROGRAM
 from ...core.env import require_torch
 from ...core.errors import BadRequest
 from ...core.layer import LAUNCHES, Workload
-from ...core.orders import InspectOrder, LayerFile, PatchOrder
+from ...core.orders import InspectOrder, PatchOrder
 from ...core.patching import (
     FASTER_ONLY,
     INFERENCE,
@@ -45,10 +45,9 @@ from ..running.worker_process import WorkerDied, WorkerFailed, WorkerProcess, Wo
 from ..sessions.recorded import recipe_from_trials
 from ..sessions.session import Session
 from .choose import GENERAL, Chosen, choose, distinct
-from .write import LayerText, patch_text
+from .write import LayerRecipe, patch_text
 
 LIMIT_S = 1800.0
-ONE_TEXT_EACH = "The file holds one exported text per layer; what these texts share is in each of them."
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,6 @@ class PatchResult:
 
     report: PatchReport
     text: str
-    files: tuple[LayerFile, ...] = field(default=(), repr=False)
 
 
 def patch(request: PatchRequest, runner: Runner, *, on_text: Callable[[str], None] = lambda text: None,
@@ -111,12 +109,11 @@ def patch(request: PatchRequest, runner: Runner, *, on_text: Callable[[str], Non
     with _in_worker(request, stopped) if host is None else _given(host) as there:
         with held(source.device, on_text, stopped):
             inspected = there.inspect(InspectOrder(source), on_event)
-        texts, rows = _judged(inspected, request, runner, on_text, stopped)
+        right, rows = _judged(inspected, request, runner, on_text, stopped)
         patched = Patched(())
-        if texts:
-            files = tuple(LayerFile(one.text, one.workload, one.paths) for one in texts)
-            order = PatchOrder(source, patch_text(inspected.name, texts), files, _calls(inspected), runner.work_dir,
-                               request.keep, request.effort)
+        if right:
+            order = PatchOrder(source, patch_text(inspected.name, right), _calls(inspected, right), request.keep,
+                               request.effort)
             with held(source.device, on_text, stopped):
                 patched = there.patch(order, on_event)
     timed = {row.path: row for row in patched.layers}
@@ -130,10 +127,8 @@ def patch(request: PatchRequest, runner: Runner, *, on_text: Callable[[str], Non
         tuple(rows[layer.paths[0]] for layer in inspected.layers), inspected.functional, patched.times, patched.drift,
         patched.peak_bytes, patched.undone, tuple(patched.flags), time.monotonic() - begun, request.command)
     kept = {row.found.paths[0] for row in report.kept}
-    left = [replace(one, paths=paths) for one in texts if (paths := tuple(p for p in one.paths if p in kept))]
-    notes = [_measured_where(report), *([ONE_TEXT_EACH] if len(left) > 1 else [])]
-    return PatchResult(report, patch_text(inspected.name, left, notes=notes) if left else "",
-                       tuple(LayerFile(one.text, one.workload, one.paths) for one in left))
+    stay = [replace(one, paths=paths) for one in right if (paths := tuple(p for p in one.paths if p in kept))]
+    return PatchResult(report, patch_text(inspected.name, stay, notes=(_measured_where(report),)) if stay else "")
 
 
 class Patch:
@@ -224,11 +219,11 @@ def _told(error: WorkerFailed) -> Exception:
 
 
 def _judged(inspected: Inspected, request: PatchRequest, runner: Runner, on_text: Callable[[str], None],
-            stopped: threading.Event | None) -> tuple[list[LayerText], dict[str, PatchedLayer]]:
-    """The right recipes with their files, and a row for each instance, by its first path."""
+            stopped: threading.Event | None) -> tuple[list[LayerRecipe], dict[str, PatchedLayer]]:
+    """The right recipes, and a row for each instance, by its first path."""
     source = request.source
     rows = {layer.paths[0]: PatchedLayer(layer, False, layer.why_not) for layer in inspected.layers}
-    texts = []
+    right = []
     groups = distinct(inspected.layers)
     for number, group in enumerate(groups, 1):
         on_text(f"layer {number} of {len(groups)}: {group.workload.layer}")
@@ -237,26 +232,25 @@ def _judged(inspected: Inspected, request: PatchRequest, runner: Runner, on_text
         if chosen.recipe is None:
             rows |= {p: replace(rows[p], reason=chosen.origin) for p in group.paths}
             continue
-        one = LayerText(group.workload, chosen.recipe, export_text(chosen.recipe, notes=(chosen.origin,)), group.paths)
+        one = LayerRecipe(group.workload, chosen.recipe, group.paths)
         judged = _prove(one, request, runner, on_text)
         rows |= {p: _row(rows[p], one, chosen, judged) for p in group.paths}
         if judged.status == Status.OK:
-            texts.append(one)
+            right.append(one)
         if stopped is not None and stopped.is_set():
             raise RuntimeError("Stopped.")
-    return texts, rows
+    return right, rows
 
 
-def _prove(one: LayerText, request: PatchRequest, runner: Runner, on_text: Callable[[str], None]) -> ModuleJudged:
-    """Judge the exported text in a fresh worker. On the CPU with a small input: the emulator is slow."""
+def _prove(one: LayerRecipe, request: PatchRequest, runner: Runner, on_text: Callable[[str], None]) -> ModuleJudged:
+    """Judge the recipe as an exported file, in a fresh worker. On the CPU with a small input: the emulator is slow."""
     device = request.source.device
-    order = module_order(one.text, proof_workload(one.workload, device), device=device, scratch=runner.work_dir)
+    order = module_order(export_text(one.recipe), proof_workload(one.workload, device), device=device, scratch=runner.work_dir)
     return verify(lambda asked: runner.prove(asked, on_text=on_text), order)
 
 
-def _row(row: PatchedLayer, one: LayerText, chosen: Chosen, judged: ModuleJudged) -> PatchedLayer:
-    right = judged.status == Status.OK
-    reason = f"Right ({chosen.origin})." if right else f"{judged.status}: {judged.headline}"
+def _row(row: PatchedLayer, one: LayerRecipe, chosen: Chosen, judged: ModuleJudged) -> PatchedLayer:
+    reason = f"Right ({chosen.origin})." if judged.status == Status.OK else f"{judged.status}: {judged.headline}"
     return replace(row, kept=False, reason=reason, recipe=one.parts, status=str(judged.status))
 
 
@@ -277,8 +271,9 @@ def _measured(workload: Workload, derived: Recipe | None, request: PatchRequest,
             return None
 
 
-def _calls(inspected: Inspected) -> dict[str, LayerCall]:
-    return {layer.paths[0]: layer.largest for layer in inspected.layers if layer.largest is not None}
+def _calls(inspected: Inspected, right: list[LayerRecipe]) -> dict[str, LayerCall]:
+    wanted = {path for one in right for path in one.paths}
+    return {layer.paths[0]: layer.largest for layer in inspected.layers if layer.paths[0] in wanted and layer.largest}
 
 
 def _measured_where(report: PatchReport) -> str:

@@ -27,7 +27,7 @@ _EMULATED = "Right on the emulator; not timed there."
 def patch(order: PatchOrder, emit: Emit) -> Patched:
     emit(Event("load", f"loading {order.source.model} again"))
     loaded = load(order.source)
-    return compared(loaded, PatchFile(order), order, emit)
+    return compared(loaded, PatchFile(order.text, order.source.device), order, emit)
 
 
 def compared(loaded: Loaded, file: PatchFile, order: PatchOrder, emit: Emit) -> Patched:
@@ -67,7 +67,7 @@ class Both:
 
 
 def _layers(loaded: Loaded, file: PatchFile, order: PatchOrder, emit: Emit) -> list[TimedLayer]:
-    paths = [path for one in order.files for path in one.paths]
+    paths = list(order.calls)
     if order.source.device == "cpu":
         told = file.patch(loaded.model, paths)
         file.unpatch(loaded.model)

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import sys
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
-from ...core.orders import LayerFile, ModuleOrder, PatchOrder
-from ..module.subject import Subject
+from ...core.compile_flags import emulated
+from ...core.env import cache_dir
+from ...core.orders import BuildOrder
+from ...core.trial import Status
+from ..build.build import build
 
 
 class PatchFile:
     """One patch file, executed. All else in it runs as it will run at the user's."""
 
-    def __init__(self, order: PatchOrder) -> None:
-        module = ModuleType(f"kernel_workbench_patch_{hashlib.sha256(order.text.encode()).hexdigest()[:16]}")
+    def __init__(self, text: str, device: str) -> None:
+        module = ModuleType(f"kernel_workbench_patch_{hashlib.sha256(text.encode()).hexdigest()[:16]}")
         sys.modules[module.__name__] = module  # as after an import: torch.compile looks there
         self.namespace: dict[str, Any] = module.__dict__
-        exec(compile(order.text, "<patch file>", "exec"), self.namespace)
-        if order.source.device == "cpu":
-            files = {file.text: file for file in order.files}
-            self.namespace["_load"] = lambda text, index: _on_emulator(files[text], order)
+        exec(compile(text, "<patch file>", "exec"), self.namespace)
+        if device == "cpu":
+            self.namespace |= {"_DEVICE_TYPE": "cpu", "_build": _build_for_host}
 
     def patch(self, model: nn.Module, paths: Iterable[str]) -> dict[str, str]:
         told: dict[str, str] = self.namespace["patch"](model, set(paths))
@@ -35,8 +39,9 @@ class PatchFile:
         return undone
 
 
-def _on_emulator(file: LayerFile, order: PatchOrder) -> Any:
-    """conv_transpose of one exported file, built for the host."""
-    subject = Subject(ModuleOrder(file.text, file.workload, (), "cpu", order.scratch))
-    subject.namespace["_DEBUG_SYNC"] = False
-    return subject.namespace["conv_transpose"]
+def _build_for_host(source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
+    """In the place of the file's own `_build`. An error of it is a kernel that is not used, as there."""
+    result = build(BuildOrder(source, "cpu", cache_dir(), flags=emulated(flags)), lambda event: None)
+    if result.status != Status.OK:
+        raise RuntimeError(result.headline)
+    return ctypes.CDLL(result.library)
