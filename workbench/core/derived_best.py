@@ -40,7 +40,6 @@ _OTHERS = {"tf32": (), "ieee": ("tf32",), "fp16": ("bf16", "tf32"), "bf16": ("fp
 _DTYPE = {"tf32": "float32", "ieee": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
-# more than seven: each names one thing that an entry has to match
 def best_or_derived(direction: str, workload: Workload, precision: str, arch: str, *, exact: bool = False,
                     root: Path | None = None, file: Path | None = None) -> BestKnown | None:
     """The entry of a cell by the rule above, or None; parameters as `best_known.ranked`. Its `arch` is the one asked for."""

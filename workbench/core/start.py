@@ -25,6 +25,10 @@ _SPILLS = (
     # A lane sums fewer neighbouring positions, so it reads each weight more often.
     *((f"sm_{sm}", f"{direction}/implicit_gemm_mma", "tf32 bf16 fp16", "kb64 kb69", {"STRIP": 4})
       for sm in (80, 86, 89) for direction in ("forward", "grad_input")),
+    # A warp sums fewer tiles of 16 channels, so it reads the staged source more often.
+    *((f"sm_{sm}", "grad_input/implicit_gemm_mma", precisions, layers, {"FRAGMENTS_M": tiles})
+      for sm in (80, 86, 89) for precisions, layers, tiles in (
+          ("tf32 bf16 fp16", "dac-3", 3), ("bf16 fp16", "encodec-2", 2), ("bf16 fp16", "hifigan-1 hifigan-2 dac-1", 1))),
     # One block may take more registers; as many blocks as fit still share a multiprocessor.
     *((f"sm_{sm}", "forward/disjoint_mma", "tf32", "nnunet-1", {"BLOCKS": 1}) for sm in (80, 86, 89)),
     # Three stages, of fewer positions where shared memory asks for it.
