@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-<<<<<<< HEAD
-from workbench.core.best_known import BestKnown, load, save
-=======
-from workbench.core.best_known import CLASSES_OF, BestKnown, best_config, save
->>>>>>> arch
+from workbench.core.best_known import BestKnown, best_config, save
 from workbench.core.candidate import Candidate, why_not
 from workbench.core.derived_best import ORDER, best_or_derived
 from workbench.core.gpu import sm_of

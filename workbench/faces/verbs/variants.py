@@ -14,13 +14,8 @@ from ...core.gpu import sm_of
 from ...core.layer import LAUNCHES, Workload
 from ...core.precision import PRECISIONS_OF
 from ...core.space import SearchSpace
-<<<<<<< HEAD
-from ...core.spilling import start
-from ...core.variants import PRECISIONS, Variant, discover
-=======
 from ...core.start import start
-from ...core.variants import PRECISIONS, PRECISIONS_OF, Variant, discover
->>>>>>> arch
+from ...core.variants import PRECISIONS, Variant, discover
 from ...drive.exporting.best_recipe import arch_of, best_known, origin
 from ..arguments import add_workload, say_broken, workload_from
 
