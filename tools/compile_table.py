@@ -1,12 +1,13 @@
 """Ask nvcc how every variant compiles at its default config, for each GPU generation: without spills, or with how many bytes.
 
     python tools/compile_table.py [--arch sm_86 ...] [--suite models] [--layer kb74 ...] [--variant split_mma ...]
-                                  [--precision bf16 ...] [--best] [--known] [--jobs 2]
+                                  [--precision bf16 ...] [--best] [--known] [--mend] [--jobs 2]
 
-Candidates: each variant, layer of the suites and precision. What cannot run on a GPU is not compiled; the table counts it by
-its reason. --best compiles the best known config of each cell instead of the defaults. Answers are kept in the workbench's
-cache, so a second run asks nvcc only what is new; --known asks nothing and shows what is there. Exits 1 if something spills, or
-does not compile.
+Candidates: each variant, layer of the suites and precision, at the config that a bench starts with: the default, or the nearest
+that fits. What cannot run on a GPU is not compiled; the table counts it by its reason. --best compiles the best known config of
+each cell instead. Answers are kept in the workbench's cache, so a second run asks nvcc only what is new; --known asks nothing
+and shows what is there. --mend compiles the neighbours of each default that spills, and prints those without spills:
+what workbench/core/spilling.py is made from. Exits 1 if something spills, is serialised or does not compile.
 """
 
 from __future__ import annotations
@@ -27,11 +28,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from workbench.core.candidate import Candidate, why_not  # noqa: E402
+from workbench.core.candidate import Candidate  # noqa: E402
+from workbench.core.derived_best import best_or_derived  # noqa: E402
 from workbench.core.env import cache_dir, find_toolchain, nvcc_problem  # noqa: E402
 from workbench.core.gpu import sm_of  # noqa: E402
-from workbench.core.precision import PRECISIONS_OF  # noqa: E402
+from workbench.core.layer import DIRECTIONS  # noqa: E402
+from workbench.core.precision import CLASSES, PRECISIONS_OF  # noqa: E402
 from workbench.core.presets import PRESETS, SUITES, preset  # noqa: E402
+from workbench.core.space import SearchSpace  # noqa: E402
+from workbench.core.spilling import start  # noqa: E402
 from workbench.core.template import render, render_batch  # noqa: E402
 from workbench.core.toolchain import Toolchain  # noqa: E402
 from workbench.core.variants import PRECISIONS, Variant, discover  # noqa: E402
@@ -42,7 +47,8 @@ _DTYPE = {precision: dtype for dtype, several in PRECISIONS_OF.items() for preci
 _TOGETHER = 8           # candidates of one variant that nvcc compiles at a time: they share the headers
 _OF_CANDIDATE = re.compile(r"c_([0-9a-f]{16})")  # its namespace in a batch
 _SERIALISED = re.compile(r"\(C751[0-7]\)")
-FAILED = -1             # in place of bytes
+_NEIGHBOURS = 2         # values of a tunable that --mend tries
+FAILED, SERIALISED = -1, -2  # in place of bytes
 
 
 @dataclass
@@ -61,6 +67,9 @@ class Answers:
 
     def key(self, candidate_id: str, target: str) -> str:
         return f"{candidate_id} {target} {self.tools.nvcc_label}"
+
+    def of(self, one: Asked) -> int | None:
+        return self.known.get(self.key(one.candidate_id, one.target))
 
     def add(self, found: dict[str, int], target: str) -> None:
         keyed = {self.key(one, target): value for one, value in found.items()}
@@ -85,6 +94,9 @@ class Asked:
         return self.candidate.variant.arch or self.arch
 
 
+_WORDS = {FAILED: "does not compile", SERIALISED: "ptxas warns that it serialises wgmma (C7510 to C7517)"}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", nargs="+", choices=ARCHS, default=ARCHS, metavar="sm_86", help="default: all six")
@@ -92,6 +104,8 @@ def main() -> int:
     parser.add_argument("--layer", nargs="+", metavar="PRESET", help="default: all of the suite")
     parser.add_argument("--variant", nargs="+", metavar="NAME", default=(), help="name or direction/name; default: all")
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS, metavar="tf32", help="default: all")
+    parser.add_argument("--best", action="store_true", help="the best known config of each cell instead of the defaults")
+    parser.add_argument("--mend", action="store_true", help="find a config without spills near each default that spills")
     parser.add_argument("--known", action="store_true", help="compile nothing; show what the cache knows")
     parser.add_argument("--jobs", type=int, default=2, help="compilers at a time (default 2)")
     args = parser.parse_args()
@@ -101,31 +115,70 @@ def main() -> int:
         return 3
     layers = [preset(name).name for name in args.layer] if args.layer else list(SUITES[args.suite] if args.suite else PRESETS)
     variants = [v for v in discover() if not args.variant or {v.name, v.key} & set(args.variant)]
-    asked, refused = of_defaults(variants, layers, args.precision, args.arch)
+    refused: Counter[tuple[str, str, str]] = Counter()
+    asked = (list(of_best(layers, args.precision, args.arch)) if args.best else
+             list(of_defaults(variants, layers, args.precision, args.arch, refused)))
     answers = Answers(tools)
     if not args.known:
         compile_all(asked, answers, args.jobs)
+    if args.mend:
+        for line in mended([one for one in asked if answers.of(one)], answers, args.jobs):
+            print(json.dumps(line))
+        return 0
     print(table(asked, refused, answers))
-    return int(any(answers.known.get(answers.key(one.candidate_id, one.target), 0) for one in asked))
+    return int(any(answers.of(one) for one in asked))
 
 
-def of_defaults(variants: Sequence[Variant], layers: Sequence[str], precisions: Sequence[str], archs: Sequence[str]
-                ) -> tuple[list[Asked], Counter[tuple[str, str, str]]]:
-    """What can run at its default, and how many cannot by (arch, variant, reason)."""
-    asked: list[Asked] = []
-    refused: Counter[tuple[str, str, str]] = Counter()
+def of_defaults(variants: Sequence[Variant], layers: Sequence[str], precisions: Sequence[str], archs: Sequence[str],
+                refused: Counter[tuple[str, str, str]]) -> Iterator[Asked]:
+    """What can run. `refused` counts what cannot, by (arch, variant, reason)."""
     for variant in variants:
         for precision in (p for p in variant.precision if p in precisions):
             for name in layers:
-                one = Candidate(variant, PRESETS[name].layer, _DTYPE[precision], {}, precision, variant.forms[0])
-                rendered = ""
                 for arch in archs:
-                    if reason := why_not(one, sm=sm_of(arch)):
-                        refused[arch, variant.key, kind_of(reason)] += 1
-                        continue
-                    rendered = rendered or render(one).candidate_id
-                    asked.append(Asked(name, one, arch, rendered))
-    return asked, refused
+                    space = SearchSpace(variant, PRESETS[name].layer, _DTYPE[precision], sm_of(arch), precision,
+                                        variant.forms[0])
+                    config = start(space, arch)
+                    if config is None:
+                        reason = space.why_not(variant.default_config)
+                        refused[arch, variant.key, kind_of(reason) if reason else "known to spill"] += 1
+                    else:
+                        one = space.candidate(config)
+                        yield Asked(name, one, arch, render(one).candidate_id)
+
+
+def of_best(layers: Sequence[str], precisions: Sequence[str], archs: Sequence[str]) -> Iterator[Asked]:
+    """The best known config of each cell."""
+    for name in layers:
+        for arch in archs:
+            for precision in (p for p in precisions if p in CLASSES):
+                work = PRESETS[name].workload(dtype=_DTYPE[precision])
+                for direction in DIRECTIONS:
+                    if found := best_or_derived(direction, work, precision, arch):
+                        one = found.candidate(work)
+                        yield Asked(name, one, arch, render(one).candidate_id)
+
+
+def mended(spilled: Sequence[Asked], answers: Answers, jobs: int) -> Iterator[dict[str, object]]:
+    """Of the configs that differ in one tunable those that do not spill, the nearest values of the last tunables first."""
+    tries: dict[int, list[Asked]] = {}
+    for at, one in enumerate(spilled):
+        space = SearchSpace(one.candidate.variant, one.candidate.layer, one.candidate.dtype, sm_of(one.arch),
+                            one.candidate.precision, one.candidate.form)
+        for tunable in reversed(space.variant.tune):
+            place = tunable.values.index(one.candidate.config[tunable.name])
+            for value in sorted(tunable.values, key=lambda v: abs(tunable.values.index(v) - place))[1:1 + _NEIGHBOURS]:
+                config = {**one.candidate.config, tunable.name: value}
+                if space.why_not(config) is None:
+                    near = space.candidate(config)
+                    tries.setdefault(at, []).append(Asked(one.name, near, one.arch, render(near).candidate_id))
+    compile_all([near for several in tries.values() for near in several], answers, jobs)
+    for at, one in enumerate(spilled):
+        default = one.candidate.variant.default_config
+        clean = [_differing(near.candidate.config, default) for near in tries.get(at, []) if answers.of(near) == 0]
+        yield {"target": one.target, "variant": one.candidate.variant.key, "precision": one.candidate.precision,
+               "layer": str(one.candidate.layer), "spills": _differing(one.candidate.config, default), "bytes": answers.of(one),
+               "instead": clean}
 
 
 def kind_of(reason: str) -> str:
@@ -147,14 +200,15 @@ def compile_all(asked: Sequence[Asked], answers: Answers, jobs: int) -> None:
 
 
 def spills_of(log: str, target: str, ids: Sequence[str]) -> dict[str, int]:
-    """From the log of a batch, each candidate's bytes; FAILED for all where ptxas has serialised a `wgmma`."""
+    """From the log of a batch, each candidate's bytes; SERIALISED where ptxas has put waits between its `wgmma`."""
     found: dict[str, int] = {}
     for kernel, numbers in parse_ptxas(log).get(target, {}).items():
         for one in set(_OF_CANDIDATE.findall(kernel)) & set(ids):
             found[one] = max(found.get(one, 0), numbers["spill_store_bytes"])
     if missing := set(ids) - set(found):
         raise SystemExit(f"The log of nvcc names no kernel of {', '.join(sorted(missing))}.")
-    return dict.fromkeys(ids, FAILED) if _SERIALISED.search(log) else found
+    serialised = {one for line in log.splitlines() if _SERIALISED.search(line) for one in _OF_CANDIDATE.findall(line)}
+    return {one: SERIALISED if one in serialised else spilled for one, spilled in found.items()}
 
 
 def table(asked: Sequence[Asked], refused: Counter[tuple[str, str, str]], answers: Answers) -> str:
@@ -167,17 +221,22 @@ def table(asked: Sequence[Asked], refused: Counter[tuple[str, str, str]], answer
         cells = []
         for arch in archs:
             there = [one for one in asked if (one.candidate.variant.key, one.arch) == (key, arch)]
-            said = [(one, answers.known.get(answers.key(one.candidate_id, one.target))) for one in there]
+            said = [(one, answers.of(one)) for one in there]
             words = [f"{sum(value == 0 for _, value in said)} clean"]
-            words += [f"**{n} spill**"] if (n := sum(bool(value) and value != FAILED for _, value in said)) else []
+            words += [f"**{n} spill**"] if (n := sum((value or 0) > 0 for _, value in said)) else []
+            words += [f"**{n} serialised**"] if (n := sum(value == SERIALISED for _, value in said)) else []
             words += [f"**{n} failed**"] if (n := sum(value == FAILED for _, value in said)) else []
             words += [f"{n} not asked"] if (n := sum(value is None for _, value in said)) else []
             words += [f"{n} {why}" for (a, k, why), n in sorted(refused.items()) if (a, k) == (arch, key)]
             cells.append(", ".join(words if there else words[1:]))
-            spilled += [f"{arch} {key} {one.name} {one.candidate.precision}: "
-                        f"{'does not compile' if value == FAILED else f'{value} bytes'}" for one, value in said if value]
+            spilled += [f"{arch} {key} {one.name} {one.candidate.precision}: {_WORDS.get(value, f'{value} bytes')}"
+                        for one, value in said if value]
         lines.append(f"| {key} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", f"{len(spilled)} spill or do not compile", *spilled])
+    return "\n".join([*lines, "", f"{len(spilled)} spill, are serialised or do not compile", *spilled])
+
+
+def _differing(config: dict[str, int], default: dict[str, int]) -> dict[str, int]:
+    return {name: value for name, value in config.items() if value != default[name]}
 
 
 def _batches(asked: Sequence[Asked], answers: Answers) -> Iterator[list[Asked]]:

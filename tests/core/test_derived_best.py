@@ -14,6 +14,8 @@ from workbench.core.gpu import sm_of
 from workbench.core.layer import DIRECTIONS, ConvTranspose, Workload
 from workbench.core.precision import CLASSES_OF
 from workbench.core.presets import PRESETS, preset
+from workbench.core.space import SearchSpace
+from workbench.core.spilling import start
 from workbench.core.variants import discover, find
 
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -69,7 +71,8 @@ def test_a_config_that_does_not_fit_is_changed_as_little_as_possible(tmp_path: P
     save([large], tmp_path / "b")
     found = best_or_derived("grad_weight", WORK, "tf32", "sm_86", file=tmp_path / "b")
     assert found and found.variant == "split_mma" and found.config["SHARED_KB"] == 72 and found.ms is None and not found.gpu
-    assert "the config known for sm_80, with" in found.reason and "SHARED_KB=72" in found.reason
+    assert found.reason.startswith("derived: the fastest config known for sm_80 with ") and "SHARED_KB=72" in found.reason
+    assert found.reason.endswith(", because it does not fit this GPU otherwise; not measured")
     assert why_not(large.candidate(WORK), sm=86) is not None
 
 
@@ -77,7 +80,8 @@ def test_another_precision_lends_its_variant(tmp_path: Path) -> None:
     half = replace(WORK, dtype="bfloat16")
     found = best(tmp_path / "b", "sm_90", entry(), precision="bf16", work=half)
     assert found and (found.variant, found.precision, found.dtype, found.ms) == ("implicit_gemm_mma", "bf16", "bfloat16", None)
-    assert found.reason == "derived: implicit_gemm_mma is the fastest known for this layer in tf32; not measured in bf16"
+    reason = "derived: implicit_gemm_mma is the fastest known for this layer in tf32; its config there, not measured in bf16"
+    assert found.reason == reason
 
 
 def test_else_the_order_of_preference_decides(tmp_path: Path) -> None:
@@ -88,6 +92,18 @@ def test_else_the_order_of_preference_decides(tmp_path: Path) -> None:
     assert hopper and hopper.variant == "persistent_wgmma"
     free = Workload(ConvTranspose(1, 4, 4, 3), 1, (8,))
     assert best(tmp_path / "b", "sm_90", work=free) is None      # of no suite, and nobody has measured it
+
+
+def test_a_default_that_spills_is_changed_and_the_reason_says_so(tmp_path: Path) -> None:
+    """nvcc says so of both: tests/kernels/test_nvcc.py."""
+    work = preset("models/hifigan-3").workload()
+    save([], tmp_path / "b")
+    found = best_or_derived("grad_weight", work, "tf32", "sm_90", file=tmp_path / "b")
+    assert found and found.variant == "persistent_wgmma" and found.config["STRIP"] == 4
+    assert "its default config with STRIP=4, because it spills registers otherwise, not measured" in found.reason
+    exact = find("persistent_wgmma", "grad_weight").config({"AHEAD": 2})
+    space = SearchSpace(find("persistent_wgmma", "grad_weight"), work.layer, "float32", 90, "tf32")
+    assert start(space, "sm_90", exact) == exact                 # only the default is known to spill
 
 
 def test_a_template_that_is_gone_gives_way_and_the_precision_of_pytorch_stays(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from workbench.core.presets import preset
+from workbench.core.presets import PRESETS, preset
 from workbench.core.space import SHARED_MEMORY, SearchSpace
-from workbench.core.variants import TEMPLATES, parse
+from workbench.core.variants import TEMPLATES, discover, parse
+
+GPUS = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # compute capability -> KB of shared memory for a block
 
 
 @pytest.fixture
@@ -80,15 +82,39 @@ def test_a_sample_repeats_with_its_seed(space: SearchSpace) -> None:
 
 def test_general_variants_have_a_valid_default_on_every_preset() -> None:
     """Fast variants serve the layers their `needs` admit; the general ones serve all."""
-    from workbench.core.presets import PRESETS
-    from workbench.core.variants import discover
     general = [v for v in discover(TEMPLATES) if "runtime" in v.forms]
     assert len(general) >= 9
     for variant in general:
         for chosen in PRESETS.values():
-            for sm in (80, 90):
+            for sm in GPUS:
                 for dtype in ("float32", "float16", "float64"):
-                    if variant.min_sm > sm:
-                        continue
                     reason = SearchSpace(variant, chosen.layer, dtype, sm=sm).why_not(variant.default_config)
                     assert reason is None, (variant.key, chosen.name, sm, dtype, reason)
+
+
+@pytest.mark.parametrize(("sm", "kb"), GPUS.items())
+def test_what_a_gpu_lacks_is_said(space: SearchSpace, sm: int, kb: int) -> None:
+    """Shared memory to the byte, and instructions of sm_90a, which no newer GPU has."""
+    def reason(kilobytes: int, **more: object) -> str | None:
+        fixed = replace(space.variant, needs=(), derived=(("smem_bytes", f"1024 * {kilobytes} + CO - 1"),), **more)
+        return SearchSpace(fixed, space.layer, "float32", sm=sm).why_not(fixed.default_config)
+
+    assert reason(kb) is None
+    asked, limit = (f"{size:,}".replace(",", " ") for size in (1024 * (kb + 1), 1024 * kb))
+    assert reason(kb + 1) == f"Not run: TILE=64 CO=1 needs {asked} bytes of shared memory, this GPU has {limit}."
+    hopper = reason(kb, min_sm=90, arch="sm_90a")
+    if sm == 90:
+        assert hopper is None
+    else:
+        lack = "sm_90" if sm < 90 else "the instructions of sm_90a"
+        assert hopper == f"Not run: tiled needs {lack}, this GPU is sm_{sm}."
+
+
+def test_no_shipped_variant_for_sm_90a_runs_elsewhere() -> None:
+    hopper = [v for v in discover(TEMPLATES) if v.arch]
+    assert len(hopper) >= 10 and {v.arch for v in hopper} == {"sm_90a"}
+    for variant in hopper:
+        for name in ("kb61", "models/pose", "models/sam-1"):
+            for sm in GPUS:
+                reason = SearchSpace(variant, preset(name).layer, "float32", sm=sm).why_not(variant.default_config)
+                assert sm == 90 or (reason or "").endswith(f", this GPU is sm_{sm}.")

@@ -207,7 +207,7 @@ def test_a_kernel_that_does_not_build_is_pytorchs_with_one_warning():
 
     def build(*order):
         builds.append(order)
-        raise RuntimeError("Error building extension 'kw'\nand a long log")
+        raise RuntimeError("\nError building extension 'kw'\nand a long log")
 
     namespace.update(_DEVICE_TYPE="cpu", _build=build)
     theirs = nn.ConvTranspose1d(*constructor_arguments(LAYER))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -17,11 +18,14 @@ from tests.require import require
 from workbench.core.best_known import BestKnown, load
 from workbench.core.candidate import Candidate, why_not
 from workbench.core.command import parse_layer
+from workbench.core.derived_best import best_or_derived
 from workbench.core.env import find_toolchain
 from workbench.core.gpu import gpu_limits, sm_of
 from workbench.core.layer import BACKWARD, DIRECTIONS, LAUNCHES, ConvTranspose, Workload
 from workbench.core.precision import CLASSES_OF
-from workbench.core.presets import KERNELBENCH
+from workbench.core.presets import KERNELBENCH, MODELS
+from workbench.core.space import SearchSpace
+from workbench.core.spilling import start
 from workbench.core.template import render, render_batch
 from workbench.core.toolchain import nvcc_problem
 from workbench.core.variants import TEMPLATES, Variant, discover, find
@@ -31,6 +35,7 @@ from workbench.measure.build.resources import NVCC_FLAGS, TORCH_NVCC_FLAGS, pars
 
 from .test_matrix import dtypes
 
+ROOT = Path(__file__).resolve().parents[2]
 VARIANTS = discover(TEMPLATES)
 LAYERS = [ConvTranspose(1, 32, 64, 5, dilation=3, bias=False), ConvTranspose(2, 32, 64, 3, 5, 1, dilation=2),
           ConvTranspose(3, 32, 32, (3, 5, 7), 2, (1, 2, 3), 1, 4)]
@@ -144,3 +149,46 @@ def test_for_the_a100_every_layer_is_exported_in_every_direction(precision: str)
         recipe, entries = best_recipe(preset.workload(), "sm_80", precision=precision)
         assert set(recipe.precision) == set(DIRECTIONS) and all(e.derived for e in entries), preset.name
         assert not left_to_pytorch(recipe, "sm_80")
+
+
+def test_the_table_of_all_gpus_finds_what_spills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches share one log: each candidate gets its own bytes, and what is known is not asked again."""
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path))
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import compile_table as tool
+    tools = find_toolchain()
+    require(nvcc_problem(tools, None) is None, "nvcc is installed")
+    answers = tool.Answers(tools)
+    clean, crowded = (tool.Asked("kb78", one, "sm_80", render(one).candidate_id) for one in (
+        Candidate(find("implicit_gemm_mma", "forward"), KERNELBENCH["kb78"].layer, "float32", {"BLOCKS": blocks}, "tf32")
+        for blocks in (2, 3)))
+    tool.compile_all([clean, crowded], answers, 1)
+    assert answers.of(clean) == 0 and (answers.of(crowded) or 0) > 0
+    assert (tool.Answers(tools).of(clean), tool.Answers(tools).of(crowded)) == (0, answers.of(crowded))
+    text = tool.table([clean, crowded], Counter({("sm_80", "forward/wgmma_packed", "instructions"): 2}), answers)
+    assert "| forward/implicit_gemm_mma | 1 clean, **1 spill** |" in text
+    assert "| forward/wgmma_packed | 2 instructions |" in text
+    assert f"sm_80 forward/implicit_gemm_mma kb78 tf32: {answers.of(crowded)} bytes" in text
+
+
+@pytest.mark.parametrize("arch", ["sm_86", "sm_120"])
+def test_other_gpus_get_configs_that_fit_and_compile(arch: str) -> None:
+    """A sample; tools/compile_table.py asks for every layer."""
+    work = MODELS["models/sam-2"].workload()
+    found = [best_or_derived(direction, work, "tf32", arch) for direction in DIRECTIONS]
+    with Nvcc() as nvcc:
+        require(nvcc.problem is None, str(nvcc.problem))
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(lambda one: nvcc.spills(one.candidate(work), arch), found)) == [0] * 3
+
+
+def test_a_default_that_is_known_to_spill_does_and_what_stands_in_does_not() -> None:
+    """The shorter of the ones in core/spilling.py; the tool asks for all."""
+    variant, layer = find("persistent_wgmma", "grad_weight"), MODELS["models/hifigan-3"].layer
+    space = SearchSpace(variant, layer, "float32", 90, "tf32")
+    with Nvcc() as nvcc:
+        require(nvcc.problem is None, str(nvcc.problem))
+        asked = [space.candidate(config) for config in (variant.default_config, start(space, "sm_90"))]
+        with ThreadPoolExecutor(2) as pool:
+            default, instead = pool.map(lambda one: nvcc.spills(one, "sm_90"), asked)
+    assert default and instead == 0

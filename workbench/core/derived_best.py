@@ -79,8 +79,8 @@ class _Derived:
         if variant is None or found is None or (found != variant.config(entry.config)) != changed:
             return None
         if changed:
-            return self._unmeasured(variant, found, entry.precision, f"derived: the config known for {entry.arch}, with "
-                                    f"{_changes(entry.config, found)} so that it suits this GPU; not measured")
+            return self._unmeasured(variant, found, entry.precision, f"derived: the fastest config known for {entry.arch}"
+                                    f"{self._changes(variant, entry, found, entry.precision)}; not measured")
         if entry.arch == self.arch:
             return entry
         return replace(entry, arch=self.arch, note=f"derived: the fastest config known for {entry.arch} that runs here; not "
@@ -93,9 +93,8 @@ class _Derived:
         found = self._config(entry, precision) if precision else None
         if found is None or variant is None:
             return None
-        changes = _changes(variant.config(entry.config), found)
         return self._unmeasured(variant, found, precision, f"derived: {entry.variant} is the fastest known for this layer in "
-                                f"{other}{f', with {changes} so that it suits this GPU' if changes else ''}; not measured in "
+                                f"{other}; its config there{self._changes(variant, entry, found, precision)}, not measured in "
                                 f"{precision}")
 
     def by_order(self) -> Iterator[BestKnown]:
@@ -107,10 +106,9 @@ class _Derived:
                 continue
             config = start(self._space(variant, precision, variant.forms[0]), self.arch)
             if config is not None:
-                changes = _changes(variant.default_config, config)
                 yield self._unmeasured(variant, config, precision, f"derived: {name} is the first in the order of preference "
-                                       "that serves this layer here; its default config"
-                                       f"{f' with {changes}, which suits this GPU' if changes else ''}, not measured")
+                                       f"that serves this layer here; its default config"
+                                       f"{self._changes(variant, None, config, precision)}, not measured")
 
     def _config(self, entry: BestKnown, precision: str) -> dict[str, int] | None:
         """The entry's config, or the nearest one that can run there in that precision; None for none."""
@@ -122,6 +120,15 @@ class _Derived:
         except BadRequest:
             return None  # the template has changed since
         return start(self._space(variant, precision, entry.form), self.arch, config)
+
+    def _changes(self, variant: Variant, entry: BestKnown | None, after: dict[str, int], precision: str) -> str:
+        """What had to be changed in an entry's config (without one: in the default), and why."""
+        before = variant.config(entry.config if entry else {})
+        if before == after:
+            return ""
+        changes = " ".join(f"{name}={value}" for name, value in after.items() if value != before[name])
+        fits = self._space(variant, precision, variant.forms[0]).why_not(before) is None
+        return f" with {changes}, because it {'spills registers' if fits else 'does not fit this GPU'} otherwise"
 
     def _space(self, variant: Variant, precision: str, form: str) -> SearchSpace:
         return SearchSpace(variant, self.workload.layer, self.workload.dtype, sm_of(self.arch), precision, form)
@@ -138,10 +145,6 @@ class _Derived:
         return BestKnown(self.arch, str(work.layer), self.direction, work.dtype, self.precision_class, variant.name, config,
                          precision, variant.forms[0], None, work.batch, tuple(work.input_size), gpu="", session="", note=why,
                          memory_format=work.memory_format, pytorch_precision=self.pytorch_precision)
-
-
-def _changes(before: dict[str, int], after: dict[str, int]) -> str:
-    return " ".join(f"{name}={value}" for name, value in after.items() if value != before.get(name))
 
 
 @lru_cache(maxsize=1)
