@@ -55,5 +55,8 @@ def test_no_model_gets_slower_and_none_drifts(runner: Runner, name: str, train: 
         drift = report.drift[step]
         for ours, own in ((drift.outputs, drift.tf32_outputs), (drift.gradients, drift.tf32_gradients)):
             assert ours is None or ours <= max(LEAST[form], 2 * (own or 0.0))
+        original = sum(row.times[step].original_ms for row in report.kept)
+        patched = sum(row.times[step].patched_ms for row in report.kept)
+        assert original >= 1.5 * patched, f"the kept layers together: {original:.3f} ms, patched {patched:.3f} ms"
         assert report.peak_bytes["patched"] <= 1.1 * report.peak_bytes["original"] + (64 << 20)
     assert all(row.kept or row.reason for row in report.layers)

@@ -27,7 +27,7 @@ from workbench.core.patching import (
 )
 from workbench.drive.patching import plots, text
 from workbench.drive.patching.choose import choose, distinct
-from workbench.measure.patching.compare import Both, decided, must_undo, timed_layer, whole
+from workbench.measure.patching.compare import Both, decided, farthest, must_undo, timed_layer, whole
 from workbench.measure.patching.step import Stepper
 from workbench.measure.patching.turns import in_turns
 
@@ -96,6 +96,17 @@ def test_a_layer_and_a_whole_model_are_timed_with_the_kernels_and_without() -> N
     assert torch.equal(model[0].weight, before) and model[0].weight.grad is None
 
 
+def test_results_whose_shape_depends_on_values_are_not_compared_and_that_is_said() -> None:
+    a, said = torch.tensor([3.0, 4.0]), []
+    assert farthest([a, torch.ones(3)], [a + torch.tensor([0.0, 0.5]), torch.ones(2)], said) == pytest.approx(0.1)
+    assert said == ["1 of 2 results have another shape in the patched model, so they were not compared: their shape depends on "
+                    "values."]
+    assert farthest([], [], said) is None and len(said) == 1
+    assert farthest([a], [a / 0], said) == float("inf")
+    lost = torch.tensor([3.0, float("nan")])
+    assert farthest([lost], [lost], said) == 0.0
+
+
 def found(path: str, layer: ConvTranspose, *calls: LayerCall, why_not: str = "") -> FoundLayer:
     return FoundLayer((path,), layer, calls, 0.2 if calls else None, why_not)
 
@@ -119,6 +130,9 @@ def test_the_best_known_recipe_comes_first_and_a_gpu_never_gets_a_general_kernel
         chosen = choose(known.workload, arch="sm_90", emulated=False, train=train, measured=lambda *given: asked.append(given))
         assert chosen.origin.startswith("best known") and "naive" not in str(chosen.recipe) and not asked
         assert ("grad_weight" in chosen.recipe.precision) is train
+    near, = distinct((found("a", ConvTranspose(1, 128, 64, 4, stride=2, padding=1), replace(CALL, shape=(4, 128, 900))),))
+    chosen = choose(near.workload, arch="sm_90", emulated=False, train=False, measured=lambda work, derived: derived)
+    assert chosen.recipe.forward and chosen.origin == "the fastest of those that were measured here"
     unknown, = distinct((found("a", LAYER, CALL),))
     chosen = choose(unknown.workload, arch="sm_90", emulated=False, train=True, measured=lambda *given: asked.append(given))
     assert chosen.recipe is None and [work for work, _ in asked] == [unknown.workload]

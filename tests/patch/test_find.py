@@ -111,6 +111,20 @@ def test_looking_changes_nothing_of_the_model() -> None:
     assert not model[0]._forward_hooks and not model[0]._forward_pre_hooks
 
 
+def test_an_input_that_the_model_changes_comes_back() -> None:
+    class Careless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.ConvTranspose1d(3, 4, 3)
+
+        def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+            return self.up(x.mul_(2)) * scale
+
+    x, scale = torch.ones(2, 3, 6), torch.ones(1, 1, 1, requires_grad=True).expand(2, 4, 8)
+    found(prepared(Careless(), (x, scale), ModelSource("live:model", train=True)), lambda event: None)
+    assert torch.equal(x, torch.ones(2, 3, 6))
+
+
 def test_the_same_seed_makes_the_same_model_and_inputs() -> None:
     first, second = load(source("unet", seed=3)), load(source("unet", seed=3))
     assert torch.equal(first.args[0], second.args[0]) and isinstance(first, Loaded)

@@ -24,6 +24,9 @@ from workbench.drive.patching import choose, plots, text
 from workbench.drive.patching.patch import Patch, PatchRequest, PatchResult, patch
 from workbench.drive.running.runner import Runner
 from workbench.faces.cli import main
+from workbench.measure.patching.replace import PatchFile
+
+from . import models
 
 HERE = Path(__file__).parent
 
@@ -87,6 +90,11 @@ def test_the_command_line_writes_the_file_the_figure_and_json(tmp_path, monkeypa
     assert report.drift[INFERENCE].outputs < 1e-2 and report.drift[INFERENCE].gradients is None
     written = out.read_text()
     assert "output_upscaling.0" in written and "multimask" not in written and "Judged on the CPU emulator." in written
+    model = models.MaskDecoder()
+    told = PatchFile(written, "cpu").patch(model, ["output_upscaling.0", "output_upscaling.3", "multimask"])
+    assert list(told.values()) == ["patched for bfloat16"] * 2 + ["left: this file has no kernels for this layer"]
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert model(**models.decoder_inputs())["pred_masks"].dtype == torch.bfloat16
     assert written.count("def conv_transpose(") == 1 and written.count('"forward/naive_gather.cu":') == 1
 
 

@@ -40,7 +40,7 @@ def compared(loaded: Loaded, file: PatchFile, order: PatchOrder, emit: Emit) -> 
             kept = [row.path for row in layers if row.kept]
             both = Both(model, file, kept)
             emit(Event("compare", "comparing outputs and gradients with the original"))
-            drift = _drift(both, stepper, train=source.train) if kept else {}
+            drift = _drift(both, stepper, said, train=source.train) if kept else {}
             timed = bool(kept) and source.device != "cpu"
             times = whole(both, stepper, order, emit) if timed else {}
             peak = _peaks(both, stepper, train=source.train) if timed else {}
@@ -161,8 +161,8 @@ def _peaks(both: Both, stepper: Stepper, *, train: bool) -> dict[str, int]:
     return peak
 
 
-def _drift(both: Both, stepper: Stepper, *, train: bool) -> dict[str, Drift]:
-    """Original and patched with the same parameters, inputs and random numbers."""
+def _drift(both: Both, stepper: Stepper, said: list[str], *, train: bool) -> dict[str, Drift]:
+    """Original and patched with the same parameters, inputs and random numbers. What cannot be compared is said."""
     def results() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         if not train:
             outputs, gradients = tensors_of(stepper.inference()), {}
@@ -184,20 +184,21 @@ def _drift(both: Both, stepper: Stepper, *, train: bool) -> dict[str, Drift]:
             exact = results()
         with torch.backends.cudnn.flags(enabled=True, benchmark=benchmark, allow_tf32=True):
             rounded = results()
-        own = _farthest(exact[0], rounded[0]), _farthest(exact[1], rounded[1])
-    return {TRAINING if train else INFERENCE: Drift(_farthest(theirs[0], ours[0]), _farthest(theirs[1], ours[1]), *own)}
+        own = farthest(exact[0], rounded[0], []), farthest(exact[1], rounded[1], [])
+    drift = Drift(farthest(theirs[0], ours[0], said), farthest(theirs[1], ours[1], said), *own)
+    return {TRAINING if train else INFERENCE: drift}
 
 
-def _farthest(expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> float | None:
-    """The largest relative L2 distance of two lists of tensors; None of empty ones."""
-    there = [_distance(a, b) for a, b in zip(expected, got, strict=True) if a.numel()]
-    return max(there, default=None)
+def farthest(expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor], said: list[str]) -> float | None:
+    """The largest relative L2 distance of two lists of tensors; None where none can be compared."""
+    alike = [(a, b) for a, b in zip(expected, got, strict=False) if a.shape == b.shape]
+    if len(alike) < max(len(expected), len(got)):
+        said.append(f"{max(len(expected), len(got)) - len(alike)} of {len(expected)} results have another shape in the patched "
+                    "model, so they were not compared: their shape depends on values.")
+    return max((_distance(a, b) for a, b in alike if a.numel()), default=None)
 
 
 def _distance(expected: torch.Tensor, got: torch.Tensor) -> float:
-    if expected.shape != got.shape:
-        raise RuntimeError(f"an output of the patched model has the shape {tuple(got.shape)}, that of the original "
-                           f"{tuple(expected.shape)}")
     wide = torch.complex128 if expected.is_complex() else torch.float64
     a, b = expected.to(wide), got.to(wide)
     finite = a.isfinite()

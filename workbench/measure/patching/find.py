@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections import Counter
@@ -33,7 +34,11 @@ _NEVER_CALLED = "The model never called it in this step."
 def inspect(order: InspectOrder, emit: Emit) -> Inspected:
     """Raises `BadRequest` for a model that fails by itself: nothing of ours is in it."""
     emit(Event("load", f"loading {order.source.model}"))
-    return found(load(order.source), emit)
+    inspected = found(load(order.source), emit)
+    if torch.cuda.is_initialized():  # the judge's processes need the memory
+        gc.collect()
+        torch.cuda.empty_cache()
+    return inspected
 
 
 def found(loaded: Loaded, emit: Emit) -> Inspected:

@@ -14,39 +14,41 @@ Gradients = dict[str, torch.Tensor]
 
 
 class Stepper:
-    """Runs steps of one model with the same inputs. Use as a context manager: it puts parameters, buffers, gradients, mode and
-    random state back."""
+    """Runs steps of one model with the same inputs. Use as a context manager: it puts parameters, buffers, inputs, gradients,
+    mode and random state back."""
 
     def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, autocast: str = "",
                  seed: int = 0) -> None:
         self.model, self.args, self.kwargs, self.autocast, self.seed = model, args, kwargs, autocast, seed
         self.device = _device_of(model, args, kwargs)
         self._state: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._grads: list[tuple[nn.Parameter, torch.Tensor | None]] = []
+        self._grads: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._training: dict[nn.Module, bool] = {}
         self._random = contextlib.ExitStack()
 
     def __enter__(self) -> Stepper:
-        tensors = [*self.model.parameters(), *self.model.buffers()]
-        self._state = [(t, t.detach().clone()) for t in tensors]
-        self._grads = [(p, p.grad) for p in self.model.parameters()]
+        inputs: list[torch.Tensor] = []
+        tree_map(inputs.append, (self.args, self.kwargs), tensors_only=True)
+        self._state = [(t, t.detach().clone()) for t in (*self.model.parameters(), *self.model.buffers(), *inputs)]
+        self._grads = [(t, t.grad) for t, _ in self._state if t.is_leaf]
         self._training = {m: m.training for m in self.model.modules()}
         self._random.enter_context(seeded(self.seed))
         return self
 
     def __exit__(self, *_: object) -> None:
         self.restore()
-        for parameter, grad in self._grads:
-            parameter.grad = grad
+        for tensor, grad in self._grads:
+            tensor.grad = grad
         for module, training in self._training.items():
             module.training = training
         self._random.close()
 
     def restore(self) -> None:
-        """Parameters and buffers as they were at the beginning."""
+        """Parameters, buffers and inputs as they were at the beginning."""
         with torch.no_grad():
             for tensor, was in self._state:
-                tensor.copy_(was)
+                if not torch.equal(tensor, was):  # an expanded input cannot be written to
+                    tensor.copy_(was)
 
     def forward(self, *, seed: bool = True) -> Any:
         """One call of the model, under its seed: noise and dropout are drawn alike."""
