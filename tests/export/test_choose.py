@@ -14,6 +14,8 @@ from torch import nn
 
 from workbench.core.candidate import layer_fields
 from workbench.core.layer import ConvTranspose, Workload
+from workbench.core.presets import preset
+from workbench.drive.exporting.best_recipe import best_recipe
 from workbench.drive.exporting.export import export_text, module_order
 from workbench.drive.exporting.recipe import Recipe
 from workbench.faces.cli import main
@@ -101,6 +103,29 @@ def test_its_own_layer_is_computed_and_what_its_template_does_not_serve_is_pytor
     subject.namespace["_RULES"]["forward/implicit_gemm_mma"] = ((*needs, "layer.out_channels == 8"), derived, tune)
     subject.namespace["_KNOWN"][key(subject)] = [row(NEAR, 9.0)]
     assert "does not serve this layer" in call(subject, NEAR)[2]["forward"]
+
+
+@pytest.mark.parametrize(("proven", "capability", "taken"), [
+    ({"forward": 90}, 90, True), ({"forward": 90}, 80, False), ({"forward": 0}, 90, False), ({}, 80, True)])
+def test_its_own_layer_is_pytorchs_where_nobody_measured_the_kernel(folder: Path, proven: dict[str, int], capability: int,
+                                                                    taken: bool) -> None:
+    """`proven` is empty where somebody chose the kernel."""
+    subject = loaded(folder, replace(gemm(), proven=proven))
+    subject.namespace["_gpu"] = lambda device: (capability, 227 * 1024)
+    ours, theirs, said = call(subject, WORK)
+    assert torch.equal(ours, theirs) != taken
+    assert ("made for this layer" if taken else "prepare(x, measure=True) measures it here") in said["forward"]
+    if not taken:
+        subject.namespace["_ANY_LAYER"] = True
+        assert not torch.equal(call(subject, WORK)[0], theirs)
+
+
+def test_a_best_recipe_says_where_its_kernels_were_measured() -> None:
+    workload = preset("kb74").workload()
+    recipe, used = best_recipe(workload, "sm_90")
+    assert recipe.proven == {"forward": 90, "grad_input": 90, "grad_weight": 90} == {e.direction: 90 for e in used}
+    assert set(best_recipe(workload, "sm_86")[0].proven.values()) == {0}
+    assert Recipe.from_json(recipe.to_json()) == recipe
 
 
 def test_the_naive_kernel_is_never_taken_for_another_layer(folder: Path) -> None:

@@ -12,6 +12,7 @@ from ...core.best_known import CONTIGUOUS, BestKnown
 from ...core.derived_best import best_or_derived
 from ...core.env import gpus
 from ...core.errors import BadRequest
+from ...core.gpu import sm_of
 from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
 from ...core.precision import CLASSES_OF
 from ...core.presets import parse_preset
@@ -68,7 +69,13 @@ def best_recipe(workload: Workload, arch: str, *, precision: str = "", file: Pat
     if any(d in entries and entries[d].ms is None for d in (GRAD_INPUT, GRAD_WEIGHT, BACKWARD)):
         entries.pop(BACKWARD, None)  # it is not known to be faster than the two gradients
     used = [entries[d] for d in fastest({d: e.ms or 0.0 for d, e in entries.items()})]
-    return Recipe(workload, **{e.direction: e.candidate(workload) for e in used}), used
+    return Recipe(workload, proven={e.direction: _proven(e) for e in used},
+                  **{e.direction: e.candidate(workload) for e in used}), used
+
+
+def _proven(entry: BestKnown) -> int:
+    faster = not entry.derived and entry.ms and entry.baseline_ms and entry.ms < entry.baseline_ms
+    return sm_of(entry.arch) if faster else 0
 
 
 def other_dtypes(workload: Workload, arch: str, *, file: Path | None = None) -> list[Recipe]:

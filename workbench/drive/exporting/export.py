@@ -9,7 +9,7 @@ import hashlib
 import keyword
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -64,6 +64,7 @@ def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None
         raise BadRequest(f"The recipe is for {first.layer}, preset {constructor.name} is {constructor.layer}; "
                          f"export it without the preset.", field="constructor")
     kernels = [[(c, render(c)) for c in r.chosen.values()] for r in recipes]
+    proven = {c: r.proven[d] for r in recipes for d, c in r.chosen.items() if d in r.proven}
     every: list[tuple[Candidate, Rendered]] = []      # of two for one layer and dtype the first
     for one, rendered in (pair for found in kernels for pair in found):
         if all((one.direction, one.dtype, one.layer) != (c.direction, c.dtype, c.layer) for c, _ in every):
@@ -73,7 +74,7 @@ def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None
     known = {(c.variant.key, c.dtype, c.precision): evidence(c, arch) for c in served} if arch else {}
     parts = {"DOCSTRING": docstring(recipes, kernels, constructor, notes), "NAME": _name(every),
              "DEBUG_SYNC": str(int(debug_sync)), "CLASS": _class(first.layer, constructor, class_name) if class_name else "",
-             "MADE_FOR": _rows(_made_for(r.workload) for r in recipes), "KERNELS": _table(every),
+             "MADE_FOR": _rows(_made_for(r.workload) for r in recipes), "KERNELS": _table(every, proven),
              "RULES": _rows(f'"{key}": {rule!r}' for key, rule in rules.items()),
              "KNOWN_ON": str(sm_of(arch) if arch else None),
              "KNOWN": _rows(f'("{key}", torch.{dtype}, "{precision}"): [{_rows(map(repr, rows), 8)}    ]'
@@ -187,7 +188,7 @@ def _name(kernels: Sequence[tuple[Candidate, Rendered]]) -> str:
     return "kw_" + hashlib.sha256("".join(rendered.candidate_id for _, rendered in kernels).encode()).hexdigest()[:8]
 
 
-def _table(kernels: Sequence[tuple[Candidate, Rendered]]) -> str:
+def _table(kernels: Sequence[tuple[Candidate, Rendered]], proven: Mapping[Candidate, int]) -> str:
     lines = ["_KERNELS = ["]
     for candidate, rendered in kernels:
         variant = candidate.variant
@@ -196,6 +197,8 @@ def _table(kernels: Sequence[tuple[Candidate, Rendered]]) -> str:
                  f'precision="{candidate.precision}"',
                  f"\n            layer={tuple(layer_fields(candidate.layer).values())}",
                  f"\n            tune={candidate.config!r}"]
+        if candidate in proven:
+            words.append(f"proven={proven[candidate]}")
         if serves_any_layer(candidate):
             words.append("any_layer=True")
         if candidate.form != "constant":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from ...core.variants import TEMPLATES, find
 class Recipe:
     """One candidate per direction; None leaves the direction to PyTorch. `backward` is launched where both gradients
     are wanted; where one of them is, the candidate of that direction, or without one `backward`, whose other result is
-    dropped. Raises `BadRequest` for candidates that do not belong to the workload or the direction.
+    dropped. `proven`: direction -> the GPU generation (90) on which its candidate was measured to be faster than PyTorch, 0 for
+    nowhere; absent where somebody chose the candidate. Raises `BadRequest` for candidates that do not belong to the workload
+    or the direction.
     """
 
     workload: Workload
@@ -26,6 +28,7 @@ class Recipe:
     grad_input: Candidate | None = None
     grad_weight: Candidate | None = None
     backward: Candidate | None = None
+    proven: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not self.chosen:
@@ -49,13 +52,15 @@ class Recipe:
         return {d: c.precision for d, c in found.items() if c is not None}
 
     def to_json(self) -> dict[str, Any]:
-        return {"workload": self.workload.to_json(), **{d: _to_json(c) for d, c in self.chosen.items()}}
+        return {"workload": self.workload.to_json(), "proven": dict(self.proven),
+                **{d: _to_json(c) for d, c in self.chosen.items()}}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Recipe:
         """The recipe again, with the templates as they are now. Raises `BadRequest` when a variant is gone."""
         workload = Workload.from_json(data["workload"])
-        return cls(workload, **{d: _from_json(data[d], workload) for d in LAUNCHES if data.get(d)})
+        return cls(workload, proven=data.get("proven", {}),
+                   **{d: _from_json(data[d], workload) for d in LAUNCHES if data.get(d)})
 
 
 def fastest(ms: Mapping[str, float]) -> tuple[str, ...]:
