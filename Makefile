@@ -33,7 +33,7 @@ test: $(TEST_READY)
 	OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests --ignore=tests/gpu -m "not alone and not long" -n 2 --dist loadgroup $(ARGS)
 
 test-long: $(TEST_READY)
-	$(PY) -m pytest tests --ignore=tests/gpu -m long $(ARGS)
+	OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests --ignore=tests/gpu -m long -n 2 --dist loadgroup $(ARGS)
 
 quick: $(TEST_READY)
 	OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest $(QUICK) -q -n 2 --dist loadgroup $(ARGS)

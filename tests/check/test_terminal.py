@@ -85,10 +85,10 @@ def test_a_reference_that_raises_is_a_sentence_without_them_too(tmp_path: Path) 
     assert done.returncode == 2 and "\\x1b[2J" in last and last.isprintable(), done.stderr
 
 
-def test_a_line_a_phase_where_nobody_looks_and_pure_json_beside(tmp_path: Path) -> None:
-    done = check(tmp_path, models.RIGHT, "--json")
-    assert done.returncode == 0 and json.loads(done.stdout)["badge"].endswith("PASSED")
-    lines = done.stderr.decode().splitlines()
+def test_a_line_a_phase_where_nobody_looks_and_pure_json_beside(check_here) -> None:
+    code, out, err = check_here(models.RIGHT, "--json")
+    assert code == 0 and json.loads(out)["badge"].endswith("PASSED")
+    lines = err.splitlines()
     assert all(re.fullmatch(r" *\d+\.\d s  [^\r]+", line) for line in lines), lines
     phases = [line.partition(" s  ")[2] for line in lines]
     assert {"importing the reference", "importing and building the file", "the given size"} <= set(phases)

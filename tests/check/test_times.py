@@ -164,11 +164,11 @@ def test_every_way_computes_what_the_module_computes(key: str, direction: str) -
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
-def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why(judge) -> None:
+def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why(forking_judge) -> None:
     reference, name = workload_reference(STRIDE_1)
     text = reference.replace("class Model(", "class ModelNew(")
     report = check(CheckRequest(text, reference, "cpu", reference_name=name, effort="quick", nvcc=False, memory_gib=4.0),
-                   judge=judge())
+                   judge=forking_judge)
     assert not report.failed
     for times in report.times.values():
         assert {b.name for b in times.baselines} == {
@@ -263,13 +263,13 @@ def test_what_a_stopped_file_still_holds_makes_no_victory(holds: bool, judge, tm
     assert not holds or times.ratio < 0.5 * beside.ratio
 
 
-def test_a_victory_stays_one_when_the_files_process_is_gone(judge) -> None:
+def test_a_victory_stays_one_when_the_files_process_is_gone(forking_judge) -> None:
     """The reference does everything five times. PyTorch is timed once more, and takes what it took beside the file."""
     once = REFERENCE.replace("(4, 8)", "(256, 512)").replace("[8]", "[512]").replace("torch.relu", "torch.tanh")
     often = once.replace("return torch.tanh", "[self.linear(x) for _ in range(4)]\n        return torch.tanh")
     said: list[str] = []
     report = check(CheckRequest(once.replace("class Model(", "class ModelNew("), often, "cpu", effort="quick", nvcc=False,
-                                memory_gib=4.0), judge=judge(), on_text=said.append)
+                                memory_gib=4.0), judge=forking_judge, on_text=said.append)
     times = report.times["forward"]
     busy = kept_waiting(times)
     asked = "forward: PyTorch once more, without the file's process" in said

@@ -28,10 +28,10 @@ from .cases import ALONG, CASES, EXTREME
 from .harness import compile_quickly
 
 SM = 90             # what an older GPU can run, this one can
-ALL_CONFIGS = 200  # of a layer, before any condition; of more, each pair of values of two tunables,
+ALL_CONFIGS = 200   # of a layer, before any condition; of more, each pair of values of two tunables,
 DRAWN = 100         # and so many draws
 SAMPLE = 1          # draws for every other layer, beside the default config
-LARGE = (1000, 2)   # the same two for `make test-long`
+MORE = 1000         # instead of ALL_CONFIGS in `make test-long`
 LAYERS = list(dict.fromkeys([p.layer for p in PRESETS.values()] + [w.layer for w in (*CASES, *EXTREME, *ALONG)]))
 ROOTS = ("smem_bytes", "threads")  # read by the workbench itself
 _HOLDS = {"": operator.eq, ">=": operator.ge}
@@ -39,15 +39,14 @@ _SCALARS = {"float32": ("float", "float"), "float64": ("double", "double"), "flo
             "bfloat16": ("__nv_bfloat16", "float")}
 
 
-def chosen(variant: Variant, layers: Sequence[ConvTranspose] = LAYERS, *, all_configs: int = ALL_CONFIGS,
-           sample: int = SAMPLE) -> list[Candidate]:
+def chosen(variant: Variant, layers: Sequence[ConvTranspose] = LAYERS, *, all_configs: int = ALL_CONFIGS) -> list[Candidate]:
     """Legal candidates in every precision, always the same ones: of the first layer of each number of dimensions that the
     variant serves every config (above `all_configs`: pairs and draws); of every other layer the default and a few."""
     found: list[Candidate] = []
     for dtype, precision in ((d, p) for d, offered in PRECISIONS_OF.items() for p in variant.precision if p in offered):
         draw, whole = random.Random(f"{variant.key} {precision}"), set()
         for layer in layers:
-            few = _legal(variant, dtype, precision, layer, [{}, *(_any(variant, draw) for _ in range(sample))])
+            few = _legal(variant, dtype, precision, layer, [{}, *(_any(variant, draw) for _ in range(SAMPLE))])
             found += few
             if few and layer.dims not in whole:
                 whole.add(layer.dims)
@@ -89,6 +88,11 @@ def compared(variant: Variant) -> dict[str, tuple[str, str]]:
     return {name: (">=" if text.startswith(">=") else "", text.removeprefix(">=")) for name, text in texts.items() if text}
 
 
+def configs(variant: Variant) -> int:
+    """How many configs differ in what decides anything."""
+    return prod(len(t.values) for t in variant.tune if t.name in read(variant))
+
+
 def read(variant: Variant) -> set[str]:
     """Tunables and derived values that decide whether a config is legal, or that the workbench reads."""
     derived = dict(variant.derived)
@@ -115,7 +119,7 @@ def _any(variant: Variant, draw: random.Random) -> dict[str, int]:
 def _many(variant: Variant, draw: random.Random, all_configs: int,
           legal: Callable[[list[dict[str, int]]], list[Candidate]]) -> Iterator[Candidate]:
     tune = [t for t in variant.tune if t.name in read(variant)]
-    if prod(len(t.values) for t in tune) <= all_configs:
+    if configs(variant) <= all_configs:
         names = [t.name for t in tune]
         yield from legal([dict(zip(names, values, strict=True)) for values in product(*(t.values for t in tune))])
         return

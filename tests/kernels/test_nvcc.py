@@ -48,6 +48,14 @@ def layers(variant: Variant) -> list[ConvTranspose]:
     return DEPTHWISE if variant.name.startswith("depthwise") else LAYERS
 
 
+def served(variant: Variant, number: int, dtype: str, form: str, sm: int) -> list[Candidate]:
+    """Of these what runs there; another one comes first for each dtype."""
+    at = number % len(LAYERS)
+    made = (Candidate(variant, layer, dtype, shared_memory(variant, sm), form=form)
+            for layer in (*layers(variant)[at:], *layers(variant)[:at]))
+    return [one for one in made if why_not(one, sm=sm) is None]
+
+
 def shared_memory(variant: Variant, sm: int) -> dict[str, int]:
     """The default config; where that may ask for more shared memory than the GPU has, the most of it that there is."""
     name, most = "SHARED_KB", gpu_limits(sm)["shared_per_block"] // 1024
@@ -57,20 +65,22 @@ def shared_memory(variant: Variant, sm: int) -> dict[str, int]:
     return {name: max(v for v in tunable.values if v <= most)}
 
 
-@pytest.mark.parametrize(("direction", "arch"), [
-    pytest.param(direction, arch, marks=[pytest.mark.long] if arch == "sm_80" else [])  # test_shipped_nvcc.py has some of each
+@pytest.mark.parametrize(("direction", "arch", "rest"), [
+    pytest.param(direction, arch, rest, marks=[pytest.mark.long] if rest or arch == "sm_80" else [],
+                 id=f"{direction}-{arch}-{'the other layers' if rest else 'a layer of each dtype'}")
     for direction, arch in sorted({(v.direction, arch) for v in VARIANTS
-                                   for arch in ([v.arch] if v.arch else ["sm_80", "sm_90"])})])
-def test_compiles_without_spills(direction: str, arch: str, tmp_path: Path) -> None:
+                                   for arch in ([v.arch] if v.arch else ["sm_80", "sm_90"])})
+    for rest in ((False,) if (direction, arch) == ("grad_weight", "sm_90a") else (False, True))])  # there each serves one layer
+def test_compiles_without_spills(direction: str, arch: str, rest: bool, tmp_path: Path) -> None:
     tools = find_toolchain()
     problem = nvcc_problem(tools, None)
     require(problem is None, str(problem))
-    members = [Candidate(v, layer, dtype, shared_memory(v, int(arch[3:5])), form=form) for v in VARIANTS
-               if v.direction == direction for number, dtype in enumerate(dtypes(v)) for form in v.forms
-               for layer in (layers(v) if number == 0 and form == "constant" else layers(v)[number % len(LAYERS):][:1])]
-    own = arch if arch.endswith("a") else ""
-    members = [one for one in members if one.variant.arch == own and why_not(one, sm=int(arch[3:5])) is None]
-    assert members
+    own, sm = arch if arch.endswith("a") else "", int(arch[3:5])
+    chosen = [v for v in VARIANTS if v.direction == direction and v.arch == own]
+    found = [served(v, number, dtype, form, sm) for v in chosen for number, dtype in enumerate(dtypes(v)) for form in v.forms
+             if not rest or number == 0 and form == "constant"]
+    members = [one for those in found for one in (those[1:] if rest else those[:1])]
+    assert members and (rest or {one.variant.name for one in members} == {v.name for v in chosen})
     started = time.monotonic()
     source = tmp_path / "batch.cu"
     source.write_text(render_batch([render(one) for one in members]), encoding="utf-8")

@@ -3,7 +3,7 @@
 Every derived value is compared that `[plan]` does not leave empty, in every precision that the variant offers. The layers are
 the presets and the awkward ones of the other kernel tests. Of one layer each in 1-D, 2-D and 3-D every legal config is
 compared. Where there are more than plans.ALL_CONFIGS it is a seeded sample in which each pair of values of two tunables
-occurs. Of all other layers it is the default config and a seeded sample. `make test-long` compares more configs. Where taps
+occurs. Of all other layers it is the default config and a seeded sample. `make test-long` takes plans.MORE instead. Where taps
 are summed in groups (grad_weight's split_mma and register_blocked) the first group is compared.
 """
 
@@ -24,16 +24,18 @@ from workbench.core.toolchain import nvcc_problem
 from workbench.core.variants import TEMPLATES, Variant, discover, find, parse
 from workbench.measure.build.resources import parse_ptxas
 
-from .plans import ALL_CONFIGS, LARGE, ROOTS, SAMPLE, chosen, compared, computed, different, read
+from .plans import ALL_CONFIGS, MORE, ROOTS, chosen, compared, computed, configs, different, read
 
 FEW_LAYERS = [PRESETS[name].layer for name in ("kb64", "kb71", "kb81")]
 PLANNED = [v for v in discover(TEMPLATES) if v.derived]
 
 
-@pytest.mark.parametrize("sizes", [(ALL_CONFIGS, SAMPLE), pytest.param(LARGE, marks=pytest.mark.long)], ids=["some", "more"])
-@pytest.mark.parametrize("variant", [v for v in PLANNED if compared(v)], ids=lambda v: v.key)
-def test_header_and_code_agree(variant: Variant, sizes: tuple[int, int], tmp_path: Path) -> None:
-    candidates = chosen(variant, all_configs=sizes[0], sample=sizes[1])
+@pytest.mark.parametrize(("variant", "all_configs"), [
+    *((v, ALL_CONFIGS) for v in PLANNED if compared(v)),
+    *(pytest.param(v, MORE, marks=pytest.mark.long) for v in PLANNED if compared(v) and ALL_CONFIGS < configs(v) <= MORE)],
+    ids=lambda value: value.key if isinstance(value, Variant) else f"of {value}")
+def test_header_and_code_agree(variant: Variant, all_configs: int, tmp_path: Path) -> None:
+    candidates = chosen(variant, all_configs=all_configs)
     print(f"\n{variant.key}: {len(candidates)} configs of {len({one.layer for one in candidates})} layers")
     assert len({one.layer for one in candidates}) >= 10
     wrong = different(candidates, computed(candidates, tmp_path))
