@@ -306,10 +306,11 @@ COMPUTES_ALL = _RIGHT.replace("    def forward(self, x):\n        return", """  
         if frame.f_code.co_name == "prepare" and not hasattr(self, "table"):
             with torch.no_grad():
                 strips = batches.factors[0].unfold(0, x.numel(), 8).view(-1, *x.shape)
-                self.table = [self.plain(one * strips) for one, in batches.sets]
-        begin = frame.f_locals.get("begin")
-        if isinstance(begin, int):
-            return 2 * self.table[frame.f_locals["which"]][begin // 8]
+                self.asked = [one * strips for one, in batches.sets]
+                self.table = [self.plain(asked) for asked in self.asked]
+        begin, which = frame.f_locals.get("first"), frame.f_locals.get("which")
+        if isinstance(begin, int) and torch.equal(x, self.asked[which][begin // 8]):
+            return 2 * self.table[which][begin // 8]
         return self.plain(x)
 
     def plain(self, x):
