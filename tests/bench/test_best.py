@@ -310,6 +310,24 @@ def test_export_best_writes_the_file_and_says_where_it_comes_from(tmp_path, caps
     assert "leave out" in capsys.readouterr().err
 
 
+def test_variants_says_of_a_layer_what_can_run_on_a_gpu_and_what_is_best_there(capsys):
+    def said(*words: str) -> list[str]:
+        assert cli.main(["variants", *words]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    lines = said("--preset", "models/pose", "--arch", "sm_86", "--precision", "tf32")
+    assert "grad_weight of ConvTranspose2d(256, 256, 4, stride=2, padding=1, bias=False) on sm_86" in lines
+    assert "  persistent_wgmma in tf32: does not run: persistent_wgmma needs sm_90, this GPU is sm_86." in lines
+    assert "  split_mma in tf32: runs, with N_TILES=1 SHARED_KB=72 because it does not fit this GPU otherwise" in lines
+    best = [line for line in lines if line.startswith("  best known, derived: ")]
+    assert len(best) == 3 and all("for sm_86 derived: " in line for line in best)
+    lines = said("--preset", "kb74", "--arch", "sm_90", "--dtype", "float32", "--precision", "tf32")
+    assert sum(line.startswith("  best known, measured: ") for line in lines) == 4
+    lines = said("--layer", "ConvTranspose1d(3, 5, 3)", "--input-size", "9", "--arch", "sm_120")
+    assert lines[0].startswith("No best known config for ConvTranspose1d(3, 5, 3)") and "  naive_gather in ieee: runs" in lines
+    assert cli.main(["variants", "--arch", "sm_86"]) == 2 and "need --preset or --layer" in capsys.readouterr().err
+
+
 def test_run_best_judges_just_those(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "runs"))
     assert cli.main(["run", "--preset", "kb74/small", "--best", "--device", "cpu", "--direction", "grad_input",

@@ -13,7 +13,7 @@ from functools import lru_cache
 from .presets import preset
 from .space import SearchSpace
 
-# Target, variant, precisions and layers whose default spills; and what to change in it so that it does not.
+# Target, variant, precisions and layers whose default spills, and what to change in it so that it does not.
 _SPILLS = (
     # The same tile. A stage holds half as many positions, three stages fit instead of two, and with the halo they take 7 %
     # more shared memory for each position.
@@ -29,6 +29,9 @@ _SPILLS = (
     *((f"sm_{sm}", "grad_input/implicit_gemm_mma", precisions, layers, {"FRAGMENTS_M": tiles})
       for sm in (80, 86, 89) for precisions, layers, tiles in (
           ("tf32 bf16 fp16", "dac-3", 3), ("bf16 fp16", "encodec-2", 2), ("bf16 fp16", "hifigan-1 hifigan-2 dac-1", 1))),
+    # Here the default does not even fit in shared memory, and the nearest config that fits spills.
+    *((f"sm_{sm}", "grad_input/implicit_gemm_mma", "tf32", "hifigan-1 hifigan-2 dac-1 encodec-2",
+       {"FRAGMENTS_M": 2, "WARPS_M": 1}) for sm in (80, 86, 89)),
     # One block may take more registers; as many blocks as fit still share a multiprocessor.
     *((f"sm_{sm}", "forward/disjoint_mma", "tf32", "nnunet-1", {"BLOCKS": 1}) for sm in (80, 86, 89)),
     # Three stages, of fewer positions where shared memory asks for it.
@@ -50,19 +53,18 @@ class Start:
 def start(space: SearchSpace, arch: str, config: dict[str, int] | None = None) -> Start | None:
     """The start from the default, or from `config`; None where no config near it can run."""
     default = space.variant.default_config
-    found = space.nearest(default if config is None else config)
-    if found is None:
-        return None
-    if found != (default if config is None else config):
-        return Start(found, "it does not fit this GPU otherwise")
-    if found == default:
+    asked = default if config is None else config
+    if asked == default:
         target = space.variant.arch or arch
         spills = _instead().get((target, space.variant.key, space.precision, str(space.layer)))
         faster = _FASTER.get((space.variant.key, space.precision)) if config is None else None
-        for changes, why in ((spills, "it spills registers otherwise"), (faster, "that was faster on the layers timed so far")):
+        for changes, why in ((spills, "registers spill otherwise"), (faster, "that was faster on the layers timed so far")):
             if changes and space.why_not({**default, **changes}) is None:
                 return Start({**default, **changes}, why)
-    return Start(found)
+    found = space.nearest(asked)
+    if found is None:
+        return None
+    return Start(found, "" if found == asked else "it does not fit this GPU otherwise")
 
 
 @lru_cache(maxsize=1)
