@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from math import log2, prod
 from pathlib import Path
+from typing import Any
 
 from ...core import numbers
-from ...core.best_known import CLASSES_OF, CONTIGUOUS, BestKnown, best_config, sm_of
+from ...core.best_known import CLASSED, CLASSES_OF, CONTIGUOUS, BestKnown, best_config, class_of, load, sm_of
+from ...core.candidate import Candidate, layer_fields
+from ...core.command import parse_layer
 from ...core.env import gpus
 from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
 from ...core.presets import parse_preset
 from .recipe import Recipe, fastest
 
+Row = tuple[tuple[int, ...], int, float, dict[str, int]]
+_MOST_ROWS = 12            # of evidence: the nearest
 DEFAULT_ARCH = "sm_90"     # where there is no GPU to ask
 
 
@@ -92,6 +98,31 @@ def cautions(entries: Iterable[BestKnown], arch: str, precision: str = "") -> li
     return lines
 
 
+def evidence(candidate: Candidate, arch: str) -> list[Row]:
+    """(layer's numbers, positions of the batch, times as fast as PyTorch, tunables that are not the default) of the best
+    known cells of that GPU in the candidate's direction, dtype and precision class, the nearest first. 0 times where another
+    variant or precision was the fastest, or PyTorch's time is not known: that speaks against the candidate."""
+    direction, variant = candidate.direction, candidate.variant
+    if candidate.precision not in CLASSED:
+        return []
+    cells: dict[tuple[Any, ...], Any] = {}
+    for entry in load():
+        if (entry.direction == direction and entry.dtype == candidate.dtype and not entry.predicted
+                and sm_of(entry.arch) == sm_of(arch) and entry.precision_class == class_of(candidate.precision)):
+            cell = (tuple(layer_fields(parse_layer(entry.layer)).values()), entry.batch * prod(entry.input_size))
+            if cell not in cells or entry.ms < cells[cell].ms:
+                cells[cell] = entry
+    default = variant.config({})
+    rows: list[Row] = []
+    for (layer, positions), entry in cells.items():
+        ours = entry.variant == variant.name and entry.precision == candidate.precision and entry.form == candidate.form
+        ratio = round(entry.baseline_ms / entry.ms, 2) if ours and entry.baseline_ms else 0.0
+        tune = {k: v for k, v in entry.config.items() if default.get(k) != v} if ratio else {}
+        rows.append((layer, positions, ratio, tune))
+    own = tuple(layer_fields(candidate.layer).values())
+    return sorted(rows, key=lambda row: _apart(row[0], own))[:_MOST_ROWS]
+
+
 def header_notes(entries: Iterable[BestKnown], arch: str, precision: str, words: str) -> list[str]:
     """For the header of a file: the cautions; error and times of each direction, and the GPU they hold for; the command that
     writes the file again."""
@@ -135,3 +166,7 @@ def _of_direction(direction: str, workload: Workload, precision: str, arch: str,
     if found and found.pytorch_precision == "ieee" and found.precision == "tf32":
         return best_config(direction, workload, "ieee", arch, file=file)
     return found
+
+
+def _apart(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    return sum(abs(log2((a + 1) / (b + 1))) for a, b in zip(one, other, strict=True))
