@@ -161,9 +161,9 @@ def test_a_full_disk_leaves_the_file_that_was_there(tmp_path):
     assert f"{out} cannot be written: File too large." in done.stderr
 
 
-WORK = Workload(ConvTranspose(1, 8, 8, 3, stride=2), 2, 20)
-FAR = replace(WORK, layer=ConvTranspose(1, 512, 512, 16, stride=8))
-NEAR = replace(WORK, layer=ConvTranspose(1, 8, 12, 3, stride=2))
+PLAIN = Workload(ConvTranspose(1, 8, 8, 3, stride=2), 2, 20)
+FAR = replace(PLAIN, layer=ConvTranspose(1, 512, 512, 16, stride=8))
+NEAR = replace(PLAIN, layer=ConvTranspose(1, 8, 12, 3, stride=2))
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def loaded(folder: Path, *recipes: Recipe, class_name: str = "ModelNew", **other
     return subject
 
 
-def gemm(workload: Workload = WORK) -> Recipe:
+def gemm(workload: Workload = PLAIN) -> Recipe:
     return Recipe(workload, forward=candidate(workload, "forward", "implicit_gemm_mma"))
 
 
@@ -212,7 +212,7 @@ def test_another_layer_is_computed_where_it_was_measured_to_be_faster_near_it(fo
     names["_KNOWN_ON"] = 90
     cases = [([], 0, "nobody measured it near this layer"),
              ([row(NEAR, 1.1)], 0, "not measured to be 1.2 times as fast"),
-             ([row(NEAR, 3.0), row(WORK, 0.0)], 0, "not measured to be 1.2 times as fast"),
+             ([row(NEAR, 3.0), row(PLAIN, 0.0)], 0, "not measured to be 1.2 times as fast"),
              ([row(NEAR, 3.0, STAGES=3)], 1, "at least 3.0 times as fast"),
              ([row(NEAR, 3.0), row(FAR, 0.0)], 1, "at least 3.0 times")]
     with pytest.MonkeyPatch.context() as patch:
@@ -232,8 +232,8 @@ def test_another_layer_is_computed_where_it_was_measured_to_be_faster_near_it(fo
 
 
 def test_its_own_layer_is_computed_and_what_its_template_does_not_serve_is_pytorchs(folder: Path) -> None:
-    subject = loaded(folder, Recipe(WORK, forward=candidate(WORK, "forward", "implicit_gemm_mma")))
-    ours, theirs, said = call(subject, WORK)
+    subject = loaded(folder, Recipe(PLAIN, forward=candidate(PLAIN, "forward", "implicit_gemm_mma")))
+    ours, theirs, said = call(subject, PLAIN)
     assert not torch.equal(ours, theirs) and said["forward"].endswith("in tf32: made for this layer.")
     assert said["grad_input"] == "PyTorch: this file has no kernel for grad_input in float32."
     needs, derived, tune = subject.namespace["_RULES"]["forward/implicit_gemm_mma"]
@@ -264,10 +264,10 @@ def test_the_evidence_of_a_file_is_that_of_the_recorded_benches(tmp_path: Path) 
 
 
 def test_several_layers_and_dtypes_in_one_file(folder: Path) -> None:
-    half = replace(WORK, dtype="bfloat16")
-    subject = loaded(folder, naive(WORK, "forward"), naive(half, "forward"), naive(NEAR, "forward"))
+    half = replace(PLAIN, dtype="bfloat16")
+    subject = loaded(folder, naive(PLAIN, "forward"), naive(half, "forward"), naive(NEAR, "forward"))
     launched = counted(subject)
-    for workload in (WORK, NEAR):
+    for workload in (PLAIN, NEAR):
         ours, theirs, _ = call(subject, workload)
         torch.testing.assert_close(ours, theirs)
     assert launched == ["forward"] * 2 and len(subject.namespace["_KERNELS"]) == 3
@@ -275,15 +275,15 @@ def test_several_layers_and_dtypes_in_one_file(folder: Path) -> None:
     given, x = subject.namespace["_arguments"](theirs), torch.randn(2, 8, 20).bfloat16()
     torch.testing.assert_close(subject.namespace["conv_transpose"](x, *given), theirs(x))
     assert launched == ["forward"] * 3
-    text = export_text([naive(WORK), naive(NEAR)], class_name="")
+    text = export_text([naive(PLAIN), naive(NEAR)], class_name="")
     assert "class ModelNew" not in text and text.count("struct Problem") == 1 and "2 layers in float32" in text
 
 
 def test_prepare_builds_all_and_keeps_what_it_measured(folder: Path, folder_of_builds: Path) -> None:
-    subject = loaded(folder, naive(WORK))
+    subject = loaded(folder, naive(PLAIN))
     names = subject.namespace
     theirs = nn.ConvTranspose1d(8, 8, 3, 2)
-    given, x = names["_arguments"](theirs), torch.randn(WORK.input_shape)
+    given, x = names["_arguments"](theirs), torch.randn(PLAIN.input_shape)
     for kernel in names["_KERNELS"]:
         kernel.launchers.clear()
     module = subject.cls(8, 8, 3, 2)
@@ -298,23 +298,23 @@ def test_prepare_builds_all_and_keeps_what_it_measured(folder: Path, folder_of_b
         assert names["kernels"](x, *given) == said
     file = next(folder_of_builds.glob("*_choices.json"))
     assert set(json.loads(file.read_text()).values()) == {"PyTorch"} and not list(folder_of_builds.glob("*.part"))
-    again = loaded(folder, naive(WORK))                      # another process finds the choice
+    again = loaded(folder, naive(PLAIN))                      # another process finds the choice
     assert again.namespace["kernels"](x, *given)["forward"].startswith("PyTorch: measured here")
     assert "made for this layer" in again.namespace["kernels"](x[..., :9], *given)["forward"]
     for damaged in ("{", "[1]", '{"a": 1}'):
         file.write_text(damaged)
-        assert "made for this layer" in loaded(folder, naive(WORK)).namespace["kernels"](x, *given)["forward"]
+        assert "made for this layer" in loaded(folder, naive(PLAIN)).namespace["kernels"](x, *given)["forward"]
 
 
 def test_prepare_really_measures(folder: Path, folder_of_builds: Path) -> None:
     subject = loaded(folder, gemm())
     theirs = nn.ConvTranspose1d(8, 8, 3, 2)
-    said = subject.namespace["prepare"](torch.randn(WORK.input_shape), *subject.namespace["_arguments"](theirs), measure=True)
+    said = subject.namespace["prepare"](torch.randn(PLAIN.input_shape), *subject.namespace["_arguments"](theirs), measure=True)
     assert said["forward"].startswith("PyTorch: measured here")      # the emulator is slower
 
 
 def test_check_says_what_is_right_here(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    subject = loaded(folder, naive(WORK), naive(replace(WORK, dtype="bfloat16"), "forward"))
+    subject = loaded(folder, naive(PLAIN), naive(replace(PLAIN, dtype="bfloat16"), "forward"))
     check = subject.namespace["_check"]
     assert check(["--check", "--small"]) == 0
     said = capsys.readouterr().out
@@ -334,7 +334,7 @@ def test_check_says_what_is_right_here(folder: Path, capsys: pytest.CaptureFixtu
 
 def test_check_without_a_gpu_says_so(tmp_path: Path) -> None:
     file = tmp_path / "model_new.py"
-    file.write_text(export_text(naive(WORK, "forward")))
+    file.write_text(export_text(naive(PLAIN, "forward")))
     done = subprocess.run([sys.executable, str(file), "--check"], capture_output=True, text=True,
                           env={"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""})
     assert (done.returncode, done.stdout) == (2, "Nothing was checked: there is no CUDA GPU.\n"), done.stderr
