@@ -1,29 +1,43 @@
 """What an export takes from recorded trials: the fastest on a GPU; emulated times choose nothing. What it says of GPUs that
-nobody measured, and what it refuses."""
+nobody measured, and what it refuses. Then what the file itself chooses for a call: `choose`, `kernels`, `prepare`, --check."""
 
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from streamlit.testing.v1 import AppTest
+from torch import nn
 
 from tests.bench.made import H200, pytorch, recorded, trial
 from workbench.core.best_known import best_config
-from workbench.core.candidate import Candidate
+from workbench.core.candidate import Candidate, layer_fields
 from workbench.core.errors import BadRequest
+from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import preset
 from workbench.core.template import render
 from workbench.core.trial import Trial
 from workbench.core.trial_parts import TrialDevice
 from workbench.core.variants import find
+from workbench.drive.exporting.best_recipe import best_recipe
+from workbench.drive.exporting.export import export_text, module_order
+from workbench.drive.exporting.recipe import Recipe
 from workbench.drive.reporting import plots
 from workbench.drive.sessions.recorded import recipe_from_trials
 from workbench.faces import cli
+from workbench.faces.cli import main
+from workbench.measure.module.subject import Subject
+
+from .recipes import SMALL, candidate, naive
+from .test_calls import CPU as DEVICE
+from .test_calls import counted
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = TrialDevice("cpu", 0, "some CPU", "x86_64", 90, "cpu")
@@ -145,3 +159,220 @@ def test_a_full_disk_leaves_the_file_that_was_there(tmp_path):
                           env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
     assert (done.returncode, out.read_text(), len(list(tmp_path.iterdir()))) == (2, "what was there\n", 1), done.stderr
     assert f"{out} cannot be written: File too large." in done.stderr
+
+
+PLAIN = Workload(ConvTranspose(1, 8, 8, 3, stride=2), 2, 20)
+FAR = replace(PLAIN, layer=ConvTranspose(1, 512, 512, 16, stride=8))
+NEAR = replace(PLAIN, layer=ConvTranspose(1, 8, 12, 3, stride=2))
+
+
+@pytest.fixture
+def folder_of_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
+    return tmp_path / "extensions"
+
+
+def loaded(folder: Path, *recipes: Recipe, class_name: str = "ModelNew", **other) -> Subject:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNEL_WORKBENCH_CACHE", str(folder / "cache"))
+        subject = Subject(module_order(export_text(recipes, **other), recipes[0].workload, device="cpu", scratch=folder))
+        subject.build_all(lambda event: None)
+    subject.namespace["_ANY_LAYER"] = False
+    return subject
+
+
+def gemm(workload: Workload = PLAIN) -> Recipe:
+    return Recipe(workload, forward=candidate(workload, "forward", "implicit_gemm_mma"))
+
+
+def row(workload: Workload, times: float, **tune: int) -> tuple:
+    return tuple(layer_fields(workload.layer).values()), workload.batch * workload.input_size[0], times, tune
+
+
+def key(subject: Subject) -> tuple:
+    kernel = subject.namespace["_KERNELS"][0]
+    return kernel.variant, kernel.dtype, kernel.precision
+
+
+def call(subject: Subject, workload: Workload) -> tuple[torch.Tensor, torch.Tensor, dict[str, str]]:
+    """Ours, PyTorch's, and what `kernels` says."""
+    torch.manual_seed(2)
+    layer = workload.layer
+    theirs = nn.ConvTranspose1d(layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding)
+    x = torch.randn(workload.input_shape)
+    subject.namespace["_plans"].clear()
+    given = subject.namespace["_arguments"](theirs)
+    return subject.namespace["conv_transpose"](x, *given), theirs(x), subject.namespace["kernels"](x, *given)
+
+
+def test_another_layer_is_computed_where_it_was_measured_to_be_faster_near_it(folder: Path) -> None:
+    subject = loaded(folder, gemm())
+    names, launched = subject.namespace, counted(subject)
+    rows = names["_KNOWN"][key(subject)] = []
+    names["_KNOWN_ON"] = 90
+    cases = [([], 0, "nobody measured it near this layer"),
+             ([row(NEAR, 1.1)], 0, "not measured to be 1.2 times as fast"),
+             ([row(NEAR, 3.0), row(PLAIN, 0.0)], 0, "not measured to be 1.2 times as fast"),
+             ([row(NEAR, 3.0, STAGES=3)], 1, "at least 3.0 times as fast"),
+             ([row(NEAR, 3.0), row(FAR, 0.0)], 1, "at least 3.0 times")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNEL_WORKBENCH_CACHE", str(folder / "cache"))
+        for found, chosen, why in cases:
+            rows[:] = found
+            ours, theirs, said = call(subject, NEAR)
+            assert why in said["forward"] and said["forward"].startswith(
+                "forward/implicit_gemm_mma" if chosen else "PyTorch"), said
+            torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
+            assert torch.equal(ours, theirs) != bool(chosen)
+    others = names["_KERNELS"][0].others
+    assert "STAGES=3" in " ".join(kernel.name for kernel in others.values()) and launched == []
+    names["_KNOWN_ON"] = 80                                  # measured on another GPU
+    ours, theirs, said = call(subject, NEAR)
+    assert torch.equal(ours, theirs) and "on such a GPU" in said["forward"]
+
+
+def test_its_own_layer_is_computed_and_what_its_template_does_not_serve_is_pytorchs(folder: Path) -> None:
+    subject = loaded(folder, Recipe(PLAIN, forward=candidate(PLAIN, "forward", "implicit_gemm_mma")))
+    ours, theirs, said = call(subject, PLAIN)
+    assert not torch.equal(ours, theirs) and said["forward"].endswith("in tf32: made for this layer.")
+    assert said["grad_input"] == "PyTorch: this file has no kernel for grad_input in float32."
+    needs, derived, tune = subject.namespace["_RULES"]["forward/implicit_gemm_mma"]
+    subject.namespace["_RULES"]["forward/implicit_gemm_mma"] = ((*needs, "layer.out_channels == 8"), derived, tune)
+    subject.namespace["_KNOWN"][key(subject)] = [row(NEAR, 9.0)]
+    assert "does not serve this layer" in call(subject, NEAR)[2]["forward"]
+
+
+@pytest.mark.parametrize(("proven", "capability", "taken"), [
+    ({"forward": 90}, 90, True), ({"forward": 90}, 80, False), ({"forward": 0}, 90, False), ({}, 80, True)])
+def test_its_own_layer_is_pytorchs_where_nobody_measured_the_kernel(folder: Path, proven: dict[str, int], capability: int,
+                                                                    taken: bool) -> None:
+    """`proven` is empty where somebody chose the kernel."""
+    subject = loaded(folder, replace(gemm(), proven=proven))
+    subject.namespace["_gpu"] = lambda device: (capability, 227 * 1024)
+    ours, theirs, said = call(subject, PLAIN)
+    assert torch.equal(ours, theirs) != taken
+    assert ("made for this layer" if taken else "prepare(x, measure=True) measures it here") in said["forward"]
+    if not taken:
+        subject.namespace["_ANY_LAYER"] = True
+        assert not torch.equal(call(subject, PLAIN)[0], theirs)
+
+
+def test_a_best_recipe_says_where_its_kernels_were_measured() -> None:
+    workload = preset("kb74").workload()
+    recipe, used = best_recipe(workload, "sm_90")
+    assert recipe.proven == {"forward": 90, "grad_input": 90, "grad_weight": 90} == {e.direction: 90 for e in used}
+    assert set(best_recipe(workload, "sm_86")[0].proven.values()) == {0}
+    assert Recipe.from_json(recipe.to_json()) == recipe
+
+
+def test_the_naive_kernel_is_never_taken_for_another_layer(folder: Path) -> None:
+    subject = loaded(folder, naive(SMALL), arch="sm_90")
+    assert subject.namespace["_RULES"] == {}
+    other = replace(SMALL, layer=ConvTranspose(1, 3, 8, 3, stride=2))
+    ours, theirs, said = call(subject, other)
+    assert torch.equal(ours, theirs) and "it is made for another layer" in said["forward"]
+
+
+def test_the_evidence_of_a_file_is_that_of_the_recorded_benches(tmp_path: Path) -> None:
+    """It names what speaks against the kernel too: cells in which another variant was faster."""
+    out = tmp_path / "m.py"
+    assert main(["export", "--preset", "kb74", "--best", "--arch", "sm_90", "--out", str(out)]) == 0
+    names: dict = {"__name__": "exported"}
+    exec(out.read_text(), names)
+    assert names["_KNOWN_ON"] == 90 and names["_KNOWN"]
+    assert "Written by: python -m workbench export --preset kb74" in names["__doc__"]
+    assert any(r[2] > 1.2 for rows in names["_KNOWN"].values() for r in rows)
+    assert any(r[2] == 0 for rows in names["_KNOWN"].values() for r in rows)
+    assert "relative error" in names["__doc__"] and "NVIDIA H200" in names["__doc__"]
+
+
+def test_several_layers_and_dtypes_in_one_file(folder: Path) -> None:
+    half = replace(PLAIN, dtype="bfloat16")
+    subject = loaded(folder, naive(PLAIN, "forward"), naive(half, "forward"), naive(NEAR, "forward"))
+    launched = counted(subject)
+    for workload in (PLAIN, NEAR):
+        ours, theirs, _ = call(subject, workload)
+        torch.testing.assert_close(ours, theirs)
+    assert launched == ["forward"] * 2 and len(subject.namespace["_KERNELS"]) == 3
+    theirs = nn.ConvTranspose1d(8, 8, 3, 2).bfloat16()
+    given, x = subject.namespace["_arguments"](theirs), torch.randn(2, 8, 20).bfloat16()
+    torch.testing.assert_close(subject.namespace["conv_transpose"](x, *given), theirs(x))
+    assert launched == ["forward"] * 3
+    text = export_text([naive(PLAIN), naive(NEAR)], class_name="")
+    assert "class ModelNew" not in text and text.count("struct Problem") == 1 and "2 layers in float32" in text
+
+
+def test_prepare_builds_all_and_keeps_what_it_measured(folder: Path, folder_of_builds: Path) -> None:
+    subject = loaded(folder, naive(PLAIN))
+    names = subject.namespace
+    theirs = nn.ConvTranspose1d(8, 8, 3, 2)
+    given, x = names["_arguments"](theirs), torch.randn(PLAIN.input_shape)
+    for kernel in names["_KERNELS"]:
+        kernel.launchers.clear()
+    module = subject.cls(8, 8, 3, 2)
+    assert all("made for this layer" in said for d, said in module.prepare(x).items() if d != "backward")
+    assert all(kernel.launchers for kernel in names["_KERNELS"])
+    for ours_ms, expected in ((1.0, "naive_gather"), (3.0, "PyTorch")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(names, "_times", lambda runs, device, ms=ours_ms: {
+                name: 2.0 if name == "PyTorch" else ms for name, run in runs.items() if [run()]})
+            said = names["prepare"](x, *given, measure=True)
+        assert expected in said["forward"] and "measured here" in said["forward"]
+        assert names["kernels"](x, *given) == said
+    file = next(folder_of_builds.glob("*_choices.json"))
+    assert set(json.loads(file.read_text()).values()) == {"PyTorch"} and not list(folder_of_builds.glob("*.part"))
+    again = loaded(folder, naive(PLAIN))                      # another process finds the choice
+    assert again.namespace["kernels"](x, *given)["forward"].startswith("PyTorch: measured here")
+    assert "made for this layer" in again.namespace["kernels"](x[..., :9], *given)["forward"]
+    for damaged in ("{", "[1]", '{"a": 1}'):
+        file.write_text(damaged)
+        assert "made for this layer" in loaded(folder, naive(PLAIN)).namespace["kernels"](x, *given)["forward"]
+
+
+def test_prepare_really_measures(folder: Path, folder_of_builds: Path) -> None:
+    subject = loaded(folder, gemm())
+    theirs = nn.ConvTranspose1d(8, 8, 3, 2)
+    said = subject.namespace["prepare"](torch.randn(PLAIN.input_shape), *subject.namespace["_arguments"](theirs), measure=True)
+    assert said["forward"].startswith("PyTorch: measured here")      # the emulator is slower
+
+
+def test_check_says_what_is_right_here(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    subject = loaded(folder, naive(PLAIN), naive(replace(PLAIN, dtype="bfloat16"), "forward"))
+    check = subject.namespace["_check"]
+    assert check(["--check", "--small"]) == 0
+    said = capsys.readouterr().out
+    assert "ConvTranspose1d(8, 8" in said and "in bfloat16" in said and "relative error: output" in said
+    assert check(["--check"]) == 1 and "times as fast" in capsys.readouterr().out     # right, and slower: the emulator
+    assert check(["--other"]) == 2
+    counted(subject)
+    kernel = subject.namespace["_KERNELS"][0]
+    launch, query = kernel.launchers[DEVICE, kernel.layer]
+    kernel.launchers[DEVICE, kernel.layer] = (lambda *a: 0, query)       # writes nothing
+    assert check(["--check", "--small"]) == 1
+    kernel.launchers[DEVICE, kernel.layer] = (lambda *a: 9, query)
+    subject.namespace["_plans"].clear()
+    with pytest.warns(RuntimeWarning, match="CUDA error 9"):
+        assert check(["--check", "--small"]) == 2
+
+
+def test_check_without_a_gpu_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "model_new.py"
+    file.write_text(export_text(naive(PLAIN, "forward")))
+    done = subprocess.run([sys.executable, str(file), "--check"], capture_output=True, text=True,
+                          env={"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""})
+    assert (done.returncode, done.stdout) == (2, "Nothing was checked: there is no CUDA GPU.\n"), done.stderr
+
+
+def test_a_suite_is_a_folder_of_files_and_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "files"
+    assert main(["export", "--suite", "models", "--arch", "sm_90", "--out", str(out)]) == 0
+    table = (out / "README.md").read_text()
+    assert "| sam_1.py | models/sam-1 | forward |" in table and "--suite models --arch sm_90" in table
+    files = sorted(p.name for p in out.glob("*.py"))
+    assert len(files) >= 10 and all(name in table for name in files)
+    compile((out / "sam_1.py").read_text(), "sam_1.py", "exec")
+    capsys.readouterr()
+    assert main(["export", "--suite", "models", "--preset", "kb74", "--out", str(out)]) == 2
+    assert main(["export", "--suite", "models"]) == 2
+    assert main(["export", "--suite", "models", "--out", str(out / "sam_1.py")]) == 2
+    assert capsys.readouterr().err.count("\n") == 3

@@ -1,10 +1,15 @@
-"""The exported file's own `_build`: what it asks of load_inline, of any version, and that nobody waits for the dead."""
+"""The exported file's own `_build`: what it asks of load_inline, of any version, and that nobody waits for the dead. And a
+machine that fails it: no compiler, a wrong one, no folder to write to, a full disk, locks, two processes at once."""
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import os
 import shutil
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -43,10 +48,11 @@ def empty_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
+def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_library: Path) -> dict:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
-    namespace: dict = {}
-    exec(export_text(naive(SMALL, "forward")), namespace)
+    namespace: dict = {"__name__": "exported"}
+    exec(export_text(naive(SMALL)), namespace)
+    namespace["load_inline"] = NewLoadInline(empty_library)
     return namespace
 
 
@@ -105,3 +111,147 @@ def test_a_failed_build_can_be_tried_again(exported, empty_library):
     exported["load_inline"] = inline = NewLoadInline(empty_library)
     build(exported)
     assert len(inline.calls) == 1
+
+
+# Runs the file with its own `_build`, on the CPU; prints every warning.
+CALL = """
+import os, resource, runpy, sys, warnings, torch
+from torch.utils import cpp_extension
+cpp_extension.CUDA_HOME = os.environ.get("CUDA_HOME")       # a torch without CUDA does not look for it
+if {limit}:
+    resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+names = runpy.run_path(sys.argv[1], run_name="exported")
+module = names["ModelNew"](3, 4, 3, 2)
+names["conv_transpose"].__globals__["_DEVICE_TYPE"] = "cpu"
+x = torch.randn(2, 3, 9, requires_grad=True)
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        output = module(x)
+        output.sum().backward()
+assert torch.equal(output, torch.conv_transpose1d(x, module.weight, module.bias, 2))
+for w in said:
+    if issubclass(w.category, RuntimeWarning):
+        print(str(w.message))
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "model_new.py"
+    path.write_text(export_text(naive(SMALL)))
+    return path
+
+
+def warnings_of(file: Path, limit: int = 0, **environment: str) -> list[str]:
+    """What the file says in a process of its own in which no build can succeed."""
+    settings = {"PATH": "/usr/bin:/bin", "HOME": str(file.parent), "TORCH_EXTENSIONS_DIR": str(file.parent / "extensions"),
+                "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    done = subprocess.run([sys.executable, "-c", CALL.format(limit=limit), str(file)], capture_output=True, text=True,
+                          env=settings, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()
+
+
+def test_without_a_compiler_pytorch_computes_and_one_warning_says_why(file: Path) -> None:
+    said = warnings_of(file)
+    assert len(said) == 1 and "is not used: its build fails: " in said[0] and said[0].endswith("PyTorch computes it instead.")
+    assert "CUDA_HOME environment variable is not set" in said[0], said
+
+
+def test_an_nvcc_that_fails_is_named_by_its_own_words(file: Path) -> None:
+    (file.parent / "cuda/bin").mkdir(parents=True)
+    (file.parent / "cuda/include").mkdir()
+    nvcc = file.parent / "cuda/bin/nvcc"
+    nvcc.write_text("#!/bin/sh\necho 'nvcc fatal error: this compiler is another one' >&2\nexit 1\n")
+    nvcc.chmod(0o755)
+    said = warnings_of(file, CUDA_HOME=str(file.parent / "cuda"), PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    assert len(said) == 1 and "its build fails: " in said[0], said
+    assert "this compiler is another one" in said[0], said
+
+
+def test_without_a_folder_to_write_to_the_warning_says_what_to_set(file: Path) -> None:
+    (file.parent / "no_folder").write_text("")
+    said = warnings_of(file, TORCH_EXTENSIONS_DIR=str(file.parent / "no_folder/extensions"))
+    assert len(said) == 1 and "set TORCH_EXTENSIONS_DIR to a folder that can be written" in said[0], said
+
+
+def test_a_full_disk_is_pytorchs_with_a_warning(file: Path) -> None:
+    said = warnings_of(file, limit=2000)
+    assert len(said) == 1 and "File too large" in said[0], said
+    assert not list((file.parent / "extensions").glob("kw_*.so"))
+
+
+@pytest.mark.timeout(30)
+def test_a_lock_that_nobody_frees_is_not_waited_for_without_end(exported: dict, tmp_path: Path) -> None:
+    build(exported)
+    library = next((tmp_path / "extensions").glob("kw_*.so"))
+    library.unlink()
+    exported["_WAIT_S"] = 0.3
+    with open(str(library) + ".lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        start = time.monotonic()
+        build(exported)
+    assert library.exists() and 0.3 <= time.monotonic() - start < 10 and not list(library.parent.glob("*.part"))
+    library.unlink()
+    start = time.monotonic()
+    build(exported)                             # the lock file of a process that is gone
+    assert library.exists() and time.monotonic() - start < 0.3
+
+
+TOGETHER = """
+import runpy, shutil, sys, time, torch
+names = runpy.run_path(sys.argv[1], run_name="exported")["_build"].__globals__
+def load_inline(name, build_directory, no_implicit_headers=False, **options):
+    open(sys.argv[3], "a").write("built\\n")
+    time.sleep(1)
+    shutil.copy(sys.argv[2], build_directory + "/" + name + ".so")
+names["load_inline"] = load_inline
+print(names["_build"]("int x;", (), 80, torch.device("cpu")))
+"""
+
+
+def test_two_processes_at_once_build_once(file: Path, empty_library: Path) -> None:
+    log = file.parent / "log"
+    words = [sys.executable, "-c", TOGETHER, str(file), str(empty_library), str(log)]
+    started = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True,
+                                env={**os.environ, "TORCH_EXTENSIONS_DIR": str(file.parent / "extensions")}) for _ in range(2)]
+    assert all("CDLL" in process.communicate(timeout=60)[0] for process in started)
+    assert log.read_text() == "built\n"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_built_in_the_background_is_waited_for_and_what_fails_there_is_tried_again(
+        exported: dict, tmp_path: Path, empty_library: Path, fails: bool) -> None:
+    copies = f"time.sleep(0.5); shutil.copy({str(empty_library)!r}, build_directory + '/a.so')"
+    work = "raise SystemExit(1)" if fails else copies
+    exported["_BUILD_ALONE"] = exported["_BUILD_ALONE"].replace(
+        "from torch.utils.cpp_extension import load_inline",
+        f"import time\ndef load_inline(build_directory, **options):\n    {work}")
+    device = torch.device("cuda", 0)
+    exported["_gpu"] = lambda device: (90, 227 * 1024)
+    kernels = exported["_KERNELS"]
+    exported["_build_together"](kernels, device)
+    assert len(exported["_children"]) == 2      # the first is for this process
+    for kernel in kernels:
+        exported["_build"](kernel.source(), kernel.flags, kernel.min_sm, device)
+    assert len(exported["load_inline"].calls) == (3 if fails else 1)
+    assert len(list((tmp_path / "extensions").glob("kw_*.so"))) == 3
+    exported["_build_together"](kernels, device)
+    assert len(exported["_children"]) == 2
+    for child in exported["_children"]:
+        child.wait()
+
+
+def test_a_build_that_breaks_off_leaves_no_library(exported: dict, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "extensions", ignore_errors=True)
+
+    def breaks(name, build_directory, no_implicit_headers=False, **options):
+        (Path(build_directory) / "half.o").write_bytes(b"\x7fELF")
+        raise OSError(28, "No space left on device")
+
+    exported["load_inline"] = breaks
+    exported["_DEVICE_TYPE"] = "cpu"
+    with pytest.warns(RuntimeWarning, match="No space left on device"):
+        exported["ModelNew"](3, 4, 3, 2)(torch.randn(2, 3, 9))
+    assert not list((tmp_path / "extensions").glob("kw_*.so"))

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from math import log2, prod
 from pathlib import Path
+from typing import Any
 
 from ...core import numbers
-from ...core.best_known import CONTIGUOUS, BestKnown
+from ...core.best_known import CONTIGUOUS, BestKnown, class_of, load
+from ...core.candidate import Candidate, layer_fields
+from ...core.command import parse_layer
 from ...core.derived_best import best_or_derived
 from ...core.env import gpus
 from ...core.errors import BadRequest
 from ...core.gpu import sm_of
 from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
-from ...core.precision import CLASSES_OF
+from ...core.precision import CLASSED, CLASSES_OF
 from ...core.presets import parse_preset
 from .recipe import Recipe, fastest
 
+Row = tuple[tuple[int, ...], int, float, dict[str, int]]
+_MOST_ROWS = 12            # of evidence: the nearest
 DEFAULT_ARCH = "sm_90"     # where there is no GPU to ask
 
 
@@ -69,8 +75,8 @@ def best_recipe(workload: Workload, arch: str, *, precision: str = "", file: Pat
     if any(d in entries and entries[d].ms is None for d in (GRAD_INPUT, GRAD_WEIGHT, BACKWARD)):
         entries.pop(BACKWARD, None)  # it is not known to be faster than the two gradients
     used = [entries[d] for d in fastest({d: e.ms or 0.0 for d, e in entries.items()})]
-    return Recipe(workload, proven={e.direction: _proven(e) for e in used},
-                  **{e.direction: e.candidate(workload) for e in used}), used
+    chosen = {e.direction: e.candidate(workload) for e in used}
+    return Recipe.of(workload, chosen, proven={e.direction: _proven(e) for e in used}), used
 
 
 def _proven(entry: BestKnown) -> int:
@@ -98,6 +104,31 @@ def cautions(entries: Iterable[BestKnown], arch: str, precision: str = "") -> li
         lines.append(f"{', '.join(unknown)}: the default precision of PyTorch was not measured. TF32 is assumed, as in "
                      "PyTorch's documentation.")
     return lines
+
+
+def evidence(candidate: Candidate, arch: str) -> list[Row]:
+    """(layer's numbers, positions of the batch, times as fast as PyTorch, tunables that are not the default) of the best
+    known cells of that GPU in the candidate's direction, dtype and precision class, the nearest first. 0 times where another
+    variant or precision was the fastest, or PyTorch's time is not known: that speaks against the candidate."""
+    direction, variant = candidate.direction, candidate.variant
+    if candidate.precision not in CLASSED:
+        return []
+    cells: dict[tuple[Any, ...], Any] = {}
+    for entry in load():
+        if (entry.direction == direction and entry.dtype == candidate.dtype and not entry.derived
+                and sm_of(entry.arch) == sm_of(arch) and entry.precision_class == class_of(candidate.precision)):
+            cell = (tuple(layer_fields(parse_layer(entry.layer)).values()), entry.batch * prod(entry.input_size))
+            if cell not in cells or entry.ms < cells[cell].ms:
+                cells[cell] = entry
+    default = variant.config({})
+    rows: list[Row] = []
+    for (layer, positions), entry in cells.items():
+        ours = entry.variant == variant.name and entry.precision == candidate.precision and entry.form == candidate.form
+        ratio = round(entry.baseline_ms / entry.ms, 2) if ours and entry.baseline_ms else 0.0
+        tune = {k: v for k, v in entry.config.items() if default.get(k) != v} if ratio else {}
+        rows.append((layer, positions, ratio, tune))
+    own = tuple(layer_fields(candidate.layer).values())
+    return sorted(rows, key=lambda row: _apart(row[0], own))[:_MOST_ROWS]
 
 
 def header_notes(entries: Iterable[BestKnown], arch: str, precision: str, words: str) -> list[str]:
@@ -146,3 +177,7 @@ def _of_direction(direction: str, workload: Workload, precision: str, arch: str,
     if found and found.pytorch_precision == "ieee" and found.precision == "tf32":
         return best_or_derived(direction, workload, "ieee", arch, file=file)
     return found
+
+
+def _apart(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    return sum(abs(log2((a + 1) / (b + 1))) for a, b in zip(one, other, strict=True))

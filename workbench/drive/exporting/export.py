@@ -9,31 +9,41 @@ import hashlib
 import keyword
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
 
+from ...core.best_known import BestKnown
 from ...core.candidate import EMULATED_SM, Candidate, derived_values, layer_fields
 from ...core.env import require_torch
 from ...core.errors import BadRequest
 from ...core.gpu import sm_of
-from ...core.layer import ConvTranspose, Workload
+from ...core.layer import BACKWARD, FORWARD, LAUNCHES, ConvTranspose, Workload
 from ...core.orders import ModuleOrder
-from ...core.presets import Preset
+from ...core.presets import SUITES, Preset, problem_of
 from ...core.replies import ModuleJudged
 from ...core.template import Rendered, files_of, place, render
 from ..running import outcome
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
-from .docstring import docstring
-from .evidence import evidence
+from .best_recipe import best_recipe, command, evidence, header_notes, other_dtypes
 from .recipe import Recipe, serves_any_layer
 
 _FIXED = Path(__file__).with_name("model_new.py.txt")
 _FREE = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups", "bias",
          "dilation")
 _DEFAULTS = {"stride": "1", "padding": "0", "output_padding": "0", "groups": "1", "bias": "False", "dilation": "1"}
+_PRECISION = {
+    "ieee": "float32, every product and sum rounded as IEEE says",
+    "tf32": "TF32: operands rounded to 10 bits of fraction, sums in float32",
+    "tf32x3": "three TF32 products each, about as exact as float32",
+    "fp16": "float16, sums in float32", "bf16": "bfloat16, sums in float32", "fp64": "float64",
+}
+_ABOUT_TF32 = (
+    "PyTorch computes a float32 convolution in TF32 if torch.backends.cudnn.allow_tf32 is True, which is the default.",
+    "A kernel in ieee or tf32x3 is then more exact than PyTorch. The results may differ by 1e-3.")
+_WIDTH = 116         # of a line of the docstring
 # KernelBench reads an answer as text and rejects these; `except` only outside comments.
 _FORBIDDEN = (r"\bpass\b", r"\btry\s*:")
 _FORBIDDEN_IN_CODE = (r"\bexcept\b", r"\bimport\s+threading\b")
@@ -72,7 +82,8 @@ def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None
     served = [c for c, _ in every if not c.variant.name.startswith("naive")]
     rules = {c.variant.key: (c.variant.needs, dict(c.variant.derived), c.variant.config({})) for c in served}
     known = {(c.variant.key, c.dtype, c.precision): evidence(c, arch) for c in served} if arch else {}
-    parts = {"DOCSTRING": docstring(recipes, kernels, constructor, notes), "NAME": _name(every),
+    parts = {"DOCSTRING": _docstring(recipes, kernels, constructor, notes), "NAME": _name(every),
+             "DTYPES": " or ".join(dict.fromkeys(r.workload.dtype for r in recipes)),
              "DEBUG_SYNC": str(int(debug_sync)), "CLASS": _class(first.layer, constructor, class_name) if class_name else "",
              "MADE_FOR": _rows(_made_for(r.workload) for r in recipes), "KERNELS": _table(every, proven),
              "RULES": _rows(f'"{key}": {rule!r}' for key, rule in rules.items()),
@@ -83,6 +94,29 @@ def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None
     text = re.sub(r"@([A-Z_]+)@", lambda m: parts[m[1]], _FIXED.read_text(encoding="utf-8"))
     _check_words(text)
     return text
+
+
+def suite_files(suite: str, arch: str, *, precision: str = "") -> Iterator[tuple[str, str]]:
+    """Every layer's file, then README.md. A layer without a known kernel has a row that says so and no file."""
+    rows = []
+    for preset in SUITES[suite].values():
+        workload = preset.workload()
+        try:
+            recipe, used = best_recipe(workload, arch, precision=precision)
+        except BadRequest as error:
+            rows.append(f"| | {preset.name} | {preset.layer} | PyTorch: {error} | | |")
+            continue
+        name = preset.name.rpartition("/")[2].replace("-", "_") + ".py"
+        text = export_text([recipe, *other_dtypes(workload, arch)], constructor=problem_of(workload), arch=arch,
+                           notes=header_notes(used, arch, precision, f"--preset {preset.name} --best"))
+        yield name, text
+        rows += [_table_row(name, preset.name, entry) for entry in used]
+    yield "README.md", "\n".join([
+        f"# Files of the suite {suite} for {arch}", "",
+        "Times are of the kernels alone, medians with a cold L2. A direction without a row is PyTorch's.",
+        "To compare a file with PyTorch on your GPU: `python FILE --check`.", "",
+        f"Written by `{command(f'--suite {suite}', arch, precision)} --out FOLDER`.", "",
+        "| file | layer | direction | kernel | ms | PyTorch ms |", "|---|---|---|---|---|---|", *rows, ""])
 
 
 def constructor_arguments(layer: ConvTranspose, preset: Preset | None = None) -> list[Any]:
@@ -126,6 +160,46 @@ def module_order(text: str, workload: Workload, *, device: str, scratch: Path, p
     """The order to judge an exported file. `preset`: whose constructor the file has."""
     return ModuleOrder(text, workload, tuple(constructor_arguments(workload.layer, preset)), device, scratch, class_name,
                        attribute=preset.attribute if preset else "")
+
+
+def _docstring(recipes: Sequence[Recipe], kernels: Sequence[Sequence[tuple[Candidate, Rendered]]], preset: Preset | None,
+              notes: Sequence[str]) -> str:
+    """The first part of the file's docstring; `kernels`: those of each recipe."""
+    layer, dtypes = recipes[0].layer, list(dict.fromkeys(r.workload.dtype for r in recipes))
+    titles = list(dict.fromkeys(str(r.layer) for r in recipes))
+    title = titles[0] if len(titles) == 1 else f"{len(titles)} layers"
+    lines = [f'"""{title} in {" and ".join(dtypes)}, computed by CUDA kernels instead of PyTorch\'s.']
+    for recipe, found in zip(recipes, kernels, strict=True):
+        lines += ["", *([f"{recipe.layer} in {recipe.workload.dtype}:", ""] if len(recipes) > 1 else []),
+                  *_directions(recipe, {c.direction: r for c, r in found})]
+    lines += ["", *(line for note in notes for line in textwrap.wrap(note, _WIDTH))] if notes else []
+    lines += ["", *_ABOUT_TF32, ""] if "float32" in dtypes else [""]
+    kind = f"nn.ConvTranspose{layer.dims}d"
+    original = f"KernelBench's problem {preset.number} (level 1)" if preset else f"{kind}, with its output_size"
+    lines.append(f"Constructor, parameter names and forward are those of {original}.")
+    return "\n".join(lines)
+
+
+def _directions(recipe: Recipe, rendered: dict[str, Rendered]) -> list[str]:
+    lines = []
+    for direction in LAUNCHES:
+        candidate = getattr(recipe, direction)
+        if candidate is None and direction == BACKWARD:
+            continue
+        if candidate is None and direction != FORWARD and recipe.backward:
+            lines.append(f"    {direction:<12} by backward; its other result is not used")
+            continue
+        if candidate is None:
+            own = (f"torch.conv_transpose{recipe.layer.dims}d" if direction == FORWARD
+                   else "torch.ops.aten.convolution_backward")
+            lines.append(f"    {direction:<12} by PyTorch: {own}, with PyTorch's TF32 setting")
+            continue
+        config = " ".join(f"{k}={v}" for k, v in candidate.config.items())
+        lines.append(f"    {direction:<12} {candidate.variant.name} {config} (candidate {rendered[direction].candidate_id})")
+        lines.append(f"    {'':<12} computes in {candidate.precision}: {_PRECISION[candidate.precision]}")
+        if direction == BACKWARD:
+            lines.append(f"    {'':<12} both gradients from one launch, if both are needed")
+    return lines
 
 
 def _class(layer: ConvTranspose, preset: Preset | None, name: str) -> str:
@@ -211,6 +285,11 @@ def _table(kernels: Sequence[tuple[Candidate, Rendered]], proven: Mapping[Candid
             words.append(f"shared_bytes={shared_bytes}")
         lines.append("    _Kernel(" + ", ".join(words).replace(", \n", ",\n") + "),")
     return "\n".join([*lines, "]"])
+
+
+def _table_row(file: str, name: str, entry: BestKnown) -> str:
+    ours, theirs = (f"{ms:.3f}" if ms else "not measured" for ms in (entry.ms, entry.baseline_ms))
+    return f"| {file} | {name} | {entry.direction} | {entry.variant} in {entry.precision} | {ours} | {theirs} |"
 
 
 def _made_for(workload: Workload) -> str:

@@ -37,7 +37,7 @@ def judge_modules(call: Callable[..., ModuleJudged], run: Run, session: Session,
     if not best:
         return []
     request = run.request
-    recipe = Recipe(workload=request.workload, **{d: row.candidate for d, row in best.items()})
+    recipe = Recipe.of(request.workload, {d: row.candidate for d, row in best.items()})
     preset = problem_of(request.workload)
     text = export_text(recipe, constructor=preset)
     order = module_order(text, request.workload, device=device, scratch=scratch, preset=preset)

@@ -36,6 +36,12 @@ class Recipe:
         for direction, candidate in self.chosen.items():
             _check(candidate, direction, self.workload)
 
+    @classmethod
+    def of(cls, workload: Workload, chosen: Mapping[str, Candidate], *, proven: Mapping[str, int] | None = None) -> Recipe:
+        """The recipe of these candidates, launch -> candidate."""
+        forward, grad_input, grad_weight, backward = (chosen.get(d) for d in LAUNCHES)
+        return cls(workload, forward, grad_input, grad_weight, backward, proven or {})
+
     @property
     def chosen(self) -> dict[str, Candidate]:
         """Launch -> its candidate, those that there are."""
@@ -59,8 +65,8 @@ class Recipe:
     def from_json(cls, data: dict[str, Any]) -> Recipe:
         """The recipe again, with the templates as they are now. Raises `BadRequest` when a variant is gone."""
         workload = Workload.from_json(data["workload"])
-        return cls(workload, proven=data.get("proven", {}),
-                   **{d: _from_json(data[d], workload) for d in LAUNCHES if data.get(d)})
+        chosen = {d: _from_json(data[d], workload) for d in LAUNCHES if data.get(d)}
+        return cls.of(workload, chosen, proven=data.get("proven"))
 
 
 def fastest(ms: Mapping[str, float]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from math import prod
 from ...core.best_known import BestKnown
 from ...core.candidate import EMULATED_SM, Candidate, why_not
 from ...core.errors import BadRequest
-from ...core.layer import DIRECTIONS, FORWARD, Workload
+from ...core.layer import DIRECTIONS, Workload
 from ...core.patching import FoundLayer
 from ...core.precision import CLASSES_OF, PRECISIONS_OF
 from ...core.variants import discover
@@ -70,17 +70,18 @@ def choose(workload: Workload, *, arch: str, emulated: bool, train: bool, measur
         return _only_forward(found, "the fastest of those that were measured here", train) if found else Chosen(
             None, "No kernel was right and faster than PyTorch here.")
     general = {d: c for d in DIRECTIONS if (c := _general(workload, d))}
-    return _only_forward(Recipe(workload, **general), "the general kernels, on the emulator", train) if general else Chosen(
+    return _only_forward(Recipe.of(workload, general), "the general kernels, on the emulator", train) if general else Chosen(
         None, f"No general kernel computes {workload.dtype}.")
 
 
 def _only_forward(recipe: Recipe, origin: str, train: bool) -> Chosen:
-    """Without training the gradients would be built and judged for nothing."""
+    """Without training the gradients would be built and judged for nothing. What was proven elsewhere does not count: each
+    layer is timed in its model."""
     if train:
-        return Chosen(recipe, origin)
+        return Chosen(Recipe.of(recipe.workload, recipe.chosen), origin)
     if recipe.forward is None:
         return Chosen(None, "No kernel for forward is known to be faster than PyTorch.")
-    return Chosen(Recipe(recipe.workload, **{FORWARD: recipe.forward}), origin)
+    return Chosen(Recipe(recipe.workload, recipe.forward), origin)
 
 
 def _session(entry: BestKnown) -> str:

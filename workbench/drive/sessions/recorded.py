@@ -142,7 +142,7 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
     if not best:
         raise BadRequest(f"Nothing to export. {' '.join(notes)}", field="session")
     used = fastest({direction: _ms(trial) for direction, trial in best.items()})
-    return Recipe(workload, **{d: judged_candidate(best[d], templates=templates) for d in used}), notes
+    return Recipe.of(workload, {d: judged_candidate(best[d], templates=templates) for d in used}), notes
 
 
 def _ms(trial: Trial) -> float:

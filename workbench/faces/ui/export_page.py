@@ -66,7 +66,7 @@ def draw() -> None:
             theme.html(theme.strip("READY", "No candidate is chosen yet", "Choose a candidate for at least one direction."))
         return
     try:
-        recipe = Recipe(workload, **{d: judged_candidate(t) for d, t in chosen.items() if t})
+        recipe = Recipe.of(workload, {d: judged_candidate(t) for d, t in chosen.items() if t})
         text = export_text(recipe, constructor=preset, class_name=class_name)
     except BadRequest as error:
         with strip:

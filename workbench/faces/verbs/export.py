@@ -22,9 +22,8 @@ from ...core.layer import BACKWARD, LAUNCHES, Workload
 from ...core.presets import SUITES, problem_of
 from ...core.variants import Variant, discover, find
 from ...drive.exporting.best_recipe import arch_of, best_recipe, cautions, header_notes, left_to_pytorch, origin, other_dtypes
-from ...drive.exporting.export import export_text, module_order, proof_workload, verify
+from ...drive.exporting.export import export_text, module_order, proof_workload, suite_files, verify
 from ...drive.exporting.recipe import Recipe
-from ...drive.exporting.suite_files import suite_files
 from ...drive.machine.devices import resolve_device
 from ...drive.running.candidate_selection import check_names, parse_settings, values_for
 from ...drive.running.runner import Runner
@@ -135,8 +134,8 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, list[str]]:
     check_names(discover(args.templates), (), (), settings)
     sm = sm_of(arch_of(args.device))
     variants = {d: find(name, d, root=args.templates) for d, name in chosen.items()}
-    return Recipe(workload=workload, **{d: _candidate(variant, workload, settings, args.precision, sm)
-                                        for d, variant in variants.items()}), []
+    return Recipe.of(workload, {d: _candidate(variant, workload, settings, args.precision, sm)
+                                for d, variant in variants.items()}), []
 
 
 def _best(args: argparse.Namespace, *, others: list[str]) -> tuple[Recipe, list[str]]:
