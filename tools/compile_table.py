@@ -7,7 +7,7 @@ Candidates: each variant, layer of the suites and precision, at the config that 
 that fits. What cannot run on a GPU is not compiled; the table counts it by its reason. --best compiles the best known config of
 each cell instead. Answers are kept in the workbench's cache, so a second run asks nvcc only what is new; --known asks nothing
 and shows what is there. --mend compiles the neighbours of each default that spills, and prints those without spills:
-what workbench/core/spilling.py is made from. Exits 1 if something spills, is serialised or does not compile.
+what workbench/core/start.py is made from. Exits 1 if something spills, is serialised or does not compile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from workbench.core.layer import DIRECTIONS  # noqa: E402
 from workbench.core.precision import CLASSES, PRECISIONS_OF  # noqa: E402
 from workbench.core.presets import PRESETS, SUITES, preset  # noqa: E402
 from workbench.core.space import SearchSpace  # noqa: E402
-from workbench.core.spilling import start  # noqa: E402
+from workbench.core.start import start  # noqa: E402
 from workbench.core.template import render, render_batch  # noqa: E402
 from workbench.core.toolchain import Toolchain  # noqa: E402
 from workbench.core.variants import PRECISIONS, Variant, discover  # noqa: E402
@@ -138,12 +138,11 @@ def of_defaults(variants: Sequence[Variant], layers: Sequence[str], precisions: 
                 for arch in archs:
                     space = SearchSpace(variant, PRESETS[name].layer, _DTYPE[precision], sm_of(arch), precision,
                                         variant.forms[0])
-                    config = start(space, arch)
-                    if config is None:
-                        reason = space.why_not(variant.default_config)
-                        refused[arch, variant.key, kind_of(reason) if reason else "known to spill"] += 1
+                    found = start(space, arch)
+                    if found is None:
+                        refused[arch, variant.key, kind_of(space.why_not(variant.default_config) or "")] += 1
                     else:
-                        one = space.candidate(config)
+                        one = space.candidate(found.config)
                         yield Asked(name, one, arch, render(one).candidate_id)
 
 

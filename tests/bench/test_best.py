@@ -23,9 +23,9 @@ from workbench.core.trial import Status, Trial
 from workbench.core.trial_parts import Detail, KernelNumbers
 from workbench.core.variants import TEMPLATES, find
 from workbench.drive.bench.best import Nvcc, derive, write_best
-from workbench.drive.bench.defaults import default_precision
+from workbench.drive.bench.defaults import default_configs, default_configs_table, default_precision
 from workbench.drive.exporting.best_recipe import best_known, best_recipe, cautions, origin
-from workbench.drive.sessions.session import Session
+from workbench.drive.sessions.session import Session, list_sessions
 from workbench.faces import cli
 
 from .made import CPU, pytorch, recorded, trial
@@ -260,6 +260,34 @@ def test_a_prediction_says_so_where_it_comes_from(known):
     _, entries = best_recipe(WORK, "sm_80", file=known)
     assert [e.direction for e in entries] == list(DIRECTIONS)
     assert all(DERIVED in origin(e) and "session recorded-h200" in origin(e) for e in entries)
+
+
+def test_the_default_of_the_fastest_variant_is_compared_with_its_best_config(tmp_path):
+    def one(layer: str, block: int, ms: float, **more) -> Trial:
+        return trial(layer, "forward", "naive_gather", ms, "ieee", config={"BLOCK": block}, **more)
+
+    default = find("naive_gather", "forward").default_config["BLOCK"]
+    session = recorded(tmp_path, [
+        one("kb74", default, 1.2), one("kb74", 64, 1.0), one("kb74", 32, 0.1, device=CPU),
+        trial("kb74", "forward", "warp_per_output", 1.1, "ieee"),
+        one("kb81", default, 2.0), one("kb81", 64, 3.0), one("kb64", 64, 4.0),
+        trial("kb57", "forward", "gone", 1.0, "ieee")], layers=("kb74", "kb81", "kb64"))
+    found = {c.best.workload.preset: c for c in default_configs([session])}
+    assert {name: c.ratio for name, c in found.items()} == {"kb74/full": 1.2, "kb81/full": 1.0, "kb64/full": None}
+    said = default_configs_table(found.values())
+    assert "1.200 times" in said and "BLOCK=64" in said and "kb81" not in said
+    assert said.endswith("3 cells. In 1 the default is the fastest config that was measured, or the only one; in 0 it takes at "
+                         "most 1.15 times as long; in 1 it takes longer; in 1 it was not measured.")
+
+
+def test_the_page_on_kernels_names_the_recorded_defaults_that_are_slower_by_more_than_15_percent():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
+    found = default_configs([Session(path) for path in list_sessions() if path.name.startswith("recorded-")])
+    slow = [one for one in found if (one.ratio or 0) > 1.15]
+    assert len(found) >= 170 and slow
+    for one in slow:
+        name = one.best.workload.preset.removesuffix("/full").removeprefix("models/").replace("kb", "#")
+        assert f"| {name} {one.best.direction} | {one.ratio:.2f} |" in page
 
 
 # From here on with the file that ships: what a user of the command line and of the page gets.

@@ -5,9 +5,9 @@ The rule. The first of these that can run on the GPU is taken:
 1. the fastest entry of that architecture;
 2. the fastest entry of an older architecture; if none of them fits, the nearest config to one of them that does;
 3. the fastest variant known for the layer in another precision, if it offers this one;
-4. for layers of the suites: the first variant of `ORDER` that serves the layer, at its default config or the nearest that fits.
+4. for layers of the suites: the first variant of `ORDER` that serves the layer, at its default config.
 
-A config that is known to spill registers there is passed over (`spilling.py`).
+`start` changes a config that does not fit, and a default that is known to spill registers or to be slow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .layer import FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
 from .precision import CLASSES
 from .presets import PRESETS, SIZES
 from .space import SearchSpace
-from .spilling import start
+from .start import Start, start
 from .variants import Variant, discover
 
 # What comes first was the fastest on most of the measured layers that it serves. The last one serves every layer.
@@ -76,11 +76,11 @@ class _Derived:
         """Steps 1 and 2. With `changed` only configs that had to be changed."""
         variant = self._variant(entry.variant)
         found = self._config(entry, entry.precision)
-        if variant is None or found is None or (found != variant.config(entry.config)) != changed:
+        if variant is None or found is None or bool(found.why) != changed:
             return None
         if changed:
             return self._unmeasured(variant, found, entry.precision, f"derived: the fastest config known for {entry.arch}"
-                                    f"{self._changes(variant, entry, found, entry.precision)}; not measured")
+                                    f"{_changes(variant.config(entry.config), found)}; not measured")
         if entry.arch == self.arch:
             return entry
         return replace(entry, arch=self.arch, note=f"derived: the fastest config known for {entry.arch} that runs here; not "
@@ -94,7 +94,7 @@ class _Derived:
         if found is None or variant is None:
             return None
         return self._unmeasured(variant, found, precision, f"derived: {entry.variant} is the fastest known for this layer in "
-                                f"{other}; its config there{self._changes(variant, entry, found, precision)}, not measured in "
+                                f"{other}; its config there{_changes(variant.config(entry.config), found)}, not measured in "
                                 f"{precision}")
 
     def by_order(self) -> Iterator[BestKnown]:
@@ -104,13 +104,13 @@ class _Derived:
             precision = next((p for p in self.admitted if variant and p in variant.precision), "")
             if variant is None or not precision:
                 continue
-            config = start(self._space(variant, precision, variant.forms[0]), self.arch)
-            if config is not None:
-                yield self._unmeasured(variant, config, precision, f"derived: {name} is the first in the order of preference "
+            found = start(self._space(variant, precision, variant.forms[0]), self.arch)
+            if found is not None:
+                yield self._unmeasured(variant, found, precision, f"derived: {name} is the first in the order of preference "
                                        f"that serves this layer here; its default config"
-                                       f"{self._changes(variant, None, config, precision)}, not measured")
+                                       f"{_changes(variant.default_config, found)}, not measured")
 
-    def _config(self, entry: BestKnown, precision: str) -> dict[str, int] | None:
+    def _config(self, entry: BestKnown, precision: str) -> Start | None:
         """The entry's config, or the nearest one that can run there in that precision; None for none."""
         variant = self._variant(entry.variant)
         if variant is None:
@@ -120,15 +120,6 @@ class _Derived:
         except BadRequest:
             return None  # the template has changed since
         return start(self._space(variant, precision, entry.form), self.arch, config)
-
-    def _changes(self, variant: Variant, entry: BestKnown | None, after: dict[str, int], precision: str) -> str:
-        """What had to be changed in an entry's config (without one: in the default), and why."""
-        before = variant.config(entry.config if entry else {})
-        if before == after:
-            return ""
-        changes = " ".join(f"{name}={value}" for name, value in after.items() if value != before[name])
-        fits = self._space(variant, precision, variant.forms[0]).why_not(before) is None
-        return f" with {changes}, because it {'spills registers' if fits else 'does not fit this GPU'} otherwise"
 
     def _space(self, variant: Variant, precision: str, form: str) -> SearchSpace:
         return SearchSpace(variant, self.workload.layer, self.workload.dtype, sm_of(self.arch), precision, form)
@@ -140,11 +131,16 @@ class _Derived:
     def _variants(self) -> dict[str, Variant]:
         return {v.name: v for v in discover(self.root) if v.direction == self.direction}
 
-    def _unmeasured(self, variant: Variant, config: dict[str, int], precision: str, why: str) -> BestKnown:
+    def _unmeasured(self, variant: Variant, found: Start, precision: str, why: str) -> BestKnown:
         work = self.workload
-        return BestKnown(self.arch, str(work.layer), self.direction, work.dtype, self.precision_class, variant.name, config,
-                         precision, variant.forms[0], None, work.batch, tuple(work.input_size), gpu="", session="", note=why,
-                         memory_format=work.memory_format, pytorch_precision=self.pytorch_precision)
+        return BestKnown(self.arch, str(work.layer), self.direction, work.dtype, self.precision_class, variant.name,
+                         found.config, precision, variant.forms[0], None, work.batch, tuple(work.input_size), gpu="",
+                         session="", note=why, memory_format=work.memory_format, pytorch_precision=self.pytorch_precision)
+
+
+def _changes(before: dict[str, int], found: Start) -> str:
+    changes = " ".join(f"{name}={value}" for name, value in found.config.items() if value != before[name])
+    return f" with {changes}, because {found.why}" if changes else ""
 
 
 @lru_cache(maxsize=1)

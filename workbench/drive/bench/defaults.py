@@ -1,4 +1,5 @@
-"""The precision in which PyTorch computes a direction by default, with no switch changed, as sessions recorded it.
+"""Two defaults, as sessions recorded them: the precision in which PyTorch computes a direction with no switch changed, and
+the default config of the fastest variant beside its best config.
 
 cuDNN keeps the algorithm that it chose first for a problem, whatever `cudnn.benchmark` says later, and algorithms differ in
 precision. So only baselines that had a process of their own show the default.
@@ -7,10 +8,14 @@ precision. So only baselines that had a process of their own show the default.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ...core import numbers
+from ...core.best_known import class_of
+from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, GRAD_INPUT, GRAD_WEIGHT
 from ...core.trial import Trial
+from ...core.variants import find
 from ..reporting import report
 from ..reporting.tables import aligned
 from ..sessions.session import Session
@@ -46,3 +51,59 @@ def defaults_table(defaults: Iterable[Trial]) -> str:
         rows.append((trial.workload.preset, trial.direction, trial.precision or numbers.MISSING,
                      numbers.milliseconds(trial.kernel_ms.median_ms if trial.kernel_ms else None), kernels[0]))
     return "\n".join(aligned(rows))
+
+
+@dataclass(frozen=True)
+class DefaultConfig:
+    """One cell of a session: its fastest candidate, and the same variant and precision at its default config."""
+
+    best: Trial
+    default: Trial | None       # None: not measured
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as long the default takes."""
+        return self.default.kernel_median_ms / self.best.kernel_median_ms if self.default else None
+
+
+def default_configs(sessions: Iterable[Session]) -> list[DefaultConfig]:
+    """For every cell with a GPU time in a session. Times of two sessions are not compared; variants that are
+    gone do not count."""
+    found = []
+    for session in sessions:
+        cells: dict[tuple[str, ...], list[Trial]] = {}
+        for trial in session.trials():
+            if trial.kind == "candidate" and trial.ok and trial.kernel_ms and trial.device.kind == "cuda" and _config(trial):
+                cells.setdefault((*trial.place, trial.direction, class_of(trial.precision)), []).append(trial)
+        for trials in cells.values():
+            best = min(trials, key=lambda t: t.kernel_median_ms)
+            same = [t for t in trials if (t.name, t.precision) == (best.name, best.precision)]
+            defaults = [t for t in same if _config(t) == find(t.name, t.direction).default_config]
+            found.append(DefaultConfig(best, min(defaults, key=lambda t: t.kernel_median_ms, default=None)))
+    return found
+
+
+def default_configs_table(found: Iterable[DefaultConfig]) -> str:
+    """The cells in which the default is not the best config, and how many there are of each kind."""
+    found = list(found)
+    other = [one for one in found if one.default is not one.best]
+    timed = sorted((one for one in other if one.ratio), key=lambda one: -(one.ratio or 0))
+    rows = [("layer", "direction", "variant", "best, ms", "default takes", "best config differs in")]
+    for one in (*timed, *(one for one in other if not one.ratio)):
+        best, variant = one.best, find(one.best.name, one.best.direction)
+        differs = " ".join(f"{k}={v}" for k, v in (_config(best) or {}).items() if v != variant.default_config[k])
+        rows.append((best.workload.preset or str(best.workload.layer), best.direction, f"{best.name} in {best.precision}",
+                     numbers.milliseconds(best.kernel_median_ms), f"{one.ratio:.3f} times" if one.ratio else "not measured",
+                     differs))
+    slow = sum((one.ratio or 0) > 1.15 for one in timed)
+    counted = (f"{len(found)} cells. In {len(found) - len(other)} the default is the fastest config that was measured, or the "
+               f"only one; in {len(timed) - slow} it takes at most 1.15 times as long; in {slow} it takes longer; in "
+               f"{len(other) - len(timed)} it was not measured.")
+    return "\n".join([*aligned(rows), "", counted])
+
+
+def _config(trial: Trial) -> dict[str, int] | None:
+    try:
+        return find(trial.name, trial.direction).config(trial.tunables)
+    except BadRequest:
+        return None

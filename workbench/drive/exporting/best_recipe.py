@@ -101,6 +101,8 @@ def header_notes(entries: Iterable[BestKnown], arch: str, precision: str, words:
     for e in entries:
         against = f", PyTorch {numbers.time(e.baseline_ms)} ({e.baseline})" if e.baseline_ms else ""
         error = f", relative error {e.rel_l2:.1e}" if e.rel_l2 is not None else ""
+        if e.ms is None:
+            continue
         told.append(f"{e.direction}: {numbers.time(e.ms)}{against}{error}, measured on {e.gpu} with batch {e.batch} and input "
                     f"size {' x '.join(map(str, e.input_size))}.")
     return [*cautions(entries, arch, precision), *told, f"Written by: {command(words, arch, precision)}"]

@@ -35,5 +35,5 @@ def suite_files(suite: str, arch: str, *, precision: str = "") -> Iterator[tuple
 
 
 def _row(file: str, name: str, entry: BestKnown) -> str:
-    theirs = f"{entry.baseline_ms:.3f}" if entry.baseline_ms else ""
-    return f"| {file} | {name} | {entry.direction} | {entry.variant} in {entry.precision} | {entry.ms:.3f} | {theirs} |"
+    ours, theirs = (f"{ms:.3f}" if ms else "not measured" for ms in (entry.ms, entry.baseline_ms))
+    return f"| {file} | {name} | {entry.direction} | {entry.variant} in {entry.precision} | {ours} | {theirs} |"

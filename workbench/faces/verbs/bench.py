@@ -25,7 +25,7 @@ from ...core.presets import SIZES, SUITES, preset
 from ...drive.bench import markdown
 from ...drive.bench.best import write_best
 from ...drive.bench.cells import NOTE, cells_of, holds_bench, wanted_of
-from ...drive.bench.defaults import defaults_of, defaults_table
+from ...drive.bench.defaults import default_configs, default_configs_table, defaults_of, defaults_table
 from ...drive.bench.execute import Bench
 from ...drive.bench.package_session import ship
 from ...drive.bench.plan import CONFIGS, BenchPlan, dtype_of, suite_layers
@@ -79,6 +79,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     shown.add_argument("--readme", type=Path, metavar="FILE", help=f"write the short table after {markdown.BEGIN}")
     shown.add_argument("--docs", type=Path, metavar="FILE", help="write the long tables in the same way")
     shown.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file differs")
+    shown.add_argument("--default-configs", action="store_true",
+                       help="print where the default config of the fastest variant is not its best one")
     shown.add_argument("--write-best", type=Path, metavar="FILE", help="write the best known configs, from measured times")
     shown.add_argument("--ship", metavar="NAME", help="copy one session to recorded-NAME as one small zip")
     shown.add_argument("--note", nargs=2, metavar=("CELL", "TEXT"),
@@ -89,6 +91,9 @@ def run(args: argparse.Namespace) -> int:
     """0 done or stopped at the limit with everything right; 1 judged and not right, or --check found a difference."""
     if args.table or args.readme or args.docs or args.check:
         return _table(args)
+    if args.default_configs:
+        print(default_configs_table(default_configs(_sessions(args))))
+        return 0
     if args.write_best:
         check_folder(args.write_best)
         found = write_best(_sessions(args), args.write_best)
@@ -102,8 +107,8 @@ def run(args: argparse.Namespace) -> int:
     if args.note:
         return _note(args)
     if args.sessions:
-        raise BadRequest(f"{args.sessions[0]!r} needs --table, --write-best, --ship or --note; to run in that session, "
-                         f"give --session.")
+        raise BadRequest(f"{args.sessions[0]!r} needs --table, --default-configs, --write-best, --ship or --note; to run in "
+                         f"that session, give --session.")
     return _run(args)
 
 

@@ -14,7 +14,7 @@ from ...core.gpu import sm_of
 from ...core.layer import LAUNCHES, Workload
 from ...core.precision import PRECISIONS_OF
 from ...core.space import SearchSpace
-from ...core.spilling import start
+from ...core.start import start
 from ...core.variants import PRECISIONS, Variant, discover
 from ...drive.exporting.best_recipe import arch_of, best_known, origin
 from ..arguments import add_workload, say_broken, workload_from
@@ -77,10 +77,8 @@ def _for_layer(there: list[Variant], workload: Workload, arch: str, args: argpar
 
 def _state(space: SearchSpace, arch: str) -> str:
     default = space.variant.default_config
-    why, config = space.why_not(default), start(space, arch)
-    if config == default:
-        return "runs"
-    if config is None:
-        return why.replace("Not run: ", "does not run: ", 1) if why else "spills registers at its default config"
-    changes = " ".join(f"{k}={v}" for k, v in config.items() if v != default[k])
-    return f"runs with {changes}; its default {'does not fit' if why else 'spills registers'}"
+    found = start(space, arch)
+    if found is None:
+        return (space.why_not(default) or "").replace("Not run: ", "does not run: ", 1)
+    changes = " ".join(f"{k}={v}" for k, v in found.config.items() if v != default[k])
+    return f"runs, with {changes} because {found.why}" if changes else "runs"

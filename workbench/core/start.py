@@ -1,0 +1,72 @@
+"""Where a search for a config starts: the default, or what is known to be better for the layer, or the nearest that can run.
+
+The default itself stays what recorded tables call the default. Two things are known: defaults that spill registers, from
+`python tools/compile_table.py --mend` (what stands in was compiled, not timed), and values that were faster on every layer
+on which both were timed, from `python -m workbench bench --default-configs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .presets import preset
+from .space import SearchSpace
+
+# Target, variant, precisions and layers whose default spills; and what to change in it so that it does not.
+_SPILLS = (
+    # The same tile. A stage holds half as many positions, three stages fit instead of two, and with the halo they take 7 %
+    # more shared memory for each position.
+    ("sm_90a", "grad_weight/persistent_wgmma", "tf32", "hifigan-3 vae", {"STRIP": 4}),
+    ("sm_90a", "grad_weight/persistent_wgmma", "bf16 fp16",
+     "hifigan-1 hifigan-2 hifigan-3 stream-2 dac-1 dac-3 dcgan-4 pix2pix pose", {"STRIP": 4}),
+    # Fewer warps copy, and each has more copies on the way.
+    ("sm_90a", "grad_weight/persistent_wgmma", "tf32 bf16 fp16", "kb64", {"COPY_WARPS": 4}),
+    # A lane sums fewer neighbouring positions, so it reads each weight more often.
+    *((f"sm_{sm}", f"{direction}/implicit_gemm_mma", "tf32 bf16 fp16", "kb64 kb69", {"STRIP": 4})
+      for sm in (80, 86, 89) for direction in ("forward", "grad_input")),
+    # A warp sums fewer tiles of 16 channels, so it reads the staged source more often.
+    *((f"sm_{sm}", "grad_input/implicit_gemm_mma", precisions, layers, {"FRAGMENTS_M": tiles})
+      for sm in (80, 86, 89) for precisions, layers, tiles in (
+          ("tf32 bf16 fp16", "dac-3", 3), ("bf16 fp16", "encodec-2", 2), ("bf16 fp16", "hifigan-1 hifigan-2 dac-1", 1))),
+    # One block may take more registers; as many blocks as fit still share a multiprocessor.
+    *((f"sm_{sm}", "forward/disjoint_mma", "tf32", "nnunet-1", {"BLOCKS": 1}) for sm in (80, 86, 89)),
+    # Three stages, of fewer positions where shared memory asks for it.
+    ("sm_80", "grad_weight/split_mma", "bf16 fp16", "kb70 kb71", {"STAGES": 3}),
+)
+# Variant, precision, and what was at least as fast as the default wherever both were timed: on #73, #78 and #79 in both
+# directions, by up to 14 % (#79 forward). In tf32 it was slower on one of them.
+_FASTER = {(f"{direction}/implicit_gemm_mma", "tf32x3"): {"ROLL": 1} for direction in ("forward", "grad_input")}
+
+
+@dataclass(frozen=True)
+class Start:
+    """A config, and why it is not the one that was asked about; "" where it is."""
+
+    config: dict[str, int]
+    why: str = ""
+
+
+def start(space: SearchSpace, arch: str, config: dict[str, int] | None = None) -> Start | None:
+    """The start from the default, or from `config`; None where no config near it can run."""
+    default = space.variant.default_config
+    found = space.nearest(default if config is None else config)
+    if found is None:
+        return None
+    if found != (default if config is None else config):
+        return Start(found, "it does not fit this GPU otherwise")
+    if found == default:
+        target = space.variant.arch or arch
+        spills = _instead().get((target, space.variant.key, space.precision, str(space.layer)))
+        faster = _FASTER.get((space.variant.key, space.precision)) if config is None else None
+        for changes, why in ((spills, "it spills registers otherwise"), (faster, "that was faster on the layers timed so far")):
+            if changes and space.why_not({**default, **changes}) is None:
+                return Start({**default, **changes}, why)
+    return Start(found)
+
+
+@lru_cache(maxsize=1)
+def _instead() -> dict[tuple[str, str, str, str], dict[str, int]]:
+    return {(target, variant, precision, str(preset(layer).layer)): changes
+            for target, variant, precisions, layers, changes in _SPILLS
+            for precision in precisions.split() for layer in layers.split()}
