@@ -62,6 +62,7 @@ def test_all_is_undone_where_the_whole_step_is_slower() -> None:
     assert not must_undo({INFERENCE: pairs("SLOWER", 0.9)}, RIGHT)
 
 
+@pytest.mark.alone
 def test_two_ways_are_timed_in_turns() -> None:
     state: list[str] = []
     taken: list[str] = []

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 from torch.nn.utils import weight_norm
 from torch.nn.utils.parametrizations import weight_norm as weight_norm_parametrised
@@ -246,6 +247,21 @@ def test_torch_compile_keeps_one_whole_graph_with_the_kernels(small, layer, laun
     torch.testing.assert_close(layer.weight.grad, gradient)
     assert launches == [FORWARD, "grad_weight float32"]
     torch._dynamo.reset()
+
+
+def test_other_ways_to_run_a_module_give_the_same(small, layer) -> None:
+    model = nn.Sequential(layer, nn.ReLU())
+    x = torch.randn(2, 3, 7)
+    expected = model(x).detach()
+    all_of(small, model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(model, x)
+    again = x.clone().requires_grad_()
+    for got in (traced(x), torch.fx.symbolic_trace(model)(x), torch.export.export(model, (x,)).module()(x),
+                torch.func.functional_call(model, dict(model.named_parameters()), (x,)), torch.func.vmap(model)(x[None])[0],
+                torch.utils.checkpoint.checkpoint(model, again, use_reentrant=False)):
+        torch.testing.assert_close(got.detach(), expected)
 
 
 def test_distributed_data_parallel_wraps_a_patched_model(small, layer, launches, tmp_path) -> None:

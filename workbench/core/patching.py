@@ -89,9 +89,11 @@ class FunctionalCall:
 
 @dataclass(frozen=True)
 class Inspected:
-    """What one step of the model showed. `step_ms`: its time, with the clocks that measure the layers' shares."""
+    """What one step of the model showed. `device`: the name of the GPU or CPU. `step_ms`: the time of the step, with the clocks
+    that measure the layers' shares."""
 
     name: str
+    device: str
     layers: tuple[FoundLayer, ...]
     functional: tuple[FunctionalCall, ...] = ()
     step_ms: float = 0.0

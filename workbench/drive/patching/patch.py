@@ -123,7 +123,7 @@ def patch(request: PatchRequest, runner: Runner, *, on_text: Callable[[str], Non
             rows[path] = replace(row, kept=found.kept, reason=found.reason, times=found.times,
                                  verdict=found.times[wanted].verdict if wanted in found.times else "")
     report = PatchReport(
-        plain(inspected.name), source, request.keep, runner.device(source.device).name, emulated,
+        plain(inspected.name), source, request.keep, inspected.device, emulated,
         tuple(rows[layer.paths[0]] for layer in inspected.layers), inspected.functional, patched.times, patched.drift,
         patched.peak_bytes, patched.undone, tuple(patched.flags), time.monotonic() - begun, request.command)
     kept = {row.found.paths[0] for row in report.kept}

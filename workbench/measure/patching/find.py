@@ -18,10 +18,10 @@ from torch.overrides import TorchFunctionMode
 
 from ...core.errors import BadRequest
 from ...core.layer import DTYPES, ConvTranspose
-from ...core.orders import Emit, InspectOrder
+from ...core.orders import DeviceOrder, Emit, InspectOrder
 from ...core.patching import FoundLayer, FunctionalCall, Inspected, LayerCall
 from ...core.replies import Event
-from ..device import CHANNELS_LAST
+from ..device import CHANNELS_LAST, describe
 from .load import Loaded, guarded, load
 from .step import Stepper, optimizer_of, synchronize
 
@@ -64,7 +64,7 @@ def found(loaded: Loaded, emit: Emit) -> Inspected:
     if not layers and not functional.calls:
         raise BadRequest(f"{loaded.name} has no nn.ConvTranspose1d, 2d or 3d and calls no F.conv_transpose: there is nothing "
                          "to patch.", field="model")
-    return Inspected(loaded.name, layers, functional.told(source.folder), step_ms)
+    return Inspected(loaded.name, describe(DeviceOrder(source.device)).name, layers, functional.told(source.folder), step_ms)
 
 
 def layers_of(model: nn.Module) -> dict[nn.Module, tuple[str, ...]]:
