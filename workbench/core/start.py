@@ -35,7 +35,11 @@ _SPILLS = (
     *((f"sm_{sm}", "grad_input/implicit_gemm_mma", precisions, layers, {"FRAGMENTS_M": tiles, "WARPS_N": 1})
       for sm in (86, 89) for precisions, layers, tiles in (
           ("tf32", "hifigan-1 hifigan-2 dac-1 dac-3 encodec-2", 2), ("bf16 fp16", "hifigan-1 hifigan-2 dac-1", 1))),
+    *(("sm_120", "forward/implicit_gemm_mma", precisions, layers, changes) for precisions, layers, changes in (
+        ("tf32 bf16 fp16", "kb68 pillars", {"FRAGMENTS_M": 2}), ("tf32", "kb69", {"STRIP": 4}),
+        ("tf32", "nnunet-1", {"ROLL": 1}))),
     # One block may take more registers; as many blocks as fit still share a multiprocessor.
+    ("sm_120", "forward/disjoint_mma", "tf32", "unet-2 sam-1 pillars nnunet-1", {"BLOCKS": 1}),
     *((f"sm_{sm}", "forward/disjoint_mma", "tf32", "nnunet-1", {"BLOCKS": 1}) for sm in (80, 86, 89)),
     # Three stages, of fewer positions where shared memory asks for it.
     ("sm_80", "grad_weight/split_mma", "bf16 fp16", "kb70 kb71", {"STAGES": 3}),
