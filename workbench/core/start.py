@@ -25,17 +25,25 @@ _SPILLS = (
     # A lane sums fewer neighbouring positions, so it reads each weight more often.
     *((f"sm_{sm}", f"{direction}/implicit_gemm_mma", "tf32 bf16 fp16", "kb64 kb69", {"STRIP": 4})
       for sm in (80, 86, 89) for direction in ("forward", "grad_input")),
-    # A warp sums fewer tiles of 16 channels, so it reads the staged source more often.
-    *((f"sm_{sm}", "grad_input/implicit_gemm_mma", precisions, layers, {"FRAGMENTS_M": tiles})
-      for sm in (80, 86, 89) for precisions, layers, tiles in (
-          ("tf32 bf16 fp16", "dac-3", 3), ("bf16 fp16", "encodec-2", 2), ("bf16 fp16", "hifigan-1 hifigan-2 dac-1", 1))),
-    # Here the default does not even fit in shared memory, and the nearest config that fits spills.
-    *((f"sm_{sm}", "grad_input/implicit_gemm_mma", "tf32", "hifigan-1 hifigan-2 dac-1 encodec-2",
-       {"FRAGMENTS_M": 2, "WARPS_M": 1}) for sm in (80, 86, 89)),
+    # A warp sums fewer tiles of 16 channels, so it reads the staged source more often. WARPS_N=1 or WARPS_M=1 where the default
+    # does not fit in shared memory either.
+    *((f"sm_{sm}", "grad_input/implicit_gemm_mma", "bf16 fp16", layer, {"FRAGMENTS_M": tiles})
+      for sm in (80, 86, 89) for layer, tiles in (("dac-3", 3), ("encodec-2", 2))),
+    ("sm_80", "grad_input/implicit_gemm_mma", "tf32", "dac-3", {"FRAGMENTS_M": 3}),
+    ("sm_80", "grad_input/implicit_gemm_mma", "bf16 fp16", "hifigan-1 hifigan-2 dac-1", {"FRAGMENTS_M": 1}),
+    ("sm_80", "grad_input/implicit_gemm_mma", "tf32", "hifigan-1 hifigan-2 dac-1 encodec-2", {"FRAGMENTS_M": 2, "WARPS_M": 1}),
+    *((f"sm_{sm}", "grad_input/implicit_gemm_mma", precisions, layers, {"FRAGMENTS_M": tiles, "WARPS_N": 1})
+      for sm in (86, 89) for precisions, layers, tiles in (
+          ("tf32", "hifigan-1 hifigan-2 dac-1 dac-3 encodec-2", 2), ("bf16 fp16", "hifigan-1 hifigan-2 dac-1", 1))),
+    *(("sm_120", "forward/implicit_gemm_mma", precisions, layers, changes) for precisions, layers, changes in (
+        ("tf32 bf16 fp16", "kb68 pillars", {"FRAGMENTS_M": 2}), ("tf32", "kb69", {"STRIP": 4}),
+        ("tf32", "nnunet-1", {"ROLL": 1}))),
     # One block may take more registers; as many blocks as fit still share a multiprocessor.
+    ("sm_120", "forward/disjoint_mma", "tf32", "unet-2 sam-1 pillars nnunet-1", {"BLOCKS": 1}),
     *((f"sm_{sm}", "forward/disjoint_mma", "tf32", "nnunet-1", {"BLOCKS": 1}) for sm in (80, 86, 89)),
     # Three stages, of fewer positions where shared memory asks for it.
     ("sm_80", "grad_weight/split_mma", "bf16 fp16", "kb70 kb71", {"STAGES": 3}),
+    *((f"sm_{sm}", "grad_weight/split_mma", "tf32", "kb72", {"SHARED_KB": 72, "WARPS": 4}) for sm in (86, 89)),
 )
 # Variant, precision, and what was at least as fast as the default wherever both were timed: on #73, #78 and #79 in both
 # directions, by up to 14 % (#79 forward). In tf32 it was slower on one of them.
