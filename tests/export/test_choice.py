@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -280,7 +281,9 @@ def test_the_evidence_of_a_file_is_that_of_the_recorded_benches(tmp_path: Path) 
     names: dict = {"__name__": "exported"}
     exec(out.read_text(), names)
     assert names["_KNOWN_ON"] == 90 and names["_KNOWN"]
-    assert "Written by: python -m workbench export --preset kb74" in names["__doc__"]
+    command = names["__doc__"].partition("Written by: python -m workbench ")[2].partition("\n\n")[0]
+    again = tmp_path / "again.py"
+    assert main([*shlex.split(command), "--out", str(again)]) == 0 and again.read_text() == out.read_text()
     assert any(r[2] > 1.2 for rows in names["_KNOWN"].values() for r in rows)
     assert any(r[2] == 0 for rows in names["_KNOWN"].values() for r in rows)
     assert "relative error" in names["__doc__"] and "NVIDIA H200" in names["__doc__"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import log2, prod
@@ -12,7 +13,7 @@ from typing import Any
 from ...core import numbers
 from ...core.best_known import CONTIGUOUS, BestKnown, class_of, load
 from ...core.candidate import Candidate, layer_fields
-from ...core.command import parse_layer
+from ...core.command import PROGRAM, parse_layer, workload_arguments
 from ...core.derived_best import best_or_derived
 from ...core.env import gpus
 from ...core.errors import BadRequest
@@ -131,7 +132,7 @@ def evidence(candidate: Candidate, arch: str) -> list[Row]:
     return sorted(rows, key=lambda row: _apart(row[0], own))[:_MOST_ROWS]
 
 
-def header_notes(entries: Iterable[BestKnown], arch: str, precision: str, words: str) -> list[str]:
+def header_notes(entries: Iterable[BestKnown], workload: Workload, arch: str, precision: str) -> list[str]:
     """For the header of a file: the cautions; error and times of each direction, and the GPU they hold for; the command that
     writes the file again."""
     entries = list(entries)
@@ -143,12 +144,13 @@ def header_notes(entries: Iterable[BestKnown], arch: str, precision: str, words:
             continue
         told.append(f"{e.direction}: {numbers.time(e.ms)}{against}{error}, measured on {e.gpu} with batch {e.batch} and input "
                     f"size {' x '.join(map(str, e.input_size))}.")
-    return [*cautions(entries, arch, precision), *told, f"Written by: {command(words, arch, precision)}"]
+    return [*cautions(entries, arch, precision), *told, f"Written by: {command(workload_arguments(workload), arch, precision)}"]
 
 
-def command(words: str, arch: str, precision: str) -> str:
-    """The command that exports the same again."""
-    return f"python -m workbench export {words} --arch {arch}" + (f" --precision {precision}" if precision else "")
+def command(words: Sequence[str], arch: str, precision: str) -> str:
+    """The command that exports the best of these again."""
+    words = ["export", *words, *([] if "--suite" in words else ["--best"]), "--arch", arch]
+    return f"{PROGRAM} {shlex.join([*words, *(['--precision', precision] if precision else [])])}"
 
 
 def left_to_pytorch(recipe: Recipe, arch: str) -> str:

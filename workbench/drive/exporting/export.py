@@ -108,14 +108,14 @@ def suite_files(suite: str, arch: str, *, precision: str = "") -> Iterator[tuple
             continue
         name = preset.name.rpartition("/")[2].replace("-", "_") + ".py"
         text = export_text([recipe, *other_dtypes(workload, arch)], constructor=problem_of(workload), arch=arch,
-                           notes=header_notes(used, arch, precision, f"--preset {preset.name} --best"))
+                           notes=header_notes(used, workload, arch, precision))
         yield name, text
         rows += [_table_row(name, preset.name, entry) for entry in used]
     yield "README.md", "\n".join([
         f"# Files of the suite {suite} for {arch}", "",
         "Times are of the kernels alone, medians with a cold L2. A direction without a row is PyTorch's.",
         "To compare a file with PyTorch on your GPU: `python FILE --check`.", "",
-        f"Written by `{command(f'--suite {suite}', arch, precision)} --out FOLDER`.", "",
+        f"Written by `{command(['--suite', suite], arch, precision)} --out FOLDER`.", "",
         "| file | layer | direction | kernel | ms | PyTorch ms |", "|---|---|---|---|---|---|", *rows, ""])
 
 
@@ -172,7 +172,7 @@ def _docstring(recipes: Sequence[Recipe], kernels: Sequence[Sequence[tuple[Candi
     for recipe, found in zip(recipes, kernels, strict=True):
         lines += ["", *([f"{recipe.layer} in {recipe.workload.dtype}:", ""] if len(recipes) > 1 else []),
                   *_directions(recipe, {c.direction: r for c, r in found})]
-    lines += ["", *(line for note in notes for line in textwrap.wrap(note, _WIDTH))] if notes else []
+    lines += ["", *(line for note in notes for line in textwrap.wrap(note, _WIDTH, break_on_hyphens=False))] if notes else []
     lines += ["", *_ABOUT_TF32, ""] if "float32" in dtypes else [""]
     kind = f"nn.ConvTranspose{layer.dims}d"
     original = f"KernelBench's problem {preset.number} (level 1)" if preset else f"{kind}, with its output_size"

@@ -149,8 +149,7 @@ def _best(args: argparse.Namespace, *, others: list[str]) -> tuple[Recipe, list[
     for line in (*map(origin, entries), left_to_pytorch(recipe, arch), *cautions(entries, arch, args.precision)):
         if line:
             print(line, file=sys.stderr)
-    layer = f"--preset {args.preset}" if args.preset else f"--layer '{args.layer}'"
-    return recipe, header_notes(entries, arch, args.precision, f"{layer} --best")
+    return recipe, header_notes(entries, recipe.workload, arch, args.precision)
 
 
 def _candidate(variant: Variant, workload: Workload, settings: dict, precision: str, sm: int) -> Candidate:
