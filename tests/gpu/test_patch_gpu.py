@@ -1,5 +1,5 @@
 """On a GPU: models that nobody here wrote are patched, with random weights and no download. Only layers that are FASTER stay,
-no step gets slower, and the drift stays within PyTorch's own drift of TF32 against float32."""
+no step gets slower, and the drift is at most PyTorch's own drift of TF32 against float32, or the least that is asked for."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_no_model_gets_slower_and_none_drifts(runner: Runner, name: str, train: 
         assert all(pairs.verdict != "SLOWER" for pairs in report.times.values())
         drift = report.drift[step]
         for ours, own in ((drift.outputs, drift.tf32_outputs), (drift.gradients, drift.tf32_gradients)):
-            assert ours is None or ours <= max(LEAST[form], 2 * (own or 0.0))
+            assert ours is None or ours <= max(LEAST[form], own or 0.0)
         original = sum(row.times[step].original_ms for row in report.kept)
         patched = sum(row.times[step].patched_ms for row in report.kept)
         assert original >= 1.5 * patched, f"the kept layers together: {original:.3f} ms, patched {patched:.3f} ms"
