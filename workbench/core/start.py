@@ -35,6 +35,8 @@ _SPILLS = (
     *((f"sm_{sm}", "grad_input/implicit_gemm_mma", precisions, layers, {"FRAGMENTS_M": tiles, "WARPS_N": 1})
       for sm in (86, 89) for precisions, layers, tiles in (
           ("tf32", "hifigan-1 hifigan-2 dac-1 dac-3 encodec-2", 2), ("bf16 fp16", "hifigan-1 hifigan-2 dac-1", 1))),
+    *(("sm_120", "grad_input/implicit_gemm_mma", precisions, layers, {"FRAGMENTS_M": 1, "WARPS_N": 1})
+      for precisions, layers in (("tf32 bf16 fp16", "hifigan-1 hifigan-2 dac-1 encodec-2"), ("tf32", "dac-3"))),
     *(("sm_120", "forward/implicit_gemm_mma", precisions, layers, changes) for precisions, layers, changes in (
         ("tf32 bf16 fp16", "kb68 pillars", {"FRAGMENTS_M": 2}), ("tf32", "kb69", {"STRIP": 4}),
         ("tf32", "nnunet-1", {"ROLL": 1}))),
