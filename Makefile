@@ -27,16 +27,19 @@ endif
 app: $(READY)
 	$(PY) -m streamlit run app.py --server.port $(PORT)
 
+# Started in the background, a test would ignore Ctrl-C and hang-ups, and so would all that it starts; the tests send them.
+SIGNALS := env --default-signal=INT,HUP
+
 # PASSIVE: OpenMP's threads sleep between calls; by default they spin, on the cores that the other worker needs.
 test: $(TEST_READY)
-	$(PY) -m pytest tests --ignore=tests/gpu -m "alone and not long" $(ARGS) || test $$? = 5  # 5: ARGS chose none of these
-	OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests --ignore=tests/gpu -m "not alone and not long" -n 2 --dist loadgroup $(ARGS)
+	$(SIGNALS) $(PY) -m pytest tests --ignore=tests/gpu -m "alone and not long" $(ARGS) || test $$? = 5  # 5: ARGS chose none of these
+	$(SIGNALS) OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests --ignore=tests/gpu -m "not alone and not long" -n 2 --dist loadgroup $(ARGS)
 
 test-long: $(TEST_READY)
-	OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests --ignore=tests/gpu -m long -n 2 --dist loadgroup $(ARGS)
+	$(SIGNALS) OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests --ignore=tests/gpu -m long -n 2 --dist loadgroup $(ARGS)
 
 quick: $(TEST_READY)
-	OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest $(QUICK) -q -n 2 --dist loadgroup $(ARGS)
+	$(SIGNALS) OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest $(QUICK) -q -n 2 --dist loadgroup $(ARGS)
 
 check: $(TEST_READY)
 	$(PY) -m ruff check .

@@ -24,7 +24,7 @@ from workbench.drive.checking import attacks, selftest
 from workbench.drive.checking.check_text import report_text
 from workbench.drive.machine import doctor
 from workbench.drive.running.runner import Runner
-from workbench.measure.check.foreign import confine, users
+from workbench.measure.check.foreign import confine, privileges
 from workbench.measure.check.foreign.process import Ended, ForeignProcess, Limits
 
 from . import models
@@ -170,7 +170,7 @@ def test_it_has_no_rights_left_but_to_read_and_dies_with_its_judge(hold, ways: s
     assert all(int(status[which][0], 16) & ~read_everything == 0 for which in ("CapEff", "CapPrm", "CapAmb")), status
 
 
-_USERS = "from workbench.measure.check.foreign import users; print(users.first(4), flush=True); input()"
+_USERS = "from workbench.measure.check.foreign import privileges; print(privileges.first_user(4), flush=True); input()"
 
 
 def test_two_judges_at_once_hold_their_files_as_different_users() -> None:
@@ -187,10 +187,11 @@ def test_two_judges_at_once_hold_their_files_as_different_users() -> None:
 
 
 def test_without_a_free_user_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(users, "_FIRST", users._LAST - 3)  # what only the last of many judges at once would get
-    assert users.first.__wrapped__(4) == users._LAST - 3
-    with users._held.pop(), pytest.raises(OSError, match=f"hold all users from {users._LAST - 3} to {users._LAST}"):
-        users.first.__wrapped__(4)
+    first, last = privileges._LAST_USER - 3, privileges._LAST_USER
+    monkeypatch.setattr(privileges, "_FIRST_USER", first)  # what only the last of many judges at once would get
+    assert privileges.first_user.__wrapped__(4) == first
+    with privileges._held.pop(), pytest.raises(OSError, match=f"hold all users from {first} to {last}"):
+        privileges.first_user.__wrapped__(4)
 
 
 def alive(pid: int) -> bool:

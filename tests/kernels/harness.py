@@ -6,12 +6,9 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -46,6 +43,7 @@ _EMULATOR = """#pragma GCC push_options
 #include <cuda_runtime.h>
 #pragma GCC pop_options
 """
+_headers: list[Path] = []
 _COMMAND = ("g++", *emulator.COMPILE_FLAGS, *QUICK, *(f"-I{path}" for path in emulator.INCLUDE_DIRS))
 _GUARD = 1024    # bytes before and behind every result and the workspace
 # Relative to the sum of magnitudes, by precision: one rounding of the result and the growth of a sum kept in float;
@@ -90,8 +88,8 @@ def build_emulated(candidates: Sequence[Candidate], folder: Path, *, flags: Sequ
 
 def compile_quickly(source: Path, library: Path, flags: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """The emulator's header comes precompiled; with other flags g++ reads it as text."""
-    return subprocess.run([*_COMMAND, *flags, "-include", str(_emulator()), str(source), *emulator.LINK_FLAGS, "-o",
-                           str(library)], capture_output=True, text=True, check=False)
+    command = [*_COMMAND, *flags, "-include", str(_emulator(library.parent)), str(source), *emulator.LINK_FLAGS]
+    return subprocess.run([*command, "-o", str(library)], capture_output=True, text=True, check=False)
 
 
 def run(library: Library, one: Candidate, workload: Workload, *, order: int | str = 1, values: str = "integers",
@@ -171,14 +169,14 @@ def key(one: Candidate) -> str:
     return render(one).candidate_id
 
 
-@lru_cache(maxsize=1)
-def _emulator() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="kernel-workbench-tests-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    header = folder / "emulator.h"
-    header.write_text(_EMULATOR, encoding="utf-8")
-    subprocess.run([*_COMMAND, "-x", "c++-header", str(header), "-o", f"{header}.gch"], check=True)
-    return header
+def _emulator(folder: Path) -> Path:
+    """The header that the first library of this process has left beside it."""
+    if not (_headers and _headers[0].exists()):
+        header = folder / "emulator.h"
+        header.write_text(_EMULATOR, encoding="utf-8")
+        subprocess.run([*_COMMAND, "-x", "c++-header", str(header), "-o", f"{header}.gch"], check=True)
+        _headers[:] = [header]
+    return _headers[0]
 
 
 def _truth(layer: ConvTranspose, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -1,7 +1,7 @@
 """A foreign process as the judge sees it.
 
-`confine`, `privileges`, `users`, `other_user`   its sandbox
-`process`, `wire`                                its life, and the messages
-`requests`, `replies`                            what it is asked, and what it may answer
-`hold`, `waiting`                                stopping it; how long others kept it waiting
+`confine`, `privileges`, `other_user`   its sandbox
+`process`, `wire`                       its life, and the messages
+`requests`, `replies`                   what it is asked, and what it may answer
+`hold`, `waiting`                       stopping it; how long others kept it waiting
 """

@@ -17,7 +17,7 @@ from typing import TypedDict
 
 from ....core import landlock
 from ....core.confinement import BWRAP_TAKES, Confinement, bwrap, bwrap_problem, landlock_problem, user_problem
-from . import other_user, privileges, users
+from . import other_user, privileges
 
 ROOT = Path(__file__).resolve().parents[4]
 MOST_PROCESSES = 128             # compilers start some twenty
@@ -62,10 +62,10 @@ def confinement(device: str) -> Confinement:
     no_landlock = landlock_problem() or _fails(Confinement(landlock=landlock.version()), _starts(device), device)
     found = Confinement(landlock=0 if no_landlock else landlock.version())
     if no_landlock or device == "cpu":
-        no_user = user_problem() or users.problem(len(_PARTIES))
+        no_user = user_problem() or privileges.users_problem(len(_PARTIES))
         said = ""
         for reads in (False, True) if not no_user else ():  # an interpreter below /root needs more than its own rights
-            as_other = replace(found, user=users.first(len(_PARTIES)), reads=reads)
+            as_other = replace(found, user=privileges.first_user(len(_PARTIES)), reads=reads)
             said = _fails(as_other, other_user.words(device), device)
             if not said:
                 found = as_other
@@ -73,7 +73,7 @@ def confinement(device: str) -> Confinement:
         if no_landlock:
             why.append(no_landlock)
             if not found.user:
-                why.append(no_user or f"user {users.first(len(_PARTIES))} cannot run it ({said})")
+                why.append(no_user or f"user {privileges.first_user(len(_PARTIES))} cannot run it ({said})")
     return replace(found, why="; ".join(dict.fromkeys(why)))
 
 

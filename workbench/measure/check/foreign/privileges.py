@@ -1,16 +1,47 @@
-"""Rights that root gives up in a child, between fork and exec. After exec the child cannot get them back."""
+"""The other users that foreign processes run as, and the rights that root gives up in a child, between fork and exec. After
+exec the child cannot get them back.
+
+Each judge has users of its own: a user may signal, trace and read all its processes, and the system counts them together."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import socket
+from functools import lru_cache
 
 _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 8, 24, 38, 47
 _AMBIENT_RAISE = 2
 _CAP_DAC_READ_SEARCH = 2          # read every file, enter every folder
 _LAST = 63
 _VERSION_3 = 0x20080522           # of capset's structures: two words of 32 bits
+_FIRST_USER, _LAST_USER = 60578, 61183  # systemd's list of user numbers has these as unused
+_held: list[socket.socket] = []
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def users_problem(count: int) -> str:
+    """"" when there are so many users for this process, else why not."""
+    try:
+        first_user(count)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+@lru_cache(maxsize=1)
+def first_user(count: int) -> int:
+    """The first of `count` users in a row who are this process's until it ends. Raises OSError if none are left."""
+    for user in range(_FIRST_USER, _LAST_USER - count + 2, count):
+        lock = socket.socket(socket.AF_UNIX)
+        try:
+            lock.bind(f"\0kernel-workbench-user-{user}")  # a name without a file: it is free again as soon as the process ends
+        except OSError:
+            lock.close()
+            continue
+        _held.append(lock)
+        return user
+    raise OSError(f"other processes hold all users from {_FIRST_USER} to {_LAST_USER}")
 
 
 def become(user: int, *, reads: bool) -> None:
