@@ -49,6 +49,7 @@ smem_bytes  = "stages * units * unit_bytes + 256 + odd_bytes"
 
 [plan]
 Plan        = "GatherPlan<Layer, Tune, true>"
+packs       = ""
 slots       = "Plan::SLOTS_AT_MOST"
 planes      = "Plan::PLANES_AT_MOST"
 n           = "Plan::N_AT_MOST"
@@ -66,7 +67,6 @@ needs     = ["layer.kernel_w >= layer.stride_w or layer.dilation_w == 1", "layer
 
 [grad_input.plan]
 Plan        = "GatherPlan<Layer, Tune, false>"
-packs       = ""
 */
 #include "families/persistent_wgmma/gather_stage.cuh"
 #include "families/persistent_wgmma/gather_store.cuh"

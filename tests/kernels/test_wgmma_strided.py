@@ -64,7 +64,7 @@ def changed_copy(folder: Path, *changes: tuple[str, str]) -> Path:
     root = folder / "templates"
     shutil.copytree(TEMPLATES, root)
     for old, new in changes:
-        family = (root / "families" / "wgmma_strided").glob("*.cuh")
+        family = (root / "forward" / "wgmma_strided.cu", *(root / "families" / "wgmma_strided").glob("*.cuh"))
         files = [f for f in family if f.read_text(encoding="utf-8").count(old) == 1]
         assert len(files) == 1, f"no single line contains {old!r}: name another one to change"
         files[0].write_text(files[0].read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
