@@ -1,4 +1,4 @@
-"""Where a search for a config starts: the default, or what is known to be better for the layer, or the nearest that can run.
+"""The config that derived entries take: the default, or what is known to be better for the layer, or the nearest that can run.
 
 The default itself stays what recorded tables call the default. Two things are known: defaults that spill registers, from
 `python tools/compile_table.py --mend` (what stands in was compiled, not timed), and values that were faster on every layer
