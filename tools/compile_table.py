@@ -5,7 +5,7 @@
 
 Candidates: each variant, layer of the suites and precision, at the config that a derived entry would take: the default, or
 what stands in for it. What cannot run on a GPU is not compiled; the table counts it by its reason. --best compiles the best
-known config of each cell instead. Answers are kept in the cache of the workbench, so a second run asks only what is new; --known
+known config of each cell instead. Answers are kept in the cache of the workbench, a second run asks only for new ones; --known
 asks nothing and shows what is there. --mend compiles the neighbours of each default that spills, and prints those without
 spills: what workbench/core/start.py is made from. Exits 1 if something spills, is serialised or does not compile.
 """
