@@ -7,6 +7,7 @@ from html import escape
 
 import streamlit as st
 
+from ...core import numbers
 from ...core.best_known import BestKnown
 from ...core.derived_best import best_or_derived
 from ...core.layer import LAUNCHES, Workload
@@ -28,7 +29,7 @@ def best_box(variants: Sequence[Variant], choice: Choice) -> None:
     st.button("Best known", key="best known", disabled=not entries, on_click=_tick, args=(variants, entries),
               help=why or "Selects the fastest known variant and config of each direction")
     if entries:
-        theme.html("".join(f'<div class="foot">{escape(origin(e))}</div>' for e in entries.values()))
+        theme.html("".join(f'<div class="foot" title="{escape(origin(e))}">{escape(_line(e))}</div>' for e in entries.values()))
 
 
 def entries_of(workload: Workload, precision: str, arch: str) -> dict[str, BestKnown]:
@@ -41,6 +42,13 @@ def entries_of(workload: Workload, precision: str, arch: str) -> dict[str, BestK
         return {}
     found = {d: best_or_derived(d, workload, precision, arch, exact=True) for d in LAUNCHES}
     return {d: e for d, e in found.items() if e is not None}
+
+
+def _line(entry: BestKnown) -> str:
+    """The variant, and its time or where it is from. The config and the whole origin are in the tooltip."""
+    against = f", PyTorch {numbers.time(entry.baseline_ms)}" if entry.baseline_ms else ""
+    known = f"{numbers.time(entry.ms)}{against} on {entry.gpu}" if entry.ms else entry.source
+    return f"{entry.direction}: {entry.variant}, {known}" + (" (derived)" if entry.ms and entry.derived else "")
 
 
 def missing_sentence(workload: Workload, precision: str, arch: str) -> str:
