@@ -27,7 +27,7 @@ from workbench.core.template import render
 from workbench.core.trial import Trial
 from workbench.core.trial_parts import TrialDevice
 from workbench.core.variants import find
-from workbench.drive.exporting.best_recipe import best_recipe
+from workbench.drive.exporting.best_recipe import best_recipe, other_dtypes
 from workbench.drive.exporting.export import export_text, module_order
 from workbench.drive.exporting.recipe import Recipe
 from workbench.drive.reporting import plots
@@ -263,6 +263,7 @@ def test_a_best_recipe_says_where_its_kernels_were_measured() -> None:
     recipe, used = best_recipe(workload, "sm_90")
     assert recipe.proven == {"forward": 90, "grad_input": 90, "grad_weight": 90} == {e.direction: 90 for e in used}
     assert set(best_recipe(workload, "sm_86")[0].proven.values()) == {0}
+    assert other_dtypes(workload, "sm_90") == []      # nobody measured them
     assert Recipe.from_json(recipe.to_json()) == recipe
 
 

@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.utils.flop_counter import FlopCounterMode
 
 from workbench.core.layer import ConvTranspose, Workload
-from workbench.drive.exporting.export import export_text, module_order
+from workbench.core.presets import PRESETS
+from workbench.drive.exporting.export import constructor_arguments, export_text, module_order
 from workbench.measure.module.subject import Subject
 
 from .recipes import SMALL, TWO_D, naive
@@ -108,6 +112,73 @@ def test_autocast_runs_the_kernels_of_its_type(folder: Path) -> None:
         assert torch.equal(ours(x), theirs(x)) and len(launched) == 2
     with torch.autocast("cpu", torch.bfloat16):
         assert ours.double()(x.double()).dtype == torch.float64 and len(launched) == 2
+
+
+@pytest.mark.parametrize("what", ["traced", "counted", "fake", "forward-mode", "batched gradients", "compiled backward"])
+def test_what_follows_pytorchs_operators_sees_them(one_d: Subject, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch would be hidden from them: results of a trace are then whatever memory held, a fake tensor has no memory."""
+    ours, theirs = pair(one_d, 3, 4, 3, 2)
+    x = torch.randn(2, 3, 9)
+    if what == "traced":
+        with torch.no_grad():
+            traced, other = torch.jit.trace(ours, (x,), check_trace=False), torch.randn(2, 3, 9)
+            torch.testing.assert_close(traced(other), theirs(other))
+    elif what == "counted":
+        found = []
+        for module in (ours, theirs):
+            with FlopCounterMode(display=False) as counter, torch.no_grad():
+                module(x)
+            found.append(counter.get_total_flops())
+        assert found[0] == found[1] > 0
+    elif what == "fake":
+        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+            assert ours(x).shape == (2, 4, 19)
+    elif what == "forward-mode":
+        with forward_ad.dual_level(), torch.no_grad():
+            one, two = (forward_ad.unpack_dual(m(forward_ad.make_dual(x, torch.ones_like(x)))).tangent for m in (ours, theirs))
+        torch.testing.assert_close(one, two)
+    elif what == "batched gradients":
+        x.requires_grad_()
+        many = torch.randn(5, 2, 4, 19)
+        one, two = (torch.autograd.grad(m(x), x, many, is_grads_batched=True)[0] for m in (ours, theirs))
+        torch.testing.assert_close(one, two)
+    else:
+        monkeypatch.setitem(sys.modules, "exported", one_d.module)
+        x.requires_grad_()
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+            ours(x).square().sum().backward()
+        torch.testing.assert_close(x.grad, torch.autograd.grad(theirs(x).square().sum(), x)[0])
+
+
+@pytest.mark.parametrize("arguments", [{"output_padding": -1}, {"output_padding": 2}, {"padding": -1}, {"dilation": 0}])
+def test_arguments_that_pytorch_refuses_raise_its_error(one_d: Subject, arguments: dict[str, int]) -> None:
+    given = {"stride": 2, "padding": 0, "output_padding": 0, "dilation": 1} | arguments
+    x, weight, bias = torch.randn(2, 3, 9), torch.randn(3, 4, 3), torch.randn(4)
+    with pytest.raises(RuntimeError) as theirs:
+        nn.functional.conv_transpose1d(x, weight, bias, **given)
+    with pytest.raises(RuntimeError) as ours:
+        one_d.namespace["conv_transpose"](x, weight, bias, (given["stride"],), (given["padding"],),
+                                          (given["output_padding"],), 1, (given["dilation"],))
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_hooks_of_the_layer_inside_kernelbenchs_class_are_called(folder: Path) -> None:
+    preset = PRESETS["kb74"]
+    work = Workload(preset.layer, 1, 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNEL_WORKBENCH_CACHE", str(folder / "cache"))
+        subject = Subject(module_order(export_text(naive(work, "forward", form="runtime"), constructor=preset), work,
+                                       device="cpu", scratch=folder, preset=preset))
+        subject.build_all(lambda event: None)
+    module = subject.namespace["ModelNew"](*constructor_arguments(preset.layer, preset))
+    layer, x, seen = getattr(module, preset.attribute), torch.randn(1, 32, 20), []
+    layer.register_forward_hook(lambda *a: seen.append(1))
+    before = module(x)
+    assert seen == [1] and str(layer).startswith("ConvTranspose1d(32, 64")
+    nn.utils.parametrizations.weight_norm(layer)
+    with torch.no_grad():
+        layer.parametrizations.weight.original0.mul_(2)
+    torch.testing.assert_close(module(x), 2 * before)
 
 
 def operator(subject: Subject, name: str):

@@ -86,12 +86,13 @@ def _proven(entry: BestKnown) -> int:
 
 
 def other_dtypes(workload: Workload, arch: str, *, file: Path | None = None) -> list[Recipe]:
-    """The best recipes of the layer in the other dtypes in which one is known, for the same file."""
+    """The best recipes of the layer in the other dtypes, for the same file: those with a kernel that was measured to be faster
+    than PyTorch on that GPU."""
     found = []
     for dtype in (d for d in CLASSES_OF if d != workload.dtype):
         with suppress(BadRequest):
             found.append(best_recipe(replace(workload, dtype=dtype), arch, file=file)[0])
-    return found
+    return [recipe for recipe in found if any(recipe.proven.values())]
 
 
 def cautions(entries: Iterable[BestKnown], arch: str, precision: str = "") -> list[str]:
@@ -100,7 +101,8 @@ def cautions(entries: Iterable[BestKnown], arch: str, precision: str = "") -> li
     entries = list(entries)
     derived = [e.direction for e in entries if e.derived]
     unknown = [e.direction for e in entries if not precision and not e.pytorch_precision and e.dtype == "float32"]
-    lines = [f"{', '.join(derived)}: derived, not measured on {arch}."] if derived else []
+    lines = [f"{', '.join(derived)}: derived, not measured on {arch}. The file leaves them to PyTorch until "
+             "prepare(x, measure=True) has measured them."] if derived else []
     if unknown:
         lines.append(f"{', '.join(unknown)}: the default precision of PyTorch was not measured. TF32 is assumed, as in "
                      "PyTorch's documentation.")

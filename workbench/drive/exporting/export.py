@@ -226,24 +226,24 @@ def _class(layer: ConvTranspose, preset: Preset | None, name: str) -> str:
                           subsequent_indent=" " * 12)
     dropped = ", ".join(preset.ignored)
     ignored = f"  # {dropped}: not used, as in the original" if dropped else ""
-    return f'''class {name}(nn.Module):
+    return f'''{_class(layer, None, kind)}
+
+class {name}(nn.Module):
     """KernelBench's problem {preset.number} with the kernels of this file."""
 
     def __init__(self, {signature}):{ignored}
         super().__init__()
-        self.{preset.attribute} = nn.{kind}(
+        self.{preset.attribute} = {kind}(
             {given})
 
     def forward(self, x):
-        layer = self.{preset.attribute}
-        return conv_transpose(x, layer.weight, layer.bias, layer.stride, layer.padding, layer.output_padding,
-                              layer.groups, layer.dilation)
+        return self.{preset.attribute}(x)
 
     def prepare(self, x, measure=False):
-        return prepare(x, *_arguments(self.{preset.attribute}), measure=measure)
+        return self.{preset.attribute}.prepare(x, measure)
 
     def kernels(self, x):
-        return kernels(x, *_arguments(self.{preset.attribute}))
+        return self.{preset.attribute}.kernels(x)
 '''
 
 
