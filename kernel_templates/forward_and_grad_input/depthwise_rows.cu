@@ -102,7 +102,7 @@ struct RowsSums {
   }
 };
 
-// Compared with depthwise: nothing is staged, so no block waits for its slowest copy. A thread loads the windows of its
+// Compared with register_blocked: nothing is staged, so no block waits for its slowest copy. A thread loads the windows of its
 // own run by wide loads; neighbours that need the same elements find them in L1. Weights are read in the same way.
 //
 // thread -> data: RUNS blocks of ROWS x RUN results of one slice of a plane. Lanes lie along the runs of a row, then

@@ -46,7 +46,7 @@ __device__ __forceinline__ void load_inputs(typename P::Sum (&x)[P::STEPS], cons
     load_run<OwnRun<P::STEPS, 1>, 1>(x, row, start, length);
 }
 
-// Compared with depthwise: nothing is staged, so no block waits for its slowest copy. A thread loads its inputs and
+// Compared with register_blocked: nothing is staged, so no block waits for its slowest copy. A thread loads its inputs and
 // their window of gy by wide loads; neighbours that need the same elements find them in L1. If there are channels
 // enough to fill the GPU, a block sums all positions of a channel and there is no second launch.
 //

@@ -22,8 +22,8 @@ _CLASS = {"tf32": "TF32", "ieee": "fp32-accurate (`ieee`, `tf32x3`)", "fp16": "f
 def short(cells: Sequence[Cell]) -> str:
     """README's table of each suite: a few layers, a column a direction, of its first class; the geometric means of all."""
     lines = ["A cell says, line by line:", "",
-             "1. the speed-up (PyTorch's ms / our ms), our ms / PyTorch's ms, and the fastest mode of nn.ConvTranspose;",
-             "2. where it was measured: the speed-up against the strongest formulation in PyTorch, and PyTorch's ms in "
+             "1. the speed-up (PyTorch's time divided by ours), our time and PyTorch's in ms, and PyTorch's fastest mode;",
+             "2. if the session measured it: the speed-up against the strongest formulation in PyTorch, and PyTorch's ms in "
              "channels_last without conversions;",
              "3. the share of the physical limit, and the relative L2 error to float64.", "",
              "A † marks a missed target. [docs/benchmark.md](docs/benchmark.md) has all cells, variants and configs, and the "
@@ -106,8 +106,8 @@ def _origin(cells: Sequence[Cell]) -> str:
 def _held_down(cells: Sequence[Cell]) -> str:
     """How many of the cells show a time that was taken while the GPU had lowered its clock."""
     count = sum(any(t is not None and "throttled" in t.flags for t in (c.best, c.baseline)) for c in cells)
-    return (f" In {count} of the session's {len(cells)} cells, of all classes and directions, the GPU lowered its clock (power "
-            "limit) during the timing." if count else "")
+    return (f" In {count} of all {len(cells)} cells of the session the GPU lowered its clock (power limit) during the timing."
+            if count else "")
 
 
 def _short_cell(cell: Cell | None) -> str:

@@ -119,7 +119,7 @@ def _live(patch: Patch) -> None:
 
 def _report(report: PatchReport, text: str) -> None:
     theme.html(theme.strip(told.verdict(report), f"{report.name}: {told.headline(report)}", told.evidence(report)))
-    head = ("", "layer", "what it is", "calls", "share", *told.times_head(report), "kernels", "why")
+    head = ("", "layer", "arguments", "calls", "share", *told.times_head(report), "kernels", "why")
     theme.html(theme.table(head, [
         (theme.badge("OK" if row.kept else "SKIPPED", "patched" if row.kept else "left"),
          *(escape(cell) for cell in told.cells(row, report)), f'<span class="mute">{escape(row.reason)}</span>')

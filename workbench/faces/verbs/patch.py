@@ -37,7 +37,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODULE:CALLABLE", help="function that returns the model; FILE.py:CALLABLE works, too")
     parser.add_argument("--inputs", default="", metavar="MODULE:CALLABLE",
                         help="function that returns the inputs (default: 'inputs' of the same module, or the model's example)")
-    parser.add_argument("--train", action="store_true", help="judge and time a training step with Adam, too")
+    parser.add_argument("--train", action="store_true", help="also judge and time a training step (Adam)")
     parser.add_argument("--dtype", default="", choices=MODEL_DTYPES, help="convert model and inputs (default: as they are)")
     parser.add_argument("--autocast", default="", choices=AUTOCAST_DTYPES, help="run under torch.autocast with this dtype")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N; on cpu the kernels are emulated and never timed")
