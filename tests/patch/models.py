@@ -111,6 +111,13 @@ class OwnForward(nn.ConvTranspose1d):
         return super().forward(input) * 2
 
 
+class OwnPadding(nn.ConvTranspose1d):
+    """Its output is one longer than its numbers say."""
+
+    def _output_padding(self, *args: object, **options: object) -> list[int]:
+        return [1]
+
+
 class Broken(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -16,6 +16,8 @@ from workbench.core.typed import Misfit, read, to_json
 from workbench.measure.patching.find import found, inspect
 from workbench.measure.patching.load import Loaded, load, prepared
 
+from .models import OwnPadding
+
 HERE = Path(__file__).parent
 
 
@@ -64,6 +66,14 @@ def test_what_cannot_be_replaced_says_why() -> None:
     line = 1 + (HERE / "models.py").read_text().splitlines().index(
         "        return Pair(self.own(self.left(x)), F.conv_transpose1d(self.right(x), self.weight))")
     assert (call.function, call.file, call.line, call.count) == ("F.conv_transpose1d", "models.py", line, 1)
+
+
+def test_a_class_with_an_output_padding_of_its_own_says_so_and_a_pickled_forward_is_no_replacement() -> None:
+    model = nn.Sequential(OwnPadding(3, 3, 3, 2), nn.ConvTranspose1d(3, 3, 3), nn.ConvTranspose1d(3, 3, 3))
+    model[1].forward, model[2].forward = model[1].forward, model[1].forward
+    seen = found(prepared(model, torch.randn(2, 3, 7), ModelSource("live:model")), lambda event: None)
+    assert [layer.why_not for layer in seen.layers] == [
+        "Its class OwnPadding has a _output_padding of its own.", "", "Its forward has been replaced already."]
 
 
 @pytest.mark.parametrize(("model", "inputs", "said"), [

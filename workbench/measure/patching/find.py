@@ -179,10 +179,13 @@ def _caller(frame: FrameType | None) -> tuple[str, int] | None:
 def _why_not(module: nn.Module, calls: tuple[LayerCall, ...]) -> str:
     """One sentence; empty when it can be replaced."""
     kind = type(module)
-    if not any(kind.forward is plain.forward for plain in KINDS):
-        return f"Its class {kind.__name__} has a forward of its own."
-    if "forward" in vars(module):
-        return "Its forward has been replaced already."
+    for name in ("forward", "_output_padding"):
+        if not any(getattr(kind, name) is getattr(plain, name) for plain in KINDS):
+            return f"Its class {kind.__name__} has a {name} of its own."
+        own = vars(module).get(name)
+        is_of_class = getattr(own, "__self__", None) is module and getattr(own, "__func__", None) is getattr(kind, name)
+        if own is not None and not is_of_class:  # a model that was pickled while it was patched brings that of its class
+            return f"Its {name} has been replaced already."
     if not calls:
         return _NEVER_CALLED
     known = [call for call in calls if call.dtype in DTYPES]
