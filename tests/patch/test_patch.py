@@ -109,6 +109,16 @@ def test_a_model_that_fails_alone_is_a_bad_request(monkeypatch, capsys, tmp_path
     assert "a.png has no ending that can be written; end it with .html or .json." in capsys.readouterr().err
 
 
+def test_a_model_with_other_results_is_not_patched_and_the_exit_code_says_so(monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.chdir(HERE)
+    out = tmp_path / "no.py"
+    assert main(["patch", "models:build_notices", "--inputs", "models:odd_inputs", "--device", "cpu", "--keep", "right",
+                 "--out", str(out)]) == 1
+    words = capsys.readouterr().out
+    assert words.startswith("MISMATCH  Notices: Nothing is patched: with the kernels output 1 has the shape (2, 3, 8), without "
+                            "them (2, 3, 15).") and not out.exists()
+
+
 def test_on_the_cpu_no_layer_is_faster(runner: Runner) -> None:
     result = patch(request("odd", keep=FASTER_ONLY), runner)
     report = result.report

@@ -144,6 +144,7 @@ class Patched:
     peak_bytes: dict[str, int] = field(default_factory=dict)   # "original", "patched"
     undone: bool = False                                       # the step got slower: all was taken out again
     flags: tuple[str, ...] = ()
+    differs: str = ""                                          # why its results are not the original's: all was taken out, too
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,7 @@ class PatchReport:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     command: str = ""
+    differs: str = ""
 
     @property
     def kept(self) -> tuple[PatchedLayer, ...]:

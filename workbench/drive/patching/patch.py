@@ -125,7 +125,7 @@ def patch(request: PatchRequest, runner: Runner, *, on_text: Callable[[str], Non
     report = PatchReport(
         plain(inspected.name), source, request.keep, inspected.device, emulated,
         tuple(rows[layer.paths[0]] for layer in inspected.layers), inspected.functional, patched.times, patched.drift,
-        patched.peak_bytes, patched.undone, tuple(patched.flags), time.monotonic() - begun, request.command)
+        patched.peak_bytes, patched.undone, tuple(patched.flags), time.monotonic() - begun, request.command, patched.differs)
     kept = {row.found.paths[0] for row in report.kept}
     stay = [replace(one, paths=paths) for one in right if (paths := tuple(p for p in one.paths if p in kept))]
     return PatchResult(report, patch_text(inspected.name, stay, notes=(_measured_where(report),)) if stay else "")

@@ -14,7 +14,10 @@ _WIDTH = 110
 
 
 def verdict(report: PatchReport) -> str:
-    """One word: that of the step asked for; EMULATED without a time; SKIPPED where nothing is patched."""
+    """One word: that of the step asked for; EMULATED without a time; SKIPPED where nothing is patched; MISMATCH where the whole
+    model gave other results."""
+    if report.differs:
+        return "MISMATCH"
     if report.wrong:
         return "WARN"
     if report.undone:
@@ -28,6 +31,8 @@ def headline(report: PatchReport) -> str:
     """`FASTER` in words, with the number and how many layers."""
     kept, count = len(report.kept), len(report.layers)
     layers = f"{kept} of {_layers(count)} {'is' if kept == 1 else 'are'} patched"
+    if report.differs:
+        return f"Nothing is patched: {report.differs}."
     if report.undone:
         return "Nothing is patched: with the kernels the whole model was slower."
     if report.times:

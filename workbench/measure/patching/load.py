@@ -78,9 +78,13 @@ def guarded(call: Callable[[], Any], what: str) -> Any:
     try:
         return call()
     except Exception as error:  # whatever it raises is the user's to read
-        lines = str(error).strip().splitlines()
-        text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        raise BadRequest(f"{what}: {text}{_where(error)}.", field="model") from error
+        raise BadRequest(f"{what}: {told(error)}.", field="model") from error
+
+
+def told(error: Exception) -> str:
+    """Its class, its first line and the line of the user's file."""
+    lines = str(error).strip().splitlines()
+    return (f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__) + _where(error)
 
 
 def _found(reference: str, field: str) -> Any:
