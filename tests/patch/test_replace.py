@@ -257,6 +257,21 @@ def test_torch_compile_keeps_one_whole_graph_with_the_kernels(small, layer, laun
     torch._dynamo.reset()
 
 
+def test_turns_of_a_compiled_model_compile_each_state_once(small, layer) -> None:
+    model, x = nn.Sequential(layer, nn.ReLU()), torch.randn(2, 3, 7)
+    graphs = []
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend=lambda graph, inputs: graphs.append(graph) or graph.forward)
+    with torch.no_grad():
+        for _ in range(4):
+            compiled(x)
+            all_of(small, model)
+            compiled(x)
+            small.unpatch(model)
+    torch._dynamo.reset()
+    assert len(graphs) == 2
+
+
 def test_other_ways_to_run_a_module_give_the_same(small, layer) -> None:
     model = nn.Sequential(layer, nn.ReLU())
     x = torch.randn(2, 3, 7)
