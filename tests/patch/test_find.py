@@ -135,6 +135,34 @@ def test_an_input_that_the_model_changes_comes_back() -> None:
     assert torch.equal(x, torch.ones(2, 3, 6))
 
 
+def test_an_expanded_input_with_nan_is_left_alone() -> None:
+    x = torch.full((1, 3, 1), float("nan")).expand(2, 3, 6)
+    seen = found(prepared(nn.Sequential(nn.ConvTranspose1d(3, 4, 3)), x, ModelSource("live:model")), lambda event: None)
+    assert seen.layers[0].calls[0].shape == (2, 3, 6) and x.isnan().all()
+
+
+class FailsAtSecond(nn.Sequential):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls == 2:
+            raise ValueError("only once")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(("model", "options", "said"), [
+    (nn.Sequential(nn.LazyConvTranspose1d(4, 3)), {}, "0.weight of the model has no shape yet, because its layer is lazy"),
+    (nn.ConvTranspose1d(3, 4, 3).requires_grad_(False), {"train": True},
+     "No parameter of the model requires a gradient, so it has no training step; leave out train"),
+    (FailsAtSecond(nn.ConvTranspose1d(3, 4, 3)), {},
+     r"fails without any change of ours when it is called again: ValueError: only once \(test_find.py, line \d+\)")],
+    ids=["lazy", "frozen", "second call"])
+def test_a_model_that_cannot_be_run_so_is_a_bad_request(model: nn.Module, options: dict[str, bool], said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
+        found(prepared(model, torch.randn(2, 3, 6), ModelSource("live:model", **options)), lambda event: None)
+
+
 def test_the_same_seed_makes_the_same_model_and_inputs() -> None:
     first, second = load(source("unet", seed=3)), load(source("unet", seed=3))
     assert torch.equal(first.args[0], second.args[0]) and isinstance(first, Loaded)

@@ -180,6 +180,8 @@ def test_a_model_of_the_notebook_is_patched_where_it_is(capsys) -> None:
         wb.patch(model, x, dtype="bfloat16")
     with pytest.raises(BadRequest, match="inputs is not given; give a tensor"):
         wb.patch(model)
+    with pytest.raises(BadRequest, match="model is the class Local; give an instance of it"):
+        wb.patch(Local, x)
     with pytest.raises(BadRequest, match="model is dict; give a torch.nn.Module"):
         wb.patch({}, x)
 

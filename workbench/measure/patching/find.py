@@ -46,8 +46,7 @@ def found(loaded: Loaded, emit: Emit) -> Inspected:
     source = loaded.source
     emit(Event("inspect", "running the model once as it is"))
     with Stepper(loaded.model, loaded.args, loaded.kwargs, autocast=source.autocast, seed=source.seed) as stepper:
-        optimizer = optimizer_of(loaded.model) if source.train and any(
-            p.requires_grad for p in loaded.model.parameters()) else None
+        optimizer = optimizer_of(loaded.model) if source.train else None
 
         def step() -> None:
             _step(stepper, optimizer)
@@ -57,7 +56,7 @@ def found(loaded: Loaded, emit: Emit) -> Inspected:
             synchronize(stepper.device)
             begun = time.perf_counter()
             with _Functional() as functional:
-                step()
+                guarded(step, "The model fails without any change of ours when it is called again")
             synchronize(stepper.device)
             step_ms = (time.perf_counter() - begun) * 1e3
         layers = tuple(recorder.layer(module, paths, step_ms) for module, paths in layers_of(loaded.model).items())

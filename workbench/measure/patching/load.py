@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ...core.errors import BadRequest
 from ...core.patching import ModelSource
@@ -59,6 +60,12 @@ def prepared(model: nn.Module, given: Any, source: ModelSource) -> Loaded:
             return value
         return value.to(source.device, dtype if value.is_floating_point() else None)
 
+    if lazy := [name for name, t in (*model.named_parameters(), *model.named_buffers()) if is_lazy(t)]:
+        raise BadRequest(f"{lazy[0]} of the model has no shape yet, because its layer is lazy; call the model once with inputs "
+                         "before you give it.", field="model")
+    if source.train and not any(p.requires_grad for p in model.parameters()):
+        raise BadRequest("No parameter of the model requires a gradient, so it has no training step; leave out train, or "
+                         "unfreeze some.", field="train")
     guarded(lambda: model.to(source.device, dtype) if dtype else model.to(source.device), "The model cannot be moved")
     model.train(source.train)
     args, kwargs = arguments(given)
