@@ -151,6 +151,18 @@ def test_a_report_with_times_tells_verdict_interval_drift_and_memory() -> None:
     assert text.report_text(other).startswith("MISMATCH  UNet: Nothing is patched: with the kernels output 1 differs.")
 
 
+def test_a_report_about_nothing_says_so() -> None:
+    itself = replace(REPORT, layers=(PatchedLayer(found("", LAYER, CALL), True, "Right."),), times={},
+                     drift={INFERENCE: Drift(None, None)})
+    words = text.report_text(itself)
+    assert "  the model itself: Right." in words and "Drift of the inference: there is nothing to compare." in words
+    assert "the model itself" in plots.described(itself)
+    on_cpu = replace(itself, emulated=True, drift={})
+    assert text.evidence(replace(on_cpu, layers=())).startswith("The model has no nn.ConvTranspose; its functional calls")
+    left = PatchedLayer(found("up", LAYER), False, "The model never called it in this step.")
+    assert text.evidence(replace(on_cpu, layers=(left,))) == ""
+
+
 def test_the_figure_of_a_timed_report_has_shares_and_ratios_with_intervals() -> None:
     figure = plots.figure(REPORT, mode="dark")
     bars, dots = ([t for t in figure.data if t.type == kind] for kind in ("bar", "scatter"))

@@ -126,7 +126,7 @@ def test_on_the_cpu_no_layer_is_faster(runner: Runner) -> None:
     row = report.layers[0]
     assert row.status == "OK" and row.reason == "Right on the emulator; not timed there."
     words = text.report_text(report)
-    assert words.startswith("SKIPPED  Odd: Nothing is patched: 0 of 3 layers.") and "With 'keep right'" in words
+    assert words.startswith("SKIPPED  Odd: Nothing is patched: 0 of 3 layers.") and "With --keep right" in words
     assert "F.conv_transpose1d  models.py, line" in words and "(1 call a step)" in words
 
 
@@ -154,7 +154,7 @@ def test_a_model_that_ends_its_process_or_is_stopped_is_told(tmp_path) -> None:
         time.sleep(0.1)
     stopped.stop()
     assert ended.wait(60) and stopped.wait(60)
-    assert ended.problem == "The process of the model ended: The process ended by exit code 7." and ended.result is None
+    assert ended.problem == "The process of the model ended by exit code 7." and ended.result is None
     assert stopped.problem == "Stopped by you."
 
 

@@ -72,6 +72,11 @@ class FoundLayer:
     why_not: str = ""
 
     @property
+    def name(self) -> str:
+        """All its paths, for a reader."""
+        return ", ".join(path or "the model itself" for path in self.paths)
+
+    @property
     def largest(self) -> LayerCall | None:
         """The call with the most elements; of equal ones the first."""
         return max(self.calls, key=lambda call: _elements(call.shape), default=None)

@@ -174,8 +174,10 @@ class Patch:
             self.problem = plain(str(error))
         except WorkerFailed as error:
             self.defect, self.problem = error, plain(str(error))
-        except (WorkerDied, WorkerTimeout) as error:
-            self.problem = plain(f"The process of the model ended: {error}")
+        except WorkerDied as error:
+            self.problem = plain(f"The process of the model ended by {error.how}.")
+        except WorkerTimeout as error:
+            self.problem = plain(f"The model was stopped: it gave no answer within {error.limit_s:g} s.")
         except RuntimeError as error:
             self.problem = "Stopped by you." if self._stopped.is_set() else plain(str(error))
 

@@ -48,11 +48,11 @@ def evidence(report: PatchReport) -> str:
     """What stands behind the headline, or what to do next."""
     if report.wrong:
         return f"The kernels of {_layers(len(report.wrong))} were judged and are not right; these layers are left to PyTorch."
-    if report.emulated and report.keep == FASTER_ONLY:
-        return ("The CPU emulates the kernels, so none is known to be faster. With 'keep right' each layer whose kernels are "
-                "right is patched.")
     if not report.layers:
         return "The model has no nn.ConvTranspose; its functional calls cannot be patched."
+    if report.emulated and report.keep == FASTER_ONLY and any(row.status for row in report.layers):
+        return ("The CPU emulates the kernels, so none is known to be faster. With --keep right (in Python keep='right') each "
+                "layer whose kernels are right is patched.")
     return " ".join(f"{name}: {_drift(d)}." for name, d in report.drift.items())
 
 
@@ -68,8 +68,7 @@ def report_text(report: PatchReport) -> str:
         rows = [("", "layer", "what it is", "calls", "share", *times_head(report), "kernels"),
                 *((("patched" if row.kept else "left"), *cells(row, report)) for row in report.layers)]
         lines += [*aligned(rows), ""]
-        lines += ["Why:", *(line for row in report.layers for line in _wrapped(f"{', '.join(row.found.paths)}: {row.reason}",
-                                                                               "  ")), ""]
+        lines += ["Why:", *(line for row in report.layers for line in _wrapped(f"{row.found.name}: {row.reason}", "  ")), ""]
     if report.functional:
         lines += ["Functional calls cannot be patched, because no module holds them:",
                   *(f"  {c.function}  {c.file}, line {c.line}  ({c.count} {'call' if c.count == 1 else 'calls'} a step)"
@@ -93,7 +92,7 @@ def cells(row: PatchedLayer, report: PatchReport) -> tuple[str, ...]:
     if call and call.memory_format != "contiguous":
         kind += f" {call.memory_format}"
     kernels = "; ".join(dict.fromkeys(row.recipe.values())) if row.recipe else numbers.MISSING
-    return (", ".join(found.paths), kind, str(sum(c.count for c in found.calls)), numbers.share(found.share),
+    return (found.name, kind, str(sum(c.count for c in found.calls)), numbers.share(found.share),
             *(_pairs(row.times.get(name)) for name in times_head(report)), kernels)
 
 
@@ -126,7 +125,7 @@ def _drift(drift: Drift) -> str:
         own = f" (PyTorch's own TF32 against float32: {numbers.error(tf32)})" if tf32 is not None else ""
         return f"{what} differ by {numbers.error(value)}{own}"
     words = [said("outputs", drift.outputs, drift.tf32_outputs), said("gradients", drift.gradients, drift.tf32_gradients)]
-    return ", ".join(filter(None, words)) + ", relative L2"
+    return ", ".join([*filter(None, words), "relative L2"]) if any(words) else "there is nothing to compare"
 
 
 def _layers(count: int) -> str:

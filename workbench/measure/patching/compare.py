@@ -78,9 +78,9 @@ def _layers(loaded: Loaded, file: PatchFile, order: PatchOrder, emit: Emit) -> l
         return [TimedLayer(path, order.keep != FASTER_ONLY and told[path].startswith("patched"), _EMULATED) for path in paths]
     rows = []
     for number, path in enumerate(paths, 1):
-        emit(Event("time", f"timing layer {number} of {len(paths)}: {path}"))
+        emit(Event("time", f"timing layer {number} of {len(paths)}: {path or 'the model itself'}"))
         one = partial(timed_layer, loaded.model.get_submodule(path), order.calls[path], Both(loaded.model, file, [path]), order)
-        times = guarded(one, f"The layer {path} fails when it is called alone")
+        times = guarded(one, f"The layer {path or 'that is the model'} fails when it is called alone")
         file.unpatch(loaded.model)
         rows.append(decided(path, times, order.keep))
     return rows
