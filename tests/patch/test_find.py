@@ -13,6 +13,7 @@ from workbench.core.layer import ConvTranspose
 from workbench.core.orders import InspectOrder
 from workbench.core.patching import FoundLayer, Inspected, ModelSource
 from workbench.core.typed import Misfit, read, to_json
+from workbench.drive.patching.live import LiveModel
 from workbench.measure.patching.find import found, inspect
 from workbench.measure.patching.load import Loaded, load, prepared
 
@@ -119,6 +120,31 @@ def test_looking_changes_nothing_of_the_model() -> None:
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert torch.equal(model[0].weight.grad, torch.ones_like(model[0].weight)) and not model[2].training
     assert not model[0]._forward_hooks and not model[0]._forward_pre_hooks
+
+
+def test_a_mode_of_its_own_is_put_back_by_its_own_way() -> None:
+    class Merges(nn.ConvTranspose1d):
+        """Adds to its weight while it is not trained."""
+
+        calls = 0
+
+        def train(self, mode: bool = True) -> nn.Module:
+            self.calls += 1
+            if mode != self.training:
+                self.weight.data.add_(-1 if mode else 1)
+            return super().train(mode)
+
+    model = nn.Sequential(Merges(3, 4, 3), nn.Dropout()).train()
+    model[1].eval()
+    weight = model[0].weight.detach().clone()
+    order = InspectOrder(ModelSource("live:model"))
+    LiveModel(model, torch.randn(2, 3, 6)).inspect(order, lambda event: None)
+    assert model.training and model[0].training and not model[1].training
+    torch.testing.assert_close(model[0].weight.detach(), weight)
+    model.eval()
+    calls = model[0].calls
+    LiveModel(model, torch.randn(2, 3, 6)).inspect(order, lambda event: None)
+    assert model[0].calls == calls  # it is in that mode already
 
 
 def test_an_input_that_the_model_changes_comes_back() -> None:

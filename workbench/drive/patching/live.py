@@ -71,5 +71,8 @@ class LiveModel:
         try:
             return work()
         finally:
+            for module, training in modes.items():  # parents come first
+                if module.training != training:
+                    module.train(training)          # one of its own may do more: merge weights, say
             for module, training in modes.items():
                 module.training = training

@@ -67,7 +67,8 @@ def prepared(model: nn.Module, given: Any, source: ModelSource) -> Loaded:
         raise BadRequest("No parameter of the model requires a gradient, so it has no training step; leave out train, or "
                          "unfreeze some.", field="train")
     guarded(lambda: model.to(source.device, dtype) if dtype else model.to(source.device), "The model cannot be moved")
-    model.train(source.train)
+    if any(module.training != source.train for module in model.modules()):
+        model.train(source.train)
     args, kwargs = arguments(given)
     return Loaded(model, tuple(tree_map(there, a) for a in args), {k: tree_map(there, v) for k, v in kwargs.items()}, source,
                   type(model).__name__)
