@@ -77,8 +77,7 @@ def compare(both: States, stepper: Stepper, said: list[str], *, train: bool, dty
 
 def differs(theirs: Results, ours: Results, own: Sequence[Results], limit: float, said: list[str]) -> str:
     """Why `ours` are other results than `theirs`; empty where they are not. `own`: the original's at other runs."""
-    gradients = [_norm(t) for name, t in theirs.items() if name.startswith("gradient")]
-    least = _LEAST * hypot(*gradients)
+    least = _least(theirs)
     for name in theirs | ours:
         if name not in theirs or name not in ours:
             if all((name in run) is (name in theirs) for run in own):
@@ -88,9 +87,8 @@ def differs(theirs: Results, ours: Results, own: Sequence[Results], limit: float
                 return (f"with the kernels {name} has the shape {tuple(ours[name].shape)}, without them "
                         f"{tuple(theirs[name].shape)}")
         else:
-            base = least if name.startswith("gradient") else 0.0
-            distance = _distance(theirs[name], ours[name], base)
-            its = [_distance(theirs[name], run[name], base) for run in own
+            distance = _distance(theirs[name], ours[name], least[name])
+            its = [_distance(theirs[name], run[name], least[name]) for run in own
                    if name in run and run[name].shape == theirs[name].shape]
             allowed = max(limit, _TIMES_OWN * max((d for d in its if d < inf), default=0.0))
             if distance == inf:
@@ -106,10 +104,18 @@ def differs(theirs: Results, ours: Results, own: Sequence[Results], limit: float
 
 def farthest(expected: Results, got: Results) -> tuple[float | None, float | None]:
     """The largest relative L2 distance of outputs, and of gradients; None where none can be compared."""
+    least = _least(expected)
+
     def of(kind: str) -> float | None:
-        return max((_distance(a, got[name]) for name, a in expected.items() if name.startswith(kind) and a.numel()
+        return max((_distance(a, got[name], least[name]) for name, a in expected.items() if name.startswith(kind) and a.numel()
                     and name in got and got[name].shape == a.shape), default=None)
     return of("output"), of("gradient")
+
+
+def _least(results: Results) -> dict[str, float]:
+    """The norm with which each is compared at least."""
+    gradients = hypot(*(_norm(t) for name, t in results.items() if name.startswith("gradient")))
+    return {name: _LEAST * gradients if name.startswith("gradient") else 0.0 for name in results}
 
 
 def _tf32(run: Callable[[], Results]) -> list[Results]:
