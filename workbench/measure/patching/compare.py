@@ -45,7 +45,8 @@ def compared(loaded: Loaded, file: PatchFile, order: PatchOrder, emit: Emit) -> 
                 order.calls[path].dtype for path in kept]) if kept else ({}, "")
             timed = bool(kept) and not differs and source.device != "cpu"
             times = guarded(lambda: whole(both, stepper, order, emit), "The model fails while it is timed") if timed else {}
-            peak = _peaks(both, stepper, train=source.train) if timed else {}
+            peak = guarded(lambda: _peaks(both, stepper, train=source.train), "The model fails while its memory is "
+                           "measured") if timed else {}
         finally:
             file.unpatch(model)
     undone = must_undo(times, order.keep)

@@ -36,18 +36,18 @@ class States(Protocol):
     def patched(self) -> None: ...
 
 
-def compare(both: States, stepper: Stepper, said: list[str], *, train: bool, dtypes: Sequence[str]) -> tuple[
-        dict[str, Drift], str]:
+def compare(both: States, stepper: Stepper, said: list[str], *, train: bool, dtypes: Sequence[str]
+            ) -> tuple[dict[str, Drift], str]:
     """Original and patched with the same parameters, inputs and random numbers. The text says why the results are others; it is
     empty where they are not. What cannot be compared is added to `said`. Raises `BadRequest` where the original fails."""
     def results() -> Results:
         if not train:
-            outputs, gradients = tensors_of(stepper.inference()), {}
+            there = _numbered(tensors_of(stepper.inference()))
         else:
             outputs, gradients = stepper.gradients()
-        there = {f"output {number}": t.clone() for number, t in enumerate(outputs, 1)}
+            there = _numbered(outputs) | {f"gradient of {name}": t for name, t in gradients.items()}
         stepper.restore()  # running statistics moved
-        return there | {f"gradient of {name}": t for name, t in gradients.items()}
+        return there
 
     def again() -> Results:
         there: Results = guarded(results, "The model fails without any change of ours when it is called again")
@@ -72,10 +72,11 @@ def compare(both: States, stepper: Stepper, said: list[str], *, train: bool, dty
         return {}, f"with the kernels the model fails: {failed}"
     drift = Drift(*farthest(theirs, ours), *(farthest(*tf32) if tf32 else (None, None)))
     limit = _LIMIT_16_BIT if narrow else _LIMIT
-    return {TRAINING if train else INFERENCE: drift}, differs(theirs, ours, [*own, *tf32], limit, said)
+    return {TRAINING if train else INFERENCE: drift}, differs(theirs, ours, own=[*own, *tf32], limit=limit,
+                                                                     said=said)
 
 
-def differs(theirs: Results, ours: Results, own: Sequence[Results], limit: float, said: list[str]) -> str:
+def differs(theirs: Results, ours: Results, *, own: Sequence[Results], limit: float, said: list[str]) -> str:
     """Why `ours` are other results than `theirs`; empty where they are not. `own`: the original's at other runs."""
     least = _least(theirs)
     for name in theirs | ours:
@@ -116,6 +117,10 @@ def _least(results: Results) -> dict[str, float]:
     """The norm with which each is compared at least."""
     gradients = hypot(*(_norm(t) for name, t in results.items() if name.startswith("gradient")))
     return {name: _LEAST * gradients if name.startswith("gradient") else 0.0 for name in results}
+
+
+def _numbered(outputs: Sequence[torch.Tensor]) -> Results:
+    return {f"output {number}": t.clone() for number, t in enumerate(outputs, 1)}
 
 
 def _tf32(run: Callable[[], Results]) -> list[Results]:
