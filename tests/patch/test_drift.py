@@ -95,6 +95,13 @@ def test_a_shape_is_excused_only_where_the_original_also_changes_it() -> None:
     assert "has the shape (120,), without them (0,)" in result.differs
 
 
+def test_a_parameter_that_cannot_be_written_to_is_compared_as_it_is() -> None:
+    up = layer()
+    up.bias = nn.Parameter(torch.ones(1).expand(4), requires_grad=False)
+    _, result = patched(up, lambda y: y)
+    assert result.layers[0].kept and not result.differs
+
+
 def test_what_is_there_only_once_and_what_the_original_does_itself() -> None:
     def said(theirs: Results, ours: Results, *own: Results) -> str:
         return differs(theirs, ours, own=own, limit=0.02, said=[])

@@ -135,9 +135,10 @@ def _tf32(run: Callable[[], Results]) -> list[Results]:
 
 @contextmanager
 def _nudged(layers: Sequence[nn.Module], seed: int, by: float) -> Iterator[None]:
-    """The parameters of these layers, each element changed by at most that part of it."""
+    """The parameters of these layers, each element changed by at most that part of it. Those that cannot be written to (made in
+    inference mode, expanded) stay."""
     parameters = dict.fromkeys(p for layer in layers for p in layer.parameters()
-                               if p.is_floating_point() and not p.is_inference())
+                               if p.is_floating_point() and not p.is_inference() and 0 not in p.stride())
     was = [(p, p.detach().clone()) for p in parameters]
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
