@@ -111,6 +111,24 @@ class OwnForward(nn.ConvTranspose1d):
         return super().forward(input) * 2
 
 
+class OwnPadding(nn.ConvTranspose1d):
+    """Its output is one longer than its numbers say."""
+
+    def _output_padding(self, *args: object, **options: object) -> list[int]:
+        return [1]
+
+
+class Notices(nn.Module):
+    """It computes something else when its layer is patched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose1d(3, 3, 3, stride=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(x)[..., ::1 + ("forward" in vars(self.up))]
+
+
 class Broken(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -150,6 +168,10 @@ def build_odd() -> nn.Module:
 
 def odd_inputs() -> torch.Tensor:
     return torch.randn(2, 3, 7)
+
+
+def build_notices() -> nn.Module:
+    return Notices()
 
 
 def build_broken() -> nn.Module:

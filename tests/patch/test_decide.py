@@ -27,7 +27,7 @@ from workbench.core.patching import (
 )
 from workbench.drive.patching import plots, text
 from workbench.drive.patching.choose import choose, distinct
-from workbench.measure.patching.compare import Both, decided, farthest, must_undo, timed_layer, whole
+from workbench.measure.patching.compare import Both, decided, must_undo, timed_layer, whole
 from workbench.measure.patching.step import Stepper
 from workbench.measure.patching.turns import in_turns
 
@@ -97,17 +97,6 @@ def test_a_layer_and_a_whole_model_are_timed_with_the_kernels_and_without() -> N
     assert torch.equal(model[0].weight, before) and model[0].weight.grad is None
 
 
-def test_results_whose_shape_depends_on_values_are_not_compared_and_that_is_said() -> None:
-    a, said = torch.tensor([3.0, 4.0]), []
-    assert farthest([a, torch.ones(3)], [a + torch.tensor([0.0, 0.5]), torch.ones(2)], said) == pytest.approx(0.1)
-    assert said == ["1 of 2 results have another shape in the patched model, so they were not compared: their shape depends on "
-                    "values."]
-    assert farthest([], [], said) is None and len(said) == 1
-    assert farthest([a], [a / 0], said) == float("inf")
-    lost = torch.tensor([3.0, float("nan")])
-    assert farthest([lost], [lost], said) == 0.0
-
-
 def found(path: str, layer: ConvTranspose, *calls: LayerCall, why_not: str = "") -> FoundLayer:
     return FoundLayer((path,), layer, calls, 0.2 if calls else None, why_not)
 
@@ -158,6 +147,20 @@ def test_a_report_with_times_tells_verdict_interval_drift_and_memory() -> None:
         assert said in words, said
     undone = replace(REPORT, undone=True)
     assert text.report_text(undone).startswith("SLOWER  UNet: Nothing is patched: with the kernels the whole model was slower.")
+    other = replace(REPORT, differs="with the kernels output 1 differs")
+    assert text.report_text(other).startswith("MISMATCH  UNet: Nothing is patched: with the kernels output 1 differs.")
+
+
+def test_a_report_about_nothing_says_so() -> None:
+    itself = replace(REPORT, layers=(PatchedLayer(found("", LAYER, CALL), True, "Right."),), times={},
+                     drift={INFERENCE: Drift(None, None)})
+    words = text.report_text(itself)
+    assert "  the model itself: Right." in words and "Drift of the inference: there is nothing to compare." in words
+    assert "the model itself" in plots.described(itself)
+    on_cpu = replace(itself, emulated=True, drift={})
+    assert text.evidence(replace(on_cpu, layers=())).startswith("The model has no nn.ConvTranspose; its functional calls")
+    left = PatchedLayer(found("up", LAYER), False, "The model never called it in this step.")
+    assert text.evidence(replace(on_cpu, layers=(left,))) == ""
 
 
 def test_the_figure_of_a_timed_report_has_shares_and_ratios_with_intervals() -> None:

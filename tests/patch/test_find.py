@@ -13,8 +13,11 @@ from workbench.core.layer import ConvTranspose
 from workbench.core.orders import InspectOrder
 from workbench.core.patching import FoundLayer, Inspected, ModelSource
 from workbench.core.typed import Misfit, read, to_json
+from workbench.drive.patching.live import LiveModel
 from workbench.measure.patching.find import found, inspect
 from workbench.measure.patching.load import Loaded, load, prepared
+
+from .models import OwnPadding
 
 HERE = Path(__file__).parent
 
@@ -66,6 +69,14 @@ def test_what_cannot_be_replaced_says_why() -> None:
     assert (call.function, call.file, call.line, call.count) == ("F.conv_transpose1d", "models.py", line, 1)
 
 
+def test_a_class_with_an_output_padding_of_its_own_says_so_and_a_pickled_forward_is_no_replacement() -> None:
+    model = nn.Sequential(OwnPadding(3, 3, 3, 2), nn.ConvTranspose1d(3, 3, 3), nn.ConvTranspose1d(3, 3, 3))
+    model[1].forward, model[2].forward = model[1].forward, model[1].forward
+    seen = found(prepared(model, torch.randn(2, 3, 7), ModelSource("live:model")), lambda event: None)
+    assert [layer.why_not for layer in seen.layers] == [
+        "Its class OwnPadding has a _output_padding of its own.", "", "Its forward has been replaced already."]
+
+
 @pytest.mark.parametrize(("model", "inputs", "said"), [
     ("models:build_broken", "", r"fails without any change of ours: RuntimeError: shape .* \(models.py, line \d+\)\."),
     ("models:nothing", "", "models has no nothing; name a function"),
@@ -111,6 +122,31 @@ def test_looking_changes_nothing_of_the_model() -> None:
     assert not model[0]._forward_hooks and not model[0]._forward_pre_hooks
 
 
+def test_a_mode_of_its_own_is_put_back_by_its_own_way() -> None:
+    class Merges(nn.ConvTranspose1d):
+        """Adds to its weight while it is not trained."""
+
+        calls = 0
+
+        def train(self, mode: bool = True) -> nn.Module:
+            self.calls += 1
+            if mode != self.training:
+                self.weight.data.add_(-1 if mode else 1)
+            return super().train(mode)
+
+    model = nn.Sequential(Merges(3, 4, 3), nn.Dropout()).train()
+    model[1].eval()
+    weight = model[0].weight.detach().clone()
+    order = InspectOrder(ModelSource("live:model"))
+    LiveModel(model, torch.randn(2, 3, 6)).inspect(order, lambda event: None)
+    assert model.training and model[0].training and not model[1].training
+    torch.testing.assert_close(model[0].weight.detach(), weight)
+    model.eval()
+    calls = model[0].calls
+    LiveModel(model, torch.randn(2, 3, 6)).inspect(order, lambda event: None)
+    assert model[0].calls == calls  # it is in that mode already
+
+
 def test_an_input_that_the_model_changes_comes_back() -> None:
     class Careless(nn.Module):
         def __init__(self) -> None:
@@ -123,6 +159,34 @@ def test_an_input_that_the_model_changes_comes_back() -> None:
     x, scale = torch.ones(2, 3, 6), torch.ones(1, 1, 1, requires_grad=True).expand(2, 4, 8)
     found(prepared(Careless(), (x, scale), ModelSource("live:model", train=True)), lambda event: None)
     assert torch.equal(x, torch.ones(2, 3, 6))
+
+
+def test_an_expanded_input_with_nan_is_left_alone() -> None:
+    x = torch.full((1, 3, 1), float("nan")).expand(2, 3, 6)
+    seen = found(prepared(nn.Sequential(nn.ConvTranspose1d(3, 4, 3)), x, ModelSource("live:model")), lambda event: None)
+    assert seen.layers[0].calls[0].shape == (2, 3, 6) and x.isnan().all()
+
+
+class FailsAtSecond(nn.Sequential):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls == 2:
+            raise ValueError("only once")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(("model", "options", "said"), [
+    (nn.Sequential(nn.LazyConvTranspose1d(4, 3)), {}, "0.weight of the model has no shape yet, because its layer is lazy"),
+    (nn.ConvTranspose1d(3, 4, 3).requires_grad_(False), {"train": True},
+     "No parameter of the model requires a gradient, so it has no training step; leave out train"),
+    (FailsAtSecond(nn.ConvTranspose1d(3, 4, 3)), {},
+     r"fails without any change of ours when it is called again: ValueError: only once \(test_find.py, line \d+\)")],
+    ids=["lazy", "frozen", "second call"])
+def test_a_model_that_cannot_be_run_so_is_a_bad_request(model: nn.Module, options: dict[str, bool], said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
+        found(prepared(model, torch.randn(2, 3, 6), ModelSource("live:model", **options)), lambda event: None)
 
 
 def test_the_same_seed_makes_the_same_model_and_inputs() -> None:

@@ -109,6 +109,16 @@ def test_a_model_that_fails_alone_is_a_bad_request(monkeypatch, capsys, tmp_path
     assert "a.png has no ending that can be written; end it with .html or .json." in capsys.readouterr().err
 
 
+def test_a_model_with_other_results_is_not_patched_and_the_exit_code_says_so(monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.chdir(HERE)
+    out = tmp_path / "no.py"
+    assert main(["patch", "models:build_notices", "--inputs", "models:odd_inputs", "--device", "cpu", "--keep", "right",
+                 "--out", str(out)]) == 1
+    words = capsys.readouterr().out
+    assert words.startswith("MISMATCH  Notices: Nothing is patched: with the kernels output 1 has the shape (2, 3, 8), without "
+                            "them (2, 3, 15).") and not out.exists()
+
+
 def test_on_the_cpu_no_layer_is_faster(runner: Runner) -> None:
     result = patch(request("odd", keep=FASTER_ONLY), runner)
     report = result.report
@@ -116,7 +126,7 @@ def test_on_the_cpu_no_layer_is_faster(runner: Runner) -> None:
     row = report.layers[0]
     assert row.status == "OK" and row.reason == "Right on the emulator; not timed there."
     words = text.report_text(report)
-    assert words.startswith("SKIPPED  Odd: Nothing is patched: 0 of 3 layers.") and "With 'keep right'" in words
+    assert words.startswith("SKIPPED  Odd: Nothing is patched: 0 of 3 layers.") and "With --keep right" in words
     assert "F.conv_transpose1d  models.py, line" in words and "(1 call a step)" in words
 
 
@@ -144,7 +154,7 @@ def test_a_model_that_ends_its_process_or_is_stopped_is_told(tmp_path) -> None:
         time.sleep(0.1)
     stopped.stop()
     assert ended.wait(60) and stopped.wait(60)
-    assert ended.problem == "The process of the model ended: The process ended by exit code 7." and ended.result is None
+    assert ended.problem == "The process of the model ended by exit code 7." and ended.result is None
     assert stopped.problem == "Stopped by you."
 
 
@@ -170,6 +180,8 @@ def test_a_model_of_the_notebook_is_patched_where_it_is(capsys) -> None:
         wb.patch(model, x, dtype="bfloat16")
     with pytest.raises(BadRequest, match="inputs is not given; give a tensor"):
         wb.patch(model)
+    with pytest.raises(BadRequest, match="model is the class Local; give an instance of it"):
+        wb.patch(Local, x)
     with pytest.raises(BadRequest, match="model is dict; give a torch.nn.Module"):
         wb.patch({}, x)
 

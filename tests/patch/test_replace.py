@@ -93,12 +93,19 @@ def test_only_the_forward_of_the_instance_changes_and_unpatch_takes_it_back(smal
 
 def test_what_the_file_has_no_kernels_for_is_left(small) -> None:
     model = models.Odd()
-    model.left[0].forward = model.left[0].forward
+    model.left[0].forward = lambda x: x
     told = all_of(small, model)
     assert told["left.0"] == told["right.0"] == "left: its forward has been replaced already"
     assert told["own"] == "left: its class OwnForward has a forward of its own"
     assert told["unused"] == "left: this file has no kernels for this layer"
     assert small.unpatch(model) == [] and "forward" in vars(model.left[0])
+
+
+def test_a_class_with_an_output_padding_of_its_own_is_left(small) -> None:
+    model = nn.Sequential(models.OwnPadding(3, 4, 3, 2), nn.ConvTranspose1d(3, 4, 3, 2))
+    model[1]._output_padding = model[0]._output_padding
+    assert all_of(small, model) == {"0": "left: its class OwnPadding has a _output_padding of its own",
+                                    "1": "left: its _output_padding has been replaced already"}
 
 
 def test_a_layer_that_two_parents_share_is_patched_once() -> None:
@@ -227,6 +234,7 @@ def test_a_pickled_model_is_loaded_without_the_file_and_says_so_once(small, laye
     buffer.seek(0)
     for loaded in (pickle.loads(text), torch.load(buffer, weights_only=False)):
         assert torch.equal(loaded(x), expected)
+        assert all_of(small, loaded)["0"].startswith("patched") and small.unpatch(loaded) == ["0"]
         with torch.no_grad():
             loaded[0].weight.zero_()
         assert not torch.equal(loaded(x), expected)  # its own weight
@@ -247,6 +255,21 @@ def test_torch_compile_keeps_one_whole_graph_with_the_kernels(small, layer, laun
     torch.testing.assert_close(layer.weight.grad, gradient)
     assert launches == [FORWARD, "grad_weight float32"]
     torch._dynamo.reset()
+
+
+def test_turns_of_a_compiled_model_compile_each_state_once(small, layer) -> None:
+    model, x = nn.Sequential(layer, nn.ReLU()), torch.randn(2, 3, 7)
+    graphs = []
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend=lambda graph, inputs: graphs.append(graph) or graph.forward)
+    with torch.no_grad():
+        for _ in range(4):
+            compiled(x)
+            all_of(small, model)
+            compiled(x)
+            small.unpatch(model)
+    torch._dynamo.reset()
+    assert len(graphs) == 2
 
 
 def test_other_ways_to_run_a_module_give_the_same(small, layer) -> None:

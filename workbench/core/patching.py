@@ -72,6 +72,11 @@ class FoundLayer:
     why_not: str = ""
 
     @property
+    def name(self) -> str:
+        """All its paths, for a reader."""
+        return ", ".join(path or "the model itself" for path in self.paths)
+
+    @property
     def largest(self) -> LayerCall | None:
         """The call with the most elements; of equal ones the first."""
         return max(self.calls, key=lambda call: _elements(call.shape), default=None)
@@ -144,6 +149,7 @@ class Patched:
     peak_bytes: dict[str, int] = field(default_factory=dict)   # "original", "patched"
     undone: bool = False                                       # the step got slower: all was taken out again
     flags: tuple[str, ...] = ()
+    differs: str = ""                                          # why its results are not the original's: all was taken out, too
 
 
 @dataclass(frozen=True)
@@ -178,6 +184,7 @@ class PatchReport:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     command: str = ""
+    differs: str = ""
 
     @property
     def kept(self) -> tuple[PatchedLayer, ...]:

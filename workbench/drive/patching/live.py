@@ -23,6 +23,9 @@ class LiveModel:
     """The model with the inputs of one call, as a `ModelHost`. Raises `BadRequest` for what is no torch.nn.Module."""
 
     def __init__(self, model: Any, inputs: Any) -> None:
+        if isinstance(model, type):
+            raise BadRequest(f"model is the class {model.__name__}; give an instance of it: {model.__name__}(...).",
+                             field="model")
         if not callable(getattr(model, "named_modules", None)):
             raise BadRequest(f"model is {type(model).__name__}; give a torch.nn.Module, or the text 'my_module:build_model'.",
                              field="model")
@@ -68,5 +71,8 @@ class LiveModel:
         try:
             return work()
         finally:
+            for module, training in modes.items():  # parents come first
+                if module.training != training:
+                    module.train(training)          # one of its own may do more: merge weights, say
             for module, training in modes.items():
                 module.training = training

@@ -125,7 +125,7 @@ def patch(request: PatchRequest, runner: Runner, *, on_text: Callable[[str], Non
     report = PatchReport(
         plain(inspected.name), source, request.keep, inspected.device, emulated,
         tuple(rows[layer.paths[0]] for layer in inspected.layers), inspected.functional, patched.times, patched.drift,
-        patched.peak_bytes, patched.undone, tuple(patched.flags), time.monotonic() - begun, request.command)
+        patched.peak_bytes, patched.undone, tuple(patched.flags), time.monotonic() - begun, request.command, patched.differs)
     kept = {row.found.paths[0] for row in report.kept}
     stay = [replace(one, paths=paths) for one in right if (paths := tuple(p for p in one.paths if p in kept))]
     return PatchResult(report, patch_text(inspected.name, stay, notes=(_measured_where(report),)) if stay else "")
@@ -174,8 +174,10 @@ class Patch:
             self.problem = plain(str(error))
         except WorkerFailed as error:
             self.defect, self.problem = error, plain(str(error))
-        except (WorkerDied, WorkerTimeout) as error:
-            self.problem = plain(f"The process of the model ended: {error}")
+        except WorkerDied as error:
+            self.problem = plain(f"The process of the model ended by {error.how}.")
+        except WorkerTimeout as error:
+            self.problem = plain(f"The model was stopped: it gave no answer within {error.limit_s:g} s.")
         except RuntimeError as error:
             self.problem = "Stopped by you." if self._stopped.is_set() else plain(str(error))
 

@@ -20,7 +20,7 @@ def figure(report: PatchReport, *, mode: str = "light") -> go.Figure:
     timed: original / patched with its 95 % interval, ● inference, ◆ training step; the last row is the whole model."""
     colours = DARK if mode == "dark" else LIGHT
     timed = bool(report.times) or any(row.times for row in report.layers)
-    names = [", ".join(row.found.paths) for row in report.layers] + ([_WHOLE] if report.times else [])
+    names = [row.found.name for row in report.layers] + ([_WHOLE] if report.times else [])
     place = {name: len(names) - 1 - i for i, name in enumerate(names)}
     made = make_subplots(rows=1, cols=2 if timed else 1, shared_yaxes=True, horizontal_spacing=0.05)
     for name, row in zip(names, report.layers, strict=False):
@@ -44,13 +44,13 @@ def figure(report: PatchReport, *, mode: str = "light") -> go.Figure:
 
 def described(report: PatchReport) -> str:
     """The figure in a sentence, for those who cannot see it."""
-    rows = [f"{', '.join(row.found.paths)} {numbers.share(row.found.share)}, {'patched' if row.kept else 'left'}"
+    rows = [f"{row.found.name} {numbers.share(row.found.share)}, {'patched' if row.kept else 'left'}"
             for row in report.layers]
     return "Share of the step's time of each layer: " + ("; ".join(rows) or "there is none") + "."
 
 
 def _speeds(made: go.Figure, report: PatchReport, place: dict[str, int], colours: dict[str, str]) -> None:
-    points = [(", ".join(row.found.paths), name, pairs, row.kept) for row in report.layers for name, pairs in row.times.items()]
+    points = [(row.found.name, name, pairs, row.kept) for row in report.layers for name, pairs in row.times.items()]
     points += [(_WHOLE, name, pairs, not report.undone) for name, pairs in report.times.items()]
     bounds = [b for _, _, pairs, _ in points for b in _bounds(pairs)]
     for where, name, pairs, kept in points:

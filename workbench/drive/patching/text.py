@@ -14,7 +14,10 @@ _WIDTH = 110
 
 
 def verdict(report: PatchReport) -> str:
-    """One word: that of the step asked for; EMULATED without a time; SKIPPED where nothing is patched."""
+    """One word: that of the step asked for; EMULATED without a time; SKIPPED where nothing is patched; MISMATCH where the whole
+    model gave other results."""
+    if report.differs:
+        return "MISMATCH"
     if report.wrong:
         return "WARN"
     if report.undone:
@@ -28,6 +31,8 @@ def headline(report: PatchReport) -> str:
     """`FASTER` in words, with the number and how many layers."""
     kept, count = len(report.kept), len(report.layers)
     layers = f"{kept} of {_layers(count)} {'is' if kept == 1 else 'are'} patched"
+    if report.differs:
+        return f"Nothing is patched: {report.differs}."
     if report.undone:
         return "Nothing is patched: with the kernels the whole model was slower."
     if report.times:
@@ -43,11 +48,11 @@ def evidence(report: PatchReport) -> str:
     """What stands behind the headline, or what to do next."""
     if report.wrong:
         return f"The kernels of {_layers(len(report.wrong))} were judged and are not right; these layers are left to PyTorch."
-    if report.emulated and report.keep == FASTER_ONLY:
-        return ("The CPU emulates the kernels, so none is known to be faster. With 'keep right' each layer whose kernels are "
-                "right is patched.")
     if not report.layers:
         return "The model has no nn.ConvTranspose; its functional calls cannot be patched."
+    if report.emulated and report.keep == FASTER_ONLY and any(row.status for row in report.layers):
+        return ("The CPU emulates the kernels, so none is known to be faster. With --keep right (in Python keep='right') each "
+                "layer whose kernels are right is patched.")
     return " ".join(f"{name}: {_drift(d)}." for name, d in report.drift.items())
 
 
@@ -63,8 +68,7 @@ def report_text(report: PatchReport) -> str:
         rows = [("", "layer", "what it is", "calls", "share", *times_head(report), "kernels"),
                 *((("patched" if row.kept else "left"), *cells(row, report)) for row in report.layers)]
         lines += [*aligned(rows), ""]
-        lines += ["Why:", *(line for row in report.layers for line in _wrapped(f"{', '.join(row.found.paths)}: {row.reason}",
-                                                                               "  ")), ""]
+        lines += ["Why:", *(line for row in report.layers for line in _wrapped(f"{row.found.name}: {row.reason}", "  ")), ""]
     if report.functional:
         lines += ["Functional calls cannot be patched, because no module holds them:",
                   *(f"  {c.function}  {c.file}, line {c.line}  ({c.count} {'call' if c.count == 1 else 'calls'} a step)"
@@ -88,7 +92,7 @@ def cells(row: PatchedLayer, report: PatchReport) -> tuple[str, ...]:
     if call and call.memory_format != "contiguous":
         kind += f" {call.memory_format}"
     kernels = "; ".join(dict.fromkeys(row.recipe.values())) if row.recipe else numbers.MISSING
-    return (", ".join(found.paths), kind, str(sum(c.count for c in found.calls)), numbers.share(found.share),
+    return (found.name, kind, str(sum(c.count for c in found.calls)), numbers.share(found.share),
             *(_pairs(row.times.get(name)) for name in times_head(report)), kernels)
 
 
@@ -121,7 +125,7 @@ def _drift(drift: Drift) -> str:
         own = f" (PyTorch's own TF32 against float32: {numbers.error(tf32)})" if tf32 is not None else ""
         return f"{what} differ by {numbers.error(value)}{own}"
     words = [said("outputs", drift.outputs, drift.tf32_outputs), said("gradients", drift.gradients, drift.tf32_gradients)]
-    return ", ".join(filter(None, words)) + ", relative L2"
+    return ", ".join([*filter(None, words), "relative L2"]) if any(words) else "there is nothing to compare"
 
 
 def _layers(count: int) -> str:

@@ -53,7 +53,8 @@ def _docstring(name: str, layers: Sequence[LayerRecipe], notes: Sequence[str]) -
              "    import this_file", "    this_file.patch(model)      # undo: this_file.unpatch(model)", "",
              "A layer is patched if it has the numbers of one of these layers; PyTorch computes all else:", ""]
     for one in layers:
-        lines.append(f"    {one.workload.layer} in {one.workload.dtype}: {', '.join(one.paths)}")
+        names = ", ".join(path or "the model itself" for path in one.paths)
+        lines.append(f"    {one.workload.layer} in {one.workload.dtype}: {names}")
         lines += [f"        {d:<12} {words}" for d, words in one.parts.items()]
     lines += ["", *(line for note in notes for line in textwrap.wrap(note, _WIDTH))] if notes else []
     return "\n".join([*lines, "", "`python FILE --check` compares and times each layer against PyTorch here.",

@@ -52,7 +52,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 nothing is wrong; 1 a kernel is not right; 3 no kernel could be judged here."""
+    """0 nothing is wrong; 1 a kernel is not right or the patched model gave other results; 3 no kernel could be judged here."""
     if args.figure is not None and args.figure.suffix not in FIGURES:
         raise BadRequest(f"{args.figure} has no ending that can be written; end it with {' or '.join(FIGURES)}.")
     for file in (args.out, args.figure):
@@ -87,4 +87,6 @@ def run(args: argparse.Namespace) -> int:
         write_whole(args.figure, figure.to_html() if args.figure.suffix == ".html" else figure.to_json())
         print(f"Wrote {args.figure}.", file=sys.stderr)
     judged = [row.status for row in report.layers if row.status]
+    if report.differs:
+        return exit_codes.WRONG
     return exit_codes.of(judged) if judged else exit_codes.RIGHT

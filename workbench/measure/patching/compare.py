@@ -6,19 +6,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import inf
+from functools import partial
 
 import torch
 from torch import nn
 
 from ...core.orders import Emit, PatchOrder
-from ...core.patching import FASTER_ONLY, INFERENCE, TRAINING, Drift, LayerCall, Pairs, Patched, TimedLayer
+from ...core.patching import FASTER_ONLY, INFERENCE, TRAINING, LayerCall, Pairs, Patched, TimedLayer
 from ...core.replies import Event
 from ...core.verdict import FASTER, SLOWER
 from ..device import CHANNELS_LAST
-from .load import Loaded, load
+from .drift import compare
+from .load import Loaded, guarded, load
 from .replace import PatchFile
-from .step import Stepper, optimizer_of, synchronize, tensors_of
+from .step import Stepper, optimizer_of, synchronize
 from .turns import in_turns
 
 _EMULATED = "Right on the emulator; not timed there."
@@ -40,17 +41,20 @@ def compared(loaded: Loaded, file: PatchFile, order: PatchOrder, emit: Emit) -> 
             kept = [row.path for row in layers if row.kept]
             both = Both(model, file, kept)
             emit(Event("compare", "comparing outputs and gradients with the original"))
-            drift = _drift(both, stepper, said, train=source.train) if kept else {}
-            timed = bool(kept) and source.device != "cpu"
-            times = whole(both, stepper, order, emit) if timed else {}
-            peak = _peaks(both, stepper, train=source.train) if timed else {}
+            drift, differs = compare(both, stepper, said, train=source.train, dtypes=[
+                order.calls[path].dtype for path in kept]) if kept else ({}, "")
+            timed = bool(kept) and not differs and source.device != "cpu"
+            times = guarded(lambda: whole(both, stepper, order, emit), "The model fails while it is timed") if timed else {}
+            peak = guarded(lambda: _peaks(both, stepper, train=source.train), "The model fails while its memory is "
+                           "measured") if timed else {}
         finally:
             file.unpatch(model)
     undone = must_undo(times, order.keep)
-    if undone:
-        layers = [replace(row, kept=False, reason="The whole step got slower, so all layers were left to PyTorch.")
-                  if row.kept else row for row in layers]
-    return Patched(tuple(layers), times, drift, peak, undone, tuple(dict.fromkeys(said)))
+    if undone or differs:
+        cause = "The whole model gave other results" if differs else "The whole step got slower"
+        why = f"{cause}, so all layers were left to PyTorch."
+        layers = [replace(row, kept=False, reason=why) if row.kept else row for row in layers]
+    return Patched(tuple(layers), times, drift, peak, undone, tuple(dict.fromkeys(said)), differs)
 
 
 class Both:
@@ -58,6 +62,7 @@ class Both:
 
     def __init__(self, model: nn.Module, file: PatchFile, kept: Sequence[str]) -> None:
         self.model, self._file, self._kept = model, file, kept
+        self.layers = [model.get_submodule(path) for path in kept]
 
     def original(self) -> None:
         self._file.unpatch(self.model)
@@ -74,8 +79,9 @@ def _layers(loaded: Loaded, file: PatchFile, order: PatchOrder, emit: Emit) -> l
         return [TimedLayer(path, order.keep != FASTER_ONLY and told[path].startswith("patched"), _EMULATED) for path in paths]
     rows = []
     for number, path in enumerate(paths, 1):
-        emit(Event("time", f"timing layer {number} of {len(paths)}: {path}"))
-        times = timed_layer(loaded.model.get_submodule(path), order.calls[path], Both(loaded.model, file, [path]), order)
+        emit(Event("time", f"timing layer {number} of {len(paths)}: {path or 'the model itself'}"))
+        one = partial(timed_layer, loaded.model.get_submodule(path), order.calls[path], Both(loaded.model, file, [path]), order)
+        times = guarded(one, f"The layer {path or 'that is the model'} fails when it is called alone")
         file.unpatch(loaded.model)
         rows.append(decided(path, times, order.keep))
     return rows
@@ -159,53 +165,6 @@ def _peaks(both: Both, stepper: Stepper, *, train: bool) -> dict[str, int]:
         peak[name] = torch.cuda.max_memory_allocated(device) - before
         del kept
     return peak
-
-
-def _drift(both: Both, stepper: Stepper, said: list[str], *, train: bool) -> dict[str, Drift]:
-    """Original and patched with the same parameters, inputs and random numbers. What cannot be compared is said."""
-    def results() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        if not train:
-            outputs, gradients = tensors_of(stepper.inference()), {}
-        else:
-            outputs, gradients = stepper.gradients()
-        there = [t.clone() for t in outputs], list(gradients.values())
-        stepper.restore()  # running statistics moved
-        return there
-
-    both.original()
-    theirs = results()
-    both.patched()
-    ours = results()
-    own: tuple[float | None, float | None] = (None, None)
-    if stepper.device.type == "cuda":
-        both.original()
-        benchmark = torch.backends.cudnn.benchmark
-        with torch.backends.cudnn.flags(enabled=True, benchmark=benchmark, allow_tf32=False):
-            exact = results()
-        with torch.backends.cudnn.flags(enabled=True, benchmark=benchmark, allow_tf32=True):
-            rounded = results()
-        own = farthest(exact[0], rounded[0], []), farthest(exact[1], rounded[1], [])
-    drift = Drift(farthest(theirs[0], ours[0], said), farthest(theirs[1], ours[1], said), *own)
-    return {TRAINING if train else INFERENCE: drift}
-
-
-def farthest(expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor], said: list[str]) -> float | None:
-    """The largest relative L2 distance of two lists of tensors; None where none can be compared."""
-    alike = [(a, b) for a, b in zip(expected, got, strict=False) if a.shape == b.shape]
-    if len(alike) < max(len(expected), len(got)):
-        said.append(f"{max(len(expected), len(got)) - len(alike)} of {len(expected)} results have another shape in the patched "
-                    "model, so they were not compared: their shape depends on values.")
-    return max((_distance(a, b) for a, b in alike if a.numel()), default=None)
-
-
-def _distance(expected: torch.Tensor, got: torch.Tensor) -> float:
-    wide = torch.complex128 if expected.is_complex() else torch.float64
-    a, b = expected.to(wide), got.to(wide)
-    finite = a.isfinite()
-    if not torch.equal(finite, b.isfinite()):
-        return inf
-    norm, away = float(a[finite].norm()), float((a - b)[finite].norm())
-    return away / norm if norm else away
 
 
 class _Warned:

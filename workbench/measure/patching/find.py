@@ -46,8 +46,7 @@ def found(loaded: Loaded, emit: Emit) -> Inspected:
     source = loaded.source
     emit(Event("inspect", "running the model once as it is"))
     with Stepper(loaded.model, loaded.args, loaded.kwargs, autocast=source.autocast, seed=source.seed) as stepper:
-        optimizer = optimizer_of(loaded.model) if source.train and any(
-            p.requires_grad for p in loaded.model.parameters()) else None
+        optimizer = optimizer_of(loaded.model) if source.train else None
 
         def step() -> None:
             _step(stepper, optimizer)
@@ -57,7 +56,7 @@ def found(loaded: Loaded, emit: Emit) -> Inspected:
             synchronize(stepper.device)
             begun = time.perf_counter()
             with _Functional() as functional:
-                step()
+                guarded(step, "The model fails without any change of ours when it is called again")
             synchronize(stepper.device)
             step_ms = (time.perf_counter() - begun) * 1e3
         layers = tuple(recorder.layer(module, paths, step_ms) for module, paths in layers_of(loaded.model).items())
@@ -179,10 +178,13 @@ def _caller(frame: FrameType | None) -> tuple[str, int] | None:
 def _why_not(module: nn.Module, calls: tuple[LayerCall, ...]) -> str:
     """One sentence; empty when it can be replaced."""
     kind = type(module)
-    if not any(kind.forward is plain.forward for plain in KINDS):
-        return f"Its class {kind.__name__} has a forward of its own."
-    if "forward" in vars(module):
-        return "Its forward has been replaced already."
+    for name in ("forward", "_output_padding"):
+        if not any(getattr(kind, name) is getattr(plain, name) for plain in KINDS):
+            return f"Its class {kind.__name__} has a {name} of its own."
+        own = vars(module).get(name)
+        is_of_class = getattr(own, "__self__", None) is module and getattr(own, "__func__", None) is getattr(kind, name)
+        if own is not None and not is_of_class:  # a model that was pickled while it was patched brings that of its class
+            return f"Its {name} has been replaced already."
     if not calls:
         return _NEVER_CALLED
     known = [call for call in calls if call.dtype in DTYPES]

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ...core.errors import BadRequest
 from ...core.patching import ModelSource
@@ -59,8 +60,15 @@ def prepared(model: nn.Module, given: Any, source: ModelSource) -> Loaded:
             return value
         return value.to(source.device, dtype if value.is_floating_point() else None)
 
+    if lazy := [name for name, t in (*model.named_parameters(), *model.named_buffers()) if is_lazy(t)]:
+        raise BadRequest(f"{lazy[0]} of the model has no shape yet, because its layer is lazy; call the model once with inputs "
+                         "before you give it.", field="model")
+    if source.train and not any(p.requires_grad for p in model.parameters()):
+        raise BadRequest("No parameter of the model requires a gradient, so it has no training step; leave out train, or "
+                         "unfreeze some.", field="train")
     guarded(lambda: model.to(source.device, dtype) if dtype else model.to(source.device), "The model cannot be moved")
-    model.train(source.train)
+    if any(module.training != source.train for module in model.modules()):
+        model.train(source.train)
     args, kwargs = arguments(given)
     return Loaded(model, tuple(tree_map(there, a) for a in args), {k: tree_map(there, v) for k, v in kwargs.items()}, source,
                   type(model).__name__)
@@ -78,9 +86,13 @@ def guarded(call: Callable[[], Any], what: str) -> Any:
     try:
         return call()
     except Exception as error:  # whatever it raises is the user's to read
-        lines = str(error).strip().splitlines()
-        text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        raise BadRequest(f"{what}: {text}{_where(error)}.", field="model") from error
+        raise BadRequest(f"{what}: {told(error)}.", field="model") from error
+
+
+def told(error: Exception) -> str:
+    """Its class, its first line and the line of the user's file."""
+    lines = str(error).strip().splitlines()
+    return (f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__) + _where(error)
 
 
 def _found(reference: str, field: str) -> Any:

@@ -27,11 +27,17 @@ class PatchFile:
         sys.modules[module.__name__] = module  # as after an import: torch.compile looks there
         self.namespace: dict[str, Any] = module.__dict__
         exec(compile(text, "<patch file>", "exec"), self.namespace)
+        self._forwards: dict[nn.Module, Any] = {}
         if device == "cpu":
             self.namespace |= {"_DEVICE_TYPE": "cpu", "_build": _build_for_host}
 
     def patch(self, model: nn.Module, paths: Iterable[str]) -> dict[str, str]:
+        """As the file's own, but a module that is patched again gets the same object again: torch.compile guards on it, and a
+        new one at each turn would compile anew until its limit."""
         told: dict[str, str] = self.namespace["patch"](model, set(paths))
+        for module in model.modules():
+            if type(forward := vars(module).get("forward")) is self.namespace["_Forward"]:
+                module.forward = self._forwards.setdefault(module, forward)
         return told
 
     def unpatch(self, model: nn.Module) -> list[str]:

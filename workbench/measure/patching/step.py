@@ -47,7 +47,7 @@ class Stepper:
         """Parameters, buffers and inputs as they were at the beginning."""
         with torch.no_grad():
             for tensor, was in self._state:
-                if not torch.equal(tensor, was):  # an expanded input cannot be written to
+                if not _same(tensor, was):  # an expanded input cannot be written to
                     tensor.copy_(was)
 
     def forward(self, *, seed: bool = True) -> Any:
@@ -134,6 +134,11 @@ def seeded(seed: int) -> Iterator[None]:
 def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def _same(tensor: torch.Tensor, was: torch.Tensor) -> bool:
+    """With NaN in the same places, too."""
+    return torch.equal(tensor, was) or bool(((tensor == was) | ((tensor != tensor) & (was != was))).all())
 
 
 def _like(value: Mapping[Any, Any], made: dict[Any, Any]) -> Any:
