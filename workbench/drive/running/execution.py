@@ -267,8 +267,8 @@ class Execution:
         row.phase, row.text = phase, text
 
     def _waiting(self, holder: str) -> None:
-        self.run.message = f"waits: {self.name} is used by {holder}"
         self.session.event("waiting", run_id=self.run.run_id, holder=holder)
+        self.run.message = f"waits: {self.name} is used by {holder}"
 
     def _log_of(self, item: Rendered) -> Path:
         return self.workers.scratch / f"{self.run.run_id}-{item.candidate_id}.log"
