@@ -19,8 +19,8 @@ import workbench as wb
 from workbench.core.errors import BadRequest
 from workbench.core.patching import FASTER_ONLY, INFERENCE, RIGHT, TRAINING, ModelSource, PatchReport
 from workbench.core.typed import Misfit
-from workbench.core.variants import TEMPLATES, discover
-from workbench.drive.patching import choose, plots, text
+from workbench.core.variants import TEMPLATES
+from workbench.drive.patching import plots, text
 from workbench.drive.patching.patch import Patch, PatchRequest, PatchResult, patch
 from workbench.drive.running.runner import Runner
 from workbench.faces.cli import main
@@ -137,7 +137,7 @@ def test_a_layer_whose_kernel_is_wrong_is_left_with_its_reason(runner: Runner, t
     source = kernel.read_text()
     assert "sum[c] +=" in source
     kernel.write_text(source.replace("sum[c] +=", "sum[c] -="))
-    monkeypatch.setattr(choose, "discover", lambda: discover(templates))
+    monkeypatch.setenv("KERNEL_WORKBENCH_TEMPLATES", str(templates))
     result = patch(request("odd"), runner)
     row = result.report.layers[0]
     assert not row.kept and row.status == "MISMATCH" and row.reason.startswith("MISMATCH: ") and not result.text

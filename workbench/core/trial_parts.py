@@ -1,4 +1,4 @@
-"""The objects inside the line of a trial: on what it ran, how it was built, what its kernels take, what else is told."""
+"""The objects inside the line of a trial: its device, build, resources and details."""
 
 from __future__ import annotations
 

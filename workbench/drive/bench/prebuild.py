@@ -129,6 +129,5 @@ def compile_ahead(orders: Sequence[CompileOrder], device: Device, work_dir: Path
     with ThreadPoolExecutor(max(1, processes)) as pool:
         try:
             return sum(pool.map(work, range(processes)))
-        except BaseException:
-            stop.set()   # the pool waits for its threads, they for their processes
-            raise
+        finally:
+            stop.set()   # after an interrupt the pool waits for its threads, they for their processes

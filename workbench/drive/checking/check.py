@@ -10,7 +10,6 @@ import re
 import shlex
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from ...core.plain_text import plain
 from ...core.presets import parse_preset, problem_of
 from ...core.replies import Checked, Event
 from ...core.trial import DEFAULT_ADVICE, Status
+from ..machine.background import Background
 from ..machine.device_lock import held
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 from . import check_times
@@ -83,52 +83,21 @@ def size_of(workload: Workload) -> str:
     return parse_preset(workload.preset)[1] if workload.preset else ""
 
 
-class Check:
+class Check(Background):
     """One check under way, or done: `text` says what happens, `report` is there when `done`."""
 
     def __init__(self, request: CheckRequest) -> None:
+        super().__init__("check")
         self.request = request
-        self.said: list[tuple[float, str]] = []  # each text, and the seconds from the start
         self.report: CheckReport | None = None
-        self.problem = ""
-        self._begun = time.monotonic()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._guarded, daemon=True, name="check")
 
-    @property
-    def text(self) -> str:
-        return self.said[-1][1] if self.said else "starting"
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.monotonic() - self._begun
-
-    @property
-    def done(self) -> bool:
-        return self._thread.ident is not None and not self._thread.is_alive()
-
-    def start(self) -> Check:
-        self._thread.start()
-        return self
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._thread.join(timeout)
-        return self.done
-
-    def stop(self) -> None:
-        """End all its processes now."""
-        self._stopped.set()
-
-    def _guarded(self) -> None:
+    def _work(self) -> None:
         try:
-            self.report = check(self.request, on_text=self._said, stopped=self._stopped)
+            self.report = check(self.request, on_text=self._say, stopped=self._stopped)
         except (BadRequest, WorkerFailed) as error:
             self.problem = plain(str(error))
         except RuntimeError as error:
             self.problem = "Stopped by you." if self._stopped.is_set() else plain(str(error))
-
-    def _said(self, text: str) -> None:
-        self.said.append((self.elapsed_s, text))
 
 
 @contextlib.contextmanager

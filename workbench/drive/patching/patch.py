@@ -37,6 +37,7 @@ from ...core.trial import Status
 from ..exporting.best_recipe import arch_of
 from ..exporting.export import export_text, module_order, proof_workload, verify
 from ..exporting.recipe import Recipe
+from ..machine.background import Background
 from ..machine.device_lock import held
 from ..running.candidate_selection import candidates
 from ..running.request import EFFORTS, RunRequest
@@ -131,45 +132,24 @@ def patch(request: PatchRequest, runner: Runner, *, on_text: Callable[[str], Non
     return PatchResult(report, patch_text(inspected.name, stay, notes=(_measured_where(report),)) if stay else "")
 
 
-class Patch:
-    """One patch under way, or done: `said` is what happens, `result` is there when `done`. It has a runner of its own."""
+class Patch(Background):
+    """One patch under way, or done: `result` is there when `done`. It has a runner of its own."""
 
     def __init__(self, request: PatchRequest) -> None:
+        super().__init__("patch")
         self.request = request
-        self.said: list[str] = []
         self.result: PatchResult | None = None
-        self.problem = ""
         self.defect: WorkerFailed | None = None   # of the workbench itself
-        self.begun = time.monotonic()
         self._runner = Runner()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._guarded, daemon=True, name="patch")
-
-    @property
-    def text(self) -> str:
-        return self.said[-1] if self.said else "starting"
-
-    @property
-    def done(self) -> bool:
-        return self._thread.ident is not None and not self._thread.is_alive()
-
-    def start(self) -> Patch:
-        self._thread.start()
-        return self
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._thread.join(timeout)
-        return self.done
 
     def stop(self) -> None:
-        """End all its processes now."""
-        self._stopped.set()
+        super().stop()
         self._runner.close()
 
-    def _guarded(self) -> None:
+    def _work(self) -> None:
         try:
             with self._runner as runner:
-                self.result = patch(self.request, runner, on_text=self.said.append, stopped=self._stopped)
+                self.result = patch(self.request, runner, on_text=self._say, stopped=self._stopped)
         except BadRequest as error:
             self.problem = plain(str(error))
         except WorkerFailed as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from html import escape
 from pathlib import Path
 
@@ -114,7 +113,7 @@ def _live(patch: Patch) -> None:
     if patch.done:
         st.rerun()
     theme.html(theme.strip("RUNNING", f"{patch.request.source.model}: {patch.text}",
-                           f"{time.monotonic() - patch.begun:.0f} s since start. Closing the browser does not stop it."))
+                           f"{patch.elapsed_s:.0f} s since start. Closing the browser does not stop it."))
 
 
 def _report(report: PatchReport, text: str) -> None:

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     shown = 0
     try:
         while not patch.wait(0.2) or shown < len(patch.said):
-            for text in patch.said[shown:]:
+            for _, text in patch.said[shown:]:
                 print(text, file=sys.stderr, flush=True)
                 shown += 1
     except KeyboardInterrupt:

@@ -70,7 +70,7 @@ def implausible(median_ms: float, floor_ms: float | None, *, traffic_bytes: int,
 
 @dataclass
 class _Facts:
-    """What is told of a trial however it ends."""
+    """What every trial reports, whatever its status."""
 
     memory: dict[str, int]
     flags: list[str]

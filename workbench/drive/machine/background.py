@@ -1,0 +1,49 @@
+"""`Background`: work in a thread of its own that a face starts, watches and stops."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Self
+
+
+class Background:
+    """A subclass does the work in `_work`. `said`: each text, with its seconds from the start. `problem`: why it failed."""
+
+    def __init__(self, name: str) -> None:
+        self.said: list[tuple[float, str]] = []
+        self.problem = ""
+        self._begun = time.monotonic()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True, name=name)
+
+    @property
+    def text(self) -> str:
+        """What happens now."""
+        return self.said[-1][1] if self.said else "starting"
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._begun
+
+    @property
+    def done(self) -> bool:
+        return self._thread.ident is not None and not self._thread.is_alive()
+
+    def start(self) -> Self:
+        self._thread.start()
+        return self
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._thread.join(timeout)
+        return self.done
+
+    def stop(self) -> None:
+        """End all its processes now."""
+        self._stopped.set()
+
+    def _work(self) -> None:
+        raise NotImplementedError
+
+    def _say(self, text: str) -> None:
+        self.said.append((self.elapsed_s, text))
