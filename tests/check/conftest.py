@@ -67,7 +67,7 @@ def _checked(judge: Callable[[], WorkerProcess], text: str, *, like: str = "", r
     if like:
         reference, name = workload_reference(preset(like).workload("small"))
         options = {"size": "small"} | options
-    options = {"device": "cpu", "time": False, "nvcc": False, "memory_gib": 4.0, "call_s": 20.0, "seed": 1} | options
+    options = {"device": "cpu", "time": False, "nvcc": False, "memory_gib": 4.0, "call_s": 100.0, "seed": 1} | options
     return check(CheckRequest(text, reference, reference_name=name, **options), judge=judge())
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from workbench.drive.running.runner import Runner
 from workbench.measure.check.foreign import confine, privileges
 from workbench.measure.check.foreign.process import Ended, ForeignProcess, Limits
 
+from ..drive.conftest import until
 from . import models
 from .conftest import failed
 
@@ -107,7 +107,7 @@ def test_the_judge_and_the_reference_are_out_of_reach(hold, checked_anew, ways: 
 def test_load_inline_builds_and_the_calls_are_timed(hold, checked_anew) -> None:
     """Held in both ways at once: what is possible then is possible in each."""
     hold("landlock user")
-    report = checked_anew(models.BUILDS, time=True, effort="quick", call_s=60.0)
+    report = checked_anew(models.BUILDS, time=True, effort="quick", call_s=200.0)
     assert failed(report) == {}, [q for q in report.questions if q.answer is Answer.FAILED]
     assert {"forward", "backward"} <= set(report.times), report.question("times")
 
@@ -151,10 +151,7 @@ def test_it_has_no_rights_left_but_to_read_and_dies_with_its_judge(hold, ways: s
         os.kill(held[-1], signal.SIGSTOP)  # or it would end by itself when its pipe closes
         judge.kill()
         judge.wait()
-        end = time.monotonic() + 10
-        while any(map(alive, held)) and time.monotonic() < end:
-            time.sleep(0.05)
-        assert not any(map(alive, held))
+        until(lambda: not any(map(alive, held)))
     finally:
         judge.kill()
         judge.wait()

@@ -28,7 +28,7 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cli(*words: str, sessions: Path | None = None, program: tuple[str, ...] = ("-m", "workbench"),
         **environment: str) -> subprocess.CompletedProcess[str]:
     extra = {"KERNEL_WORKBENCH_SESSIONS": str(sessions)} if sessions else {}
-    return subprocess.run([sys.executable, *program, *words], cwd=ROOT, capture_output=True, text=True, timeout=240,
+    return subprocess.run([sys.executable, *program, *words], cwd=ROOT, capture_output=True, text=True, timeout=500,
                           check=False, env={**os.environ, **extra, **environment})
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -98,10 +98,15 @@ def test_a_corrupt_zip_is_one_sentence(damage: str, good: Path, tmp_path: Path) 
 
 def test_two_runs_of_one_second_have_two_sessions(tmp_path: Path) -> None:
     program = ("import sys, time; from pathlib import Path; from workbench.drive.sessions.session import Session; "
-               "time.sleep(float(sys.argv[2]) - time.time()); print(Session.create(Path(sys.argv[1])).name)")
-    import time
-    at = str(int(time.time()) + 3.2)
-    makers = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path), at], cwd=ROOT, stdout=subprocess.PIPE, text=True,
-                               env={**os.environ}) for _ in range(6)]
-    names = {maker.communicate(timeout=60)[0].strip() for maker in makers}
+               "print('ready', flush=True); time.sleep(max(0.0, float(input()) - time.time())); "
+               "print(Session.create(Path(sys.argv[1])).name)")
+    pipe = subprocess.PIPE
+    makers = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
+              for _ in range(6)]
+    assert [maker.stdout.readline() for maker in makers] == ["ready\n"] * 6
+    at = int(time.time()) + 1.2                                       # all are told before the first has to begin
+    for maker in makers:
+        maker.stdin.write(f"{at}\n")
+        maker.stdin.flush()
+    names = {maker.communicate()[0].strip() for maker in makers}
     assert len(names) == 6 and {p.name for p in tmp_path.iterdir()} == names

@@ -53,7 +53,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-def until(reached: Callable[[], bool], limit_s: float = 60) -> None:
+def until(reached: Callable[[], bool], limit_s: float = 300) -> None:
     """Wait until something is so; it must come to be so within the limit."""
     end = time.monotonic() + limit_s
     while not reached():

@@ -120,7 +120,7 @@ def _page() -> None:
 def test_the_page_chooses_nothing_by_emulated_times(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
     recorded(tmp_path, [made("naive_gather", 0.1), made("shared_weight_tiling", 2.0)], name="emulated", layers=("kb74",))
-    page = AppTest.from_function(_page, default_timeout=60)
+    page = AppTest.from_function(_page, default_timeout=300)
     page.run()
     assert not page.exception
     said = "".join(e.body for e in page.get("html"))
