@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -34,12 +33,6 @@ HERE = Path(__file__).parent
 
 def request(name: str, *, keep: str = RIGHT, **options) -> PatchRequest:
     return PatchRequest(ModelSource(f"models:build_{name}", f"models:{name}_inputs", HERE, **options), keep)
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with Runner() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

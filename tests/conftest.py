@@ -1,4 +1,4 @@
-"""The command line in this process, with workers that are warm: a new process imports torch in each of its workers."""
+"""One runner for all tests of a pytest process, and the command line in this process: every new worker imports torch."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import pytest
 from workbench.drive.running.runner import Runner
 from workbench.faces.cli import main
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Runner]:
-    with Runner() as runner:
-        yield runner
+def runner() -> Iterator[Runner]:
+    with Runner() as shared:
+        yield shared
 
 
 @pytest.fixture
-def here(warm: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def here(runner: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
          ) -> Callable[..., subprocess.CompletedProcess[str]]:
     """As `test_cli.cli`, for what needs no process of its own."""
     logger = logging.getLogger("workbench")
     monkeypatch.chdir(ROOT)
     for verb in ("run", "test", "export", "bench"):
-        monkeypatch.setattr(f"workbench.faces.verbs.{verb}.Runner", lambda: nullcontext(warm))
+        monkeypatch.setattr(f"workbench.faces.verbs.{verb}.Runner", lambda: nullcontext(runner))
 
     def typed(*words: str, sessions: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
         with monkeypatch.context() as patch:
