@@ -62,7 +62,7 @@ DIRECTION = {"adds_to_old": "grad_weight", "forgets_grad_bias": "grad_weight", "
 def _judged(bad: Built, root: Path, scratch: Path, name: str, **more: Any) -> Apart | Ended:
     candidate = bad_candidate(root, name, direction=DIRECTION.get(name, "forward"))
     workload: Workload = more.pop("workload", WHERE.get(name, WORKLOAD))
-    limit_s = 4.0 if ENDED.get(name) == 0 else 60.0
+    limit_s = 4.0 if ENDED.get(name) == 0 else 400.0
     return judge_apart(order(bad, candidate, workload, scratch, time=name in TIMED, **more), limit_s=limit_s)
 
 
