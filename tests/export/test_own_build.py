@@ -74,6 +74,20 @@ def test_it_compiles_the_exact_source_once(exported, empty_library):
     assert len(inline.calls) == 3 and len({c["name"] for c in inline.calls}) == 3
 
 
+@pytest.mark.parametrize("damage", ["cut off", "empty", "overwritten"])
+def test_a_damaged_library_is_built_again(exported, empty_library, tmp_path, damage):
+    exported["load_inline"] = inline = NewLoadInline(empty_library)
+    build(exported)
+    library = next((tmp_path / "extensions").glob("kw_*.so"))
+    data = library.read_bytes()
+    library.unlink()             # this process has loaded it: a file that is written over would change under it
+    library.write_bytes({"cut off": data[:-100], "empty": b"", "overwritten": data[:64] + bytes(64) + data[128:]}[damage])
+    assert isinstance(build(exported), ctypes.CDLL)
+    assert len(inline.calls) == 2 and library.stat().st_size == len(data)
+    build(exported)
+    assert len(inline.calls) == 2
+
+
 def test_a_kernel_of_one_generation_is_built_for_it(exported, empty_library):
     exported["load_inline"] = inline = NewLoadInline(empty_library)
     build(exported, min_sm=90)

@@ -20,6 +20,7 @@ from ...core.layer import BACKWARD, FORWARD
 from ...core.orders import BuildOrder, Emit, ModuleOrder
 from ...core.precision import precision_of
 from ...core.replies import Event
+from ...core.template import restored
 from ...core.trial import Status
 from ..build.build import build
 from ..build.compiler_log import first_error
@@ -130,7 +131,7 @@ class Subject:
 
     def _build_for_host(self, source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
         """Stands in the place of the exported file's `_build`: the same source, for the emulator."""
-        result = build(BuildOrder(source, "cpu", cache_dir(), flags=emulated(flags)), lambda event: None)
+        result = build(BuildOrder(restored(source), "cpu", cache_dir(), flags=emulated(flags)), lambda event: None)
         if result.status != Status.OK:
             raise Finding(result.status, result.headline, result.advice,
                           {"first_error": asdict(result.first_error) if result.first_error else None})

@@ -16,6 +16,7 @@ from torch.utils import cpp_extension
 
 from ....core.compile_flags import emulated
 from ....core.orders import BuildOrder
+from ....core.template import restored
 from ....core.trial import Status
 from ... import emulator
 from ..foreign.replies import InlineCall
@@ -84,7 +85,7 @@ class Loads:
         def build_for_host(source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
             from ...build.build import build
             self._ours = True
-            result = build(BuildOrder(source, "cpu", Path(cache), flags=emulated(flags)), lambda event: None)
+            result = build(BuildOrder(restored(source), "cpu", Path(cache), flags=emulated(flags)), lambda event: None)
             if result.status != Status.OK:
                 raise BuildFailed(result.headline)
             self._ours = False
