@@ -67,6 +67,17 @@ class Raised(Exception):
         return f"{self.type}{place}{f': {first}' if first else ''}"
 
 
+@dataclass
+class Spent:
+    """What was spent on a process: seconds of waiting for it, bytes of tensors, requests, starts."""
+
+    seconds: float = 0.0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    requests: int = 0
+    starts: int = 0
+
+
 @dataclass(frozen=True)
 class Limits:
     memory_bytes: int
@@ -93,6 +104,7 @@ class ForeignProcess:
         self._ready = False
         self._hold: Hold | None = None
         self.ran_while_held = False
+        self.spent = Spent()
 
     @staticmethod
     def _popen(**how: Any) -> subprocess.Popen[bytes]:
@@ -116,13 +128,24 @@ class ForeignProcess:
             doing: str = "") -> tuple[R, Tensors]:
         """The answer to a request, and tensors. Raises `Raised` for what foreign code raises, `Ended` when the process is
         lost."""
+        begin = time.monotonic()
+        try:
+            answer, results = self._asked(request, tensors, limit_s, doing or "it worked")
+            self.spent.received_bytes += sum(t.nbytes for t in results)
+            return answer, results
+        finally:
+            self.spent.seconds += time.monotonic() - begin
+            self.spent.sent_bytes += sum(t.nbytes for t in tensors)
+            self.spent.requests += 1
+
+    def _asked(self, request: Request[R], tensors: Sequence[torch.Tensor], limit_s: float | None, doing: str
+               ) -> tuple[R, Tensors]:
         self.begin()
         self.resume()
         if not self._ready:
             self._wait_ready()
         limit_s = limit_s or self.limits.call_s
         deadline = time.monotonic() + limit_s
-        doing = doing or "it worked"
         try:
             self._number += 1
             line = self._open_line
@@ -219,6 +242,7 @@ class ForeignProcess:
             self._process = self._popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                         pass_fds=(to_read, from_write))
         _open.add(self._started.pid)
+        self.spent.starts += 1
         os.close(to_read)
         os.close(from_write)
         self._line = Line(to_write, from_read, self._watch)
