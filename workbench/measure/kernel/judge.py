@@ -19,6 +19,7 @@ from math import prod
 
 import torch
 
+from ...core.cache import digest_of
 from ...core.orders import Emit, JudgeOrder
 from ...core.replies import Event, Judged
 from ...core.trial import DEFAULT_ADVICE, Errors, Status
@@ -127,6 +128,9 @@ def threads_for(order: JudgeOrder) -> Iterator[None]:
 
 def open_stage(order: JudgeOrder) -> Stage:
     try:
+        if order.digest and digest_of(order.library) != order.digest:
+            raise Finding(Status.MACHINE_FAILED, f"{order.library} was changed after the build.",
+                          "Run it again: it is then built anew.")
         launcher = Launcher(order.library, order.symbol, order.direction)
     except OSError as error:
         if not order.library.exists():
