@@ -108,7 +108,8 @@ class ResourcesOrder(Order[Resources]):
 
 @dataclass(frozen=True)
 class JudgeOrder(Order[Judged]):
-    """Judge one candidate of a built library, whose SHA-256 is `digest` ("": not checked). `guards` (default: all): tests leave out one to show what it catches."""
+    """Judge one candidate of a built library, whose SHA-256 is `digest` ("": not checked). `guards` (default: all): tests leave
+    out one to show what it catches."""
 
     operation = "judge"
     reply = Judged
