@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from workbench.core.cache import digest_of
 from workbench.core.candidate import Candidate
 from workbench.core.errors import BadRequest
 from workbench.core.layer import DIRECTIONS, DTYPES, ConvTranspose, Workload
@@ -101,6 +102,9 @@ def test_a_library_for_another_layer_refuses(naive: Built, scratch: Path) -> Non
     assert missing.status == "LAUNCH_FAILED" and "kw_forward_of_nobody" in missing.headline
     absent = judge(replace(request, library=scratch / "none.so"), lambda event: None)
     assert absent.status == "MACHINE_FAILED" and "none.so" in absent.headline
+    another = judge(replace(request, digest="0" * 64), lambda event: None)
+    assert another.status == "MACHINE_FAILED" and "was changed after the build" in another.headline
+    assert judge(replace(request, digest=digest_of(request.library)), lambda event: None).status == "OK"
 
 
 def test_more_than_the_machine_has(naive: Built, scratch: Path) -> None:

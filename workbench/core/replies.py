@@ -106,9 +106,10 @@ class Resources(Outcome):
 
 @dataclass(frozen=True, kw_only=True)
 class Built(Outcome):
-    """A library, or why there is none. `members`: of a batch, each member's own by its symbol."""
+    """A library and its SHA-256, or why there is none. `members`: of a batch, each member's own by its symbol."""
 
     library: str = ""
+    digest: str = ""
     key: str = ""
     seconds: float = 0.0
     cached: bool = False

@@ -33,7 +33,8 @@ __global__ void @NAME@(
   using Scalar = typename Layer::scalar;
 @BODY@}
 
-KW_LAUNCH_FORWARD(@NAME@)
+@HOST@
+KW_LAUNCH_FORWARD(@NAME@, @CALL@)
 """
 
 
@@ -79,6 +80,8 @@ def kernels(folder: Path) -> Path:
     shutil.copytree(RED_TEAM / "kernels", root, ignore=shutil.ignore_patterns(_SHORT))
     for name, kernel in tomllib.loads((RED_TEAM / "kernels" / _SHORT).read_text(encoding="utf-8")).items():
         text = _FRAME.replace("@NAME@", name).replace("@IDEA@", kernel["idea"]).replace("@BODY@", kernel["body"])
+        host = kernel.get("host", "")  # host code, with a function `meddle` that is called before each launch
+        text = text.replace("@HOST@", host).replace("@CALL@", "meddle(layer, sizes, input, weight, output)" if host else "")
         (root / "forward" / f"{name}.cu").write_text(text.replace("@BLOCK@", str(kernel.get("block", 128))), encoding="utf-8")
     return root
 
