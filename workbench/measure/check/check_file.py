@@ -79,11 +79,12 @@ def check(order: CheckOrder, emit: Emit) -> Checked:
 
 @dataclass(frozen=True)
 class _Reference:
-    """`structure`: the layer, if the reference is exactly one transposed convolution."""
+    """`structure`: the layer, if the reference is exactly one transposed convolution. `numbers`: see `requests.Make`."""
 
     loaded: Loaded
     convolves: bool
     structure: Structure | None
+    numbers: str
 
 
 class _Check:
@@ -115,6 +116,7 @@ class _Check:
                              dtype=next((str(x.dtype).removeprefix("torch.") for x in given if x.is_floating_point()),
                                         "float32"))
             trial.given, trial.parameters = given, list(reference.loaded.parameters)
+            trial.numbers = reference.numbers
             if setting.layer is None:
                 trial.drawn = self._drawn(given, trial)
                 self.questions += trial.drawn.warnings()
@@ -149,7 +151,8 @@ class _Check:
             loaded = self.reference.load()
             answer, given = self.reference.process.ask(requests.Give(self.seed % 2**31))
             setting_of(loaded.parameters, answer.arguments, answer.keywords, None)  # raises before they are sent back
-            made, _ = self.reference.process.ask(requests.Make("first", answer.arguments, answer.keywords, 1, "float64"))
+            made, _ = self.reference.process.ask(requests.Make("first", answer.arguments, answer.keywords, 1, "float64",
+                                                                   answer.numbers))
         except Raised as error:
             raise BadRequest(f"The reference does not run: {error.sentence}. It has to define Model, get_inputs and "
                              "get_init_inputs.") from error
@@ -160,7 +163,7 @@ class _Check:
             raise BadRequest(f"The reference's inputs are too large for {self.device}; choose a smaller size.")
         structure = self._layer(made.structure, given)
         setting = setting_of(loaded.parameters, answer.arguments, answer.keywords, structure)
-        return _Reference(loaded, made.convolves, structure), given, setting
+        return _Reference(loaded, made.convolves, structure, answer.numbers), given, setting
 
     def _drawn(self, given: list[torch.Tensor], trial: TrialRun) -> Drawn:
         try:

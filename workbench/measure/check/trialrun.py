@@ -103,6 +103,7 @@ class TrialRun:
         self.drawn: Drawn | None = None   # of anything but one transposed convolution
         self.attribute = ""
         self.loads_state = True       # else both draw under the same seed
+        self.numbers = "{}"               # inputs that are no tensors; see `requests.Make`
         self.parameters: list[str] = []   # of the reference's constructor
         self.defaults: dict[str, float] = {}   # of those parameters that are numbers
         self.convolves = False   # whether the reference does, in a layer of PyTorch's
@@ -110,7 +111,7 @@ class TrialRun:
 
     def how(self, case: Case, *, dtype: str | None = None, seed: int = 42) -> Construction:
         texts = positional(case.setting, self.parameters).texts
-        return Construction(*texts, seed, self.dtype if dtype is None else dtype)
+        return Construction(*texts, seed, self.dtype if dtype is None else dtype, self.numbers)
 
     def inputs(self, case: Case) -> list[torch.Tensor]:
         """For a layer numbers that the judge draws; else what get_inputs() draws, cut to the case. Raises `NotForReference` if
