@@ -306,7 +306,7 @@ def test_a_jumping_derivative_is_timed(checked) -> None:
 
 
 def test_the_first_gradients_import_no_sympy() -> None:
-    """It is most of the time of a small check. The gradients, and the strides in which backward sees grad_output, are PyTorch's."""
+    """It is most of the time of a small check. The gradients are PyTorch's, and so are the strides of grad_output."""
     program = """
 import sys
 import torch

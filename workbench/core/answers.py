@@ -41,7 +41,7 @@ class Question:
 class CheckReport:
     """All of one check. `smallest`: the smallest failing case; `mistake`: what wrong values look like; `kernelbench`:
     its verdicts beside ours; `times`: module_ms, where everything was right; `speed`: the same as a sentence; `confined`:
-    what held the file back; `size`: of a KernelBench preset, "full" is its own."""
+    what held the file back; `size`: of a KernelBench preset, "full" is its own; `declared`: see `replies.Checked`."""
 
     name: str
     reference: str
@@ -58,6 +58,7 @@ class CheckReport:
     environment: Environment = field(default_factory=dict)
     command: str = ""
     size: str = ""
+    declared: str = ""
     schema: str = SCHEMA
 
     @property
@@ -99,6 +100,9 @@ class CheckReport:
     def headline(self) -> str:
         """The strip's sentence: what is wrong, in words."""
         if not self.failed:
+            if self.ran and self.declared:
+                return (f"{self.name} is right in {self.declared}, which it declares, but not in the precision of "
+                        f"{self.against}")
             if self.ran:
                 return f"{self.name} matches {self.against} in all checks that ran"
             return f"{self.name} could not run on this machine; the other checks found nothing wrong"

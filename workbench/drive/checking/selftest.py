@@ -220,7 +220,7 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     if stopped.is_set():
         raise RuntimeError("The self-test was stopped.")
     on_text(f"checking {attack.name}")
-    before = (session.path / TRIALS).read_bytes()
+    before = _trials(session)
     if attack.kind == "honest":
         (reference, text), name = right_files()[attack.name], "its reference"
     else:
@@ -245,10 +245,16 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     victory = [d for d, t in report.times.items() if t.verdict == FASTER]
     status = first.status if first else f"OK, {FASTER}" if victory else str(Status.OK) if report.ran else str(Status.SKIPPED)
     happened = first.seen if first else next((q.seen for q in report.questions if q.key == "times"), "Nothing failed.")
-    if (session.path / TRIALS).read_bytes() != before:
+    if _trials(session) != before:
         status, happened = "session changed", "The trials of a session are not what they were."
     return Result(attack.name, attack.kind, attack.idea, expected, status, happened, status == expected,
                   report.confined.sentence)
+
+
+def _trials(session: Session) -> bytes:
+    """Nothing if no kernel has run."""
+    path = session.path / TRIALS
+    return path.read_bytes() if path.is_file() else b""
 
 
 def _attacks_the_clock(attack: Attack, kind: str) -> bool:

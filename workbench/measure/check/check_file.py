@@ -22,6 +22,7 @@ from ...core.check_parts import KernelBench
 from ...core.confinement import Confinement
 from ...core.errors import BadRequest
 from ...core.orders import CheckOrder, Emit
+from ...core.precision import DECLARED, declared, less_exact
 from ...core.replies import Checked, Event
 from ...core.toolchain import find_toolchain
 from ...core.trial import Status
@@ -123,12 +124,13 @@ class _Check:
             trial.defaults, trial.convolves = reference.loaded.defaults, reference.convolves
             if not trial.convolves:
                 trial.of_float32 = "ieee"
+            less = self._declared(trial)
             trial.attribute = reference.structure.attribute if reference.structure else ""
             case = Case("the given size", setting, tuple(tuple(x.shape) for x in given),
                         tuple(str(x.dtype).removeprefix("torch.") for x in given))
             examination = Examination(trial, case, self.emit, emulated=emulated, timed=self.order.time,
                                       effort=self.order.effort, benchmark=None if self.emulate else self.benchmark)
-            found = examination.run(found)
+            found = replace(examination.run(found), declared=less)
             self.questions += examination.questions
         else:
             self.questions += [Question(key, text, Answer.SKIPPED, "Not asked: the file does not build.") for key, text in
@@ -164,6 +166,27 @@ class _Check:
         structure = self._layer(made.structure, given)
         setting = setting_of(loaded.parameters, answer.arguments, answer.keywords, structure)
         return _Reference(loaded, made.convolves, structure, answer.numbers), given, setting
+
+    def _declared(self, trial: TrialRun) -> str:
+        """Has the file judged in the precision that it declares. The name of that precision if the reference is more exact."""
+        precision, unknown = declared(self.text)
+        key, question = "precision", "As exact as the reference?"
+        if unknown:
+            self.questions.append(Question(key, question, Answer.WARNED, f"Not known. The file declares {unknown!r}, which is "
+                                           "no precision; it is judged as one that declares none.",
+                                           f"Declare one of {', '.join(DECLARED.values())}."))
+        if unknown or not precision or trial.dtype != "float32":
+            return ""
+        usual, name = trial.of_float32, DECLARED[precision]
+        trial.declared = trial.of_float32 = precision
+        tolerance = f"it is judged by the tolerance of {name}"
+        if not less_exact(precision, usual):
+            self.questions.append(Question(key, question, Answer.PASSED, f"Yes. It declares {name}; {tolerance}."))
+            return ""
+        self.questions.append(Question(key, question, Answer.WARNED, f"No. It declares {name}; {tolerance}. The reference "
+                                       f"computes in {DECLARED[usual]} on this device.",
+                                       "Compute in float32 if you need its accuracy."))
+        return name
 
     def _drawn(self, given: list[torch.Tensor], trial: TrialRun) -> Drawn:
         try:
