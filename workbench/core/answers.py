@@ -46,8 +46,8 @@ class Question:
 class CheckReport:
     """All of one check. `smallest`: the smallest failing case; `mistake`: what wrong values look like; `kernelbench`:
     its verdicts beside ours; `times`: module_ms, where everything was right; `speed`: the same as a sentence; `confined`:
-    what held the file back; `size`: of a KernelBench preset, "full" is its own. `phases`: where the time went. `stopped`: when
-    and where a person ended the check; "" for a check that went to its end."""
+    what held the file back; `size`: of a KernelBench preset, "full" is its own; `declared`: see `replies.Checked`.
+    `phases`: where the time went. `stopped`: when and where a person ended the check; "" for one that went to its end."""
 
     name: str
     reference: str
@@ -66,6 +66,7 @@ class CheckReport:
     size: str = ""
     phases: tuple[Phase, ...] = ()
     stopped: str = ""
+    declared: str = ""
     schema: str = SCHEMA
 
     @property
@@ -113,6 +114,9 @@ class CheckReport:
             answers = f"{count} question{'s' if count > 1 else ''} answered, nothing wrong so far"
             return f"The check of {self.name} was stopped {self.stopped}: {answers if count else 'no question was answered'}"
         if not self.failed:
+            if self.ran and self.declared:
+                return (f"{self.name} is right in {self.declared}, which it declares, but not in the precision of "
+                        f"{self.against}")
             if self.ran:
                 return f"{self.name} matches {self.against} in all checks that ran"
             return f"{self.name} could not run on this machine; the other checks found nothing wrong"

@@ -245,7 +245,8 @@ class CheckTimes:
 
 @dataclass(frozen=True)
 class Checked:
-    """What the judge of a foreign module found. `gpu` and `workload` say what the floor of the times is."""
+    """What the judge of a foreign module found. `gpu` and `workload` say what the floor of the times is. `declared`: the
+    precision in which it was judged because the file declares it, where the reference is more exact."""
 
     questions: tuple[Question, ...]
     confined: Confinement
@@ -259,3 +260,4 @@ class Checked:
     workload: Workload | None = None
     gpu: Device | None = None
     phases: tuple[Phase, ...] = ()
+    declared: str = ""

@@ -184,7 +184,8 @@ def _report(request: CheckRequest, result: Checked, *, stopped: str = "") -> Che
         device=f"{request.device} (emulator)" if result.emulated else request.device, questions=questions,
         smallest=result.smallest, mistake=result.mistake, kernelbench=result.kernelbench, times=times,
         speed="; ".join(check_times.sentence(d, t) for d, t in times.items()), confined=result.confined,
-        seed=result.seed, seconds=result.seconds, phases=result.phases, stopped=stopped, environment=environment(),
+        declared=result.declared, seed=result.seed, seconds=result.seconds, phases=result.phases, stopped=stopped,
+        environment=environment(),
         command=plain(shlex.join([*PROGRAM.split(), "check", *request.command])) if request.command else "")
 
 

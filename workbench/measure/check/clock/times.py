@@ -29,7 +29,7 @@ from ....core.precision import FROM_STRICTEST, precision_of
 from ....core.replies import CheckTimes, Event, OneByOne, WayAlone, WayTimes
 from ...clock import timing
 from ...kernel.inputs import reduction_length
-from ...kernel.validate import allowed_rel_l2
+from ...kernel.validate import HALF
 from ..distance import beside_noise, distance
 from ..foreign import requests, waiting
 from ..foreign.hold import StillRunning
@@ -191,7 +191,7 @@ class _Bench:
             LADDER[key].drop_in, WHY_NOT_DROP_IN.get(LADDER[key].kind, "")) for key, way in modes.items() if key)
         found = CheckTimes(
             summaries[""], tuple(samples[""]), tuple(bounds[""]), calls, len(checked), sum(slowed),
-            precision=max(self.seen, key=FROM_STRICTEST.index), empty_ms=sorted(empties)[len(empties) // 2],
+            precision=self._own_precision(), empty_ms=sorted(empties)[len(empties) // 2],
             baselines=baselines, left_out=tuple(self.left_out), starved=tuple(self.starved))
         if doubted := doubted_ways(found):
             found = replace(found, doubted=doubted, singly=self._singly(ours, modes[doubted[0]]))
@@ -378,6 +378,11 @@ class _Bench:
             if self.device != "cpu" and 4 * sum(t.nbytes for t in self.first_truth) < torch.cuda.mem_get_info(self.device)[0]:
                 self.first_truth = [t.to(self.device) for t in self.first_truth]
 
+    def _own_precision(self) -> str:
+        """The least exact that a timed call showed, or that the file declares: so much of PyTorch competes with it."""
+        declared = {self.trial.declared} & set(FROM_STRICTEST)
+        return max([*self.seen, *declared], key=FROM_STRICTEST.index)
+
     def _precision(self, who: Contestant) -> str:
         """The precision that the answer to the first inputs shows; "" if it is wrong. The inputs are still unchanged, so one
         truth serves all ways."""
@@ -411,7 +416,8 @@ class _Bench:
     def _class(self, distances: list[float], way: str) -> str:
         """The strictest precision that allows these distances; "" where they are beyond all. Where only jumps explain
         the distances, nothing follows from them: then it is the class that forward showed."""
-        offered = list(dict.fromkeys(precision_of(self.trial.dtype, of_float32=p) for p in ("ieee", "tf32")))
+        offered = list(dict.fromkeys(precision_of(self.trial.dtype, of_float32=p) for p in (
+            "ieee", "tf32", *({self.trial.declared} & set(HALF)))))
         for precision, slack in (*((p, 1) for p in offered), (offered[-1], _LOOSE)):
             if all(d <= slack * limit for d, limit in zip(distances, self._limits(precision), strict=True)):
                 return precision
@@ -472,15 +478,15 @@ class _Bench:
         return beside_noise(found, expected, self._least_norms())
 
     def _allowed(self, precision: str) -> float:
-        return allowed_rel_l2(precision_of(self.trial.dtype, of_float32=precision), 1 << 20)
+        return self.trial.limit(precision_of(self.trial.dtype, of_float32=precision), 1 << 20)
 
     def _limits(self, precision: str) -> list[float]:
         """What a result of that class may be away from float64, by its reduction length where that is known."""
         workload = self.case.workload
         names = ["output"] if self.direction == "forward" else ["grad_input", "grad_weight", "grad_bias"][:len(self.kinds)]
         if workload is None or len(names) != len(self.kinds):
-            return [allowed_rel_l2(precision, 1 << 20)] * len(self.kinds)
-        return [allowed_rel_l2(precision, max(1, reduction_length(workload, name))) for name in names]
+            return [self.trial.limit(precision, 1 << 20)] * len(self.kinds)
+        return [self.trial.limit(precision, reduction_length(workload, name)) for name in names]
 
 
 def _kinds(answer: Prepared | Way) -> list[tuple[str, list[int]]]:

@@ -10,6 +10,7 @@ import torch
 from ..foreign.replies import Habit
 from ..foreign.requests import DailyUse, EvalMode, NoGrad, SomeGradients, TwoCalls
 from ..foreign.wire import Tensors
+from .calls import gradients_of
 
 
 def no_grad(module: torch.nn.Module, request: NoGrad, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -101,6 +102,6 @@ def _gradients(names: Sequence[str], wanted: Tensors, output: torch.Tensor, grad
     """Of those that there are, names and values."""
     if not output.requires_grad:
         return (), []
-    grads = torch.autograd.grad(output, wanted, grad_output, allow_unused=True)
+    grads = gradients_of(output, grad_output, wanted)
     kept = [(n, g) for n, g in zip(names, grads, strict=True) if g is not None]
     return tuple(n for n, _ in kept), [g for _, g in kept]
