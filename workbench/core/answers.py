@@ -161,7 +161,7 @@ class CheckReport:
 
 _DOES_NOT_RUN = ("WORKER_DIED", "RUN_TIMEOUT", "OUT_OF_MEMORY", "LAUNCH_FAILED", "KERNEL_FAULT")
 _IN_SHORT = {
-    "builds": "does not import and build", "constructs": "does not take the constructor arguments of the reference",
+    "builds": "does not import and build", "constructs": "cannot be constructed",
     "state_dict": "does not take the reference's state_dict", "same_draw": "initialises its parameters differently",
     "kind": "returns the wrong shape, dtype or device", "values": "computes wrong outputs",
     "other_sizes": "is wrong at other sizes", "other_arguments": "is wrong with other constructor arguments",
@@ -181,7 +181,7 @@ def _there(part: Log | SmallestCase | LooksLike | KernelBenchValues | None) -> d
 
 def _short(question: Question) -> str:
     if question.key == "values" and question.status in _DOES_NOT_RUN:
-        return "does not finish"
+        return "raises an error" if question.status == "LAUNCH_FAILED" else "does not finish"
     return _IN_SHORT[question.key]
 
 

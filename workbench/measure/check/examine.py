@@ -183,8 +183,8 @@ class Examination:
             ours_facts, ours = self.trial.candidate.make(how)
         except (Raised, Ended) as error:
             self._fail("constructs", Problem("call", Status.LAUNCH_FAILED if isinstance(error, Raised) else
-                                             Status(error.status), f"No. {_said(error)}",
-                                             advice_for_construction(error)))
+                                             Status(error.status), f"No. {_said(error)}", advice_for_construction(error),
+                                             error.trace if isinstance(error, Raised) else error.log))
             self._skip(("values", "gradients"), "Not asked: the module cannot be constructed.")
             return False
         self._pass("constructs", "Yes.")
