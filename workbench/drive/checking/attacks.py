@@ -18,6 +18,11 @@ from ...core.layer import FORWARD
 RED_TEAM = Path(__file__).resolve().parents[2] / "red_team"
 _CONTROL = "a right kernel"
 _SHORT = "short.toml"        # kernels of a line or two, in the frame below; modules of a few lines
+_BODY = """
+const Place p = my_place(layer, sizes);
+if (p.item >= outputs(layer, sizes)) return;
+output[p.item] = narrow<Scalar>(gather(layer, sizes, p, input, weight, bias));
+"""
 _REFERENCES = "references.toml"
 _MISMATCH = {"cpu": "MISMATCH", "cuda": "MISMATCH"}
 _FRAME = """/* variant
@@ -30,7 +35,7 @@ precision = ["ieee"]
 BLOCK = {values = [32, 128, 2048], default = @BLOCK@}
 */
 #include "common/tricks.cuh"
-
+@DEVICE@
 template <class Layer, class Tune>
 __global__ void @NAME@(
     Layer layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
@@ -39,6 +44,18 @@ __global__ void @NAME@(
 @BODY@}
 
 @LAUNCH@
+"""
+_HOST = """KW_NO_WORKSPACE
+
+template <class Layer, class Tune>
+cudaError_t forward(Layer layer, Sizes sizes, const typename Layer::scalar* input,
+                    const typename Layer::scalar* weight, const typename Layer::scalar* bias,
+                    typename Layer::scalar* output, void*, cudaStream_t stream) {
+  int blocks = blocks_of(layer, sizes, Tune::BLOCK);
+  @HOST@
+  @NAME@<Layer, Tune><<<blocks, Tune::BLOCK, 0, stream>>>(layer, sizes, input, weight, bias, output);
+  return cudaGetLastError();
+}
 """
 # What a module is called against, and what is called: the same with some parts of its own.
 _REFERENCE = """import time
@@ -123,8 +140,10 @@ def kernels(folder: Path) -> Path:
     root = folder / "kernels"
     shutil.copytree(RED_TEAM / "kernels", root, ignore=shutil.ignore_patterns(_SHORT))
     for name, kernel in _short_kernels().items():
-        text = _FRAME.replace("@NAME@", name).replace("@IDEA@", kernel["idea"]).replace("@BODY@", kernel["body"])
-        text = text.replace("@LAUNCH@", kernel.get("launch") or f"KW_LAUNCH_FORWARD({name})")
+        launch = _HOST.replace("@HOST@", kernel["host"]) if "host" in kernel else f"KW_LAUNCH_FORWARD({name})"
+        text = _FRAME.replace("@LAUNCH@", launch).replace("@NAME@", name)
+        text = text.replace("@DEVICE@", f"\n{kernel['device']}\n" if "device" in kernel else "")
+        text = text.replace("@IDEA@", kernel["idea"]).replace("@BODY@", kernel.get("body", _BODY))
         (root / "forward" / f"{name}.cu").write_text(text.replace("@BLOCK@", str(kernel.get("block", 128))), encoding="utf-8")
     return root
 
