@@ -32,7 +32,7 @@ from ..running.runner import Runner
 from ..running.worker_process import WorkerProcess
 from ..sessions.files import TRIALS
 from ..sessions.session import Session
-from .attacks import Attack, attacks, device_kind, kernels, modules, right_files, total
+from .attacks import Attack, attacks, device_kind, kernels, modules, reference, right_files, total
 from .check import CheckRequest, check, judge_process, workload_reference
 
 # A stride that leaves holes, padding that crops, groups, a tail that fills no block.
@@ -222,12 +222,13 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     on_text(f"checking {attack.name}")
     before = _trials(session)
     if attack.kind == "honest":
-        (reference, text), name = right_files()[attack.name], "its reference"
+        against, text = (right_files()[attack.name][0], "its reference"), right_files()[attack.name][1]
     else:
-        (reference, name), text = workload_reference(_MODULE), modules()[attack.name]
+        against = (reference(attack.reference), attack.reference) if attack.reference else workload_reference(_MODULE)
+        text = modules()[attack.name]
     kind = device_kind(device)
     expected = attack.expected[kind]
-    request = CheckRequest(text, reference, device, name=attack.name, reference_name=name, effort="quick", nvcc=False,
+    request = CheckRequest(text, against[0], device, name=attack.name, reference_name=against[1], effort="quick", nvcc=False,
                            call_s=_GROUPS[attack.group].run_timeout_s, time=_attacks_the_clock(attack, kind))
     if request.time:  # in a judge of its own: what it shares of the GPU's memory is free again only when it has ended
         report = check(request, device_held=True, stopped=stopped)
@@ -241,13 +242,15 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
             judges.put(judge)
     failed = [q for q in report.questions if q.answer is Answer.FAILED
               or q.answer is Answer.WARNED and q.status == expected]  # PyTorch itself need not give the same bits twice
-    first = next((q for q in failed if q.status == expected), failed[0] if failed else None)
+    first = next((q for q in failed if q.status == expected and attack.question in ("", q.key)), None)
+    missed = first is None and any(q.status == expected for q in failed)  # by another question than the one that should
+    first = first or (failed[0] if failed else None)
     victory = [d for d, t in report.times.items() if t.verdict == FASTER]
     status = first.status if first else f"OK, {FASTER}" if victory else str(Status.OK) if report.ran else str(Status.SKIPPED)
     happened = first.seen if first else next((q.seen for q in report.questions if q.key == "times"), "Nothing failed.")
     if _trials(session) != before:
         status, happened = "session changed", "The trials of a session are not what they were."
-    return Result(attack.name, attack.kind, attack.idea, expected, status, happened, status == expected,
+    return Result(attack.name, attack.kind, attack.idea, expected, status, happened, status == expected and not missed,
                   report.confined.sentence)
 
 

@@ -312,8 +312,11 @@ def _synchronize() -> None:
 
 
 def _facts(output: Any) -> Output | NoTensor:
-    if not isinstance(output, torch.Tensor):
-        return NoTensor(type(output).__name__)
+    if type(output) not in (torch.Tensor, torch.nn.Parameter):  # a subclass may compute when it is looked at
+        return NoTensor(f"tensor of the subclass {type(output).__name__}" if isinstance(output, torch.Tensor) else
+                        type(output).__name__)
+    if output.layout is not torch.strided:
+        return NoTensor(f"{str(output.layout).removeprefix('torch.')} tensor")
     return Output("Tensor", str(output.dtype).removeprefix("torch."), tuple(output.shape), str(output.device),
                   output.requires_grad)
 

@@ -38,7 +38,7 @@ from ..foreign.replies import (
 )
 from ..foreign.requests import OfModule, Request
 from ..foreign.wire import Tensors, pack, receive_blocking
-from . import begins, calls, habits, load
+from . import begins, calls, habits, load, settings
 from .module import arguments_of, convolves, is_the_layer, structure, the_state
 
 FILE = "<model file>"
@@ -80,6 +80,7 @@ class Host:
         self.namespace = {"__name__": "model_file", "__file__": FILE}
         begin = _monotonic()
         self.loaded.install(emulate=request.emulate)
+        settings.remember()
         exec(compile(text, FILE, "exec"), self.namespace)
         if request.emulate:
             self.loaded.adopt_export(self.namespace, request.cache)
