@@ -45,8 +45,8 @@ def without_branches(text: str, known: Mapping[str, bool]) -> str:
 
 
 def settled(texts: Mapping[str, str], instance: str) -> dict[str, dict[int, bool]]:
-    """Text -> where an `if constexpr` stands in it -> its answer, if the precision and type of the kernel decide it. `texts`: all of
-    one kernel; `instance`: its `Layer` and `Tune`. A name has a value if all that is declared under it has that one."""
+    """Text -> where an `if constexpr` stands in it -> its answer, if the precision and type of the kernel decide it. `texts`:
+    all of one kernel; `instance`: its `Layer` and `Tune`. A name has a value if all that is declared under it has that one."""
     codes = {name: [t for t in tokens_of(text) if t.kind != "comment"] for name, text in texts.items()}
     known = _Known(codes.values(), instance)
     return {name: {code[at].start: bool(found) for at in range(1, len(code) - 2) if code[at].text == "constexpr"
