@@ -211,4 +211,5 @@ def test_each_variant_is_among_them() -> None:
 def test_it_takes_any_layout(recipe: Recipe, folder: Path, worker: WorkerProcess) -> None:
     result = run(worker, export_text(recipe), recipe.workload, folder)
     assert result.status == "OK", result
+    assert "The emulator ran the templates; the file holds the parts of them that a GPU runs." in result.headline
     assert {"a non-contiguous input", "a channels_last input"} <= set(result.detail.checked)

@@ -87,6 +87,20 @@ def matching(tokens: Sequence[Token], at: int) -> int:
     raise ValueError(f"a bracket is not closed: {tokens[at].text} at {tokens[at].start}")
 
 
+def with_comment(text: str, start: int, comments: Sequence[Token]) -> int:
+    """Where the comment begins that stands directly above, or the line."""
+    begin = text.rfind("\n", 0, start) + 1
+    if text[begin:start].strip():
+        return start
+    for comment in reversed([c for c in comments if c.end <= begin]):
+        between = text[comment.end:begin]
+        line = text.rfind("\n", 0, comment.start) + 1
+        if between.count("\n") != 1 or between.strip() or text[line:comment.start].strip():
+            break
+        begin = line
+    return begin
+
+
 def _pieces(text: str, every: Sequence[Token], macros: Set[str], inside: str) -> list[Piece]:
     code = [t for t in every if t.kind != "comment"]
     comments = [t for t in every if t.kind == "comment"]
@@ -95,7 +109,7 @@ def _pieces(text: str, every: Sequence[Token], macros: Set[str], inside: str) ->
     while at < len(code):
         end = _end_of(code, at, macros)
         piece = _piece(text, every, code[at:end], macros, inside)
-        piece.start = _with_comment(text, piece.start, comments)
+        piece.start = with_comment(text, piece.start, comments)
         found.append(piece)
         at = end
     return found
@@ -249,17 +263,3 @@ def _declarators(code: Sequence[Token]) -> list[str]:
             names.append(code[back - 1].text)
         place += 1
     return names
-
-
-def _with_comment(text: str, start: int, comments: Sequence[Token]) -> int:
-    """Where the comment begins that stands directly above, or the line."""
-    begin = text.rfind("\n", 0, start) + 1
-    if text[begin:start].strip():
-        return start
-    for comment in reversed([c for c in comments if c.end <= begin]):
-        between = text[comment.end:begin]
-        line = text.rfind("\n", 0, comment.start) + 1
-        if between.count("\n") != 1 or between.strip() or text[line:comment.start].strip():
-            break
-        begin = line
-    return begin

@@ -14,7 +14,7 @@ from .cuda_pieces import words
 from .errors import RenderError
 from .identity import candidate_id
 from .layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT
-from .reduced_text import keeps, reduced, without_branches
+from .reduced_text import keeps, reduced, settled, without_branches, without_statements
 from .shared_template import lines_of
 from .variants import TEMPLATES, Variant
 
@@ -120,6 +120,12 @@ def reduced_files(kernels: Sequence[tuple[Candidate, Rendered]]) -> dict[str, st
                 own.add(name)
     texts = {name: text if name in own else without_branches(text, _known(directions.get(name, ())))
              for name, text in files.items()}
+    answers: dict[str, list[dict[int, bool]]] = {}
+    for candidate, rendered in kernels:
+        used = {name: texts[name] for name, _ in files_of(candidate, rendered)}
+        for name, found in settled(used, rendered.instance).items():
+            answers.setdefault(name, []).append(found)
+    texts = {name: text if name in own else without_statements(text, _common(answers[name])) for name, text in texts.items()}
     return reduced(texts, words("\n".join(_tail(r) for _, r in kernels)), whole=own)
 
 
@@ -149,7 +155,9 @@ def restored(source: str) -> str:
     for name in ["contract/export.cuh", *known, *([] if (TEMPLATES / template).is_file() else names[:-2]), template]:
         take(name)
     resolved = {name: without_branches(text, _known({direction})) for name, text in full.items()}
-    own = {name: _joined(text) for name, text in reduced(resolved, words(split[-1]), whole=()).items()}
+    answers = settled(resolved, split[-1])
+    least = {name: without_statements(text, answers[name]) for name, text in resolved.items()}
+    own = {name: _joined(text) for name, text in reduced(least, words(split[-1])).items()}
     same = {name: keeps(parts.get(name, ""), own.get(name, ""), _joined(resolved[name])) for name in full}
     return "\n".join([*(_placed(name, _joined(text) if same[name] else parts.get(name, "")) for name, text in full.items()),
                       f'#line 1 "{names[-1]}"', split[-1]])
@@ -198,6 +206,11 @@ def _known(directions: Iterable[str]) -> dict[str, bool]:
     it is, if it is one."""
     asked = {FORWARD, GRAD_INPUT} & set(directions)
     return {"__CUDACPU__": False, **({"KW_FORWARD": FORWARD in asked} if len(asked) == 1 else {})}
+
+
+def _common(answers: Sequence[dict[int, bool]]) -> dict[int, bool]:
+    """What all kernels that are made of a text say of it."""
+    return {place: answer for place, answer in answers[0].items() if all(found.get(place) == answer for found in answers)}
 
 
 def _tail(rendered: Rendered) -> str:

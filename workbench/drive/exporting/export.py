@@ -250,11 +250,21 @@ class {name}(nn.Module):
 
 
 def _rule(candidate: Candidate) -> str:
-    """Conditions, derived values and default tunables of its template, a line for each."""
+    """Conditions, derived values and default tunables of its template."""
     variant = candidate.variant
-    needs = "".join(f"\n        {text!r}," for text in variant.needs)
-    derived = "".join(f"\n        {name!r}: {text!r}," for name, text in variant.derived)
-    return f"(({needs}\n    ), {{{derived}\n    }}, {variant.config({})!r})"
+    needs = _filled(f"{text!r}," for text in variant.needs)
+    derived = _filled(f"{name!r}: {text!r}," for name, text in variant.derived)
+    return f"(({needs}), {{{derived}}}, {variant.config({})!r})"
+
+
+def _filled(items: Iterable[str]) -> str:
+    """As many in a line as it holds."""
+    lines = [""]
+    for item in items:
+        if len(lines[-1]) + len(item) >= _WIDTH or len(lines) == 1:
+            lines.append(" " * 7)
+        lines[-1] += f" {item}"
+    return "\n".join(lines)
 
 
 def _first(rules: Mapping[str, str], rule: str) -> str:
