@@ -103,6 +103,10 @@ def test_kernelbenchs_own_text_rules() -> None:
     assert cuda_sources.kernelbench_text(kernel + "x = 1  # pass\n") == []
     assert cuda_sources.kernelbench_text("import torch\n") == ["it lacks __global__", "it lacks load_inline"]
     assert cuda_sources.kernelbench_text("import triton\n") == []  # there other rules hold
+    assert cuda_sources.kernelbench_text(kernel + "// pass\n") == []
+    for line, word in (("import threading", "a thread"), ("class Lazy(torch.Tensor):", "a subclass"),
+                       ("time.time = f", "another clock")):
+        assert [said for said in cuda_sources.kernelbench_text(f"{kernel}{line}\n") if word in said], line
 
 
 def test_a_line_of_nvcc_is_told_as_the_line_of_the_file() -> None:
