@@ -57,7 +57,9 @@ def advice_for_construction(error: Raised | Ended) -> str:
 def of_cuda(error: Raised) -> tuple[Status, str] | None:
     """Status and advice of an error that CUDA reports."""
     said = error.message.partition("CUDA error: ")[2] or ("unknown" if error.type == "AcceleratorError" else "")
-    return next(((status, advice) for words, status, advice in _OF_CUDA if words in said.split("\n")[0]), None) if said else None
+    if not said:
+        return None
+    return next((status, advice) for words, status, advice in _OF_CUDA if words in said.split("\n")[0])
 
 
 def advice_for(error: Raised, *, arguments: str, otherwise: str) -> str:
@@ -77,7 +79,8 @@ def advice_for(error: Raised, *, arguments: str, otherwise: str) -> str:
 def _undefined(found: re.Match[str], here: str) -> str:
     name = found[1]
     missing = f"import {name}" if name in _MODULES else _USUAL.get(name)
-    return f"Write '{missing}' at the top of the file." if missing else f"Define {name} before {here} uses it, or correct its name."
+    return f"Write '{missing}' at the top of the file." if missing else \
+        f"Define {name} before {here} uses it, or correct its name."
 
 
 def _no_module(found: re.Match[str], here: str) -> str:
@@ -133,7 +136,8 @@ _RULES = (
     _rule(r"^SyntaxError: unterminated string", "Close the string in {here}."),
     _rule(r"^SyntaxError: '(.)' was never closed", "Close the {0} of {here}."),
     _rule(r"^SyntaxError", "Correct {here}."),
-    _rule(r"^FileNotFoundError: .*: '(.{1,200})'", "Put the text of {0} into the file: it is checked alone, in an empty folder."),
+    _rule(r"^FileNotFoundError: .*: '(.{1,200})'",
+          "Put the text of {0} into the file: it is checked alone, in an empty folder."),
     _rule(r"^RecursionError", "End the recursion: {here} calls itself again and again."),
     _rule(r"cannot assign (?:module|parameter)s? before Module.__init__", "Call super().__init__() first in __init__."),
     _rule(r"missing the required \"forward\" function", "Define forward, with the arguments of the reference's."),
@@ -159,15 +163,15 @@ _RULES = (
     _rule(r"does not require grad and does not have a grad_fn",
           "Do not detach: compute the output from x and the parameters with autograd."),
     _rule(r"view size is not compatible", "Write .reshape(...) instead of .view(...) in {here}."),
-    _rule(r"Expected all tensors to be on the same device|but got \w+ is on cpu|and weight type \(torch\.\w*FloatTensor\) should",
-          "Create all tensors of {here} on the device of x, and call no .cpu()."),
+    _rule(r"Expected all tensors to be on the same device|but got \w+ is on cpu|and weight type \(torch\.\w*FloatTensor\) "
+          r"should", "Create all tensors of {here} on the device of x, and call no .cpu()."),
     _rule(r"expected scalar type (\w+) but found (\w+)|should be the same|to have the same dtype",
           "Use one dtype for all tensors of {here}."),
-    _rule(r"incompatible (?:function|constructor) arguments", "Give {here} the arguments that the C++ function declares, by number "
-          "and type."),
+    _rule(r"incompatible (?:function|constructor) arguments",
+          "Give {here} the arguments that the C++ function declares, by number and type."),
     _rule(r"received an invalid combination of arguments", "Correct the arguments in {here}."),
-    _rule(r"(\w+)\.forward\(\) (?:takes|missing)", "Give forward of {0} the arguments of its call in {here}. .apply() passes ctx "
-          "before them."),
+    _rule(r"(\w+)\.forward\(\) (?:takes|missing)",
+          "Give forward of {0} the arguments of its call in {here}. .apply() passes ctx before them."),
     _rule(_ARGUMENTS.pattern, "Call {0} in {here} with the arguments that it declares."),
     _rule(r"must match|shapes cannot be multiplied|is invalid for input of size|[Ee]xpected .*channels|size mismatch|"
           r"expected .*[Dd] ?(?:\(|input|tensor)", "Correct the shapes in {here}."),

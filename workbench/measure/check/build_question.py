@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from ...core.answers import Answer, Question
 from ...core.check_parts import FirstError, Log
 from ...core.trial import Status
-from ..build.compiler_log import errors, headline
+from ..build.compiler_log import errors, first_warning, headline
 from .advice import advice_for
 from .compile_advice import Place, compile_advice, plain_message
 from .foreign.process import Ended, Raised
@@ -25,6 +25,8 @@ _UNDEFINED = re.compile(r"undefined (?:symbol: |reference to [`'\"])(?P<name>[^'
 _UNDECLARED = re.compile(r"was not declared|is undefined$|has not been declared|does not name a type")
 _BUILDS = re.compile(r"Error building extension|Ninja is required|CUDA_HOME environment variable is not set|undefined symbol: |"
                      r"does not define module export function")
+_SOURCES = '#line 1 "cuda_sources"\n#line 1 "cpp_sources"\n#line 1 "bindings"\n'
+_OF_PTX = re.compile(r"^P(?:tx assembly aborted|arsing error)")
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(")
 _NO_NINJA = "Ninja is required"
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
@@ -100,8 +102,7 @@ def _wrong_source(error: Raised, text: str, detail: Log, printed: str) -> Questi
     log, found = error.message, list[FirstError]()
     undefined = None
     for said in (error.message, printed):
-        undefined, found = _UNDEFINED.search(said), errors(said, '#line 1 "cuda_sources"\n#line 1 "cpp_sources"\n'
-                                                           '#line 1 "bindings"\n')
+        undefined, found = _UNDEFINED.search(said), errors(said, _SOURCES)
         if undefined or found:
             log = said
             break
@@ -117,6 +118,10 @@ def _wrong_source(error: Raised, text: str, detail: Log, printed: str) -> Questi
                     log.strip() else "it said nothing")
         return _failed(f"No. The build stopped: {said[:300]}.", "Read its log.", detail)
     first = _cause(found)
+    if first.file is None and _OF_PTX.search(first.message):
+        first = first_warning(log, _SOURCES) or first
+    if first.file is None:
+        first = _in_its_kernel(replace(first, message=_demangled_in(first.message)), text)
     if (of_functions := _of_functions(first, text, call)) is not None:
         return _failed(*of_functions, detail)
     tool, cpp = _tool(first, log, error.detail.build == "emulator"), first.file in _OF_CPP
@@ -139,6 +144,8 @@ def _cause(found: list[FirstError]) -> FirstError:
 
 
 def _tool(first: FirstError, log: str, emulator: bool) -> str:
+    if re.match("Entry function|P(?:tx|arsing)", first.message):
+        return "ptxas"
     if emulator:
         return "g++ (for the CPU emulator)"
     if first.file in _OF_CUDA:
@@ -167,8 +174,8 @@ def _of_functions(first: FirstError, text: str, call: InlineCall | None) -> tupl
     name = next((n for n in call.functions if re.search(rf"['\"]{re.escape(n)}['\"]", first.message)), "")
     if not (name and _UNDECLARED.search(first.message)):
         return _unfinished(first, text, lines)
-    where = next((f"line {n}" for n, words in enumerate(text.splitlines(), 1) if re.search(rf"[\"']{re.escape(name)}[\"']", words)
-                  and "name" not in words), "functions")
+    quoted = re.search(rf"\bfunctions\s*=\s*[^\])]*?[\"']{re.escape(name)}[\"']", text)
+    where = f"line {text.count(chr(10), 0, quoted.end()) + 1}" if quoted else "its functions"
     seen = f"No. functions names {name}, which cpp_sources does not declare ({where})."
     if re.search(rf"__global__[^;{{]*\b{re.escape(name)}\s*\(", cuda):
         return seen, f"Name the C++ function that launches it: {name} is a kernel, which Python cannot call."
@@ -203,8 +210,9 @@ def _undefined(name: str, text: str, call: InlineCall | None) -> tuple[str, str]
         wrong = f"No. {name} is declared in cpp_sources and defined nowhere"
         if not re.search(rf"\b{re.escape(short)}\s*\([^;]*\{{", cuda + cpp):
             return f"{wrong}.", f"Define {short} in cuda_sources, or remove it from cpp_sources and functions."
-        places = [n for n, words in enumerate(text.splitlines(), 1) if re.search(rf"^\s*[\w:\"].*\b{re.escape(short)}\s*\(", words)
-                  and "::" in words and "=" not in words]
+        begins = re.compile(rf"^\s*[\w:\"].*\b{re.escape(short)}\s*\(")
+        places = [n for n, words in enumerate(text.splitlines(), 1)
+                  if begins.search(words) and "::" in words and "=" not in words]
         which = f"lines {places[0]} and {places[1]}" if len(places) == 2 else "declaration and definition"
         return f"{wrong} with these arguments.", f"Make {which} agree, argument by argument."
     return (f"No. {name} is used and defined nowhere.",
@@ -244,6 +252,17 @@ def in_the_file(first: FirstError | None, text: str, call: InlineCall | None) ->
 def _formatted(words: str) -> str:
     """As an f-string has it."""
     return words.replace("{", "{{").replace("}", "}}")
+
+
+def _in_its_kernel(first: FirstError, text: str) -> FirstError:
+    """Where the kernel begins that ptxas names: its messages have no place in the source."""
+    named = re.search(r"\bfunction '(?:void )?(\w+)", first.message)
+    begins = named and re.search(rf"__global__[^;{{]*?\b{named[1]}\s*\(", text)
+    return replace(first, file="the file", line=text.count("\n", 0, begins.start()) + 1) if begins else first
+
+
+def _demangled_in(message: str) -> str:
+    return re.sub(r"\b_Z\w{1,2000}", lambda found: _demangled(found[0]).partition("(")[0].removeprefix("void "), message)
 
 
 def _demangled(name: str) -> str:

@@ -46,7 +46,7 @@ _PLACE = re.compile(r" \((?:<model file>, line \d+|/[^()]*|unknown location)\)\.
 _FELL = re.compile(r'^Fatal Python error:(?:.|\n)*?^  File "<model file>", line (\d{1,7}) in ', re.M)
 _LAST_WORDS = re.compile(r"^.*?((?:\w+, line|\w+:)\d+: .*Assertion .* failed)\.?$|^  what\(\):\s+(.*)$|^(\*\*\* .* \*\*\*.*)$|"
                          r"^((?:free|malloc|corrupted|double free|munmap_chunk)\b.*)$", re.M)
-_SIGNALS = {
+_SIGNALS: dict[int, tuple[str, str]] = {
     signal.SIGSEGV: (": an address outside its memory", "Test each index before its load or store, and pass no null pointer."),
     signal.SIGBUS: (": an address outside its memory", "Test each index before its load or store, and pass no null pointer."),
     signal.SIGFPE: (": a whole number divided by zero", "Test the divisor before / and %: a size or a stride may be 0."),
@@ -305,8 +305,8 @@ class ForeignProcess:
             if said := _LAST_WORDS.search(log):
                 more = f": {plain(next(filter(None, said.groups())))[:200]}"
             place = f" in line {at[1]}" if (at := _FELL.search(log)) else ""
-            return self._ended(Status.WORKER_DIED, f"{self._called} ended by signal {-code} ({name}{more}){place} while {doing}.",
-                               advice)
+            return self._ended(Status.WORKER_DIED, f"{self._called} ended by signal {-code} ({name}{more}){place} while "
+                               f"{doing}.", advice)
         if not self._ready:  # nothing foreign has run: the sandbox or the interpreter said why
             last = plain((self.log_tail().strip().splitlines() or ["it said nothing"])[-1])[:200].rstrip(".")
             return self._ended(Status.WORKER_DIED, f"{self._called} ended itself with exit code {code} while {doing}: {last}.",

@@ -123,7 +123,7 @@ class Loads:
         _write(folder / "unit.cpp", unit)
         flags = [f for f in emulator.COMPILE_FLAGS if f not in ("-Wall", "-O1")]
         # Behind all others: torch's own headers must find the C library's assert.h, not the emulator's.
-        behind = ["-O0", "-w", "-fmax-errors=5", *(w for d in emulator.INCLUDE_DIRS for w in ("-idirafter", str(d)))]
+        behind = ["-O0", "-w", "-fmax-errors=20", *(w for d in emulator.INCLUDE_DIRS for w in ("-idirafter", str(d)))]
         try:
             return cpp_extension.load(
                 given["name"], [str(folder / "unit.cpp")], extra_cflags=[*flags, *behind],
