@@ -68,7 +68,7 @@ def advice_for(error: Raised, *, arguments: str, otherwise: str) -> str:
     message = error.message
     if error.type == "TypeError" and not error.inside and _ARGUMENTS.search(message):
         return arguments
-    if error.type == "AttributeError" and (found := _NOT_OF_MODULE.search(message)):
+    if found := _NOT_OF_MODULE.search(message):
         return _not_in_module(found[1], found[2], here, error.detail.calls)
     for pattern, advice in _RULES:
         if found := pattern.search(f"{error.type}: {message}"):
@@ -131,6 +131,10 @@ _RULES = (
           "Give {0}{1} a value on every path before {here}."),
     _rule(r"No module named '([\w.]{1,80})'", _no_module),
     _rule(r"cannot import name '(\w{1,60})' from '([\w.]{1,80})'", _not_importable),
+    _rule(r"must be (?:of type )?(?:a )?`?(?:tl\.)?constexpr", "Declare the parameter as tl.constexpr: {here} needs its value "
+          "at compile time."),
+    _rule(r"power of (?:2|two)", "Make the size in {here} a power of two, and mask what is too much."),
+    _rule(r"[Mm]ask .*(?:bool|type)|mask argument", "Give {here} a mask of booleans: a comparison such as offsets < n."),
     _rule(r"^IndentationError|^TabError", "Indent {here} like the lines around it."),
     _rule(r"^SyntaxError: unterminated triple-quoted", "Close the string that begins in {here}."),
     _rule(r"^SyntaxError: unterminated string", "Close the string in {here}."),
@@ -163,7 +167,7 @@ _RULES = (
     _rule(r"does not require grad and does not have a grad_fn",
           "Do not detach: compute the output from x and the parameters with autograd."),
     _rule(r"view size is not compatible", "Write .reshape(...) instead of .view(...) in {here}."),
-    _rule(r"Expected all tensors to be on the same device|but got \w+ is on cpu|and weight type \(torch\.\w*FloatTensor\) "
+    _rule(r"Expected all tensors to be on the same device|but got \w+ is on cpu|and weight type \(torch\.[\w.]*Tensor\) "
           r"should", "Create all tensors of {here} on the device of x, and call no .cpu()."),
     _rule(r"expected scalar type (\w+) but found (\w+)|should be the same|to have the same dtype",
           "Use one dtype for all tensors of {here}."),
