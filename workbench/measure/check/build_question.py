@@ -90,7 +90,7 @@ def _wrong_argument(error: Raised, detail: Log) -> Question:
         seen = f"No. load_inline has no argument {wrong[1]!r}, in line {error.line}."
         advice = f"Write {near[0]}." if near else advice
     elif wrong := _MISSING.search(error.message):
-        seen, advice = f"No. load_inline gets no {wrong[1]}, in line {error.line}.", f"Give it {wrong[1]}."
+        seen, advice = f"No. load_inline gets no {wrong[1]}, in line {error.line}.", f"Write {wrong[1]}=... in the call."
     elif "must be a list" in error.message:
         seen, advice = f"No. {error.message} (line {error.line}).", "Put the flags into a list: [\"-O3\"]."
     return _failed(seen, advice, detail)
@@ -121,7 +121,7 @@ def _wrong_source(error: Raised, text: str, detail: Log, printed: str) -> Questi
     if first.file is None and _OF_PTX.search(first.message):
         first = first_warning(log, _SOURCES) or first
     if first.file is None:
-        first = _in_its_kernel(replace(first, message=_demangled_in(first.message)), text)
+        first = _by_its_name(replace(first, message=_demangled_in(first.message)), text)
     if (of_functions := _of_functions(first, text, call)) is not None:
         return _failed(*of_functions, detail)
     tool, cpp = _tool(first, log, error.detail.build == "emulator"), first.file in _OF_CPP
@@ -254,11 +254,14 @@ def _formatted(words: str) -> str:
     return words.replace("{", "{{").replace("}", "}}")
 
 
-def _in_its_kernel(first: FirstError, text: str) -> FirstError:
-    """Where the kernel begins that ptxas names: its messages have no place in the source."""
-    named = re.search(r"\bfunction '(?:void )?(\w+)", first.message)
-    begins = named and re.search(rf"__global__[^;{{]*?\b{named[1]}\s*\(", text)
-    return replace(first, file="the file", line=text.count("\n", 0, begins.start()) + 1) if begins else first
+def _by_its_name(first: FirstError, text: str) -> FirstError:
+    """Of a message without a place: where the kernel begins that it names, or the line with the flag that it names."""
+    found = None
+    if kernel := re.search(r"\bfunction '(?:void )?(\w+)", first.message):
+        found = re.search(rf"__global__[^;{{]*?\b{kernel[1]}\s*\(", text)
+    elif flag := re.search(r"'(-{0,2}[\w=-]{3,60})'|find (-l\w{1,60})", first.message):
+        found = re.search(rf"[\"'][^\"'\n]*{re.escape(flag[1] or flag[2])}", text)
+    return replace(first, file="the file", line=text.count("\n", 0, found.start()) + 1) if found else first
 
 
 def _demangled_in(message: str) -> str:

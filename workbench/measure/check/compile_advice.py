@@ -67,6 +67,8 @@ _EMULATORS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] =
 def _undeclared(found: re.Match[str], place: Place) -> str:
     name, near = found["name"], found["near"] if "near" in found.re.groupindex else None
     header = next((h for words, h in _HEADERS if re.fullmatch(words, name)), None)
+    if name.startswith("AT_DISPATCH_"):
+        return f"Write AT_DISPATCH_FLOATING_TYPES in {place.here}: PyTorch has no {name}."
     if header:
         return f"Write #include {header} at the top of the source."
     if near:
