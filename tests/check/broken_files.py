@@ -119,7 +119,7 @@ def with_small_headers(text: str) -> str:
 
 @cache
 def reference() -> str:
-    return _corpus()["base"]["reference"].lstrip()
+    return str(_corpus()["base"]["reference"]).lstrip()
 
 
 @cache

@@ -14,7 +14,9 @@ from workbench.core.toolchain import find_toolchain
 from workbench.measure.check.build_question import build_question
 from workbench.measure.check.foreign import confine
 from workbench.measure.check.foreign.process import ForeignProcess, Limits, Raised
+from workbench.measure.check.foreign.replies import Context, Told
 from workbench.measure.check.party import Party
+from workbench.measure.check.trialrun import problem_of
 
 from . import models
 from .broken_files import SMALL_HEADERS, Broken, broken, reference, with_small_headers
@@ -88,6 +90,43 @@ def test_a_broken_file_is_told_by_its_first_cause_as_on_a_gpu(built: Callable[[s
     question = built(file.text)
     assert not file.differs(question), file.differs(question)
     assert question.detail.log
+
+
+@pytest.mark.parametrize(("said", "status", "advice"), [
+    ("invalid configuration argument", "LAUNCH_FAILED", "Launch 1 to 1024 threads in a block"),
+    ("too many resources requested for launch", "LAUNCH_FAILED", "The block needs more registers"),
+    ("invalid argument", "LAUNCH_FAILED", "Above 48 KiB of dynamic shared memory call cudaFuncSetAttribute"),
+    ("no kernel image is available for execution on the device", "LAUNCH_FAILED", "It is built for another GPU"),
+    ("out of memory", "OUT_OF_MEMORY", "Allocate less"),
+    ("an illegal memory access was encountered", "KERNEL_FAULT", "Test each index"),
+    ("misaligned address", "KERNEL_FAULT", "Load a float4 only"),
+    ("device-side assert triggered", "KERNEL_FAULT", "Look at the assert"),
+    ("unspecified launch failure", "KERNEL_FAULT", "Run it under compute-sanitizer"),
+])
+def test_an_error_that_cuda_reports_has_its_own_status_and_advice(said: str, status: str, advice: str) -> None:
+    """As PyTorch on a GPU says it."""
+    message = f"CUDA error: {said}\nCUDA kernel errors might be asynchronously reported at some other API call, invalid argument."
+    problem = problem_of(Raised(Told("AcceleratorError", message, 39, "", "", Context())))
+    assert problem.seen == f"The module raised AcceleratorError in line 39: CUDA error: {said}."
+    assert problem.status == status and problem.advice.startswith(advice), problem
+
+
+def test_an_error_of_tritons_compiler_is_told_with_the_line_of_the_kernel(checked) -> None:
+    """Its message shows the kernel down to the line, and says last what is wrong."""
+    shown = "def kernel(x, BLOCK):\n    at = arange(0, BLOCK)\n"
+    text = models.RIGHT.replace("        return torch.relu", "        compile_it()\n        return torch.relu")
+    text = f"""{shown}
+class CompilationError(Exception):
+    pass
+
+
+def compile_it():
+    raise CompilationError("at 2:9:\\n" + {shown!r} + "         ^\\narange's arguments must be of type tl.constexpr")
+
+{text}"""
+    question = checked(text).question("values")
+    assert question.seen == "No. The module raised CompilationError in line 2: arange's arguments must be of type tl.constexpr."
+    assert question.advice.startswith("Declare the parameter as tl.constexpr")
 
 
 @_BUILDS

@@ -7,14 +7,13 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from pathlib import PurePosixPath
 
 from ...core.answers import Answer, Question
 from ...core.check_parts import FirstError, Log
 from ...core.trial import Status
 from ..build.compiler_log import errors, first_warning, headline
 from .advice import advice_for
-from .compile_advice import Place, compile_advice, plain_message
+from .compile_advice import Place, compile_advice, line_of, plain_message
 from .foreign.process import Ended, Raised
 from .foreign.replies import InlineCall
 
@@ -62,7 +61,7 @@ def build_question(error: Raised | Ended, text: str, *, emulated: bool, printed:
     if missing := _NO_CLASS.search(error.message):
         seen = f"No. The {error.message[4:]}."
         advice = f"Rename {missing[2]} to {missing[1]}." if missing[2] else f"Define class {missing[1]}(nn.Module)."
-    elif error.type == "SyntaxError" and error.line and (wrong := _line(text, error.line)):
+    elif error.type == "SyntaxError" and error.line and (wrong := line_of(text, error.line)):
         advice = _of_no_python(wrong, error.line) or advice
     return Question("builds", _QUESTION, Answer.FAILED, seen, advice, str(Status.BUILD_FAILED), detail)
 
@@ -126,10 +125,7 @@ def _wrong_source(error: Raised, text: str, detail: Log, printed: str) -> Questi
         return _failed(*of_functions, detail)
     tool, cpp = _tool(first, log, error.detail.build == "emulator"), first.file in _OF_CPP
     first = in_the_file(replace(first, message=plain_message(first.message)), text, call)
-    here = "" if not first.line else f"line {first.line}" if first.file == "the file" else \
-        f"line {first.line} of {PurePosixPath(first.file or '').name}"
-    place = Place(here, _line(text, first.line) if first.file == "the file" else "", cpp,
-                  with_cuda=bool(call and call.cuda_sources))
+    place = Place.of(first, text, cpp=cpp, with_cuda=bool(call and call.cuda_sources))
     return _failed(f"No. {headline(tool, first)}", compile_advice(first.message, place), replace(detail, first_error=first))
 
 
@@ -221,12 +217,6 @@ def _undefined(name: str, text: str, call: InlineCall | None) -> tuple[str, str]
 
 def _failed(seen: str, advice: str, detail: Log) -> Question:
     return Question("builds", _QUESTION, Answer.FAILED, seen, advice, str(Status.BUILD_FAILED), detail)
-
-
-def _line(text: str, line: int | None) -> str:
-    """That line of the file; "" if there is none."""
-    lines = text.splitlines()
-    return lines[line - 1].strip() if line and line <= len(lines) else ""
 
 
 def in_the_file(first: FirstError | None, text: str, call: InlineCall | None) -> FirstError | None:

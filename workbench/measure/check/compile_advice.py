@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from ...core.check_parts import FirstError
 
 _CUDA_ONLY = re.compile(r"__global__|__device__|__shared__|<<<|>>>|\b(?:threadIdx|blockIdx|blockDim)\b")
 _HEADERS = (  # of a name that is not declared; the first that matches
@@ -27,6 +30,13 @@ class Place:
     cpp: bool = False
     with_cuda: bool = False
 
+    @classmethod
+    def of(cls, error: FirstError, text: str, *, cpp: bool = False, with_cuda: bool = False) -> Place:
+        """`text`: the file's."""
+        if not error.line or error.file == "the file":
+            return cls(f"line {error.line}" if error.line else "", line_of(text, error.line), cpp, with_cuda)
+        return cls(f"line {error.line} of {PurePosixPath(error.file or '').name}", "", cpp, with_cuda)
+
 
 def plain_message(message: str) -> str:
     """Without names of the emulator's own parts, which no file has written."""
@@ -47,6 +57,12 @@ def compile_advice(message: str, place: Place) -> str:
             if said:
                 return said
     return f"Correct {place.here}." if place.here else "Read its log."
+
+
+def line_of(text: str, line: int | None) -> str:
+    """That line of the file; "" if there is none."""
+    lines = text.splitlines()
+    return lines[line - 1].strip() if line and line <= len(lines) else ""
 
 
 def _types(words: str) -> str:
