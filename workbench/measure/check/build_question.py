@@ -149,7 +149,7 @@ def _tool(first: FirstError, log: str, emulator: bool) -> str:
     if first.file in _OF_CPP or first.file == "bindings":
         return "g++"
     said = next((line for line in log.splitlines() if first.message[:40] in line), "")
-    named = re.match(r"(?:\S*/)?(?P<tool>nvcc|ptxas|nvlink|ld|[\w+.-]*(?:g\+\+|cc1plus))\b", said)
+    named = re.match(r"(?:\S*/)?(?P<tool>nvcc|ptxas|nvlink|ld|[\w+.-]*[gc]\+\+|cc1plus)[\s:]", said)
     return "The compiler" if named is None else {"ld": "The linker", "cc1plus": "g++"}.get(named["tool"], named["tool"])
 
 
@@ -158,7 +158,7 @@ def _of_functions(first: FirstError, text: str, call: InlineCall | None) -> tupl
     cpp_sources."""
     if call is None or first.line is None:
         return None
-    lines = "\n".join(call.cpp_sources).splitlines()
+    lines = "\n".join(call.cpp_sources).split("\n")
     behind = first.file == "main.cpp" and first.line - _PUT_BEFORE["main.cpp"] > len(lines)
     if not (behind or first.file == "bindings" or "PyInit_" in first.message):
         return None
@@ -167,12 +167,18 @@ def _of_functions(first: FirstError, text: str, call: InlineCall | None) -> tupl
         where = next((n for n, words in enumerate(text.splitlines(), 1) if _PYBIND.search(words)), 0)
         return (f"No. PYBIND11_MODULE{f' in line {where}' if where else ''} and functions both bind the sources.",
                 "Remove PYBIND11_MODULE: load_inline writes it for the names in functions.")
-    name = next((n for n in call.functions if re.search(rf"['\"]{re.escape(n)}['\"]", first.message)), "")
-    if not (name and _UNDECLARED.search(first.message)):
+    place = first.line - 2 - (_PUT_BEFORE["main.cpp"] + len(lines) if behind else 0)  # the first of the lines opens the module
+    undeclared = _UNDECLARED.search(first.message)
+    name = next((n for n in call.functions if re.search(rf"['\"]{re.escape(n)}['\"] (?:was|is|has)", first.message)),
+                call.functions[place] if 0 <= place < len(call.functions) and not undeclared else "")
+    if not name:
         return _unfinished(first, text, lines)
     quoted = re.search(rf"\bfunctions\s*=\s*[^\])]*?[\"']{re.escape(name)}[\"']", text)
     where = f"line {text.count(chr(10), 0, quoted.end()) + 1}" if quoted else "its functions"
     seen = f"No. functions names {name}, which cpp_sources does not declare ({where})."
+    if not undeclared:
+        return (f"No. functions names {name} ({where}), whose arguments or result Python cannot pass: "
+                f"{first.message.rstrip('.')}.", "Bind a function of tensors, numbers and texts.")
     if re.search(rf"__global__[^;{{]*\b{re.escape(name)}\s*\(", cuda):
         return seen, f"Name the C++ function that launches it: {name} is a kernel, which Python cannot call."
     if defined := re.search(rf"^[ \t]*((?:static |inline )*[\w:<>,*& ]+?\b{re.escape(name)}\s*\([^){{]*\))\s*\{{", cuda, re.M):

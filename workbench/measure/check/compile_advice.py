@@ -125,10 +125,10 @@ _RULES = (
     _rule(r"unterminated #|#endif for this directive is missing", "Write the #endif that belongs to {here}."),
     _rule(r"function-definition is not allowed here|expected '}'|expected a \"}\"|at end of input|"
           r"expected unqualified-id before '}'|linkage specification is not allowed",
-          "Close the brace { that is open above {here}."),
-    _rule(r"conflicting declaration|linkage specification is incompatible|declared 'extern' and later 'static'|"
-          r"different linkage|conflicts with",
-          "Write the same in cpp_sources and cuda_sources: extern \"C\" and static in both or in neither, static in neither."),
+          "Close the brace that is open above {here}."),
+    _rule(r"'static'|\"static\"", "Remove static from {here}: Python's bindings are in another file."),
+    _rule(r"conflicting declaration|linkage specification is incompatible|different linkage",
+          "Write extern \"C\" in both cpp_sources and cuda_sources, or in neither."),
     _rule(r"redefinition of|has already been defined|multiple definition", "Remove one of the two definitions."),
     _rule(r"Value '([\w-]+)' is not defined for option 'gpu-architecture'|[Uu]nsupported gpu architecture '([\w-]+)'",
           "Remove {0}{1} from extra_cuda_cflags: load_inline compiles for the GPU that is there."),
