@@ -16,7 +16,7 @@ from .conftest import failed
 
 
 @pytest.mark.parametrize(("name", "key", "status", "words"), [
-    ("CRASHES", "values", "WORKER_DIED", "signal 11 (SIGSEGV"),
+    ("CRASHES", "values", "WORKER_DIED", "signal 11 (SIGSEGV: an address outside its memory) in line 14 while"),
     ("HANGS", "values", "RUN_TIMEOUT", "Still not done after 2 s"),
     ("EXITS", "values", "WORKER_DIED", "ended itself with exit code 0"),
     ("EXITS_AT_IMPORT", "builds", "WORKER_DIED", "ended itself with exit code 0 while the file was imported"),

@@ -120,7 +120,7 @@ def test_what_could_not_be_run_here_is_not_called_passed() -> None:
 
 def test_a_class_of_another_name_is_told_the_name_it_needs() -> None:
     error = Raised(Told("NameError", "the file defines no class ModelNew; it has Modelnew", None, "", "", Context()))
-    assert build_question(error, "", emulated=False).advice == "Name the module's class ModelNew."
+    assert build_question(error, "", emulated=False).advice == "Rename Modelnew to ModelNew."
 
 
 def test_a_reference_that_does_not_run_is_a_bad_request(checked) -> None:

@@ -17,7 +17,7 @@ _PLACED = (
     re.compile(r"^(?P<file>[^:()]+?):(?P<line>\d+): (?P<message>undefined reference to .+)$"),
 )
 _UNPLACED = (
-    re.compile(r"^ptxas [^;]*; error\s*: (?P<message>.+)$"),
+    re.compile(r"^ptxas [^;]*; (?:error|fatal)\s*: (?P<message>.+)$"),
     re.compile(r"^(?:ptxas|nvlink|nvcc|cudafe\+\+) (?:error|fatal)\s*: (?P<message>.+)$"),
     re.compile(r"^.*?: (?P<message>undefined reference to .+)$"),
     re.compile(r"^(?:\S*/)?ld(?:\.\w+)?: (?:error: )?(?P<message>cannot find .+)$"),
@@ -25,6 +25,7 @@ _UNPLACED = (
                r"(?:fatal )?error: (?P<message>.+)$"),
     re.compile(r"^(?:\S*/)?ld(?:\.\w+)?: (?P<message>(?!.*: in function).+)$"),
 )
+_WARNED = re.compile(r"^(?P<file>[^:()\n]+?)\((?P<line>\d+)\): warning(?: #[\w-]+)?: (?P<message>.+)$", re.M)
 _SOURCE_NAME = re.compile(r'^[ \t]*#[ \t]*line[ \t]+\d+[ \t]+"([^"]+)"', re.M)
 _REFERENCE = re.compile(r"(?P<file>[^:()\n]+?)(?::(?P<colon>\d+)(?::\d+)?:|\((?P<paren>\d+)\))")
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
@@ -47,6 +48,15 @@ def first_error(log: str, source: str) -> FirstError | None:
     `source` is the compiled text: its #line directives say which files are the user's.
     """
     return next(_errors(log, source), None)
+
+
+def first_warning(log: str, source: str) -> FirstError | None:
+    """What nvcc warned of in one of our files before ptxas refused its output, which has no lines."""
+    ours = source_names(source)
+    for found in _WARNED.finditer(log):
+        if (file := _ours(found["file"], ours)) in ours or file in _FILES:
+            return FirstError(file, int(found["line"]), _plain(found["message"]))
+    return None
 
 
 def errors(log: str, source: str) -> list[FirstError]:

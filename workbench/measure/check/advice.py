@@ -57,7 +57,9 @@ def advice_for_construction(error: Raised | Ended) -> str:
 def of_cuda(error: Raised) -> tuple[Status, str] | None:
     """Status and advice of an error that CUDA reports."""
     said = error.message.partition("CUDA error: ")[2] or ("unknown" if error.type == "AcceleratorError" else "")
-    return next(((status, advice) for words, status, advice in _OF_CUDA if words in said.split("\n")[0]), None) if said else None
+    if not said:
+        return None
+    return next((status, advice) for words, status, advice in _OF_CUDA if words in said.split("\n")[0])
 
 
 def advice_for(error: Raised, *, arguments: str, otherwise: str) -> str:
@@ -66,7 +68,7 @@ def advice_for(error: Raised, *, arguments: str, otherwise: str) -> str:
     message = error.message
     if error.type == "TypeError" and not error.inside and _ARGUMENTS.search(message):
         return arguments
-    if error.type == "AttributeError" and (found := _NOT_OF_MODULE.search(message)):
+    if found := _NOT_OF_MODULE.search(message):
         return _not_in_module(found[1], found[2], here, error.detail.calls)
     for pattern, advice in _RULES:
         if found := pattern.search(f"{error.type}: {message}"):
@@ -77,7 +79,8 @@ def advice_for(error: Raised, *, arguments: str, otherwise: str) -> str:
 def _undefined(found: re.Match[str], here: str) -> str:
     name = found[1]
     missing = f"import {name}" if name in _MODULES else _USUAL.get(name)
-    return f"Write '{missing}' at the top of the file." if missing else f"Define {name} before {here} uses it, or correct its name."
+    return f"Write '{missing}' at the top of the file." if missing else \
+        f"Define {name} before {here} uses it, or correct its name."
 
 
 def _no_module(found: re.Match[str], here: str) -> str:
@@ -128,14 +131,20 @@ _RULES = (
           "Give {0}{1} a value on every path before {here}."),
     _rule(r"No module named '([\w.]{1,80})'", _no_module),
     _rule(r"cannot import name '(\w{1,60})' from '([\w.]{1,80})'", _not_importable),
+    _rule(r"must be (?:of type )?(?:a )?`?(?:tl\.)?constexpr", "Declare the parameter as tl.constexpr: {here} needs its value "
+          "at compile time."),
+    _rule(r"power of (?:2|two)", "Make the size in {here} a power of two, and mask what is too much."),
+    _rule(r"[Mm]ask .*(?:bool|type)|mask argument", "Give {here} a mask of booleans: a comparison such as offsets < n."),
     _rule(r"^IndentationError|^TabError", "Indent {here} like the lines around it."),
     _rule(r"^SyntaxError: unterminated triple-quoted", "Close the string that begins in {here}."),
     _rule(r"^SyntaxError: unterminated string", "Close the string in {here}."),
     _rule(r"^SyntaxError: '(.)' was never closed", "Close the {0} of {here}."),
     _rule(r"^SyntaxError", "Correct {here}."),
-    _rule(r"^FileNotFoundError: .*: '(.{1,200})'", "Put the text of {0} into the file: it is checked alone, in an empty folder."),
+    _rule(r"^FileNotFoundError: .*: '(.{1,200})'",
+          "Put the text of {0} into the file: it is checked alone, in an empty folder."),
     _rule(r"^RecursionError", "End the recursion: {here} calls itself again and again."),
     _rule(r"cannot assign (?:module|parameter)s? before Module.__init__", "Call super().__init__() first in __init__."),
+    _rule(r"^TypeError: (\w+) is no nn\.Module$", "Write class {0}(nn.Module)."),
     _rule(r"missing the required \"forward\" function", "Define forward, with the arguments of the reference's."),
     _rule(r"must implement either the backward or vjp", "Define a static method backward in the autograd.Function."),
     _rule(r"must implement the forward function|You must implement the forward",
@@ -144,10 +153,10 @@ _RULES = (
     _rule(r"incorrect number of gradients \(expected (\d+), got (\d+)\)",
           "Return {0} values from backward: one for each argument of forward after ctx, None where there is no gradient."),
     _rule(r"invalid gradient at index (\d+) - got (\[[\d, ]*\]) but expected shape compatible with (\[[\d, ]*\])",
-          "Give value {0} (counted from 0) that backward returns the shape {2}."),
+          "Return a tensor of the shape {2} from backward, as value {0} (counted from 0)."),
     _rule(r"not enough values to unpack \(expected (\d+), got 0\)",
-          "Give {here} {0} values. If it unpacks ctx.saved_tensors, call ctx.save_for_backward in forward."),
-    _rule(r"values to unpack \(expected (\d+)", "Give {here} exactly {0} values."),
+          "Give the names in {here} their {0} values. If they are ctx.saved_tensors, call ctx.save_for_backward in forward."),
+    _rule(r"values to unpack \(expected (\d+)", "Give the names in {here} exactly {0} values."),
     _rule(r"'_OpNamespace' '(\w{1,60})' object has no attribute '(\w{1,60})'",
           "Correct {1} in {here}: there is no operator torch.ops.{0}.{1}."),
     _rule(r"^AttributeError: '(\w{1,60})' object has no attribute '(\w{1,60})'", _attribute),
@@ -159,15 +168,15 @@ _RULES = (
     _rule(r"does not require grad and does not have a grad_fn",
           "Do not detach: compute the output from x and the parameters with autograd."),
     _rule(r"view size is not compatible", "Write .reshape(...) instead of .view(...) in {here}."),
-    _rule(r"Expected all tensors to be on the same device|but got \w+ is on cpu|and weight type \(torch\.\w*FloatTensor\) should",
-          "Create all tensors of {here} on the device of x, and call no .cpu()."),
+    _rule(r"Expected all tensors to be on the same device|but got \w+ is on cpu|and weight type \(torch\.[\w.]*Tensor\) "
+          r"should", "Create all tensors of {here} on the device of x, and call no .cpu()."),
     _rule(r"expected scalar type (\w+) but found (\w+)|should be the same|to have the same dtype",
           "Use one dtype for all tensors of {here}."),
-    _rule(r"incompatible (?:function|constructor) arguments", "Give {here} the arguments that the C++ function declares, by number "
-          "and type."),
+    _rule(r"incompatible (?:function|constructor) arguments",
+          "Give {here} the arguments that the C++ function declares, by number and type."),
     _rule(r"received an invalid combination of arguments", "Correct the arguments in {here}."),
-    _rule(r"(\w+)\.forward\(\) (?:takes|missing)", "Give forward of {0} the arguments of its call in {here}. .apply() passes ctx "
-          "before them."),
+    _rule(r"(\w+)\.forward\(\) (?:takes|missing)",
+          "Give forward of {0} the arguments of its call in {here}. .apply() passes ctx before them."),
     _rule(_ARGUMENTS.pattern, "Call {0} in {here} with the arguments that it declares."),
     _rule(r"must match|shapes cannot be multiplied|is invalid for input of size|[Ee]xpected .*channels|size mismatch|"
           r"expected .*[Dd] ?(?:\(|input|tensor)", "Correct the shapes in {here}."),

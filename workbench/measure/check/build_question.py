@@ -7,14 +7,13 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from pathlib import PurePosixPath
 
 from ...core.answers import Answer, Question
 from ...core.check_parts import FirstError, Log
 from ...core.trial import Status
-from ..build.compiler_log import errors, headline
+from ..build.compiler_log import errors, first_warning, headline
 from .advice import advice_for
-from .compile_advice import Place, compile_advice, plain_message
+from .compile_advice import Place, compile_advice, line_of, plain_message
 from .foreign.process import Ended, Raised
 from .foreign.replies import InlineCall
 
@@ -25,6 +24,8 @@ _UNDEFINED = re.compile(r"undefined (?:symbol: |reference to [`'\"])(?P<name>[^'
 _UNDECLARED = re.compile(r"was not declared|is undefined$|has not been declared|does not name a type")
 _BUILDS = re.compile(r"Error building extension|Ninja is required|CUDA_HOME environment variable is not set|undefined symbol: |"
                      r"does not define module export function")
+_SOURCES = '#line 1 "cuda_sources"\n#line 1 "cpp_sources"\n#line 1 "bindings"\n'
+_OF_PTX = re.compile(r"^P(?:tx assembly aborted|arsing error)")
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(")
 _NO_NINJA = "Ninja is required"
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
@@ -60,7 +61,7 @@ def build_question(error: Raised | Ended, text: str, *, emulated: bool, printed:
     if missing := _NO_CLASS.search(error.message):
         seen = f"No. The {error.message[4:]}."
         advice = f"Rename {missing[2]} to {missing[1]}." if missing[2] else f"Define class {missing[1]}(nn.Module)."
-    elif error.type == "SyntaxError" and error.line and (wrong := _line(text, error.line)):
+    elif error.type == "SyntaxError" and error.line and (wrong := line_of(text, error.line)):
         advice = _of_no_python(wrong, error.line) or advice
     return Question("builds", _QUESTION, Answer.FAILED, seen, advice, str(Status.BUILD_FAILED), detail)
 
@@ -88,7 +89,7 @@ def _wrong_argument(error: Raised, detail: Log) -> Question:
         seen = f"No. load_inline has no argument {wrong[1]!r}, in line {error.line}."
         advice = f"Write {near[0]}." if near else advice
     elif wrong := _MISSING.search(error.message):
-        seen, advice = f"No. load_inline gets no {wrong[1]}, in line {error.line}.", f"Give it {wrong[1]}."
+        seen, advice = f"No. load_inline gets no {wrong[1]}, in line {error.line}.", f"Write {wrong[1]}=... in the call."
     elif "must be a list" in error.message:
         seen, advice = f"No. {error.message} (line {error.line}).", "Put the flags into a list: [\"-O3\"]."
     return _failed(seen, advice, detail)
@@ -100,8 +101,7 @@ def _wrong_source(error: Raised, text: str, detail: Log, printed: str) -> Questi
     log, found = error.message, list[FirstError]()
     undefined = None
     for said in (error.message, printed):
-        undefined, found = _UNDEFINED.search(said), errors(said, '#line 1 "cuda_sources"\n#line 1 "cpp_sources"\n'
-                                                           '#line 1 "bindings"\n')
+        undefined, found = _UNDEFINED.search(said), errors(said, _SOURCES)
         if undefined or found:
             log = said
             break
@@ -117,14 +117,15 @@ def _wrong_source(error: Raised, text: str, detail: Log, printed: str) -> Questi
                     log.strip() else "it said nothing")
         return _failed(f"No. The build stopped: {said[:300]}.", "Read its log.", detail)
     first = _cause(found)
+    if first.file is None and _OF_PTX.search(first.message):
+        first = first_warning(log, _SOURCES) or first
+    if first.file is None:
+        first = _by_its_name(replace(first, message=_demangled_in(first.message)), text)
     if (of_functions := _of_functions(first, text, call)) is not None:
         return _failed(*of_functions, detail)
     tool, cpp = _tool(first, log, error.detail.build == "emulator"), first.file in _OF_CPP
     first = in_the_file(replace(first, message=plain_message(first.message)), text, call)
-    here = "" if not first.line else f"line {first.line}" if first.file == "the file" else \
-        f"line {first.line} of {PurePosixPath(first.file or '').name}"
-    place = Place(here, _line(text, first.line) if first.file == "the file" else "", cpp,
-                  with_cuda=bool(call and call.cuda_sources))
+    place = Place.of(first, text, cpp=cpp, with_cuda=bool(call and call.cuda_sources))
     return _failed(f"No. {headline(tool, first)}", compile_advice(first.message, place), replace(detail, first_error=first))
 
 
@@ -139,6 +140,8 @@ def _cause(found: list[FirstError]) -> FirstError:
 
 
 def _tool(first: FirstError, log: str, emulator: bool) -> str:
+    if re.match("Entry function|P(?:tx|arsing)", first.message):
+        return "ptxas"
     if emulator:
         return "g++ (for the CPU emulator)"
     if first.file in _OF_CUDA:
@@ -146,7 +149,7 @@ def _tool(first: FirstError, log: str, emulator: bool) -> str:
     if first.file in _OF_CPP or first.file == "bindings":
         return "g++"
     said = next((line for line in log.splitlines() if first.message[:40] in line), "")
-    named = re.match(r"(?:\S*/)?(?P<tool>nvcc|ptxas|nvlink|ld|[\w+.-]*(?:g\+\+|cc1plus))\b", said)
+    named = re.match(r"(?:\S*/)?(?P<tool>nvcc|ptxas|nvlink|ld|[\w+.-]*[gc]\+\+|cc1plus)[\s:]", said)
     return "The compiler" if named is None else {"ld": "The linker", "cc1plus": "g++"}.get(named["tool"], named["tool"])
 
 
@@ -155,7 +158,7 @@ def _of_functions(first: FirstError, text: str, call: InlineCall | None) -> tupl
     cpp_sources."""
     if call is None or first.line is None:
         return None
-    lines = "\n".join(call.cpp_sources).splitlines()
+    lines = "\n".join(call.cpp_sources).split("\n")
     behind = first.file == "main.cpp" and first.line - _PUT_BEFORE["main.cpp"] > len(lines)
     if not (behind or first.file == "bindings" or "PyInit_" in first.message):
         return None
@@ -164,12 +167,18 @@ def _of_functions(first: FirstError, text: str, call: InlineCall | None) -> tupl
         where = next((n for n, words in enumerate(text.splitlines(), 1) if _PYBIND.search(words)), 0)
         return (f"No. PYBIND11_MODULE{f' in line {where}' if where else ''} and functions both bind the sources.",
                 "Remove PYBIND11_MODULE: load_inline writes it for the names in functions.")
-    name = next((n for n in call.functions if re.search(rf"['\"]{re.escape(n)}['\"]", first.message)), "")
-    if not (name and _UNDECLARED.search(first.message)):
+    place = first.line - 2 - (_PUT_BEFORE["main.cpp"] + len(lines) if behind else 0)  # the first of the lines opens the module
+    undeclared = _UNDECLARED.search(first.message)
+    name = next((n for n in call.functions if re.search(rf"['\"]{re.escape(n)}['\"] (?:was|is|has)", first.message)),
+                call.functions[place] if 0 <= place < len(call.functions) and not undeclared else "")
+    if not name:
         return _unfinished(first, text, lines)
-    where = next((f"line {n}" for n, words in enumerate(text.splitlines(), 1) if re.search(rf"[\"']{re.escape(name)}[\"']", words)
-                  and "name" not in words), "functions")
+    quoted = re.search(rf"\bfunctions\s*=\s*[^\])]*?[\"']{re.escape(name)}[\"']", text)
+    where = f"line {text.count(chr(10), 0, quoted.end()) + 1}" if quoted else "its functions"
     seen = f"No. functions names {name}, which cpp_sources does not declare ({where})."
+    if not undeclared:
+        return (f"No. functions names {name} ({where}), whose arguments or result Python cannot pass: "
+                f"{first.message.rstrip('.')}.", "Bind a function of tensors, numbers and texts.")
     if re.search(rf"__global__[^;{{]*\b{re.escape(name)}\s*\(", cuda):
         return seen, f"Name the C++ function that launches it: {name} is a kernel, which Python cannot call."
     if defined := re.search(rf"^[ \t]*((?:static |inline )*[\w:<>,*& ]+?\b{re.escape(name)}\s*\([^){{]*\))\s*\{{", cuda, re.M):
@@ -203,8 +212,9 @@ def _undefined(name: str, text: str, call: InlineCall | None) -> tuple[str, str]
         wrong = f"No. {name} is declared in cpp_sources and defined nowhere"
         if not re.search(rf"\b{re.escape(short)}\s*\([^;]*\{{", cuda + cpp):
             return f"{wrong}.", f"Define {short} in cuda_sources, or remove it from cpp_sources and functions."
-        places = [n for n, words in enumerate(text.splitlines(), 1) if re.search(rf"^\s*[\w:\"].*\b{re.escape(short)}\s*\(", words)
-                  and "::" in words and "=" not in words]
+        begins = re.compile(rf"^\s*[\w:\"].*\b{re.escape(short)}\s*\(")
+        places = [n for n, words in enumerate(text.splitlines(), 1)
+                  if begins.search(words) and "::" in words and "=" not in words]
         which = f"lines {places[0]} and {places[1]}" if len(places) == 2 else "declaration and definition"
         return f"{wrong} with these arguments.", f"Make {which} agree, argument by argument."
     return (f"No. {name} is used and defined nowhere.",
@@ -213,12 +223,6 @@ def _undefined(name: str, text: str, call: InlineCall | None) -> tuple[str, str]
 
 def _failed(seen: str, advice: str, detail: Log) -> Question:
     return Question("builds", _QUESTION, Answer.FAILED, seen, advice, str(Status.BUILD_FAILED), detail)
-
-
-def _line(text: str, line: int | None) -> str:
-    """That line of the file; "" if there is none."""
-    lines = text.splitlines()
-    return lines[line - 1].strip() if line and line <= len(lines) else ""
 
 
 def in_the_file(first: FirstError | None, text: str, call: InlineCall | None) -> FirstError | None:
@@ -244,6 +248,20 @@ def in_the_file(first: FirstError | None, text: str, call: InlineCall | None) ->
 def _formatted(words: str) -> str:
     """As an f-string has it."""
     return words.replace("{", "{{").replace("}", "}}")
+
+
+def _by_its_name(first: FirstError, text: str) -> FirstError:
+    """Of a message without a place: where the kernel begins that it names, or the line with the flag that it names."""
+    found = None
+    if kernel := re.search(r"\bfunction '(?:void )?(\w+)", first.message):
+        found = re.search(rf"__global__[^;{{]*?\b{kernel[1]}\s*\(", text)
+    elif flag := re.search(r"'(-{0,2}[\w=-]{3,60})'|find (-l\w{1,60})", first.message):
+        found = re.search(rf"[\"'][^\"'\n]*{re.escape(flag[1] or flag[2])}", text)
+    return replace(first, file="the file", line=text.count("\n", 0, found.start()) + 1) if found else first
+
+
+def _demangled_in(message: str) -> str:
+    return re.sub(r"\b_Z\w{1,2000}", lambda found: _demangled(found[0]).partition("(")[0].removeprefix("void "), message)
 
 
 def _demangled(name: str) -> str:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from ...core.check_parts import FirstError
 
 _CUDA_ONLY = re.compile(r"__global__|__device__|__shared__|<<<|>>>|\b(?:threadIdx|blockIdx|blockDim)\b")
 _HEADERS = (  # of a name that is not declared; the first that matches
     (r"__float2half|__half2?float|__half2?\b|__h\w+2?\b|__hfma2?", "<cuda_fp16.h>"),
     (r"(?:__nv_)?bfloat16|__float2bfloat16", "<cuda_bf16.h>"),
     (r"FLT_\w+|DBL_\w+", "<cfloat>"), (r"INFINITY|NAN|M_PI", "<cmath>"), (r"INT_M\w+|UINT_MAX|LONG_\w+", "<climits>"),
-    (r"wmma|nvcuda", "<mma.h>"), (r"cooperative_groups|cg", "<cooperative_groups.h>"), (r"cublas\w+|CUBLAS\w+", "<cublas_v2.h>"),
-    (r"cudnn\w+|CUDNN\w+", "<cudnn.h>"), (r"curand\w+", "<curand_kernel.h>"), (r"getCurrentCUDAStream", "<ATen/cuda/CUDAContext.h>"),
+    (r"wmma|nvcuda", "<mma.h>"), (r"cooperative_groups|cg", "<cooperative_groups.h>"),
+    (r"cublas\w+|CUBLAS\w+", "<cublas_v2.h>"), (r"cudnn\w+|CUDNN\w+", "<cudnn.h>"), (r"curand\w+", "<curand_kernel.h>"),
+    (r"getCurrentCUDAStream", "<ATen/cuda/CUDAContext.h>"),
     (r"C10_CUDA_\w+", "<c10/cuda/CUDAException.h>"), (r"OptionalCUDAGuard|CUDAGuard", "<c10/cuda/CUDAGuard.h>"),
     (r"vector", "<vector>"), (r"optional", "<optional>"), (r"tuple", "<tuple>"), (r"cuda_?std|cub", "<cub/cub.cuh>"))
 
@@ -25,6 +29,13 @@ class Place:
     text: str = ""
     cpp: bool = False
     with_cuda: bool = False
+
+    @classmethod
+    def of(cls, error: FirstError, text: str, *, cpp: bool = False, with_cuda: bool = False) -> Place:
+        """`text`: the file's."""
+        if not error.line or error.file == "the file":
+            return cls(f"line {error.line}" if error.line else "", line_of(text, error.line), cpp, with_cuda)
+        return cls(f"line {error.line} of {PurePosixPath(error.file or '').name}", "", cpp, with_cuda)
 
 
 def plain_message(message: str) -> str:
@@ -48,6 +59,12 @@ def compile_advice(message: str, place: Place) -> str:
     return f"Correct {place.here}." if place.here else "Read its log."
 
 
+def line_of(text: str, line: int | None) -> str:
+    """That line of the file; "" if there is none."""
+    lines = text.splitlines()
+    return lines[line - 1].strip() if line and line <= len(lines) else ""
+
+
 def _types(words: str) -> str:
     return words.replace("at::Tensor", "Tensor").replace("&", "")
 
@@ -66,6 +83,8 @@ _EMULATORS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] =
 def _undeclared(found: re.Match[str], place: Place) -> str:
     name, near = found["name"], found["near"] if "near" in found.re.groupindex else None
     header = next((h for words, h in _HEADERS if re.fullmatch(words, name)), None)
+    if name.startswith("AT_DISPATCH_"):
+        return f"Write AT_DISPATCH_FLOATING_TYPES in {place.here}: PyTorch has no {name}."
     if header:
         return f"Write #include {header} at the top of the source."
     if near:
@@ -99,24 +118,24 @@ _RULES = (
     _rule(r"\[with .*\]$", ""),
     _rule(r"calling a __host__ function|is undefined in device code|identifier .* is undefined in device",
           "Write __device__ before the function that {here} calls; functions of std:: do not run in a kernel."),
-    _rule(r"must have a void return type|__global__.* must return void",
+    _rule(r"must have a void return type|__global__.* must return void|^non-void function .*should return a value",
           "Declare the kernel as void; it returns its results through pointers."),
     _rule(r"uses too much shared data", "Use a smaller __shared__ array. Above 48 KiB use extern __shared__ memory and "
           "cudaFuncSetAttribute."),
     _rule(r"unterminated #|#endif for this directive is missing", "Write the #endif that belongs to {here}."),
     _rule(r"function-definition is not allowed here|expected '}'|expected a \"}\"|at end of input|"
           r"expected unqualified-id before '}'|linkage specification is not allowed",
-          "Close the brace { that is open above {here}."),
-    _rule(r"PyInit_|pybind11_init|pybind11_module_def", "Remove PYBIND11_MODULE: load_inline writes it for the names in functions."),
-    _rule(r"conflicting declaration|linkage specification is incompatible|declared 'extern' and later 'static'|"
-          r"different linkage|conflicts with",
-          "Write the same in cpp_sources and cuda_sources: extern \"C\" and static in both or in neither, static in neither."),
+          "Close the brace that is open above {here}."),
+    _rule(r"'static'|\"static\"", "Remove static from {here}: Python's bindings are in another file."),
+    _rule(r"conflicting declaration|linkage specification is incompatible|different linkage",
+          "Write extern \"C\" in both cpp_sources and cuda_sources, or in neither."),
     _rule(r"redefinition of|has already been defined|multiple definition", "Remove one of the two definitions."),
     _rule(r"Value '([\w-]+)' is not defined for option 'gpu-architecture'|[Uu]nsupported gpu architecture '([\w-]+)'",
           "Remove {0}{1} from extra_cuda_cflags: load_inline compiles for the GPU that is there."),
     _rule(r"[Uu]nknown option '([^']+)'|unrecognized (?:command[- ]line )?option '([^']+)'",
           "Remove {0}{1}. extra_cflags are for g++, extra_cuda_cflags for nvcc; nvcc hands on what follows -Xcompiler."),
-    _rule(r"cannot find -l(\S+?):?(?:\s|$)", "Correct -l{0} in extra_ldflags, or install the library and name its folder by -L."),
+    _rule(r"cannot find -l(\S+?):?(?:\s|$)",
+          "Correct -l{0} in extra_ldflags, or install the library and name its folder by -L."),
     _rule(r"(?:identifier \"|')(?P<name>\w+)[\"'](?: is undefined| was not declared)(?:.*did you mean '(?P<near>\w+)')?",
           _undeclared),
     _rule(r"'(?P<name>\w+)' does not name a type|'(?P<n>\w+)' has not been declared", lambda found, place: ""),

@@ -24,7 +24,7 @@ from .party import Party
 from .progress import Progress
 from .questions import cases, gpu_questions, habits, kernelbench, magnitudes, shrink, tf32
 from .questions.cases import Case
-from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, same_bits, wide
+from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, same_bits, unlike, wide
 
 _RUNS = 3
 _SAME = 1e-9       # two float64 results may differ so much: sums in another order
@@ -190,15 +190,12 @@ class Examination:
             self._skip(("values", "gradients"), "Not asked: the module cannot be constructed.")
             return False
         self._pass("constructs", "Yes.")
-        names, own = facts.names, ours_facts.names
-        same_names = names == own
+        names = facts.names
         try:
-            if not same_names:
+            if wrong := unlike(names, theirs, ours_facts.names, ours):
                 self.trial.loads_state = False
-                wrong = (f"Its state_dict has {', '.join(own) or 'nothing'}; the reference's has "
-                         f"{', '.join(names) or 'nothing'}.")
                 self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {wrong}",
-                                                 "Keep the reference's parameter names."))
+                                                 "Keep the reference's parameter names and shapes."))
             else:
                 self.trial.candidate.ready(how, (names, theirs))
                 self._pass("state_dict", f"Yes: {len(names)} tensor{'' if len(names) == 1 else 's'}." if names else

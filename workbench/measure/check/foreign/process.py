@@ -43,6 +43,7 @@ _NO_MEMORY = re.compile(r"MemoryError|[Mm]emory allocation|allocate memory|bad_a
 _IN_THE_FILE = 'File "<model file>"'
 _PLACE = re.compile(r" \((?:<model file>, line \d+|/[^()]*|unknown location)\)\.?$")  # the line is named, a path says nothing
 # What Python writes when a signal ends it (faulthandler), and what C says before it aborts.
+_TRITON = re.compile(r"at \d+:\d+:$")
 _FELL = re.compile(r'^Fatal Python error:(?:.|\n)*?^  File "<model file>", line (\d{1,7}) in ', re.M)
 _LAST_WORDS = re.compile(r"^.*?((?:\w+, line|\w+:)\d+: .*Assertion .* failed)\.?$|^  what\(\):\s+(.*)$|^(\*\*\* .* \*\*\*.*)$|"
                          r"^((?:free|malloc|corrupted|double free|munmap_chunk)\b.*)$", re.M)
@@ -80,7 +81,7 @@ class Raised(Exception):
     def sentence(self) -> str:
         """`TypeError in line 41: forward() takes ...`"""
         lines = [_PLACE.sub("", s).strip() for s in self.message.splitlines() if s.strip()] or [""]
-        first = lines[0]
+        first = lines[-1] if _TRITON.match(lines[0]) else lines[0]  # Triton shows the kernel first
         if first.endswith(":") and len(lines) > 1:  # it announces what the next line says
             first = f"{first} {lines[1]}"
         first = first.rstrip(".")[:300]
@@ -329,8 +330,8 @@ class ForeignProcess:
             if said := _LAST_WORDS.search(log):
                 more = f": {plain(next(filter(None, said.groups())))[:200]}"
             place = f" in line {at[1]}" if (at := _FELL.search(log)) else ""
-            return self._ended(Status.WORKER_DIED, f"{self._called} ended by signal {-code} ({name}{more}){place} while {doing}.",
-                               advice)
+            return self._ended(Status.WORKER_DIED, f"{self._called} ended by signal {-code} ({name}{more}){place} while "
+                               f"{doing}.", advice)
         if not self._ready:  # nothing foreign has run: the sandbox or the interpreter said why
             last = plain((self.log_tail().strip().splitlines() or ["it said nothing"])[-1])[:200].rstrip(".")
             return self._ended(Status.WORKER_DIED, f"{self._called} ended itself with exit code {code} while {doing}: {last}.",

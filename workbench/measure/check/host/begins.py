@@ -9,7 +9,8 @@ from typing import Any
 
 _CALLED = re.compile(r"([\w.]{1,200})\(\) (?:missing|takes|got) ")
 _BACKWARD = re.compile(r"[Ff]unction (\w{1,200})Backward returned an (?:incorrect|invalid)")
-_NO_FORWARD = re.compile(r'Module \[(\w{1,200})\] is missing the required "forward" function')
+_TRITON = re.compile(r"at \d{1,6}:\d{1,6}:\n(?:.*\n){0,200}?(.*)\n *\^")  # the line above the mark
+_CLASS = re.compile(r'Module \[(\w{1,200})\] is missing the required "forward" function|(\w{1,200}) is no nn\.Module$')
 
 
 def line_of(message: str, file: str, namespace: dict[str, Any]) -> int | None:
@@ -20,8 +21,8 @@ def line_of(message: str, file: str, namespace: dict[str, Any]) -> int | None:
             return _of_function(_named(found[1], namespace), file, lines)
         if found := _BACKWARD.search(message):
             return _of_function(_named(f"{found[1]}.backward", namespace), file, lines)
-        if found := _NO_FORWARD.search(message):
-            return _only(lines, rf"\s*class {found[1]}\b")
+        if found := _CLASS.match(message):
+            return _only(lines, rf"\s*class {found[1] or found[2]}\b")
         if "You must implement either the backward" in message:
             return _only(lines, r"\s*class \w+\((?:[\w.]*\.)?Function\)")
         if message.startswith("CUDA error: "):
@@ -29,6 +30,12 @@ def line_of(message: str, file: str, namespace: dict[str, Any]) -> int | None:
     except Exception:  # the namespace is foreign
         return None
     return None
+
+
+def of_triton(message: str, file: str) -> int | None:
+    """The line that Triton's compiler shows: it counts lines from the start of the kernel."""
+    shown = _TRITON.match(message)
+    return _only(linecache.getlines(file), re.escape(shown[1]) + r"\s*$") if shown else None
 
 
 def _named(path: str, namespace: dict[str, Any]) -> Any:

@@ -90,6 +90,8 @@ class Host:
                        v.__module__ == "model_file"]
             raise NameError(f"the file defines no class {name}; it has {', '.join(classes) or 'no nn.Module at all'}")
         self.cls = self.namespace[name]
+        if isinstance(self.cls, type) and not issubclass(self.cls, torch.nn.Module):
+            raise TypeError(f"{name} is no nn.Module")
         signature = inspect.signature(self.cls.__init__)
         named = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
         defaults = {p.name: p.default for p in signature.parameters.values()
@@ -190,9 +192,11 @@ def _send(stream: Any, parts: list[bytes | memoryview]) -> None:
 
 def _told(error: BaseException, host: Host) -> Told:
     frames = traceback.extract_tb(error.__traceback__)
-    line = next((f.lineno for f in reversed(frames) if f.filename == FILE), None)
+    ours = [f.lineno for f in reversed(frames) if f.filename == FILE]
+    line = max(ours, key=ours.count) if isinstance(error, RecursionError) and ours else next(iter(ours), None)
     if isinstance(error, SyntaxError) and error.filename == FILE:
         line = error.lineno
+    line = begins.of_triton(str(error), FILE) or line
     in_backward = any(f.name == "grad" and f.filename == torch.autograd.__file__ for f in frames)
     return Told(type(error).__name__, str(error)[:_MOST_MESSAGE], line or begins.line_of(str(error), FILE, host.namespace),
                 "backward" if in_backward else host.loaded.where,

@@ -124,7 +124,7 @@ class Loads:
         _write(folder / "unit.cpp", unit)
         flags = [f for f in emulator.COMPILE_FLAGS if f not in ("-Wall", "-O1")]
         # Behind all others: torch's own headers must find the C library's assert.h, not the emulator's.
-        behind = ["-O0", "-w", "-fsanitize-recover=alignment", "-fmax-errors=5",
+        behind = ["-O0", "-w", "-fsanitize-recover=alignment", "-fmax-errors=20",
                   *(w for d in emulator.INCLUDE_DIRS for w in ("-idirafter", str(d)))]
         try:
             return cpp_extension.load(
