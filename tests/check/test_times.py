@@ -17,7 +17,7 @@ from workbench.core.replies import CheckTimes, Device
 from workbench.core.typed import read
 from workbench.core.verdict import UNSURE
 from workbench.drive.checking import check_times
-from workbench.drive.checking.attacks import modules
+from workbench.drive.checking.attacks import modules, reference
 from workbench.drive.checking.check import CheckRequest, check, workload_reference
 from workbench.drive.checking.check_text import report_text
 from workbench.measure.check.clock.ladder import LADDER
@@ -301,13 +301,14 @@ def get_init_inputs():
     assert not report.failed and (times.verdict != "FASTER" or times.ratio < 1.5), report.speed
 
 
-@pytest.mark.parametrize(("text", "reference", "note"), [
-    (models.SKIPS_THE_COPY, models.RELU, "below a quarter of the time to copy the input and the result"),
-    (models.LOOKS_AHEAD, models.REFERENCE, "")], ids=["skips the copy", "looks ahead"])
-def test_help_from_the_host_that_it_runs_in_is_no_victory(text: str, reference: str, note: str, judge) -> None:
+@pytest.mark.parametrize(("name", "against", "note"), [
+    ("skips_the_copy", "large_relu", "below a quarter of the time to copy the input and the result"),
+    ("looks_ahead", "relu_mlp", "")])
+def test_help_from_the_host_that_it_runs_in_is_no_victory(name: str, against: str, note: str, judge) -> None:
     """One writes its results where the judge reads them, so that nobody copies what is subtracted; one computes all calls of a
     batch at the first."""
-    report = check(CheckRequest(text, reference, "cpu", effort="quick", nvcc=False, memory_gib=4.0), judge=judge())
+    report = check(CheckRequest(modules()[name], reference(against), "cpu", effort="quick", nvcc=False, memory_gib=4.0),
+                   judge=judge())
     times = report.times["forward"]
     assert not report.failed, report.failed
     if kept_waiting(times) or any("Too short for an exact time" in said for said in times.notes):
@@ -318,10 +319,8 @@ def test_help_from_the_host_that_it_runs_in_is_no_victory(text: str, reference: 
 
 def test_calls_one_by_one_are_compared_too(forking_judge) -> None:
     """Right in batches, in which it looks ahead; alone a call gets the last answer. The reference is slow, so that it wins."""
-    slow = models.REFERENCE.replace("return torch.relu", "time.sleep(3e-3)\n        return torch.relu").replace(
-        "import torch\n", "import time\n\nimport torch\n", 1)
-    report = check(CheckRequest(models.STALE_WHEN_ALONE, slow, "cpu", effort="quick", nvcc=False, memory_gib=4.0),
-                   judge=forking_judge)
+    report = check(CheckRequest(modules()["stale_when_alone"], reference("slow_mlp"), "cpu", effort="quick", nvcc=False,
+                                memory_gib=4.0), judge=forking_judge)
     if report.times and kept_waiting(report.times["forward"]) and report.times["forward"].verdict == UNSURE:
         return  # no victory to doubt: nothing is timed one by one
     assert {q.key: q.status for q in report.failed} == {"times": "MISMATCH"} and not report.times, report.speed
@@ -329,9 +328,16 @@ def test_calls_one_by_one_are_compared_too(forking_judge) -> None:
 
 
 def test_the_inputs_of_timed_calls_cannot_be_computed_ahead(forking_judge) -> None:
-    report = check(CheckRequest(models.COMPUTES_ALL, models.REFERENCE, "cpu", effort="quick", nvcc=False, memory_gib=4.0),
-                   judge=forking_judge)
+    report = check(CheckRequest(modules()["computes_all"], reference("relu_mlp"), "cpu", effort="quick", nvcc=False,
+                                memory_gib=4.0), judge=forking_judge)
     assert not report.failed and set(report.times) == {"forward", "backward"}, report.question("times")
+
+
+@pytest.mark.parametrize("name", ["wrong_once_in_a_batch", "skips_every_fifth"])
+def test_every_result_of_timed_calls_is_compared(name: str, forking_judge) -> None:
+    report = check(CheckRequest(modules()[name], reference("mlp"), "cpu", effort="quick", nvcc=False, memory_gib=4.0),
+                   judge=forking_judge)
+    assert {q.key: q.status for q in report.failed} == {"times": "MISMATCH"} and not report.times, report.speed
 
 
 def test_a_matrix_that_is_symmetric_stays_so_when_it_is_timed() -> None:
