@@ -22,7 +22,7 @@ from workbench.measure.check.foreign.replies import Context, InlineCall, Told
 
 from ..require import require
 from .conftest import BAD_MODELS, failed
-from .small_headers import with_small_headers
+from .small_headers import REAL, with_small_headers
 
 pytestmark = pytest.mark.xdist_group("check_load_inline")
 
@@ -55,8 +55,10 @@ def test_a_declaration_without_its_definition_is_named(checked) -> None:
     assert "conv_transpose1d(Tensor, Tensor, int, int) is declared in cpp_sources and defined nowhere" in question.seen
 
 
-def test_wrong_index_and_no_gradient(checked) -> None:
-    report = checked(_text("wrong_index_no_gradient"), like="kb81", time=True)
+@pytest.mark.parametrize("small", [True, pytest.param(False, marks=pytest.mark.long)], ids=["small", "torch's own"])
+def test_wrong_index_and_no_gradient(checked, small: bool) -> None:
+    text = _text("wrong_index_no_gradient")
+    report = checked(with_small_headers(text, REAL) if small else text, like="kb81", time=True)
     assert {"values": "MISMATCH", "gradients": "NO_GRADIENT"}.items() <= failed(report).items()
     assert report.mistake.found == "no divisibility test"
     assert report.question("builds").answer is Answer.PASSED and "emulator" in report.device
