@@ -51,7 +51,7 @@ class Piece:
     specialised: bool = False
 
 
-@lru_cache(maxsize=256)   # a header is part of many sources
+@lru_cache(maxsize=1024)   # a header is part of many sources
 def tokens_of(text: str) -> tuple[Token, ...]:
     """All of the text but blanks. A directive is one token, with its continuation lines."""
     return tuple(Token(m.lastgroup or "", m[0], m.start(), m.end()) for m in _TOKEN.finditer(text) if m.lastgroup != "blank")

@@ -212,7 +212,7 @@ class _Known:
         codes = [*codes]
         self.precisions = set(re.findall(r"Precision::(\w+)", instance))
         self.bytes = {_BYTES.get(scalar) for scalar in re.findall(r"using scalar = (\w+);", instance)}
-        self.values: dict[str, int | None] = {}
+        self.values: dict[str, int | None] = {}    # name -> what it is; what is not known is absent
         found: dict[str, list[tuple[Sequence[Token], Sequence[Token]]]] = {}
         other: set[str] = set()
         for code in codes:
@@ -226,15 +226,16 @@ class _Known:
                     self.precisions.add(code[at + 2].text)
             other |= {t.text for at, t in enumerate(code) if t.kind == "word" and at not in declared and at
                       and code[at - 1].kind == "word" and code[at - 1].text not in ("return", "else", "case")}
-        while True:
-            values = {}
-            for name, all_of in found.items():
-                each = {self.value(value, code) for value, code in all_of
-                        if value[-1].text != name or any(t.kind != "word" and t.text != "::" for t in value)}  # not its copies
-                values[name] = each.pop() if len(each) == 1 and name not in other and name.isupper() else None
-            if values == self.values:
-                return
-            self.values = values
+        found = {name: [(value, code) for value, code in all_of if not _copies(value, name)]
+                 for name, all_of in found.items() if name.isupper() and name not in other}
+        while any([self._settle(name, all_of) for name, all_of in found.items() if name not in self.values]):
+            continue
+
+    def _settle(self, name: str, declared: Sequence[tuple[Sequence[Token], Sequence[Token]]]) -> bool:
+        each = {self.value(value, code) for value, code in declared}
+        if len(each) == 1 and None not in each:
+            self.values[name] = each.pop()
+        return name in self.values
 
     def value(self, words: Sequence[Token], code: Sequence[Token]) -> int | None:
         """Of an expression; None where it is not known."""
@@ -321,6 +322,11 @@ class _Known:
         there = self._at < len(self._words) and self._words[self._at].text == text
         self._at += there
         return there
+
+
+def _copies(value: Sequence[Token], name: str) -> bool:
+    """`constexpr bool THREE = Plan::THREE;`"""
+    return value[-1].text == name and all(t.kind == "word" or t.text == "::" for t in value)
 
 
 def _constants(code: Sequence[Token], at: int) -> Iterator[tuple[str, int, Sequence[Token]]]:
