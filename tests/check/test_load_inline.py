@@ -21,8 +21,8 @@ from workbench.measure.check.foreign.process import Raised
 from workbench.measure.check.foreign.replies import Context, InlineCall, Told
 
 from ..require import require
+from .broken_files import with_small_headers
 from .conftest import BAD_MODELS, failed
-from .small_headers import with_small_headers
 
 pytestmark = pytest.mark.xdist_group("check_load_inline")
 
@@ -103,6 +103,10 @@ def test_kernelbenchs_own_text_rules() -> None:
     assert cuda_sources.kernelbench_text(kernel + "x = 1  # pass\n") == []
     assert cuda_sources.kernelbench_text("import torch\n") == ["it lacks __global__", "it lacks load_inline"]
     assert cuda_sources.kernelbench_text("import triton\n") == []  # there other rules hold
+    assert cuda_sources.kernelbench_text(kernel + "// pass\n") == []
+    for line, word in (("import threading", "a thread"), ("class Lazy(torch.Tensor):", "a subclass"),
+                       ("time.time = f", "another clock")):
+        assert [said for said in cuda_sources.kernelbench_text(f"{kernel}{line}\n") if word in said], line
 
 
 def test_a_line_of_nvcc_is_told_as_the_line_of_the_file() -> None:
@@ -115,7 +119,7 @@ def test_a_line_of_nvcc_is_told_as_the_line_of_the_file() -> None:
     error = Raised(Told("RuntimeError", f'/tmp/x/cuda.cu({in_cuda}): error: identifier "weight" is undefined\n', None,
                         "load_inline", "", Context(calls=(call,))))
     question = build_question(error, text, emulated=False)
-    assert f"line {line}: identifier" in question.seen and question.advice == f"Open line {line}."
+    assert f"line {line}: identifier" in question.seen and question.advice.startswith("Declare weight before line")
     beside = in_the_file(FirstError("cuda_sources", in_cuda - 3, "m"), text, call)  # without a GPU
     assert beside == FirstError("the file", line, "m")
     asked = FirstError("the file", 7, "'wieght' was not declared; did you mean 'weight'?")

@@ -45,7 +45,7 @@ _PLACES = {
 def check(tmp_path: Path, text: str, *more: str, path: str | None = None) -> subprocess.CompletedProcess[bytes]:
     env = {**os.environ, "KERNEL_WORKBENCH_CACHE": str(tmp_path / "cache"), **({"PATH": path} if path is not None else {})}
     return subprocess.run([sys.executable, "-m", "workbench", *words(tmp_path, text, *more)], cwd=ROOT, env=env,
-                          capture_output=True, check=False, timeout=300)
+                          capture_output=True, check=False)
 
 
 def words(folder: Path, text: str, *more: str) -> list[str]:
@@ -82,7 +82,7 @@ def test_a_reference_that_raises_is_a_sentence_without_them_too(tmp_path: Path) 
     file.write_text(models.RIGHT)
     reference.write_text(f"{_RAISES}\n")
     done = subprocess.run([sys.executable, "-m", "workbench", "check", str(file), "--reference", str(reference), "--device",
-                           "cpu"], cwd=ROOT, capture_output=True, check=False, timeout=120)
+                           "cpu"], cwd=ROOT, capture_output=True, check=False)
     last = done.stderr.decode().splitlines()[-1]
     assert done.returncode == 2 and "\\x1b[2J" in last and last.isprintable(), done.stderr
 
@@ -157,7 +157,7 @@ def test_on_a_terminal_answers_stay_and_one_line_changes(tmp_path: Path) -> None
         pass
     finally:
         os.close(ours)
-    assert b"PASSED" in process.communicate(timeout=60)[0] and process.returncode == 0
+    assert b"PASSED" in process.communicate(timeout=300)[0] and process.returncode == 0
     assert seen.endswith(b"\r\x1b[K")
     lines = [line.rpartition("\x1b[K")[2] for line in seen.decode().split("\r\n")]
     assert all(re.fullmatch(r" *\d+\.\d s  [+\-!] [A-Z]+ +\S.*\?", line) for line in lines[:-1]), lines
@@ -190,5 +190,5 @@ def test_without_a_compiler_nothing_is_called_wrong(tmp_path: Path) -> None:
     assert done.returncode == 3 and "No C++ compiler was found" in done.stdout.decode(), done
     selftest = [sys.executable, "-m", "workbench", "selftest", "--device", "cpu", "--only", "returns_zeros"]
     env = {**os.environ, "PATH": str(nothing), "KERNEL_WORKBENCH_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(selftest, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(selftest, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 3 and "No C++ compiler was found" in done.stderr, done

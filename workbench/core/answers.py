@@ -46,8 +46,8 @@ class Question:
 class CheckReport:
     """All of one check. `smallest`: the smallest failing case; `mistake`: what wrong values look like; `kernelbench`:
     its verdicts beside ours; `times`: module_ms, where everything was right; `speed`: the same as a sentence; `confined`:
-    what held the file back; `size`: of a KernelBench preset, "full" is its own. `phases`: where the time went. `stopped`: when
-    and where a person ended the check; "" for a check that went to its end."""
+    what held the file back; `size`: of a KernelBench preset, "full" is its own; `declared`: see `replies.Checked`.
+    `phases`: where the time went. `stopped`: when and where a person ended the check; "" for one that went to its end."""
 
     name: str
     reference: str
@@ -66,6 +66,7 @@ class CheckReport:
     size: str = ""
     phases: tuple[Phase, ...] = ()
     stopped: str = ""
+    declared: str = ""
     schema: str = SCHEMA
 
     @property
@@ -113,6 +114,9 @@ class CheckReport:
             answers = f"{count} question{'s' if count > 1 else ''} answered, nothing wrong so far"
             return f"The check of {self.name} was stopped {self.stopped}: {answers if count else 'no question was answered'}"
         if not self.failed:
+            if self.ran and self.declared:
+                return (f"{self.name} is right in {self.declared}, which it declares, but not in the precision of "
+                        f"{self.against}")
             if self.ran:
                 return f"{self.name} matches {self.against} in all checks that ran"
             return f"{self.name} could not run on this machine; the other checks found nothing wrong"
@@ -157,7 +161,7 @@ class CheckReport:
 
 _DOES_NOT_RUN = ("WORKER_DIED", "RUN_TIMEOUT", "OUT_OF_MEMORY", "LAUNCH_FAILED", "KERNEL_FAULT")
 _IN_SHORT = {
-    "builds": "does not import and build", "constructs": "does not take the constructor arguments of the reference",
+    "builds": "does not import and build", "constructs": "cannot be constructed",
     "state_dict": "does not take the reference's state_dict", "same_draw": "initialises its parameters differently",
     "kind": "returns the wrong shape, dtype or device", "values": "computes wrong outputs",
     "other_sizes": "is wrong at other sizes", "other_arguments": "is wrong with other constructor arguments",
@@ -177,7 +181,7 @@ def _there(part: Log | SmallestCase | LooksLike | KernelBenchValues | None) -> d
 
 def _short(question: Question) -> str:
     if question.key == "values" and question.status in _DOES_NOT_RUN:
-        return "does not finish"
+        return "raises an error" if question.status == "LAUNCH_FAILED" else "does not finish"
     return _IN_SHORT[question.key]
 
 

@@ -79,7 +79,8 @@ class LooksLike:
 
 @dataclass(frozen=True)
 class KernelBenchValues:
-    """KernelBench's verdict on the values: by 1e-4 (`strict`) and by its older rule (`loose`). `ours`: this judge's."""
+    """KernelBench's verdict on the values: by 1e-4 (`strict`) and by its older rule (`loose`). `ours`: this judge's. `apart`:
+    the values were compared and differ."""
 
     strict: bool
     loose: bool
@@ -88,6 +89,7 @@ class KernelBenchValues:
     trials: int
     ours: bool = False
     reason: str = ""                     # why the two differ
+    apart: bool = False
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,8 @@ class ResourcesOrder(Order[Resources]):
 
 @dataclass(frozen=True)
 class JudgeOrder(Order[Judged]):
-    """Judge one candidate of a built library. `guards` (default: all): tests leave out one to show what it catches."""
+    """Judge one candidate of a built library, whose SHA-256 is `digest` ("": not checked). `guards` (default: all): tests leave
+    out one to show what it catches."""
 
     operation = "judge"
     reply = Judged
@@ -119,6 +120,7 @@ class JudgeOrder(Order[Judged]):
     workload: Workload
     device: str
     precision: str
+    digest: str = ""
     effort: str = "normal"
     time: bool = True
     cold_l2: bool = True

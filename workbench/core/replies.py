@@ -106,9 +106,10 @@ class Resources(Outcome):
 
 @dataclass(frozen=True, kw_only=True)
 class Built(Outcome):
-    """A library, or why there is none. `members`: of a batch, each member's own by its symbol."""
+    """A library and its SHA-256, or why there is none. `members`: of a batch, each member's own by its symbol."""
 
     library: str = ""
+    digest: str = ""
     key: str = ""
     seconds: float = 0.0
     cached: bool = False
@@ -244,7 +245,8 @@ class CheckTimes:
 
 @dataclass(frozen=True)
 class Checked:
-    """What the judge of a foreign module found. `gpu` and `workload` say what the floor of the times is."""
+    """What the judge of a foreign module found. `gpu` and `workload` say what the floor of the times is. `declared`: the
+    precision in which it was judged because the file declares it, where the reference is more exact."""
 
     questions: tuple[Question, ...]
     confined: Confinement
@@ -258,3 +260,4 @@ class Checked:
     workload: Workload | None = None
     gpu: Device | None = None
     phases: tuple[Phase, ...] = ()
+    declared: str = ""

@@ -184,13 +184,14 @@ def _report(request: CheckRequest, result: Checked, *, stopped: str = "") -> Che
         device=f"{request.device} (emulator)" if result.emulated else request.device, questions=questions,
         smallest=result.smallest, mistake=result.mistake, kernelbench=result.kernelbench, times=times,
         speed="; ".join(check_times.sentence(d, t) for d, t in times.items()), confined=result.confined,
-        seed=result.seed, seconds=result.seconds, phases=result.phases, stopped=stopped, environment=environment(),
+        declared=result.declared, seed=result.seed, seconds=result.seconds, phases=result.phases, stopped=stopped,
+        environment=environment(),
         command=plain(shlex.join([*PROGRAM.split(), "check", *request.command])) if request.command else "")
 
 
 def _questions(request: CheckRequest, result: Checked) -> tuple[Question, ...]:
     times = _times(result)
-    questions = tuple(_with_log(q, plain(request.name)) for q in result.questions)
+    questions = _with_log(result.questions, plain(request.name))
     return tuple(_with_times(q, times) for q in questions) if times else questions
 
 
@@ -198,17 +199,19 @@ def _times(result: Checked) -> dict[str, DirectionTimes]:
     return {d: check_times.timed(found, d, result.workload, result.gpu) for d, found in result.times.items()}
 
 
-def _with_log(question: Question, name: str) -> Question:
-    """A compiler's log is kept until a file of the same name is checked again."""
-    if question.key != "builds" or not question.detail.log:
-        return question
+def _with_log(questions: tuple[Question, ...], name: str) -> tuple[Question, ...]:
+    """The log of the first failure is kept until a file of the same name is checked again."""
+    place = next((n for n, q in enumerate(questions) if q.answer is Answer.FAILED and q.detail.log), None)
+    if place is None:
+        return questions
+    first = questions[place]
     path = cache_dir() / "check" / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)[:100]}.log"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(question.detail.log, encoding="utf-8")
+        path.write_text(first.detail.log or "", encoding="utf-8")
     except OSError:  # it is in the report all the same
-        return question
-    return replace(question, detail=replace(question.detail, log_path=str(path)))
+        return questions
+    return (*questions[:place], replace(first, detail=replace(first.detail, log_path=str(path))), *questions[place + 1:])
 
 
 def _with_times(question: Question, times: dict[str, DirectionTimes]) -> Question:

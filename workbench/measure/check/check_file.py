@@ -25,6 +25,7 @@ from ...core.confinement import Confinement
 from ...core.errors import BadRequest
 from ...core.orders import CheckOrder, Emit
 from ...core.owned_folder import owned_folder, sweep
+from ...core.precision import DECLARED, declared, less_exact
 from ...core.replies import Checked, Event
 from ...core.toolchain import find_toolchain
 from ...core.trial import Status
@@ -92,11 +93,12 @@ def _ended(number: int, frame: object) -> NoReturn:
 
 @dataclass(frozen=True)
 class _Reference:
-    """`structure`: the layer, if the reference is exactly one transposed convolution."""
+    """`structure`: the layer, if the reference is exactly one transposed convolution. `numbers`: see `requests.Make`."""
 
     loaded: Loaded
     convolves: bool
     structure: Structure | None
+    numbers: str
 
 
 class _Check:
@@ -129,15 +131,18 @@ class _Check:
                              dtype=next((str(x.dtype).removeprefix("torch.") for x in given if x.is_floating_point()),
                                         "float32"))
             trial.given, trial.parameters = given, list(reference.loaded.parameters)
+            trial.numbers = reference.numbers
             if setting.layer is None:
                 trial.drawn = self._drawn(given, trial)
                 self.questions += trial.drawn.warnings()
             trial.defaults, trial.convolves = reference.loaded.defaults, reference.convolves
             if not trial.convolves:
                 trial.of_float32 = "ieee"
+            less = self._declared(trial)
             trial.attribute = reference.structure.attribute if reference.structure else ""
             case = Case("the given size", setting, tuple(tuple(x.shape) for x in given),
                         tuple(str(x.dtype).removeprefix("torch.") for x in given))
+            self.progress.known = replace(self.progress.known, declared=less)
             Examination(trial, case, self.progress, emulated=emulated, timed=self.order.time, effort=self.order.effort,
                         benchmark=None if self.emulate else self.benchmark).run()
         else:
@@ -162,7 +167,8 @@ class _Check:
             loaded = self.reference.load()
             answer, given = self.reference.process.ask(requests.Give(self.seed % 2**31))
             setting_of(loaded.parameters, answer.arguments, answer.keywords, None)  # raises before they are sent back
-            made, _ = self.reference.process.ask(requests.Make("first", answer.arguments, answer.keywords, 1, "float64"))
+            made, _ = self.reference.process.ask(requests.Make("first", answer.arguments, answer.keywords, 1, "float64",
+                                                                   answer.numbers))
         except Raised as error:
             raise BadRequest(f"The reference does not run: {error.sentence}. It has to define Model, get_inputs and "
                              "get_init_inputs.") from error
@@ -173,7 +179,28 @@ class _Check:
             raise BadRequest(f"The reference's inputs are too large for {self.device}; choose a smaller size.")
         structure = self._layer(made.structure, given)
         setting = setting_of(loaded.parameters, answer.arguments, answer.keywords, structure)
-        return _Reference(loaded, made.convolves, structure), given, setting
+        return _Reference(loaded, made.convolves, structure, answer.numbers), given, setting
+
+    def _declared(self, trial: TrialRun) -> str:
+        """Has the file judged in the precision that it declares. The name of that precision if the reference is more exact."""
+        precision, unknown = declared(self.text)
+        key, question = "precision", "As exact as the reference?"
+        if unknown:
+            self.questions.append(Question(key, question, Answer.WARNED, f"Not known. The file declares {unknown!r}, which is "
+                                           "no precision; it is judged as one that declares none.",
+                                           f"Declare one of {', '.join(DECLARED.values())}."))
+        if unknown or not precision or trial.dtype != "float32":
+            return ""
+        usual, name = trial.of_float32, DECLARED[precision]
+        trial.declared = trial.of_float32 = precision
+        tolerance = f"it is judged by the tolerance of {name}"
+        if not less_exact(precision, usual):
+            self.questions.append(Question(key, question, Answer.PASSED, f"Yes. It declares {name}; {tolerance}."))
+            return ""
+        self.questions.append(Question(key, question, Answer.WARNED, f"No. It declares {name}; {tolerance}. The reference "
+                                       f"computes in {DECLARED[usual]} on this device.",
+                                       "Compute in float32 if you need its accuracy."))
+        return name
 
     def _drawn(self, given: list[torch.Tensor], trial: TrialRun) -> Drawn:
         try:
