@@ -1,15 +1,6 @@
-"""module_ms of a candidate in a process of its own: it answers batches of calls into memory of the judge.
-
-1. For every call of a batch the judge draws the input: one of a few sets times two strips of a long row of factors. Every
-   element differs from the last call's, so no answer can be ready, or be made from an earlier one.
-2. The process copies each result into the next slot of memory that belongs to the judge (shared memory; on a GPU an allocation
-   opened through CUDA IPC) and answers. The judge stops its clock and copies all slots. PyTorch gets the same calls in the same
-   turn: results that differ, and a call chosen at random that differs from float64, mean that no time is reported.
-3. The reference's process runs the same batch with a finished result in place of the call. That is the cost of request, input
-   and copy; it is subtracted from both times.
-4. The idle process is stopped, with every process it has started. Memory that it holds, or work that it has left on the device,
-   may still slow PyTorch down. So where PyTorch was slower, its best ways are timed again after the candidate's end.
-"""
+"""module_ms of a candidate in a process of its own: it answers batches of calls into memory of the judge. How it is timed, and
+why so,
+is in docs/judging.md, "How a foreign module is timed"."""
 
 from __future__ import annotations
 
@@ -40,12 +31,12 @@ from ..party import Construction, Party
 from ..questions import jumps
 from ..trialrun import State, TrialRun, wide
 from .contestant import Contestant, NotTimed, NotVaried, Plan, Wrong
-from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, why_left_out
+from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, in_the_running, why_left_out
 from .slots import Limit, Slots, differs, rounded
 from .timed_input import Begins, factors_for, strips, timed_input
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
-_LEAST_TURNS = 5                # below it there is no spread
+_LEAST_TURNS = 5                # below it there is no spread; after it the ways that cannot be the fastest are left out
 _BATCH_S = {"cpu": 0.05, "cuda": 0.03}
 _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
@@ -168,15 +159,19 @@ class _Bench:
         empties: list[float] = []
         bounds: dict[str, list[tuple[float, ...]]] = {name: [] for name in modes}
         slowed: list[bool] = []
+        running = [name for name in modes if name]
         # All results of a turn are compared with those of PyTorch, which gets the same inputs in the same order.
         beside = next((key for key, way in modes.items() if key and way.strides is None and way.process == _REFERENCE), "")
         limits = [Limit(dtype, shape, allowed + other + jump, rms) for (dtype, shape), (allowed, rms), jump, other in
                   zip(kinds, self.demanded, self.jumps, self._limits(modes[beside].precision), strict=True)] if beside else []
         checked = set(self.random.sample(range(turns), min(_CHECKED, turns)))
         for turn in range(turns):
-            self.emit(Event("time", f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(modes) - 1} ways"))
-            order = list(modes)
+            if turn == _LEAST_TURNS:
+                shown = max([self.shown[""] or FROM_STRICTEST[-1], *self.seen], key=FROM_STRICTEST.index)
+                running = in_the_running(samples, {name: modes[name].precision for name in running}, shown)
+            order = list({"": 0, **dict.fromkeys(running), beside: 0})
             self.random.shuffle(order)
+            self.emit(Event("time", f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(running)} ways"))
             empty = self._empty(calls)
             empties.append(1e3 * empty.clock_s / calls)
             self.order, kept = self._drawn(calls), {}
