@@ -68,6 +68,7 @@ def check(order: CheckOrder, emit: Emit) -> Checked:
         benchmark.close()
         left = kill_orphans()
         shutil.rmtree(scratch, ignore_errors=True)
+        confine.remove_leftovers(order.device)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # the processes of the next check need that memory
     if left:

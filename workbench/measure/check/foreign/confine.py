@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import shutil
 import signal
 import socket
 import sys
@@ -26,6 +27,7 @@ MOST_DISK_BYTES = 4 << 30         # of all files in a scratch folder, and of eac
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PARTIES = ("candidate", "reference", "benchmark", "nvcc")  # the names of scratch folders
 _DEVICES = tuple(Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom"))
+_OPEN_TO_ALL = tuple(Path(name) for name in ("/dev/shm", "/tmp", "/var/tmp"))
 _SMALL_BYTES = 64 << 20
 _INTERNET = (socket.AF_INET, socket.AF_INET6, socket.AF_PACKET)
 # What CUDA and torch may need to share memory between processes. There Landlock and bwrap keep foreign processes away.
@@ -112,6 +114,19 @@ def user_of(scratch: Path, device: str) -> int:
     because a user can read the memory of all its processes."""
     first = confinement(device).user
     return first + _PARTIES.index(scratch.name) if first else 0
+
+
+def remove_leftovers(device: str) -> None:
+    """What the other users have left in folders that are open to every user. Nobody else has these users."""
+    first = confinement(device).user
+    for folder in _OPEN_TO_ALL if first else ():
+        for path in folder.iterdir():
+            with suppress(OSError):  # somebody else's may vanish
+                if first <= path.lstat().st_uid < first + len(_PARTIES):
+                    if path.is_dir() and not path.is_symlink():
+                        shutil.rmtree(path)
+                    else:
+                        path.unlink()
 
 
 @contextmanager
