@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
@@ -320,9 +321,9 @@ def malformed(drawn: random.Random) -> tuple[requests.Request, bytes]:
             elif change < 0.3 and isinstance(holder, list) and len(holder) < 100:
                 holder *= drawn.choice((2, 2, 2, 50))
             elif change < 0.4 and isinstance(holder, dict):
-                holder[drawn.choice(("passed", "id", "tensors", "raised", ""))] = drawn.choice(_ODD)
+                holder[drawn.choice(("passed", "id", "tensors", "raised", ""))] = deepcopy(drawn.choice(_ODD))
             else:
-                holder[key] = drawn.choice(_ODD)
+                holder[key] = deepcopy(drawn.choice(_ODD))
             if not message:
                 break
         line = json.dumps(message).encode() + b"\n"
