@@ -55,8 +55,9 @@ def test_only_the_head_of_a_file_declares(text: str, known: str, unknown: str) -
     assert declared(text) == (known, unknown)
 
 
-def test_a_declared_precision_is_in_the_headline(checked) -> None:
-    report = checked(BFLOAT16[1], reference=BFLOAT16[0])
+def test_a_declared_precision_is_in_the_headline_and_names_the_competitors(checked) -> None:
+    report = checked(BFLOAT16[1], reference=BFLOAT16[0], time=True, effort="quick")
+    assert {t.precision for t in report.times.values()} == {"bf16"}, report.times
     assert failed(report) == {} and "is right in bfloat16, which it declares, but not in the precision of" in report.headline
     assert report.question("precision").answer is Answer.WARNED
     undeclared = failed(checked(BFLOAT16[1].replace("# precision: bfloat16\n", ""), reference=BFLOAT16[0]))

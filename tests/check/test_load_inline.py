@@ -73,6 +73,7 @@ def test_a_file_we_exported_is_checked_on_the_emulator(checked) -> None:
     report = checked(export_text(recipe, constructor=preset("kb74")), like="kb74", time=True)
     assert failed(report) == {} and report.device == "cpu (emulator)"
     assert report.question("gradient_values").answer is Answer.PASSED and not report.times
+    assert "It declares float32" in report.question("precision").seen and not report.declared
 
 
 @pytest.mark.parametrize(("right", "broken"), [

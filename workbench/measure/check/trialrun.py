@@ -115,7 +115,7 @@ class TrialRun:
         self.of_float32 = "ieee" if device == "cpu" else "tf32"  # what PyTorch's default allows: convolutions alone, on a GPU
 
     def how(self, case: Case, *, dtype: str | None = None, seed: int = 42) -> Construction:
-        texts = positional(case.setting, self.parameters).texts
+        texts = positional(case.setting, self.parameters, self.defaults).texts
         return Construction(*texts, seed, self.dtype if dtype is None else dtype, self.numbers)
 
     def inputs(self, case: Case) -> list[torch.Tensor]:
