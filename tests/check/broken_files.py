@@ -114,8 +114,8 @@ class Broken:
         call = next(node for node in names.values() if isinstance(node, ast.Call) and "load_inline" in ast.unparse(node.func))
         given = {k.arg: ast.literal_eval(names[k.value.id] if isinstance(k.value, ast.Name) else k.value) for k in call.keywords
                  if k.arg in ("cpp_sources", "cuda_sources", "functions")}
-        sources = (tuple(filter(None, [given.get(key)])) for key in ("cpp_sources", "cuda_sources"))
-        told = InlineCall("x", tuple(given.get("functions", ())), *sources, ())
+        cpp, cuda = (tuple(filter(None, [given.get(key)])) for key in ("cpp_sources", "cuda_sources"))
+        told = InlineCall("x", tuple(given.get("functions", ())), cpp, cuda, ())
         return Raised(Told("RuntimeError", self.log, call.lineno, "load_inline", "", Context("", (told,))))
 
     def differs(self, question: Question) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,8 @@ def _on_the_cpu() -> Iterator[ParameterSet]:
 def test_a_broken_file_is_told_by_its_first_cause(checked, file: Broken) -> None:
     if file.compiles:
         require(find_toolchain().ninja and find_toolchain().cxx, "ninja and g++ build what load_inline is given")
+    if "import triton" in file.text:
+        require(find_spec("triton") is None, "Triton is installed: without a GPU its files are not refused at import")
     report = checked(file.text, reference=reference(), call_s=3.0 if file.status == "RUN_TIMEOUT" else 60.0)
     question = report.question(file.about)
     assert not file.differs(question), file.differs(question)
