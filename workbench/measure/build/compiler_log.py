@@ -19,7 +19,7 @@ _PLACED = (
 _UNPLACED = (
     re.compile(r"^ptxas [^;]*; (?:error|fatal)\s*: (?P<message>.+)$"),
     re.compile(r"^(?:ptxas|nvlink|nvcc|cudafe\+\+) (?:error|fatal)\s*: (?P<message>.+)$"),
-    re.compile(r"^.*?: (?P<message>undefined reference to .+)$"),
+    re.compile(r"^.*?: (?P<message>(?:undefined reference to|multiple definition of) [^;]+)(?:;.*)?$"),
     re.compile(r"^(?:\S*/)?ld(?:\.\w+)?: (?:error: )?(?P<message>cannot find .+)$"),
     re.compile(r"^(?:\S*/)?(?:cc1plus|[\w+.-]*(?:g\+\+|gcc|clang\+\+|clang|c\+\+)[\w.-]*): "
                r"(?:fatal )?error: (?P<message>.+)$"),

@@ -142,13 +142,15 @@ def _cause(found: list[FirstError]) -> FirstError:
 def _tool(first: FirstError, log: str, emulator: bool) -> str:
     if re.match("Entry function|P(?:tx|arsing)", first.message):
         return "ptxas"
+    if re.match("multiple definition of|undefined reference to|cannot find -l", first.message):
+        return "The linker"
     if emulator:
         return "g++ (for the CPU emulator)"
     if first.file in _OF_CUDA:
         return "nvcc"
     if first.file in _OF_CPP or first.file == "bindings":
         return "g++"
-    said = next((line for line in log.splitlines() if first.message[:40] in line), "")
+    said = next((line for line in log.splitlines() if re.split("['`]", first.message)[0] in line), "")
     named = re.match(r"(?:\S*/)?(?P<tool>nvcc|ptxas|nvlink|ld|[\w+.-]*[gc]\+\+|cc1plus)[\s:]", said)
     return "The compiler" if named is None else {"ld": "The linker", "cc1plus": "g++"}.get(named["tool"], named["tool"])
 
@@ -255,6 +257,8 @@ def _by_its_name(first: FirstError, text: str) -> FirstError:
     found = None
     if kernel := re.search(r"\bfunction '(?:void )?(\w+)", first.message):
         found = re.search(rf"__global__[^;{{]*?\b{kernel[1]}\s*\(", text)
+    elif twice := re.match(r"multiple definition of [`'](\w+)", first.message):
+        found = re.search(rf"^[ \t]*[\w:][\w:<>*& \t]*\b{twice[1]}\s*\([^;{{]*\{{", text, re.M)
     elif flag := re.search(r"'(-{0,2}[\w=-]{3,60})'|find (-l\w{1,60})", first.message):
         found = re.search(rf"[\"'][^\"'\n]*{re.escape(flag[1] or flag[2])}", text)
     return replace(first, file="the file", line=text.count("\n", 0, found.start()) + 1) if found else first
