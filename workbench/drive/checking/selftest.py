@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ _USUAL = Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), 
 _CROPPED = Workload(ConvTranspose(1, 2, 3, (1,), stride=(3,), padding=(1,), bias=False), 2, (8,))
 _MANY = Workload(ConvTranspose(1, 1, 3, (1,), bias=False), 1, (700_032,))  # 65 628 blocks of 32
 _MODULE = Workload(ConvTranspose(2, 4, 6, (3,), stride=(2,), padding=(1,)), 1, (8, 9))
+Judge = Callable[[], AbstractContextManager[WorkerProcess]]
 _AT_ONCE = {"cpu": 2, "cuda": 4}  # checks that take no time; each has two processes with a context on the GPU
 
 
@@ -114,9 +115,10 @@ class SelfTest:
 
 def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lambda result: None,
              runner: Runner | None = None, wanted: Sequence[Attack] | None = None,
-             on_text: Callable[[str], None] = lambda text: None, stopped: threading.Event | None = None) -> list[Result]:
+             on_text: Callable[[str], None] = lambda text: None, stopped: threading.Event | None = None,
+             judge: Judge = judge_process) -> list[Result]:
     """Run every attack that this device can show, or those of `wanted`; only a whole self-test is kept for the page.
-    `on_text` hears what happens now. Raises `BadRequest` for a device that is not there, `RuntimeError` when `stopped` is
+    `on_text` hears what happens now. `judge` starts one for modules. Raises `BadRequest` for a device that is not there, `RuntimeError` when `stopped` is
     set before the end."""
     device = resolve_device(device)
     kind = device_kind(device)
@@ -137,10 +139,11 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
                 raise RuntimeError("The self-test was stopped.")
             for result in found:
                 report(result)
-        with held(device, on_text, stopped), _judges(_AT_ONCE[kind]) as judges:
+        with held(device, on_text, stopped), _judges(judge, _AT_ONCE[kind]) as judges:
             files = [a for a in wanted if a.kind == "module"]
             timed = [a for a in files if _attacks_the_clock(a, kind)]
-            one = partial(_run_module, device=device, session=session, judges=judges, on_text=on_text, stopped=stopped)
+            one = partial(_run_module, device=device, session=session, judges=judges, on_text=on_text, stopped=stopped,
+                          fresh=judge)
             with DaemonThreads(_AT_ONCE[kind]) as pool:
                 for result in pool.map(one, [a for a in files if a not in timed]):
                     report(result)
@@ -210,7 +213,7 @@ def _watch(on_text: Callable[[str], None], stopped: threading.Event, run: Run) -
 
 
 def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQueue[WorkerProcess],
-                on_text: Callable[[str], None], stopped: threading.Event) -> Result:
+                on_text: Callable[[str], None], stopped: threading.Event, fresh: Judge = judge_process) -> Result:
     """Through `check`. Caught: the expected status is among the failures, and no trial of the session has changed; for
     OK, nothing failed and no time was taken for a victory."""
     if stopped.is_set():
@@ -225,7 +228,8 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     request = CheckRequest(text, against[0], device, name=attack.name, reference_name=against[1], effort="quick", nvcc=False,
                            call_s=_GROUPS[attack.group].run_timeout_s, time=_attacks_the_clock(attack, kind))
     if request.time:  # in a judge of its own: what it shares of the GPU's memory is free again only when it has ended
-        report = check(request, device_held=True, stopped=stopped)
+        with fresh() as judge:
+            report = check(request, device_held=True, judge=judge, stopped=stopped)
     else:
         judge = judges.get()
         try:
@@ -266,12 +270,12 @@ def _session() -> Iterator[Session]:
 
 
 @contextmanager
-def _judges(count: int) -> Iterator[SimpleQueue[WorkerProcess]]:
+def _judges(judge: Judge, count: int) -> Iterator[SimpleQueue[WorkerProcess]]:
     """Those that have nothing to do just now."""
     free: SimpleQueue[WorkerProcess] = SimpleQueue()
     with ExitStack() as stack:
         for _ in range(count):
-            free.put(stack.enter_context(judge_process()))
+            free.put(stack.enter_context(judge()))
         yield free
 
 
