@@ -118,7 +118,8 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
              on_text: Callable[[str], None] = lambda text: None, stopped: threading.Event | None = None,
              judge: Judge = judge_process) -> list[Result]:
     """Run every attack that this device can show, or those of `wanted`; only a whole self-test is kept for the page.
-    `on_text` hears what happens now. `judge` starts one for modules. Raises `BadRequest` for a device that is not there, `RuntimeError` when `stopped` is
+    `on_text` hears what happens now. `judge` starts one for modules.
+    Raises `BadRequest` for a device that is not there, `RuntimeError` when `stopped` is
     set before the end."""
     device = resolve_device(device)
     kind = device_kind(device)
