@@ -7,6 +7,7 @@ import json
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -56,6 +57,7 @@ class Result:
     happened: str
     caught: bool
     confined: str = ""           # how a module was held back
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,21 @@ def summary(results: Sequence[Result]) -> str:
     return text + (f"; not as expected: {', '.join(r.name for r in missed)}" if missed else "")
 
 
+def matrix(results: Sequence[Result]) -> str:
+    """A table in Markdown: for each source how many attacks got which status, and the share that was caught."""
+    fought = [r for r in results if r.kind != "control"]
+    statuses = [s for s, _ in Counter(r.status for r in fought).most_common()]
+    sources = [s for s, _ in Counter(r.source for r in fought).most_common()]
+    lines = [f"| source | attacks | {' | '.join(statuses)} | caught |", f"|---|{'---|' * (len(statuses) + 2)}"]
+    for source in [*sources, ""]:
+        here = [r for r in fought if source in ("", r.source)]
+        counts = Counter(r.status for r in here)
+        caught = sum(r.caught for r in here)
+        lines.append(f"| {source or 'all'} | {len(here)} | {' | '.join(str(counts[s] or '') for s in statuses)} | "
+                     f"{caught} ({100 * caught / len(here):.0f} %) |")
+    return "\n".join(lines)
+
+
 def confinement(results: Sequence[Result]) -> str:
     """How the attacking modules were held back, a sentence for each way that occurred."""
     return "\n".join(dict.fromkeys(r.confined for r in results if r.confined))
@@ -202,7 +219,7 @@ def _run_kernels(runner: Runner, session: Session, device: str, wanted: Sequence
         timed = bool(trial and trial.kernel_ms)
         caught = status == expected and timed == (expected == Status.OK)
         results.append(Result(attack.name, attack.kind, attack.idea or row.candidate.variant.idea, expected, status,
-                              trial.headline if trial else run.message, caught))
+                              trial.headline if trial else run.message, caught, source=attack.source))
     return results
 
 
@@ -248,7 +265,7 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     if (trials.read_bytes() if trials.exists() else None) != before:
         status, happened = "session changed", "The trials of a session are not what they were."
     return Result(attack.name, attack.kind, attack.idea, expected, status, happened, status == expected and not missed,
-                  report.confined.sentence)
+                  report.confined.sentence, attack.source)
 
 
 def _attacks_the_clock(attack: Attack, kind: str) -> bool:
