@@ -3,6 +3,7 @@ module. The truth is known from the plain call; only for .eval() and for other p
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -87,8 +88,15 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
 
 
 def _two_answers(trial: TrialRun, case: Case, gradients: bool) -> tuple[Outcome, Outcome]:
+    """The second for another batch, where the reference takes it."""
     first = trial.run(case, gradients=gradients)
-    return first, trial.run(case, gradients=gradients, state=first.state)
+    batch = case.shapes[0][0] if case.shapes and case.shapes[0] else 0
+    for other in (with_batch(case, batch + 1, f"batch {batch + 1}"), case):
+        with contextlib.suppress(NotForReference):
+            second = trial.run(other, gradients=gradients, state=first.state)
+            if not second.problem() or other is case:
+                return first, second
+    return first, first
 
 
 class _Habits:
@@ -102,10 +110,10 @@ class _Habits:
     def no_grad(self) -> list[Question]:
         def wrong() -> str:
             _, results = self._asked(NoGrad, [self.first])
-            if len(results) != 2:
+            if len(results) != 3:
                 return _OTHER_COUNT
-            return self._compared((("Under no_grad", self.first, {"output": results[0]}),
-                                   ("In inference_mode", self.first, {"output": results[1]})))
+            where = ("Under no_grad", "In inference_mode", "In another thread")
+            return self._compared([(words, self.first, {"output": one}) for words, one in zip(where, results, strict=True)])
         return [self._question("no_grad", wrong, "Yes: the same as in grad mode.")]
 
     def two_calls(self) -> list[Question]:
@@ -189,8 +197,12 @@ class _Habits:
         def wrong() -> str:
             facts, results = self._asked(Views, [self.first], gradients=names)
             one, other = (list(facts.first), list(facts.second)) if names else ([], [])
-            if len(results) != 1 + len(one) + len(other):
+            if len(results) != 3 + len(one) + len(other):
                 return _OTHER_COUNT
+            (dense, alike), results = results[:2], results[2:]
+            if (alike.shape, alike.dtype) != (dense.shape, dense.dtype) or (said := self._wrong(
+                    replace(self.first, expected={"output": dense}, own={}, grad_output=None), {"output": alike})):
+                return f"For an expanded input (stride 0) it differs from a copy of the same values: {said}"
             if lost := self._lost(one, self.first) or self._lost(other, self.first):
                 return f"For views autograd gives no {lost}."
             split, of_slices = 1 + len(one), "For slices of larger tensors"
@@ -246,6 +258,7 @@ class _Habits:
         if len(found) == 2:
             ours, theirs = found
             said = [*(["It draws random numbers, the reference does not."] if ours.draws and not theirs.draws else []),
+                    *(["It does not run forward hooks."] if theirs.hooks and not ours.hooks else []),
                     *([f"It changes {', '.join(ours.settings[:4])}."] if ours.settings else [])]
             questions.append(_as_warning(self._question("settings", lambda: " ".join(said), "Yes.")))
             if ours.strides != theirs.strides and ours.strides:
@@ -324,10 +337,13 @@ class _Habits:
         given = [*outcome.inputs, *([outcome.grad_output] if names else []), *changed.values()]
         request = partial(Stepped, inputs=len(outcome.inputs), gradients=tuple(names), parameters=tuple(changed))
         facts, results = self.trial.candidate.ask(request, self.trial.how(outcome.case), given, self.state)
-        there = list(facts.first) if names else []
+        there, saved = list(facts.first) if names else [], results[:len(changed)]
+        results = results[len(changed):]
         rest = results[1 + len(there):]
         if len(rest) > 1 or not results:
             return _OTHER_COUNT
+        if stale := [n for (n, v), now in zip(changed.items(), saved, strict=True) if not same_bits(now.to(v.dtype), v)]:
+            return f"After a change in place its state_dict has the old values of {stale[0]}."
         if lost := self._lost(there, outcome):
             return f"After a change in place autograd gives no {lost}."
         return self._compared((("After a change in place", outcome, {"output": results[0]}),
