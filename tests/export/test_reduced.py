@@ -145,6 +145,15 @@ constexpr int CHECKED = 1;
     assert reduced({"a.cuh": HEADER}, [], whole=["a.cuh"]) == {"a.cuh": HEADER}
 
 
+@pytest.mark.parametrize("odd", ["#ifdef G\nint f() {\n#else\nint g() {\n#endif\n  nobody(); }\n", "int f( {\n",
+                                 "template <int N\nint f();\n"])
+def test_a_text_that_is_not_understood_stays_whole(odd: str) -> None:
+    found = reduced({"a.cuh": "int nobody();\nint helper();\n", "b.cu": odd}, [])
+    assert found == {"b.cu": odd} | ({"a.cuh": "int nobody();\n"} if "nobody" in odd else {})
+    text = KERNEL % "  if constexpr (THREE) a();\n  {"
+    assert without_statements(text, settled({"a": text}, "Precision::tf32")["a"]) == text
+
+
 KERNEL = """using Scalar = typename Layer::scalar;
 static constexpr bool THREE = Tune::precision == Precision::tf32x3, HALVES = sizeof(Scalar) == 2;
 static constexpr int PLANES = THREE ? 2 : 1, ROOM = HALVES || PLANES > 4 ? 7 : 9, GUESS = N > 2 ? 1 : 2;
