@@ -244,7 +244,8 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     first = next((q for q in failed if q.status == expected), failed[0] if failed else None)
     victory = [d for d, t in report.times.items() if t.verdict == FASTER]
     status = first.status if first else f"OK, {FASTER}" if victory else str(Status.OK) if report.ran else str(Status.SKIPPED)
-    happened = first.seen if first else next((q.seen for q in report.questions if q.key == "times"), "Nothing failed.")
+    happened = first.seen if first else report.headline if attack.kind == "honest" else next(
+        (q.seen for q in report.questions if q.key == "times"), "Nothing failed.")
     if _trials(session) != before:
         status, happened = "session changed", "The trials of a session are not what they were."
     return Result(attack.name, attack.kind, attack.idea, expected, status, happened, status == expected,
