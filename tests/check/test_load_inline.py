@@ -21,8 +21,8 @@ from workbench.measure.check.foreign.process import Raised
 from workbench.measure.check.foreign.replies import Context, InlineCall, Told
 
 from ..require import require
+from .broken_files import with_small_headers
 from .conftest import BAD_MODELS, failed
-from .small_headers import with_small_headers
 
 pytestmark = pytest.mark.xdist_group("check_load_inline")
 
@@ -55,8 +55,10 @@ def test_a_declaration_without_its_definition_is_named(checked) -> None:
     assert "conv_transpose1d(Tensor, Tensor, int, int) is declared in cpp_sources and defined nowhere" in question.seen
 
 
-def test_wrong_index_and_no_gradient(checked) -> None:
-    report = checked(_text("wrong_index_no_gradient"), like="kb81", time=True)
+@pytest.mark.parametrize("small", [True, pytest.param(False, marks=pytest.mark.long)], ids=["small", "torch's own"])
+def test_wrong_index_and_no_gradient(checked, small: bool) -> None:
+    text = _text("wrong_index_no_gradient")
+    report = checked(with_small_headers(text, runs=True) if small else text, like="kb81", time=True)
     assert {"values": "MISMATCH", "gradients": "NO_GRADIENT"}.items() <= failed(report).items()
     assert report.mistake.found == "no divisibility test"
     assert report.question("builds").answer is Answer.PASSED and "emulator" in report.device
@@ -120,7 +122,7 @@ def test_a_line_of_nvcc_is_told_as_the_line_of_the_file() -> None:
     error = Raised(Told("RuntimeError", f'/tmp/x/cuda.cu({in_cuda}): error: identifier "weight" is undefined\n', None,
                         "load_inline", "", Context(calls=(call,))))
     question = build_question(error, text, emulated=False)
-    assert f"line {line}: identifier" in question.seen and question.advice == f"Open line {line}."
+    assert f"line {line}: identifier" in question.seen and question.advice.startswith("Declare weight before line")
     beside = in_the_file(FirstError("cuda_sources", in_cuda - 3, "m"), text, call)  # without a GPU
     assert beside == FirstError("the file", line, "m")
     asked = FirstError("the file", 7, "'wieght' was not declared; did you mean 'weight'?")

@@ -97,7 +97,8 @@ def test_arguments_that_are_fractions_are_tried_too(checked) -> None:
 
 @pytest.mark.parametrize(("name", "expected"), [
     ("ONLY_BATCH_4", {"batch_one": ("No. The module raised RuntimeError in line", "Look at line"),
-                      "other_sizes": ("No. Wrong for batch 3; batch 5. For batch 3: The module raised RuntimeError in line",
+                      "other_sizes": ("No. Wrong for batch 3; batch 5; batch 9. For batch 3: The module raised RuntimeError in "
+                                      "line",
                                       "Look at line")}),
     ("RETURNS_TWO", {"noncontiguous": ("No. For an input with strides: It returns a tuple, the reference returns a tensor.",
                                        "Return the output tensor alone.")}),
@@ -120,7 +121,7 @@ def test_what_could_not_be_run_here_is_not_called_passed() -> None:
 
 def test_a_class_of_another_name_is_told_the_name_it_needs() -> None:
     error = Raised(Told("NameError", "the file defines no class ModelNew; it has Modelnew", None, "", "", Context()))
-    assert build_question(error, "", emulated=False).advice == "Name the module's class ModelNew."
+    assert build_question(error, "", emulated=False).advice == "Rename Modelnew to ModelNew."
 
 
 def test_a_reference_that_does_not_run_is_a_bad_request(checked) -> None:
@@ -160,7 +161,7 @@ def test_an_empty_file_is_a_bad_request() -> None:
 def test_an_expanded_grad_output_is_a_grad_output(checked, line: str, status: str) -> None:
     """Right for every dense one: only y.sum().backward() shows it."""
     report = checked(models.reads_grad_output(line))
-    assert failed(report) == {"gradient_values": status}
+    assert failed(report)["gradient_values"] == status
     question = report.question("gradient_values")
     assert question.seen.endswith(", for the grad_output of y.sum().backward(), which is expanded (stride 0).")
     assert question.advice == "Read grad_output by its strides, or take grad_output.contiguous() first."

@@ -12,8 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
+from ...core.errors import BadRequest
 from ...drive.checking import attacks, selftest
+from ...drive.machine.devices import resolve_device
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +27,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     chosen.add_argument("--honest", nargs="?", const="also", choices=("also", "only"),
                         help="also run the right files, or only these; the result is not stored")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--write", type=Path, metavar="FILE",
+                        help="put the matrix of sources and statuses into this file, in place of the table between its lines "
+                             "<!-- matrix of cpu --> and <!-- end --> (or cuda)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,8 +42,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(selftest.to_json(results), indent=1))
     else:
+        print(f"\n{selftest.matrix(results)}\n")
         print(selftest.summary(results))
         print(selftest.confinement(results))
+    if args.write:
+        _write(args.write, results, attacks.device_kind(resolve_device(args.device)))
     if args.honest != "only" and all(r.status == "NO_COMPILER" for r in results if r.kind in ("control", "kernel")):
         print(results[0].happened, file=sys.stderr)
         return 3
@@ -52,3 +61,12 @@ def _show(result: selftest.Result) -> None:
     print(f"{word}  {result.name:<26} {result.status:<16} {result.happened}", flush=True)
     if not result.caught:
         print(f"        expected {result.expected}: {result.idea}", flush=True)
+
+
+def _write(path: Path, results: list[selftest.Result], kind: str) -> None:
+    text, begin, end = path.read_text(encoding="utf-8"), f"<!-- matrix of {kind} -->", "<!-- end -->"
+    before, found, rest = text.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        raise BadRequest(f"{path} has no line {begin} with {end} behind it; add both.", field="write")
+    path.write_text(f"{before}{begin}\n{selftest.matrix(results)}\n{end}{after}", encoding="utf-8")

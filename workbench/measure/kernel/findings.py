@@ -144,7 +144,8 @@ def while_timed(name: str, unwritten: int) -> Finding:
         be = "was" if unwritten == 1 else "were"
         return Finding(Status.UNWRITTEN, f"While timed: {_values(unwritten)} of {short} {be} not written. The checked "
                        "launches wrote them.", advice, {**detail, "unwritten": unwritten})
-    return Finding(Status.MISMATCH, f"While timed: {short} differs from the checked launches, with the same inputs.",
+    return Finding(Status.MISMATCH, f"While timed: {short} differs from the checked launches, whose inputs differ only in "
+                   "signs of channels.",
                    advice, detail)
 
 

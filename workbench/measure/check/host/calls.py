@@ -67,12 +67,12 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
         results = [output.detach(), *after]
         if names and output.requires_grad and (request.expanded or tensors[count].shape == output.shape):
             parameters = dict(module.named_parameters())
-            wanted = [xs[int(n[6:])] if n.startswith("input ") else parameters[n] for n in names]
+            wanted = [xs[int(n[6:])] if n.startswith("input ") else parameters.get(n) for n in names]
             grad_output = tensors[count].to(device)
             grad_output = grad_output.expand(output.shape) if request.expanded else grad_output
-            asked = [w for w in wanted if w.requires_grad]
+            asked = [w for w in wanted if w is not None and w.requires_grad]
             given = iter(gradients_of(output, grad_output, asked))
-            grads = [next(given) if w.requires_grad else None for w in wanted]
+            grads = [next(given) if w is not None and w.requires_grad else None for w in wanted]
             _wait(device)
             facts = replace(facts, gradients=tuple(n if g is not None else None for n, g in zip(names, grads, strict=True)))
             results += [g for g in grads if g is not None]
@@ -312,8 +312,11 @@ def _synchronize() -> None:
 
 
 def _facts(output: Any) -> Output | NoTensor:
-    if not isinstance(output, torch.Tensor):
-        return NoTensor(type(output).__name__)
+    if type(output) not in (torch.Tensor, torch.nn.Parameter):  # a subclass may compute when it is looked at
+        return NoTensor(f"tensor of the subclass {type(output).__name__}" if isinstance(output, torch.Tensor) else
+                        type(output).__name__)
+    if output.layout is not torch.strided:
+        return NoTensor(f"{str(output.layout).removeprefix('torch.')} tensor")
     return Output("Tensor", str(output.dtype).removeprefix("torch."), tuple(output.shape), str(output.device),
                   output.requires_grad)
 
