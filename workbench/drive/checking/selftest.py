@@ -186,8 +186,12 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def matrix(results: Sequence[Result]) -> str:
-    """A table in Markdown: for each source how many attacks got which status, and the share that was caught."""
+    """A table in Markdown: for each source how many attacks got which status, and the share that was caught. Below it the
+    false alarms; "" if no attack has run."""
     fought = [r for r in results if r.kind in ("kernel", "module")]
+    if not fought:
+        return ""
+    right = [r for r in results if r.kind == "honest"]
     statuses = [s for s, _ in Counter(r.status for r in fought).most_common()]
     sources = [s for s, _ in Counter(r.source for r in fought).most_common()]
     lines = [f"| source | attacks | {' | '.join(statuses)} | caught |", f"|---|{'---|' * (len(statuses) + 2)}"]
@@ -197,6 +201,7 @@ def matrix(results: Sequence[Result]) -> str:
         caught = sum(r.caught for r in here)
         lines.append(f"| {source or 'all'} | {len(here)} | {' | '.join(str(counts[s] or '') for s in statuses)} | "
                      f"{caught} ({100 * caught / len(here):.0f} %) |")
+    lines += ["", f"Right files called wrong: {sum(not r.caught for r in right)} of {len(right)}."] if right else []
     return "\n".join(lines)
 
 
