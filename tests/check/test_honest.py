@@ -41,6 +41,8 @@ def test_the_self_test_counts_right_files_and_names_what_is_called_wrong(monkeyp
     found = selftest.selftest("cpu", wanted=[a for a in chosen(["kb19_relu"]) if a.kind == "honest"])
     assert [(r.name, r.status, r.caught) for r in found] == [("kb19_relu", "MISMATCH", False)]
     assert selftest.summary(found) == "1 of 1 right files called wrong; not as expected: kb19_relu"
+    attack = selftest.Result("a", "module", "an idea", "MISMATCH", "MISMATCH", "Wrong.", True)
+    assert selftest.matrix(found) == "" and selftest.matrix([attack, *found]).endswith("Right files called wrong: 1 of 1.")
 
 
 @pytest.mark.parametrize(("text", "known", "unknown"), [

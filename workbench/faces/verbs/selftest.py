@@ -34,6 +34,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 all as expected, 1 one got through or a right file is called wrong, 3 nothing could be built here."""
+    if args.write and args.honest == "only":
+        raise BadRequest("--honest only runs no attacks, so there is no matrix to write; leave away \"only\".", field="write")
     show = (lambda result: None) if args.json else _show
     wanted = attacks.chosen(args.only) if args.only else None
     if args.honest:
@@ -42,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(selftest.to_json(results), indent=1))
     else:
-        print(f"\n{selftest.matrix(results)}\n")
+        if table := selftest.matrix(results):
+            print(f"\n{table}\n")
         print(selftest.summary(results))
         print(selftest.confinement(results))
     if args.write:
