@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from ...core.check_parts import FirstError
 
 _CUDA_ONLY = re.compile(r"__global__|__device__|__shared__|<<<|>>>|\b(?:threadIdx|blockIdx|blockDim)\b")
+_LONG_NAME = re.compile(r'function\("([^"]{100,})"\)')
 _HEADERS = (  # of a name that is not declared; the first that matches
     (r"__float2half|__half2?float|__half2?\b|__h\w+2?\b|__hfma2?", "<cuda_fp16.h>"),
     (r"(?:__nv_)?bfloat16|__float2bfloat16", "<cuda_bf16.h>"),
@@ -43,7 +44,7 @@ def plain_message(message: str) -> str:
     for pattern, instead in _EMULATORS:
         if found := pattern.search(message):
             return instead(found)
-    message = re.sub(r'function\("([^"]{100,})"\)', lambda found: f'function("{found[1].rpartition("::")[2].strip()}")', message)
+    message = _LONG_NAME.sub(lambda found: f'function("{found[1].rpartition("::")[2].strip()}")', message)
     return re.sub(r" \[-f?[\w-]+\]$", "", message)
 
 
