@@ -62,6 +62,6 @@ def build_elsewhere(asked: BuildOrder, **environment: str) -> subprocess.Popen[s
 
 
 def result_of(process: subprocess.Popen[str]) -> Built:
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=400)
     assert process.returncode == 0, out
     return read(Built, json.loads(out.splitlines()[-1]))

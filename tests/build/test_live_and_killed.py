@@ -68,7 +68,7 @@ def test_a_killed_build_is_no_hindrance_and_leaves_no_half_library(cache: Path, 
 
     with ThreadPoolExecutor(1) as pool:
         again = pool.submit(build, replace(asked, log=tmp_path / "second.log"), lambda event: None)
-        assert wait_for(WORD, tmp_path / "second.log", 5), "it compiles again, and waited for nobody"
+        assert wait_for(WORD, tmp_path / "second.log", 100), "it compiles again, and waited for nobody"
         result = again.result()
     assert (result.status, result.cached) == ("OK", False)
     assert ctypes.CDLL(result.library).answer() == 42

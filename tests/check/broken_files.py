@@ -126,11 +126,11 @@ class Broken:
         return "\n".join(f"expected {expected}\n     got {got}" for expected, got in pairs if not _fits(expected, got))
 
 
-def with_small_headers(text: str) -> str:
-    """A file that calls load_inline once, built with them. Its lines move down."""
+def with_small_headers(text: str, *, runs: bool = False) -> str:
+    """A file that calls load_inline once, built with them. Its lines move down. `runs`: what is built can be called."""
     found = text.replace("load_inline(name=", f"load_inline({_FOUND}name=")
     assert found.count(_FOUND) == 1
-    return SMALL_HEADERS + found
+    return (_headers(_RUNS) if runs else SMALL_HEADERS) + found
 
 
 @cache

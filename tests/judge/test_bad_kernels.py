@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,14 @@ import pytest
 
 from workbench.core.errors import RenderError
 from workbench.core.layer import Workload
-from workbench.core.orders import BuildOrder
+from workbench.core.orders import GUARDS, BuildOrder
 from workbench.core.template import render
 from workbench.core.variants import discover
 from workbench.drive.checking.attacks import attacks
 from workbench.measure.build.build import build
 
 from .bench import CROPPED, WORKLOAD, Apart, Built, Ended, bad_candidate, judge_apart, order
-from .conftest import NOT_BUILT
+from .conftest import NOT_BUILT, WANTED
 
 pytestmark = pytest.mark.xdist_group("bad_kernels")  # one worker builds them once
 ALL_GUARDS = {"poison", "guard_zone", "nan", "inputs", "recheck"}
@@ -46,13 +45,19 @@ STATUS = {
     "divergent_barrier": ("KERNEL_FAULT", "__syncthreads"),
     "right_at_first": ("MISMATCH", " tim"),
     "prints_a_verdict": ("OK", "Right in all checks."),
+    "writes_to_null": ("WORKER_DIED", "ended by signal 11 (SIGSEGV)"),
+    "computes_on_the_host": ("WORKER_DIED", "read or wrote memory of the device"),
+    "misaligned_vectors": ("KERNEL_FAULT", "needs a multiple of 16 bytes, this one is 4 beyond one"),
+    "answers_for_the_judge": ("WORKER_DIED", "wrote into the pipe"),
+    "orders_the_emulator": ("NONDETERMINISTIC", "some of them NaN"),
+    "reaches_out": ("OK", "Right in all checks."),
     "adds_to_old": ("NON_FINITE", "of grad_weight are NaN"),
     "forgets_grad_bias": ("UNWRITTEN", "No value of grad_bias"),
     "input_gradient_lacks_a_tap": ("MISMATCH", "of grad_input is wrong"),
     "weight_gradient_doubled": ("MISMATCH", "of grad_weight is wrong"),
     "forgets_last_input": ("UNWRITTEN", "1 value of grad_input"),
 }
-ENDED = {"writes_to_null": signal.SIGSEGV, "never_ends": 0}
+ENDED = {"never_ends": 0}
 WHERE = {"skips_unreached": CROPPED, "changes_input": CROPPED}
 TIMED = {"right_at_first"}
 DIRECTION = {"adds_to_old": "grad_weight", "forgets_grad_bias": "grad_weight", "input_gradient_lacks_a_tap": "backward",
@@ -62,8 +67,8 @@ DIRECTION = {"adds_to_old": "grad_weight", "forgets_grad_bias": "grad_weight", "
 def _judged(bad: Built, root: Path, scratch: Path, name: str, **more: Any) -> Apart | Ended:
     candidate = bad_candidate(root, name, direction=DIRECTION.get(name, "forward"))
     workload: Workload = more.pop("workload", WHERE.get(name, WORKLOAD))
-    limit_s = 4.0 if ENDED.get(name) == 0 else 60.0
-    return judge_apart(order(bad, candidate, workload, scratch, time=name in TIMED, **more), limit_s=limit_s)
+    limit_s = 4.0 if ENDED.get(name) == 0 else 400.0
+    return judge_apart(order(bad, candidate, workload, scratch, **{"time": name in TIMED, **more}), limit_s=limit_s)
 
 
 @pytest.mark.parametrize("name", STATUS)
@@ -83,7 +88,7 @@ def test_ends_its_process(bad: Built, bad_root: Path, scratch: Path, name: str) 
 
 
 def test_every_bad_kernel_has_its_status(bad_root: Path) -> None:
-    here = {*STATUS, *ENDED, *NOT_BUILT, "many_defects"}
+    here = {*STATUS, *ENDED, *NOT_BUILT, *WANTED, "many_defects"}
     there = {v.name for v in discover(bad_root)}
     assert here <= there and there - here <= {a.name for a in attacks()}
 
@@ -111,6 +116,14 @@ def test_without_its_guard_it_gets_through(bad: Built, bad_root: Path, scratch: 
     missed = _judged(bad, bad_root, scratch, name, guards=ALL_GUARDS - {guard})
     assert isinstance(caught, Apart) and isinstance(missed, Apart)
     assert caught.status == STATUS[name][0] != "OK"
+    assert missed.status == "OK", missed.headline
+
+
+def test_without_the_watch_a_stored_answer_gets_through(bad: Built, bad_root: Path, scratch: Path) -> None:
+    caught, missed = (_judged(bad, bad_root, scratch, "remembers_the_answer", guards=GUARDS - without, time=True)
+                      for without in (set(), {"watch"}))
+    assert isinstance(caught, Apart) and isinstance(missed, Apart)
+    assert caught.status == "MISMATCH" and "signs of channels" in caught.headline
     assert missed.status == "OK", missed.headline
 
 

@@ -24,6 +24,12 @@ _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
 _ARCH = "sm_80"
 _NO_HEADER = re.compile(r"No such file or directory|cannot open source file")
 _MOST_READ = 200_000  # characters
+_KERNELBENCH_REJECTS = (
+    ("'pass'", r"\bpass\b"), ("'try:'", r"\btry\s*:"), ("'except'", r"\bexcept(?:\s*:|\s+\w)"),
+    ("a thread or process", r"import\s+(?:threading|multiprocessing)|from\s+threading\s+import|threading\.Thread\s*\(|"
+                            r"multiprocessing\.(?:Process|Pool|Manager|Queue|Pipe)|concurrent\.futures|(?:Thread|Process)PoolExecutor"),
+    ("a subclass of Tensor", r"_make_subclass|class\s+\w+.*\((?:torch\.)?Tensor\)|torch\.Tensor\.__new__"),
+    ("another clock", r"torch\.cuda\.(?:Event(?:\.record|\.elapsed_time)?|synchronize)\s*=|time\.(?:perf_counter|time)\s*="))
 
 
 @dataclass(frozen=True)
@@ -67,11 +73,11 @@ def findings(text: str, calls: Sequence[InlineCall]) -> list[Hint]:
 
 def kernelbench_text(text: str) -> list[str]:
     """Why KernelBench's static check would reject the text; it reads everything outside comments."""
-    code = "\n".join(line.split("#")[0] for line in text.splitlines())
-    reasons = [f"it contains {word!r}" for word, pattern in (("pass", r"\bpass\b"), ("try:", r"\btry\s*:"))
-               if re.search(pattern, code)]
+    code = "\n".join(line.split("#")[0].split("//")[0] for line in text.splitlines())
+    reasons = [f"it contains {word}" for word, pattern in _KERNELBENCH_REJECTS if re.search(pattern, code)]
     if not re.search(r"^\s*(?:import|from)\s+triton\b", text, re.M):  # its rules for Triton are others
-        reasons += [f"it lacks {word}" for word in ("__global__", "load_inline") if word not in text]
+        reasons += ["it lacks __global__"] if "__global__" not in code else []
+        reasons += ["it lacks load_inline"] if "load_inline" not in code and "cpp_extension" not in code else []
     return reasons
 
 

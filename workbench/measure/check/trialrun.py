@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -15,7 +15,7 @@ from ...core.trial import DEFAULT_ADVICE, Errors, Status
 from ...core.typed import keys_of
 from ..kernel import findings
 from ..kernel.inputs import reduction_length
-from ..kernel.validate import Comparison, allowed_rel_l2
+from ..kernel.validate import HALF, Comparison, allowed_rel_l2
 from .advice import advice_for, of_cuda
 from .distance import distance
 from .foreign.process import Ended, Raised
@@ -106,14 +106,17 @@ class TrialRun:
         self.drawn: Drawn | None = None   # of anything but one transposed convolution
         self.attribute = ""
         self.loads_state = True       # else both draw under the same seed
+        self.numbers = "{}"               # inputs that are no tensors; see `requests.Make`
         self.parameters: list[str] = []   # of the reference's constructor
         self.defaults: dict[str, float] = {}   # of those parameters that are numbers
         self.convolves = False   # whether the reference does, in a layer of PyTorch's
+        self.explained: Callable[[TrialRun, Outcome], bool] = lambda trial, outcome: False  # see questions/tf32.py
+        self.declared = ""       # the precision that the file declares for float32
         self.of_float32 = "ieee" if device == "cpu" else "tf32"  # what PyTorch's default allows: convolutions alone, on a GPU
 
     def how(self, case: Case, *, dtype: str | None = None, seed: int = 42) -> Construction:
-        texts = positional(case.setting, self.parameters).texts
-        return Construction(*texts, seed, self.dtype if dtype is None else dtype)
+        texts = positional(case.setting, self.parameters, self.defaults).texts
+        return Construction(*texts, seed, self.dtype if dtype is None else dtype, self.numbers)
 
     def inputs(self, case: Case) -> list[torch.Tensor]:
         """For a layer numbers that the judge draws; else what get_inputs() draws, cut to the case. Raises `NotForReference` if
@@ -160,6 +163,8 @@ class TrialRun:
             del outcome.expected[name]
         outcome.own = {} if case.integers else self.own(outcome)
         self.judge(outcome)
+        if outcome.problems and self.explained(self, outcome):
+            outcome.problems.clear()
         return outcome
 
     def own(self, outcome: Outcome) -> dict[str, torch.Tensor]:
@@ -302,12 +307,14 @@ class TrialRun:
         own_off = float((own - expected).norm()) if own is not None else 0.0
         norm = max(float(expected.norm()), least_norm)
         if own_off > _NOISE * norm:  # the exact value is zero: PyTorch's own rounding noise is the scale
-            least_norm = norm = _OF_NOISE * own_off / allowed
+            finer = self.allowed(outcome.case, name, precision_of(self.dtype))  # the noise of PyTorch's own precision
+            least_norm = norm = _OF_NOISE * own_off / finer
         own_off /= max(norm, 1e-300)
         allowed = max(allowed, min(2 * own_off, _MOST))
         rms = max(float(expected.norm()), least_norm) / expected.numel()**0.5
         integers = outcome.case.integers and self.loads_state  # parameters that are drawn are no integers
-        exact = whole or integers and self.dtype in ("float32", "float64") and float(expected.abs().max()) < 2**23
+        exact = whole or integers and self.dtype in ("float32", "float64") and float(
+            expected.abs().max()) < HALF.get(precision, 2.0**23)
         where = (slice(0, got.shape[0]),) if got.dim() else ()
         values = got.round() if exact else got  # a term too many or too few is at least 1 here
 
@@ -337,7 +344,10 @@ class TrialRun:
         workload = case.workload
         known = name in ("output", "grad_input", "grad_weight", "grad_bias")
         length = reduction_length(workload, name) if workload and known else _GENERIC_SUM
-        return allowed_rel_l2(precision, max(1, length))
+        return self.limit(precision, length)
+
+    def limit(self, precision: str, length: int) -> float:
+        return allowed_rel_l2(precision, max(1, length), from_float32=self.dtype == "float32")
 
     def _state(self, case: Case, names: Sequence[str], drawn: list[torch.Tensor]) -> list[torch.Tensor]:
         """For a transposed convolution values of our own; elsewhere what the reference drew."""

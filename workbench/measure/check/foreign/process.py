@@ -89,6 +89,17 @@ class Raised(Exception):
         return f"{self.type}{place}{f': {first}' if first else ''}"
 
 
+@dataclass
+class Spent:
+    """What was spent on a process: seconds of waiting for it, bytes of tensors, requests, starts."""
+
+    seconds: float = 0.0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    requests: int = 0
+    starts: int = 0
+
+
 @dataclass(frozen=True)
 class Limits:
     memory_bytes: int
@@ -103,6 +114,7 @@ class ForeignProcess:
     def __init__(self, name: str, *, device: str, limits: Limits, scratch: Path, beside: ForeignProcess | None = None) -> None:
         self.name, self.device, self.limits, self.beside = name, device, limits, beside
         self.largest = 0              # bytes of the tensors of one answer
+        self._shared_bytes = 0        # of the files that it shares with the judge, which may lie in memory
         self.scratch = scratch / name
         self.scratch.mkdir(parents=True, exist_ok=True)
         self.log_path = scratch / f"{name}.log"
@@ -115,6 +127,7 @@ class ForeignProcess:
         self._ready = False
         self._hold: Hold | None = None
         self.ran_while_held = False
+        self.spent = Spent()
 
     @staticmethod
     def _popen(**how: Any) -> subprocess.Popen[bytes]:
@@ -138,13 +151,24 @@ class ForeignProcess:
             doing: str = "") -> tuple[R, Tensors]:
         """The answer to a request, and tensors. Raises `Raised` for what foreign code raises, `Ended` when the process is
         lost."""
+        begin = time.monotonic()
+        try:
+            answer, results = self._asked(request, tensors, limit_s, doing or "it worked")
+            self.spent.received_bytes += sum(t.nbytes for t in results)
+            return answer, results
+        finally:
+            self.spent.seconds += time.monotonic() - begin
+            self.spent.sent_bytes += sum(t.nbytes for t in tensors)
+            self.spent.requests += 1
+
+    def _asked(self, request: Request[R], tensors: Sequence[torch.Tensor], limit_s: float | None, doing: str
+               ) -> tuple[R, Tensors]:
         self.begin()
         self.resume()
         if not self._ready:
             self._wait_ready()
         limit_s = limit_s or self.limits.call_s
         deadline = time.monotonic() + limit_s
-        doing = doing or "it worked"
         try:
             self._number += 1
             line = self._open_line
@@ -201,6 +225,7 @@ class ForeignProcess:
         path = self.scratch / f"shared-{secrets.token_hex(8)}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         os.ftruncate(fd, size)
+        self._shared_bytes += size
         if user := confine.user_of(self.scratch, self.device):
             os.fchown(fd, user, user)
         return path, fd
@@ -238,9 +263,10 @@ class ForeignProcess:
         words = [sys.executable, "-m", "workbench.measure.check.host", str(to_read), str(from_write)]
         with self.log_path.open("wb") as log, confine.start(
                 words, self.scratch, device=self.device, memory_bytes=self.limits.memory_bytes) as how:
-            self._process = self._popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                        pass_fds=(to_read, from_write))
+            how["pass_fds"] += (to_read, from_write)
+            self._process = self._popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         _open.add(self._started.pid)
+        self.spent.starts += 1
         os.close(to_read)
         os.close(from_write)
         self._line = Line(to_write, from_read, self._watch)
@@ -274,7 +300,11 @@ class ForeignProcess:
             self._lose()
             raise self._ended(Status.WORKER_DIED, f"It started more than {confine.MOST_PROCESSES} processes; all of "
                               "them were stopped.", "Do not start processes: a module computes in its own process.")
-        if confine.takes_more(pids, self.limits.memory_bytes):
+        if confine.fills_the_disk(self.scratch):
+            self._lose()
+            raise self._ended(Status.WORKER_DIED, f"Its files take more than {numbers.memory(confine.MOST_DISK_BYTES)} of the "
+                              "disk; it was stopped.", "Remove files that are not needed.")
+        if confine.takes_more(pids, self.limits.memory_bytes + self._shared_bytes):
             self._lose()
             raise self._ended(Status.OUT_OF_MEMORY, f"It used more memory than its limit of "
                               f"{numbers.memory(self.limits.memory_bytes)}; it was stopped.",

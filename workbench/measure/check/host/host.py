@@ -14,6 +14,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -37,7 +38,7 @@ from ..foreign.replies import (
 )
 from ..foreign.requests import OfModule, Request
 from ..foreign.wire import Tensors, pack, receive_blocking
-from . import begins, calls, habits, load
+from . import begins, calls, habits, load, settings
 from .module import arguments_of, convolves, is_the_layer, structure, the_state
 
 FILE = "<model file>"
@@ -79,6 +80,7 @@ class Host:
         self.namespace = {"__name__": "model_file", "__file__": FILE}
         begin = _monotonic()
         self.loaded.install(emulate=request.emulate)
+        settings.remember()
         exec(compile(text, FILE, "exec"), self.namespace)
         if request.emulate:
             self.loaded.adopt_export(self.namespace, request.cache)
@@ -98,14 +100,17 @@ class Host:
                       self.loaded.own_export), []
 
     def give(self, request: requests.Give, tensors: Tensors) -> tuple[Given, Tensors]:
-        """get_init_inputs() and get_inputs() of a reference, under a seed."""
+        """get_init_inputs() and get_inputs() of a reference, each under the seed."""
         torch.manual_seed(request.seed)
         arguments, keywords = arguments_of(self.namespace.get("get_init_inputs", list)())
-        inputs = [x for x in self.namespace["get_inputs"]()]
-        odd = next((x for x in inputs if not isinstance(x, torch.Tensor)), None)
+        torch.manual_seed(request.seed)
+        inputs = list(self.namespace["get_inputs"]())
+        numbers = {place: x for place, x in enumerate(inputs) if isinstance(x, int | float) and math.isfinite(x)}
+        tensors = [x for place, x in enumerate(inputs) if place not in numbers]
+        odd = next((x for x in tensors if not isinstance(x, torch.Tensor)), None)
         if odd is not None:
-            raise TypeError(f"get_inputs() gives a {type(odd).__name__}; only tensors are known here")
-        return Given(repr(arguments), repr(keywords)), inputs
+            raise TypeError(f"get_inputs() gives a {type(odd).__name__}; only tensors and finite numbers are known here")
+        return Given(repr(arguments), repr(keywords), repr(numbers)), tensors
 
     def make(self, request: requests.Make, tensors: Tensors) -> tuple[Made, Tensors]:
         """A module under a seed. "structure": the transposed convolution in it that has all its parameters."""
@@ -114,6 +119,8 @@ class Host:
         module = self.cls(*arguments, **keywords)
         module = module.to(device=self.device, dtype=getattr(torch, request.dtype)) if request.dtype else \
             module.to(self.device)
+        if numbers := ast.literal_eval(request.numbers):
+            module.register_forward_pre_hook(partial(_with_numbers, numbers))
         self.modules[request.module] = module
         names, values = the_state(module)
         wanted = tuple(n for n, p in module.named_parameters() if p.requires_grad)
@@ -143,6 +150,12 @@ class Host:
 
     def run(self, request: requests.Run, tensors: Tensors) -> tuple[Done, Tensors]:
         return self.batch.run(request)
+
+
+def _with_numbers(numbers: dict[int, Any], module: torch.nn.Module, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    """All arguments of forward, by place."""
+    rest = iter(tensors)
+    return tuple(numbers[place] if place in numbers else next(rest) for place in range(len(numbers) + len(tensors)))
 
 
 def main(argv: list[str]) -> int:

@@ -16,6 +16,7 @@ from torch.utils import cpp_extension
 
 from ....core.compile_flags import emulated
 from ....core.orders import BuildOrder
+from ....core.template import restored
 from ....core.trial import Status
 from ... import emulator
 from ..foreign.replies import InlineCall
@@ -96,7 +97,7 @@ class Loads:
         def build_for_host(source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
             from ...build.build import build
             self._ours = True
-            result = build(BuildOrder(source, "cpu", Path(cache), flags=emulated(flags)), lambda event: None)
+            result = build(BuildOrder(restored(source), "cpu", Path(cache), flags=emulated(flags)), lambda event: None)
             if result.status != Status.OK:
                 raise BuildFailed(result.headline)
             self._ours = False
@@ -123,7 +124,8 @@ class Loads:
         _write(folder / "unit.cpp", unit)
         flags = [f for f in emulator.COMPILE_FLAGS if f not in ("-Wall", "-O1")]
         # Behind all others: torch's own headers must find the C library's assert.h, not the emulator's.
-        behind = ["-O0", "-w", "-fmax-errors=20", *(w for d in emulator.INCLUDE_DIRS for w in ("-idirafter", str(d)))]
+        behind = ["-O0", "-w", "-fsanitize-recover=alignment", "-fmax-errors=20",
+                  *(w for d in emulator.INCLUDE_DIRS for w in ("-idirafter", str(d)))]
         try:
             return cpp_extension.load(
                 given["name"], [str(folder / "unit.cpp")], extra_cflags=[*flags, *behind],
