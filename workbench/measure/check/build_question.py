@@ -26,6 +26,7 @@ _BUILDS = re.compile(r"Error building extension|Ninja is required|CUDA_HOME envi
                      r"does not define module export function")
 _SOURCES = '#line 1 "cuda_sources"\n#line 1 "cpp_sources"\n#line 1 "bindings"\n'
 _OF_PTX = re.compile(r"^P(?:tx assembly aborted|arsing error)")
+_LINES_OF_A_MACRO = 40
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(")
 _NO_NINJA = "Ninja is required"
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
@@ -124,7 +125,7 @@ def _wrong_source(error: Raised, text: str, detail: Log, printed: str) -> Questi
     if (of_functions := _of_functions(first, text, call)) is not None:
         return _failed(*of_functions, detail)
     tool, cpp = _tool(first, log, error.detail.build == "emulator"), first.file in _OF_CPP
-    first = in_the_file(replace(first, message=plain_message(first.message)), text, call)
+    first = _within_macro(in_the_file(replace(first, message=plain_message(first.message)), text, call), text)
     place = Place.of(first, text, cpp=cpp, with_cuda=bool(call and call.cuda_sources))
     return _failed(f"No. {headline(tool, first)}", compile_advice(first.message, place), replace(detail, first_error=first))
 
@@ -250,6 +251,17 @@ def in_the_file(first: FirstError | None, text: str, call: InlineCall | None) ->
 def _formatted(words: str) -> str:
     """As an f-string has it."""
     return words.replace("{", "{{").replace("}", "}}")
+
+
+def _within_macro(first: FirstError, text: str) -> FirstError:
+    """nvcc gives the first line of a macro for all that stands in its brackets: the line there that has the name."""
+    if first.file != "the file" or not first.line or "AT_DISPATCH" not in line_of(text, first.line):
+        return first
+    inside = text.splitlines()[first.line - 1:first.line + _LINES_OF_A_MACRO]
+    name = re.search(r"[\"'](\w+)[\"']", first.message)
+    end = next((n for n, words in enumerate(inside) if re.search(r"\}\s*\)+;", words)), 0)
+    below = next((n for n, words in enumerate(inside[:end]) if name and re.search(rf"\b{name[1]}\b", words)), 0)
+    return replace(first, line=first.line + below)
 
 
 def _by_its_name(first: FirstError, text: str) -> FirstError:
