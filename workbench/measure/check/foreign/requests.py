@@ -229,8 +229,12 @@ class SomeGradients(DailyUse):
     choices: tuple[tuple[str, ...], ...] = ()
 
 
+@dataclass(frozen=True)
 class SecondBackward(DailyUse):
+    """`in_place`: the output of the last call is changed before its backward."""
+
     op = "second_backward"
+    in_place: bool = False
 
 
 class Views(DailyUse):
