@@ -237,8 +237,10 @@ class SecondBackward(DailyUse):
     in_place: bool = False
 
 
+@dataclass(frozen=True)
 class Views(DailyUse):
     op = "views"
+    alike: bool = False
 
 
 class Aliases(DailyUse):

@@ -120,11 +120,11 @@ def second_backward(module: torch.nn.Module, request: SecondBackward, tensors: T
 
 def views(module: torch.nn.Module, request: Views, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """Inputs that are results of other operations and slices of larger tensors, every second one transposed: the output, and
-    the gradients. Then the gradients for a grad_output whose memory is transposed. Before all that, the outputs for a batch of
-    one sample that is repeated, and for the same one as a view without copies."""
+    the gradients. Then the gradients for a grad_output whose memory is transposed. With `alike`, before all that, the
+    outputs for a batch of one sample that is repeated, and for the same one as a view without copies."""
     (xs,), grad_outputs = _sets(request, tensors, device)
     alike = [x[:1].expand(x.shape) if x.dim() and len(x) else x for x in xs]
-    repeated = [module(*(x.contiguous() for x in alike)).detach(), module(*alike).detach()]
+    repeated = [module(*(x.contiguous() for x in alike)).detach(), module(*alike).detach()] if request.alike else []
     wanted = _wanted(module, request.gradients, xs)
     output = module(*(_turned(x) if place % 2 else _slice(x) for place, x in enumerate(xs)))
     if not grad_outputs:
