@@ -205,6 +205,16 @@ def matrix(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+def publish(path: Path, results: Sequence[Result], kind: str) -> None:
+    """Put the matrix into a document, between its two lines for that kind of device. Raises `BadRequest` without them."""
+    text, begin, end = path.read_text(encoding="utf-8"), f"<!-- matrix of {kind} -->", "<!-- end -->"
+    before, found, rest = text.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        raise BadRequest(f"{path} has no line {begin} with {end} behind it; add both.", field="write")
+    path.write_text(f"{before}{begin}\n{matrix(results)}\n{end}{after}", encoding="utf-8")
+
+
 def confinement(results: Sequence[Result]) -> str:
     """How the attacking modules were held back, a sentence for each way that occurred."""
     return "\n".join(dict.fromkeys(r.confined for r in results if r.confined))

@@ -14,7 +14,6 @@ import json
 import sys
 from pathlib import Path
 
-from ...core.errors import BadRequest
 from ...drive.checking import attacks, selftest
 from ...drive.machine.devices import resolve_device
 
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         print(selftest.summary(results))
         print(selftest.confinement(results))
     if args.write:
-        _write(args.write, results, attacks.device_kind(resolve_device(args.device)))
+        selftest.publish(args.write, results, attacks.device_kind(resolve_device(args.device)))
     if args.honest != "only" and all(r.status == "NO_COMPILER" for r in results if r.kind in ("control", "kernel")):
         print(results[0].happened, file=sys.stderr)
         return 3
@@ -64,12 +63,3 @@ def _show(result: selftest.Result) -> None:
     print(f"{word}  {result.name:<26} {result.status:<16} {result.happened}", flush=True)
     if not result.caught:
         print(f"        expected {result.expected}: {result.idea}", flush=True)
-
-
-def _write(path: Path, results: list[selftest.Result], kind: str) -> None:
-    text, begin, end = path.read_text(encoding="utf-8"), f"<!-- matrix of {kind} -->", "<!-- end -->"
-    before, found, rest = text.partition(begin)
-    _, ended, after = rest.partition(end)
-    if not found or not ended:
-        raise BadRequest(f"{path} has no line {begin} with {end} behind it; add both.", field="write")
-    path.write_text(f"{before}{begin}\n{selftest.matrix(results)}\n{end}{after}", encoding="utf-8")

@@ -146,6 +146,8 @@ class TrialRun:
             if gradients and (shape := self._output_shape(case, inputs, of_float64)) is not None:
                 grad_output = outcome.grad_output = torch.ones(shape, dtype=getattr(torch, self.dtype)) if case.expanded else \
                     fill(replace(case, shapes=(shape,), dtypes=(self.dtype,)), [], self.generator)[0]
+                if not case.expanded and not case.integers:  # as behind a rectifier
+                    grad_output *= torch.randint(8, shape, generator=self.generator) != 0
             wide_facts, truth = self.reference.call(self.how(case, dtype="float64"), [wide(x) for x in inputs],
                                                     state=of_float64, gradients=names,
                                                     grad_output=None if grad_output is None else grad_output.double())
