@@ -14,6 +14,7 @@ import json
 import sys
 from pathlib import Path
 
+from ...core.errors import BadRequest
 from ...drive.checking import attacks, selftest
 from ...drive.machine.devices import resolve_device
 
@@ -34,7 +35,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 all as expected, 1 one got through or a right file is called wrong, 3 nothing could be built here."""
     if args.write and args.honest == "only":
-        raise BadRequest("--honest only runs no attacks, so there is no matrix to write; leave away \"only\".", field="write")
+        raise BadRequest("--honest only runs no attacks, so there is no matrix to write. Leave out --write or the word only.", field="write")
     show = (lambda result: None) if args.json else _show
     wanted = attacks.chosen(args.only) if args.only else None
     if args.honest:
