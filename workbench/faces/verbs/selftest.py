@@ -35,7 +35,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 all as expected, 1 one got through or a right file is called wrong, 3 nothing could be built here."""
     if args.write and args.honest == "only":
-        raise BadRequest("--honest only runs no attacks, so there is no matrix to write. Leave out --write or the word only.", field="write")
+        raise BadRequest("--honest only runs no attacks, so there is no matrix to write. Leave out --write or the word only.",
+                         field="write")
     show = (lambda result: None) if args.json else _show
     wanted = attacks.chosen(args.only) if args.only else None
     if args.honest:
