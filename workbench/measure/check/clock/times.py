@@ -461,9 +461,9 @@ class _Bench:
         """What float64 says to these inputs, each result."""
         how, state = self._of_float64()
         if self.direction == "forward":
-            return self.trial.reference.call(how, [wide(x) for x in inputs], state=state)[1][:1]
-        return self.trial.reference.call(how, [wide(x) for x in self.fixed], state=state, gradients=self._differentiated(),
-                                         grad_output=inputs[0].double())[1][1:]
+            return self.trial.reference.call(how, inputs, state=state, wide=True)[1][:1]
+        return self.trial.reference.call(how, self.fixed, state=state, gradients=self._differentiated(), wide=True,
+                                         grad_output=inputs[0])[1][1:]
 
     def _of_float64(self) -> tuple[Construction, State]:
         """How to make a module for the truth alone. If the reference is float64, it would otherwise be the timed module, and
