@@ -163,7 +163,7 @@ class _Library:
         if at == ctypes.c_void_p(-1).value:
             raise MemoryError(f"{size} bytes cannot be mapped")
         self._start = at
-        self._library.cuda_on_cpu_set_device_memory(ctypes.c_void_p(self._start), ctypes.c_size_t(size))
+        self._library.cuda_on_cpu_set_device_memory((ctypes.c_size_t * 2)(self._start, size), 1, 0)
 
 
 def _problem(values: list[int]) -> ctypes.Array[ctypes.c_longlong]:
