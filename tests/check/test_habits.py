@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from workbench.core.answers import Answer, Question
+from workbench.drive.checking.attacks import Attack, attacks, modules, reference
 from workbench.measure.check.party import Party
 from workbench.measure.check.questions import habits as asked_habits
 
@@ -28,12 +29,23 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], di
         yield questions
 
 
-@pytest.mark.parametrize("name", habits.HABITS)
-def test_what_is_wrong_in_one_way_of_calling_fails_that_question_alone(ask, name: str) -> None:
-    questions = ask(habits.HABITS[name])
-    key = habits.KEYS.get(name, name)
-    assert [q.key for q in questions.values() if q.answer is not Answer.PASSED] == [key], questions
-    assert questions[key].answer is Answer.FAILED and questions[key].seen.startswith("No. ") and questions[key].advice
+# All that can be asked in one process: what changes the settings of torch is asked by the self-test.
+OF_DAILY_USE = [a for a in attacks() if a.reference == "mlp" and a.question in asked_habits.ASKED and a.question != "settings"]
+ALONE = {"no_grad", "eval_mode", "second_backward", "views", "copied", "strides"}   # these questions fail without another one
+
+
+@pytest.mark.parametrize("attack", OF_DAILY_USE, ids=lambda attack: attack.name)
+def test_what_is_wrong_in_one_way_of_calling_fails_that_question(ask, attack: Attack) -> None:
+    questions = ask(modules()[attack.name])
+    wrong = {q.key: q for q in questions.values() if q.answer is not Answer.PASSED}
+    assert attack.question in wrong and (len(wrong) == 1 or attack.question not in ALONE), wrong
+    found = wrong[attack.question]
+    assert found.answer in (Answer.FAILED, Answer.WARNED) and found.seen.startswith("No. ") and found.advice
+    assert found.status == attack.expected["cpu"]
+
+
+def test_every_question_of_daily_use_has_an_attack() -> None:
+    assert {a.question for a in attacks() if a.question in asked_habits.ASKED} == set(asked_habits.ASKED)
 
 
 @pytest.mark.parametrize("text", [habits.RIGHT, habits.RIGHT_BACKWARD], ids=["a copy", "its own backward"])
@@ -42,7 +54,7 @@ def test_what_is_right_in_all_of_them_passes(ask, text: str) -> None:
 
 
 def test_a_report_says_which_way_of_calling_is_wrong(checked) -> None:
-    report = checked(habits.HABITS["input kept on self"], reference=habits.REFERENCE)
+    report = checked(modules()["input_kept_on_self"], reference=habits.REFERENCE)
     assert failed(report) == {"two_calls": "MISMATCH"} and report.headline.endswith("is wrong while two outputs are in use")
     assert report.kernelbench.values.strict and "Right while two outputs are in use?" in report.kernelbench.values.reason
 
@@ -54,9 +66,9 @@ def test_a_layer_is_asked_with_whole_numbers(checked) -> None:
 
 
 @pytest.mark.parametrize(("text", "answer", "words"), [
-    (habits.NORMED_RIGHT, Answer.PASSED, "linear.1.running_mean"),
-    (habits.LEAVES_STATISTICS, Answer.FAILED, "linear.1.running_mean"),
-    (habits.DOES_NOT_COUNT, Answer.WARNED, "linear.1.num_batches_tracked")], ids=["right", "statistics", "a count alone"])
+    (habits.NORMED_RIGHT, Answer.PASSED, "norm.running_mean"),
+    (modules()["leaves_statistics"], Answer.FAILED, "norm.running_mean"),
+    (habits.DOES_NOT_COUNT, Answer.WARNED, "norm.num_batches_tracked")], ids=["right", "statistics", "a count alone"])
 def test_buffers_that_a_call_should_have_changed(checked, text: str, answer: Answer, words: str) -> None:
     report = checked(text, reference=habits.NORMED)
     question = report.question("buffers")
@@ -64,13 +76,20 @@ def test_buffers_that_a_call_should_have_changed(checked, text: str, answer: Ans
     assert set(failed(report)) == ({"buffers"} if answer is Answer.FAILED else set())
 
 
-@pytest.mark.parametrize(("text", "reference", "words"), [
-    (habits.ONLY_SO_LARGE, habits.REFERENCE, "For batch 5: "),
-    (habits.LAYER_ONLY_SO_LARGE, models.LAYER.replace("3, 9)", "3, 32)"), "For a size above the given one: ")],
-    ids=["any module", "a layer"])
-def test_a_size_above_the_given_one_is_asked(checked, text: str, reference: str, words: str) -> None:
-    report = checked(text, reference=reference)
+@pytest.mark.parametrize(("name", "against", "words"), [
+    ("only_so_large", "mlp", "For batch 5: "), ("only_up_to_twice", "mlp", "For batch 9: "),
+    ("layer_only_so_large", "layer_1d", "For a size above the given one: ")])
+def test_a_size_above_the_given_one_is_asked(checked, name: str, against: str, words: str) -> None:
+    report = checked(modules()[name], reference=reference(against))
     assert set(failed(report)) == {"other_sizes"} and words in report.question("other_sizes").seen
+
+
+def test_values_that_get_inputs_does_not_draw_are_asked_and_warned_of(checked) -> None:
+    report = checked(modules()["identity_for_a_rectifier"], reference=reference("relu"))
+    question = report.question("other_values")
+    assert question.answer is Answer.WARNED and "With values of the other sign" in question.seen and failed(report) == {}
+    right = checked(reference("relu").replace("class Model(", "class ModelNew("), reference=reference("relu"))
+    assert right.question("other_values").answer is Answer.PASSED, right.question("other_values")
 
 
 def test_an_empty_batch_alone_is_a_warning(checked) -> None:

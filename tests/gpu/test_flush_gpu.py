@@ -1,4 +1,5 @@
-"""Cold means cold also for loads that ask L2 to keep their lines longest: none of them is there at the next sample."""
+"""Cold means cold also for loads that ask L2 to keep their lines longest, and for those in the part of L2 that a launcher has
+set aside: none of them is there at the next sample."""
 
 from __future__ import annotations
 
@@ -32,6 +33,21 @@ __global__ void read_all(const float4* from, long long count, float* sink) {
     sum += v.x + v.y + v.z + v.w;
   }
   if (sum == 1.2345f) *sink = sum;  // never, but the compiler does not know
+}
+// What a launcher can do before each launch: set aside all of L2 that may be, and have the stream keep the input there.
+extern "C" int set_aside(const void* from, size_t bytes, cudaStream_t stream) {
+  int device = 0, most = 0, window = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&most, cudaDevAttrMaxPersistingL2CacheSize, device);
+  cudaDeviceGetAttribute(&window, cudaDevAttrMaxAccessPolicyWindowSize, device);
+  cudaError_t code = cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, most);
+  cudaStreamAttrValue value = {};
+  value.accessPolicyWindow.base_ptr = const_cast<void*>(from);
+  value.accessPolicyWindow.num_bytes = bytes < size_t(window) ? bytes : size_t(window);
+  value.accessPolicyWindow.hitRatio = 1.0f;
+  value.accessPolicyWindow.hitProp = cudaAccessPropertyPersisting;
+  value.accessPolicyWindow.missProp = cudaAccessPropertyStreaming;
+  return code ? code : cudaStreamSetAttribute(stream, cudaStreamAttributeAccessPolicyWindow, &value);
 }
 extern "C" void read_input(const float4* from, long long count, float* sink, int keep, cudaStream_t stream) {
   (keep ? read_all<true> : read_all<false>)<<<1056, 256, 0, stream>>>(from, count, sink);
@@ -72,4 +88,34 @@ def test_lines_that_are_to_stay_do_not_outlive_the_flush(library: ctypes.CDLL, s
     print(f"{x.nbytes / 1e6:.0f} MB: {plain * 1e3:.2f} and {again * 1e3:.2f} us, with evict_last {kept * 1e3:.2f}, "
           f"hot {hot * 1e3:.2f}")
     assert hot < 0.9 * plain or share == 1
+    assert kept > 0.97 * min(plain, again)
+
+
+def test_a_part_of_l2_that_a_launcher_sets_aside_is_emptied(library: ctypes.CDLL) -> None:
+    """A quarter of L2, which fits into the part that may be set aside. The launcher asks for it again at every launch."""
+    x = torch.rand(l2_bytes(0) // 16, device="cuda")
+    sink = torch.zeros(1, device="cuda")
+    persisting = timing.Persisting(0)
+    asked: list[int] = []
+
+    def median(aside: bool, cold: bool = True) -> float:
+        def run() -> None:
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            if aside:
+                asked.append(library.set_aside(ctypes.c_void_p(x.data_ptr()), ctypes.c_size_t(x.nbytes), stream))
+            library.read_input(ctypes.c_void_p(x.data_ptr()), ctypes.c_longlong(x.numel() // 4),
+                               ctypes.c_void_p(sink.data_ptr()), 0, stream)
+
+        return timing.measure(run, device="cuda:0", effort="normal", cold_l2=cold).timing.median_ms
+
+    with torch.cuda.stream(torch.cuda.Stream()):  # the attribute belongs to a stream
+        plain, kept, hot = median(False), median(True), median(False, cold=False)
+        left = persisting.bytes
+        persisting.end()
+        again = median(False)
+    print(f"{x.nbytes / 1e6:.0f} MB: {plain * 1e3:.2f} and {again * 1e3:.2f} us, set aside {kept * 1e3:.2f}, "
+          f"hot {hot * 1e3:.2f}; {left / 1e6:.0f} MB were set aside")
+    require(not any(asked) and left, "a GPU that can set aside a part of L2")
+    assert persisting.bytes == 0
+    assert hot < 0.9 * plain
     assert kept > 0.97 * min(plain, again)

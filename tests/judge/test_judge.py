@@ -60,7 +60,7 @@ def test_naive_is_right(naive: Built, scratch: Path, direction: str, dtype: str)
 
 def test_a_timed_trial(naive: Built, scratch: Path) -> None:
     workload = preset("kb74").workload("small")
-    result = _judged(naive, workload, "forward", scratch, time=True, limit_s=60.0)
+    result = _judged(naive, workload, "forward", scratch, time=True, limit_s=400.0)
     timing = result.kernel_ms
     assert result.status == "OK" and timing.samples == len(result.samples) and timing.median_ms > 0
     assert result.flags == ("emulated",) and result.restart is False

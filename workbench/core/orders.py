@@ -34,10 +34,11 @@ GUARDS = frozenset({"poison", "guard_zone", "nan", "inputs", "recheck", "watch",
 
 
 class Order(Generic[R_co]):
-    """`operation` is its name on the wire."""
+    """`operation` is its name on the wire. `ends_itself`: on SIGTERM it ends what it has started and removes its files."""
 
     operation: ClassVar[str]
     reply: ClassVar[type[Any]]
+    ends_itself: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -197,6 +198,7 @@ class CheckOrder(Order[Checked]):
     """Check the text of a foreign file against that of a reference."""
 
     operation = "check"
+    ends_itself = True
     reply = Checked
     text: str
     class_name: str

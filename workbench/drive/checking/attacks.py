@@ -1,13 +1,17 @@
-"""The attacks: what attacks.toml names, and the folder of templates that its kernels are."""
+"""The attacks: what attacks.toml names, and the folder of templates that its kernels are. Beside them the right files of
+honest.toml: a judge that refuses everything catches every attack, too."""
 
 from __future__ import annotations
 
 import difflib
 import shutil
+import textwrap
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from ...core.errors import BadRequest
 from ...core.layer import FORWARD
@@ -15,6 +19,13 @@ from ...core.layer import FORWARD
 RED_TEAM = Path(__file__).resolve().parents[2] / "red_team"
 _CONTROL = "a right kernel"
 _SHORT = "short.toml"        # kernels of a line or two, in the frame below; modules of a few lines
+_BODY = """
+const Place p = my_place(layer, sizes);
+if (p.item >= outputs(layer, sizes)) return;
+output[p.item] = narrow<Scalar>(gather(layer, sizes, p, input, weight, bias));
+"""
+_REFERENCES = "references.toml"
+_MISMATCH = {"cpu": "MISMATCH", "cuda": "MISMATCH"}
 _FRAME = """/* variant
 name      = "@NAME@"
 computes  = ["forward"]
@@ -25,7 +36,7 @@ precision = ["ieee"]
 BLOCK = {values = [32, 128, 2048], default = @BLOCK@}
 */
 #include "common/tricks.cuh"
-
+@DEVICE@
 template <class Layer, class Tune>
 __global__ void @NAME@(
     Layer layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
@@ -33,29 +44,85 @@ __global__ void @NAME@(
   using Scalar = typename Layer::scalar;
 @BODY@}
 
-@HOST@
-KW_LAUNCH_FORWARD(@NAME@, @CALL@)
+@LAUNCH@
+"""
+_HOST = """KW_NO_WORKSPACE
+
+template <class Layer, class Tune>
+cudaError_t forward(Layer layer, Sizes sizes, const typename Layer::scalar* input,
+                    const typename Layer::scalar* weight, const typename Layer::scalar* bias,
+                    typename Layer::scalar* output, void*, cudaStream_t stream) {
+  int blocks = blocks_of(layer, sizes, Tune::BLOCK);
+  @HOST@
+  @NAME@<Layer, Tune><<<blocks, Tune::BLOCK, 0, stream>>>(layer, sizes, input, weight, bias, output);
+  return cudaGetLastError();
+}
+"""
+# What a module is called against, and what is called: the same with some parts of its own.
+_REFERENCE = """import time
+
+import torch
+from torch import nn
+
+
+class Model(@BASE@):
+@BODY@
+
+def get_inputs():
+    return [@INPUTS@]
+
+
+def get_init_inputs():
+    return @ARGUMENTS@
+"""
+_MODULE = """import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+@BEFORE@
+
+class Right(@BASE@):
+@BODY@
+
+class ModelNew(Right):
+    def right(self, x, *more):
+        return Right.forward(self, x, *more)
+
 """
 
 
 @dataclass(frozen=True)
 class Attack:
-    """`expected`: device kind -> status. `group`: which workload and limits it is run with."""
+    """`expected`: device kind -> status. `source`: who described it first. `group`: which workload and limits it is run with.
+    `reference`: that of a module, by name; "" is a transposed convolution. `question`: the one that must fail with that
+    status; "" is any."""
 
     name: str
-    kind: str                    # "kernel" | "module"
+    kind: str                    # "kernel" | "module" | "honest": a right file, which is no attack
     expected: dict[str, str]
     idea: str = ""
     direction: str = FORWARD
     group: str = "usual"
+    source: str = "findings"
+    reference: str = ""
+    question: str = ""
 
 
 def attacks() -> list[Attack]:
-    """A right kernel, then everything in attacks.toml: the right one shows that the judge does not refuse everything."""
+    """A right kernel, then everything in the TOML files: the right one shows that the judge does not refuse everything."""
     data = tomllib.loads((RED_TEAM / "attacks.toml").read_text(encoding="utf-8"))
     found = [Attack(_CONTROL, "control", {"cpu": "OK", "cuda": "OK"}, "Is right and hides nothing.")]
-    found += [Attack(kind=kind, **entry) for kind in ("kernel", "module") for entry in data.get(kind, [])]
-    return found
+    found += [Attack(kind="kernel", **entry) for entry in data.get("kernel", [])]
+    found += [_attack("kernel", name, entry) for name, entry in _short_kernels().items() if "source" in entry]
+    found += [Attack(kind="module", **entry) for entry in data.get("module", [])]
+    return found + [_attack("module", name, entry) for name, entry in _parts().items()]
+
+
+def honest() -> list[Attack]:
+    """The right files: none of them may fail."""
+    return [Attack(name, "honest", {"cpu": "OK", "cuda": "OK"}, "Is right.") for name in right_files()]
 
 
 def total(device: str) -> int:
@@ -64,8 +131,8 @@ def total(device: str) -> int:
 
 
 def chosen(names: Sequence[str]) -> list[Attack]:
-    """The attacks of these names and the control. Raises `BadRequest` for a name that there is not."""
-    there = attacks()
+    """The attacks and right files of these names, and the control. Raises `BadRequest` for a name that there is not."""
+    there = attacks() + honest()
     unknown = next((n for n in names if n not in {a.name for a in there}), None)
     if unknown is not None:
         near = difflib.get_close_matches(unknown, [a.name for a in there], n=1)
@@ -78,10 +145,10 @@ def kernels(folder: Path) -> Path:
     """A new folder of templates in `folder`: every bad kernel as a file of its own."""
     root = folder / "kernels"
     shutil.copytree(RED_TEAM / "kernels", root, ignore=shutil.ignore_patterns(_SHORT))
-    for name, kernel in tomllib.loads((RED_TEAM / "kernels" / _SHORT).read_text(encoding="utf-8")).items():
-        text = _FRAME.replace("@NAME@", name).replace("@IDEA@", kernel["idea"]).replace("@BODY@", kernel["body"])
-        host = kernel.get("host", "")  # host code, with a function `meddle` that is called before each launch
-        text = text.replace("@HOST@", host).replace("@CALL@", "meddle(layer, sizes, input, weight, output)" if host else "")
+    for name, kernel in _short_kernels().items():
+        text = _FRAME.replace("@LAUNCH@", _launch(name, kernel)).replace("@NAME@", name)
+        text = text.replace("@DEVICE@", f"\n{kernel['device']}\n" if "device" in kernel else "")
+        text = text.replace("@IDEA@", kernel["idea"]).replace("@BODY@", kernel.get("body", _BODY))
         (root / "forward" / f"{name}.cu").write_text(text.replace("@BLOCK@", str(kernel.get("block", 128))), encoding="utf-8")
     return root
 
@@ -90,9 +157,111 @@ def modules() -> dict[str, str]:
     """Name -> text of every module that attacks."""
     folder = RED_TEAM / "modules"
     long = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
-    return long | tomllib.loads((folder / _SHORT).read_text(encoding="utf-8"))
+    there = _parts()
+    return (long | tomllib.loads((folder / _SHORT).read_text(encoding="utf-8")) |
+            {name: _text(entry, there) for name, entry in there.items()})
+
+
+def reference(name: str) -> str:
+    """The text of a reference."""
+    parts = _references()[name]
+    return _filled(_REFERENCE, parts).replace("@INPUTS@", parts["inputs"]).replace("@ARGUMENTS@", parts.get("arguments", "[]"))
+
+
+@lru_cache(maxsize=1)
+def right_files() -> dict[str, tuple[str, str]]:
+    """Name -> (text of the reference, text of the file) of every right file."""
+    data = tomllib.loads((RED_TEAM / "honest.toml").read_text(encoding="utf-8"))
+    copies: dict[str, dict[str, Any]] = data["copies"]
+    files = {name: (entry, entry) for name, entry in copies.items()}
+    files |= {name: (copies[entry["of"]], {**_without_steps(copies[entry["of"]]), **entry})
+              for name, entry in data["rewrites"].items()}
+    return {name: (_module("Model", of) + _inputs(of), _module("ModelNew", own)) for name, (of, own) in files.items()}
 
 
 def device_kind(device: str) -> str:
     """ "cpu" for the emulator, "cuda" for a GPU."""
     return "cpu" if device == "cpu" else "cuda"
+
+
+def _launch(name: str, kernel: dict[str, Any]) -> str:
+    """`meddle`: a function of the host, called before each launch. `host`: what the launcher does before its launch."""
+    if "meddle" in kernel:
+        return f"{kernel['meddle']}\nKW_LAUNCH_FORWARD({name}, meddle(layer, sizes, input, weight, output))"
+    return _HOST.replace("@HOST@", kernel["host"]) if "host" in kernel else f"KW_LAUNCH_FORWARD({name}, )"
+
+
+def _short_kernels() -> dict[str, dict[str, Any]]:
+    return tomllib.loads((RED_TEAM / "kernels" / _SHORT).read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=1)
+def _parts() -> dict[str, dict[str, Any]]:
+    """Name -> what a module has of its own, of all files that hold such parts."""
+    folder = RED_TEAM / "modules"
+    files = [path for path in sorted(folder.glob("*.toml")) if path.name not in (_SHORT, _REFERENCES)]
+    return {name: entry for path in files for name, entry in tomllib.loads(path.read_text(encoding="utf-8")).items()}
+
+
+@lru_cache(maxsize=1)
+def _references() -> dict[str, dict[str, str]]:
+    return tomllib.loads((RED_TEAM / "modules" / _REFERENCES).read_text(encoding="utf-8"))
+
+
+def _attack(kind: str, name: str, entry: dict[str, Any]) -> Attack:
+    told = {key: entry[key] for key in ("idea", "source", "group", "reference", "question") if key in entry}
+    return Attack(name, kind, entry.get("expected", _MISMATCH), **told)
+
+
+def _text(entry: dict[str, Any], there: dict[str, dict[str, Any]]) -> str:
+    """A module: its reference's layers as `Right`, and the parts of the entry; `like` names another whose parts it has, too."""
+    entry = {**there[entry["like"]], **entry, "methods": there[entry["like"]]["methods"] + entry["methods"]} \
+        if "like" in entry else entry
+    text = _filled(_MODULE, _references()[entry["reference"]]).replace("@BEFORE@", entry.get("before", "").strip("\n") + "\n")
+    parts = []
+    if "init" in entry:
+        parts.append("def __init__(self, *args, **named):\n    super().__init__(*args, **named)\n" +
+                     textwrap.indent(entry["init"], "    "))
+    if "methods" in entry:
+        parts.append(entry["methods"].strip("\n"))
+    if "forward" in entry:
+        parts.append("def forward(self, x, *more):\n" + textwrap.indent(entry["forward"].strip("\n"), "    "))
+    return text + textwrap.indent("\n\n".join(parts), "    ") + "\n"
+
+
+def _filled(frame: str, parts: dict[str, str]) -> str:
+    """Base class, constructor and forward of a reference."""
+    names = [f"{'x' if not place else ('other', 'third')[place - 1]}" for place in range(1 + _more(parts["inputs"]))]
+    body = ""
+    if "layers" in parts:
+        body += f"    def __init__(self{', ' * ('parameters' in parts)}{parts.get('parameters', '')}):\n" \
+                f"        super().__init__()\n        {parts['layers']}\n"
+        body += "        self.scale = scale\n" * ("scale" in parts.get("parameters", ""))
+        body += "\n"
+    if "forward" in parts:
+        body += f"    def forward(self, {', '.join(names)}):\n        {parts['forward']}\n"
+    return frame.replace("@BASE@", parts.get("base", "nn.Module")).replace("@BODY@", body or "    pass\n")
+
+
+def _more(inputs: str) -> int:
+    """How many inputs come after the first."""
+    return inputs.count("torch.") - 1
+
+
+def _without_steps(entry: dict[str, Any]) -> dict[str, Any]:
+    """A rewrite has a forward of its own, but the constructor if it gives no other."""
+    return {key: value for key, value in entry.items() if key != "steps"}
+
+
+def _module(name: str, entry: dict[str, Any]) -> str:
+    declared = f"# precision: {entry['precision']}\n" if "precision" in entry else ""
+    given = "".join(f", {argument}" for argument in entry.get("arguments", {}))
+    layers, steps = (textwrap.indent(entry.get(part, "").strip(), " " * 8) for part in ("layers", "steps"))
+    return (f"{declared}import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n{entry.get('before', '')}\n\n"
+            f"class {name}(nn.Module):\n    def __init__(self{given}):\n        super().__init__()\n{layers}\n\n"
+            f"    def forward(self, {entry.get('takes', 'x')}):\n{steps}\n        return {entry['result']}\n")
+
+
+def _inputs(entry: dict[str, Any]) -> str:
+    return (f"\n\ndef get_inputs():\n    return [{entry['inputs']}]\n\n\n"
+            f"def get_init_inputs():\n    return {list(entry.get('arguments', {}).values())}\n")

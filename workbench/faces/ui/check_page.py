@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 from ...core import numbers
-from ...core.answers import Answer, CheckReport, Question
+from ...core.answers import NOT_ASKED, Answer, CheckReport, Question
 from ...core.errors import BadRequest
 from ...core.presets import PRESETS, parse_preset
 from ...drive.checking import check_times
@@ -70,7 +70,8 @@ def draw() -> None:
         return
     report = check.report
     with strip:
-        theme.html(theme.strip("FAILED" if report.failed else "PASSED" if report.ran else "SKIPPED", report.headline,
+        passed = report.ran and not report.stopped
+        theme.html(theme.strip("FAILED" if report.failed else "PASSED" if passed else "SKIPPED", report.headline,
                                report.evidence,
                                badge_text=report.badge))
     grid = st.grid(2, min_column_width=470, gap="medium")
@@ -191,6 +192,10 @@ def _live_strip(check: Check) -> None:
     theme.html(theme.strip("RUNNING", f"{check.request.name}: {check.text}",
                            f"{check.elapsed_s:.0f} s since start. A first build with torch's headers "
                            "takes a minute. Closing the browser does not stop the check."))
+    known = {q.key: (seconds, q) for seconds, q in check.answers}  # a later answer to the same question replaces an earlier one
+    if known:
+        theme.html(theme.table(("answer", "question", "what was seen", "after"), [
+            (*_row(q), f'<span class="nw">{seconds:.1f} s</span>') for seconds, q in known.values()]))
 
 
 @st.fragment(run_every=1)
@@ -206,7 +211,7 @@ def _live_line(check: Check) -> None:
 def _questions(report: CheckReport) -> str:
     return theme.table(("answer", "question", "what was seen"), [_row(q) for q in report.ordered]) + (
         f'<div class="foot" style="margin-top:6px">Against {escape(report.against)}, on {escape(report.device)}, '
-        f'seed {report.seed}, {report.seconds:.0f} s; {escape(report.confined.sentence)}.</div>')
+        f'seed {report.seed}, {report.seconds:.0f} s; {escape(report.confined.sentence)}. Not asked: {NOT_ASKED}.</div>')
 
 
 def _row(q: Question) -> tuple[str, str, str]:

@@ -1,14 +1,15 @@
 """Samples of how long a launch takes on the device, and the rule that ends the sampling.
 
-On a GPU every sample begins with a cold L2: one buffer of twice its size is written, then another is read, so that no
-dirty line is left for the kernel to write back. Then the device waits until the host has enqueued the launch and both events.
-If the host is late, the time between the events includes the host. The sample is then taken again after a longer wait. On the
-CPU the emulator is timed by the clock; such times say nothing about a GPU. Samples during which NVML reports reduced clocks are
-dropped and counted, if enough others are left.
+On a GPU every sample begins with a cold L2: the part set aside for persisting lines is emptied; one buffer of twice the
+cache's size is written, then another is read, so that no dirty line is left for the kernel to write back. Then the device waits
+until the host has enqueued the launch and both events. If the host is late, the time between the events includes the host. The
+sample is then taken again after a longer wait. On the CPU the emulator is timed by the clock; such times say nothing about a
+GPU. Samples during which NVML reports reduced clocks are dropped and counted, if enough others are left.
 """
 
 from __future__ import annotations
 
+import ctypes
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ _BATCH_MS = 50.0            # samples taken between two looks at the rule
 _HEAD_START = 200_000       # GPU cycles of waiting that let the host enqueue a launch ahead: 0.1 ms
 _MOST_HEAD_START = 32 * _HEAD_START  # a launcher that is late even then waits for the device itself
 _HOST_SHARE = 0.9           # launch-bound: the host takes at least this part of the time
+_PERSISTING_L2, _ACCESS_POLICY_WINDOW = 6, 1  # the driver's numbers of that limit, and of that attribute of a stream
 _SLOWED_DOWN = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # NVML clocks event reasons: power cap, slowdowns, thermal, power brake
 
 
@@ -130,14 +132,15 @@ def why_stop(samples: list[float], *, effort: Effort, elapsed_s: float, wall_s: 
 
 def without_slow(samples: Sequence[Sequence[float]], slowed: Sequence[bool],
                  least: int) -> tuple[list[list[float]], int]:
-    """The samples of the turns in which the clocks were not held down, and how many turns were left out.
+    """The samples of the turns in which the clocks were not held down, and how many turns were left out. A contestant may have
+    taken part in the first turns only.
 
     Where fewer than `least` would remain the GPU is like that: all are kept, and the flag says so.
     """
     kept = [i for i, slow in enumerate(slowed) if not slow]
     if len(kept) < least:
         return [list(taken) for taken in samples], 0
-    return [[taken[i] for i in kept] for taken in samples], len(slowed) - len(kept)
+    return [[taken[i] for i in kept if i < len(taken)] for taken in samples], len(slowed) - len(kept)
 
 
 def _measure_cpu(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: float | None,
@@ -239,16 +242,44 @@ def _order(count: int) -> list[int]:
 
 
 class Flush:
-    """Empty the L2 cache: write one buffer of twice its size, then read another."""
+    """Empty the L2 cache: let go of what is to persist, write one buffer of twice its size, then read another."""
 
     def __init__(self, index: int) -> None:
+        self._persisting = Persisting(index)
         size = 2 * l2_bytes(index) // 4
         self._written = torch.empty(size, dtype=torch.int32, device=f"cuda:{index}")
         self._read = torch.zeros(size, dtype=torch.float32, device=f"cuda:{index}")
 
     def __call__(self) -> None:
+        self._persisting.end()
         self._written.zero_()
         self._read.sum()
+
+
+class Persisting:
+    """A launcher may set aside a part of L2 whose lines outlive a flush, and have a stream fill it (an access-policy window).
+    Nothing persists while the part is empty, which is the default. So the device is waited for only after a launcher has
+    changed that."""
+
+    def __init__(self, index: int, driver: Any = None) -> None:
+        self._index = index
+        self._driver = driver or ctypes.CDLL("libcuda.so.1")
+
+    @property
+    def bytes(self) -> int:
+        """What is set aside; 0 also where the device knows no such part."""
+        size = ctypes.c_size_t()
+        failed = self._driver.cuCtxGetLimit(ctypes.byref(size), _PERSISTING_L2)
+        return 0 if failed else size.value
+
+    def end(self) -> None:
+        """For launches that follow on the current stream."""
+        stream = ctypes.c_void_p(torch.cuda.current_stream(self._index).cuda_stream)
+        self._driver.cuStreamSetAttribute(stream, _ACCESS_POLICY_WINDOW, ctypes.byref((ctypes.c_byte * 64)()))  # none
+        if self.bytes:
+            torch.cuda.synchronize(self._index)
+            self._driver.cuCtxResetPersistingL2Cache()
+            self._driver.cuCtxSetLimit(_PERSISTING_L2, ctypes.c_size_t(0))
 
 
 def _nothing() -> None:

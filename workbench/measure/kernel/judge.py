@@ -33,12 +33,14 @@ from .buffers import POISON, count_poison
 from .findings import Finding
 from .inputs import FAR, INTEGERS, NORMAL, RECHECK, beyond_float16
 from .launch import ORDER, Launcher, MissingSymbol
+from .signs import Signs
 from .stage import Stage, device_errors
 
 Bits = dict[str, torch.Tensor | list[int]]
 _RUNS = {"quick": 2, "normal": 3, "full": 10}  # how often the same inputs must give the same bits
 _KEPT_BYTES = 1 << 30                          # results above this are remembered by a fingerprint, not a copy
 _SMALL = 1 << 22                               # elements
+_REPEATS = 8                                   # launches on the same inputs before others are timed
 _FLOOR_SHARE = 0.8                             # below this share of the floor a time is not believed
 _LOOKS_AT_LARGE = 0.25                         # share of batches after which a result without a copy is compared
 _DRAWN = secrets.token_hex(8)                  # a seed of this process, so that no kernel can know its inputs
@@ -96,9 +98,10 @@ def _judge(order: JudgeOrder, emit: Emit, facts: _Facts) -> Judged:
     measured = None
     if order.time:
         emit(Event("time", "samples" if order.device != "cpu" else "on the emulator"))
+        watch = watched(order, stage, checked)
         with device_errors(order.device):
             measured = timing.measure(stage.launch, device=order.device, effort=order.effort, cold_l2=order.cold_l2,
-                                      limit_s=order.limit_s / 3, watch=watched(order, stage, checked))
+                                      limit_s=order.limit_s / 3, watch=watch)
         facts.flags += measured.flags
         stage.run()  # an error of the timed launches is sticky, or shows again here
     if "recheck" in order.guards:
@@ -214,25 +217,34 @@ def _same_bits(order: JudgeOrder, stage: Stage, errors: dict[str, Errors], emit:
 
 
 def watched(order: JudgeOrder, stage: Stage, checked: Bits) -> timing.Watch:
-    """The `Watch` around timed launches: some poison is written before each and looked for after it. After a batch all bits
-    must be those of the checked launches."""
+    """The `Watch` around timed launches: before each, channels of the inputs change their sign, and some poison is written and
+    looked for after it. After a batch all results must be those of the checked launches, but for the signs. Some launches on
+    the same inputs are made now, without a clock."""
     if "watch" not in order.guards:
         return timing.Watch()
     places: list[tuple[str, slice]] = []
+    kept = {name: remembered for name, remembered in checked.items() if not isinstance(remembered, list)}
+    signs = Signs(order.workload, stage.read(), order.device) if len(kept) == len(checked) else None
     # Counted on the device, so that nothing waits between two samples.
     unwritten, wrong = ({name: torch.zeros((), dtype=torch.int64, device=order.device) for name in checked}
                         for _ in range(2))
 
+    def expected(name: str, place: slice | None = None) -> torch.Tensor:
+        if place is None:
+            return signs.changed(name, kept[name]) if signs else kept[name]
+        return signs.changed_part(name, kept[name], place) if signs else kept[name].view(-1)[place]
+
     def look() -> None:
         for name, place in places:
-            now, remembered = stage.bits(name)[place], checked[name]
-            unwritten[name] += (now == POISON[stage.tensors[name].dtype]).sum()
-            if not isinstance(remembered, list):
-                wrong[name] += (now != remembered.view(-1).view(now.dtype)[place]).sum()
+            unwritten[name] += (stage.bits(name)[place] == POISON[stage.tensors[name].dtype]).sum()
+            if name in kept:
+                wrong[name] += (stage.tensors[name].view(-1)[place] != expected(name, place)).sum()
         places.clear()
 
-    def before() -> None:
+    def before(*, same: bool = False) -> None:
         look()
+        if signs and not same:
+            signs.draw()
         places.extend(stage.poison_some())
 
     def after() -> None:
@@ -242,11 +254,17 @@ def watched(order: JudgeOrder, stage: Stage, checked: Bits) -> timing.Watch:
             if isinstance(remembered, list):
                 same = random.random() > _LOOKS_AT_LARGE or _fingerprint(now) == remembered
             else:
-                same = torch.equal(now.view(torch.uint8), remembered.view(torch.uint8))
+                same = torch.equal(now, expected(name))
             if int(unwritten[name]) or int(wrong[name]) or not same:
                 still = sum(int(count_poison(part).sum()) for part in now.view(-1).split(1 << 26))
                 raise findings.while_timed(name, max(still, int(unwritten[name])))
+        if signs:
+            signs.end()
 
+    for _ in range(_REPEATS):  # a kernel may do less for what it knows
+        before(same=True)
+        stage.run()
+    after()
     return timing.Watch(before=before, after=after)
 
 

@@ -80,6 +80,10 @@ class Stage:
             if name in self.buffers:
                 self.buffers[name].poison()
 
+    def read(self) -> dict[str, torch.Tensor]:
+        """The tensors that a launch reads, as the caller has them."""
+        return {n: self._callers.get(n, self.tensors[n]) for n in needed(self.workload, self.direction)}
+
     def poison_some(self) -> list[tuple[str, slice]]:
         """Poison both ends and two random places of every result, so that a launch which leaves old results is found. Returns
         the places."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import torch
@@ -12,7 +14,8 @@ import torch
 from ..foreign.requests import OpenSlots
 from ..party import Party
 
-_SHARE = 0.2               # of free memory
+_AT_ONCE = 1 << 23         # values that are compared at once
+_SHARE = 0.1               # of free memory; copies of it take as much twice
 _MOST_BYTES = {"cpu": 1 << 29, "cuda": 24 << 30}
 
 
@@ -52,6 +55,50 @@ class Slots:
             data = os.pread(self._files[name].fileno(), self.stride, call * self.stride)
             return torch.frombuffer(bytearray(data.ljust(self.stride, b"\xff")), dtype=torch.uint8)  # NaN where nothing is
         return self._views[name][call * self.stride:(call + 1) * self.stride].clone()
+
+    def all(self, name: str, calls: int) -> torch.Tensor:
+        """A copy of the first slots, a row of bytes for each call."""
+        if name in self._files:
+            data = os.pread(self._files[name].fileno(), calls * self.stride, 0)
+            data = bytearray(data.ljust(calls * self.stride, b"\xff"))
+            return torch.frombuffer(data, dtype=torch.uint8).view(calls, self.stride)
+        copy = self._views[name][:calls * self.stride].view(calls, self.stride).clone()
+        torch.cuda.synchronize(copy.device)  # the next process writes to the same memory
+        return copy
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How far apart one kind of result may be. `allowed`: relative L2. `usual_rms`: what it is relative to at least."""
+
+    dtype: str
+    shape: Sequence[int]
+    allowed: float
+    usual_rms: float
+
+
+def differs(ours: torch.Tensor, theirs: torch.Tensor, limits: Sequence[Limit]) -> bool:
+    """Whether two processes have different results for one of the same calls. Rows of bytes as `Slots.all` gives them."""
+    start = 0
+    for one in limits:
+        kind, count = getattr(torch, one.dtype), torch.Size(one.shape).numel()
+        size = kind.itemsize * count
+        rows = max(1, _AT_ONCE // max(1, count))
+        for first in range(0, len(ours) if count else 0, rows):
+            a, b = (t[first:first + rows, start:start + size].contiguous().view(kind).double() for t in (ours, theirs))
+            apart = (a - b).abs()
+            scale = (b.square().mean(1).sqrt()).clamp(min=max(one.usual_rms, 1e-30))
+            near = (apart.square().mean(1).sqrt() <= one.allowed * scale) & (
+                apart.amax(1) <= 60 * one.allowed * scale + one.allowed)
+            if not bool(near.all()):  # also where there is NaN
+                return True
+        start += rounded(size)
+    return False
+
+
+def rounded(size: int) -> int:
+    """Bytes of one result in a slot."""
+    return -(-size // 256) * 256
 
 
 def _mapped(party: Party, size: int) -> BinaryIO:

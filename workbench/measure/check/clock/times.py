@@ -1,15 +1,5 @@
-"""module_ms of a candidate in a process of its own: it answers batches of calls into memory of the judge.
-
-1. For every call of a batch the judge draws the input: one of a few sets times two strips of a long row of factors. Every
-   element differs from the last call's, so no answer can be ready, or be made from an earlier one.
-2. The process copies each result into the next slot of memory that belongs to the judge (shared memory; on a GPU an allocation
-   opened through CUDA IPC) and answers. The judge stops its clock, and only then chooses slots and reads them. A result that is
-   not finished, left out or taken from an earlier call differs from float64. Then no time is reported.
-3. The reference's process runs the same batch with a finished result in place of the call. That is the cost of request, input
-   and copy; it is subtracted from both times.
-4. The idle process is stopped, with every process it has started. Memory that it holds, or work that it has left on the device,
-   may still slow PyTorch down. So where PyTorch was slower, its best ways are timed again after the candidate's end.
-"""
+"""module_ms of a candidate in a process of its own: it answers batches of calls into memory of the judge. docs/judging.md,
+"How a foreign module is timed", says how and why."""
 
 from __future__ import annotations
 
@@ -29,7 +19,7 @@ from ....core.precision import FROM_STRICTEST, precision_of
 from ....core.replies import CheckTimes, Event, OneByOne, WayAlone, WayTimes
 from ...clock import timing
 from ...kernel.inputs import reduction_length
-from ...kernel.validate import allowed_rel_l2
+from ...kernel.validate import HALF
 from ..distance import beside_noise, distance
 from ..foreign import requests, waiting
 from ..foreign.hold import StillRunning
@@ -40,12 +30,12 @@ from ..party import Construction, Party
 from ..questions import jumps
 from ..trialrun import State, TrialRun, wide
 from .contestant import Contestant, NotTimed, NotVaried, Plan, Wrong
-from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, why_left_out
-from .slots import Slots
+from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, in_the_running, why_left_out
+from .slots import Limit, Slots, differs, rounded
 from .timed_input import Begins, factors_for, strips, timed_input
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
-_LEAST_TURNS = 5                # below it there is no spread
+_LEAST_TURNS = 5                # below it there is no spread; after it the ways that cannot be the fastest are left out
 _BATCH_S = {"cpu": 0.05, "cuda": 0.03}
 _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
@@ -53,10 +43,12 @@ _LARGE_BYTES = 1 << 30          # of one set: of larger sets there are only two
 _CHECKED = 3                    # batches of the candidate of which one call is compared
 _SMALL_BYTES = 1 << 24          # of results: then all calls that are timed one by one are compared
 _LOOSE = 10                     # beyond so many tolerances of tf32 a way of PyTorch computes something else
+_TIMED_WRONG = "A timed call gave a wrong result. The same call gives the right result when it is not timed."
 _NOT_AGAIN = "Called again before timing, it gives a different result than in the check."
 _SEED_OF_TRUTH = 43            # the state replaces what it draws; it must differ from the seed of the timed module
 _CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
 _ALONE_TURNS, _SINGLE_TURNS = 8, 10
+Drawn = tuple[int, Begins]      # the input of a call: a set, and where its strips begin
 
 
 def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[str, CheckTimes] | NotTimed:
@@ -127,8 +119,7 @@ class _Bench:
         self.state = (facts.names, drawn)
         self.parameters = facts.parameters
         first = trial.inputs(case)
-        few = sum(x.numel() * x.itemsize for x in first) > _LARGE_BYTES
-        self.count = _FEW_SETS if few else _SETS
+        self.count = _FEW_SETS if sum(x.numel() * x.itemsize for x in first) > _LARGE_BYTES else _SETS
         if direction == "forward":
             self.fixed: list[torch.Tensor] = []
             self.sets = [first, *(trial.inputs(case) for _ in range(self.count - 1))]
@@ -147,11 +138,12 @@ class _Bench:
         self.starved: list[str] = []    # ways for which there was not enough memory
         self.seen: list[str] = []   # the precision of each call of the candidate that was timed and looked at
         self.slots: Slots | None = None
+        self.order: list[Drawn] = []   # the calls of this turn
 
     def measure(self, turns: int) -> CheckTimes:
         plain = self._called_plainly()
         kinds = self._prepare(self.parties)
-        self.stride = sum(_rounded(getattr(torch, d).itemsize * torch.Size(s).numel()) for d, s in kinds)
+        self.stride = sum(rounded(getattr(torch, d).itemsize * torch.Size(s).numel()) for d, s in kinds)
         self.kinds = kinds
         self._demand(plain)
         self.slots = self._slots(self.parties)
@@ -166,18 +158,31 @@ class _Bench:
         empties: list[float] = []
         bounds: dict[str, list[tuple[float, ...]]] = {name: [] for name in modes}
         slowed: list[bool] = []
+        running = [name for name in modes if name]
+        # All results of a turn are compared with those of PyTorch, which gets the same inputs in the same order.
+        beside = next((key for key, way in modes.items() if key and way.strides is None and way.process == _REFERENCE), "")
+        limits = [Limit(dtype, shape, allowed + other + jump, rms) for (dtype, shape), (allowed, rms), jump, other in
+                  zip(kinds, self.demanded, self.jumps, self._limits(modes[beside].precision), strict=True)] if beside else []
         checked = set(self.random.sample(range(turns), min(_CHECKED, turns)))
         for turn in range(turns):
-            self.emit(Event("time", f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(modes) - 1} ways"))
-            order = list(modes)
+            if turn == _LEAST_TURNS:
+                shown = max([self.shown[""] or FROM_STRICTEST[-1], *self.seen], key=FROM_STRICTEST.index)
+                running = in_the_running(samples, {name: modes[name].precision for name in running}, shown)
+            order = list({"": 0, **dict.fromkeys(running), beside: 0})
             self.random.shuffle(order)
+            self.emit(Event("time", f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(running)} ways"))
             empty = self._empty(calls)
             empties.append(1e3 * empty.clock_s / calls)
+            self.order, kept = self._drawn(calls), {}
             for name in order:
                 self._warm(modes[name], calls)
-                took = self._batch(modes[name], calls, check=not name and turn in checked)
+                took = self._batch(modes[name], calls, check=not name and turn in checked, again=True)
+                if name in ("", beside):
+                    kept[name] = self.slots.all(modes[name].process, calls)
                 samples[name].append(1e3 * waiting.middle(took, empty) / calls)
                 bounds[name].append(tuple(1e3 * s / calls for s in waiting.alone(took, empty)))
+            if beside and differs(kept[""], kept[beside], limits):
+                raise Wrong(_TIMED_WRONG)
             slowed.append(timing.slowed_down(self.device))
         self._turn(_CANDIDATE)  # the last look at whether it had stayed stopped
         kept, dropped = timing.without_slow(list(samples.values()), slowed, _LEAST_TURNS)
@@ -191,7 +196,7 @@ class _Bench:
             LADDER[key].drop_in, WHY_NOT_DROP_IN.get(LADDER[key].kind, "")) for key, way in modes.items() if key)
         found = CheckTimes(
             summaries[""], tuple(samples[""]), tuple(bounds[""]), calls, len(checked), sum(slowed),
-            precision=max(self.seen, key=FROM_STRICTEST.index), empty_ms=sorted(empties)[len(empties) // 2],
+            precision=self._own_precision(), empty_ms=sorted(empties)[len(empties) // 2],
             baselines=baselines, left_out=tuple(self.left_out), starved=tuple(self.starved))
         if doubted := doubted_ways(found):
             found = replace(found, doubted=doubted, singly=self._singly(ours, modes[doubted[0]]))
@@ -275,8 +280,8 @@ class _Bench:
 
     def _way(self, key: str, process: str) -> tuple[Contestant | None, str]:
         """A way bound in that process, with the precision that its first answer shows; or None, and why."""
-        party, name = self.parties[process].process, LADDER[key].name
-        answer, _ = party.ask(requests.PrepareWay(key), doing=f"{name} was prepared", limit_s=party.limits.build_s)
+        party = self.parties[process].process
+        answer, _ = party.ask(requests.PrepareWay(key), doing=f"{LADDER[key].name} was prepared", limit_s=party.limits.build_s)
         if isinstance(answer, NoWay):
             self.starved += [key] if answer.starved else []
             return None, answer.left_out
@@ -326,9 +331,9 @@ class _Bench:
     def _slots(self, parties: dict[str, Party]) -> Slots:
         return Slots(parties, device=self.device, stride=self.stride, most_calls=_MOST_CALLS)
 
-    def _batch(self, who: Contestant, calls: int, *, only_copy: bool = False, check: bool = False) -> Took:
-        """From the request to the answer. With `check` one result, chosen afterwards, is compared."""
-        took, looked = self._called(who, calls, only_copy=only_copy, look=check)
+    def _batch(self, who: Contestant, calls: int, *, only_copy: bool = False, check: bool = False, again: bool = False) -> Took:
+        """From the request to the answer. With `check` one result, chosen afterwards, is compared. `again`: in `order`."""
+        took, looked = self._called(who, calls, only_copy=only_copy, look=check, order=self.order if again else None)
         if check:
             kept, inputs = looked
             found = self._distances(kept, self._truth(inputs), None)
@@ -337,8 +342,7 @@ class _Bench:
                 size = max(rms, usual_rms, 1e-30)  # the scale of sums that cancel is not their own size
                 near = off * rms <= allowed * size and worst <= 60 * allowed * size + allowed
                 if not near and not (self.jumps[place] and off * rms <= (allowed + self.jumps[place]) * size):
-                    raise Wrong("A timed call gave a wrong result. The same call gives the right result when it is not "
-                                 "timed.")
+                    raise Wrong(_TIMED_WRONG)
         return took
 
     def _called_plainly(self) -> list[torch.Tensor]:
@@ -378,6 +382,11 @@ class _Bench:
             if self.device != "cpu" and 4 * sum(t.nbytes for t in self.first_truth) < torch.cuda.mem_get_info(self.device)[0]:
                 self.first_truth = [t.to(self.device) for t in self.first_truth]
 
+    def _own_precision(self) -> str:
+        """The least exact that a timed call showed, or that the file declares: so much of PyTorch competes with it."""
+        declared = {self.trial.declared} & set(FROM_STRICTEST)
+        return max([*self.seen, *declared], key=FROM_STRICTEST.index)
+
     def _precision(self, who: Contestant) -> str:
         """The precision that the answer to the first inputs shows; "" if it is wrong. The inputs are still unchanged, so one
         truth serves all ways."""
@@ -411,7 +420,8 @@ class _Bench:
     def _class(self, distances: list[float], way: str) -> str:
         """The strictest precision that allows these distances; "" where they are beyond all. Where only jumps explain
         the distances, nothing follows from them: then it is the class that forward showed."""
-        offered = list(dict.fromkeys(precision_of(self.trial.dtype, of_float32=p) for p in ("ieee", "tf32")))
+        offered = list(dict.fromkeys(precision_of(self.trial.dtype, of_float32=p) for p in (
+            "ieee", "tf32", *({self.trial.declared} & set(HALF)))))
         for precision, slack in (*((p, 1) for p in offered), (offered[-1], _LOOSE)):
             if all(d <= slack * limit for d, limit in zip(distances, self._limits(precision), strict=True)):
                 return precision
@@ -421,10 +431,10 @@ class _Bench:
         return ""
 
     def _called(self, who: Contestant, calls: int, *, only_copy: bool = False, look: bool = False,
-                change: bool = True) -> tuple[Took, tuple[torch.Tensor, list[torch.Tensor]] | None]:
+                change: bool = True, order: list[Drawn] | None = None
+                ) -> tuple[Took, tuple[torch.Tensor, list[torch.Tensor]] | None]:
         """How long it took, and with `look` what one slot held at the answer with the inputs it had to be computed from."""
-        order = [(self.random.randrange(self.count), strips(self.random)) if change else (0, (0, 0))
-                 for _ in range(calls)]
+        order = order or (self._drawn(calls) if change else [(0, (0, 0))] * calls)
         asked = requests.Run(tuple(n for which, begins in order for n in (which, *begins)), self.stride, who.way,
                              only_copy)
         process = self.parties[who.process].process
@@ -439,6 +449,9 @@ class _Bench:
             kept = self.slots.kept(who.process, chosen)
         took = Took(clock_s, max(0.0, waiting.waited_s(pids) - before_s) if pids else 0.0)
         return took, (kept, self._inputs(*order[chosen])) if look else None
+
+    def _drawn(self, calls: int) -> list[Drawn]:
+        return [(self.random.randrange(self.count), strips(self.random)) for _ in range(calls)]
 
     def _inputs(self, which: int, begins: Begins) -> list[torch.Tensor]:
         """What a call is given: a set times its strips of factors."""
@@ -467,25 +480,21 @@ class _Bench:
             size = kind.itemsize * torch.Size(shape).numel()
             got = kept[start:start + size].view(kind)
             got = got.as_strided(shape, strides[place], got.storage_offset()) if strides else got.view(shape)
-            start += _rounded(size)
+            start += rounded(size)
             found.append(distance(got, truth))
         return beside_noise(found, expected, self._least_norms())
 
     def _allowed(self, precision: str) -> float:
-        return allowed_rel_l2(precision_of(self.trial.dtype, of_float32=precision), 1 << 20)
+        return self.trial.limit(precision_of(self.trial.dtype, of_float32=precision), 1 << 20)
 
     def _limits(self, precision: str) -> list[float]:
         """What a result of that class may be away from float64, by its reduction length where that is known."""
         workload = self.case.workload
         names = ["output"] if self.direction == "forward" else ["grad_input", "grad_weight", "grad_bias"][:len(self.kinds)]
         if workload is None or len(names) != len(self.kinds):
-            return [allowed_rel_l2(precision, 1 << 20)] * len(self.kinds)
-        return [allowed_rel_l2(precision, max(1, reduction_length(workload, name))) for name in names]
+            return [self.trial.limit(precision, 1 << 20)] * len(self.kinds)
+        return [self.trial.limit(precision, reduction_length(workload, name)) for name in names]
 
 
 def _kinds(answer: Prepared | Way) -> list[tuple[str, list[int]]]:
     return [(kind.dtype, list(kind.shape)) for kind in answer.kinds]
-
-
-def _rounded(size: int) -> int:
-    return -(-size // 256) * 256

@@ -41,6 +41,19 @@ _TOUCHED_DEVICE = 99          # host_touched_device in the emulator's launch.h
 _IMPORT_BYTES = 250 << 20  # what importing torch takes, about
 # Messages of Python, the loader, OpenBLAS and C++ when the memory limit stops them.
 _NO_MEMORY = re.compile(r"MemoryError|[Mm]emory allocation|allocate memory|bad_alloc|failed to map|cannot map")
+_IN_THE_FILE = 'File "<model file>"'
+_PLACE = re.compile(r" \((?:<model file>, line \d+|/[^()]*|unknown location)\)\.?$")  # the line is named, a path says nothing
+# What Python writes when a signal ends it (faulthandler), and what C says before it aborts.
+_TRITON = re.compile(r"at \d+:\d+:$")
+_FELL = re.compile(r'^Fatal Python error:(?:.|\n)*?^  File "<model file>", line (\d{1,7}) in ', re.M)
+_LAST_WORDS = re.compile(r"^.*?((?:\w+, line|\w+:)\d+: .*Assertion .* failed)\.?$|^  what\(\):\s+(.*)$|^(\*\*\* .* \*\*\*.*)$|"
+                         r"^((?:free|malloc|corrupted|double free|munmap_chunk)\b.*)$", re.M)
+_SIGNALS: dict[int, tuple[str, str]] = {
+    signal.SIGSEGV: (": an address outside its memory", "Test each index before its load or store, and pass no null pointer."),
+    signal.SIGBUS: (": an address outside its memory", "Test each index before its load or store, and pass no null pointer."),
+    signal.SIGFPE: (": a whole number divided by zero", "Test the divisor before / and %: a size or a stride may be 0."),
+    signal.SIGABRT: ("", "Look at what the log says before the abort: an assert, a C++ exception or a damaged heap."),
+    signal.SIGILL: (": an instruction that this processor does not have", "Remove -march from the flags.")}
 _open: set[int] = set()  # processes of all open `ForeignProcess`es. Other children of this process have left theirs
 
 
@@ -61,11 +74,31 @@ class Raised(Exception):
         super().__init__(f"{self.type}: {self.message}")
 
     @property
+    def inside(self) -> bool:
+        """Whether a line of the file raised it; else `line` is where the function begins that could not be called."""
+        return _IN_THE_FILE in self.trace
+
+    @property
     def sentence(self) -> str:
         """`TypeError in line 41: forward() takes ...`"""
-        first = next((s.strip() for s in self.message.splitlines() if s.strip()), "").rstrip(".")[:300]
+        lines = [_PLACE.sub("", s).strip() for s in self.message.splitlines() if s.strip()] or [""]
+        first = lines[-1] if _TRITON.match(lines[0]) else lines[0]  # Triton shows the kernel first
+        if first.endswith(":") and len(lines) > 1:  # it announces what the next line says
+            first = f"{first} {lines[1]}"
+        first = first.rstrip(".")[:300]
         place = f" in line {self.line}" if self.line else ""
         return f"{self.type}{place}{f': {first}' if first else ''}"
+
+
+@dataclass
+class Spent:
+    """What was spent on a process: seconds of waiting for it, bytes of tensors, requests, starts."""
+
+    seconds: float = 0.0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    requests: int = 0
+    starts: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,6 +128,7 @@ class ForeignProcess:
         self._ready = False
         self._hold: Hold | None = None
         self.ran_while_held = False
+        self.spent = Spent()
 
     @staticmethod
     def _popen(**how: Any) -> subprocess.Popen[bytes]:
@@ -118,13 +152,24 @@ class ForeignProcess:
             doing: str = "") -> tuple[R, Tensors]:
         """The answer to a request, and tensors. Raises `Raised` for what foreign code raises, `Ended` when the process is
         lost."""
+        begin = time.monotonic()
+        try:
+            answer, results = self._asked(request, tensors, limit_s, doing or "it worked")
+            self.spent.received_bytes += sum(t.nbytes for t in results)
+            return answer, results
+        finally:
+            self.spent.seconds += time.monotonic() - begin
+            self.spent.sent_bytes += sum(t.nbytes for t in tensors)
+            self.spent.requests += 1
+
+    def _asked(self, request: Request[R], tensors: Sequence[torch.Tensor], limit_s: float | None, doing: str
+               ) -> tuple[R, Tensors]:
         self.begin()
         self.resume()
         if not self._ready:
             self._wait_ready()
         limit_s = limit_s or self.limits.call_s
         deadline = time.monotonic() + limit_s
-        doing = doing or "it worked"
         try:
             self._number += 1
             line = self._open_line
@@ -222,6 +267,7 @@ class ForeignProcess:
             how["pass_fds"] += (to_read, from_write)
             self._process = self._popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         _open.add(self._started.pid)
+        self.spent.starts += 1
         os.close(to_read)
         os.close(from_write)
         self._line = Line(to_write, from_read, self._watch)
@@ -286,9 +332,13 @@ class ForeignProcess:
             code = 128 - code
         if code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-            more = ": an address outside its memory" if -code == signal.SIGSEGV else ""
-            return self._ended(Status.WORKER_DIED, f"{self._called} ended by signal {-code} ({name}{more}) while {doing}.",
-                               "Look for a host-side pointer error or an abort.")
+            more, advice = _SIGNALS.get(-code, ("", "Look for a host-side pointer error or an abort."))
+            log = self.log_tail()
+            if said := _LAST_WORDS.search(log):
+                more = f": {plain(next(filter(None, said.groups())))[:200]}"
+            place = f" in line {at[1]}" if (at := _FELL.search(log)) else ""
+            return self._ended(Status.WORKER_DIED, f"{self._called} ended by signal {-code} ({name}{more}){place} while "
+                               f"{doing}.", advice)
         if code == _TOUCHED_DEVICE and self.device == "cpu":
             return self._ended(Status.WORKER_DIED, f"Host code read or wrote memory of the device while {doing}; on a GPU that "
                                "ends the process (SIGSEGV).", "Compute in a kernel, or copy the tensor to the host first.")

@@ -82,10 +82,11 @@ class Loaded(Answer):
 
 @dataclass(frozen=True)
 class Given(Answer):
-    """Arguments of the constructor, as Python writes them."""
+    """Arguments of the constructor, as Python writes them; and `numbers`: place -> value of each input that is no tensor."""
 
     arguments: str
     keywords: str
+    numbers: str
 
 
 @dataclass(frozen=True)
@@ -199,13 +200,28 @@ class Done(Answer):
 
 @dataclass(frozen=True)
 class Habit(Answer):
-    """Names of the tensors that come with it: buffers, or gradients of each call."""
+    """Names of the tensors that come with it: buffers, gradients of each call, or gradients of each choice of tensors."""
 
     buffers: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
     second: tuple[str, ...] = ()
-    parameters: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
+    choices: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Left(Answer):
+    """What calls have left behind. `state`: names of the state_dict afterwards, whose tensors come with it. `frozen`: those
+    parameters whose requires_grad has changed; `modes`: modules whose training flag has; `draws`: whether a call draws random
+    numbers; `hooks`: whether a forward hook ran; `strides` of the output; `settings` of torch that are not what they were
+    before the file was loaded."""
+
+    state: tuple[str, ...]
+    frozen: tuple[str, ...]
+    modes: tuple[str, ...]
+    draws: bool
+    hooks: bool
+    strides: tuple[int, ...]
+    settings: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from .replies import (
     Given,
     Habit,
     IsTheLayer,
+    Left,
     Loaded,
     Made,
     Memory,
@@ -104,7 +105,8 @@ class Give(Request[Given]):
 
 @dataclass(frozen=True)
 class Make(Request[Made]):
-    """Construct a module under a seed and keep it under this name. `arguments`, `keywords`: as Python writes them."""
+    """Construct a module under a seed and keep it under this name. `arguments`, `keywords`: as Python writes them. `numbers`:
+    place -> value of the inputs that are no tensors; each call gets them."""
 
     op = "make"
     answer = Made
@@ -113,6 +115,7 @@ class Make(Request[Made]):
     keywords: str
     seed: int
     dtype: str = ""                # "" leaves it as it is
+    numbers: str = "{}"
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Made, kinds: list[Kind]) -> None:
         _count(kinds, len(answer.names))
@@ -220,8 +223,55 @@ class TwoCalls(DailyUse):
     op = "two_calls"
 
 
+@dataclass(frozen=True)
 class SomeGradients(DailyUse):
+    """`choices`: the names that need a gradient, all others are frozen."""
+
     op = "some_gradients"
+    choices: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class SecondBackward(DailyUse):
+    """`in_place`: the output of the last call is changed before its backward."""
+
+    op = "second_backward"
+    in_place: bool = False
+
+
+@dataclass(frozen=True)
+class Views(DailyUse):
+    op = "views"
+    alike: bool = False
+
+
+class Aliases(DailyUse):
+    op = "aliases"
+
+
+@dataclass(frozen=True)
+class Stepped(DailyUse):
+    """`parameters`: names of those whose new values follow the other tensors."""
+
+    op = "stepped"
+    parameters: tuple[str, ...] = ()
+
+
+class Copied(DailyUse):
+    op = "copied"
+
+
+@dataclass(frozen=True)
+class AskLeft(OfModule[Left]):
+    """Inputs, then a grad_output, if any; that comes back last."""
+
+    op = "left"
+    answer = Left
+    inputs: int
+    gradients: tuple[str, ...] = ()
+
+    def fits(self, sent: Sequence[torch.Tensor], answer: Left, kinds: list[Kind]) -> None:
+        _count(kinds, len(answer.state) + (len(sent) > self.inputs))
 
 
 class OnGpu(OfModule[R_co]):
@@ -326,8 +376,9 @@ class Run(Request[Done]):
 
 
 REQUESTS: dict[str, type[Request[Any]]] = {request.op: request for request in (
-    Load, Give, Make, AskLayer, LoadState, Call, Reach, NoGrad, EvalMode, TwoCalls, SomeGradients, SideStream, AskWaits,
-    AskMemory, Compile, Graph, OpenSlots, Prepare, PrepareWay, DropWays, Run)}
+    Load, Give, Make, AskLayer, LoadState, Call, Reach, NoGrad, EvalMode, TwoCalls, SomeGradients, SecondBackward,
+    Views, Aliases, Stepped, Copied, AskLeft, SideStream, AskWaits, AskMemory, Compile, Graph, OpenSlots, Prepare,
+    PrepareWay, DropWays, Run)}
 
 
 def read(header: dict[str, Any]) -> Request[Any]:

@@ -1,33 +1,61 @@
 """Calls of a module as a network makes them, inside the foreign process: without gradients, after .eval(), two before their
-backwards, with only some gradients wanted. Tensors: one or two sets of inputs, then a grad_output for each, if any."""
+backwards, with only some gradients wanted, of views, after a step of an optimizer. Tensors: one or two sets of inputs, then a
+grad_output for each, if any."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import copy
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from ..foreign.replies import Habit
-from ..foreign.requests import DailyUse, EvalMode, NoGrad, SomeGradients, TwoCalls
+from ..foreign.replies import Habit, Left
+from ..foreign.requests import (
+    Aliases,
+    AskLeft,
+    Copied,
+    DailyUse,
+    EvalMode,
+    NoGrad,
+    SecondBackward,
+    SomeGradients,
+    Stepped,
+    TwoCalls,
+    Views,
+)
 from ..foreign.wire import Tensors
+from . import settings
+from .calls import gradients_of
+
+_monotonic = time.monotonic   # taken before a foreign file may put another clock in its place
+_MANY, _MANY_S = 100, 0.5      # calls, but not longer
 
 
 def no_grad(module: torch.nn.Module, request: NoGrad, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """Output under no_grad, then in inference_mode."""
+    """Output under no_grad, in inference_mode, and in another thread."""
     (xs,), _ = _sets(request, tensors, device)
     with torch.no_grad():
         plain = module(*xs).clone()
     with torch.inference_mode():
         inferred = module(*xs).clone()
-    return Habit(), [plain, inferred]
+    with ThreadPoolExecutor(1) as thread:
+        return Habit(), [plain, inferred, thread.submit(lambda: module(*xs).detach().clone()).result()]
 
 
 def eval_mode(module: torch.nn.Module, request: EvalMode, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """Outputs: after .eval(), the same under no_grad, and back in the mode before. Then the buffers, which the answer names."""
-    (xs,), _ = _sets(request, tensors, device)
+    """Outputs: after .eval(), the same under no_grad, and back in the mode before. Then the gradients after .eval(), and the
+    buffers; the answer names them."""
+    (xs,), grad_outputs = _sets(request, tensors, device)
     modes = [(one, one.training) for one in module.modules()]
     module.eval()
-    evaluated = module(*xs).detach().clone()
+    wanted = _wanted(module, request.gradients, xs)
+    output = module(*xs)
+    evaluated = output.detach().clone()
+    there, grads = _gradients(request.gradients, wanted, output, grad_outputs[0]) if grad_outputs else ((), [])
+    xs = [x.detach() for x in xs]
     with torch.no_grad():
         inferred = module(*xs).clone()
     module.train(modes[0][1])
@@ -36,7 +64,8 @@ def eval_mode(module: torch.nn.Module, request: EvalMode, tensors: Tensors, devi
     back = module(*xs).detach().clone()
     buffers = dict(module.named_buffers())
     names = tuple(n for n in module.state_dict() if n in buffers)
-    return Habit(buffers=names), [evaluated, inferred, back, *(buffers[n].detach().clone() for n in names)]
+    return Habit(buffers=names, first=there), [evaluated, inferred, back, *grads,
+                                               *(buffers[n].detach().clone() for n in names)]
 
 
 def two_calls(module: torch.nn.Module, request: TwoCalls, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -56,33 +85,137 @@ def two_calls(module: torch.nn.Module, request: TwoCalls, tensors: Tensors, devi
 
 
 def some_gradients(module: torch.nn.Module, request: SomeGradients, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """Gradients of the parameters where no input wants one, then of the inputs where the parameters are frozen."""
+    """The gradients of each choice, where nothing else needs one."""
     (xs,), (grad_output,) = _sets(request, tensors, device)
-    names = request.gradients
-    of_inputs = [n for n in names if n.startswith("input ")]
-    of_parameters = [n for n in names if n not in of_inputs]
-    parameters: dict[str, torch.Tensor] = dict(module.named_parameters())
-    there: tuple[str, ...] = ()
-    there_inputs: tuple[str, ...] = ()
+    choices: list[tuple[str, ...]] = []
     results: Tensors = []
-    if of_parameters:
-        wanted = [parameters[n] for n in of_parameters]
-        there, results = _gradients(of_parameters, wanted, module(*xs), grad_output)
-    thawed = [p for p in parameters.values() if p.requires_grad]
+    for names in request.choices:
+        inputs = [x.detach() for x in xs]
+        with _only(module, names):
+            there, grads = _gradients(names, _wanted(module, names, inputs), module(*inputs), grad_output)
+        choices.append(there)
+        results += grads
+    return Habit(choices=tuple(choices)), results
+
+
+def second_backward(module: torch.nn.Module, request: SecondBackward, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
+    """What adds up in .grad: two backwards through one graph, the first of them after .eval(), then that of
+    another call, whose output is changed in place."""
+    (xs,), (grad_output,) = _sets(request, tensors, device)
+    wanted = _wanted(module, request.gradients, xs)
+    modes = [(one, one.training) for one in module.modules()]
+    with _fresh_grads(module):
+        output = module(*xs)
+        module.eval()
+        output.backward(grad_output, retain_graph=True)
+        for one, training in modes:
+            one.training = training
+        output.backward(grad_output)
+        output = module(*xs)
+        if request.in_place:
+            output.mul_(2)
+        output.backward(grad_output / 2 if request.in_place else grad_output)
+        kept = [(n, w.grad) for n, w in zip(request.gradients, wanted, strict=True) if w.grad is not None]
+    return Habit(first=tuple(n for n, _ in kept)), [g for _, g in kept]
+
+
+def views(module: torch.nn.Module, request: Views, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
+    """Inputs that are results of other operations and slices of larger tensors, every second one transposed: the output, and
+    the gradients. Then the gradients for a grad_output whose memory is transposed. With `alike`, before all that, the
+    outputs for a batch of one sample that is repeated, and for the same one as a view without copies."""
+    (xs,), grad_outputs = _sets(request, tensors, device)
+    alike = [x[:1].expand(x.shape) if x.dim() and len(x) else x for x in xs]
+    repeated = [module(*(x.contiguous() for x in alike)).detach(), module(*alike).detach()] if request.alike else []
+    wanted = _wanted(module, request.gradients, xs)
+    output = module(*(_turned(x) if place % 2 else _slice(x) for place, x in enumerate(xs)))
+    if not grad_outputs:
+        return Habit(), [*repeated, output.detach()]
+    first, of_first = _gradients(request.gradients, wanted, output, grad_outputs[0])
+    second, of_second = _gradients(request.gradients, wanted, module(*xs), _turned(grad_outputs[0]))
+    return Habit(first=first, second=second), [*repeated, output.detach(), *of_first, *of_second]
+
+
+def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
+    """Of many calls the output that is farthest from the first, element by element. Then an output, after its inputs have been
+    overwritten."""
+    (xs,), _ = _sets(request, tensors, device)
+    first = module(*xs).detach().clone()
+    farthest, begin = torch.zeros_like(first), _monotonic()
+    for _ in range(_MANY if first.is_floating_point() else 0):
+        farthest = torch.maximum(farthest, (module(*xs).detach() - first).abs())
+        if _monotonic() - begin > _MANY_S:
+            break
+    output = module(*xs).detach()
+    for x in xs:
+        x.fill_(1)
+    return Habit(), [first + farthest, output]
+
+
+def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
+    """Parameters that were changed in place, as an optimizer does: what state_dict() then has of them, output and gradients.
+    Then the output with other Parameter objects of these values in their place, whose memory is transposed."""
+    count = len(tensors) - len(request.parameters)
+    values = [v.to(device) for v in tensors[count:]]
+    (xs,), grad_outputs = _sets(request, tensors[:count], device)
+    parameters: dict[str, torch.Tensor] = dict(module.named_parameters())
+    kept = [parameters[n].detach().clone() for n in request.parameters]
+    module(*xs)  # with the old values: what it keeps of them is wrong below
     try:
-        for p in thawed:
-            p.requires_grad_(False)
-        wanted = _wanted(module, of_inputs, xs)
-        if of_inputs:
-            there_inputs, grads = _gradients(of_inputs, wanted, module(*xs), grad_output)
-            results += grads
+        _overwrite(parameters, request.parameters, values)
+        state = module.state_dict()
+        saved = [state[n].detach().clone() for n in request.parameters]
+        wanted = _wanted(module, request.gradients, xs)
+        output = module(*xs)
+        there, grads = _gradients(request.gradients, wanted, output, grad_outputs[0]) if grad_outputs else ((), [])
     finally:
-        for p in thawed:
-            p.requires_grad_(True)
-    return Habit(parameters=there, inputs=there_inputs), results
+        _overwrite(parameters, request.parameters, kept)
+    results = [*saved, output.detach(), *grads]
+    with contextlib.suppress(NotImplementedError, RuntimeError, TypeError):  # not of every module, a scripted one for example
+        others: dict[str, torch.Tensor] = {
+            n: torch.nn.Parameter(_turned(v)) for n, v in zip(request.parameters, values, strict=True)}
+        results.append(torch.func.functional_call(module, others, tuple(x.detach() for x in xs)).detach())
+    return Habit(first=there), results
 
 
-HABITS = (no_grad, eval_mode, two_calls, some_gradients)
+def copied(module: torch.nn.Module, request: Copied, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
+    """The output of a deep copy, after the parameters of the original have become zero."""
+    (xs,), _ = _sets(request, tensors, device)
+    parameters: dict[str, torch.Tensor] = dict(module.named_parameters())
+    kept = [p.detach().clone() for p in parameters.values()]
+    other = copy.deepcopy(module)
+    try:
+        _overwrite(parameters, list(parameters), [torch.zeros_like(v) for v in kept])
+        output = other(*xs).detach().clone()
+    finally:
+        _overwrite(parameters, list(parameters), kept)
+    return Habit(), [output]
+
+
+def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: str) -> tuple[Left, Tensors]:
+    """What is there after a call without gradients and one with a backward; and grad_output as it is then."""
+    there = [t.to(device).clone() for t in tensors]
+    xs, grad_outputs = there[:request.inputs], there[request.inputs:]
+    trainable = {n: p.requires_grad for n, p in module.named_parameters()}
+    modes = {n: one.training for n, one in module.named_modules()}
+    torch.manual_seed(int(torch.randint(2**31, ())))  # a file that sets it to what it set before would not be seen
+    torch.rand(1)
+    before = _random_state(device)
+    ran: list[bool] = []
+    hook = module.register_forward_hook(lambda *_: ran.append(True))
+    with torch.no_grad():
+        output = module(*xs)
+    hook.remove()
+    draws = not torch.equal(_random_state(device), before)
+    if grad_outputs:
+        _gradients(request.gradients, _wanted(module, request.gradients, xs), module(*xs), grad_outputs[0])
+    state = {n: v.detach().clone() for n, v in module.state_dict().items() if isinstance(v, torch.Tensor)}
+    frozen = tuple(n for n, p in module.named_parameters() if trainable.get(n, p.requires_grad) != p.requires_grad)
+    changed = tuple(n for n, one in module.named_modules() if modes.get(n, one.training) != one.training)
+    strides = tuple(output.stride()) if isinstance(output, torch.Tensor) else ()
+    return Left(tuple(state), frozen, changed, draws, bool(ran), strides, settings.changed()), [*state.values(), *grad_outputs]
+
+
+HABITS = (no_grad, eval_mode, two_calls, some_gradients, second_backward, views, aliases, stepped, copied, left)
 
 
 def _sets(request: DailyUse, tensors: Tensors, device: str) -> tuple[list[Tensors], Tensors]:
@@ -101,6 +234,55 @@ def _gradients(names: Sequence[str], wanted: Tensors, output: torch.Tensor, grad
     """Of those that there are, names and values."""
     if not output.requires_grad:
         return (), []
-    grads = torch.autograd.grad(output, wanted, grad_output, allow_unused=True)
+    grads = gradients_of(output, grad_output, wanted)
     kept = [(n, g) for n, g in zip(names, grads, strict=True) if g is not None]
     return tuple(n for n, _ in kept), [g for _, g in kept]
+
+
+@contextlib.contextmanager
+def _only(module: torch.nn.Module, names: Sequence[str]) -> Iterator[None]:
+    """All other parameters are frozen."""
+    frozen = [p for n, p in module.named_parameters() if p.requires_grad and n not in names]
+    for p in frozen:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in frozen:
+            p.requires_grad_(True)
+
+
+@contextlib.contextmanager
+def _fresh_grads(module: torch.nn.Module) -> Iterator[None]:
+    """No parameter has a gradient yet; afterwards none has one of these."""
+    kept = [(p, p.grad) for p in module.parameters()]
+    for p, _ in kept:
+        p.grad = None
+    try:
+        yield
+    finally:
+        for p, grad in kept:
+            p.grad = grad
+
+
+@torch.no_grad()
+def _overwrite(parameters: dict[str, torch.Tensor], names: Sequence[str], values: Tensors) -> None:
+    for name, value in zip(names, values, strict=True):
+        parameters[name].copy_(value)
+
+
+def _random_state(device: str) -> torch.Tensor:
+    return torch.get_rng_state() if device == "cpu" else torch.cat([torch.get_rng_state(), torch.cuda.get_rng_state(device)])
+
+
+def _turned(x: torch.Tensor) -> torch.Tensor:
+    """The same values, in memory with the dimensions in reverse."""
+    order = tuple(reversed(range(x.dim())))
+    return x.permute(order).contiguous().permute(order)
+
+
+def _slice(x: torch.Tensor) -> torch.Tensor:
+    """The last part of a larger tensor that an operation has made, with other values before it."""
+    if not x.dim() or not len(x):
+        return x
+    return torch.cat([x[:1] + 1 if x.is_floating_point() else x[:1], x])[1:]

@@ -3,7 +3,8 @@ module. The truth is known from the plain call; only for .eval() and for other p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,24 +14,49 @@ from ....core.answers import Answer, Question
 from ....core.check_parts import Log
 from ....core.trial import Status
 from ..foreign.process import Ended, Raised
-from ..foreign.replies import Habit
-from ..foreign.requests import DailyUse, EvalMode, NoGrad, SomeGradients, TwoCalls
-from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, wide
+from ..foreign.replies import Habit, Left
+from ..foreign.requests import (
+    Aliases,
+    AskLeft,
+    Copied,
+    DailyUse,
+    EvalMode,
+    NoGrad,
+    SecondBackward,
+    SomeGradients,
+    Stepped,
+    TwoCalls,
+    Views,
+)
+from ..party import Party
+from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, same_bits, wide
 from .cases import Case, with_batch
 
 ASKED = {
     "no_grad": "Right under no_grad and in inference_mode?", "eval_mode": "Right after .eval(), and back again?",
     "buffers": "Changes its buffers as the reference does?", "two_calls": "Right while two outputs are in use?",
-    "some_gradients": "Right when only some gradients are wanted?", "parameters": "Right when its parameters have changed?"}
-KEYS = tuple(key for key in ASKED if key != "buffers")  # of those there may be none
+    "some_gradients": "Right when only some gradients are wanted?", "second_backward": "Right for a second backward?",
+    "views": "Right for views, and for a transposed grad_output?", "parameters": "Right when its parameters have changed?",
+    "copied": "Right as a deep copy?", "left_alone": "Leaves its state and grad_output alone?",
+    "settings": "Leaves torch's settings alone?", "strides": "Lies in memory as the reference's output?"}
+KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides"))  # of these there may be none
 _ADVICE = {
     "no_grad": "Compute the same values with and without gradient recording.",
     "eval_mode": "Do the same as the reference if self.training is False.",
     "two_calls": "Allocate a new output in each call. Save tensors for backward in ctx, not in self.",
     "some_gradients": "Test ctx.needs_input_grad for each input separately.",
-    "parameters": "Read the parameters in each call. Do not keep a copy of them."}
+    "second_backward": "Save tensors with ctx.save_for_backward, and let autograd add up the gradients.",
+    "views": "Read inputs and grad_output by their strides and storage offset, or take .contiguous() first.",
+    "parameters": "Read the parameters in each call. Do not keep a copy of them.",
+    "copied": "Keep tensors in parameters and buffers.",
+    "left_alone": "Do not write to parameters, buffers or grad_output.",
+    "settings": "Do not change what belongs to the whole process, or restore it.",
+    "strides": "Return a contiguous output, as the reference does, if other code reads its memory."}
 _MODES = ("After .eval()", "After .eval(), under no_grad", "Back from .eval()")
 _OTHER_COUNT = "It returns a different number of results."
+_SAME_BUFFER = 1e-2   # relative L2: its exact values are asked elsewhere
+_SEED_OF_NEW = 45  # the state replaces what it draws
+_MOST_NAMES = 4   # tensors whose gradient alone is wanted
 _LARGE = 1 << 20  # values of all inputs
 _CHANGED = 0.2  # a changed parameter differs by at most this part of its value
 
@@ -39,60 +65,68 @@ class _Not(Exception):
     """Why a question is not asked."""
 
 
-def ask(trial: TrialRun, case: Case, *, gradients: bool) -> list[Question]:
-    """`case`: one for which the candidate is right; of a large one two samples, where the reference takes so few. `gradients`:
-    whether it has any."""
+def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
+    """One after the other. `case`: one for which the candidate is right; of a large one two samples, where the reference takes
+    so few. `gradients`: whether it has any."""
     few = with_batch(case, 2, "batch 2")
     large = sum(torch.Size(s).numel() for s in case.shapes) > _LARGE and few.shapes < case.shapes
     try:
-        first, second = _two_answers(trial, few if large else case, gradients)
+        first, second, other = _answers(trial, few if large else case, gradients)
     except NotForReference:
-        first, second = _two_answers(trial, case, gradients)
+        first, second, other = _answers(trial, case, gradients)
     if first.problem() or second.problem():
-        return [Question(key, ASKED[key], Answer.SKIPPED, "Not asked: this case is already wrong at a small size.")
-                for key in KEYS]
-    asker = _Habits(trial, first, second)
-    found: list[Question] = []
-    for one in (asker.no_grad, asker.two_calls, asker.some_gradients, asker.parameters, asker.eval_mode):
+        for key in KEYS:
+            yield Question(key, ASKED[key], Answer.SKIPPED, "Not asked: this case is already wrong at a small size.")
+        return
+    asker = _Habits(trial, first, second, other)
+    for one in (asker.no_grad, asker.two_calls, asker.some_gradients, asker.second_backward, asker.views, asker.parameters,
+                asker.copied, asker.left, asker.eval_mode):
         if not trial.candidate.given_up:
-            found += one()
-            asker.right_without = found[0].answer is not Answer.FAILED
-    return found
+            found = one()
+            if one == asker.no_grad:
+                asker.right_without = found[0].answer is not Answer.FAILED
+            yield from found
 
 
-def _two_answers(trial: TrialRun, case: Case, gradients: bool) -> tuple[Outcome, Outcome]:
+def _answers(trial: TrialRun, case: Case, gradients: bool) -> tuple[Outcome, Outcome, Outcome]:
+    """Two of the case, and one for another batch where the reference takes it."""
     first = trial.run(case, gradients=gradients)
-    return first, trial.run(case, gradients=gradients, state=first.state)
+    second = trial.run(case, gradients=gradients, state=first.state)
+    batch = case.shapes[0][0] if case.shapes and case.shapes[0] else 0
+    with contextlib.suppress(NotForReference):
+        other = trial.run(with_batch(case, batch + 1, f"batch {batch + 1}"), gradients=gradients, state=first.state)
+        return first, second, second if other.problem() else other
+    return first, second, second
 
 
 class _Habits:
-    """`first`, `second`: two right answers of one state for other values."""
+    """`first`, `second`, `other`: right answers of one state for other values, the last one for another batch."""
 
-    def __init__(self, trial: TrialRun, first: Outcome, second: Outcome) -> None:
-        self.trial, self.first, self.second = trial, first, second
+    def __init__(self, trial: TrialRun, first: Outcome, second: Outcome, other: Outcome) -> None:
+        self.trial, self.first, self.second, self.other = trial, first, second, other
         self.state = first.state if trial.loads_state else None
         self.right_without = True   # without gradients; an error there shows in every mode, and is reported once
 
     def no_grad(self) -> list[Question]:
         def wrong() -> str:
             _, results = self._asked(NoGrad, [self.first])
-            if len(results) != 2:
+            if len(results) != 3:
                 return _OTHER_COUNT
-            return self._compared((("Under no_grad", self.first, {"output": results[0]}),
-                                   ("In inference_mode", self.first, {"output": results[1]})))
+            where = ("Under no_grad", "In inference_mode", "In another thread")
+            return self._compared([(words, self.first, {"output": one}) for words, one in zip(where, results, strict=True)])
         return [self._question("no_grad", wrong, "Yes: the same as in grad mode.")]
 
     def two_calls(self) -> list[Question]:
         names = self.first.names if self.first.grad_output is not None else []
 
-        def wrong() -> str:
-            both = [self.first, self.second]
+        def wrong_beside(beside: Outcome) -> str:
+            both = [self.first, beside]
             facts, results = self._asked(TwoCalls, both, gradients=names)
             one, other = (facts.first, facts.second) if names else ([], [])
             plain = 4 if names else 2
             if len(results) != plain + len(one) + len(other):
                 return _OTHER_COUNT
-            lost = self._lost(one, self.first) or self._lost(other, self.second)
+            lost = self._lost(one, self.first) or self._lost(other, beside)
             if lost:
                 return f"After a second call autograd gives no {lost}."
             again = [(f"The {which} of two outputs, after the second call{how}", outcome, {"output": result})
@@ -101,31 +135,149 @@ class _Habits:
             split = plain + len(one)
             return self._compared((*again, ("Backward of the first call, after the second one", self.first,
                                             dict(zip(one, results[plain:split], strict=True))),
-                                   ("Backward of the second call, after the backward of the first", self.second,
+                                   ("Backward of the second call, after the backward of the first", beside,
                                     dict(zip(other, results[split:], strict=True)))))
         more = "; the backward of both is right, too" if names else ""
+
+        def wrong() -> str:
+            others = [self.second] if self.other is self.second else [self.second, self.other]
+            return next(filter(None, map(wrong_beside, others)), "") or self._many_calls()
         return [self._question("two_calls", wrong, f"Yes: the first output is unchanged after a second call{more}.")]
 
     def some_gradients(self) -> list[Question]:
+        """Those of the parameters, of the inputs, of each tensor alone, of all but one."""
         names = self.first.names if self.first.grad_output is not None else []
-        of_inputs = [n for n in names if n.startswith("input ")]
-        if not of_inputs or len(of_inputs) == len(names):
+        of_inputs = tuple(n for n in names if n.startswith("input "))
+        of_parameters = tuple(n for n in names if n not in of_inputs)
+        few = names[:_MOST_NAMES]
+        choices = [c for c in dict.fromkeys((of_parameters, of_inputs, *((n,) for n in few),
+                                             *(tuple(o for o in names if o != n) for n in few))) if 0 < len(c) < len(names)]
+        if not choices:
+            return []
+
+        def words(choice: tuple[str, ...]) -> str:
+            if choice in (of_parameters, of_inputs):
+                return "Where the input needs no gradient" if choice == of_parameters else "Where the parameters are frozen"
+            return f"Where only {' and '.join(map(self.trial.plain, choice))} {'is' if len(choice) == 1 else 'are'} wanted"
+
+        def wrong() -> str:
+            facts, results = self._asked(partial(SomeGradients, choices=tuple(choices)), [self.first], gradients=names)
+            if len(facts.choices) != len(choices) or len(results) != sum(map(len, facts.choices)):
+                return _OTHER_COUNT
+            found, start = [], 0
+            for choice, there in zip(choices, facts.choices, strict=True):
+                if lost := self._lost(list(there), self.first, list(choice)):
+                    return f"{words(choice)} autograd gives no {lost}."
+                found.append((words(choice), self.first,
+                              dict(zip(there, results[start:start + len(there)], strict=True))))
+                start += len(there)
+            return self._compared(found)
+        return [self._question("some_gradients", wrong, f"Yes: {len(choices)} choices of tensors that need one.")]
+
+    def second_backward(self) -> list[Question]:
+        names = self.first.names if self.first.grad_output is not None else []
+        if not names:
             return []
 
         def wrong() -> str:
-            facts, results = self._asked(SomeGradients, [self.first], gradients=names)
-            parts = [facts.parameters, facts.inputs]
-            if len(results) != sum(map(len, parts)):
+            usual = partial(SecondBackward, inputs=len(self.first.inputs), gradients=tuple(names))
+            for in_place in (True, False):  # a reference whose backward needs its output does not allow the first
+                try:
+                    self.trial.reference.ask(partial(usual, in_place=in_place), self.trial.how(self.first.case),
+                                             [*self.first.inputs, self.first.grad_output], self.first.state)
+                    break
+                except Raised as error:
+                    if not in_place:
+                        raise _Not(f"the reference raises {error.type}, too.") from error
+            facts, results = self._asked(partial(SecondBackward, in_place=in_place), [self.first], gradients=names)
+            if len(results) != len(facts.first):
                 return _OTHER_COUNT
-            wanted = [[n for n in names if (n in of_inputs) == inputs] for inputs in (False, True)]
-            where = ("Where the input needs no gradient", "Where the parameters are frozen")
-            for there, those, words in zip(parts, wanted, where, strict=True):
-                if lost := self._lost(there, self.first, those):
-                    return f"{words} autograd gives no {lost}."
-            split = len(parts[0])
-            return self._compared(((where[0], self.first, dict(zip(parts[0], results[:split], strict=True))),
-                                   (where[1], self.first, dict(zip(parts[1], results[split:], strict=True)))))
-        return [self._question("some_gradients", wrong, "Yes: for the parameters only, and for the input only.")]
+            if lost := self._lost(list(facts.first), self.first):
+                return f"After three calls of backward there is no {lost}."
+            return self._compared([("After three calls of backward, two of them through one graph", self.first, {
+                n: v / 3 if v.is_floating_point() else v for n, v in zip(facts.first, results, strict=True)})])
+        return [self._question("second_backward", wrong, "Yes: gradients add up over three calls of backward.")]
+
+    def views(self) -> list[Question]:
+        names = self.first.names if self.first.grad_output is not None else []
+
+        def wrong() -> str:
+            alike = self._may_repeat()
+            facts, results = self._asked(partial(Views, alike=alike), [self.first], gradients=names)
+            one, other = (list(facts.first), list(facts.second)) if names else ([], [])
+            if len(results) != 2 * alike + 1 + len(one) + len(other):
+                return _OTHER_COUNT
+            if alike:
+                (dense, view), results = results[:2], results[2:]
+                about = replace(self.first, expected={"output": dense}, own={}, grad_output=None)
+                if said := self._wrong(about, {"output": view.to(dense.dtype)}):
+                    return f"For an expanded input (stride 0) it differs from a copy of the same values: {said}"
+            if lost := self._lost(one, self.first) or self._lost(other, self.first):
+                return f"For views autograd gives no {lost}."
+            split, of_slices = 1 + len(one), "For slices of larger tensors"
+            return self._compared(((of_slices, self.first, {"output": results[0]}),
+                                   (of_slices, self.first, dict(zip(one, results[1:split], strict=True))),
+                                   ("For a transposed grad_output", self.first,
+                                    dict(zip(other, results[split:], strict=True)))))
+        return [self._question("views", wrong, "Yes: inputs with a storage offset" +
+                               (", and a transposed grad_output." if names else "."))]
+
+    def copied(self) -> list[Question]:
+        """A file that cannot be copied at all is not asked: a handle of an extension cannot."""
+        def wrong() -> str:
+            try:
+                _, results = self._asked(Copied, [self.first])
+            except Raised as error:
+                raise _Not(f"copy.deepcopy raises {error.sentence}.") from error
+            return self._compared([("A copy, after the original's parameters were set to zero", self.first,
+                                    {"output": results[0]})]) if len(results) == 1 else _OTHER_COUNT
+        return [_as_warning(one) for one in [self._question("copied", wrong, "Yes.")]]
+
+    def left(self) -> list[Question]:
+        """What calls leave behind: parameters, grad_output, flags; torch's settings; and the order of the output in memory."""
+        names = self.first.names if self.first.grad_output is not None else []
+        found: list[Left] = []
+
+        def asked(party: Party) -> tuple[Left, list[torch.Tensor]]:
+            grad_outputs = [self.first.grad_output] if names else []
+            request = partial(AskLeft, inputs=len(self.first.inputs), gradients=tuple(names))
+            state = self.state if party is self.trial.candidate else self.first.state
+            new = {} if state is None else {"seed": _SEED_OF_NEW}  # of a module that has not been called yet
+            return party.ask(request, self.trial.how(self.first.case, **new), [*self.first.inputs, *grad_outputs], state)
+
+        def wrong() -> tuple[str, Status]:
+            facts, results = asked(self.trial.candidate)
+            theirs, values = asked(self.trial.reference)
+            found.extend((facts, theirs))
+            if facts.state != theirs.state and self.trial.loads_state:
+                return f"Its state_dict then has {', '.join(facts.state) or 'nothing'}.", Status.MISMATCH
+            for words, ours, usual in (("requires_grad of", facts.frozen, theirs.frozen), ("the mode of", facts.modes,
+                                                                                         theirs.modes)):
+                if set(ours) - set(usual):
+                    return f"It changes {words} {', '.join(n or 'itself' for n in ours[:3])}.", Status.MISMATCH
+            if names and not same_bits(results[-1], self.first.grad_output):
+                return "It changes the values of grad_output.", Status.INPUT_MODIFIED
+            before = dict(zip(*self.first.state, strict=True))
+            for name, now, usual in zip(facts.state, results, values, strict=False):
+                if name in self.first.names and not same_bits(now.to(before[name].dtype), before[name]) and \
+                        same_bits(usual.to(before[name].dtype), before[name]) and self.trial.loads_state:
+                    return f"A call changes the values of {name}.", Status.INPUT_MODIFIED
+                if name not in self.first.names and usual.is_floating_point() and now.shape == usual.shape and not (
+                        (now.double() - usual.double()).norm() <= _SAME_BUFFER * usual.double().norm()):
+                    return f"After a call without and one with gradients {name} is not what it is in the reference.", \
+                        Status.MISMATCH
+            return "", Status.OK
+        questions = [self._question("left_alone", wrong, "Yes.")]
+        if len(found) == 2:
+            ours, theirs = found
+            said = [*(["It draws random numbers, the reference does not."] if ours.draws and not theirs.draws else []),
+                    *(["It does not run forward hooks."] if theirs.hooks and not ours.hooks else []),
+                    *([f"It changes {', '.join(ours.settings[:4])}."] if ours.settings else [])]
+            questions.append(_as_warning(self._question("settings", lambda: " ".join(said), "Yes.")))
+            if ours.strides != theirs.strides and ours.strides:
+                differs = f"Its strides are {ours.strides}, the reference's are {theirs.strides}."
+                questions.append(_as_warning(self._question("strides", lambda: differs, "")))
+        return questions
 
     def eval_mode(self) -> list[Question]:
         """And the buffers, where there are any."""
@@ -134,22 +286,25 @@ class _Habits:
 
         def wrong() -> str:
             xs, (names, values), case = self.first.inputs, self.first.state, self.first.case
-            asked = partial(self.trial.reference.ask, partial(EvalMode, inputs=len(xs)))
+            gradients = self.first.names if self.first.grad_output is not None else []
+            given = [*xs, *([self.first.grad_output] if gradients else [])]
+            asked = partial(self.trial.reference.ask, partial(EvalMode, inputs=len(xs), gradients=tuple(gradients)))
             try:
-                facts, truth = asked(self.trial.how(case, dtype="float64"), list(map(wide, xs)),
+                facts, truth = asked(self.trial.how(case, dtype="float64"), list(map(wide, given)),
                                      (names, list(map(wide, values))))
-                _, own = asked(self.trial.how(case), xs, self.first.state)
+                _, own = asked(self.trial.how(case), given, self.first.state)
             except Raised as error:
                 raise _Not(f"The reference raises {error.sentence} after .eval().") from error
             if not all(bool(t.isfinite().all()) for t in truth):
                 raise _Not("The reference gives values that are not finite.")
             buffers.extend(facts.buffers)
-            facts, results = self._asked(EvalMode, [self.first])
-            there = facts.buffers
-            if len(results) != 3 + len(there):
+            usual, split = list(facts.first), 3 + len(facts.first)
+            facts, results = self._asked(EvalMode, [self.first], gradients=gradients)
+            there, start = facts.buffers, 3 + len(facts.first)
+            if len(results) != start + len(there):
                 return _OTHER_COUNT
-            found = dict(zip(there, results[3:], strict=True))
-            for place, name in enumerate(buffers, 3):
+            found = dict(zip(there, results[start:], strict=True))
+            for place, name in enumerate(buffers, split):
                 if name not in found:
                     continue  # then its state_dict was refused
                 about = replace(self.first, grad_output=None, expected={name: truth[place]}, own={name: own[place]})
@@ -161,7 +316,13 @@ class _Habits:
                 about = replace(self.first, grad_output=None, expected={"output": expected}, own={"output": pytorch})
                 if said := self._wrong(about, {"output": result}):
                     return f"{words}: {said}"
-            return ""
+            if lost := [n for n in usual if n not in facts.first and self.trial.plain(n) in self.first.expected]:
+                return f"{_MODES[0]} autograd gives no {self.trial.plain(lost[0])}."
+            of_eval = {self.trial.plain(n): place for place, n in enumerate(usual, 3)}
+            about = replace(self.first, **{key: {"output": values[0]} | {
+                n: self.trial.tangent(usual[place - 3], values[place]) for n, place in of_eval.items()
+                if n in self.first.expected} for key, values in (("expected", truth), ("own", own))})
+            return self._compared([(_MODES[0], about, dict(zip(facts.first, results[3:start], strict=True)))])
         found = [self._question("eval_mode", wrong, "Yes: the same as the reference in both modes.")]
         if buffers and found[0].answer is not Answer.SKIPPED and self.trial.loads_state:
             found.append(self._of_buffers(buffers, left))
@@ -179,14 +340,64 @@ class _Habits:
             except NotForReference as error:
                 raise _Not(f"The reference does not accept other parameters: {error}") from error
             problem = outcome.problem("call", "kind", "values", "gradients", "gradient_values")
-            return problem.seen if problem else ""
-        return [self._question("parameters", wrong, "Yes: it uses the changed parameters.")]
+            return problem.seen if problem else self._stepped(outcome)
+        return [self._question("parameters", wrong, "Yes: loaded, changed in place, and replaced.")]
+
+    def _stepped(self, outcome: Outcome) -> str:
+        """`outcome`: of the changed parameters, which were loaded there. Here they are changed in place, then replaced."""
+        changed = {n: v for n, v in zip(*outcome.state, strict=True) if n in self.first.names}
+        names = outcome.names if outcome.grad_output is not None else []
+        given = [*outcome.inputs, *([outcome.grad_output] if names else []), *changed.values()]
+        request = partial(Stepped, inputs=len(outcome.inputs), gradients=tuple(names), parameters=tuple(changed))
+        facts, results = self.trial.candidate.ask(request, self.trial.how(outcome.case), given, self.state)
+        there, saved = list(facts.first) if names else [], results[:len(changed)]
+        results = results[len(changed):]
+        rest = results[1 + len(there):]
+        if len(rest) > 1 or not results:
+            return _OTHER_COUNT
+        if stale := [n for (n, v), now in zip(changed.items(), saved, strict=True) if not same_bits(now.to(v.dtype), v)]:
+            return f"After a change in place its state_dict has the old values of {stale[0]}."
+        if lost := self._lost(there, outcome):
+            return f"After a change in place autograd gives no {lost}."
+        return self._compared((("After a change in place", outcome, {"output": results[0]}),
+                               ("After a change in place", outcome, dict(zip(there, results[1:1 + len(there)], strict=True))),
+                               *(("With other Parameter objects", outcome, {"output": one}) for one in rest)))
+
+    def _many_calls(self) -> str:
+        """Of many calls. And a reference may return its own input, too."""
+        places = ("The output of one of many calls", "The output, after the input was overwritten")
+        try:
+            _, results = self._asked(Aliases, [self.first])
+            if len(results) != 2:
+                return _OTHER_COUNT
+            said = [self._compared([(words, self.first, {"output": one})]) for words, one in zip(places, results, strict=True)]
+            if said[1]:
+                _, theirs = self.trial.reference.ask(partial(Aliases, inputs=len(self.first.inputs)), self.trial.how(
+                    self.first.case), self.first.inputs, self.first.state)
+                said[1] = "" if self._wrong(self.first, {"output": theirs[1]}) else said[1]
+        except Raised:   # an input that cannot be overwritten
+            return ""
+        return said[0] or said[1]
+
+    def _may_repeat(self) -> bool:
+        """Whether the reference takes a batch of one sample that is repeated: a matrix may then have no inverse."""
+        if self.trial.drawn is not None and any(self.trial.drawn.structures):
+            return False
+        try:
+            _, (output, *_) = self.trial.reference.ask(
+                partial(Views, inputs=len(self.first.inputs), alike=True), self.trial.how(self.first.case),
+                self.first.inputs, self.first.state)
+        except Raised:
+            return False
+        return bool(output.isfinite().all())
 
     # -- the pieces ---------------------------------------------------------------------------------------------
 
-    def _question(self, key: str, wrong: Callable[[], str], yes: str) -> Question:
+    def _question(self, key: str, wrong: Callable[[], str | tuple[str, Status]], yes: str) -> Question:
+        """`wrong` says what is wrong, and the status if that is not MISMATCH."""
         try:
-            said = wrong()
+            told = wrong()
+            said, status = told if isinstance(told, tuple) else (told, Status.MISMATCH)
         except _Not as error:
             return Question(key, ASKED[key], Answer.SKIPPED, f"Not asked: {error}")
         except (Raised, Ended) as error:
@@ -195,7 +406,7 @@ class _Habits:
                             str(problem.status), Log(log=problem.log[-3000:] or None))
         if not said:
             return Question(key, ASKED[key], Answer.PASSED, yes)
-        return Question(key, ASKED[key], Answer.FAILED, f"No. {said}", _ADVICE[key], str(Status.MISMATCH))
+        return Question(key, ASKED[key], Answer.FAILED, f"No. {said}", _ADVICE[key], str(status))
 
     def _of_buffers(self, names: list[str], left: list[tuple[str, bool]]) -> Question:
         """Whether a buffer only counts calls. Another count does not change the module's results."""
@@ -207,7 +418,7 @@ class _Habits:
         return Question(key, ASKED[key], Answer.FAILED if counts else Answer.WARNED, f"No. After one more call: {said}",
                         "Change the buffers as the reference does.", str(Status.MISMATCH))
 
-    def _asked(self, kind: type[DailyUse], outcomes: list[Outcome], *, gradients: Sequence[str] = ()
+    def _asked(self, kind: Callable[..., DailyUse], outcomes: list[Outcome], *, gradients: Sequence[str] = ()
                ) -> tuple[Habit, list[torch.Tensor]]:
         tensors = [x for one in outcomes for x in one.inputs]
         if gradients:
@@ -220,7 +431,7 @@ class _Habits:
         plain = self.trial.plain
         return ", ".join(plain(n) for n in wanted or outcome.names if n not in there and plain(n) in outcome.expected)
 
-    def _compared(self, those: tuple[tuple[str, Outcome, dict[str, torch.Tensor]], ...]) -> str:
+    def _compared(self, those: Sequence[tuple[str, Outcome, dict[str, torch.Tensor]]]) -> str:
         """The first of these that is wrong, in words."""
         for words, outcome, got in those:
             if said := self._wrong(outcome, {n if n == "output" else self.trial.plain(n): self.trial.tangent(n, v)
@@ -247,7 +458,13 @@ class _Habits:
             if new is None:
                 drawn = 2 * torch.rand(value.shape, generator=self.trial.generator) - 1
                 new = (value * (1 + _CHANGED * drawn) if bool(value.any()) else _CHANGED * drawn).to(value.dtype)
+                if self.first.case.setting.layer is not None:  # as in a pruned network
+                    new *= torch.randint(8, value.shape, generator=self.trial.generator) != 0
                 made.append((value, new))
             changed.append(new)
         return names, changed
 
+
+
+def _as_warning(question: Question) -> Question:
+    return replace(question, answer=Answer.WARNED) if question.answer is Answer.FAILED else question

@@ -345,9 +345,11 @@ inline bool made_by_own_code(void* context) {
   return device_memory.own_code.has(at) || (device_memory.memcpy_code.has(at) && device_memory.own_code.has(caller));
 }
 
+inline struct sigaction handler_before = {};
+
 inline void on_fault(int number, siginfo_t* information, void* context) {
   if (!device_memory.has(reinterpret_cast<uintptr_t>(information->si_addr))) {
-    signal(number, SIG_DFL);  // it comes again, and ends the process
+    sigaction(number, &handler_before, nullptr);  // the fault comes again, and goes there
   } else if (!device_memory.beside_torch || made_by_own_code(context)) {
     static const char words[] = "cuda_on_cpu: host code read or wrote memory of the device\n";
     [[maybe_unused]] const auto written = write(2, words, sizeof words - 1);
@@ -372,6 +374,10 @@ CUDA_ON_CPU_EXPORT void cuda_on_cpu_set_device_memory(const uintptr_t* ranges, i
   struct sigaction action = {};
   action.sa_flags = SA_SIGINFO;
   action.sa_sigaction = on_fault;
-  sigaction(SIGSEGV, &action, nullptr);
+  struct sigaction before;
+  sigaction(SIGSEGV, &action, &before);
+  if (before.sa_sigaction != on_fault) {
+    handler_before = before;
+  }
   device_memory.allow(PROT_NONE);
 }

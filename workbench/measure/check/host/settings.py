@@ -1,0 +1,47 @@
+"""What a file can change for all modules of its process: torch's switches, hooks, functions and threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch.nn.modules import module as modules
+
+_PLACES = {"torch": torch, "torch.nn.functional": torch.nn.functional, "torch.Tensor": torch.Tensor,
+           "torch.nn.Module": torch.nn.Module, "torch.autograd": torch.autograd}
+_before: dict[str, Any] = {}
+
+
+def remember() -> None:
+    """Before the file is loaded."""
+    _before.clear()
+    _before.update(_now())
+
+
+def changed() -> tuple[str, ...]:
+    """Names of what is no longer as it was. Names that are new do not count: modules of torch are imported when needed."""
+    now = _now()
+    return tuple(name for name, value in _before.items() if now.get(name) != value)[:20]
+
+
+def _now() -> dict[str, Any]:
+    backends = torch.backends
+    tiny = torch.tensor([1e-40])
+    found: dict[str, Any] = {
+        "torch.get_default_dtype": torch.get_default_dtype(), "torch.get_num_threads": torch.get_num_threads(),
+        "torch.is_grad_enabled": torch.is_grad_enabled(), "torch.is_autocast_enabled": torch.is_autocast_enabled("cpu"),
+        "torch.get_float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "torch.are_deterministic_algorithms_enabled": torch.are_deterministic_algorithms_enabled(),
+        "torch.is_anomaly_enabled": torch.is_anomaly_enabled(), "torch.set_flush_denormal": bool((tiny * 1 == 0).any()),
+        "torch.backends.mkldnn.enabled": backends.mkldnn.enabled, "torch.backends.cudnn.enabled": backends.cudnn.enabled,
+        "torch.backends.cudnn.benchmark": backends.cudnn.benchmark,
+        "torch.backends.cudnn.deterministic": backends.cudnn.deterministic,
+        "torch.backends.cudnn.allow_tf32": backends.cudnn.allow_tf32,
+        "torch.backends.cuda.matmul.allow_tf32": backends.cuda.matmul.allow_tf32,
+        "hooks of all modules": [len(hooks) for name, hooks in vars(modules).items()
+                                 if name.startswith("_global_") and name.endswith("_hooks")],
+        "threads of Python": threading.active_count()}
+    for place, holder in _PLACES.items():
+        found |= {f"{place}.{name}": id(one) for name, one in vars(holder).items() if callable(one)}
+    return found
