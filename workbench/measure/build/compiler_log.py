@@ -159,7 +159,8 @@ def _led_from(lines: list[str], number: int, ours: set[str]) -> tuple[str, int] 
     for index in (*before, *after):
         for found in _REFERENCE.finditer(lines[index]):
             name = found["file"].strip().removeprefix("In file included from ").removeprefix("from ")
-            name = next((o for o in ours if name == o or name.endswith(f" {o}")), None)
+            name = next((o for o in ours if name == o or name.endswith(f" {o}")), None) or \
+                next((f for f in _FILES if name.endswith(f"/{f}")), None)
             if name and not name.startswith("instance of"):
                 return name, int(found["colon"] or found["paren"])
     return None
