@@ -74,7 +74,7 @@ def _errors(log: str, source: str) -> Iterator[FirstError]:
             continue
         if found := next(filter(None, (pattern.match(text) for pattern in _PLACED)), None):
             file, line = _ours(found["file"], ours), int(found["line"])
-            if file not in ours:
+            if file not in ours and file not in _FILES:
                 file, line = _led_from(lines, number, ours) or (file, line)
             yield FirstError(file, line, _plain(found["message"]) + _more(lines[number + 1:number + _CONTEXT_LINES]))
         elif found := next(filter(None, (pattern.match(text) for pattern in _UNPLACED)), None):

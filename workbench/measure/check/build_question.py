@@ -153,7 +153,8 @@ def _tool(first: FirstError, log: str, emulator: bool) -> str:
         return "g++"
     said = next((line for line in log.splitlines() if re.split("['`]", first.message)[0] in line), "")
     named = re.match(r"(?:\S*/)?(?P<tool>nvcc|ptxas|nvlink|ld|[\w+.-]*[gc]\+\+|cc1plus)[\s:]", said)
-    return "The compiler" if named is None else {"ld": "The linker", "cc1plus": "g++", "c++": "The C++ compiler"}.get(named["tool"], named["tool"])
+    plain = {"ld": "The linker", "cc1plus": "g++", "c++": "The C++ compiler"}
+    return "The compiler" if named is None else plain.get(named["tool"], named["tool"])
 
 
 def _of_functions(first: FirstError, text: str, call: InlineCall | None) -> tuple[str, str] | None:
