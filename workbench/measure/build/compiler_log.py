@@ -74,7 +74,7 @@ def _errors(log: str, source: str) -> Iterator[FirstError]:
             continue
         if found := next(filter(None, (pattern.match(text) for pattern in _PLACED)), None):
             file, line = _ours(found["file"], ours), int(found["line"])
-            if file not in ours:
+            if file not in ours and file not in _FILES:
                 file, line = _led_from(lines, number, ours) or (file, line)
             yield FirstError(file, line, _plain(found["message"]) + _more(lines[number + 1:number + _CONTEXT_LINES]))
         elif found := next(filter(None, (pattern.match(text) for pattern in _UNPLACED)), None):
@@ -159,7 +159,8 @@ def _led_from(lines: list[str], number: int, ours: set[str]) -> tuple[str, int] 
     for index in (*before, *after):
         for found in _REFERENCE.finditer(lines[index]):
             name = found["file"].strip().removeprefix("In file included from ").removeprefix("from ")
-            name = next((o for o in ours if name == o or name.endswith(f" {o}")), None)
+            name = next((o for o in ours if name == o or name.endswith(f" {o}")), None) or \
+                next((f for f in _FILES if name.endswith(f"/{f}")), None)
             if name and not name.startswith("instance of"):
                 return name, int(found["colon"] or found["paren"])
     return None

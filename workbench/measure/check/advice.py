@@ -43,6 +43,8 @@ _OF_CUDA = (
     ("misaligned address", Status.KERNEL_FAULT,
      "Load a float4 only from an address that is a multiple of 16 bytes: test the offset, or load single values."),
     ("device-side assert", Status.KERNEL_FAULT, "Look at the assert in the kernel, and test the index that it names."),
+    ("divergent __syncthreads", Status.KERNEL_FAULT,
+     "Let all threads of a block reach the same __syncthreads(): move it out of the branch, and return after it."),
     ("launch timed out", Status.RUN_TIMEOUT, "Look for a loop without an end in the kernel."),
     ("", Status.KERNEL_FAULT, "Run it under compute-sanitizer: it names the line."))
 

@@ -153,7 +153,8 @@ def _tool(first: FirstError, log: str, emulator: bool) -> str:
         return "g++"
     said = next((line for line in log.splitlines() if re.split("['`]", first.message)[0] in line), "")
     named = re.match(r"(?:\S*/)?(?P<tool>nvcc|ptxas|nvlink|ld|[\w+.-]*[gc]\+\+|cc1plus)[\s:]", said)
-    return "The compiler" if named is None else {"ld": "The linker", "cc1plus": "g++"}.get(named["tool"], named["tool"])
+    plain = {"ld": "The linker", "cc1plus": "g++", "c++": "The C++ compiler"}
+    return "The compiler" if named is None else plain.get(named["tool"], named["tool"])
 
 
 def _of_functions(first: FirstError, text: str, call: InlineCall | None) -> tuple[str, str] | None:
@@ -218,6 +219,12 @@ def _undefined(name: str, text: str, call: InlineCall | None) -> tuple[str, str]
         begins = re.compile(rf"^\s*[\w:\"].*\b{re.escape(short)}\s*\(")
         places = [n for n, words in enumerate(text.splitlines(), 1)
                   if begins.search(words) and "::" in words and "=" not in words]
+        place = f" from line {places[0]}" if len(places) == 2 else ""
+        if not_seen := re.search(rf"\b(static|extern \"C\") [^;{{}}()]*\b{re.escape(short)}\s*\(", cuda):
+            if not_seen[1] == "static":
+                return f"No. {name} is declared in cpp_sources, and its definition is static.", f"Remove static{place}."
+            return (f"No. {name} is declared in cpp_sources, and its definition is extern \"C\".",
+                    f"Remove extern \"C\"{place}, or write it in cpp_sources too.")
         which = f"lines {places[0]} and {places[1]}" if len(places) == 2 else "declaration and definition"
         return f"{wrong} with these arguments.", f"Make {which} agree, argument by argument."
     return (f"No. {name} is used and defined nowhere.",

@@ -45,6 +45,7 @@ def plain_message(message: str) -> str:
         if found := pattern.search(message):
             return instead(found)
     message = _LONG_NAME.sub(lambda found: f'function("{found[1].rpartition("::")[2].strip()}")', message)
+    message = _ELSEWHERE.sub("", message)
     return re.sub(r" \[-f?[\w-]+\]$", "", message)
 
 
@@ -80,6 +81,7 @@ _EMULATORS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] =
     (re.compile(r"no matching function for call to 'allocate_shared<(?P<type>[^']*)>\(\)'"),
      lambda found: f"a __shared__ array needs a constant size, and {found['type']} has none"),
 )
+_ELSEWHERE = re.compile(r" \((?:previous definition|declared) at line \d+[^)]*\)")  # a line of no file that the user has
 
 
 def _undeclared(found: re.Match[str], place: Place) -> str:
@@ -110,7 +112,8 @@ def _rule(pattern: str, advice: str | Callable[[re.Match[str], Place], str]) -> 
 # g++, nvcc, ptxas and ld, as each of them says it.
 _RULES = (
     _rule(r"DeprecatedTypeProperties", "Write .scalar_type() instead of .type() in {here}."),
-    _rule(r"a __shared__ array needs a constant size|constant value|not usable in a constant expression",
+    _rule(r"a __shared__ array needs a constant size|constant value|variable length array|"
+          r"not usable in a constant expression",
           "Use a constant or a template argument as the size, or extern __shared__ memory with its bytes in the launch."),
     _rule(r"template argument (?:(\w+) )?cannot be deduced", "Write all template arguments of the call in {here}."),
     _rule(r"the kernel takes \(|no instance of (?:overloaded )?function|no matching function|too (?:few|many) arguments|"
@@ -127,6 +130,7 @@ _RULES = (
     _rule(r"uses too much shared data", "Use a smaller __shared__ array. Above 48 KiB use extern __shared__ memory and "
           "cudaFuncSetAttribute."),
     _rule(r"unterminated #|#endif for this directive is missing", "Write the #endif that belongs to {here}."),
+    _rule(r"closing brace of .* not found", "Write the closing brace of what begins in {here}."),
     _rule(r"function-definition is not allowed here|expected '}'|expected a \"}\"|at end of input|"
           r"expected unqualified-id before '}'|linkage specification is not allowed",
           "Close the brace that is open above {here}."),
