@@ -22,7 +22,7 @@ else
   TEST_READY := .venv/ready .venv/test-ready
 endif
 
-.PHONY: app test test-long quick check gpu-test figures clean
+.PHONY: app test test-long failed quick check gpu-test figures clean
 
 app: $(READY)
 	$(PY) -m streamlit run app.py --server.port $(PORT)
@@ -31,12 +31,18 @@ app: $(READY)
 SIGNALS := env --default-signal=INT,HUP
 
 # PASSIVE: OpenMP's threads sleep between calls; by default they spin, on the cores that the other worker needs.
+# Status 5: ARGS chose none of the tests that run alone.
 test: $(TEST_READY)
-	$(SIGNALS) $(PY) -m pytest tests --ignore=tests/gpu -m "alone and not long" $(ARGS) || test $$? = 5  # 5: ARGS chose none of these
-	$(SIGNALS) OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests --ignore=tests/gpu -m "not alone and not long" -n 2 --dist loadgroup $(ARGS)
+	alone=0; $(SIGNALS) $(PY) -m pytest tests --ignore=tests/gpu -m "alone and not long" $(ARGS) || alone=$$?; \
+	$(SIGNALS) OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests --ignore=tests/gpu -m "not alone and not long" -n 2 --dist loadgroup $(ARGS) \
+	&& test $$alone = 0 -o $$alone = 5
 
 test-long: $(TEST_READY)
 	$(SIGNALS) OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests --ignore=tests/gpu -m long -n 2 --dist loadgroup $(ARGS)
+
+# What failed in the last run, once more and one at a time. Status 5, an error: nothing had failed.
+failed: $(TEST_READY)
+	$(SIGNALS) OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests --ignore=tests/gpu --last-failed --last-failed-no-failures none $(ARGS)
 
 quick: $(TEST_READY)
 	$(SIGNALS) OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest $(QUICK) -q -n 2 --dist loadgroup $(ARGS)

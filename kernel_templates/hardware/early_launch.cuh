@@ -1,5 +1,5 @@
 // A launch that may begin before the kernel ahead of it in the stream has ended (sm_90): blocks start while that one's
-// last blocks still run. The emulator launches in order.
+// last blocks still run.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -21,7 +21,7 @@ __device__ __forceinline__ void wait_for_kernel_ahead() {
 template <class... Parameters, class... Arguments>
 cudaError_t launch_early(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes, cudaStream_t stream,
                          const Arguments&... arguments) {
-#ifdef __CUDACPU__
+#ifdef __CUDACPU__  // it launches in order
   kernel<<<grid, threads, shared_bytes, stream>>>(arguments...);
   return cudaGetLastError();
 #else

@@ -1,6 +1,5 @@
 // Barriers in shared memory (mbarrier): they count arrivals (sm_80) and bytes (sm_90). And the bulk copies that report
 // to them.
-// Under `__CUDACPU__` the emulator's version of each stands beside the PTX.
 #pragma once
 
 #ifndef __CUDACPU__
@@ -8,6 +7,7 @@
 #endif
 
 #ifdef __CUDACPU__
+// The emulator's version of each stands beside the PTX.
 namespace ptx_emulation {
 
 // What the 8 bytes of an mbarrier hold here.

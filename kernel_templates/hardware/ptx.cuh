@@ -1,5 +1,5 @@
 // Instructions that CUDA C++ has no functions for: asynchronous copies to shared memory, TF32 rounding, tensor-core
-// products. Under `__CUDACPU__` the emulator's version of each stands beside the PTX.
+// products.
 #pragma once
 
 #ifndef __CUDACPU__
@@ -7,6 +7,7 @@
 #endif
 
 #ifdef __CUDACPU__
+// The emulator's version of each stands beside the PTX.
 namespace ptx_emulation {
 
 // The copies that one thread has issued and not waited for yet.

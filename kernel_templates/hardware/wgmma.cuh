@@ -79,8 +79,7 @@ KW_WGMMA_SHAPE(256, KW_NAMES_0 "," KW_NAMES_1 "," KW_NAMES_2 "," KW_NAMES_3 "," 
 #endif
 
 // Tensor-core products of a warpgroup (wgmma, sm_90a): 128 threads multiply two operands that lie in shared memory.
-// Under `__CUDACPU__` a twin decodes the same descriptors and reads the same bytes. In a build for another architecture
-// the instructions do not exist; there the kernel stops at the first of them.
+// In a build for another architecture the instructions do not exist; there the kernel stops at the first of them.
 
 // The descriptor of an operand whose rows hold the summed index K contiguously, without swizzle. Eight rows of 16
 // bytes, one after the other, are a core matrix. `k_step` bytes lie between the two core matrices along K, `row_step`
@@ -91,6 +90,7 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned start, 
 }
 
 #ifdef __CUDACPU__
+// Twins of the instructions decode the same descriptors and read the same bytes.
 namespace ptx_emulation {
 
 // The two rows of A that a thread's elements of D need, where A comes from registers of its quad.

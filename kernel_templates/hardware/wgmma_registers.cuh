@@ -1,6 +1,5 @@
 // Tensor-core products of a warpgroup (wgmma, sm_90a) whose first operand comes from registers. That operand needs no
 // descriptor layout in shared memory, and rows of zeros take no memory at all. TF32 only.
-// Under `__CUDACPU__` a twin gathers the fragments of the four lanes that hold a row.
 #pragma once
 #include "hardware/wgmma.cuh"
 
@@ -33,7 +32,7 @@ template <int columns, int registers>
 __device__ __forceinline__ void wgmma_from_registers(float (&d)[registers], const float (&a)[4], unsigned long long b,
                                                      int keep) {
   static_assert(registers * 2 == columns, "a thread holds 64 / 128 of the columns of D");
-#ifdef __CUDACPU__
+#ifdef __CUDACPU__  // a twin gathers the fragments of the four lanes that hold a row
   ptx_emulation::agree(0, b, keep);
   ptx_emulation::RegisterRows own;
   ptx_emulation::gather_rows(a, own);

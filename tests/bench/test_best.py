@@ -341,7 +341,7 @@ def test_run_best_judges_just_those(tmp_path, monkeypatch, capsys):
 def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AppTest:
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "sessions"))
     monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
-    page = AppTest.from_file(str(Path(__file__).resolve().parents[2] / "app.py"), default_timeout=60).run()
+    page = AppTest.from_file(str(Path(__file__).resolve().parents[2] / "app.py"), default_timeout=300).run()
     assert not page.exception
     return page
 

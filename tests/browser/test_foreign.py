@@ -63,7 +63,7 @@ def answer(address: str, path: str, *, host: str | None = None, origin: str | No
     lines += [f"Origin: {origin}"] if origin else []
     lines += ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13",
               "Sec-WebSocket-Key: AQIDBAUGBwgJCgsMDQ4PEA=="] if upgrade else ["Connection: close"]
-    with socket.create_connection((there.hostname, there.port), timeout=20) as wire:
+    with socket.create_connection((there.hostname, there.port), timeout=200) as wire:
         wire.sendall("\r\n".join([*lines, "", ""]).encode())
         return wire.recv(4096).decode("latin-1").splitlines()[0]
 

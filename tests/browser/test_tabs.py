@@ -9,7 +9,6 @@ import pytest
 from tests.ticked import ticked
 
 pytestmark = pytest.mark.xdist_group("browser")
-LONG_MS = 100_000
 SMALLEST = re.compile("^The smallest case that still fails")  # as long as it is looked for, the strip says so in lower case
 WRONG = '''
 import torch
@@ -32,7 +31,7 @@ class ModelNew(nn.Module):
 def open_tab(page, path: str):
     """Another tab of the same browser, at that path, drawn to its end."""
     tab = page.context.new_page()
-    tab.set_default_timeout(60_000)
+    tab.set_default_timeout(200_000)
     tab.goto(page.url.split("?")[0].rstrip("/") + path)
     settled(tab)
     return tab
@@ -91,7 +90,7 @@ def test_a_report_is_shown_to_the_tab_that_asked(page):
     fresh = open_tab(page, "/check")
     fresh.get_by_text("Another tab checks model_new.py against KernelBench #74 (small) on cpu").wait_for()
     assert "Nothing checked yet" in text(fresh)
-    mine.get_by_text(SMALLEST).wait_for(timeout=LONG_MS)
+    mine.get_by_text(SMALLEST).wait_for()
     fresh.get_by_text("Another tab checks").wait_for(state="detached")
     assert "taps flipped" in text(mine)
     assert "Nothing checked yet" in text(fresh) and "taps flipped" not in text(fresh)

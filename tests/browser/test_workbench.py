@@ -15,7 +15,6 @@ import pytest
 from tests.ticked import ticked
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser and one page at a time on a small machine
-LONG_MS = 100_000
 GENERAL = ("naive_gather", "shared_weight_tiling", "warp_per_output")
 
 
@@ -44,9 +43,12 @@ def forward_only(page) -> None:
 
 
 def run_to_the_end(page) -> None:
+    """With a reload on the way, which keeps the run."""
     page.get_by_role("button", name="Run 3").click()
     page.locator(".strip", has_text=re.compile("RUNNING|WAITING")).first.wait_for()
-    page.locator(".strip", has_text="3 of 3 candidates are right in all checks").first.wait_for(timeout=LONG_MS)
+    page.reload()
+    page.locator(".strip", has_text=re.compile("RUNNING|WAITING|3 of 3 candidates")).first.wait_for()
+    page.locator(".strip", has_text="3 of 3 candidates are right in all checks").first.wait_for()
 
 
 def test_run_inspect_export_download(page, tmp_path):
@@ -81,7 +83,7 @@ def test_run_inspect_export_download(page, tmp_path):
     download.wait_for()
     assert download.is_disabled()
     page.get_by_role("button", name="Verify", exact=True).click()
-    page.locator(".strip", has_text="✓ VERIFIED").first.wait_for(timeout=LONG_MS)
+    page.locator(".strip", has_text="✓ VERIFIED").first.wait_for()
     with page.expect_download() as taken:
         page.get_by_role("button", name="Download", exact=True).click()
     taken.value.save_as(tmp_path / "model_new.py")
@@ -91,19 +93,10 @@ def test_run_inspect_export_download(page, tmp_path):
     assert not page.foreign, page.foreign
 
 
-def test_a_reload_during_a_run_keeps_it(page):
-    forward_only(page)
-    page.get_by_role("button", name="Run 3").click()
-    page.locator(".strip", has_text=re.compile("RUNNING|WAITING")).first.wait_for()
-    page.reload()
-    page.locator(".strip", has_text=re.compile("RUNNING|WAITING|3 of 3 candidates")).first.wait_for()
-    page.locator(".strip", has_text="3 of 3 candidates are right in all checks").first.wait_for(timeout=LONG_MS)
-
-
 def test_stop_ends_the_run_and_keeps_what_is_finished(page):
     page.get_by_role("button", name=f"Run {len(ticked())}").click()
     stop_button(page).click()
-    page.locator(".strip", has_text="Stopped by you after").first.wait_for(timeout=60_000)
+    page.locator(".strip", has_text="Stopped by you after").first.wait_for()
     page.get_by_role("button", name="Resume").wait_for()
 
 
@@ -113,7 +106,7 @@ def talking_compiler(tmp_path, monkeypatch) -> None:
     real = shutil.which("g++")
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin" / "g++"
-    talk = 'for i in $(seq 50); do date "+written at %s.%N"; sleep 0.2; done'
+    talk = 'for i in $(seq 1000); do date "+written at %s.%N"; sleep 0.2; done'
     script.write_text(f'#!/bin/sh\ncase " $* " in *" -c "*) {talk};; esac\nexec {real} "$@"\n')
     script.chmod(0o755)
     monkeypatch.setenv("KERNEL_WORKBENCH_CXX", str(script))
@@ -148,6 +141,6 @@ def test_a_line_of_the_compiler_is_on_the_page_within_2_s(talking_compiler, page
     assert stop_button(page).count(), "the log was there only after the run"
 
     serving[1].send_signal(signal.SIGINT)  # Ctrl-C waits for no compiler, and the run is recorded as stopped
-    serving[1].wait(8)
+    serving[1].wait(80)
     events = next((tmp_path / "sessions").glob("*/events.jsonl")).read_text()
     assert '"run_stopped"' in events.splitlines()[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -49,12 +50,20 @@ def test_an_entry_of_another_kind_is_not_found_and_is_replaced(cache: Path, meta
     assert store.find("a", Note)
 
 
-def test_half_a_library_is_not_found(cache: Path) -> None:
+@pytest.mark.parametrize("instead", [b"x" * 9, b"y" * 10], ids=["half of it", "another of the same size"])
+def test_another_library_in_its_place_is_not_found(cache: Path, instead: bytes) -> None:
     store = Cache(cache)
-    (put(store, "a", 10) / "library.so").write_bytes(b"x" * 9)
+    (put(store, "a", 10) / "library.so").write_bytes(instead)
     assert store.find("a", Note) is None and not (cache / "libraries" / "a").exists()
     put(store, "a", 10)
     assert store.find("a", Note)
+
+
+def test_an_entry_under_anothers_key_is_not_found(cache: Path) -> None:
+    store = Cache(cache)
+    entry = put(store, "a", 10)
+    shutil.copytree(entry, entry.with_name("b"))
+    assert store.find("b", Note) is None and store.find("a", Note)
 
 
 def test_the_least_recently_used_goes_first_and_a_hit_is_a_use(cache: Path) -> None:

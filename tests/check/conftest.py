@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -22,21 +22,24 @@ from .models import REFERENCE
 BAD_MODELS = Path(__file__).resolve().parents[1] / "bad_models"
 
 
-@pytest.fixture(scope="session")
-def judge() -> Iterator[Callable[[], WorkerProcess]]:
-    """The judge for the environment as it is now: a process keeps the one in which it was started."""
-    there: dict[frozenset[tuple[str, str]], WorkerProcess] = {}
-    with ExitStack() as stack:
-        def one() -> WorkerProcess:
-            now = frozenset((k, v) for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST")
-            if now not in there:
-                there[now] = stack.enter_context(judge_process())
-            return there[now]
-        yield one
-
-
 class _ForkingWorker(WorkerProcess):
     _module = "tests.check.forked"
+
+
+@pytest.fixture(scope="session")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., WorkerProcess]]:
+    """The judge for the environment as it is now: a process keeps the one in which it was started. Forked processes are held
+    as new ones are, but for bwrap."""
+    there: dict[tuple[bool, frozenset[tuple[str, str]]], WorkerProcess] = {}
+    with ExitStack() as stack:
+        def one(*, forks: bool = False) -> WorkerProcess:
+            now = forks, frozenset((k, v) for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST")
+            if now not in there:
+                there[now] = stack.enter_context(closing(_ForkingWorker(
+                    "measure", log_path=tmp_path_factory.mktemp("judge") / "log", environment={"OMP_NUM_THREADS": "1"}))
+                    if forks else judge_process())
+            return there[now]
+        yield one
 
 
 @pytest.fixture(scope="session")
@@ -65,6 +68,12 @@ def checked(forking_judge: WorkerProcess) -> Callable[..., CheckReport]:
 
 
 @pytest.fixture
+def checked_held(judge: Callable[..., WorkerProcess]) -> Callable[..., CheckReport]:
+    """One check confined as this environment has it, without bwrap, whose foreign processes are forked."""
+    return partial(_checked, partial(judge, forks=True))
+
+
+@pytest.fixture
 def checked_anew(judge: Callable[[], WorkerProcess]) -> Callable[..., CheckReport]:
     """One check as everybody meets it: new interpreters, confined as this environment has it."""
     return partial(_checked, judge)
@@ -76,7 +85,7 @@ def _checked(judge: Callable[[], WorkerProcess], text: str, *, like: str = "", r
     if like:
         reference, name = workload_reference(preset(like).workload("small"))
         options = {"size": "small"} | options
-    options = {"device": "cpu", "time": False, "nvcc": False, "memory_gib": 4.0, "call_s": 20.0, "seed": 1} | options
+    options = {"device": "cpu", "time": False, "nvcc": False, "memory_gib": 4.0, "call_s": 100.0, "seed": 1} | options
     return check(CheckRequest(text, reference, reference_name=name, **options), judge=judge())
 
 

@@ -61,7 +61,9 @@ def test_a_file_is_right_that_is_right_for_what_get_inputs_draws(
         checked, arguments: str, expected: str, given: str, layers: str, right: str, wrong: str, word: str) -> None:
     text = reference(arguments, expected, given, layers)
     report = checked(file(arguments, right, layers), reference=text)
-    assert failed(report) == {} and report.kernelbench.values.strict, report.questions
+    assert failed(report) == {}, report.questions
+    theirs = report.kernelbench.values  # KernelBench casts whole numbers to float32, too: they are no indices any more
+    assert theirs.strict is (layers != BAG) and (theirs.strict or theirs.why.startswith("The reference raises")), theirs
     for key in ("other_sizes", "batch_one", "empty_batch"):
         question = report.question(key)
         assert question.answer is Answer.SKIPPED and question.seen.startswith("Not asked: get_inputs() makes"), question

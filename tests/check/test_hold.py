@@ -79,7 +79,7 @@ def counts(process: ForeignProcess) -> tuple[int, ...]:
 
 
 def until(true: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not true():
         assert time.monotonic() < end, f"never: {what}"
         time.sleep(0.02)

@@ -21,8 +21,8 @@ from workbench.measure.check.foreign.process import Raised
 from workbench.measure.check.foreign.replies import Context, InlineCall, Told
 
 from ..require import require
+from .broken_files import with_small_headers
 from .conftest import BAD_MODELS, failed
-from .small_headers import with_small_headers
 
 pytestmark = pytest.mark.xdist_group("check_load_inline")
 
@@ -55,8 +55,10 @@ def test_a_declaration_without_its_definition_is_named(checked) -> None:
     assert "conv_transpose1d(Tensor, Tensor, int, int) is declared in cpp_sources and defined nowhere" in question.seen
 
 
-def test_wrong_index_and_no_gradient(checked) -> None:
-    report = checked(_text("wrong_index_no_gradient"), like="kb81", time=True)
+@pytest.mark.parametrize("small", [True, pytest.param(False, marks=pytest.mark.long)], ids=["small", "torch's own"])
+def test_wrong_index_and_no_gradient(checked, small: bool) -> None:
+    text = _text("wrong_index_no_gradient")
+    report = checked(with_small_headers(text, runs=True) if small else text, like="kb81", time=True)
     assert {"values": "MISMATCH", "gradients": "NO_GRADIENT"}.items() <= failed(report).items()
     assert report.mistake.found == "no divisibility test"
     assert report.question("builds").answer is Answer.PASSED and "emulator" in report.device
@@ -71,6 +73,7 @@ def test_a_file_we_exported_is_checked_on_the_emulator(checked) -> None:
     report = checked(export_text(recipe, constructor=preset("kb74")), like="kb74", time=True)
     assert failed(report) == {} and report.device == "cpu (emulator)"
     assert report.question("gradient_values").answer is Answer.PASSED and not report.times
+    assert "It declares float32" in report.question("precision").seen and not report.declared
 
 
 @pytest.mark.parametrize(("right", "broken"), [
@@ -103,6 +106,10 @@ def test_kernelbenchs_own_text_rules() -> None:
     assert cuda_sources.kernelbench_text(kernel + "x = 1  # pass\n") == []
     assert cuda_sources.kernelbench_text("import torch\n") == ["it lacks __global__", "it lacks load_inline"]
     assert cuda_sources.kernelbench_text("import triton\n") == []  # there other rules hold
+    assert cuda_sources.kernelbench_text(kernel + "// pass\n") == []
+    for line, word in (("import threading", "a thread"), ("class Lazy(torch.Tensor):", "a subclass"),
+                       ("time.time = f", "another clock")):
+        assert [said for said in cuda_sources.kernelbench_text(f"{kernel}{line}\n") if word in said], line
 
 
 def test_a_line_of_nvcc_is_told_as_the_line_of_the_file() -> None:
@@ -115,7 +122,7 @@ def test_a_line_of_nvcc_is_told_as_the_line_of_the_file() -> None:
     error = Raised(Told("RuntimeError", f'/tmp/x/cuda.cu({in_cuda}): error: identifier "weight" is undefined\n', None,
                         "load_inline", "", Context(calls=(call,))))
     question = build_question(error, text, emulated=False)
-    assert f"line {line}: identifier" in question.seen and question.advice == f"Open line {line}."
+    assert f"line {line}: identifier" in question.seen and question.advice.startswith("Declare weight before line")
     beside = in_the_file(FirstError("cuda_sources", in_cuda - 3, "m"), text, call)  # without a GPU
     assert beside == FirstError("the file", line, "m")
     asked = FirstError("the file", 7, "'wieght' was not declared; did you mean 'weight'?")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,7 +121,7 @@ def test_what_could_not_be_run_here_is_not_called_passed() -> None:
 
 def test_a_class_of_another_name_is_told_the_name_it_needs() -> None:
     error = Raised(Told("NameError", "the file defines no class ModelNew; it has Modelnew", None, "", "", Context()))
-    assert build_question(error, "", emulated=False).advice == "Name the module's class ModelNew."
+    assert build_question(error, "", emulated=False).advice == "Rename Modelnew to ModelNew."
 
 
 def test_a_reference_that_does_not_run_is_a_bad_request(checked) -> None:
@@ -302,3 +304,27 @@ def test_a_derivative_that_jumps_is_not_called_wrong(tmp_path: Path, anywhere: s
 def test_a_jumping_derivative_is_timed(checked) -> None:
     report = checked(JUMPS.replace("ANYWHERE", "False"), reference=MANY, time=True, effort="quick")
     assert not failed(report) and report.times["backward"].verdict, report.question("times")
+
+
+def test_the_first_gradients_import_no_sympy() -> None:
+    """It is most of the time of a small check. The gradients are PyTorch's, and so are the strides of grad_output."""
+    program = """
+import sys
+import torch
+from workbench.measure.check.host.calls import gradients_of
+
+seen = []
+x = torch.rand(4, 5, requires_grad=True)
+given = [torch.ones(()).expand(4, 5), torch.rand(5, 4).T, torch.rand(4, 5)]
+found = []
+for g in given:
+    y = torch.relu(x - 0.5)
+    y.grad_fn.register_prehook(lambda grads: seen.append(grads[0].stride()))
+    found.append(gradients_of(y, g, [x])[0])
+assert "sympy" not in sys.modules, "sympy"
+assert seen == [(0, 0), (1, 4), (5, 1)], seen
+for g, grad in zip(given, found):
+    assert torch.equal(grad, torch.autograd.grad(torch.relu(x - 0.5), x, g)[0])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=BAD_MODELS.parents[1])
+    assert done.returncode == 0, done.stderr

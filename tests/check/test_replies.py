@@ -3,19 +3,28 @@ gives a report, and judges the next file in the same process."""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import is_dataclass
+from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from tests.core.test_orders import untyped
 from workbench.core.answers import Answer
+from workbench.core.typed import to_json
 from workbench.drive.running.worker_process import WorkerProcess
 from workbench.measure.check.foreign import requests, wire
 from workbench.measure.check.foreign.process import Ended, ForeignProcess, Limits, Raised
+from workbench.measure.check.foreign.replies import Told
 from workbench.measure.check.foreign.requests import REQUESTS
 from workbench.measure.check.foreign.wire import NotTheProtocol
 from workbench.measure.check.host import host
@@ -153,14 +162,14 @@ def test_a_dtype_of_which_only_the_name_is_known_is_the_files_own_failure(checke
 
 def test_a_result_that_is_only_announced_takes_no_memory(tmp_path: Path) -> None:
     """Here the size is allowed, because nothing says what is expected."""
-    process = ForeignProcess("candidate", device="cpu", limits=Limits(8 << 30, call_s=1.5), scratch=tmp_path)
+    process = ForeignProcess("candidate", device="cpu", limits=Limits(8 << 30), scratch=tmp_path)
     try:
         text = _CHANGES.format(field="requires_grad", change="kinds[0]['shape'] = message['shape'] = [1 << 30]")
         process.ask(requests.Load(text, "ModelNew", "cpu"))
         process.ask(requests.Make("m", "[8]", "{}", 1))
         before = peak_bytes()
         with pytest.raises(Ended, match="Still not done after 1.5 s"):
-            process.ask(requests.Call("m", 1), [wire.torch.zeros(4, 8)])
+            process.ask(requests.Call("m", 1), [wire.torch.zeros(4, 8)], limit_s=1.5)
         assert peak_bytes() - before < 64 << 20
     finally:
         process.close()
@@ -268,3 +277,117 @@ def test_a_field_that_does_not_fit_is_refused_by_name(request_: requests.Request
     with pytest.raises(NotTheProtocol) as refused:
         request_.accept((), answer, [])
     assert str(refused.value) == f"the answer to {request_.op} does not fit: {said}"
+
+
+# -- malformed answers, many, straight into the judge's reader ---------------------------------------------------------------
+
+_X = wire.torch.arange(32, dtype=wire.torch.float32).reshape(4, 8)
+_SENT = (_X, _X + 1)
+_OUTPUT = {"type": "Tensor", "dtype": "float32", "shape": [4, 8], "device": "cpu", "requires_grad": True}
+_KINDS = [{"dtype": "float32", "shape": [4, 8]}]
+# request, its right answer, the tensors that come with it
+_RIGHT = [
+    (requests.Call("m", 1, ("input 0", "weight"), echo=True), {**_OUTPUT, "gradients": ["input 0", None]}, (2 * _X, _X, _X)),
+    (requests.Make("m", "[8]", "{}", 1), {"names": ["weight", "bias"], "parameters": ["weight"], "structure": None,
+                                          "convolves": False}, (_X, _X[0])),
+    (requests.Give(1), {"arguments": "[8]", "keywords": "{}"}, (_X,)),
+    (requests.Load("", "Model", "cpu"), {"parameters": ["size"], "defaults": {"scale": 2.0}, "calls": [
+        {"name": "x", "functions": ["f"], "cpp_sources": [], "cuda_sources": ["y"], "cuda_flags": []}], "seconds": 0.5,
+        "own_export": False}, ()),
+    (requests.TwoCalls("m", 1, 2), {"buffers": [], "first": ["output"], "second": ["output"], "parameters": [], "inputs": []},
+     (_X, _X)),
+    (requests.Prepare("m", "forward", 0, 1), {"bytes": 128, "kinds": _KINDS}, ()),
+    (requests.PrepareWay("eager"), {"kinds": _KINDS, "strides": [[8, 1]], "kernels": ["k"]}, ()),
+    (requests.AskWaits("m"), {"call_s": 0.5, "all_s": 1.0}, ()),
+    (requests.Run((), 4), {"done": True}, ()),
+    (requests.Run((), 4), {"raised": {"type": "X", "message": "m", "line": 3, "where": "", "trace": "",
+                                      "detail": {"build": "", "calls": []}}}, ()),
+]
+_ODD = (None, True, False, -1, 0, 1, 7, 1 << 28, 1 << 63, 1 << 200, -0.5, 1e308, 1e999, float("nan"), "", "float32", "quint8",
+        "Tensor", "\x1b[2J", "x" * 3000, [], {}, [[]], [-4, 8], [1 << 40, 1 << 40], {"shape": [4, 8]}, [[[[[[]]]]]], _KINDS)
+
+
+def malformed(drawn: random.Random) -> tuple[requests.Request, bytes]:
+    """A request, and what a process might send for its answer: the right message with some changes."""
+    request, answer, tensors = drawn.choice(_RIGHT)
+    line, *payload = map(bytes, wire.pack({**answer, "id": 5}, tensors))
+    if drawn.random() < 0.7:
+        message = json.loads(line)
+        for _ in range(drawn.choice((1, 1, 2, 5))):
+            holder, key = drawn.choice(list(places(message)))
+            change = drawn.random()
+            if change < 0.2:
+                del holder[key]
+            elif change < 0.3 and isinstance(holder, list) and len(holder) < 100:
+                holder *= drawn.choice((2, 2, 2, 50))
+            elif change < 0.4 and isinstance(holder, dict):
+                holder[drawn.choice(("passed", "id", "tensors", "raised", ""))] = deepcopy(drawn.choice(_ODD))
+            else:
+                holder[key] = deepcopy(drawn.choice(_ODD))
+            if not message:
+                break
+        line = json.dumps(message).encode() + b"\n"
+    data = bytearray(b"".join((line, *payload)))
+    if drawn.random() < 0.4:
+        for _ in range(drawn.choice((1, 3, 20))):
+            at = drawn.randrange(len(data) + 1)
+            data[at:at + drawn.choice((0, 0, 1, 4, 100))] = drawn.choice((b"", b"\n", b"[" * 2000, b"\xff", b"{}", b"9" * 5000,
+                                                                         drawn.randbytes(3)))
+    return request, bytes(data[:(1 << 20) - 1])  # what a pipe holds
+
+
+def places(value: object) -> Iterator[tuple[Any, Any]]:
+    """All pairs of a list or dict and one of its keys."""
+    for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()):
+        yield value, key
+        yield from places(inner)
+
+
+def read_by_the_judge(request: requests.Request, data: bytes) -> wire.Received | None:
+    """Through a pipe, as in `ForeignProcess.ask`. None for what is refused; any other exception is a crash."""
+    process = ForeignProcess.__new__(ForeignProcess)
+    process._number = 5
+    from_read, from_write = os.pipe()
+    fcntl.fcntl(from_write, fcntl.F_SETPIPE_SZ, 1 << 20)
+    os.write(from_write, data)
+    os.close(from_write)
+    line = wire.Line(os.open(os.devnull, os.O_WRONLY), from_read, lambda: None)
+    try:
+        return line.receive(time.monotonic() + 20, most_bytes=1 << 26, accept=partial(process._accept, request, _SENT))
+    except (NotTheProtocol, EOFError):
+        return None
+    finally:
+        line.close()
+
+
+@pytest.mark.parametrize(("count", "seed"), [(1000, 1), pytest.param(100_000, 2, marks=pytest.mark.long)])
+def test_malformed_answers_are_refused_or_read_as_they_are(count: int, seed: int) -> None:
+    """What is accepted says exactly what was sent: the same fields of the same types, and the same bytes. So a verdict about it
+    is a verdict about what the process sent."""
+    drawn, accepted = random.Random(seed), 0
+    before = peak_bytes()
+    for _ in range(count):
+        request, data = malformed(drawn)
+        read = read_by_the_judge(request, data)
+        if read is None:
+            continue
+        accepted += 1
+        answer, tensors = read
+        line, _, payload = data.partition(b"\n")
+        sent = json.loads(line)
+        said = to_json({"raised": answer} if isinstance(answer, Told) else answer)
+        kinds = sent.pop("tensors")
+        assert sent.pop("id") == 5 and same(json.loads(said), sent), (said, sent)
+        assert [{"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)} for t in tensors] == kinds
+        assert payload.startswith(b"".join(bytes(part) for part in wire.pack({}, tensors)[1:]))
+    assert count / 100 < accepted < count / 2, accepted
+    assert peak_bytes() - before < 256 << 20
+
+
+def same(read: object, sent: object) -> bool:
+    """Equal, and of equal types but for whole numbers in the place of floats. A field that was left out has its default."""
+    if isinstance(read, dict) and isinstance(sent, dict):
+        return sent.keys() <= read.keys() and all(same(read[key], sent[key]) for key in sent)
+    if isinstance(read, list) and isinstance(sent, list):
+        return len(read) == len(sent) and all(map(same, read, sent))
+    return read == sent and isinstance(read, bool) == isinstance(sent, bool) and isinstance(read, str) == isinstance(sent, str)

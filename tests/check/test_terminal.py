@@ -7,10 +7,11 @@ import os
 import pty
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.require import require
 from workbench.drive.running.worker_process import WorkerProcess
 from workbench.faces import cli
 
+from ..drive.conftest import until
 from . import models
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +45,7 @@ _PLACES = {
 def check(tmp_path: Path, text: str, *more: str, path: str | None = None) -> subprocess.CompletedProcess[bytes]:
     env = {**os.environ, "KERNEL_WORKBENCH_CACHE": str(tmp_path / "cache"), **({"PATH": path} if path is not None else {})}
     return subprocess.run([sys.executable, "-m", "workbench", *words(tmp_path, text, *more)], cwd=ROOT, env=env,
-                          capture_output=True, check=False, timeout=300)
+                          capture_output=True, check=False)
 
 
 def words(folder: Path, text: str, *more: str) -> list[str]:
@@ -80,24 +82,69 @@ def test_a_reference_that_raises_is_a_sentence_without_them_too(tmp_path: Path) 
     file.write_text(models.RIGHT)
     reference.write_text(f"{_RAISES}\n")
     done = subprocess.run([sys.executable, "-m", "workbench", "check", str(file), "--reference", str(reference), "--device",
-                           "cpu"], cwd=ROOT, capture_output=True, check=False, timeout=120)
+                           "cpu"], cwd=ROOT, capture_output=True, check=False)
     last = done.stderr.decode().splitlines()[-1]
     assert done.returncode == 2 and "\\x1b[2J" in last and last.isprintable(), done.stderr
 
 
-def test_a_line_a_phase_where_nobody_looks_and_pure_json_beside(check_here) -> None:
+def test_a_line_a_phase_where_nobody_looks_and_json_lines_beside(check_here) -> None:
     code, out, err = check_here(models.RIGHT, "--json")
-    assert code == 0 and json.loads(out)["badge"].endswith("PASSED")
+    *answers, report = map(json.loads, out.splitlines())
+    assert code == 0 and report["kind"] == "report" and report["badge"].endswith("PASSED") and not report["stopped"]
+    assert {a.pop("kind") for a in answers} == {"answer"}
+    assert sorted(q["key"] for q in report["questions"]) == sorted(a["key"] for a in answers)
+    assert all(a in report["questions"] for a in answers)
+    assert [a["seconds"] for a in answers] == sorted(a["seconds"] for a in answers)
+    assert sum(p["seconds"] for p in report["phases"]) == pytest.approx(report["seconds"], abs=0.5)
     lines = err.splitlines()
     assert all(re.fullmatch(r" *\d+\.\d s  [^\r]+", line) for line in lines), lines
     phases = [line.partition(" s  ")[2] for line in lines]
     assert {"importing the reference", "importing and building the file", "the given size"} <= set(phases)
+    assert [p for p in phases if p.startswith("+ PASSED")] == [f"+ PASSED  {a['question']}" for a in answers
+                                                               if a["answer"] == "PASSED"]
     assert len(phases) == len({*zip(phases, phases[1:] + [""], strict=True)}), "a phase is told twice"
     seconds = [float(line.partition(" s ")[0]) for line in lines]
     assert seconds == sorted(seconds)
 
 
-def test_on_a_terminal_one_line_changes(tmp_path: Path) -> None:
+def test_answers_come_before_the_end_and_an_interrupt_leaves_them(tmp_path: Path) -> None:
+    """The file never comes back after .eval(): all that was asked before is told while it hangs."""
+    hangs = models._in_forward("import time\n        time.sleep(0 if self.training else 600)")
+    (tmp_path / "tmp").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "workbench", *words(tmp_path, hangs, "--json", "--time-limit", "600")], cwd=ROOT, text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        answers = []
+        while not any(a["key"] == "parameters" for a in answers):  # asked before .eval()
+            answers.append(json.loads(process.stdout.readline()))
+        assert process.poll() is None and {a["answer"] for a in answers} == {"PASSED"}
+        assert list((tmp_path / "tmp").glob("kernel-workbench-check.*"))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    *more, report = map(json.loads, out.splitlines())
+    assert process.returncode == 130 and "Stopped" in err.splitlines()[-1] and "Traceback" not in err, err
+    known = [a["key"] for a in (*answers, *more)]
+    assert sorted(q["key"] for q in report["questions"]) == sorted(known) and "eval_mode" not in known
+    assert report["badge"] == "STOPPED" and report["headline"].startswith("The check of model_new.py was stopped after ")
+    assert report["headline"].endswith(" questions answered, nothing wrong so far") and report["confined"]
+    assert not list((tmp_path / "tmp").iterdir()), "files are left"
+    until(lambda: not _running(str(tmp_path)))
+
+
+def _running(folder: str) -> list[str]:
+    """Processes that know of this folder: it is in the name of their scratch folder."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if folder.encode() in file.read_bytes():
+                found.append(file.parent.name)
+    return found
+
+
+def test_on_a_terminal_answers_stay_and_one_line_changes(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen([sys.executable, "-m", "workbench", *words(tmp_path, models.RIGHT)], cwd=ROOT,
                                stdout=subprocess.PIPE, stderr=theirs)
@@ -110,8 +157,12 @@ def test_on_a_terminal_one_line_changes(tmp_path: Path) -> None:
         pass
     finally:
         os.close(ours)
-    assert b"PASSED" in process.communicate(timeout=60)[0] and process.returncode == 0
-    assert b"\r\x1b[K" in seen and seen.endswith(b"\r\x1b[K") and b"\n" not in seen
+    assert b"PASSED" in process.communicate(timeout=300)[0] and process.returncode == 0
+    assert seen.endswith(b"\r\x1b[K")
+    lines = [line.rpartition("\x1b[K")[2] for line in seen.decode().split("\r\n")]
+    assert all(re.fullmatch(r" *\d+\.\d s  [+\-!] [A-Z]+ +\S.*\?", line) for line in lines[:-1]), lines
+    assert any("+ PASSED  Right values at the given size?" in line for line in lines)
+    assert re.search(r"\r\x1b\[K *\d+\.\d s  \S[^\r\n]* \.\.\.", seen.decode()), "what is asked now is not shown"
 
 
 def test_the_log_is_kept_and_printed_when_it_is_asked_for(check_here, tmp_path: Path) -> None:
@@ -139,5 +190,5 @@ def test_without_a_compiler_nothing_is_called_wrong(tmp_path: Path) -> None:
     assert done.returncode == 3 and "No C++ compiler was found" in done.stdout.decode(), done
     selftest = [sys.executable, "-m", "workbench", "selftest", "--device", "cpu", "--only", "returns_zeros"]
     env = {**os.environ, "PATH": str(nothing), "KERNEL_WORKBENCH_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(selftest, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(selftest, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 3 and "No C++ compiler was found" in done.stderr, done

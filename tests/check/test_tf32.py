@@ -55,19 +55,21 @@ def file(rounding: str, of_sums: str = "(lambda y: y)") -> str:
     return FILE.replace("ROUND(", f"{rounding}(").replace("SUM(", f"{of_sums}(")
 
 
-@pytest.mark.parametrize("rounding", ["nearest", "cut"])
-@pytest.mark.parametrize("more", [False, True], ids=["a layer", "a layer and tanh"])
-def test_right_in_tf32_is_a_warning_that_names_it(checked, rounding: str, more: bool) -> None:
+@pytest.mark.parametrize(("rounding", "more", "seed"), [
+    ("nearest", False, 1), ("cut", True, 1),
+    ("cut", False, 23), ("cut", False, 30),      # at size 1 its error is larger than the tolerance of TF32
+    ("nearest", True, 19), ("nearest", True, 45)])  # a value inside its backward is near a half of TF32's last bit
+def test_right_in_tf32_is_a_warning_that_names_it(checked, rounding: str, more: bool, seed: int) -> None:
     reference, text = workload_reference(LAYER)[0], file(rounding)
     if more:
         reference = reference.replace("    pass\n", "    def forward(self, x):\n        "
                                       "return torch.tanh(super().forward(x))\n")
         text = text.replace("return y if self.bias is None else y + self.bias.view(-1, 1, 1)",
                             "return torch.tanh(y if self.bias is None else y + self.bias.view(-1, 1, 1))")
-    report = checked(text, reference=reference)
+    report = checked(text, reference=reference, seed=seed)
     question = report.question("tf32")
     assert question.answer is Answer.WARNED, report.questions
-    assert failed(report) == {} or rounding == "cut" and set(failed(report)) <= {"other_sizes"}  # sums of a few cut terms
+    assert failed(report) == {}, report.questions
     assert "It computes in TF32" in question.seen and report.question("values").answer is Answer.PASSED
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from workbench.core.variants import TEMPLATES
 
-from .test_cli import SMALL, cli
+from .test_cli import SMALL
 
 SENTENCE = "The header of broken.cu is not TOML: Invalid value (at line 2, column 8)."
 
@@ -24,47 +24,47 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
-def test_variants_lists_the_others_and_says_which_is_broken(templates: Path, more: list[str]) -> None:
-    done = cli("variants", "--templates", str(templates), *more)
+def test_variants_lists_the_others_and_says_which_is_broken(here, templates: Path, more: list[str]) -> None:
+    done = here("variants", "--templates", str(templates), *more)
     assert done.returncode == 1 and "naive_gather" in done.stdout
     assert done.stderr == f"{SENTENCE} This template was skipped.\n"
 
 
-def test_run_goes_on_without_it(templates: Path, tmp_path: Path) -> None:
+def test_run_goes_on_without_it(here, templates: Path, tmp_path: Path) -> None:
     words = ["run", *SMALL, "--templates", str(templates), "--effort", "quick", "--no-baselines"]
-    done = cli(*words, sessions=tmp_path)
+    done = here(*words, sessions=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"{SENTENCE} This template was skipped.\n" in done.stderr and "naive_gather" in done.stdout
 
 
 @pytest.mark.parametrize("verb", ["run", "test", "bench"])
-def test_naming_it_is_refused_with_its_sentence(verb: str, templates: Path, tmp_path: Path) -> None:
+def test_naming_it_is_refused_with_its_sentence(here, verb: str, templates: Path, tmp_path: Path) -> None:
     small = [] if verb == "bench" else SMALL
-    done = cli(verb, *small, "--templates", str(templates), "--variant", "broken", sessions=tmp_path)
+    done = here(verb, *small, "--templates", str(templates), "--variant", "broken", sessions=tmp_path)
     assert done.returncode == 2 and done.stderr == SENTENCE + "\n"
 
 
-def test_a_validation_of_everything_does_not_pass_without_it(templates: Path) -> None:
+def test_a_validation_of_everything_does_not_pass_without_it(here, templates: Path) -> None:
     words = ["test", *SMALL, "--templates", str(templates), "--effort", "quick"]
-    done = cli(*words)
+    done = here(*words)
     assert done.returncode == 1 and SENTENCE in done.stderr and "1 of 1 cases hold" in done.stdout, done.stderr
-    assert cli(*words, "--variant", "naive_gather").returncode == 0
+    assert here(*words, "--variant", "naive_gather").returncode == 0
 
 
-def test_export_takes_a_variant_from_the_folder(templates: Path, tmp_path: Path) -> None:
+def test_export_takes_a_variant_from_the_folder(here, templates: Path, tmp_path: Path) -> None:
     own = tmp_path / "templates" / "forward" / "own.cu"
     own.parent.mkdir(parents=True)
     own.write_text((templates / "forward" / "naive_gather.cu").read_text().replace('"naive_gather"', '"own"'))
-    done = cli("export", *SMALL, "--templates", str(own.parent.parent), "--forward", "own", "--out", str(tmp_path / "own.py"))
+    done = here("export", *SMALL, "--templates", str(own.parent.parent), "--forward", "own", "--out", str(tmp_path / "own.py"))
     assert done.returncode == 0, done.stderr
     assert "forward/own" in (tmp_path / "own.py").read_text()
-    refused = cli("export", *SMALL, "--templates", str(own.parent.parent), "--best")
+    refused = here("export", *SMALL, "--templates", str(own.parent.parent), "--best")
     assert refused.returncode == 2 and "leave out --session, --set, --templates" in refused.stderr
 
 
 @pytest.mark.parametrize("verb", ["run", "variants", "test", "bench"])
-def test_a_folder_that_is_not_there_is_said(verb: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_said(here, verb: str, tmp_path: Path) -> None:
     small = SMALL if verb in ("run", "test") else []
-    done = cli(verb, *small, "--templates", "/nonexist", sessions=tmp_path)
+    done = here(verb, *small, "--templates", "/nonexist", sessions=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("The folder of templates /nonexist does not exist;") and done.stderr.count("\n") == 1

@@ -28,13 +28,13 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cli(*words: str, sessions: Path | None = None, program: tuple[str, ...] = ("-m", "workbench"),
         **environment: str) -> subprocess.CompletedProcess[str]:
     extra = {"KERNEL_WORKBENCH_SESSIONS": str(sessions)} if sessions else {}
-    return subprocess.run([sys.executable, *program, *words], cwd=ROOT, capture_output=True, text=True, timeout=240,
+    return subprocess.run([sys.executable, *program, *words], cwd=ROOT, capture_output=True, text=True, timeout=500,
                           check=False, env={**os.environ, **extra, **environment})
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_help_with_exit_codes(verb: str) -> None:
-    done = cli(verb, "--help")
+def test_every_verb_has_help_with_exit_codes(here, verb: str) -> None:
+    done = here(verb, "--help")
     assert done.returncode == 0 and "exit codes: 0 right, 1 judged and not right" in done.stdout
 
 
@@ -50,63 +50,63 @@ def test_doctor_says_what_works() -> None:
     assert {"torch", "C++ compiler", "ninja", "GPU", "nvcc"} <= {f["name"] for f in report["findings"]}
 
 
-def test_presets_and_variants_as_json() -> None:
-    presets = {p["name"]: p for p in json.loads(cli("presets", "--json").stdout)}
+def test_presets_and_variants_as_json(here) -> None:
+    presets = {p["name"]: p for p in json.loads(here("presets", "--json").stdout)}
     assert len(presets) == 39 and presets["kb74"]["output"] == [32, 64, 131084]
     assert presets["models/sam-1"]["source"].startswith("facebookresearch/segment-anything ")
-    models = json.loads(cli("presets", "--json", "--suite", "models").stdout)
+    models = json.loads(here("presets", "--json", "--suite", "models").stdout)
     assert [p["suite"] for p in models] == ["models"] * 22
-    variants = json.loads(cli("variants", "--json").stdout)
+    variants = json.loads(here("variants", "--json").stdout)
     assert {(v["name"], v["direction"]) for v in variants} >= {
         (n, d) for n in ("naive_gather", "shared_weight_tiling", "warp_per_output")
         for d in ("forward", "grad_input", "grad_weight")}
 
 
 @pytest.mark.parametrize(("typed", "name"), [("kb74", "kb74"), ("sam-1", "models/sam-1")])
-def test_a_preset_without_a_size_is_small_where_it_is_emulated(sessions: Path, typed: str, name: str) -> None:
-    done = cli("run", "--preset", typed, "--direction", "forward", "--variant", "naive_gather", "--no-baselines", "--no-time",
+def test_a_preset_without_a_size_is_small_where_it_is_emulated(here, sessions: Path, typed: str, name: str) -> None:
+    done = here("run", "--preset", typed, "--direction", "forward", "--variant", "naive_gather", "--no-baselines", "--no-time",
                "--device", "cpu", "--session", f"sized-{typed}", sessions=sessions)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith(f"On the cpu {typed} means {name}/small. Give {name}/full for the full size.\n")
-    trial = json.loads(cli("show", f"sized-{typed}", "--json", sessions=sessions).stdout)
+    trial = json.loads(here("show", f"sized-{typed}", "--json", sessions=sessions).stdout)
     assert trial["workload"]["preset"] == f"{name}/small" and f"--preset {name}/small " in trial["command"]
 
 
-def test_run_show_resume_pack_compare(sessions: Path, tmp_path: Path) -> None:
+def test_run_show_resume_pack_compare(here, sessions: Path, tmp_path: Path) -> None:
     done = cli("run", *SMALL, "--variant", "naive_gather", "--set", "naive_gather.BLOCK=64,128", "--direction",
                "forward", "--session", "one", "--effort", "quick", sessions=sessions)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("EMULATED") >= 2 and "does not predict a GPU" in done.stdout
-    trials = [json.loads(line) for line in cli("show", "one", "--json", sessions=sessions).stdout.splitlines()]
+    trials = [json.loads(line) for line in here("show", "one", "--json", sessions=sessions).stdout.splitlines()]
     assert sorted(t["config"]["BLOCK"] for t in trials if t["kind"] == "candidate") == [64, 128]
-    again = cli("run", *SMALL, "--variant", "naive_gather", "--set", "naive_gather.BLOCK=64,128,256", "--direction",
+    again = here("run", *SMALL, "--variant", "naive_gather", "--set", "naive_gather.BLOCK=64,128,256", "--direction",
                 "forward", "--session", "one", "--resume", "--json", "--effort", "quick", sessions=sessions)
     assert [json.loads(line)["config"]["BLOCK"] for line in again.stdout.splitlines()] == [256]
     repeat = trials[0 if trials[0]["kind"] == "candidate" else 1]["command"].split(" ", 3)
     assert repeat[:3] == ["python", "-m", "workbench"]
     import shlex
     words = shlex.split(repeat[3])
-    repeated = cli(*words, "--json", "--no-baselines", "--effort", "quick", sessions=sessions)
+    repeated = here(*words, "--json", "--no-baselines", "--effort", "quick", sessions=sessions)
     ids = {json.loads(line)["candidate_id"] for line in repeated.stdout.splitlines()}
     assert len(ids) == 1 and ids <= {t.get("candidate_id") for t in trials}
     archive = tmp_path / "one.zip"
-    assert cli("pack", "one", "--out", str(archive), sessions=sessions).returncode == 0
-    opened = cli("pack", "--open", str(archive), sessions=tmp_path / "elsewhere")
+    assert here("pack", "one", "--out", str(archive), sessions=sessions).returncode == 0
+    opened = here("pack", "--open", str(archive), sessions=tmp_path / "elsewhere")
     assert opened.returncode == 0 and (Path(ROOT / opened.stdout.strip()) / "trials.jsonl").is_file()
-    compared = cli("compare", "one", "one", sessions=sessions)
+    compared = here("compare", "one", "one", sessions=sessions)
     assert compared.returncode == 0 and "1.000×" in compared.stdout
-    source = cli("show", "one", "--trial", next(t for t in trials if t["kind"] == "candidate")["trial_id"], "--source",
+    source = here("show", "one", "--trial", next(t for t in trials if t["kind"] == "candidate")["trial_id"], "--source",
                  sessions=sessions)
     assert "__global__" in source.stdout
-    told = json.loads(cli("show", "one", "--trial", next(t for t in trials if t["kind"] == "candidate")["trial_id"],
+    told = json.loads(here("show", "one", "--trial", next(t for t in trials if t["kind"] == "candidate")["trial_id"],
                           sessions=sessions).stdout)
     assert set(told["occupancy"]) == set(told["resources"])  # both are empty without nvcc
     assert all(k["limiter"] and 0 < k["warps_per_sm"] <= k["max_warps"] for a in told["occupancy"].values() for k in a.values())
 
 
-def test_both_gradients_from_one_launch(sessions: Path, tmp_path: Path) -> None:
+def test_both_gradients_from_one_launch(here, sessions: Path, tmp_path: Path) -> None:
     layer = ("--layer", "ConvTranspose1d(9, 10, 3, stride=2)", "--input-size", "20")
-    done = cli("run", *layer, "--direction", "backward", "--session", "both", "--json", "--effort", "quick",
+    done = here("run", *layer, "--direction", "backward", "--session", "both", "--json", "--effort", "quick",
                sessions=sessions)
     trials = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, done.stderr
@@ -114,15 +114,15 @@ def test_both_gradients_from_one_launch(sessions: Path, tmp_path: Path) -> None:
         ("baseline", "eager", "backward"), ("candidate", "fused_mma", "backward")]
     assert all(set(t["errors"]) == {"grad_input", "grad_weight", "grad_bias"} for t in trials)
     out = tmp_path / "both.py"
-    made = cli("export", "--session", "both", "--out", str(out), sessions=sessions)
+    made = here("export", "--session", "both", "--out", str(out), sessions=sessions)
     assert made.returncode == 0 and '_Kernel("backward"' in out.read_text(), made.stderr
-    made = cli("export", *layer, "--backward", "fused_mma", "--grad-input", "naive_gather", "--out", str(out),
+    made = here("export", *layer, "--backward", "fused_mma", "--grad-input", "naive_gather", "--out", str(out),
                sessions=sessions)
     assert made.returncode == 0 and "both gradients from one launch" in out.read_text(), made.stderr
-    assert cli("export", *layer, "--backward", "naive_gather", sessions=sessions).returncode == 2
+    assert here("export", *layer, "--backward", "naive_gather", sessions=sessions).returncode == 2
 
 
-def test_a_wrong_kernel_is_exit_1_with_its_status(sessions: Path, tmp_path: Path) -> None:
+def test_a_wrong_kernel_is_exit_1_with_its_status(here, sessions: Path, tmp_path: Path) -> None:
     import shutil
     shutil.copytree(ROOT / "kernel_templates", tmp_path / "templates")
     path = tmp_path / "templates" / "forward" / "naive_gather.cu"
@@ -130,7 +130,7 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(sessions: Path, tmp_path: Path
     broken = text.replace("% layer.stride_w != 0", "% 1 != 0")
     assert broken != text
     path.write_text(broken)
-    done = cli("run", *SMALL, "--variant", "naive_gather", "--direction", "forward", "--templates",
+    done = here("run", *SMALL, "--variant", "naive_gather", "--direction", "forward", "--templates",
                str(tmp_path / "templates"), "--no-baselines", sessions=sessions)
     assert done.returncode == 1 and "MISMATCH" in done.stdout and "python -m workbench run" in done.stdout
 
@@ -184,16 +184,16 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(sessions: Path, tmp_path: Path
     (["pack"], "Give the session to pack"),
     (["export"], "Give --preset, --layer or --session"),
 ])
-def test_a_bad_request_is_one_sentence(words: list[str], sentence: str, tmp_path: Path) -> None:
-    done = cli(*words, sessions=tmp_path)
+def test_a_bad_request_is_one_sentence(here, words: list[str], sentence: str, tmp_path: Path) -> None:
+    done = here(*words, sessions=tmp_path)
     assert done.returncode == 2 and sentence in done.stderr, done.stderr
     progress = re.compile(r"\s*\d+\.\d s  ")  # what `check` does, and since when
     said = [line for line in done.stderr.strip().splitlines() if not progress.match(line)]
     assert "Traceback" not in done.stderr and len(said) == 1
 
 
-def test_a_sessions_folder_that_cannot_be_made_is_one_sentence() -> None:
-    done = cli("run", *SMALL, "--variant", "naive_gather", "--session", "one", sessions=Path("/proc/nope"))
+def test_a_sessions_folder_that_cannot_be_made_is_one_sentence(here) -> None:
+    done = here("run", *SMALL, "--variant", "naive_gather", "--session", "one", sessions=Path("/proc/nope"))
     assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert done.stderr.startswith("/proc/nope/one cannot be written: No such file or directory.")
 
@@ -213,11 +213,11 @@ def test_a_gpu_that_this_torch_cannot_use_is_one_sentence(words: tuple[str, ...]
     assert len(done.stderr.strip().splitlines()) == 1 and not (tmp_path / "sessions").exists()
 
 
-def test_a_session_that_is_not_there_names_the_ones_there_are(tmp_path: Path) -> None:
+def test_a_session_that_is_not_there_names_the_ones_there_are(here, tmp_path: Path) -> None:
     for name in ("two", "one"):
         (tmp_path / name / "blobs").mkdir(parents=True)
     for words in (["show", "nope"], ["pack", "nope"]):
-        done = cli(*words, sessions=tmp_path)
+        done = here(*words, sessions=tmp_path)
         assert done.returncode == 2
         assert done.stderr == f"'nope' is not a session; the sessions below {tmp_path} are: one, two.\n"
 
@@ -233,12 +233,12 @@ def test_headless_test_writes_junit_and_json(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "c.json").read_text())) == 3
 
 
-def test_effort_full_takes_every_precision_of_a_variant(tmp_path: Path) -> None:
+def test_effort_full_takes_every_precision_of_a_variant(here, tmp_path: Path) -> None:
     words = ("test", "--layer", "ConvTranspose1d(16, 16, 3, bias=False)", "--input-size", "40", "--device", "cpu", "--variant",
              "grad_weight/split_mma", "--variant", "grad_weight/naive_gather")
     found = {}
     for effort in ("normal", "full"):
-        done = cli(*words, "--effort", effort, "--json", str(tmp_path / "c.json"))
+        done = here(*words, "--effort", effort, "--json", str(tmp_path / "c.json"))
         assert done.returncode == 0, done.stdout + done.stderr
         found[effort] = sorted((c["variant"].split("/")[1], c["form"], c["precision"])
                                for c in json.loads((tmp_path / "c.json").read_text()))
@@ -247,7 +247,7 @@ def test_effort_full_takes_every_precision_of_a_variant(tmp_path: Path) -> None:
                              ("split_mma", "constant", "tf32"), ("split_mma", "constant", "tf32x3")]
 
 
-def test_headless_test_fails_when_nothing_ran(tmp_path: Path) -> None:
+def test_headless_test_fails_when_nothing_ran(here, tmp_path: Path) -> None:
     (tmp_path / "forward").mkdir()
-    done = cli("test", "--templates", str(tmp_path), "--device", "cpu")
+    done = here("test", "--templates", str(tmp_path), "--device", "cpu")
     assert done.returncode == 3 and "Nothing ran" in done.stderr

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -37,13 +37,13 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ["show", "damaged"], ["show", "damaged", "--json"], ["compare", "damaged", "damaged", "--json"],
     ["export", "--session", "damaged", "--out", "model_new.py"], [*RUN, "--session", "damaged", "--resume"]],
     ids=lambda words: "-".join(w for w in words if w in ("show", "compare", "export", "run", "--json")))
-def test_every_verb_leaves_out_lines_of_wrong_types(words: list[str], good: Path, tmp_path: Path) -> None:
+def test_every_verb_leaves_out_lines_of_wrong_types(here, words: list[str], good: Path, tmp_path: Path) -> None:
     file = Session.create(tmp_path, "damaged").path / "trials.jsonl"
     lines = good.read_text().splitlines()
     bad = [json.dumps({**json.loads(lines[0]), key: value}) for key, value, _ in DAMAGE]
     file.write_text("\n".join([*lines, "", *bad, ""]))
     words = [str(tmp_path / w) if w == "model_new.py" else w for w in words]
-    done = cli(*words, sessions=tmp_path)
+    done = here(*words, sessions=tmp_path)
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if "left out" in line]
     assert said == [f"{file}, line {len(lines) + 2 + i} was left out: {why}" for i, (_, _, why) in enumerate(DAMAGE)]
@@ -53,7 +53,7 @@ def test_every_verb_leaves_out_lines_of_wrong_types(words: list[str], good: Path
             json.loads(line)
 
 
-def test_recorded_text_does_nothing_to_a_terminal(good: Path, tmp_path: Path) -> None:
+def test_recorded_text_does_nothing_to_a_terminal(here, good: Path, tmp_path: Path) -> None:
     session = Session.create(tmp_path, "acts")
     log = session.put_blob(b"error: \x1b[2J17 OF 17 PASSED")
     line = json.loads(good.read_text().splitlines()[0])
@@ -61,22 +61,22 @@ def test_recorded_text_does_nothing_to_a_terminal(good: Path, tmp_path: Path) ->
     (session.path / "trials.jsonl").write_text(json.dumps(line) + "\n")
     for words in (["show", "acts"], ["compare", "acts", "acts"], ["show", "acts", "--trial", line["trial_id"]],
                   ["show", "acts", "--trial", line["trial_id"], "--log"]):
-        done = cli(*words, sessions=tmp_path)
+        done = here(*words, sessions=tmp_path)
         assert done.returncode in (0, 1) and not {"\x1b", "\x07", "\x9b"} & {*done.stdout, *done.stderr}, done
     assert "error: \\x1b[2J17 OF 17 PASSED" in done.stdout
 
 
-def test_one_file_that_cannot_be_read_does_not_hide_the_other_sessions(good: Path, tmp_path: Path) -> None:
+def test_one_file_that_cannot_be_read_does_not_hide_the_other_sessions(here, good: Path, tmp_path: Path) -> None:
     unreadable = Session.create(tmp_path, "unreadable")
     (unreadable.path / "trials.jsonl").symlink_to("/proc/self/mem")  # there, and a read of it is an I/O error
     Session.create(tmp_path, "other")
-    done = cli("show", sessions=tmp_path)
+    done = here("show", sessions=tmp_path)
     assert done.returncode == 0 and "other: 0 trials" in done.stdout, done.stderr
     assert done.stderr == f"{unreadable.path}/trials.jsonl cannot be read: Input/output error.\n"
 
 
 @pytest.mark.parametrize("damage", ["torn", "password"])
-def test_a_corrupt_zip_is_one_sentence(damage: str, good: Path, tmp_path: Path) -> None:
+def test_a_corrupt_zip_is_one_sentence(here, damage: str, good: Path, tmp_path: Path) -> None:
     archive = Session.open(good.parent).pack(tmp_path / "good.zip")
     data = bytearray(archive.read_bytes())
     with zipfile.ZipFile(archive) as whole:
@@ -91,17 +91,22 @@ def test_a_corrupt_zip_is_one_sentence(damage: str, good: Path, tmp_path: Path) 
                 data[at + place] |= 1
                 at = data.find(mark, at + 1)
     archive.write_bytes(data)
-    done = cli("pack", "--open", str(archive), sessions=tmp_path / "there")
+    done = here("pack", "--open", str(archive), sessions=tmp_path / "there")
     assert done.returncode == 2 and done.stderr.startswith("good.zip cannot be unpacked: "), done.stderr
     assert len(done.stderr.splitlines()) == 1 and not list((tmp_path / "there").iterdir())
 
 
 def test_two_runs_of_one_second_have_two_sessions(tmp_path: Path) -> None:
     program = ("import sys, time; from pathlib import Path; from workbench.drive.sessions.session import Session; "
-               "time.sleep(float(sys.argv[2]) - time.time()); print(Session.create(Path(sys.argv[1])).name)")
-    import time
-    at = str(int(time.time()) + 3.2)
-    makers = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path), at], cwd=ROOT, stdout=subprocess.PIPE, text=True,
-                               env={**os.environ}) for _ in range(6)]
-    names = {maker.communicate(timeout=60)[0].strip() for maker in makers}
+               "print('ready', flush=True); time.sleep(max(0.0, float(input()) - time.time())); "
+               "print(Session.create(Path(sys.argv[1])).name)")
+    pipe = subprocess.PIPE
+    makers = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
+              for _ in range(6)]
+    assert [maker.stdout.readline() for maker in makers] == ["ready\n"] * 6
+    at = int(time.time()) + 1.2                                       # all are told before the first has to begin
+    for maker in makers:
+        maker.stdin.write(f"{at}\n")
+        maker.stdin.flush()
+    names = {maker.communicate()[0].strip() for maker in makers}
     assert len(names) == 6 and {p.name for p in tmp_path.iterdir()} == names

@@ -16,7 +16,7 @@ from workbench.core.trial import Status
 from workbench.core.variants import TEMPLATES
 from workbench.drive.sessions.session import Session
 
-from ..check.small_headers import with_small_headers
+from ..check.broken_files import with_small_headers
 from .test_cli import ROOT, SMALL, cli
 
 ONE = [*SMALL, "--direction", "forward", "--variant", "naive_gather", "--no-baselines"]

@@ -24,7 +24,7 @@ def templates(tmp_path: Path) -> Path:
 
 def headless(templates: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "workbench", "test", "--effort", "quick", "--device", "cpu", "--templates",
-                           str(templates)], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
+                           str(templates)], cwd=ROOT, capture_output=True, text=True, timeout=500, check=False,
                           env=os.environ)
 
 

@@ -1,10 +1,10 @@
-"""One runner, one cache of built libraries and one folder of broken templates for all drive tests."""
+"""A folder of broken templates for all drive tests, and ways to run what is in it."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,12 +23,6 @@ WORKLOAD = Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0)
 @pytest.fixture(scope="session")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kernels(tmp_path_factory.mktemp("attacks"))
-
-
-@pytest.fixture(scope="session")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    with Runner() as shared:
-        yield shared
 
 
 @pytest.fixture
@@ -53,7 +47,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-def until(reached: Callable[[], bool], limit_s: float = 60) -> None:
+def until(reached: Callable[[], bool], limit_s: float = 300) -> None:
     """Wait until something is so; it must come to be so within the limit."""
     end = time.monotonic() + limit_s
     while not reached():

@@ -17,7 +17,8 @@ _LEAVES = """
 import time
 from concurrent.futures import ThreadPoolExecutor
 from workbench.drive.machine.daemon_threads import DaemonThreads
-{executor}(1).submit(time.sleep, 60)
+{executor}(1).submit(time.sleep, 600)
+print("submitted", flush=True)
 """
 
 
@@ -31,7 +32,7 @@ def test_results_come_in_order_and_an_error_to_who_asks() -> None:
 
 
 def test_it_works_side_by_side_and_waits_for_the_last() -> None:
-    both, done = threading.Barrier(2, timeout=30), []
+    both, done = threading.Barrier(2, timeout=300), []
     with DaemonThreads(2) as pool:
         for name in "ab":
             pool.submit(lambda n=name: (both.wait(), done.append(n)))
@@ -41,12 +42,15 @@ def test_it_works_side_by_side_and_waits_for_the_last() -> None:
 @pytest.mark.parametrize(("executor", "ends"), [(DaemonThreads, True), (ThreadPoolExecutor, False)])
 def test_the_process_ends_while_it_works(executor: type, ends: bool) -> None:
     """And with Python's own it would not: otherwise this proves nothing."""
-    process = subprocess.Popen([sys.executable, "-c", _LEAVES.format(executor=executor.__name__)], cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-c", _LEAVES.format(executor=executor.__name__)], cwd=ROOT, text=True,
+                               stdout=subprocess.PIPE)
     try:
-        process.wait(30 if ends else 6)
+        assert process.stdout.readline() == "submitted\n"
+        process.wait(300 if ends else 2)
         assert ends
     except subprocess.TimeoutExpired:
         assert not ends
     finally:
         process.kill()
         process.wait()
+        process.stdout.close()

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -63,7 +62,7 @@ def held_elsewhere(script: str = _HOLDS) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.stdin.close()
-        process.wait(20)
+        process.wait(200)
         process.stdout.close()
 
 
@@ -74,6 +73,18 @@ def is_free(device: str = "cuda:0") -> bool:
     got = lock.acquire(cancelled=at_once, waiting=lambda holder: None)
     lock.release()
     return got
+
+
+class Looks(threading.Event):
+    """A stop that nobody asks for. After each look at the lock, the next of these things happens."""
+
+    def __init__(self, *happens: Callable[[], object]) -> None:
+        super().__init__()
+        self.happens = list(happens)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.happens.pop(0)()
+        return False
 
 
 @pytest.mark.parametrize("use", USES)
@@ -87,7 +98,7 @@ def test_it_waits_says_for_whom_and_holds_the_gpu_while_it_works(use: str) -> No
         other.stdin.close()
         until(lambda: DeviceLock("cuda:0").holder().startswith(f"process {os.getpid()} ") or working.done())
         assert not working.done() and not is_free()
-        assert working.exception(60) is not None, "there is no GPU"
+        assert working.exception(300) is not None, "there is no GPU"
         assert said[1] == "cuda:0 is free now"
     assert is_free()
 
@@ -100,7 +111,7 @@ def test_a_run_waits_for_a_process_and_goes_on_when_that_is_killed(tmp_path: Pat
         assert run.state == "waiting" and run.message.startswith(f"waits: cpu is used by process {other.pid} (-c")
         assert [e["holder"].split(" (")[0] for e in session.events() if e["event"] == "waiting"] == [f"process {other.pid}"]
         other.kill()
-        assert run.wait(60) and run.state == "done" and session.trials()[0].ok
+        assert run.wait(300) and run.state == "done" and session.trials()[0].ok
     assert is_free("cpu")
 
 
@@ -114,7 +125,7 @@ def test_a_stop_ends_the_waiting(tmp_path: Path) -> None:
         checking = Check(CheckRequest("x = 1", "x = 1", "cuda:0")).start()
         until(lambda: checking.text.startswith("waits: cuda:0 is used by process"))
         checking.stop()
-        assert checking.wait(10) and checking.problem == "Stopped by you."
+        assert checking.wait(100) and checking.problem == "Stopped by you."
         assert not is_free()
 
 
@@ -136,8 +147,7 @@ def test_two_in_one_process_wait_for_each_other_too() -> None:
     said: list[str] = []
     other = DeviceLock("cuda:0")
     assert other.acquire(cancelled=threading.Event(), waiting=lambda holder: None)
-    threading.Timer(0.3, other.release).start()
-    with held("cuda:0", said.append):
+    with held("cuda:0", said.append, Looks(other.release)):
         assert not is_free()
     assert len(said) == 2 and said[0].startswith(f"waits: cuda:0 is used by process {os.getpid()}")
     assert said[1] == "cuda:0 is free now"
@@ -149,18 +159,11 @@ def test_a_holder_that_just_lets_go_is_not_called_another_process() -> None:
     other = DeviceLock("cuda:0")
     assert other.acquire(cancelled=threading.Event(), waiting=lambda holder: None)
 
-    def lets_go_slowly() -> None:
-        other.path.write_text("")
-        time.sleep(0.09)
-        other.release()
-
-    threading.Timer(0.25, lets_go_slowly).start()
-    with held("cuda:0", said.append):
+    with held("cuda:0", said.append, Looks(lambda: other.path.write_text(""), other.release)):
         pass
     assert [text.split(" (")[0] for text in said] == [f"waits: cuda:0 is used by process {os.getpid()}", "cuda:0 is free now"]
     with other.path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        threading.Timer(0.5, file.close).start()
-        with held("cuda:0", said.append):
+        with held("cuda:0", said.append, Looks(lambda: None, file.close)):
             pass
     assert said[2:] == ["waits: cuda:0 is used by another process", "cuda:0 is free now"]

@@ -42,7 +42,6 @@ ROOT = Path(__file__).resolve().parents[2]
     ("undefined_identifier", Status.BUILD_FAILED, "undefined_identifier.cu, line"),
     ("too_many_threads", Status.LAUNCH_FAILED, ""),
     ("writes_to_null", Status.WORKER_DIED, "signal 11 (SIGSEGV)"),
-    ("never_ends", Status.RUN_TIMEOUT, "Still running after 8 s"),
     ("huge_workspace", Status.OUT_OF_MEMORY, ""),
     ("skips_last_row", Status.UNWRITTEN, ""),
     ("no_tail_test", Status.OUT_OF_BOUNDS, ""),
@@ -53,7 +52,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ])
 def test_a_fault_is_a_trial_and_the_next_trial_works(name: str, status: Status, words: str, judge: Judge,
                                                      broken: Path) -> None:
-    run, session = judge(bad(broken, name), good(), run_timeout_s=8.0)
+    run, session = judge(bad(broken, name), good())
     first, second = session.trials()
     by_name = {t.name: t for t in (first, second)}
     assert by_name[name].status is status, by_name[name].headline
@@ -61,6 +60,15 @@ def test_a_fault_is_a_trial_and_the_next_trial_works(name: str, status: Status, 
     assert by_name[name].kernel_ms is None and by_name[name].advice
     assert by_name["naive_gather"].ok and by_name["naive_gather"].kernel_ms
     assert run.state == "done" and all(row.phase == "done" for row in run.rows)
+
+
+def test_a_kernel_that_never_ends_is_stopped_and_the_next_run_works(judge: Judge, broken: Path) -> None:
+    _, session = judge(bad(broken, "never_ends"), run_timeout_s=4.0)
+    trial = session.trials()[0]
+    assert trial.status is Status.RUN_TIMEOUT and "Still running after 4 s" in trial.headline, trial.headline
+    assert trial.advice and trial.kernel_ms is None
+    _, session = judge(good(), name="next")
+    assert session.trials()[0].ok and session.trials()[0].kernel_ms
 
 
 def test_a_compiler_that_does_not_end_is_stopped_and_the_next_build_works(judge: Judge, broken: Path) -> None:
@@ -143,14 +151,12 @@ def test_a_killed_measure_worker_costs_one_trial(runner: Runner, tmp_path: Path,
     """SIGKILL from outside while a kernel runs: that trial says so, the others are judged."""
     session = Session.create(tmp_path, "killed")
     run = runner.start(RunRequest(WORKLOAD, (bad(broken, "never_ends"), good()), device="cpu", baselines=False,
-                                  effort="quick", run_timeout_s=60), session)
-    end = time.monotonic() + 60
-    while time.monotonic() < end and run.rows[0].phase != "checking":
-        time.sleep(0.05)
+                                  effort="quick", run_timeout_s=600), session)
+    until(lambda: run.rows[0].phase == "checking")
     time.sleep(1.0)
     worker = runner.workers.measure("cpu")
     os.kill(worker._process.pid, signal.SIGKILL)
-    assert run.wait(60)
+    assert run.wait(300)
     by_name = {t.name: t for t in session.trials()}
     assert by_name["never_ends"].status is Status.WORKER_DIED and "signal 9" in by_name["never_ends"].headline
     assert by_name["naive_gather"].ok
@@ -159,14 +165,11 @@ def test_a_killed_measure_worker_costs_one_trial(runner: Runner, tmp_path: Path,
 def test_stop_stops_and_resume_runs_only_the_rest(runner: Runner, tmp_path: Path, broken: Path) -> None:
     session = Session.create(tmp_path, "stopped")
     chosen = (good(BLOCK=128), bad(broken, "never_ends"), good(BLOCK=256))
-    request = RunRequest(WORKLOAD, chosen, device="cpu", baselines=False, effort="quick", run_timeout_s=60)
+    request = RunRequest(WORKLOAD, chosen, device="cpu", baselines=False, effort="quick", run_timeout_s=600)
     run = runner.start(request, session)
-    end = time.monotonic() + 60
-    while time.monotonic() < end and run.rows[1].phase not in ("checking", "timing"):
-        time.sleep(0.05)
-    start = time.monotonic()
+    until(lambda: run.rows[1].phase in ("checking", "timing"))
     runner.stop(run)
-    assert time.monotonic() - start < 10 and run.state == "stopped"
+    assert run.state == "stopped"
     assert run.rows[1].status is Status.CANCELLED and run.rows[2].status is Status.CANCELLED
     assert [t.config["BLOCK"] for t in session.trials()] == [128]
     left = missing(request.candidates, session.trials(), request, runner.device("cpu"))
@@ -191,8 +194,8 @@ def events_held(session: Session) -> Iterator[None]:
 
 
 def stopped_at_once(run: Run) -> bool:
-    start = time.monotonic()
-    return run.wait(30) and time.monotonic() - start < 10
+    """Long before what it judges would end."""
+    return run.wait(100)
 
 
 @pytest.mark.usefixtures("own_locks")
@@ -218,7 +221,7 @@ def test_a_stop_just_before_the_compiler_is_asked_is_a_stop(runner: Runner, tmp_
 def test_a_stop_just_before_the_judge_is_asked_is_a_stop(runner: Runner, tmp_path: Path, broken: Path) -> None:
     session = Session.create(tmp_path, "just")
     fresh = bad(broken, "never_ends", compile_flags=("-O1", f"-DKW_FRESH={time.time_ns()}"))
-    run = runner.start(RunRequest(WORKLOAD, (fresh,), device="cpu", baselines=False, run_timeout_s=60), session)
+    run = runner.start(RunRequest(WORKLOAD, (fresh,), device="cpu", baselines=False, run_timeout_s=600), session)
     try:
         until(lambda: run.rows[0].phase == "building")
         with events_held(session):
@@ -246,7 +249,7 @@ def test_a_stop_ends_the_judging_of_the_modules_too(runner: Runner, tmp_path: Pa
 def test_a_stop_of_a_run_that_waits_leaves_the_one_before_it_alone(runner: Runner, tmp_path: Path, broken: Path) -> None:
     """And a run that is stopped as soon as it is asked for judges nothing, whatever would have been started for it."""
     def asked(name: str, *candidates: Candidate) -> Run:
-        return runner.start(RunRequest(WORKLOAD, candidates, device="cpu", baselines=False, effort="quick", run_timeout_s=60),
+        return runner.start(RunRequest(WORKLOAD, candidates, device="cpu", baselines=False, effort="quick", run_timeout_s=600),
                             Session.create(tmp_path, name))
 
     first = asked("first", bad(broken, "never_ends"))
@@ -270,15 +273,12 @@ def test_a_killed_run_leaves_every_finished_trial(tmp_path: Path) -> None:
     environment = {**os.environ, "KERNEL_WORKBENCH_SESSIONS": str(tmp_path), "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     trials = tmp_path / "cut" / "trials.jsonl"
-    end = time.monotonic() + 90
-    while time.monotonic() < end and not (trials.is_file() and trials.stat().st_size):
-        time.sleep(0.02)
+    until(lambda: trials.is_file() and trials.stat().st_size > 0)
     process.kill()
     process.wait()
     kept = len(Session.open(tmp_path / "cut").trials())
     assert kept >= 1
-    done = subprocess.run([*words, "--resume", "--json"], env=environment, capture_output=True, text=True, timeout=120,
-                          check=False)
+    done = subprocess.run([*words, "--resume", "--json"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     wanted = sum(v.direction == "forward" and "ieee" in v.precision and "runtime" in v.forms for v in discover())
     assert len(Session.open(tmp_path / "cut").trials()) >= wanted
@@ -288,18 +288,14 @@ def test_a_killed_run_leaves_every_finished_trial(tmp_path: Path) -> None:
 def test_two_runs_on_one_device_the_second_says_for_whom_it_waits(tmp_path: Path, broken: Path) -> None:
     with Runner(build_workers=1) as first, Runner(build_workers=1) as second:
         one = first.start(RunRequest(WORKLOAD, (bad(broken, "never_ends"),), device="cpu", baselines=False,
-                                     run_timeout_s=60), Session.create(tmp_path, "one"))
-        end = time.monotonic() + 60
-        while time.monotonic() < end and one.rows[0].phase != "checking":
-            time.sleep(0.05)
+                                     run_timeout_s=600), Session.create(tmp_path, "one"))
+        until(lambda: one.rows[0].phase == "checking")
         session = Session.create(tmp_path, "two")
         two = second.start(RunRequest(WORKLOAD, (good(),), device="cpu", baselines=False, effort="quick"), session)
-        end = time.monotonic() + 30
-        while time.monotonic() < end and not two.message.startswith("waits"):
-            time.sleep(0.05)
+        until(lambda: two.message.startswith("waits"))
         assert two.state == "waiting" and f"process {os.getpid()}" in two.message
         first.stop(one)
-        assert two.wait(60) and two.state == "done" and session.trials()[0].ok
+        assert two.wait(300) and two.state == "done" and session.trials()[0].ok
         assert "waiting" in {e["event"] for e in session.events()}
 
 
@@ -366,7 +362,7 @@ def test_no_compiler_is_a_status_not_a_crash(hidden: str, words: str, tmp_path: 
     environment |= {"CXX": "/nowhere/g++", "KERNEL_WORKBENCH_CXX": "/nowhere/g++"} if hidden == "CXX" else {"PATH": "/nowhere"}
     done = subprocess.run([sys.executable, "-m", "workbench", "run", "--layer", "ConvTranspose1d(2, 2, 3)", "--input-size",
                            "9", "--device", "cpu", "--variant", "naive_gather", "--direction", "forward", "--no-baselines"],
-                          env=environment, capture_output=True, text=True, timeout=120, check=False)
+                          env=environment, capture_output=True, text=True, check=False)
     assert "NO_COMPILER" in done.stdout and done.returncode == 3, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 

@@ -116,10 +116,10 @@ except SessionFull as error:
 """
     mount = f"mount -t tmpfs -o size=1m none {tmp_path} && {sys.executable} -c '{script}' {tmp_path}"
     done = subprocess.run(["unshare", "--mount", "--map-root-user", "--user", "sh", "-c", mount], capture_output=True,
-                          text=True, env={**os.environ, "PYTHONPATH": os.getcwd()}, timeout=60, check=False)
+                          text=True, env={**os.environ, "PYTHONPATH": os.getcwd()}, check=False)
     if done.returncode and "FULL" not in done.stdout:
         done = subprocess.run(["unshare", "--mount", "sh", "-c", mount], capture_output=True, text=True,
-                              env={**os.environ, "PYTHONPATH": os.getcwd()}, timeout=60, check=False)
+                              env={**os.environ, "PYTHONPATH": os.getcwd()}, check=False)
     require("FULL" in done.stdout or "unshare" not in done.stderr, f"a private mount is not allowed here: {done.stderr[-200:]}")
     full, read = (line.split() for line in done.stdout.splitlines()[:2])
     assert int(full[1]) > 100 and "free some space" in done.stdout

@@ -5,7 +5,7 @@ import pytest
 
 from .conftest import Kernels, line_of
 
-INVALID_VALUE, INVALID_CONFIGURATION, ASSERT, LAUNCH_FAILURE = 1, 9, 710, 719
+INVALID_VALUE, INVALID_CONFIGURATION, ASSERT, MISALIGNED, LAUNCH_FAILURE = 1, 9, 710, 716, 719
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,20 @@ def test_trap(kernels: Kernels) -> None:
     assert faults("run_trap") == LAUNCH_FAILURE
     assert line_of("faults", "trap") in faults.last_error()
     assert "block (1, 0, 0), thread (2, 0, 0)" in faults.last_error()
+
+
+@pytest.mark.parametrize("function", ["run_fours", "run_fours_in_shared", "run_fours_stored"])
+def test_a_misaligned_vector_faults(kernels: Kernels, function: str) -> None:
+    faults, memory = kernels("faults"), np.zeros(512, np.float32)
+    aligned = memory[-memory.ctypes.data // 4 % 4:]
+    given = (aligned[256:],) if function == "run_fours" else ()
+    assert faults(function, aligned, *given, 4 if function == "run_fours_stored" else 0) == 0
+    assert faults(function, aligned, *given, 2) == MISALIGNED
+    message = faults.last_error()
+    assert "struct float4' needs a multiple of 16 bytes, this one is 8 beyond one" in message
+    assert "[block (0, 0, 0), thread (0, 0, 0)]" in message
+    place = "builtins.h:" if function == "run_fours_stored" else line_of("faults", function.removeprefix("run_"))
+    assert f"misaligned address at {place}" in message
 
 
 def test_assert(kernels: Kernels) -> None:

@@ -38,7 +38,7 @@ def library(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactor
 
 def call(library: Path, environment: dict[str, str], which: int, beyond: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", CALL, str(library), str(which), str(beyond)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=500)
 
 
 @pytest.mark.parametrize(("which", "mark"), [(1, "global"), (2, "fixed"), (3, "dynamic")])

@@ -40,7 +40,7 @@ def new_worker(folder: Path) -> WorkerProcess:
 def run(worker: WorkerProcess, text: str, workload: Workload, folder: Path, *,
         preset: Preset | None = None) -> ModuleJudged:
     """The worker's verdict on that text."""
-    return verify(partial(worker.call, limit_s=240), module_order(text, workload, device="cpu", scratch=folder, preset=preset))
+    return verify(partial(worker.call, limit_s=500), module_order(text, workload, device="cpu", scratch=folder, preset=preset))
 
 
 def run_fresh(text: str, workload: Workload, folder: Path, *, preset: Preset | None = None) -> ModuleJudged:

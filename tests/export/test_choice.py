@@ -120,7 +120,7 @@ def _page() -> None:
 def test_the_page_chooses_nothing_by_emulated_times(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
     recorded(tmp_path, [made("naive_gather", 0.1), made("shared_weight_tiling", 2.0)], name="emulated", layers=("kb74",))
-    page = AppTest.from_function(_page, default_timeout=60)
+    page = AppTest.from_function(_page, default_timeout=300)
     page.run()
     assert not page.exception
     said = "".join(e.body for e in page.get("html"))
@@ -333,20 +333,39 @@ def test_prepare_builds_all_and_keeps_what_it_measured(folder: Path, folder_of_b
         assert "made for this layer" in loaded(folder, naive(PLAIN)).namespace["kernels"](x, *given)["forward"]
 
 
-def test_prepare_really_measures(folder: Path, folder_of_builds: Path) -> None:
+def measured(names: dict, patch: pytest.MonkeyPatch) -> list[dict[str, float]]:
+    """What the file's own clock says from now on: name -> milliseconds."""
+    taken: list[dict[str, float]] = []
+    clock = names["_times"]
+    patch.setitem(names, "_times", lambda runs, device: taken.append(clock(runs, device)) or taken[-1])
+    return taken
+
+
+def test_prepare_really_measures(folder: Path, folder_of_builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = loaded(folder, gemm())
+    taken, launched = measured(subject.namespace, monkeypatch), counted(subject)
     theirs = nn.ConvTranspose1d(8, 8, 3, 2)
     said = subject.namespace["prepare"](torch.randn(PLAIN.input_shape), *subject.namespace["_arguments"](theirs), measure=True)
-    assert said["forward"].startswith("PyTorch: measured here")      # the emulator is slower
+    times = taken[0]                                         # of the forward pass; the others have no kernel
+    assert set(times) == {"PyTorch", subject.namespace["_KERNELS"][0].name} and min(times.values()) > 0
+    assert said["forward"].startswith(min(times, key=times.get)) and ": measured here" in said["forward"]
+    assert launched.count("forward") > 15                    # every round launched the kernel
 
 
-def test_check_says_what_is_right_here(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_says_what_is_right_here(folder: Path, capsys: pytest.CaptureFixture[str],
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
     subject = loaded(folder, naive(PLAIN), naive(replace(PLAIN, dtype="bfloat16"), "forward"))
-    check = subject.namespace["_check"]
-    assert check(["--check", "--small"]) == 0
+    check, taken = subject.namespace["_check"], measured(subject.namespace, monkeypatch)
+    assert check(["--check", "--small"]) == 0 and taken == []
     said = capsys.readouterr().out
     assert "ConvTranspose1d(8, 8" in said and "in bfloat16" in said and "relative error: output" in said
-    assert check(["--check"]) == 1 and "times as fast" in capsys.readouterr().out     # right, and slower: the emulator
+    slower = check(["--check"])
+    assert len(taken) == 4 and slower == any(times["ours"] > 1.05 * times["PyTorch"] for times in taken)
+    assert capsys.readouterr().out.count("times as fast") == 4
+    for ours_ms, answer in ((1.04, 0), (1.06, 1)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(subject.namespace, "_times", lambda runs, device, ms=ours_ms: {"ours": ms, "PyTorch": 1.0})
+            assert check(["--check"]) == answer
     assert check(["--other"]) == 2
     counted(subject)
     kernel = subject.namespace["_KERNELS"][0]

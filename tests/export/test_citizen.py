@@ -114,6 +114,62 @@ def test_autocast_runs_the_kernels_of_its_type(folder: Path) -> None:
         assert ours.double()(x.double()).dtype == torch.float64 and len(launched) == 2
 
 
+def test_autocast_casts_parameters_once_as_pytorch_does(folder: Path) -> None:
+    """Until they change, and until its outermost context ends: PyTorch forgets its casts then, and sees no write through
+    `.data`."""
+    subject = loaded(folder, HALF)
+    ours, theirs = pair(subject, 3, 4, 3, 2)
+    kept, once, x = subject.namespace["_casts"], subject.namespace["_cast_once"], torch.randn(2, 3, 9)
+
+    def agree() -> None:
+        torch.testing.assert_close(ours(x), theirs(x), rtol=2e-2, atol=2e-2)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        agree()
+        first = once(ours.weight, torch.bfloat16)
+        with torch.autocast("cpu", torch.bfloat16):
+            agree()
+        assert once(ours.weight, torch.bfloat16) is first and len(kept) == 2      # weight and bias
+        for one in (ours, theirs):
+            (one(x) + one(x)).float().sum().backward()
+            one.weight.grad, one.bias.grad = None, None
+            (one(x) + one(x)).float().sum().backward()
+        torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, rtol=2e-2, atol=2e-2)
+        with torch.no_grad():
+            for one in (ours, theirs):
+                one.weight.mul_(-2)
+            torch.clear_autocast_cache()
+            assert not kept
+            agree()
+            for one in (ours, theirs):
+                one.weight.add_(1)
+            assert torch.equal(once(ours.weight, torch.bfloat16), ours.weight.bfloat16())
+    assert not kept
+    for one in (ours, theirs):
+        one.weight.data.add_(1)
+    with torch.autocast("cpu", torch.bfloat16):
+        agree()
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        assert once(ours.weight, torch.bfloat16) is not once(ours.weight, torch.bfloat16) and not kept
+        agree()
+
+
+def test_a_view_that_only_notes_its_sign_is_read_with_it(one_d: Subject) -> None:
+    ours, theirs = pair(one_d, 3, 4, 3, 2)
+    launched = counted(one_d)
+    x, weight, bias, grad = (torch._neg_view(torch.randn(*shape)) for shape in ((2, 3, 9), (3, 4, 3), (4,), (2, 4, 19)))
+    assert all(t.is_neg() and t.is_contiguous() for t in (x, weight, bias, grad))
+    found = []
+    for call in (one_d.namespace["conv_transpose"], nn.functional.conv_transpose1d):
+        given = [t.detach().requires_grad_() for t in (x, weight, bias)]
+        assert given[0].is_neg()
+        output = call(*given, (2,), (0,), (0,), 1, (1,))
+        found.append((output, *torch.autograd.grad(output, given, grad)))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+    assert launched == ["forward", "grad_input", "grad_weight"]
+
+
 @pytest.mark.parametrize("what", ["traced", "counted", "fake", "forward-mode", "batched gradients", "compiled backward"])
 def test_what_follows_pytorchs_operators_sees_them(one_d: Subject, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A launch would be hidden from them: results of a trace are then whatever memory held, a fake tensor has no memory."""
@@ -240,6 +296,24 @@ def test_compiled_under_autocast_it_is_of_its_type(folder: Path) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(compiled(x), theirs(x), rtol=2e-2, atol=2e-2)
     assert launched == ["forward"]
+
+
+def test_compiled_torch_func_is_pytorchs(one_d: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "exported", one_d.module)
+    ours, theirs = (m.requires_grad_(False) for m in pair(one_d, 3, 4, 3, 2))
+    launched = counted(one_d)
+    x = torch.randn(2, 3, 9)
+
+    def each(module: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        def loss(y: torch.Tensor) -> torch.Tensor:
+            return module(y).square().sum()
+        return torch.func.grad(loss)(x), torch.func.jvp(loss, (x,), (x,))[1]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: each(ours, x), backend="eager", fullgraph=True)
+    for one, two in zip(compiled(x), each(theirs, x), strict=True):
+        torch.testing.assert_close(one, two)
+    assert launched == []
 
 
 def test_two_copies_of_a_file_have_operators_of_their_own(folder: Path) -> None:

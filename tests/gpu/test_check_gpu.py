@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
+from tests.check import broken_files
+from tests.check.broken_files import Broken
 from tests.require import require
 from workbench.core.answers import Answer, CheckReport
 from workbench.core.layer import Workload
 from workbench.core.presets import preset
-from workbench.drive.checking.check import CheckRequest, check, workload_reference
+from workbench.drive.checking import selftest
+from workbench.drive.checking.attacks import honest, right_files
+from workbench.drive.checking.check import CheckRequest, check, judge_process, workload_reference
 from workbench.drive.checking.check_text import report_text
+from workbench.drive.running.worker_process import WorkerProcess
 
 LAST = "        return self.conv_transpose2d(x)"
 SIDE_STREAM = """        stream = torch.cuda.Stream()
@@ -36,6 +43,23 @@ def checked(forward: str = LAST, **options) -> CheckReport:
     report = check(CheckRequest(text, reference, "cuda:0", reference_name=name, **{"time": False, **options}))
     print(report_text(report))
     return report
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[WorkerProcess]:
+    """One for all broken files: none of them is timed."""
+    with judge_process() as worker:
+        yield worker
+
+
+@pytest.mark.parametrize("file", broken_files.broken("cuda"), ids=lambda file: file.name)
+def test_a_broken_file_is_told_by_its_first_cause(judge: WorkerProcess, file: Broken) -> None:
+    request = CheckRequest(file.text, broken_files.reference(), "cuda:0", reference_name="problem.py", time=False, seed=1,
+                           call_s=10.0 if file.status == "RUN_TIMEOUT" else 60.0)
+    report = check(request, judge=judge)
+    question = report.question(file.about)
+    assert not file.differs(question), f"{file.differs(question)}\n{report_text(report)}"
+    assert next(q for q in report.questions if q.answer is Answer.FAILED) == question
 
 
 def test_a_right_module_passes_and_is_timed_against_the_whole_ladder() -> None:
@@ -89,3 +113,20 @@ def against(theirs: str, ours: str) -> CheckReport:
     report = check(CheckRequest(text, reference, "cuda:0", reference_name=name, effort="quick"))
     print(report_text(report))
     return report
+
+
+def test_right_files_are_not_called_wrong() -> None:
+    """Every fifth of them. `python -m workbench selftest --honest only` runs all."""
+    found = selftest.selftest("cuda:0", wanted=honest()[::5])
+    print(*(r for r in found if not r.caught), sep="\n")
+    assert selftest.summary(found) == f"0 of {len(found)} right files called wrong" and len(found) > 40
+
+
+def test_a_declared_precision_is_judged_and_named() -> None:
+    reference, text = right_files()["transposed_in_bfloat16"]
+    report = check(CheckRequest(text, reference, "cuda:0", time=True, effort="quick"))
+    print(report_text(report))
+    assert not report.failed and "is right in bfloat16, which it declares" in report.headline
+    assert report.times["forward"].precision == "bf16"
+    wrong = check(CheckRequest(text.replace(".bfloat16())", ".bfloat16() * 1.05)", 1), reference, "cuda:0", time=False))
+    assert {q.key for q in wrong.failed} >= {"values"}, report_text(wrong)

@@ -73,7 +73,7 @@ def test_twenty_random_layers(variant: Variant, runner: Runner) -> None:
     for rendered, workload in found:
         build = built[rendered.candidate_id]
         result = build if build.status != "OK" else runner.judge_once(
-            "cuda:0", rendered, build.library, RunRequest(workload, (), effort="quick", time=False))
+            "cuda:0", rendered, build, RunRequest(workload, (), effort="quick", time=False))
         if result.status != "OK":
             bad.append(f"{workload.layer} x {list(workload.input_shape)}: {result.status} {result.headline}")
     print(f"{len(found) - len(bad)} of {len(found)} random cases hold")

@@ -65,7 +65,7 @@ def order(built: Built, candidate: Candidate, workload: Workload, scratch: Path,
                       **{"effort": "quick", "time": False, "scratch": scratch, **more})
 
 
-def judge_apart(request: JudgeOrder, *, limit_s: float = 60.0) -> Apart | Ended:
+def judge_apart(request: JudgeOrder, *, limit_s: float = 400.0) -> Apart | Ended:
     """Judge in a forked process. What a kernel keeps in static variables ends with it."""
     forked = multiprocessing.get_context("fork")
     receive, send = forked.Pipe(duplex=False)
@@ -77,12 +77,12 @@ def judge_apart(request: JudgeOrder, *, limit_s: float = 60.0) -> Apart | Ended:
     except EOFError:
         answer = None
     if answer is not None:
-        child.join(10)
+        child.join(200)
         return answer
     hung = child.is_alive() and not receive.poll(0)
     if hung:
         child.kill()
-    child.join(10)
+    child.join(200)
     return Ended(0 if hung else -(child.exitcode or 0))
 
 

@@ -210,7 +210,7 @@ def test_a_far_slower_way_gets_a_short_look(tmp_path: Path, monkeypatch: pytest.
     right = PRODUCTS["dense"]
 
     def slow(work: Workload, direction: str, tensors: Tensors) -> torch.Tensor:
-        time.sleep(0.01)
+        time.sleep(0.03)
         return right(work, direction, tensors)
 
     monkeypatch.setitem(PRODUCTS, "dense", slow)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from workbench.core.cache import digest_of
 from workbench.core.candidate import Candidate
 from workbench.core.errors import BadRequest
 from workbench.core.layer import DIRECTIONS, DTYPES, ConvTranspose, Workload
@@ -59,7 +60,7 @@ def test_naive_is_right(naive: Built, scratch: Path, direction: str, dtype: str)
 
 def test_a_timed_trial(naive: Built, scratch: Path) -> None:
     workload = preset("kb74").workload("small")
-    result = _judged(naive, workload, "forward", scratch, time=True, limit_s=60.0)
+    result = _judged(naive, workload, "forward", scratch, time=True, limit_s=400.0)
     timing = result.kernel_ms
     assert result.status == "OK" and timing.samples == len(result.samples) and timing.median_ms > 0
     assert result.flags == ("emulated",) and result.restart is False
@@ -101,6 +102,9 @@ def test_a_library_for_another_layer_refuses(naive: Built, scratch: Path) -> Non
     assert missing.status == "LAUNCH_FAILED" and "kw_forward_of_nobody" in missing.headline
     absent = judge(replace(request, library=scratch / "none.so"), lambda event: None)
     assert absent.status == "MACHINE_FAILED" and "none.so" in absent.headline
+    another = judge(replace(request, digest="0" * 64), lambda event: None)
+    assert another.status == "MACHINE_FAILED" and "was changed after the build" in another.headline
+    assert judge(replace(request, digest=digest_of(request.library)), lambda event: None).status == "OK"
 
 
 def test_more_than_the_machine_has(naive: Built, scratch: Path) -> None:

@@ -55,7 +55,8 @@ def test_summary_and_spread() -> None:
 def test_the_emulator_is_timed_and_says_so() -> None:
     calls: list[int] = []
     result = measure(lambda: calls.append(1), device="cpu", effort="quick")
-    assert result.flags == ["emulated"] and len(result.samples) == len(calls) >= EFFORTS["cpu"]["quick"].least
+    assert result.flags == ["emulated"] and len(result.samples) == len(calls)
+    assert len(calls) >= EFFORTS["cpu"]["quick"].least or result.timing.stop == "limit"
     assert result.timing.stop in ("noise", "samples", "limit") and not result.timing.cold_l2
 
 

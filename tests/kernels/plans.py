@@ -31,7 +31,8 @@ SM = 90             # what an older GPU can run, this one can
 ALL_CONFIGS = 200   # of a layer, before any condition; of more, each pair of values of two tunables,
 DRAWN = 100         # and so many draws
 SAMPLE = 1          # draws for every other layer, beside the default config
-MORE = 1000         # instead of ALL_CONFIGS in `make test-long`
+MORE = 4000         # instead of ALL_CONFIGS in `make test-long`
+UNIT = 1000         # candidates in one translation unit
 LAYERS = list(dict.fromkeys([p.layer for p in PRESETS.values()] + [w.layer for w in (*CASES, *EXTREME, *ALONG)]))
 ROOTS = ("smem_bytes", "threads")  # read by the workbench itself
 _HOLDS = {"": operator.eq, ">=": operator.ge}
@@ -56,17 +57,9 @@ def chosen(variant: Variant, layers: Sequence[ConvTranspose] = LAYERS, *, all_co
 
 
 def computed(candidates: Sequence[Candidate], folder: Path) -> list[dict[str, int]]:
-    """What the code makes of each of them, by the derived value's name. Candidates of one variant, one translation unit."""
-    source, library = folder / "plans.cpp", folder / "plans.so"
-    names = list(compared(candidates[0].variant))
-    text, structs = _source(candidates)
-    source.write_text(emulator.translate(text), encoding="utf-8")
-    made = compile_quickly(source, library)
-    if made.returncode:
-        named = sorted(set(re.findall(r"\b(?:Layer|Tune)\d+\b", made.stderr[:4000])))
-        raise AssertionError("\n".join([made.stderr[:4000], *(structs[name] for name in named)]))
-    answers = (ctypes.POINTER(ctypes.c_longlong) * len(candidates)).in_dll(ctypes.CDLL(str(library)), "answers")
-    return [dict(zip(names, answer[:len(names)], strict=True)) for answer in answers]
+    """What the code makes of each of them, by the derived value's name. Candidates of one variant."""
+    units = (candidates[at:at + UNIT] for at in range(0, len(candidates), UNIT))
+    return [found for number, unit in enumerate(units) for found in _computed(unit, folder, f"plans{number}")]
 
 
 def different(candidates: Sequence[Candidate], code: Sequence[dict[str, int]]) -> list[str]:
@@ -131,6 +124,19 @@ def _many(variant: Variant, draw: random.Random, all_configs: int,
                 if pair not in met and (one := legal([_any(variant, draw) | dict(pair)])):
                     met |= set(combinations(((t.name, one[0].config[t.name]) for t in tune), 2))
                     yield one[0]
+
+
+def _computed(candidates: Sequence[Candidate], folder: Path, stem: str) -> list[dict[str, int]]:
+    source, library = folder / f"{stem}.cpp", folder / f"{stem}.so"
+    names = list(compared(candidates[0].variant))
+    text, structs = _source(candidates)
+    source.write_text(emulator.translate(text), encoding="utf-8")
+    made = compile_quickly(source, library)
+    if made.returncode:
+        named = sorted(set(re.findall(r"\b(?:Layer|Tune)\d+\b", made.stderr[:4000])))
+        raise AssertionError("\n".join([made.stderr[:4000], *(structs[name] for name in named)]))
+    answers = (ctypes.POINTER(ctypes.c_longlong) * len(candidates)).in_dll(ctypes.CDLL(str(library)), "answers")
+    return [dict(zip(names, answer[:len(names)], strict=True)) for answer in answers]
 
 
 def _source(candidates: Sequence[Candidate]) -> tuple[str, dict[str, str]]:

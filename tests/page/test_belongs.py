@@ -34,8 +34,8 @@ def sessions(tmp_path, monkeypatch) -> Path:
 
 def tab(page: str = "", **asked: str) -> AppTest:
     """A fresh tab: the app, or one page of it, opened by a link."""
-    at = AppTest.from_function(_one_page, default_timeout=60, kwargs={"name": page}) if page else \
-        AppTest.from_file(str(APP), default_timeout=60)
+    at = AppTest.from_function(_one_page, default_timeout=300, kwargs={"name": page}) if page else \
+        AppTest.from_file(str(APP), default_timeout=300)
     for name, value in asked.items():
         at.query_params[name] = value
     at.run()
@@ -110,7 +110,7 @@ def test_the_self_test_shows_its_progress_and_is_cancelled_where_it_was_started(
         assert "The self-test runs on cpu: 0 of" in said(tab()), "the Workbench names it in one line"
     finally:
         machine.button(key="selftest_stop").click().run()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while "Stopped by you" not in said(machine) and time.monotonic() < end:
         time.sleep(0.5)
         machine.run()

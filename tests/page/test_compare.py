@@ -68,7 +68,7 @@ def _app() -> None:
 def test_the_page_opens_on_the_recorded_session_against_its_own_pytorch(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(SESSIONS))
     monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path))
-    at = AppTest.from_function(_app, default_timeout=60)
+    at = AppTest.from_function(_app, default_timeout=300)
     at.run()
     assert not at.exception
     text = "\n".join(element.body for element in at.get("html"))

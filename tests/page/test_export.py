@@ -31,7 +31,7 @@ def test_a_layer_is_shown_by_the_name_it_has_everywhere(tmp_path, monkeypatch) -
         ("kb75", "full", {}), ("models/sam-1", "full", {}), ("models/sam-1", "full", {"memory_format": "channels_last"}),
         ("models/dcgan-2", "small", {}))]
     recorded(tmp_path, trials, layers=("kb75", "models/sam-1"))
-    at = AppTest.from_function(_app, default_timeout=60).run()
+    at = AppTest.from_function(_app, default_timeout=300).run()
     assert not at.exception
     layer = at.selectbox(key="export_workload")
     assert layer.options == ["models/dcgan-2 (small) float32", "models/sam-1 (full) float32 channels_last",

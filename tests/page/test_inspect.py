@@ -23,7 +23,7 @@ def _app() -> None:
 
 
 def shown(session: str, trial_id: str, *, key: str = "inspect_session") -> str:
-    at = AppTest.from_function(_app, default_timeout=60)
+    at = AppTest.from_function(_app, default_timeout=300)
     at.query_params[key], at.query_params["trial"] = session, trial_id
     at.run()
     assert not at.exception

@@ -22,7 +22,7 @@ APP = Path(__file__).resolve().parents[2] / "app.py"
 def page(tmp_path, monkeypatch) -> AppTest:
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "sessions"))
     monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
-    return opened(AppTest.from_file(str(APP), default_timeout=60))
+    return opened(AppTest.from_file(str(APP), default_timeout=300))
 
 
 def opened(at: AppTest) -> AppTest:
@@ -129,7 +129,7 @@ def test_a_free_layer_of_three_dimensions(page):
 
 
 def test_the_address_brings_the_layer_back(page):
-    fresh = AppTest.from_file(str(APP), default_timeout=60)
+    fresh = AppTest.from_file(str(APP), default_timeout=300)
     fresh.query_params["preset"] = "kb79"
     fresh.query_params["padding"] = "0"
     opened(fresh)
@@ -145,7 +145,7 @@ def test_the_layer_list_shows_one_suite_after_the_other_each_layer_by_its_name(p
 
 
 def test_a_link_to_a_layer_of_the_models_brings_it_in_the_size_it_names(page):
-    fresh = AppTest.from_file(str(APP), default_timeout=60)
+    fresh = AppTest.from_file(str(APP), default_timeout=300)
     fresh.query_params["preset"], fresh.query_params["size"] = "models/dcgan-2", "small"
     opened(fresh)
     assert "ConvTranspose2d(128, 64, 4, stride=2, padding=1, bias=False)" in said(fresh) and not wrong(fresh)
@@ -165,7 +165,7 @@ def test_a_layer_of_the_models_fills_the_form_from_its_trial():
         show(preset("models/dcgan-2").workload("small"), "cpu", "new session")
         st.text(" ".join(st.session_state[name] for name in ("preset", "size", "in_channels", "bias")))
 
-    at = AppTest.from_function(shown, default_timeout=60).run()
+    at = AppTest.from_function(shown, default_timeout=300).run()
     assert not at.exception and at.text[0].value == "models/dcgan-2 small 128 no"
 
 
@@ -191,16 +191,16 @@ def test_both_gradients_from_one_launch_are_a_direction(page):
 
 def test_the_page_process_has_no_torch():
     code = ("from streamlit.testing.v1 import AppTest; import sys; "
-            f"at = AppTest.from_file({str(APP)!r}, default_timeout=60); at.run(); "
+            f"at = AppTest.from_file({str(APP)!r}, default_timeout=300); at.run(); "
             "assert not at.exception; assert 'torch' not in sys.modules, 'torch was imported'")
-    done = subprocess.run([sys.executable, "-c", code], cwd=APP.parent, capture_output=True, text=True, timeout=120,
+    done = subprocess.run([sys.executable, "-c", code], cwd=APP.parent, capture_output=True, text=True, timeout=500,
                           check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize(("words", "code", "said"), [([], 0, ""), (["--foo"], 2, "'--foo' is not known here.\n")])
 def test_plain_python_says_how_to_start(words, code, said):
-    done = subprocess.run([sys.executable, str(APP), *words], cwd=APP.parent, capture_output=True, text=True, timeout=60,
+    done = subprocess.run([sys.executable, str(APP), *words], cwd=APP.parent, capture_output=True, text=True, timeout=500,
                           check=False)
     assert done.returncode == code and done.stderr.endswith(said)
     assert "streamlit run app.py" in done.stdout
@@ -216,7 +216,7 @@ def test_a_broken_template_is_a_line_above_the_others(page, tmp_path, monkeypatc
 
 
 def test_a_link_to_a_preset_that_is_not_known_says_so_until_another_is_chosen(page):
-    fresh = AppTest.from_file(str(APP), default_timeout=60)
+    fresh = AppTest.from_file(str(APP), default_timeout=300)
     fresh.query_params["preset"], fresh.query_params["size"] = "kb999", "huge"
     opened(fresh)
     for _ in range(2):

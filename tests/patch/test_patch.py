@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -26,6 +25,7 @@ from workbench.drive.running.runner import Runner
 from workbench.faces.cli import main
 from workbench.measure.patching.replace import PatchFile
 
+from ..drive.conftest import until
 from . import models
 
 HERE = Path(__file__).parent
@@ -33,12 +33,6 @@ HERE = Path(__file__).parent
 
 def request(name: str, *, keep: str = RIGHT, **options) -> PatchRequest:
     return PatchRequest(ModelSource(f"models:build_{name}", f"models:{name}_inputs", HERE, **options), keep)
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with Runner() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -149,11 +143,9 @@ def test_a_model_that_ends_its_process_or_is_stopped_is_told(tmp_path) -> None:
     (tmp_path / "ends.py").write_text("import os, time\ndef build():\n    os._exit(7)\ndef sleeps():\n    time.sleep(600)\n")
     ended = Patch(PatchRequest(ModelSource("ends:build", "", tmp_path))).start()
     stopped = Patch(PatchRequest(ModelSource("ends:sleeps", "", tmp_path))).start()
-    end = time.monotonic() + 60
-    while not stopped.said and time.monotonic() < end:
-        time.sleep(0.1)
+    until(lambda: bool(stopped.said))
     stopped.stop()
-    assert ended.wait(60) and stopped.wait(60)
+    assert ended.wait(300) and stopped.wait(300)
     assert ended.problem == "The process of the model ended by exit code 7." and ended.result is None
     assert stopped.problem == "Stopped by you."
 
@@ -192,7 +184,7 @@ def _app() -> None:
 
 
 def test_the_page_patches_a_model() -> None:
-    page = AppTest.from_function(_app, default_timeout=60)
+    page = AppTest.from_function(_app, default_timeout=300)
     page.run()
 
     def said() -> str:
@@ -209,7 +201,7 @@ def test_the_page_patches_a_model() -> None:
     page.session_state["model_keep"] = RIGHT
     page.run()
     page.button(key="model_run").click().run()
-    end = time.monotonic() + 120
+    end = time.monotonic() + 400
     while "UNet3d:" not in said() and time.monotonic() < end:
         time.sleep(0.3)
         page.run()

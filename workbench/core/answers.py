@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from .check_parts import DirectionTimes, KernelBench, KernelBenchValues, Log, LooksLike, SmallestCase
+from .check_parts import DirectionTimes, KernelBench, KernelBenchValues, Log, LooksLike, Phase, SmallestCase
 from .confinement import Confinement
 from .trial_parts import Environment
 
@@ -26,7 +26,8 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True)
 class Question:
-    """One question and what was seen. `status` is the exact word of `core.trial.Status` behind a failure."""
+    """One question and what was seen. `status` is the exact word of `core.trial.Status` behind a failure. `seconds`: from the
+    start of the check until the answer was known."""
 
     key: str
     question: str
@@ -35,6 +36,10 @@ class Question:
     advice: str = ""
     status: str = ""
     detail: Log = Log()
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "answer": str(self.answer), "detail": _there(self.detail)}
 
 
 # What a check says nothing about.
@@ -46,7 +51,8 @@ NOT_ASKED = ("double backward, autocast, other dtypes than the given one, torch.
 class CheckReport:
     """All of one check. `smallest`: the smallest failing case; `mistake`: what wrong values look like; `kernelbench`:
     its verdicts beside ours; `times`: module_ms, where everything was right; `speed`: the same as a sentence; `confined`:
-    what held the file back; `size`: of a KernelBench preset, "full" is its own."""
+    what held the file back; `size`: of a KernelBench preset, "full" is its own; `declared`: see `replies.Checked`.
+    `phases`: where the time went. `stopped`: when and where a person ended the check; "" for one that went to its end."""
 
     name: str
     reference: str
@@ -63,6 +69,9 @@ class CheckReport:
     environment: Environment = field(default_factory=dict)
     command: str = ""
     size: str = ""
+    phases: tuple[Phase, ...] = ()
+    stopped: str = ""
+    declared: str = ""
     schema: str = SCHEMA
 
     @property
@@ -92,9 +101,11 @@ class CheckReport:
 
     @property
     def badge(self) -> str:
-        """`3 OF 11 FAILED`, `14 OF 14 PASSED`, or `NOT RUN`."""
+        """`3 OF 11 FAILED`, `14 OF 14 PASSED`, `STOPPED`, or `NOT RUN`."""
         if self.failed:
             return f"{len(self.failed)} OF {len(self.answered)} FAILED"
+        if self.stopped:
+            return "STOPPED"
         if not self.ran:
             return "NOT RUN"
         good = sum(q.answer is Answer.PASSED for q in self.answered)
@@ -103,7 +114,14 @@ class CheckReport:
     @property
     def headline(self) -> str:
         """The strip's sentence: what is wrong, in words."""
+        if self.stopped and not self.failed:
+            count = len(self.answered)
+            answers = f"{count} question{'s' if count > 1 else ''} answered, nothing wrong so far"
+            return f"The check of {self.name} was stopped {self.stopped}: {answers if count else 'no question was answered'}"
         if not self.failed:
+            if self.ran and self.declared:
+                return (f"{self.name} is right in {self.declared}, which it declares, but not in the precision of "
+                        f"{self.against}")
             if self.ran:
                 return f"{self.name} matches {self.against} in all checks that ran"
             return f"{self.name} could not run on this machine; the other checks found nothing wrong"
@@ -111,7 +129,8 @@ class CheckReport:
         words = [_short(q) for q in self.failed if q.key in _IN_SHORT
                  and not ("values" in keys and q.key.startswith("other_"))]  # the same again
         words = words[:3] or ["fails"]
-        return f"{self.name} {_joined(words)}"
+        stopped = f"; the check was stopped {self.stopped}" if self.stopped else ""
+        return f"{self.name} {_joined(words)}{stopped}"
 
     @property
     def evidence(self) -> str:
@@ -134,7 +153,7 @@ class CheckReport:
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
-        data["questions"] = [{**asdict(q), "answer": str(q.answer), "detail": _there(q.detail)} for q in self.ordered]
+        data["questions"] = [q.to_json() for q in self.ordered]
         data["smallest"], data["mistake"] = _there(self.smallest), _there(self.mistake)
         found = self.kernelbench
         data["kernelbench"] = {**_there(found.values), "text": found.text} if found else {}
@@ -147,7 +166,7 @@ class CheckReport:
 
 _DOES_NOT_RUN = ("WORKER_DIED", "RUN_TIMEOUT", "OUT_OF_MEMORY", "LAUNCH_FAILED", "KERNEL_FAULT")
 _IN_SHORT = {
-    "builds": "does not import and build", "constructs": "does not take the constructor arguments of the reference",
+    "builds": "does not import and build", "constructs": "cannot be constructed",
     "state_dict": "does not take the reference's state_dict", "same_draw": "initialises its parameters differently",
     "kind": "returns the wrong shape, dtype or device", "values": "computes wrong outputs",
     "other_sizes": "is wrong at other sizes", "other_arguments": "is wrong with other constructor arguments",
@@ -167,7 +186,7 @@ def _there(part: Log | SmallestCase | LooksLike | KernelBenchValues | None) -> d
 
 def _short(question: Question) -> str:
     if question.key == "values" and question.status in _DOES_NOT_RUN:
-        return "does not finish"
+        return "raises an error" if question.status == "LAUNCH_FAILED" else "does not finish"
     return _IN_SHORT[question.key]
 
 

@@ -3,7 +3,8 @@
     <root>/libraries/<key>/   library.so, log.txt, meta.json, source.cu: complete, never changed
     <root>/building/<name>/   one build at work, locked by the process that owns it
 
-When the cache is too large, the least recently used builds are removed first.
+`meta.json` names the entry's own key and has the SHA-256 of every file: an entry whose files were changed, or that lies under
+another key, is removed and built again. When the cache is too large, the least recently used builds are removed first.
 """
 
 from __future__ import annotations
@@ -55,8 +56,11 @@ def build_key(source: str, flags: Iterable[str], *, device: str, arch: str, comp
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
+    """`digests`: name of a file -> its SHA-256."""
+
     path: Path
     value: T
+    digests: dict[str, str]
 
 
 class Cache:
@@ -72,16 +76,17 @@ class Cache:
         entry = self._libraries / key
         try:
             meta = json.loads((entry / "meta.json").read_text(encoding="utf-8"))
-            whole = all((entry / name).stat().st_size == size for name, size in meta.pop("files").items())
+            of_key, digests = meta.pop("key"), read(dict[str, str], meta.pop("digests"))
+            whole = of_key == key and all(digest_of(entry / name) == digest for name, digest in digests.items())
             value = read(kind, meta)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
-        if not whole:  # a machine that lost power between the rename and the data
+        if not whole:  # somebody changed it, or the machine lost power between the rename and the data
             self._discard(entry)
             return None
         with suppress(OSError):  # a read-only cache still serves
             os.utime(entry)
-        return Entry(entry, value)
+        return Entry(entry, value, digests)
 
     @contextmanager
     def building(self, key: str) -> Iterator[Path]:
@@ -98,8 +103,8 @@ class Cache:
     def publish(self, key: str, folder: Path, value: T) -> Entry[T]:
         """Make `folder` the entry of `key`: the first rename wins, a later one is discarded. `value`: a dataclass for its
         `meta.json`. Returns as `find`."""
-        files = {item.name: item.stat().st_size for item in sorted(folder.iterdir())}
-        (folder / "meta.json").write_text(to_json({**keys_of(value), "files": files}), encoding="utf-8")
+        digests = {item.name: digest_of(item) for item in sorted(folder.iterdir())}
+        (folder / "meta.json").write_text(to_json({**keys_of(value), "key": key, "digests": digests}), encoding="utf-8")
         entry = self._libraries / key
         self._libraries.mkdir(parents=True, exist_ok=True)
         for _ in range(_TRIES):
@@ -115,7 +120,7 @@ class Cache:
         else:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), str(entry))
         self.trim()
-        return Entry(entry, value)
+        return Entry(entry, value, digests)
 
     def usage(self) -> Usage:
         entries = self._entries()
@@ -166,6 +171,11 @@ class Cache:
             self._building.mkdir(parents=True, exist_ok=True)
             entry.rename(away)
             shutil.rmtree(away, ignore_errors=True)
+
+
+def digest_of(file: Path) -> str:
+    """SHA-256 of its contents. Raises OSError."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def limit_bytes() -> int:

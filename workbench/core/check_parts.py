@@ -26,6 +26,21 @@ class Log:
 
 
 @dataclass(frozen=True)
+class Phase:
+    """What one part of a check took. `reference_s`, `candidate_s`: the seconds that the judge waited for the processes of the
+    reference and of the file. Bytes are those of tensors in requests and answers; `starts`: processes that were started."""
+
+    name: str
+    seconds: float
+    reference_s: float = 0.0
+    candidate_s: float = 0.0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    requests: int = 0
+    starts: int = 0
+
+
+@dataclass(frozen=True)
 class Element:
     """One element of a result."""
 
@@ -64,7 +79,8 @@ class LooksLike:
 
 @dataclass(frozen=True)
 class KernelBenchValues:
-    """KernelBench's verdict on the values: by 1e-4 (`strict`) and by its older rule (`loose`). `ours`: this judge's."""
+    """KernelBench's verdict on the values: by 1e-4 (`strict`) and by its older rule (`loose`). `ours`: this judge's. `apart`:
+    the values were compared and differ."""
 
     strict: bool
     loose: bool
@@ -73,6 +89,7 @@ class KernelBenchValues:
     trials: int
     ours: bool = False
     reason: str = ""                     # why the two differ
+    apart: bool = False
 
 
 @dataclass(frozen=True)

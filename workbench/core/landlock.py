@@ -23,6 +23,8 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION, _PATH_BENEATH = 1, 1
 _PR_SET_NO_NEW_PRIVS = 38
 _WRITE_FILE, _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 1, 1 << 13, 1 << 14, 1 << 15
+_READ_DIR = 1 << 3
+_RUN_AND_READ = 1 << 0 | 1 << 2 | _READ_DIR
 _REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))  # folders, files, devices, sockets, pipes, links
 _BIND_AND_CONNECT_TCP = 3
 _SCOPE_SIGNALS = 2
@@ -54,14 +56,15 @@ def problem() -> str:
     return _asked()[1]
 
 
-def ruleset(folders: Iterable[Path], devices: Iterable[Path]) -> int:
+def ruleset(folders: Iterable[Path], devices: Iterable[Path], *, reads: Iterable[Path] | None = None) -> int:
     """A descriptor for `restrict`: whoever takes it writes only below `folders`, and to `devices`; places that do not
-    exist are left out. Reading stays as it is. The caller closes it. Raises OSError."""
+    exist are left out. `reads`: it also reads only below these; None: everywhere. The caller closes it. Raises OSError."""
     has = version()
     to_file = _WRITE_FILE | (_TRUNCATE if has >= HOLDS_TRUNCATION else 0)
     to_device = to_file | (_IOCTL_DEV if has >= _HOLDS_IOCTL else 0)
     everything = to_device | _REMOVE_AND_MAKE | (_REFER if has >= _HOLDS_REFER else 0)
-    wanted = _Ruleset(everything, _BIND_AND_CONNECT_TCP if has >= HOLDS_TCP else 0,
+    wanted = _Ruleset(everything | (_RUN_AND_READ if reads is not None else 0),
+                      _BIND_AND_CONNECT_TCP if has >= HOLDS_TCP else 0,
                       _SCOPE_SIGNALS if has >= _HOLDS_SIGNALS else 0)
     size = 8 * (3 if has >= _HOLDS_SIGNALS else 2 if has >= HOLDS_TCP else 1)
     fd = _call(_CREATE_RULESET, ctypes.byref(wanted), ctypes.c_size_t(size), ctypes.c_uint32(0))
@@ -70,6 +73,8 @@ def ruleset(folders: Iterable[Path], devices: Iterable[Path]) -> int:
             _allow(fd, path, everything & ~_IOCTL_DEV)
         for path in devices:
             _allow(fd, path, to_device)
+        for path in reads or ():
+            _allow(fd, path, _RUN_AND_READ if path.is_dir() else _RUN_AND_READ & ~_READ_DIR)
     except OSError:
         os.close(fd)
         raise

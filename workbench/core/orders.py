@@ -34,10 +34,11 @@ GUARDS = frozenset({"poison", "guard_zone", "nan", "inputs", "recheck", "watch",
 
 
 class Order(Generic[R_co]):
-    """`operation` is its name on the wire."""
+    """`operation` is its name on the wire. `ends_itself`: on SIGTERM it ends what it has started and removes its files."""
 
     operation: ClassVar[str]
     reply: ClassVar[type[Any]]
+    ends_itself: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ class ResourcesOrder(Order[Resources]):
 
 @dataclass(frozen=True)
 class JudgeOrder(Order[Judged]):
-    """Judge one candidate of a built library. `guards` (default: all): tests leave out one to show what it catches."""
+    """Judge one candidate of a built library, whose SHA-256 is `digest` ("": not checked). `guards` (default: all): tests leave
+    out one to show what it catches."""
 
     operation = "judge"
     reply = Judged
@@ -118,6 +120,7 @@ class JudgeOrder(Order[Judged]):
     workload: Workload
     device: str
     precision: str
+    digest: str = ""
     effort: str = "normal"
     time: bool = True
     cold_l2: bool = True
@@ -195,6 +198,7 @@ class CheckOrder(Order[Checked]):
     """Check the text of a foreign file against that of a reference."""
 
     operation = "check"
+    ends_itself = True
     reply = Checked
     text: str
     class_name: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .answers import Question
-from .check_parts import FirstError, KernelBench, LeftOut, LooksLike, SmallestCase
+from .check_parts import FirstError, KernelBench, LeftOut, LooksLike, Phase, SmallestCase
 from .confinement import Confinement
 from .layer import Workload
 from .trial import Errors, Status, Timing
@@ -18,10 +18,11 @@ from .trial_parts import Detail, Kernels, TrialBuild, TrialDevice
 
 @dataclass(frozen=True)
 class Event:
-    """Sent while the work goes on: what is being done."""
+    """Sent while the work goes on: what is being done. `so_far`: all that a check knows now, where that has changed."""
 
     phase: str
     text: str
+    so_far: Checked | None = None
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,10 @@ class Resources(Outcome):
 
 @dataclass(frozen=True, kw_only=True)
 class Built(Outcome):
-    """A library, or why there is none. `members`: of a batch, each member's own by its symbol."""
+    """A library and its SHA-256, or why there is none. `members`: of a batch, each member's own by its symbol."""
 
     library: str = ""
+    digest: str = ""
     key: str = ""
     seconds: float = 0.0
     cached: bool = False
@@ -243,7 +245,8 @@ class CheckTimes:
 
 @dataclass(frozen=True)
 class Checked:
-    """What the judge of a foreign module found. `gpu` and `workload` say what the floor of the times is."""
+    """What the judge of a foreign module found. `gpu` and `workload` say what the floor of the times is. `declared`: the
+    precision in which it was judged because the file declares it, where the reference is more exact."""
 
     questions: tuple[Question, ...]
     confined: Confinement
@@ -256,3 +259,5 @@ class Checked:
     times: dict[str, CheckTimes] = field(default_factory=dict)   # by direction
     workload: Workload | None = None
     gpu: Device | None = None
+    phases: tuple[Phase, ...] = ()
+    declared: str = ""

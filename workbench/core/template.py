@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .candidate import Candidate, layer_fields
+from .cuda_pieces import words
 from .errors import RenderError
 from .identity import candidate_id
 from .layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT
+from .reduced_text import keeps, reduced, settled, without_branches, without_statements
+from .shared_template import lines_of
 from .variants import TEMPLATES, Variant
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*$', re.M)
@@ -24,6 +27,8 @@ _MACRO = {FORWARD: "KW_EXPORT_FORWARD", GRAD_INPUT: "KW_EXPORT_GRAD_INPUT", GRAD
 _SCALAR = {"float32": "float", "float64": "double", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 _SCALAR_HEADER = {"float16": "contract/scalar_half.cuh", "bfloat16": "contract/scalar_bfloat16.cuh"}
 _LAYER_MEMBERS = {"scalar", "accumulator", "is_constant"}
+_PART = re.compile(r'^#line 1 "([^"]+)"\n', re.M)
+_EXPORTS = re.compile(r"^KW_EXPORT_([A-Z_]+)\(", re.M)
 ENTRY = "kw_"  # exported symbols of a single rendering: kw_forward, kw_forward_workspace
 
 
@@ -98,6 +103,66 @@ def files_of(candidate: Candidate, rendered: Rendered) -> tuple[tuple[str, str],
             (place(variant), own[own.index("*/") + 2:].lstrip("\n")))
 
 
+def reduced_files(kernels: Sequence[tuple[Candidate, Rendered]]) -> dict[str, str]:
+    """The files of these renderings, each once, without what runs in none of them: the emulator's branches, those of the other
+    direction, and declarations that nothing uses. A file that is not shipped stays whole. Raises `RenderError` where two files
+    have one name."""
+    files: dict[str, str] = {}
+    directions: dict[str, set[str]] = {}
+    own: set[str] = set()
+    for candidate, rendered in kernels:
+        root = candidate.variant.path.parent.parent
+        directions.setdefault(place(candidate.variant), set()).add(candidate.direction)
+        for name, text in files_of(candidate, rendered):
+            if files.setdefault(name, text) != text:
+                raise RenderError(f"Two different files are both called {name}; export the candidates apart.")
+            if root != TEMPLATES and (root / name).is_file():
+                own.add(name)
+    texts = {name: text if name in own else without_branches(text, _known(directions.get(name, ())))
+             for name, text in files.items()}
+    answers: dict[str, list[dict[int, bool]]] = {}
+    for candidate, rendered in kernels:
+        used = {name: texts[name] for name, _ in files_of(candidate, rendered)}
+        for name, found in settled(used, rendered.instance).items():
+            answers.setdefault(name, []).append(found)
+    texts = {name: text if name in own else without_statements(text, _common(answers[name])) for name, text in texts.items()}
+    return reduced(texts, words("\n".join(_tail(r) for _, r in kernels)), whole=own)
+
+
+def restored(source: str) -> str:
+    """The source of a kernel of an exported file with all that its templates hold, so that the emulator can build it. Of each
+    part that is a shipped file it is first checked that it holds all that the kernel uses of that file, and nothing else than
+    its text; a part of which this is not true stays as it stands."""
+    _, *split = _PART.split(source)
+    parts = dict(zip(split[::2], split[1::2], strict=True))
+    names = list(parts)
+    exports = _EXPORTS.search(split[-1]) if split else None
+    if exports is None or not names[-1].startswith("instance of ") or len(names) < 2:
+        return source
+    template, direction = names[-2], exports[1].lower()
+    full: dict[str, str] = {}
+
+    def take(name: str) -> None:
+        if name not in full:
+            text = _shipped(name, direction) if name != template or (TEMPLATES / name).is_file() else None
+            full[name] = ""
+            for inner in _INCLUDE.findall(text or ""):
+                take(inner)
+            del full[name]
+            full[name] = parts.get(name, "") if text is None else text
+
+    known = [name for name in names[:-1] if name in _SCALAR_HEADER.values()]
+    for name in ["contract/export.cuh", *known, *([] if (TEMPLATES / template).is_file() else names[:-2]), template]:
+        take(name)
+    resolved = {name: without_branches(text, _known({direction})) for name, text in full.items()}
+    answers = settled(resolved, split[-1])
+    least = {name: without_statements(text, answers[name]) for name, text in resolved.items()}
+    own = {name: _joined(text) for name, text in reduced(least, words(split[-1])).items()}
+    same = {name: keeps(parts.get(name, ""), own.get(name, ""), _joined(resolved[name])) for name in full}
+    return "\n".join([*(_placed(name, _joined(text) if same[name] else parts.get(name, "")) for name, text in full.items()),
+                      f'#line 1 "{names[-1]}"', split[-1]])
+
+
 def place(variant: Variant) -> str:
     """The template's name among the files of a rendering."""
     return f"{variant.path.parent.name}/{variant.path.name}"
@@ -124,11 +189,41 @@ def _headers(names: Sequence[str], root: Path, asked_by: str) -> tuple[tuple[str
         for inner in _INCLUDE.findall(text):
             take(inner, name)
         del done[name]
-        done[name] = _PRAGMA_ONCE.sub("", _INCLUDE.sub("", text))
+        done[name] = _joined(text)
 
     for name in names:
         take(name, asked_by)
     return tuple(done.items())
+
+
+def _joined(text: str) -> str:
+    """As it stands in a translation unit, behind what it includes."""
+    return _PRAGMA_ONCE.sub("", _INCLUDE.sub("", text))
+
+
+def _known(directions: Iterable[str]) -> dict[str, bool]:
+    """What is known of the macros: no kernel of a GPU is built for the emulator; and of a template for two directions which one
+    it is, if it is one."""
+    asked = {FORWARD, GRAD_INPUT} & set(directions)
+    return {"__CUDACPU__": False, **({"KW_FORWARD": FORWARD in asked} if len(asked) == 1 else {})}
+
+
+def _common(answers: Sequence[dict[int, bool]]) -> dict[int, bool]:
+    """What all kernels that are made of a text say of it."""
+    return {place: answer for place, answer in answers[0].items() if all(found.get(place) == answer for found in answers)}
+
+
+def _tail(rendered: Rendered) -> str:
+    return f"{rendered.instance}\n{_MACRO[rendered.candidate.direction]}({ENTRY}, Layer, Tune)"
+
+
+def _shipped(name: str, direction: str) -> str | None:
+    """The text of a shipped file, of a template that of its direction; None for a file of another's."""
+    path = TEMPLATES / name
+    if not path.is_file():
+        return None
+    text = path.read_text(encoding="utf-8")
+    return text if path.suffix == ".cuh" else lines_of(text, direction, name)
 
 
 def _file(name: str, root: Path) -> Path:

@@ -1,15 +1,16 @@
-"""The attacks: what attacks.toml names, and the folder of templates that its kernels are."""
+"""The attacks: what attacks.toml names, and the folder of templates that its kernels are. Beside them the right files of
+honest.toml: a judge that refuses everything catches every attack, too."""
 
 from __future__ import annotations
 
 import difflib
 import shutil
+import textwrap
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from textwrap import indent
 from typing import Any
 
 from ...core.errors import BadRequest
@@ -99,7 +100,7 @@ class Attack:
     status; "" is any."""
 
     name: str
-    kind: str                    # "kernel" | "module"
+    kind: str                    # "kernel" | "module" | "honest": a right file, which is no attack
     expected: dict[str, str]
     idea: str = ""
     direction: str = FORWARD
@@ -119,14 +120,19 @@ def attacks() -> list[Attack]:
     return found + [_attack("module", name, entry) for name, entry in _parts().items()]
 
 
+def honest() -> list[Attack]:
+    """The right files: none of them may fail."""
+    return [Attack(name, "honest", {"cpu": "OK", "cuda": "OK"}, "Is right.") for name in right_files()]
+
+
 def total(device: str) -> int:
     """How many attacks there are for that device."""
     return sum(a.kind != "control" and device_kind(device) in a.expected for a in attacks())
 
 
 def chosen(names: Sequence[str]) -> list[Attack]:
-    """The attacks of these names and the control. Raises `BadRequest` for a name that there is not."""
-    there = attacks()
+    """The attacks and right files of these names, and the control. Raises `BadRequest` for a name that there is not."""
+    there = attacks() + honest()
     unknown = next((n for n in names if n not in {a.name for a in there}), None)
     if unknown is not None:
         near = difflib.get_close_matches(unknown, [a.name for a in there], n=1)
@@ -140,8 +146,7 @@ def kernels(folder: Path) -> Path:
     root = folder / "kernels"
     shutil.copytree(RED_TEAM / "kernels", root, ignore=shutil.ignore_patterns(_SHORT))
     for name, kernel in _short_kernels().items():
-        launch = _HOST.replace("@HOST@", kernel["host"]) if "host" in kernel else f"KW_LAUNCH_FORWARD({name})"
-        text = _FRAME.replace("@LAUNCH@", launch).replace("@NAME@", name)
+        text = _FRAME.replace("@LAUNCH@", _launch(name, kernel)).replace("@NAME@", name)
         text = text.replace("@DEVICE@", f"\n{kernel['device']}\n" if "device" in kernel else "")
         text = text.replace("@IDEA@", kernel["idea"]).replace("@BODY@", kernel.get("body", _BODY))
         (root / "forward" / f"{name}.cu").write_text(text.replace("@BLOCK@", str(kernel.get("block", 128))), encoding="utf-8")
@@ -163,9 +168,27 @@ def reference(name: str) -> str:
     return _filled(_REFERENCE, parts).replace("@INPUTS@", parts["inputs"]).replace("@ARGUMENTS@", parts.get("arguments", "[]"))
 
 
+@lru_cache(maxsize=1)
+def right_files() -> dict[str, tuple[str, str]]:
+    """Name -> (text of the reference, text of the file) of every right file."""
+    data = tomllib.loads((RED_TEAM / "honest.toml").read_text(encoding="utf-8"))
+    copies: dict[str, dict[str, Any]] = data["copies"]
+    files = {name: (entry, entry) for name, entry in copies.items()}
+    files |= {name: (copies[entry["of"]], {**_without_steps(copies[entry["of"]]), **entry})
+              for name, entry in data["rewrites"].items()}
+    return {name: (_module("Model", of) + _inputs(of), _module("ModelNew", own)) for name, (of, own) in files.items()}
+
+
 def device_kind(device: str) -> str:
     """ "cpu" for the emulator, "cuda" for a GPU."""
     return "cpu" if device == "cpu" else "cuda"
+
+
+def _launch(name: str, kernel: dict[str, Any]) -> str:
+    """`meddle`: a function of the host, called before each launch. `host`: what the launcher does before its launch."""
+    if "meddle" in kernel:
+        return f"{kernel['meddle']}\nKW_LAUNCH_FORWARD({name}, meddle(layer, sizes, input, weight, output))"
+    return _HOST.replace("@HOST@", kernel["host"]) if "host" in kernel else f"KW_LAUNCH_FORWARD({name}, )"
 
 
 def _short_kernels() -> dict[str, dict[str, Any]]:
@@ -198,12 +221,12 @@ def _text(entry: dict[str, Any], there: dict[str, dict[str, Any]]) -> str:
     parts = []
     if "init" in entry:
         parts.append("def __init__(self, *args, **named):\n    super().__init__(*args, **named)\n" +
-                     indent(entry["init"], "    "))
+                     textwrap.indent(entry["init"], "    "))
     if "methods" in entry:
         parts.append(entry["methods"].strip("\n"))
     if "forward" in entry:
-        parts.append("def forward(self, x, *more):\n" + indent(entry["forward"].strip("\n"), "    "))
-    return text + indent("\n\n".join(parts), "    ") + "\n"
+        parts.append("def forward(self, x, *more):\n" + textwrap.indent(entry["forward"].strip("\n"), "    "))
+    return text + textwrap.indent("\n\n".join(parts), "    ") + "\n"
 
 
 def _filled(frame: str, parts: dict[str, str]) -> str:
@@ -223,3 +246,22 @@ def _filled(frame: str, parts: dict[str, str]) -> str:
 def _more(inputs: str) -> int:
     """How many inputs come after the first."""
     return inputs.count("torch.") - 1
+
+
+def _without_steps(entry: dict[str, Any]) -> dict[str, Any]:
+    """A rewrite has a forward of its own, but the constructor if it gives no other."""
+    return {key: value for key, value in entry.items() if key != "steps"}
+
+
+def _module(name: str, entry: dict[str, Any]) -> str:
+    declared = f"# precision: {entry['precision']}\n" if "precision" in entry else ""
+    given = "".join(f", {argument}" for argument in entry.get("arguments", {}))
+    layers, steps = (textwrap.indent(entry.get(part, "").strip(), " " * 8) for part in ("layers", "steps"))
+    return (f"{declared}import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n{entry.get('before', '')}\n\n"
+            f"class {name}(nn.Module):\n    def __init__(self{given}):\n        super().__init__()\n{layers}\n\n"
+            f"    def forward(self, {entry.get('takes', 'x')}):\n{steps}\n        return {entry['result']}\n")
+
+
+def _inputs(entry: dict[str, Any]) -> str:
+    return (f"\n\ndef get_inputs():\n    return [{entry['inputs']}]\n\n\n"
+            f"def get_init_inputs():\n    return {list(entry.get('arguments', {}).values())}\n")

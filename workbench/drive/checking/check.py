@@ -10,13 +10,14 @@ import re
 import shlex
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...core import numbers
 from ...core.answers import Answer, CheckReport, Question
-from ...core.check_parts import DirectionTimes
+from ...core.check_parts import DirectionTimes, Phase
 from ...core.command import PROGRAM
 from ...core.confinement import Confinement
 from ...core.env import cache_dir, environment
@@ -84,20 +85,28 @@ def size_of(workload: Workload) -> str:
 
 
 class Check(Background):
-    """One check under way, or done: `text` says what happens, `report` is there when `done`."""
+    """One check under way, or done: `text` says what happens; `answers`: what is known, with its seconds from the start,
+    in the order in which it became known. A later answer to the same question replaces an earlier one. `report` is there
+    when `done`, also after `stop`."""
 
     def __init__(self, request: CheckRequest) -> None:
         super().__init__("check")
         self.request = request
+        self.answers: list[tuple[float, Question]] = []
         self.report: CheckReport | None = None
 
     def _work(self) -> None:
         try:
-            self.report = check(self.request, on_text=self._say, stopped=self._stopped)
+            self.report = check(self.request, on_text=self._say, on_answers=self._know, stopped=self._stopped)
+            self._know(self.report.questions)
         except (BadRequest, WorkerFailed) as error:
             self.problem = plain(str(error))
         except RuntimeError as error:
             self.problem = "Stopped by you." if self._stopped.is_set() else plain(str(error))
+
+    def _know(self, questions: tuple[Question, ...]) -> None:
+        there = [q for _, q in self.answers]
+        self.answers += [(self.elapsed_s, q) for q in questions if q not in there]
 
 
 @contextlib.contextmanager
@@ -113,61 +122,96 @@ def judge_process() -> Iterator[WorkerProcess]:
 
 
 def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text: None,
+          on_answers: Callable[[tuple[Question, ...]], None] = lambda questions: None,
           stopped: threading.Event | None = None, device_held: bool = False, judge: WorkerProcess | None = None
           ) -> CheckReport:
-    """Judge the file and wait for the report. `device_held`: the caller holds the device's lock itself. `judge`: one of
-    `judge_process` that does nothing else meanwhile; by default one of its own.
+    """Judge the file and wait for the report. `on_answers` gets all answers that are known, whenever there is a new one.
+    `stopped`: after it is set, the report holds what is known. `device_held`: the caller holds the device's lock itself.
+    `judge`: one of `judge_process` that does nothing else meanwhile; by default one of its own.
 
     Raises `BadRequest` when the reference itself does not run.
     """
     order = CheckOrder(request.text, request.class_name, request.reference, request.device, int(request.memory_gib * 2**30),
                        request.call_s, request.build_s, request.seed, request.time, request.nvcc, request.effort)
 
+    begun, started_s, now = time.monotonic(), 0.0, ""
+    so_far: Checked | None = None
+
     def on_event(event: Event) -> None:
-        on_text(event.text)
+        nonlocal so_far, now, started_s
+        if event.so_far is None:
+            now = event.text
+            on_text(now)
+        else:
+            started_s = started_s or time.monotonic() - begun - event.so_far.seconds
+            so_far = _from_the_start(event.so_far, started_s)
+            on_answers(_questions(request, so_far))
 
     try:
         with (contextlib.nullcontext() if device_held else held(request.device, on_text, stopped),
               contextlib.nullcontext(judge) if judge else judge_process() as worker):
+            begun = time.monotonic()
             result = worker.call(order, limit_s=request.limit_s, on_event=on_event, stop=stopped)
     except WorkerFailed as error:
         if error.bad_request:
             raise BadRequest(plain(str(error))) from error
         raise
-    except (WorkerDied, WorkerTimeout) as error:
-        ended = Question("values", "Right values at the given size?", Answer.FAILED, f"The judge itself was ended: {error}",
-                         "Use a smaller size, or raise the limits.", "WORKER_DIED")
-        result = Checked((ended,), Confinement(why="not known"))
-    return _report(request, result)
+    except RuntimeError as error:
+        seconds = round(time.monotonic() - begun, 1)
+        if isinstance(error, (WorkerDied, WorkerTimeout)):
+            ended = Question("judge", "Could the judge ask everything?", Answer.FAILED, f"The judge itself was ended: {error}",
+                             "Use a smaller size, or raise the limits.", "WORKER_DIED", seconds=seconds)
+            known = so_far or Checked((), Confinement(why="not known"))
+            return _report(request, replace(known, questions=(*known.questions, ended), seconds=seconds))
+        if so_far is None or stopped is None or not stopped.is_set():
+            raise
+        return _report(request, replace(so_far, seconds=seconds), stopped=f"after {seconds:g} s ({now})")
+    return _report(request, _from_the_start(result, started_s))
 
 
-def _report(request: CheckRequest, result: Checked) -> CheckReport:
+def _from_the_start(known: Checked, started_s: float) -> Checked:
+    """With the time that its process took to start."""
+    return replace(known, seconds=round(known.seconds + started_s, 1),
+                   questions=tuple(replace(q, seconds=round(q.seconds + started_s, 1)) for q in known.questions),
+                   phases=(Phase("starting the judge", started_s, starts=1), *known.phases))
+
+
+def _report(request: CheckRequest, result: Checked, *, stopped: str = "") -> CheckReport:
     """Makes foreign text safe before it becomes part of a report. What a worker sends is plain text already."""
-    name = plain(request.name)
-    questions = tuple(_with_log(q, name) for q in result.questions)
-    times = {d: check_times.timed(found, d, result.workload, result.gpu) for d, found in result.times.items()}
-    if times:
-        questions = tuple(_with_times(q, times) for q in questions)
+    questions, times = _questions(request, result), _times(result)
     return CheckReport(
-        name=name, reference=plain(request.reference_name), size=request.size,
+        name=plain(request.name), reference=plain(request.reference_name), size=request.size,
         device=f"{request.device} (emulator)" if result.emulated else request.device, questions=questions,
         smallest=result.smallest, mistake=result.mistake, kernelbench=result.kernelbench, times=times,
         speed="; ".join(check_times.sentence(d, t) for d, t in times.items()), confined=result.confined,
-        seed=result.seed, seconds=result.seconds, environment=environment(),
+        declared=result.declared, seed=result.seed, seconds=result.seconds, phases=result.phases, stopped=stopped,
+        environment=environment(),
         command=plain(shlex.join([*PROGRAM.split(), "check", *request.command])) if request.command else "")
 
 
-def _with_log(question: Question, name: str) -> Question:
-    """A compiler's log is kept until a file of the same name is checked again."""
-    if question.key != "builds" or not question.detail.log:
-        return question
+def _questions(request: CheckRequest, result: Checked) -> tuple[Question, ...]:
+    times = _times(result)
+    questions = _with_log(result.questions, plain(request.name))
+    return tuple(_with_times(q, times) for q in questions) if times else questions
+
+
+def _times(result: Checked) -> dict[str, DirectionTimes]:
+    return {d: check_times.timed(found, d, result.workload, result.gpu) for d, found in result.times.items()}
+
+
+def _with_log(questions: tuple[Question, ...], name: str) -> tuple[Question, ...]:
+    """The log of the first failure is kept until a file of the same name is checked again."""
+    place = next((n for n, q in enumerate(questions) if q.answer is Answer.FAILED and q.detail.log), None)
+    if place is None:
+        return questions
+    first = questions[place]
     path = cache_dir() / "check" / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)[:100]}.log"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(question.detail.log, encoding="utf-8")
+        path.write_text(first.detail.log or "", encoding="utf-8")
     except OSError:  # it is in the report all the same
-        return question
-    return replace(question, detail=replace(question.detail, log_path=str(path)))
+        return questions
+    return (*questions[:place], replace(first, detail=replace(first.detail, log_path=str(path))), *questions[place + 1:])
 
 
 def _with_times(question: Question, times: dict[str, DirectionTimes]) -> Question:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from ...core import numbers
-from ...core.answers import NOT_ASKED, Answer, CheckReport
+from ...core.answers import NOT_ASKED, Answer, CheckReport, Question
 from ...core.check_parts import DirectionTimes
 from ..reporting.tables import aligned
 from .check_times import floor_text, sentence
@@ -33,6 +33,13 @@ def report_text(report: CheckReport) -> str:
     where = f"on {report.device}, seed {report.seed}, {report.seconds:.0f} s"
     lines.append(f"{where}; {report.confined.sentence}")
     return "\n".join(lines)
+
+
+def answer_line(q: Question) -> str:
+    """One answer in one line: of what failed also what was seen."""
+    seen = f"  {q.seen}" if q.answer is Answer.FAILED else ""
+    line = f"{_MARKS[q.answer]} {q.answer:<8}{q.question}{seen}"
+    return line if len(line) <= _WIDTH else f"{line[:_WIDTH - 4]} ..."
 
 
 def log_text(report: CheckReport) -> str:

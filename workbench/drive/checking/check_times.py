@@ -82,8 +82,9 @@ def floor_text(times: DirectionTimes) -> str:
 
 
 def _row(ours: CheckTimes, precision: str, baseline: WayTimes) -> TimedWay:
-    ratio = from_samples(ours.samples, baseline.samples, paired=True)  # sample i of all of them was taken in one turn
-    ratio = widened(ratio, ours.bounds, baseline.bounds)
+    turns = len(baseline.samples)  # sample i of all of them was taken in one turn; some ways took part in the first ones only
+    ratio = from_samples(ours.samples[:turns], baseline.samples, paired=True)
+    ratio = widened(ratio, ours.bounds[:turns], baseline.bounds)
     fits = _qualifies(precision, baseline.precision)
     why_not = "" if fits else f"computes in {baseline.precision}, the file in {precision}"
     return TimedWay(baseline.name, baseline.timing.median_ms, baseline.precision, ratio.value, ratio.low, ratio.high,

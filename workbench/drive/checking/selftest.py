@@ -1,5 +1,6 @@
 """Runs the attacks on the judge, and says of each whether it was caught on this machine. Cheating and broken kernels use the
-same runner and workers as any candidate. Modules that attack the Python around them go through `check`."""
+same runner and workers as any candidate. Modules that attack the Python around them go through `check`, and so do right files:
+one that is called wrong is a false alarm."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from ..running.runner import Runner
 from ..running.worker_process import WorkerProcess
 from ..sessions.files import TRIALS
 from ..sessions.session import Session
-from .attacks import Attack, attacks, device_kind, kernels, modules, reference, total
+from .attacks import Attack, attacks, device_kind, kernels, modules, reference, right_files, total
 from .check import CheckRequest, check, judge_process, workload_reference
 
 # A stride that leaves holes, padding that crops, groups, a tail that fills no block.
@@ -47,7 +48,8 @@ _AT_ONCE = {"cpu": 2, "cuda": 4}  # checks that take no time; each has two proce
 
 @dataclass(frozen=True)
 class Result:
-    """What happened. `caught`: the trial has exactly the expected status, and a time only where that is OK."""
+    """What happened. `caught`: the trial has exactly the expected status, and a time only where that is OK. Of a right file:
+    nothing is wrong."""
 
     name: str
     kind: str
@@ -143,7 +145,7 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
             for result in found:
                 report(result)
         with held(device, on_text, stopped), _judges(judge, _AT_ONCE[kind]) as judges:
-            files = [a for a in wanted if a.kind == "module"]
+            files = [a for a in wanted if a.kind in ("module", "honest")]
             timed = [a for a in files if _attacks_the_clock(a, kind)]
             one = partial(_run_module, device=device, session=session, judges=judges, on_text=on_text, stopped=stopped,
                           fresh=judge)
@@ -174,16 +176,22 @@ def kept(device: str) -> tuple[float, list[Result]] | None:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """ "44 of 44 attacks caught", and what got through."""
-    fought = [r for r in results if r.kind != "control"]
-    missed = [r for r in results if not r.caught]
-    text = f"{sum(r.caught for r in fought)} of {len(fought)} attacks caught"
-    return text + (f"; not as expected: {', '.join(r.name for r in missed)}" if missed else "")
+    """ "44 of 44 attacks caught; 0 of 12 right files called wrong", and what got through or is called wrong."""
+    fought, right = ([r for r in results if (r.kind == "honest") == honest and r.kind != "control"] for honest in (False, True))
+    parts = [f"{sum(r.caught for r in fought)} of {len(fought)} attacks caught"] if fought or not right else []
+    if right:
+        parts.append(f"{sum(not r.caught for r in right)} of {len(right)} right files called wrong")
+    missed = [r.name for r in results if not r.caught]
+    return "; ".join([*parts, *([f"not as expected: {', '.join(missed)}"] if missed else [])])
 
 
 def matrix(results: Sequence[Result]) -> str:
-    """A table in Markdown: for each source how many attacks got which status, and the share that was caught."""
-    fought = [r for r in results if r.kind != "control"]
+    """A table in Markdown: for each source how many attacks got which status, and the share that was caught. Below it the
+    false alarms; "" if no attack has run."""
+    fought = [r for r in results if r.kind in ("kernel", "module")]
+    if not fought:
+        return ""
+    right = [r for r in results if r.kind == "honest"]
     statuses = [s for s, _ in Counter(r.status for r in fought).most_common()]
     sources = [s for s, _ in Counter(r.source for r in fought).most_common()]
     lines = [f"| source | attacks | {' | '.join(statuses)} | caught |", f"|---|{'---|' * (len(statuses) + 2)}"]
@@ -193,6 +201,7 @@ def matrix(results: Sequence[Result]) -> str:
         caught = sum(r.caught for r in here)
         lines.append(f"| {source or 'all'} | {len(here)} | {' | '.join(str(counts[s] or '') for s in statuses)} | "
                      f"{caught} ({100 * caught / len(here):.0f} %) |")
+    lines += ["", f"Right files called wrong: {sum(not r.caught for r in right)} of {len(right)}."] if right else []
     return "\n".join(lines)
 
 
@@ -247,10 +256,12 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     if stopped.is_set():
         raise RuntimeError("The self-test was stopped.")
     on_text(f"checking {attack.name}")
-    trials = session.path / TRIALS
-    before = trials.read_bytes() if trials.exists() else None
-    against = (reference(attack.reference), attack.reference) if attack.reference else workload_reference(_MODULE)
-    text = modules()[attack.name]
+    before = _trials(session)
+    if attack.kind == "honest":
+        against, text = (right_files()[attack.name][0], "its reference"), right_files()[attack.name][1]
+    else:
+        against = (reference(attack.reference), attack.reference) if attack.reference else workload_reference(_MODULE)
+        text = modules()[attack.name]
     kind = device_kind(device)
     expected = attack.expected[kind]
     request = CheckRequest(text, against[0], device, name=attack.name, reference_name=against[1], effort="quick", nvcc=False,
@@ -262,6 +273,8 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
         judge = judges.get()
         try:
             report = check(request, device_held=True, judge=judge, stopped=stopped)
+        except BadRequest as error:  # of the reference
+            return Result(attack.name, attack.kind, attack.idea, expected, "REFUSED", str(error), False)
         finally:
             judges.put(judge)
     failed = [q for q in report.questions if q.answer is Answer.FAILED
@@ -270,17 +283,24 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     missed = first is None and any(q.status == expected for q in failed)  # by another question than the one that should
     first = first or (failed[0] if failed else None)
     victory = [d for d, t in report.times.items() if t.verdict == FASTER]
-    status = first.status if first else f"OK, {FASTER}" if victory else str(Status.OK)
-    happened = first.seen if first else next((q.seen for q in report.questions if q.key == "times"), "Nothing failed.")
-    if (trials.read_bytes() if trials.exists() else None) != before:
+    status = first.status if first else f"OK, {FASTER}" if victory else str(Status.OK) if report.ran else str(Status.SKIPPED)
+    happened = first.seen if first else report.headline if attack.kind == "honest" else next(
+        (q.seen for q in report.questions if q.key == "times"), "Nothing failed.")
+    if _trials(session) != before:
         status, happened = "session changed", "The trials of a session are not what they were."
     return Result(attack.name, attack.kind, attack.idea, expected, status, happened, status == expected and not missed,
                   report.confined.sentence, attack.source)
 
 
+def _trials(session: Session) -> bytes:
+    """Nothing if no kernel has run."""
+    path = session.path / TRIALS
+    return path.read_bytes() if path.is_file() else b""
+
+
 def _attacks_the_clock(attack: Attack, kind: str) -> bool:
     """A right attack can cheat only about its time. A wrong one must be timed if it is wrong only then."""
-    return attack.expected[kind] == Status.OK or attack.group == "timed"
+    return attack.kind != "honest" and (attack.expected[kind] == Status.OK or attack.group == "timed")
 
 
 def _candidate(attack: Attack, group: _Group, root: Path) -> Candidate:

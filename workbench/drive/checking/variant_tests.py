@@ -111,7 +111,7 @@ def validate(runner: Runner, asked: Chosen, *, device: str = "auto",
             start = time.monotonic()
             build = built[item.candidate_id]
             result = build if build.status != Status.OK else runner.judge_once(
-                device, item, build.library, RunRequest(workload, (), effort="quick", time=False))
+                device, item, build, RunRequest(workload, (), effort="quick", time=False))
             report(candidate, workload, result, time.monotonic() - start)
     return cases
 

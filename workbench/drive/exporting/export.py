@@ -24,7 +24,7 @@ from ...core.layer import BACKWARD, FORWARD, LAUNCHES, ConvTranspose, Workload
 from ...core.orders import ModuleOrder
 from ...core.presets import SUITES, Preset, problem_of
 from ...core.replies import ModuleJudged
-from ...core.template import Rendered, files_of, place, render
+from ...core.template import Rendered, place, reduced_files, render
 from ..running import outcome
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 from .best_recipe import best_recipe, command, evidence, header_notes, other_dtypes
@@ -80,17 +80,19 @@ def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None
         if all((one.direction, one.dtype, one.layer) != (c.direction, c.dtype, c.layer) for c, _ in every):
             every.append((one, rendered))
     served = [c for c, _ in every if not c.variant.name.startswith("naive")]
-    rules = {c.variant.key: (c.variant.needs, dict(c.variant.derived), c.variant.config({})) for c in served}
+    rules = {c.variant.key: _rule(c) for c in served}
     known = {(c.variant.key, c.dtype, c.precision): evidence(c, arch) for c in served} if arch else {}
     parts = {"DOCSTRING": _docstring(recipes, kernels, constructor, notes), "NAME": _name(every),
              "DTYPES": " or ".join(dict.fromkeys(r.workload.dtype for r in recipes)),
              "DEBUG_SYNC": str(int(debug_sync)), "CLASS": _class(first.layer, constructor, class_name) if class_name else "",
              "MADE_FOR": _rows(_made_for(r.workload) for r in recipes), "KERNELS": _table(every, proven),
-             "RULES": _rows(f'"{key}": {rule!r}' for key, rule in rules.items()),
+             "RULES": _rows(f'"{key}": {rule}' for key, rule in rules.items() if _first(rules, rule) == key),
+             "SAME_RULES": "".join(f'_RULES["{key}"] = _RULES["{same}"]\n' for key, rule in rules.items()
+                                   if (same := _first(rules, rule)) != key),
              "KNOWN_ON": str(sm_of(arch) if arch else None),
              "KNOWN": _rows(f'("{key}", torch.{dtype}, "{precision}"): [{_rows(map(repr, rows), 8)}    ]'
                             for (key, dtype, precision), rows in known.items() if rows),
-             "TEXTS": _rows((f'"{name}": {_literal(text)}' for name, text in _texts(every).items()), 0)}
+             "TEXTS": _rows((f'"{name}": {_literal(text)}' for name, text in reduced_files(every).items()), 0)}
     text = re.sub(r"@([A-Z_]+)@", lambda m: parts[m[1]], _FIXED.read_text(encoding="utf-8"))
     _check_words(text)
     return text
@@ -247,14 +249,27 @@ class {name}(nn.Module):
 '''
 
 
-def _texts(kernels: Sequence[tuple[Candidate, Rendered]]) -> dict[str, str]:
-    """Every file that a kernel is made of, once; those with fewer includes first."""
-    found: dict[str, str] = {}
-    for candidate, rendered in kernels:
-        for name, text in files_of(candidate, rendered):
-            if found.setdefault(name, text) != text:
-                raise BadRequest(f"Two different files are both called {name}; export the candidates apart.")
-    return found
+def _rule(candidate: Candidate) -> str:
+    """Conditions, derived values and default tunables of its template."""
+    variant = candidate.variant
+    needs = _filled(f"{text!r}," for text in variant.needs)
+    derived = _filled(f"{name!r}: {text!r}," for name, text in variant.derived)
+    return f"(({needs}), {{{derived}}}, {variant.config({})!r})"
+
+
+def _filled(items: Iterable[str]) -> str:
+    """As many in a line as it holds."""
+    lines = [""]
+    for item in items:
+        if len(lines[-1]) + len(item) >= _WIDTH or len(lines) == 1:
+            lines.append(" " * 7)
+        lines[-1] += f" {item}"
+    return "\n".join(lines)
+
+
+def _first(rules: Mapping[str, str], rule: str) -> str:
+    """The first template with that rule."""
+    return next(key for key, found in rules.items() if found == rule)
 
 
 def _name(kernels: Sequence[tuple[Candidate, Rendered]]) -> str:

@@ -15,7 +15,8 @@ class Background:
         self.problem = ""
         self._begun = time.monotonic()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True, name=name)
+        self._ended = threading.Event()  # a join that a KeyboardInterrupt ends marks the thread as ended
+        self._thread = threading.Thread(target=self._run, daemon=True, name=name)
 
     @property
     def text(self) -> str:
@@ -28,19 +29,24 @@ class Background:
 
     @property
     def done(self) -> bool:
-        return self._thread.ident is not None and not self._thread.is_alive()
+        return self._ended.is_set()
 
     def start(self) -> Self:
         self._thread.start()
         return self
 
     def wait(self, timeout: float | None = None) -> bool:
-        self._thread.join(timeout)
-        return self.done
+        return self._ended.wait(timeout)
 
     def stop(self) -> None:
         """End all its processes now."""
         self._stopped.set()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._ended.set()
 
     def _work(self) -> None:
         raise NotImplementedError

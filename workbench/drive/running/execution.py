@@ -171,7 +171,7 @@ class Execution:
     def _judge(self, row: Row, rendered: Rendered, build: Built) -> None:
         self._phase(row, "checking", "making inputs and the float64 truth")
         self.run.message = f"checking {row.label}"
-        order = self.workers.judge_order(self.name, rendered, build.library, self.request)
+        order = self.workers.judge_order(self.name, rendered, build, self.request)
 
         def on_event(event: Event) -> None:
             self._phase(row, _PHASES.get(event.phase, row.phase), event.text)

@@ -126,9 +126,9 @@ class Runner:
         """Build without a session. candidate_id -> build result."""
         return self.workers.build_all(items, device)
 
-    def judge_once(self, device: str, item: Rendered, library: str, request: RunRequest) -> Outcome:
+    def judge_once(self, device: str, item: Rendered, built: Built, request: RunRequest) -> Outcome:
         """One judgement without a session; a crash or a hang is an outcome with its status."""
-        return self.workers.judge(self.workers.judge_order(device, item, library, request))
+        return self.workers.judge(self.workers.judge_order(device, item, built, request))
 
     def _answered(self, candidates: list[Candidate], request: RunRequest, session: Session, device: str
               ) -> list[Trial | None]:

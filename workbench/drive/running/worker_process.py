@@ -22,6 +22,7 @@ from ...core.replies import Event, Failure
 from ...core.typed import Misfit, read, to_json
 
 R = TypeVar("R")
+_GRACE_S = 5.0  # for an operation that removes its files when it is stopped
 _BAD_REQUESTS = (BadRequest.__name__, RenderError.__name__)
 
 
@@ -156,6 +157,8 @@ class WorkerProcess:
             selector.register(self._read_fd, selectors.EVENT_READ)
             while True:
                 if stop is not None and stop.is_set():
+                    if order.ends_itself:
+                        self._let_it_end()
                     self._end()
                     raise WorkerCancelled("The worker was stopped.")
                 left = deadline - time.monotonic()
@@ -203,6 +206,12 @@ class WorkerProcess:
         if code < 0:
             return WorkerDied(f"signal {-code} ({signal.Signals(-code).name})", log)
         return WorkerDied(f"exit code {code}", log)
+
+    def _let_it_end(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE_S)
 
     def _end(self) -> None:
         if self._process is None:

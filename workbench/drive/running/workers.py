@@ -122,15 +122,15 @@ class Workers:
         except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
             return outcome.failure(error, building=False)
 
-    def judge_order(self, device: str, item: Rendered, library: str, request: RunRequest) -> JudgeOrder:
+    def judge_order(self, device: str, item: Rendered, built: Built, request: RunRequest) -> JudgeOrder:
         """What a measuring process is asked for one candidate."""
         candidate = item.candidate
         limit = floor(request.workload, candidate.direction, candidate.precision,
                       ceilings.ceilings_for(self.device(device).name))
-        return JudgeOrder(Path(library), symbol(item), candidate.direction, request.workload, device, candidate.precision,
-                          effort=request.effort, time=request.time, cold_l2=request.cold_l2, scratch=self.scratch,
-                          limit_s=request.run_timeout_s, floor_ms=limit.ms if limit else None,
-                          sanitize=bool(request.sanitize))
+        return JudgeOrder(Path(built.library), symbol(item), candidate.direction, request.workload, device,
+                          candidate.precision, built.digest, effort=request.effort, time=request.time,
+                          cold_l2=request.cold_l2, scratch=self.scratch, limit_s=request.run_timeout_s,
+                          floor_ms=limit.ms if limit else None, sanitize=bool(request.sanitize))
 
 
 def taken(lock: threading.Lock, stop: threading.Event | None) -> bool:

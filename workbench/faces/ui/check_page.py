@@ -70,7 +70,8 @@ def draw() -> None:
         return
     report = check.report
     with strip:
-        theme.html(theme.strip("FAILED" if report.failed else "PASSED" if report.ran else "SKIPPED", report.headline,
+        passed = report.ran and not report.stopped
+        theme.html(theme.strip("FAILED" if report.failed else "PASSED" if passed else "SKIPPED", report.headline,
                                report.evidence,
                                badge_text=report.badge))
     grid = st.grid(2, min_column_width=470, gap="medium")
@@ -191,6 +192,10 @@ def _live_strip(check: Check) -> None:
     theme.html(theme.strip("RUNNING", f"{check.request.name}: {check.text}",
                            f"{check.elapsed_s:.0f} s since start. A first build with torch's headers "
                            "takes a minute. Closing the browser does not stop the check."))
+    known = {q.key: (seconds, q) for seconds, q in check.answers}  # a later answer to the same question replaces an earlier one
+    if known:
+        theme.html(theme.table(("answer", "question", "what was seen", "after"), [
+            (*_row(q), f'<span class="nw">{seconds:.1f} s</span>') for seconds, q in known.values()]))
 
 
 @st.fragment(run_every=1)

@@ -91,8 +91,8 @@ def _selftest(device: str) -> None:
                                f"Run {time.strftime('%Y-%m-%d %H:%M', time.localtime(when))} on {device}. "
                                f"{_sentences(selftest.confinement(found))}"))
         theme.html(theme.table(("", "attack", "what it tries", "what happened"), [
-            (theme.badge("CAUGHT" if r.caught else "FAILED") if r.kind != "control"
-             else theme.badge("NOTE"), f"<span class='mono nw'>{escape(r.name)}</span>",
+            (theme.badge("NOTE" if r.kind == "control" else "CAUGHT" if r.caught else "FAILED"),
+             f"<span class='mono nw'>{escape(r.name)}</span>",
              f"<span class=mute>{escape(r.idea)}</span>",
              f"<b>{escape(r.status)}</b> {escape(r.happened[:140])}") for r in [*missed, *(r for r in found if r.caught)]]))
     if (test := under_way()) is not None:

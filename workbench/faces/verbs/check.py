@@ -7,21 +7,27 @@ A check runs foreign code on this machine. The file runs in a process of its own
 your environment variables. With bwrap it has no network and can write only to its scratch folder. Without bwrap, Landlock
 limits where it can write, or a separate user account if root runs the check. Without any of them the file runs without a
 sandbox. The last line of the report names the sandbox.
+
+Each answer is shown on stderr as soon as it is known; the report follows on stdout. With --json stdout has one JSON object a
+line. {"kind": "answer", ...} is one answer; a later answer with the same "key" replaces an earlier one. The last line is
+{"kind": "report", ...}, the whole report ("check ... --json | tail -n 1"). After Ctrl-C the report holds what was known.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from pathlib import Path
 
 from ...core.answers import Answer
 from ...core.errors import BadRequest
 from ...drive.checking.check import MOST, Check, CheckRequest, size_of, workload_reference
-from ...drive.checking.check_text import log_text, report_text
+from ...drive.checking.check_text import answer_line, log_text, report_text
 from ...drive.machine.devices import resolve_device
 from ..arguments import add_workload, workload_from
+from ..exit_codes import INTERRUPTED, NOTHING_RAN, RIGHT, WRONG
 
 _LIMITS = {"memory_gib": "--memory", "call_s": "--time-limit", "build_s": "--build-limit"}
 
@@ -42,61 +48,71 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-nvcc", action="store_true", help="on a machine without a GPU: do not compile with nvcc")
     parser.add_argument("--check-seed", type=int, metavar="N", help="repeat a check with the seed of its report")
     parser.add_argument("--log", action="store_true", help="also print the compiler's whole log below the report")
-    parser.add_argument("--json", action="store_true", help="print JSON with the log; progress goes to stderr")
+    parser.add_argument("--json", action="store_true", help="print JSON lines: each answer when known, last the report")
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 nothing is wrong; 1 something failed; 3 the file could not be run here at all."""
+    """0 nothing is wrong; 1 something failed; 3 the file could not be run here at all; 130 stopped, with what is known."""
     request = request_from(args)
     check = Check(request).start()
-    show = _InOneLine() if sys.stderr.isatty() else _Lines()
+    show = _Live(json_lines=args.json, terminal=sys.stderr.isatty())
     try:
         while not check.wait(0.2):
             show.new(check)
-        show.new(check)
     except KeyboardInterrupt:
         check.stop()
-        check.wait(10)  # for its processes to be gone
-        raise
+        check.wait(20)  # for its processes to be gone
+        if check.report is None:
+            raise
     finally:
+        show.new(check)
         show.end()
     if check.report is None:
         raise BadRequest(check.problem)
-    print(json.dumps(check.report.to_json(), indent=1) if args.json else report_text(check.report))
+    print(json.dumps({"kind": "report", **check.report.to_json()}) if args.json else report_text(check.report))
     if args.log and not args.json and (log := log_text(check.report)):
         print(log)
+    if check.report.stopped:
+        print("Stopped. The report holds the answers that were known.", file=sys.stderr)
+        return INTERRUPTED
     if check.report.failed:
-        return 1
+        return WRONG
     values = check.report.question("values")
-    return 0 if values is not None and values.answer is Answer.PASSED else 3
+    return RIGHT if values is not None and values.answer is Answer.PASSED else NOTHING_RAN
 
 
-class _InOneLine:
-    """On a terminal: the line changes."""
+class _Live:
+    """What is shown while the check works. Answers go to stderr as lines, with `json_lines` to stdout as JSON. What is asked
+    now is the last line of a terminal, which changes. Into a file or a pipe each phase is a line, and all turns of one series
+    are one phase."""
 
-    def new(self, check: Check) -> None:
-        print(f"\r\033[K{check.text} ...", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-
-class _Lines:
-    """Into a file or a pipe: one line a phase, with the seconds since the start. Turns of one series are one phase."""
-
-    def __init__(self) -> None:
-        self._shown, self._phase = 0, ""
+    def __init__(self, *, json_lines: bool, terminal: bool) -> None:
+        self._json, self._terminal = json_lines, terminal
+        self._told, self._said, self._phase = 0, 0, ""
 
     def new(self, check: Check) -> None:
-        for seconds, text in check.said[self._shown:]:
-            self._shown += 1
+        lines = []
+        for seconds, text in check.said[self._said:]:
+            self._said += 1
             phase = text.partition(", turn ")[0]
-            if phase != self._phase:
+            if phase != self._phase and not self._terminal:
                 self._phase = phase
-                print(f"{seconds:6.1f} s  {phase}", file=sys.stderr, flush=True)
+                lines.append((seconds, phase))
+        for seconds, q in check.answers[self._told:]:
+            self._told += 1
+            lines.append((seconds, answer_line(q)))
+            if self._json:
+                print(json.dumps({"kind": "answer", **q.to_json()}), flush=True)
+        begin = "\r\033[K" if self._terminal else ""
+        for seconds, line in sorted(lines, key=lambda one: one[0]):
+            print(f"{begin}{seconds:6.1f} s  {line}", file=sys.stderr, flush=True)
+        if self._terminal and not check.done:
+            now = f"{check.elapsed_s:6.1f} s  {check.text} ..."[:shutil.get_terminal_size().columns - 1]
+            print(f"{begin}{now}", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        return
+        if self._terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def request_from(args: argparse.Namespace) -> CheckRequest:

@@ -101,7 +101,7 @@ def _build_unit(order: BuildOrder) -> _Unit:
         return _Unit(_built(Status.MACHINE_FAILED, **_unwritable(error, cache.root), compiler=compiler), hopeless=True)
     meta = found.value
     made = _built(Status.OK, f"Built by {compiler} in {meta.seconds:.1f} s.", library=f"{found.path}/library.so",
-                  seconds=meta.seconds, cached=cached, compiler=compiler, key=key,
+                  digest=found.digests["library.so"], seconds=meta.seconds, cached=cached, compiler=compiler, key=key,
                   resources={arch: by_kernel(k) for arch, k in meta.kernels.items()})
     return _Unit(made, meta.kernels)
 

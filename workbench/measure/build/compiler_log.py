@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 from ...core.check_parts import FirstError
@@ -17,14 +17,17 @@ _PLACED = (
     re.compile(r"^(?P<file>[^:()]+?):(?P<line>\d+): (?P<message>undefined reference to .+)$"),
 )
 _UNPLACED = (
-    re.compile(r"^ptxas [^;]*; error\s*: (?P<message>.+)$"),
+    re.compile(r"^ptxas [^;]*; (?:error|fatal)\s*: (?P<message>.+)$"),
     re.compile(r"^(?:ptxas|nvlink|nvcc|cudafe\+\+) (?:error|fatal)\s*: (?P<message>.+)$"),
-    re.compile(r"^.*?: (?P<message>undefined reference to .+)$"),
+    re.compile(r"^.*?: (?P<message>(?:undefined reference to|multiple definition of) [^;]+)(?:;.*)?$"),
     re.compile(r"^(?:\S*/)?ld(?:\.\w+)?: (?:error: )?(?P<message>cannot find .+)$"),
     re.compile(r"^(?:\S*/)?(?:cc1plus|[\w+.-]*(?:g\+\+|gcc|clang\+\+|clang|c\+\+)[\w.-]*): "
                r"(?:fatal )?error: (?P<message>.+)$"),
     re.compile(r"^(?:\S*/)?ld(?:\.\w+)?: (?P<message>(?!.*: in function).+)$"),
 )
+_GIVEN = re.compile(r"^\s+argument types are: (\(.*\))$")
+_NOT_DEDUCED = re.compile(r"couldn.t deduce template parameter .(\w+)|failed deduction")
+_WARNED = re.compile(r"^(?P<file>[^:()\n]+?)\((?P<line>\d+)\): warning(?: #[\w-]+)?: (?P<message>.+)$", re.M)
 _SOURCE_NAME = re.compile(r'^[ \t]*#[ \t]*line[ \t]+\d+[ \t]+"([^"]+)"', re.M)
 _REFERENCE = re.compile(r"(?P<file>[^:()\n]+?)(?::(?P<colon>\d+)(?::\d+)?:|\((?P<paren>\d+)\))")
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
@@ -46,21 +49,50 @@ def first_error(log: str, source: str) -> FirstError | None:
 
     `source` is the compiled text: its #line directives say which files are the user's.
     """
+    return next(_errors(log, source), None)
+
+
+def first_warning(log: str, source: str) -> FirstError | None:
+    """What nvcc warned of in one of our files before ptxas refused its output, which has no lines."""
+    ours = source_names(source)
+    for found in _WARNED.finditer(log):
+        if (file := _ours(found["file"], ours)) in ours or file in _FILES:
+            return FirstError(file, int(found["line"]), _plain(found["message"]))
+    return None
+
+
+def errors(log: str, source: str) -> list[FirstError]:
+    """All errors of a build, in the order of the log."""
+    return list(_errors(log, source))
+
+
+def _errors(log: str, source: str) -> Iterator[FirstError]:
     ours = source_names(source)
     lines = [line[:_MOST_OF_A_LINE] for line in log.splitlines()]
     for number, text in enumerate(lines):
         if text.startswith("$ "):  # a command line, written by the wrapper
             continue
-        for pattern in _PLACED:
-            if found := pattern.match(text):
-                file, line = _ours(found["file"], ours), int(found["line"])
-                if file not in ours:
-                    file, line = _led_from(lines, number, ours) or (file, line)
-                return FirstError(file, line, _plain(found["message"]))
-        for pattern in _UNPLACED:
-            if found := pattern.match(text):
-                return FirstError(None, None, _plain(found["message"]))
-    return None
+        if found := next(filter(None, (pattern.match(text) for pattern in _PLACED)), None):
+            file, line = _ours(found["file"], ours), int(found["line"])
+            if file not in ours:
+                file, line = _led_from(lines, number, ours) or (file, line)
+            yield FirstError(file, line, _plain(found["message"]) + _more(lines[number + 1:number + _CONTEXT_LINES]))
+        elif found := next(filter(None, (pattern.match(text) for pattern in _UNPLACED)), None):
+            yield FirstError(None, None, _plain(found["message"]))
+
+
+def _more(after: list[str]) -> str:
+    """What the lines behind an error add to it: the arguments of a call that fits nothing, and why it does not."""
+    said = ""
+    for line in after:
+        if " error: " in line or "): error" in line:
+            break
+        if found := _GIVEN.match(line):
+            said += f": {found[1]}"
+        elif found := _NOT_DEDUCED.search(line):
+            return f"{said}; the template argument {found[1]} cannot be deduced" if found[1] else \
+                f"{said}; a template argument cannot be deduced"
+    return said
 
 
 def source_names(source: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 `check_file`       the operation check: starts the processes, asks everything, returns the report
 `examine`          the order of the questions, and those about values and gradients
+`progress`         what is known so far, told as soon as it is known, and where the time goes
 `trialrun`         one case through both processes, compared with float64. It is no trial of a session
 `build_question`   the question whether the file imports and builds; `advice` says what to do about its exceptions
 `cuda_sources`     what can be said of its CUDA source without running it

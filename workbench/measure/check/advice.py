@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import sys
+from collections.abc import Callable, Sequence
 
+from ...core.trial import Status
 from .foreign.process import Ended, Raised
+from .foreign.replies import InlineCall
 
-_NAME = re.compile(r"name '(\w{1,60})' is not defined")
-_NO_MODULE = re.compile(r"No module named '([\w.]{1,80})'")
-_NOT_IN_MODULE = re.compile(r"cannot import name '(\w{1,60})' from '([\w.]{1,80})'")
-_NO_ATTRIBUTE = re.compile(r"'(\w{1,60})' object has no attribute '(\w{1,60})'")
 _NOT_OF_MODULE = re.compile(r"module '([\w.]{1,80})' has no attribute '(\w{1,60})'")
-_ARGUMENTS = re.compile(r"\(\) (?:missing \d+ |takes |got an unexpected keyword |got multiple values |got some positional)")
+_ARGUMENTS = re.compile(r"(?P<of>[\w.]{1,100})\(\) (?:missing \d+ |takes |got an unexpected keyword |got multiple values |"
+                        r"got some positional)")
 _MODULES = sys.stdlib_module_names | {"torch", "numpy", "triton"}
 _USUAL = {
     "nn": "from torch import nn", "F": "import torch.nn.functional as F", "np": "import numpy as np",
@@ -23,6 +24,28 @@ _USUAL = {
     **{name: f"from typing import {name}" for name in ("Any", "Callable", "Dict", "List", "Optional", "Tuple", "Union")},
     **{name: f"from math import {name}" for name in ("ceil", "floor", "prod", "sqrt")}}
 
+# Of an error that CUDA reports: its words, the status, and what to do.
+_OF_CUDA = (
+    ("invalid configuration argument", Status.LAUNCH_FAILED,
+     "Launch 1 to 1024 threads in a block (z at most 64) and at least 1 block in each dimension (y and z at most 65535)."),
+    ("too many resources requested", Status.LAUNCH_FAILED,
+     "The block needs more registers than there are: launch fewer threads, or write __launch_bounds__ before the kernel."),
+    ("invalid argument", Status.LAUNCH_FAILED,
+     "Above 48 KiB of dynamic shared memory call cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, "
+     "bytes) before the launch, and stay below the GPU's limit."),
+    ("no kernel image is available", Status.LAUNCH_FAILED,
+     "It is built for another GPU: remove -arch and -gencode from extra_cuda_cflags."),
+    ("invalid device function", Status.LAUNCH_FAILED,
+     "It is built for another GPU: remove -arch and -gencode from extra_cuda_cflags."),
+    ("out of memory", Status.OUT_OF_MEMORY, "Allocate less, or free tensors that are not needed."),
+    ("illegal memory access", Status.KERNEL_FAULT,
+     "Test each index before its load or store, and pass only pointers of CUDA tensors. compute-sanitizer names the line."),
+    ("misaligned address", Status.KERNEL_FAULT,
+     "Load a float4 only from an address that is a multiple of 16 bytes: test the offset, or load single values."),
+    ("device-side assert", Status.KERNEL_FAULT, "Look at the assert in the kernel, and test the index that it names."),
+    ("launch timed out", Status.RUN_TIMEOUT, "Look for a loop without an end in the kernel."),
+    ("", Status.KERNEL_FAULT, "Run it under compute-sanitizer: it names the line."))
+
 
 def advice_for_construction(error: Raised | Ended) -> str:
     if isinstance(error, Ended):
@@ -31,22 +54,131 @@ def advice_for_construction(error: Raised | Ended) -> str:
                       otherwise="Run the file alone, and construct the class with the reference's arguments.")
 
 
+def of_cuda(error: Raised) -> tuple[Status, str] | None:
+    """Status and advice of an error that CUDA reports."""
+    said = error.message.partition("CUDA error: ")[2] or ("unknown" if error.type == "AcceleratorError" else "")
+    if not said:
+        return None
+    return next((status, advice) for words, status, advice in _OF_CUDA if words in said.split("\n")[0])
+
+
 def advice_for(error: Raised, *, arguments: str, otherwise: str) -> str:
     """`arguments`: for a call from outside that does not fit; `otherwise`: for what no line of the file raised."""
-    message, here = error.message, f"line {error.line}" if error.line else "the file"
-    if found := _NAME.search(message):
-        name = found[1]
-        missing = f"import {name}" if name in _MODULES else _USUAL.get(name)
-        return f"Write '{missing}' at the top of the file." if missing else \
-            f"Define {name} before {here} uses it, or correct its name."
-    if found := _NO_MODULE.search(message):
-        return f"Install {found[1].partition('.')[0]} here, or remove the import."
-    if found := _NOT_IN_MODULE.search(message):
-        return f"Correct {found[1]} in {here}, or install a version of {found[2].partition('.')[0]} that has it."
-    if found := _NOT_OF_MODULE.search(message):
-        return f"Correct {found[2]} in {here}, or install a version of {found[1].partition('.')[0]} that has it."
-    if error.type == "AttributeError" and (found := _NO_ATTRIBUTE.search(message)):
-        return f"Set {found[2]} on the {found[1]} before {here} reads it, or correct the name."
-    if error.type == "TypeError" and error.line is None and _ARGUMENTS.search(message):
+    here = f"line {error.line}" if error.line else "the file"
+    message = error.message
+    if error.type == "TypeError" and not error.inside and _ARGUMENTS.search(message):
         return arguments
+    if found := _NOT_OF_MODULE.search(message):
+        return _not_in_module(found[1], found[2], here, error.detail.calls)
+    for pattern, advice in _RULES:
+        if found := pattern.search(f"{error.type}: {message}"):
+            return advice(found, here)
     return f"Look at {here}." if error.line else otherwise
+
+
+def _undefined(found: re.Match[str], here: str) -> str:
+    name = found[1]
+    missing = f"import {name}" if name in _MODULES else _USUAL.get(name)
+    return f"Write '{missing}' at the top of the file." if missing else \
+        f"Define {name} before {here} uses it, or correct its name."
+
+
+def _no_module(found: re.Match[str], here: str) -> str:
+    top, _, rest = found[1].partition(".")
+    if rest and top in sys.modules:
+        return f"Correct {found[1]} in {here}: the {top} that is installed has no such module."
+    return f"Install {top} here, or remove the import."
+
+
+def _not_importable(found: re.Match[str], here: str) -> str:
+    near = _near(found[1], found[2])
+    return f"Write {near} in {here}." if near else \
+        f"Correct {found[1]} in {here}, or install a version of {found[2].partition('.')[0]} that has it."
+
+
+def _not_in_module(module: str, name: str, here: str, calls: Sequence[InlineCall]) -> str:
+    if (call := next((c for c in calls if c.name == module), None)) is not None:
+        bound = " or ".join(call.functions)
+        return f"Call {bound} in {here}, or name {name} in functions." if bound else f"Name {name} in functions."
+    near = _near(name, module)
+    return f"Write {near} in {here}." if near else \
+        f"Correct {name} in {here}, or install a version of {module.partition('.')[0]} that has it."
+
+
+def _near(name: str, module: str) -> str:
+    """The name in a module that this process has imported, too; "" if none is near."""
+    there = [n for n in dir(sys.modules.get(module)) if not n.startswith("_")] if module in sys.modules else []
+    return next(iter(difflib.get_close_matches(name, there, n=1, cutoff=0.7)), "")
+
+
+def _attribute(found: re.Match[str], here: str) -> str:
+    cls, name = found[1], found[2]
+    if cls.endswith("Backward"):
+        return f"Write ctx.{name} = ... in forward: {here} reads it in backward."
+    return f"Set {name} on the {cls} before {here} reads it, or correct the name."
+
+
+def _rule(pattern: str, advice: str | Callable[[re.Match[str], str], str]) -> tuple[
+        re.Pattern[str], Callable[[re.Match[str], str], str]]:
+    """`advice` as a text: {here} is the place, {0} and {1} are what the pattern found."""
+    return re.compile(pattern), advice if callable(advice) else lambda found, here: advice.format(*found.groups(""), here=here)
+
+
+# Of `type: message`; the first that matches counts.
+_RULES = (
+    _rule(r"name '(\w{1,60})' is not defined", _undefined),
+    _rule(r"cannot access local variable '(\w{1,60})'|local variable '(\w{1,60})' referenced",
+          "Give {0}{1} a value on every path before {here}."),
+    _rule(r"No module named '([\w.]{1,80})'", _no_module),
+    _rule(r"cannot import name '(\w{1,60})' from '([\w.]{1,80})'", _not_importable),
+    _rule(r"must be (?:of type )?(?:a )?`?(?:tl\.)?constexpr", "Declare the parameter as tl.constexpr: {here} needs its value "
+          "at compile time."),
+    _rule(r"power of (?:2|two)", "Make the size in {here} a power of two, and mask what is too much."),
+    _rule(r"[Mm]ask .*(?:bool|type)|mask argument", "Give {here} a mask of booleans: a comparison such as offsets < n."),
+    _rule(r"^IndentationError|^TabError", "Indent {here} like the lines around it."),
+    _rule(r"^SyntaxError: unterminated triple-quoted", "Close the string that begins in {here}."),
+    _rule(r"^SyntaxError: unterminated string", "Close the string in {here}."),
+    _rule(r"^SyntaxError: '(.)' was never closed", "Close the {0} of {here}."),
+    _rule(r"^SyntaxError", "Correct {here}."),
+    _rule(r"^FileNotFoundError: .*: '(.{1,200})'",
+          "Put the text of {0} into the file: it is checked alone, in an empty folder."),
+    _rule(r"^RecursionError", "End the recursion: {here} calls itself again and again."),
+    _rule(r"cannot assign (?:module|parameter)s? before Module.__init__", "Call super().__init__() first in __init__."),
+    _rule(r"^TypeError: (\w+) is no nn\.Module$", "Write class {0}(nn.Module)."),
+    _rule(r"missing the required \"forward\" function", "Define forward, with the arguments of the reference's."),
+    _rule(r"must implement either the backward or vjp", "Define a static method backward in the autograd.Function."),
+    _rule(r"must implement the forward function|You must implement the forward",
+          "Define a static method forward in the autograd.Function."),
+    _rule(r"Legacy autograd function", "Call the Function by its .apply(...) in {here}."),
+    _rule(r"incorrect number of gradients \(expected (\d+), got (\d+)\)",
+          "Return {0} values from backward: one for each argument of forward after ctx, None where there is no gradient."),
+    _rule(r"invalid gradient at index (\d+) - got (\[[\d, ]*\]) but expected shape compatible with (\[[\d, ]*\])",
+          "Return a tensor of the shape {2} from backward, as value {0} (counted from 0)."),
+    _rule(r"not enough values to unpack \(expected (\d+), got 0\)",
+          "Give the names in {here} their {0} values. If they are ctx.saved_tensors, call ctx.save_for_backward in forward."),
+    _rule(r"values to unpack \(expected (\d+)", "Give the names in {here} exactly {0} values."),
+    _rule(r"'_OpNamespace' '(\w{1,60})' object has no attribute '(\w{1,60})'",
+          "Correct {1} in {here}: there is no operator torch.ops.{0}.{1}."),
+    _rule(r"^AttributeError: '(\w{1,60})' object has no attribute '(\w{1,60})'", _attribute),
+    _rule(r"leaf Variable that requires grad .* in-place", "Write the result of {here} to a new tensor, not into its operand."),
+    _rule(r"modified by an inplace operation", "Do not change a tensor in place that backward needs: work on a clone."),
+    _rule(r"Can't call numpy\(\) on Tensor that requires grad",
+          "Compute {here} with torch: numpy has no gradients."),
+    _rule(r"can't convert (?:cuda|\w+:\d+) device type tensor to numpy", "Compute {here} with torch, on the GPU."),
+    _rule(r"does not require grad and does not have a grad_fn",
+          "Do not detach: compute the output from x and the parameters with autograd."),
+    _rule(r"view size is not compatible", "Write .reshape(...) instead of .view(...) in {here}."),
+    _rule(r"Expected all tensors to be on the same device|but got \w+ is on cpu|and weight type \(torch\.[\w.]*Tensor\) "
+          r"should", "Create all tensors of {here} on the device of x, and call no .cpu()."),
+    _rule(r"expected scalar type (\w+) but found (\w+)|should be the same|to have the same dtype",
+          "Use one dtype for all tensors of {here}."),
+    _rule(r"incompatible (?:function|constructor) arguments",
+          "Give {here} the arguments that the C++ function declares, by number and type."),
+    _rule(r"received an invalid combination of arguments", "Correct the arguments in {here}."),
+    _rule(r"(\w+)\.forward\(\) (?:takes|missing)",
+          "Give forward of {0} the arguments of its call in {here}. .apply() passes ctx before them."),
+    _rule(_ARGUMENTS.pattern, "Call {0} in {here} with the arguments that it declares."),
+    _rule(r"must match|shapes cannot be multiplied|is invalid for input of size|[Ee]xpected .*channels|size mismatch|"
+          r"expected .*[Dd] ?(?:\(|input|tensor)", "Correct the shapes in {here}."),
+    _rule(r"ninja|^BuildFailed", "Read its log."),
+)

@@ -6,14 +6,16 @@ and takes the time.
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import tempfile
 import threading
-import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -22,6 +24,8 @@ from ...core.check_parts import KernelBench
 from ...core.confinement import Confinement
 from ...core.errors import BadRequest
 from ...core.orders import CheckOrder, Emit
+from ...core.owned_folder import owned_folder, sweep
+from ...core.precision import DECLARED, declared, less_exact
 from ...core.replies import Checked, Event
 from ...core.toolchain import find_toolchain
 from ...core.trial import Status
@@ -35,105 +39,120 @@ from .foreign import confine, requests
 from .foreign.process import Ended, ForeignProcess, Limits, Raised, kill_orphans
 from .foreign.replies import InlineCall, Loaded, Structure
 from .party import Party
+from .progress import Progress
 from .questions.cases import Case, Setting, setting_of
 from .questions.drawn import Drawn
 from .trialrun import TrialRun, new_seed
+
+_SCRATCH = "kernel-workbench-check"
 
 
 def check(order: CheckOrder, emit: Emit) -> Checked:
     """Worker operation "check"."""
     confine.adopt_orphans()
     confined = confine.confinement(order.device)
-    scratch = Path(tempfile.mkdtemp(prefix="kernel-workbench-check-"))
-    begin = time.monotonic()
+    temporary = Path(tempfile.gettempdir())
+    sweep(temporary.glob(f"{_SCRATCH}.*"))  # of checks that were killed
+    scratch, lock = owned_folder(temporary, _SCRATCH, mode=0o700)
     limits = Limits(order.memory_bytes, order.call_s, order.build_s)
     patient = replace(limits, call_s=max(120.0, limits.call_s))  # the limit is meant for the candidate
     reference = ForeignProcess("reference", device=order.device, limits=patient, scratch=scratch)
     candidate = ForeignProcess("candidate", device=order.device, limits=limits, scratch=scratch, beside=reference)
     benchmark = ForeignProcess("benchmark", device=order.device, limits=patient, scratch=scratch)
-    reference.begin()
-    candidate.begin()
-    asked = _Check(order, emit, scratch, candidate, reference, benchmark)
+    asked = _Check(order, emit, scratch, candidate, reference, benchmark, confined)
+    before = signal.signal(signal.SIGTERM, _ended)
     try:
-        found = asked.run(confined)
+        reference.begin()
+        candidate.begin()
+        asked.run()
     except BadRequest:
         raise
     except Exception as error:  # an answer that breaks the judge is a failure of the file
         traceback.print_exc()
         asked.stopped_by(error)
-        found = Checked((), confined, asked.seed)
     finally:
         candidate.close()
         reference.close()
         benchmark.close()
         left = kill_orphans()
         shutil.rmtree(scratch, ignore_errors=True)
+        confine.remove_leftovers(order.device)
+        os.close(lock)
+        signal.signal(signal.SIGTERM, before)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # the processes of the next check need that memory
     if left:
         asked.questions.append(Question(
             "processes", "Leaves nothing running?", Answer.WARNED, f"No. {left} processes of the file had left their "
             "process group and were ended.", "Do not start processes."))
-    return replace(found, questions=tuple(asked.questions), seconds=round(time.monotonic() - begin, 1))
+    return asked.progress.so_far
+
+
+def _ended(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 @dataclass(frozen=True)
 class _Reference:
-    """`structure`: the layer, if the reference is exactly one transposed convolution."""
+    """`structure`: the layer, if the reference is exactly one transposed convolution. `numbers`: see `requests.Make`."""
 
     loaded: Loaded
     convolves: bool
     structure: Structure | None
+    numbers: str
 
 
 class _Check:
     """One check, from importing to timing."""
 
     def __init__(self, order: CheckOrder, emit: Emit, scratch: Path, candidate: ForeignProcess,
-                 reference: ForeignProcess, benchmark: ForeignProcess) -> None:
-        self.order, self.emit, self.scratch = order, emit, scratch
+                 reference: ForeignProcess, benchmark: ForeignProcess, confined: Confinement) -> None:
+        self.order, self.scratch = order, scratch
         self.device, self.text = order.device, order.text
         self.emulate = self.device == "cpu"
         self.seed = order.seed or new_seed()
-        self.questions: list[Question] = []
+        self.progress = Progress(emit, Checked((), confined, self.seed), (reference, candidate, benchmark))
+        self.questions, self.emit = self.progress.questions, self.progress.emit
         self.candidate = Party(candidate, self.text, class_name=order.class_name, emulate=self.emulate,
                                cache=str(scratch / "candidate" / "cache"))
         self.reference = Party(reference, order.reference, class_name="Model", emulate=False)
         self.benchmark = Party(benchmark, order.reference, class_name="Model", emulate=False)
 
-    def run(self, confined: Confinement) -> Checked:
-        """Everything but the questions, which `questions` holds, and the time."""
+    def run(self) -> None:
+        """Everything. What is found becomes part of `progress`."""
         reference, given, setting = self._reference()
         self.emit(Event("build", "importing and building the file"))
         built, calls, own_export = self._build()
-        self.questions.append(built)
         emulated = self.emulate and (any(c.cuda_sources for c in calls) or own_export)
+        self.progress.known = replace(self.progress.known, emulated=emulated)
+        self.questions.append(built)
         compiler = self._start_nvcc(calls)
-        found = Checked((), confined, self.seed, emulated)
         if built.answer is Answer.PASSED:
             trial = TrialRun(self.reference, self.candidate, device=self.device, seed=self.seed,
                              dtype=next((str(x.dtype).removeprefix("torch.") for x in given if x.is_floating_point()),
                                         "float32"))
             trial.given, trial.parameters = given, list(reference.loaded.parameters)
+            trial.numbers = reference.numbers
             if setting.layer is None:
                 trial.drawn = self._drawn(given, trial)
                 self.questions += trial.drawn.warnings()
             trial.defaults, trial.convolves = reference.loaded.defaults, reference.convolves
             if not trial.convolves:
                 trial.of_float32 = "ieee"
+            less = self._declared(trial)
             trial.attribute = reference.structure.attribute if reference.structure else ""
             case = Case("the given size", setting, tuple(tuple(x.shape) for x in given),
                         tuple(str(x.dtype).removeprefix("torch.") for x in given))
-            examination = Examination(trial, case, self.emit, emulated=emulated, timed=self.order.time,
-                                      effort=self.order.effort, benchmark=None if self.emulate else self.benchmark)
-            found = examination.run(found)
-            self.questions += examination.questions
+            self.progress.known = replace(self.progress.known, declared=less)
+            Examination(trial, case, self.progress, emulated=emulated, timed=self.order.time, effort=self.order.effort,
+                        benchmark=None if self.emulate else self.benchmark).run()
         else:
             self.questions += [Question(key, text, Answer.SKIPPED, "Not asked: the file does not build.") for key, text in
                                (("values", "Right values at the given size?"), ("gradients", "Has gradients?"))]
         self._static(calls, compiler)
         text = tuple(cuda_sources.kernelbench_text(self.text))
-        return replace(found, kernelbench=replace(found.kernelbench or KernelBench(()), text=text))
+        found = self.progress.known
+        self.progress.known = replace(found, kernelbench=replace(found.kernelbench or KernelBench(()), text=text))
 
     def stopped_by(self, error: Exception) -> None:
         """Adds the question that failed because the judge itself raised an error."""
@@ -149,7 +168,8 @@ class _Check:
             loaded = self.reference.load()
             answer, given = self.reference.process.ask(requests.Give(self.seed % 2**31))
             setting_of(loaded.parameters, answer.arguments, answer.keywords, None)  # raises before they are sent back
-            made, _ = self.reference.process.ask(requests.Make("first", answer.arguments, answer.keywords, 1, "float64"))
+            made, _ = self.reference.process.ask(requests.Make("first", answer.arguments, answer.keywords, 1, "float64",
+                                                                   answer.numbers))
         except Raised as error:
             raise BadRequest(f"The reference does not run: {error.sentence}. It has to define Model, get_inputs and "
                              "get_init_inputs.") from error
@@ -160,7 +180,28 @@ class _Check:
             raise BadRequest(f"The reference's inputs are too large for {self.device}; choose a smaller size.")
         structure = self._layer(made.structure, given)
         setting = setting_of(loaded.parameters, answer.arguments, answer.keywords, structure)
-        return _Reference(loaded, made.convolves, structure), given, setting
+        return _Reference(loaded, made.convolves, structure, answer.numbers), given, setting
+
+    def _declared(self, trial: TrialRun) -> str:
+        """Has the file judged in the precision that it declares. The name of that precision if the reference is more exact."""
+        precision, unknown = declared(self.text)
+        key, question = "precision", "As exact as the reference?"
+        if unknown:
+            self.questions.append(Question(key, question, Answer.WARNED, f"Not known. The file declares {unknown!r}, which is "
+                                           "no precision; it is judged as one that declares none.",
+                                           f"Declare one of {', '.join(DECLARED.values())}."))
+        if unknown or not precision or trial.dtype != "float32":
+            return ""
+        usual, name = trial.of_float32, DECLARED[precision]
+        trial.declared = trial.of_float32 = precision
+        tolerance = f"it is judged by the tolerance of {name}"
+        if not less_exact(precision, usual):
+            self.questions.append(Question(key, question, Answer.PASSED, f"Yes. It declares {name}; {tolerance}."))
+            return ""
+        self.questions.append(Question(key, question, Answer.WARNED, f"No. It declares {name}; {tolerance}. The reference "
+                                       f"computes in {DECLARED[usual]} on this device.",
+                                       "Compute in float32 if you need its accuracy."))
+        return name
 
     def _drawn(self, given: list[torch.Tensor], trial: TrialRun) -> Drawn:
         try:

@@ -16,12 +16,20 @@ from ...core.answers import Answer
 from ...core.env import cxx_problem, find_toolchain
 from ..build.compiler_log import first_error, headline
 from .build_question import in_the_file
+from .compile_advice import Place, compile_advice
 from .foreign import confine
 from .foreign.replies import InlineCall
 
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
 _ARCH = "sm_80"
+_NO_HEADER = re.compile(r"No such file or directory|cannot open source file")
 _MOST_READ = 200_000  # characters
+_KERNELBENCH_REJECTS = (
+    ("'pass'", r"\bpass\b"), ("'try:'", r"\btry\s*:"), ("'except'", r"\bexcept(?:\s*:|\s+\w)"),
+    ("a thread or process", r"import\s+(?:threading|multiprocessing)|from\s+threading\s+import|threading\.Thread\s*\(|"
+                            r"multiprocessing\.(?:Process|Pool|Manager|Queue|Pipe)|concurrent\.futures|(?:Thread|Process)PoolExecutor"),
+    ("a subclass of Tensor", r"_make_subclass|class\s+\w+.*\((?:torch\.)?Tensor\)|torch\.Tensor\.__new__"),
+    ("another clock", r"torch\.cuda\.(?:Event(?:\.record|\.elapsed_time)?|synchronize)\s*=|time\.(?:perf_counter|time)\s*="))
 
 
 @dataclass(frozen=True)
@@ -65,11 +73,11 @@ def findings(text: str, calls: Sequence[InlineCall]) -> list[Hint]:
 
 def kernelbench_text(text: str) -> list[str]:
     """Why KernelBench's static check would reject the text; it reads everything outside comments."""
-    code = "\n".join(line.split("#")[0] for line in text.splitlines())
-    reasons = [f"it contains {word!r}" for word, pattern in (("pass", r"\bpass\b"), ("try:", r"\btry\s*:"))
-               if re.search(pattern, code)]
+    code = "\n".join(line.split("#")[0].split("//")[0] for line in text.splitlines())
+    reasons = [f"it contains {word}" for word, pattern in _KERNELBENCH_REJECTS if re.search(pattern, code)]
     if not re.search(r"^\s*(?:import|from)\s+triton\b", text, re.M):  # its rules for Triton are others
-        reasons += [f"it lacks {word}" for word in ("__global__", "load_inline") if word not in text]
+        reasons += ["it lacks __global__"] if "__global__" not in code else []
+        reasons += ["it lacks load_inline"] if "load_inline" not in code and "cpp_extension" not in code else []
     return reasons
 
 
@@ -101,11 +109,12 @@ def nvcc(calls: Sequence[InlineCall], text: str, scratch: Path, *, memory_bytes:
             return Nvcc(Answer.SKIPPED, f"nvcc was stopped after {limit_s:g} s.")
         if done.returncode:
             first = in_the_file(first_error(done.stdout + done.stderr, source), text, call)
+            if first is not None and _NO_HEADER.search(first.message):  # the file's own include folders are not searched here
+                return Nvcc(Answer.SKIPPED, f"nvcc could not run: {first.message}.")
             if first is None or "torch/" in (first.file or ""):
                 last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:200]
                 return Nvcc(Answer.SKIPPED, f"nvcc could not run: {last}")
-            where = "" if first.file == "the file" else f" of {first.file}"
-            return Nvcc(Answer.FAILED, headline("nvcc", first), f"Correct line {first.line}{where}." if first.line else "")
+            return Nvcc(Answer.FAILED, headline("nvcc", first), compile_advice(first.message, Place.of(first, text)))
     return Nvcc(Answer.PASSED, f"nvcc compiles it for {_ARCH} in {time.monotonic() - begin:.0f} s; it was not linked.")
 
 

@@ -10,9 +10,9 @@ import torch
 
 from ...core import numbers
 from ...core.answers import Answer, Question
-from ...core.check_parts import KernelBench, Log, LooksLike
+from ...core.check_parts import KernelBench, Log
 from ...core.errors import BadRequest
-from ...core.orders import DeviceOrder, Emit
+from ...core.orders import DeviceOrder
 from ...core.replies import Checked, Event
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
@@ -21,11 +21,11 @@ from .clock import times
 from .distance import distance
 from .foreign.process import Ended, Raised
 from .party import Party
-from .questions import cases, gpu_questions, habits, kernelbench, magnitudes, mistakes, shrink, tf32
+from .progress import Progress
+from .questions import cases, gpu_questions, habits, kernelbench, magnitudes, shrink, tf32
 from .questions.cases import Case
-from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, same_bits, wide
+from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, same_bits, unlike, wide
 
-_SHRINK_S = 20.0
 _RUNS = 3
 _SAME = 1e-9       # two float64 results may differ so much: sums in another order
 _ROUNDING = 1e-3   # float32 runs may differ so much: sums in another order
@@ -44,25 +44,35 @@ _ASKED = {
 
 
 class Examination:
-    """`run` asks everything; `questions` holds the answers in the order asked."""
+    """`run` asks everything. The answers become part of `progress`, and so does all that is found beside them."""
 
-    def __init__(self, trial: TrialRun, given: Case, emit: Emit, *, emulated: bool,
+    def __init__(self, trial: TrialRun, given: Case, progress: Progress, *, emulated: bool,
                  timed: bool, effort: str, benchmark: Party | None = None) -> None:
-        self.trial, self.given, self.emit = trial, given, emit
+        self.trial, self.given, self.progress = trial, given, progress
+        self.questions, self.emit = progress.questions, progress.emit
         self.emulated, self.timed, self.effort, self.benchmark = emulated, timed, effort, benchmark
-        self.questions: list[Question] = []
         self.first_wrong: Outcome | None = None
         self.gradients_known = True   # no NaN or infinity in the reference's: else there is no truth for timed calls
         self.errors: dict[str, ResultErrors] = {}   # of the given size
 
-    def run(self, found: Checked) -> Checked:
-        """`found`, with all that is found beside the answers."""
-        self.found = found
+    @property
+    def found(self) -> Checked:
+        """What is found beside the answers."""
+        return self.progress.known
+
+    @found.setter
+    def found(self, found: Checked) -> None:
+        self.progress.known = found
+
+    def run(self) -> None:
+        """Ask everything."""
         if not self._parameters():
-            return self.found
+            return
         self.emit(Event("check", "the given size"))
         self._refuse_what_draws()
         given = self._as_tf32(self._at_the_given_size())
+        if self.trial.of_float32 == "tf32":  # the error of a sum of few numbers may be larger than the tolerance
+            self.trial.explained = tf32.explained
         exact = self._of_whole_numbers() if self.given.setting.layer and not given.problems else None
         self._given(exact if exact and exact.problems else given)
         self.errors = given.errors
@@ -91,10 +101,10 @@ class Examination:
         if self.trial.device != "cpu" and not broken:
             self.emit(Event("check", "streams, graphs, memory"))
             self.questions += gpu_questions.ask(self.trial, self.given, given)
-        self._kernelbench(given)
+        self._kernelbench()
         self._times()
-        self._explain()
-        return self.found
+        if self.first_wrong is not None and self.given.setting.layer is not None:
+            shrink.explain(self.trial, self.given, self.first_wrong, self.progress)
 
     def _at_the_given_size(self) -> Outcome:
         """Raises `BadRequest` for a reference that gives no truth there."""
@@ -108,8 +118,8 @@ class Examination:
 
     def _as_tf32(self, given: Outcome) -> Outcome:
         """A convolution may be right in TF32 on the CPU, too. It is then judged as on a GPU, and the report says so."""
-        if given.problems and tf32.explained(self.trial, given):
-            self.questions.append(tf32.warning(given))
+        if given.problems and self.trial.declared in ("", "tf32") and tf32.explained(self.trial, given):
+            self.questions += [] if self.trial.declared else [tf32.warning(given)]
             self.trial.of_float32 = "tf32"
             given.problems.clear()
             self.trial.compare(given)
@@ -148,7 +158,7 @@ class Examination:
         if problem is None:
             return True
         key = {"gradients": "gradients", "gradient_values": "gradient_values"}.get(problem.about, "values")
-        self.questions = [q for q in self.questions if q.key != key]
+        self.questions.drop(key)
         self._fail(key, replace(problem, seen=f"No. When it is called again, with other values: {problem.seen}",
                                 advice=DEFAULT_ADVICE[Status.NONDETERMINISTIC]))
         return False
@@ -174,20 +184,17 @@ class Examination:
             ours_facts, ours = self.trial.candidate.make(how)
         except (Raised, Ended) as error:
             self._fail("constructs", Problem("call", Status.LAUNCH_FAILED if isinstance(error, Raised) else
-                                             Status(error.status), f"No. {_said(error)}",
-                                             advice_for_construction(error)))
+                                             Status(error.status), f"No. {_said(error)}", advice_for_construction(error),
+                                             error.trace if isinstance(error, Raised) else error.log))
             self._skip(("values", "gradients"), "Not asked: the module cannot be constructed.")
             return False
         self._pass("constructs", "Yes.")
-        names, own = facts.names, ours_facts.names
-        same_names = names == own
+        names = facts.names
         try:
-            if not same_names:
+            if wrong := unlike(names, theirs, ours_facts.names, ours):
                 self.trial.loads_state = False
-                wrong = (f"Its state_dict has {', '.join(own) or 'nothing'}; the reference's has "
-                         f"{', '.join(names) or 'nothing'}.")
                 self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {wrong}",
-                                                 "Keep the reference's parameter names."))
+                                                 "Keep the reference's parameter names and shapes."))
             else:
                 self.trial.candidate.ready(how, (names, theirs))
                 self._pass("state_dict", f"Yes: {len(names)} tensor{'' if len(names) == 1 else 's'}." if names else
@@ -318,7 +325,8 @@ class Examination:
         for case in tried:
             if self.trial.candidate.given_up:
                 break
-            self.emit(Event("check", case.name))
+            part = key.replace("_", " ")
+            self.emit(Event(part, part if case.name == part else f"{part}: {case.name}"))
             try:
                 few = sum(torch.Size(s).numel() for s in case.shapes) <= _MOST_VALUES
                 outcome = self.trial.run(case, gradients=gradients and few)
@@ -363,66 +371,10 @@ class Examination:
 
     # -- what it means ------------------------------------------------------------------------------------------
 
-    def _explain(self) -> None:
-        """The smallest failing case, and which mistake wrong values look like."""
-        wrong = self.first_wrong
-        if wrong is None or self.given.setting.layer is None:
-            return
-        about = wrong.problem("call", "kind", "values", "gradient_values")
-        if about is None:
-            return
-        if about.about == "values":
-            self._look_alike(wrong)
-        if about.status in (Status.WORKER_DIED, Status.RUN_TIMEOUT, Status.OUT_OF_MEMORY):
-            return
-        self.emit(Event("check", "looking for the smallest case that still fails"))
-        try:
-            start = wrong if wrong.case.integers else self.trial.run(replace(cases.small_case(wrong.case), integers=True))
-        except NotForReference:
-            start = wrong
-        if start.problem(about.about) is None:
-            start = wrong
-        if self.trial.candidate.given_up:
-            return
-        smallest = shrink.shrink(self.trial, start, (about.about,), limit_s=_SHRINK_S)
-        self.found = replace(self.found, smallest=shrink.described(smallest))
-
-    def _look_alike(self, wrong: Outcome) -> None:
-        guess = _guess(wrong)
-        if guess is None and (few := self._few_channels()) is not None:
-            wrong, guess = few, _guess(few)  # so little work that all pairs of mistakes can be tried
-        layer = str(wrong.case.setting.layer)
-        if guess is None:
-            self.found = replace(self.found, mistake=LooksLike(layer, "", "", 0, ()))
-            return
-        looks = LooksLike(layer, guess.found, guess.advice, guess.tried, tuple(guess.differs))
-        self.found = replace(self.found, mistake=looks)
-        for place, q in enumerate(self.questions):
-            if q.answer is Answer.FAILED and q.key in ("values", "other_sizes", "other_arguments"):
-                self.questions[place] = replace(q, advice=f"Same output as \u201c{guess.found}\u201d. {guess.advice}")
-
-    def _few_channels(self) -> Outcome | None:
-        """A wrong output of the given layer with few channels, where the constructor takes them."""
-        case = cases.few_channels(self.given)
-        if case is None or self.trial.candidate.given_up:
-            return None
-        try:
-            outcome = self.trial.run(case, gradients=False)
-        except NotForReference:
-            return None
-        return outcome if outcome.problem("values") and outcome.got else None
-
-    def _kernelbench(self, given: Outcome) -> None:
+    def _kernelbench(self) -> None:
         self.emit(Event("check", "KernelBench's own verdict"))
-        found = kernelbench.verdict(self.trial, self.given)
-        ours = not any(q.answer is Answer.FAILED for q in self.questions)
-        reason = ""
-        if found.strict != ours:
-            failed = " ".join(q.question for q in self.questions if q.answer is Answer.FAILED)
-            reason = f"KernelBench checks only the forward pass, at one size. Failed here: {failed}" if not ours else (
-                f"{found.why} The output is right against float64. At 1e-4 the difference also contains "
-                f"{'TF32 rounding' if self._has(tf32.KEY) else 'PyTorch’s own rounding'}.")
-        self.found = replace(self.found, kernelbench=KernelBench((), replace(found, ours=ours, reason=reason)))
+        values = kernelbench.beside(self.trial, self.given, self.questions)
+        self.found = replace(self.found, kernelbench=KernelBench((), values))
 
     def _times(self) -> None:
         failed = [q for q in self.questions if q.answer is Answer.FAILED and q.key in
@@ -478,13 +430,6 @@ class Examination:
 
     def _skip(self, keys: tuple[str, ...], seen: str) -> None:
         self.questions += [Question(key, _ASKED[key], Answer.SKIPPED, seen) for key in keys]
-
-
-def _guess(wrong: Outcome) -> mistakes.Guess | None:
-    names, values = wrong.state
-    weight = next(v for n, v in zip(names, values, strict=True) if n.endswith("weight"))
-    bias = next((v for n, v in zip(names, values, strict=True) if n.endswith("bias")), None)
-    return mistakes.guess(wrong.case.setting.layer, wrong.inputs[0], weight, bias, wrong.got["output"])
 
 
 def _said(error: Raised | Ended) -> str:

@@ -20,12 +20,14 @@ _MOST_DEATHS = 1
 
 @dataclass(frozen=True)
 class Construction:
-    """Constructor arguments as Python literals, and what has to be known to make the same module again."""
+    """Constructor arguments as Python literals, and what has to be known to make the same module again. `numbers`: of each
+    call, see `requests.Make`."""
 
     arguments: str = "[]"
     keywords: str = "{}"
     seed: int = 0
     dtype: str = ""
+    numbers: str = "{}"
 
 
 class Party:
@@ -61,7 +63,7 @@ class Party:
         self.load()
         self._count += 1
         name = f"m{self._count}"
-        answer = self.process.ask(requests.Make(name, how.arguments, how.keywords, how.seed, how.dtype),
+        answer = self.process.ask(requests.Make(name, how.arguments, how.keywords, how.seed, how.dtype, how.numbers),
                                   limit_s=max(60.0, self.process.limits.call_s), doing="the module was constructed")
         self._made[how] = name
         return answer

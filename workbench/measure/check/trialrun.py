@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import torch
 
@@ -14,8 +15,8 @@ from ...core.trial import DEFAULT_ADVICE, Errors, Status
 from ...core.typed import keys_of
 from ..kernel import findings
 from ..kernel.inputs import reduction_length
-from ..kernel.validate import Comparison, allowed_rel_l2
-from .advice import advice_for
+from ..kernel.validate import HALF, Comparison, allowed_rel_l2
+from .advice import advice_for, of_cuda
 from .distance import distance
 from .foreign.process import Ended, Raised
 from .foreign.replies import NoTensor, Output
@@ -28,6 +29,8 @@ State = tuple[Sequence[str], list[torch.Tensor]]
 _GENERIC_SUM = 4096
 _NOISE, _OF_NOISE = 1e3, 30.0  # PyTorch's error is so many times the truth: the truth is zero; so many times that error pass
 _MOST = 0.5  # the largest relative L2 error that passes, even if PyTorch itself is inexact. All zeros have an error of 1
+_FRESH = ("Write each element of the result: round the grid size up, and store zeros where nothing is summed. New memory, of "
+          "torch.empty() for example, holds NaN in this check.")
 _ADVICE_FOR_ANY = {
     Status.MISMATCH: "Compare with the reference at the worst index.", Status.WRONG_SHAPE: "Return the reference's shape.",
     Status.NON_FINITE: "Look for a division by 0, an overflow, or memory read before it is written."}
@@ -103,14 +106,17 @@ class TrialRun:
         self.drawn: Drawn | None = None   # of anything but one transposed convolution
         self.attribute = ""
         self.loads_state = True       # else both draw under the same seed
+        self.numbers = "{}"               # inputs that are no tensors; see `requests.Make`
         self.parameters: list[str] = []   # of the reference's constructor
         self.defaults: dict[str, float] = {}   # of those parameters that are numbers
         self.convolves = False   # whether the reference does, in a layer of PyTorch's
+        self.explained: Callable[[TrialRun, Outcome], bool] = lambda trial, outcome: False  # see questions/tf32.py
+        self.declared = ""       # the precision that the file declares for float32
         self.of_float32 = "ieee" if device == "cpu" else "tf32"  # what PyTorch's default allows: convolutions alone, on a GPU
 
     def how(self, case: Case, *, dtype: str | None = None, seed: int = 42) -> Construction:
-        texts = positional(case.setting, self.parameters).texts
-        return Construction(*texts, seed, self.dtype if dtype is None else dtype)
+        texts = positional(case.setting, self.parameters, self.defaults).texts
+        return Construction(*texts, seed, self.dtype if dtype is None else dtype, self.numbers)
 
     def inputs(self, case: Case) -> list[torch.Tensor]:
         """For a layer numbers that the judge draws; else what get_inputs() draws, cut to the case. Raises `NotForReference` if
@@ -159,6 +165,8 @@ class TrialRun:
             del outcome.expected[name]
         outcome.own = {} if case.integers else self.own(outcome)
         self.judge(outcome)
+        if outcome.problems and self.explained(self, outcome):
+            outcome.problems.clear()
         return outcome
 
     def own(self, outcome: Outcome) -> dict[str, torch.Tensor]:
@@ -201,20 +209,21 @@ class TrialRun:
                 name = "x" if len(after) == 1 else f"input {place}"
                 outcome.problems.append(Problem("inputs", Status.INPUT_MODIFIED, f"The module changed "
                                                 f"{numbers.count(count)} values of {name}.",
-                                                DEFAULT_ADVICE[Status.INPUT_MODIFIED]))
+                                                "Write the results to new tensors, not into the inputs."))
         self._compare(outcome, "output", "values")
         if grad_output is None:
             return
         if not facts.requires_grad:
             outcome.problems.append(Problem(
                 "gradients", Status.NO_GRADIENT, "The output requires no grad: there is no backward to check.",
-                "Wrap the call in torch.autograd.Function with a backward."))
+                "Remove detach() and no_grad(), or wrap the call in a torch.autograd.Function with a backward."))
             return
         missing = [self.plain(n) for n in names if n not in facts.gradients and self.plain(n)
                    in outcome.expected]
         if missing:
             outcome.problems.append(Problem("gradients", Status.NO_GRADIENT, f"Autograd gives no {', '.join(missing)}.",
-                                            "Return that gradient from backward."))
+                                            "Return that gradient from backward." if self.loads_state else
+                                            "Keep the reference's parameter names."))
         self._judge_gradients(outcome)
 
     def compare(self, outcome: Outcome) -> None:
@@ -260,11 +269,15 @@ class TrialRun:
     def _kind(self, outcome: Outcome) -> Problem | None:
         facts, expected = outcome.facts, outcome.expected["output"]
         if facts.type != "Tensor":
-            return Problem("kind", Status.WRONG_SHAPE, f"It returns a {facts.type}, the reference returns a tensor.",
-                           "Return the output tensor alone.")
+            nothing = facts.type == "NoneType"
+            what = {"NoneType": "None", "ndarray": "a numpy array"}.get(facts.type, f"a {facts.type}")
+            return Problem("kind", Status.WRONG_SHAPE, f"It returns {what}, the reference returns a tensor.",
+                           "Write return before the output in forward." if nothing else "Return the output tensor alone.")
         if facts.shape != tuple(expected.shape):
+            reshaped = prod(facts.shape) == expected.numel()
             return Problem("kind", Status.WRONG_SHAPE, f"Output is {numbers.shape(facts.shape)}, expected "
-                           f"{numbers.shape(expected.shape)}.", _advice(Status.WRONG_SHAPE, outcome.case))
+                           f"{numbers.shape(expected.shape)}.", f"Return it as {numbers.shape(expected.shape)}: it has as many "
+                           "elements." if reshaped else _advice(Status.WRONG_SHAPE, outcome.case))
         wanted = self.dtype if expected.is_floating_point() else str(expected.dtype).removeprefix("torch.")
         if facts.dtype != wanted:
             return Problem("kind", Status.WRONG_DTYPE, f"Output is {facts.dtype}, expected {wanted}.",
@@ -296,11 +309,14 @@ class TrialRun:
         own_off = float((own - expected).norm()) if own is not None else 0.0
         norm = max(float(expected.norm()), least_norm)
         if own_off > _NOISE * norm:  # the exact value is zero: PyTorch's own rounding noise is the scale
-            least_norm = norm = _OF_NOISE * own_off / allowed
+            finer = self.allowed(outcome.case, name, precision_of(self.dtype))  # the noise of PyTorch's own precision
+            least_norm = norm = _OF_NOISE * own_off / finer
         own_off /= max(norm, 1e-300)
         allowed = max(allowed, min(2 * own_off, _MOST))
         rms = max(float(expected.norm()), least_norm) / expected.numel()**0.5
-        exact = whole or outcome.case.integers and self.dtype in ("float32", "float64") and float(expected.abs().max()) < 2**23
+        integers = outcome.case.integers and self.loads_state  # parameters that are drawn are no integers
+        exact = whole or integers and self.dtype in ("float32", "float64") and float(
+            expected.abs().max()) < HALF.get(precision, 2.0**23)
         where = (slice(0, got.shape[0]),) if got.dim() else ()
         values = got.round() if exact else got  # a term too many or too few is at least 1 here
 
@@ -317,6 +333,7 @@ class TrialRun:
             found = findings.wrong_result(name, comparison, kind="", precision=precision)
             rounding = found.status is Status.MISMATCH and found.advice  # the one mismatch that it has advice for
             advice = "Only the rounding error is too large: sum in a wider type." if rounding else \
+                _FRESH if found.status is Status.NON_FINITE and _as_allocated(got) else \
                 found.advice or _advice(found.status, outcome.case)
             outcome.problems.append(Problem(about, found.status, found.headline, advice))
 
@@ -329,7 +346,10 @@ class TrialRun:
         workload = case.workload
         known = name in ("output", "grad_input", "grad_weight", "grad_bias")
         length = reduction_length(workload, name) if workload and known else _GENERIC_SUM
-        return allowed_rel_l2(precision, max(1, length))
+        return self.limit(precision, length)
+
+    def limit(self, precision: str, length: int) -> float:
+        return allowed_rel_l2(precision, max(1, length), from_float32=self.dtype == "float32")
 
     def _state(self, case: Case, names: Sequence[str], drawn: list[torch.Tensor]) -> list[torch.Tensor]:
         """For a transposed convolution values of our own; elsewhere what the reference drew."""
@@ -366,8 +386,17 @@ def _advice(status: Status, case: Case) -> str:
 def problem_of(error: Raised | Ended) -> Problem:
     """Of a call."""
     if isinstance(error, Raised):
-        return Problem("call", _status_of(error), f"The module raised {error.sentence}.", _advice_for(error), error.trace)
+        who = "Its backward" if error.where == "backward" else "The module"
+        return Problem("call", _status_of(error), f"{who} raised {error.sentence}.", _advice_for(error), error.trace)
     return Problem("call", Status(error.status), error.headline, error.advice, error.log)
+
+
+def unlike(names: Sequence[str], values: list[torch.Tensor], own_names: Sequence[str], own: list[torch.Tensor]) -> str:
+    """How a candidate's state differs from the reference's in names or shapes; "" where it can be loaded."""
+    if names != own_names:
+        return f"Its state_dict has {', '.join(own_names) or 'nothing'}; the reference's has {', '.join(names) or 'nothing'}."
+    return next((f"Its {n} is {numbers.shape(b.shape)}, the reference's is {numbers.shape(a.shape)}."
+                 for n, a, b in zip(names, values, own, strict=False) if a.shape != b.shape), "")
 
 
 def new_seed() -> int:
@@ -378,6 +407,12 @@ def new_seed() -> int:
 def wide(x: torch.Tensor) -> torch.Tensor:
     """Floats as float64."""
     return x.double() if x.is_floating_point() else x
+
+
+def _as_allocated(x: torch.Tensor) -> bool:
+    """Whether all that is not finite has the bits of new memory (`calls.call` fills it)."""
+    odd = x[~x.isfinite()]
+    return same_bits(odd, torch.full_like(odd, torch.nan))
 
 
 def _scale(v: torch.Tensor) -> float:
@@ -401,13 +436,13 @@ def _gradients_alone(outcome: Outcome) -> bool:
 def _status_of(error: Raised) -> Status:
     if error.type == "OutOfMemoryError" or "can't allocate memory" in error.message or error.type == "MemoryError":
         return Status.OUT_OF_MEMORY
-    if "CUDA error" in error.message or error.type == "AcceleratorError":
-        return Status.KERNEL_FAULT
+    if said := of_cuda(error):
+        return said[0]
     return Status.LAUNCH_FAILED
 
 
 def _advice_for(error: Raised) -> str:
-    if "CUDA error" in error.message:
-        return "Run it under compute-sanitizer: it names the line."
+    if said := of_cuda(error):
+        return said[1]
     call = "Accept the same arguments as the reference."
     return advice_for(error, arguments=call, otherwise=call)

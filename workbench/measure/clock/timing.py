@@ -132,14 +132,15 @@ def why_stop(samples: list[float], *, effort: Effort, elapsed_s: float, wall_s: 
 
 def without_slow(samples: Sequence[Sequence[float]], slowed: Sequence[bool],
                  least: int) -> tuple[list[list[float]], int]:
-    """The samples of the turns in which the clocks were not held down, and how many turns were left out.
+    """The samples of the turns in which the clocks were not held down, and how many turns were left out. A contestant may have
+    taken part in the first turns only.
 
     Where fewer than `least` would remain the GPU is like that: all are kept, and the flag says so.
     """
     kept = [i for i, slow in enumerate(slowed) if not slow]
     if len(kept) < least:
         return [list(taken) for taken in samples], 0
-    return [[taken[i] for i in kept] for taken in samples], len(slowed) - len(kept)
+    return [[taken[i] for i in kept if i < len(taken)] for taken in samples], len(slowed) - len(kept)
 
 
 def _measure_cpu(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: float | None,

@@ -6,6 +6,7 @@ The poison is a *signalling* NaN: arithmetic on it returns another NaN (quiet on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 import torch
@@ -19,14 +20,16 @@ POISON = {torch.float16: 0x7D5A, torch.bfloat16: 0x7FA5, torch.float32: 0x7FA5C0
 
 
 class Buffer:
-    """A contiguous tensor of `shape` between guard zones. `zones=False` leaves them out, for memory sanitizers."""
+    """A contiguous tensor of `shape` between guard zones. `zones=False` leaves them out, for memory sanitizers. `allocate`
+    gives so many bytes of memory; None: torch does."""
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, device: str,
-                 zones: bool = True) -> None:
+                 zones: bool = True, allocate: Callable[[int], torch.Tensor] | None = None) -> None:
         self.name = name
         size = prod(shape) * dtype.itemsize
         guard = GUARD_BYTES if zones else 0
-        self._raw = torch.empty(guard + size + guard + (ALIGN_BYTES if zones else 0), dtype=torch.uint8, device=device)
+        total = guard + size + guard + (ALIGN_BYTES if zones else 0)
+        self._raw = allocate(total) if allocate else torch.empty(total, dtype=torch.uint8, device=device)
         self._start = guard + (-(self._raw.data_ptr() + guard) % ALIGN_BYTES if zones else 0)
         self._end = self._start + size
         self.nbytes = size

@@ -154,11 +154,12 @@ def _mismatch(short: str, comparison: Comparison, *, kind: str, precision: str, 
     worst = next(iter(errors.values()))
     detail |= {"wrong": comparison.wrong, "count": comparison.count}
     lone = worst.rel_l2 <= worst.allowed or worst.max_abs > _LONE * comparison.rms_error
-    if not comparison.exact and worst.rel_l2 < _PRECISION_ONLY and not lone:
+    rounding = worst.rel_l2 < _PRECISION_ONLY and not lone
+    if not comparison.exact and (rounding or not comparison.wrong):
         headline = f"The error of {short} is {numbers.error(worst.rel_l2)}; {precision} allows " \
                    f"{numbers.error(worst.allowed)} for this length of sum."
         return Finding(Status.MISMATCH, headline, "Indices are right: sum in a wider type, or declare another "
-                       "precision.", detail, errors)
+                       "precision." if rounding else "", detail, errors)
     wrong = comparison.wrong / comparison.count
     if wrong >= _FEW:
         amount = f"{numbers.share(wrong)} of {short} is wrong"

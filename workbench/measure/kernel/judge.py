@@ -19,6 +19,7 @@ from math import prod
 
 import torch
 
+from ...core.cache import digest_of
 from ...core.orders import Emit, JudgeOrder
 from ...core.replies import Event, Judged
 from ...core.trial import DEFAULT_ADVICE, Errors, Status
@@ -27,10 +28,11 @@ from ..clock import timing
 from ..device import free_bytes, l2_bytes, out_of_memory
 from ..truth.reference import Truth
 from . import findings
+from .apart import LauncherApart
 from .buffers import POISON, count_poison
 from .findings import Finding
 from .inputs import FAR, INTEGERS, NORMAL, RECHECK, beyond_float16
-from .launch import Launcher, MissingSymbol
+from .launch import ORDER, Launcher, MissingSymbol
 from .signs import Signs
 from .stage import Stage, device_errors
 
@@ -38,7 +40,6 @@ Bits = dict[str, torch.Tensor | list[int]]
 _RUNS = {"quick": 2, "normal": 3, "full": 10}  # how often the same inputs must give the same bits
 _KEPT_BYTES = 1 << 30                          # results above this are remembered by a fingerprint, not a copy
 _SMALL = 1 << 22                               # elements
-_ORDER = "CUDACPU_ORDER"                       # read by the emulator at every launch
 _REPEATS = 8                                   # launches on the same inputs before others are timed
 _FLOOR_SHARE = 0.8                             # below this share of the floor a time is not believed
 _LOOKS_AT_LARGE = 0.25                         # share of batches after which a result without a copy is compared
@@ -130,7 +131,11 @@ def threads_for(order: JudgeOrder) -> Iterator[None]:
 
 def open_stage(order: JudgeOrder) -> Stage:
     try:
-        launcher = Launcher(order.library, order.symbol, order.direction)
+        if order.digest and digest_of(order.library) != order.digest:
+            raise Finding(Status.MACHINE_FAILED, f"{order.library} was changed after the build.",
+                          "Run it again: it is then built anew.")
+        kind = LauncherApart if order.device == "cpu" and not order.sanitize else Launcher
+        launcher = kind(order.library, order.symbol, order.direction)
     except OSError as error:
         if not order.library.exists():
             raise Finding(Status.MACHINE_FAILED, f"{order.library} does not exist any more: the cache was emptied after "
@@ -266,15 +271,15 @@ def watched(order: JudgeOrder, stage: Stage, checked: Bits) -> timing.Watch:
 @contextmanager
 def _emulated_order(seed: int) -> Iterator[None]:
     """The emulator runs the threads of a launch in another order, which no right kernel notices."""
-    before = os.environ.get(_ORDER)
-    os.environ[_ORDER] = str(seed)
+    before = os.environ.get(ORDER)
+    os.environ[ORDER] = str(seed)
     try:
         yield
     finally:
         if before is None:
-            del os.environ[_ORDER]
+            del os.environ[ORDER]
         else:
-            os.environ[_ORDER] = before
+            os.environ[ORDER] = before
 
 
 def bits_of(stage: Stage) -> Bits:

@@ -19,6 +19,7 @@ ARGUMENTS = {
     BACKWARD: ("input", "weight", "grad_output", "grad_input", "grad_weight", "grad_bias"),
 }
 OUT_OF_MEMORY_CODE = 2
+ORDER = "CUDACPU_ORDER"  # the emulator's environment variable
 # CUDA keeps returning these for the life of the process: CUDA Runtime API, "Data types used by CUDA Runtime".
 STICKY_CODES = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
 FAULTS = {700: "illegal memory access", 715: "illegal instruction", 716: "misaligned address",

@@ -17,6 +17,7 @@ import torch
 from ...core.layer import Workload
 from ..device import CHANNELS_LAST, free_bytes
 from ..truth.reference import Truth
+from .apart import LauncherApart
 from .buffers import POISON, Buffer
 from .findings import Finding, input_modified, launch_error, off_stream, out_of_memory, overrun
 from .inputs import changed, fill, needed, results, shapes, torch_dtype
@@ -33,7 +34,7 @@ _ACTIVATIONS = ("input", "grad_output", "output", "grad_input")  # what channels
 class Stage:
     """Raises `Finding` (OUT_OF_MEMORY) when the tensors do not fit on the device."""
 
-    def __init__(self, launcher: Launcher, workload: Workload, *, device: str, guards: frozenset[str],
+    def __init__(self, launcher: Launcher | LauncherApart, workload: Workload, *, device: str, guards: frozenset[str],
                  zones: bool = True) -> None:
         self.workload, self.device, self.guards = workload, device, guards
         self.direction = launcher.direction
@@ -47,10 +48,11 @@ class Stage:
         self._results = results(workload, self.direction)
         self.peak_bytes = self._check_memory(names)
         dtype, all_shapes = torch_dtype(workload), shapes(workload)
-        self.buffers = {n: Buffer(n, all_shapes[n], dtype, device=device, zones=zones) for n in names}
+        allocate = launcher.allocate if isinstance(launcher, LauncherApart) else None
+        self.buffers = {n: Buffer(n, all_shapes[n], dtype, device=device, zones=zones, allocate=allocate) for n in names}
         if self.workspace_bytes:
             self.buffers["workspace"] = Buffer("workspace", (self.workspace_bytes,), torch.uint8, device=device,
-                                               zones=zones)
+                                               zones=zones, allocate=allocate)
         for name in self._results:
             self.buffers[name].tensor.zero_()
         self._callers: dict[str, torch.Tensor] = {}

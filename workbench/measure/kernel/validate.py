@@ -49,12 +49,15 @@ PRECISIONS = {
     "bf16": Precision(0.0, 2.0**-24, 2.0**-8, 1.2e-2),
     "fp64": Precision(0.0, 2 * 2.0**-53, 2.0**-53, 1e-11),  # twice: the truth has the same round-off
 }
+HALF = {"fp16": 2.0**11, "bf16": 2.0**8}  # and the whole numbers up to which all are exact
 
 
-def allowed_rel_l2(precision: str, reduction: int) -> float:
-    """The relative L2 error that a result of that precision may have when each element sums `reduction` products."""
+def allowed_rel_l2(precision: str, reduction: int, *, from_float32: bool = False) -> float:
+    """The relative L2 error that a result of that precision may have when each element sums `reduction` products.
+    `from_float32`: its operands are not of that precision yet; both are rounded first."""
     p = PRECISIONS[precision]
-    return min(p.most, p.operands + 2 * p.accumulate * sqrt(reduction) + p.result)
+    more = 2 * p.result if from_float32 and precision in HALF else 0.0
+    return more + min(p.most, p.operands + 2 * p.accumulate * sqrt(reduction) + p.result)
 
 
 class Comparison:

@@ -77,8 +77,9 @@ def _judge(order: ModuleOrder, emit: Emit) -> ModuleJudged:
     _check_other_dtype(subject, tried[1])
     precisions = {d: subject.precision(d, own=True) for d in (FORWARD, GRAD_INPUT, GRAD_WEIGHT)}
     ours = {d: p for d, (p, own) in precisions.items() if own}
+    emulator = " The emulator ran the templates; the file holds the parts of them that a GPU runs." * subject.ran_templates
     right = ModuleJudged(
-        status=Status.OK, headline="Matches nn.ConvTranspose in all checks.", advice=DEFAULT_ADVICE[Status.OK],
+        status=Status.OK, headline=f"Matches nn.ConvTranspose in all checks.{emulator}", advice=DEFAULT_ADVICE[Status.OK],
         errors=errors, precision="+".join(dict.fromkeys(ours.values())),
         detail=Detail(left_to_pytorch=tuple(d for d in precisions if d not in ours), checked=tuple(case.name for case in tried),
                       shown={"precision": ours}))

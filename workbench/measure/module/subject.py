@@ -20,6 +20,7 @@ from ...core.layer import BACKWARD, FORWARD
 from ...core.orders import BuildOrder, Emit, ModuleOrder
 from ...core.precision import precision_of
 from ...core.replies import Event
+from ...core.template import restored
 from ...core.trial import Status
 from ..build.build import build
 from ..build.compiler_log import first_error
@@ -36,6 +37,7 @@ class Subject:
 
     def __init__(self, order: ModuleOrder) -> None:
         self.attribute, self.device, self.dtype = order.attribute, order.device, order.workload.dtype
+        self.ran_templates = False      # of which the file holds only what a GPU runs
         self._libraries: list[ctypes.CDLL] = []
         self.module = ModuleType("exported")
         self.namespace: dict[str, Any] = vars(self.module)
@@ -129,8 +131,10 @@ class Subject:
         return ""
 
     def _build_for_host(self, source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
-        """Stands in the place of the exported file's `_build`: the same source, for the emulator."""
-        result = build(BuildOrder(source, "cpu", cache_dir(), flags=emulated(flags)), lambda event: None)
+        """Stands in the place of the exported file's `_build`: the same source with the emulator's parts of its templates."""
+        whole = restored(source)
+        self.ran_templates = self.ran_templates or whole != source
+        result = build(BuildOrder(whole, "cpu", cache_dir(), flags=emulated(flags)), lambda event: None)
         if result.status != Status.OK:
             raise Finding(result.status, result.headline, result.advice,
                           {"first_error": asdict(result.first_error) if result.first_error else None})

@@ -15,6 +15,7 @@ from torch import nn
 from ...core.compile_flags import emulated
 from ...core.env import cache_dir
 from ...core.orders import BuildOrder
+from ...core.template import restored
 from ...core.trial import Status
 from ..build.build import build
 
@@ -47,7 +48,7 @@ class PatchFile:
 
 def _build_for_host(source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
     """In the place of the file's own `_build`. An error of it is a kernel that is not used, as there."""
-    result = build(BuildOrder(source, "cpu", cache_dir(), flags=emulated(flags)), lambda event: None)
+    result = build(BuildOrder(restored(source), "cpu", cache_dir(), flags=emulated(flags)), lambda event: None)
     if result.status != Status.OK:
         raise RuntimeError(result.headline)
     return ctypes.CDLL(result.library)

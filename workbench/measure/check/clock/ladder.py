@@ -4,6 +4,9 @@ the reference."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from statistics import median
+
 from ....core.precision import QUALIFIES
 from ....core.pytorch_ways import WAYS
 from ....core.replies import CheckTimes
@@ -16,6 +19,7 @@ _OF_WAYS = {"tf32_on": "switched_tf32_on", "tf32_off": "switched_tf32_off"}   # 
 LADDER = {key: WAYS[_OF_WAYS.get(key, key)] for key in (
     "default", "tf32_on", "tf32_off", "benchmark", "benchmark_tf32_off", "channels_last", "channels_last_counted",
     "as_convolution", "as_convolution_tf32_off", "compile", "compile_tf32_off", "graph", "graph_tf32_off")}
+_HOPELESS = 1.25   # a way whose time is surely so many times the fastest's is not asked again
 WHY_NOT_DROP_IN = {"channels_last": "another memory format", "converted": "another memory format inside",
                "graphed": "each call overwrites the last result"}
 
@@ -40,7 +44,18 @@ def why_left_out(key: str, case: Case, *, device: str, dtype: str, effort: str) 
         return "it is a convolution only at stride 1"
     if way.kind == "compiled" and effort == "quick":
         return "compiling takes too long for effort quick"
+    if not way.drop_in and effort == "quick":
+        return "effort quick leaves out what cannot replace the layer"
     return ""
+
+
+def in_the_running(samples: Mapping[str, Sequence[float]], precisions: Mapping[str, str], precision: str) -> list[str]:
+    """Of the ways that have `precisions` those that may yet be the fastest drop-in one of at least that precision. The others
+    are surely slower, or do not count."""
+    count = [key for key in precisions if LADDER[key].drop_in and precisions[key] in QUALIFIES.get(precision, ())]
+    best = min(count, key=lambda key: median(samples[key]), default="")
+    return [key for key in count
+            if (from_samples(samples[best], samples[key], paired=True).low or 0.0) <= _HOPELESS]
 
 
 def doubted_ways(found: CheckTimes) -> tuple[str, ...]:
@@ -49,6 +64,6 @@ def doubted_ways(found: CheckTimes) -> tuple[str, ...]:
     ways = [b for b in found.baselines if b.drop_in and b.precision in QUALIFIES[found.precision]
             and LADDER[b.key].kind != "compiled"]
     best = min(ways, key=lambda b: b.timing.median_ms, default=None)
-    if best is None or from_samples(found.samples, best.samples, paired=True).verdict != FASTER:
+    if best is None or from_samples(found.samples[:len(best.samples)], best.samples, paired=True).verdict != FASTER:
         return ()
     return best.key, *(key for key in found.starved if LADDER[key].drop_in and LADDER[key].kind != "compiled")

@@ -1,15 +1,5 @@
-"""module_ms of a candidate in a process of its own: it answers batches of calls into memory of the judge.
-
-1. For every call of a batch the judge draws the input: one of a few sets times two strips of a long row of factors. Every
-   element differs from the last call's, so no answer can be ready, or be made from an earlier one.
-2. The process copies each result into the next slot of memory that belongs to the judge (shared memory; on a GPU an allocation
-   opened through CUDA IPC) and answers. The judge stops its clock and copies all slots. PyTorch gets the same calls in the same
-   turn: results that differ, and a call chosen at random that differs from float64, mean that no time is reported.
-3. The reference's process runs the same batch with a finished result in place of the call. That is the cost of request, input
-   and copy; it is subtracted from both times.
-4. The idle process is stopped, with every process it has started. Memory that it holds, or work that it has left on the device,
-   may still slow PyTorch down. So where PyTorch was slower, its best ways are timed again after the candidate's end.
-"""
+"""module_ms of a candidate in a process of its own: it answers batches of calls into memory of the judge. docs/judging.md,
+"How a foreign module is timed", says how and why."""
 
 from __future__ import annotations
 
@@ -29,7 +19,7 @@ from ....core.precision import FROM_STRICTEST, precision_of
 from ....core.replies import CheckTimes, Event, OneByOne, WayAlone, WayTimes
 from ...clock import timing
 from ...kernel.inputs import reduction_length
-from ...kernel.validate import allowed_rel_l2
+from ...kernel.validate import HALF
 from ..distance import beside_noise, distance
 from ..foreign import requests, waiting
 from ..foreign.hold import StillRunning
@@ -40,12 +30,12 @@ from ..party import Construction, Party
 from ..questions import jumps
 from ..trialrun import State, TrialRun, wide
 from .contestant import Contestant, NotTimed, NotVaried, Plan, Wrong
-from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, why_left_out
+from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, in_the_running, why_left_out
 from .slots import Limit, Slots, differs, rounded
 from .timed_input import Begins, factors_for, strips, timed_input
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
-_LEAST_TURNS = 5                # below it there is no spread
+_LEAST_TURNS = 5                # below it there is no spread; after it the ways that cannot be the fastest are left out
 _BATCH_S = {"cpu": 0.05, "cuda": 0.03}
 _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
@@ -168,15 +158,19 @@ class _Bench:
         empties: list[float] = []
         bounds: dict[str, list[tuple[float, ...]]] = {name: [] for name in modes}
         slowed: list[bool] = []
+        running = [name for name in modes if name]
         # All results of a turn are compared with those of PyTorch, which gets the same inputs in the same order.
         beside = next((key for key, way in modes.items() if key and way.strides is None and way.process == _REFERENCE), "")
         limits = [Limit(dtype, shape, allowed + other + jump, rms) for (dtype, shape), (allowed, rms), jump, other in
                   zip(kinds, self.demanded, self.jumps, self._limits(modes[beside].precision), strict=True)] if beside else []
         checked = set(self.random.sample(range(turns), min(_CHECKED, turns)))
         for turn in range(turns):
-            self.emit(Event("time", f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(modes) - 1} ways"))
-            order = list(modes)
+            if turn == _LEAST_TURNS:
+                shown = max([self.shown[""] or FROM_STRICTEST[-1], *self.seen], key=FROM_STRICTEST.index)
+                running = in_the_running(samples, {name: modes[name].precision for name in running}, shown)
+            order = list({"": 0, **dict.fromkeys(running), beside: 0})
             self.random.shuffle(order)
+            self.emit(Event("time", f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(running)} ways"))
             empty = self._empty(calls)
             empties.append(1e3 * empty.clock_s / calls)
             self.order, kept = self._drawn(calls), {}
@@ -202,7 +196,7 @@ class _Bench:
             LADDER[key].drop_in, WHY_NOT_DROP_IN.get(LADDER[key].kind, "")) for key, way in modes.items() if key)
         found = CheckTimes(
             summaries[""], tuple(samples[""]), tuple(bounds[""]), calls, len(checked), sum(slowed),
-            precision=max(self.seen, key=FROM_STRICTEST.index), empty_ms=sorted(empties)[len(empties) // 2],
+            precision=self._own_precision(), empty_ms=sorted(empties)[len(empties) // 2],
             baselines=baselines, left_out=tuple(self.left_out), starved=tuple(self.starved))
         if doubted := doubted_ways(found):
             found = replace(found, doubted=doubted, singly=self._singly(ours, modes[doubted[0]]))
@@ -388,6 +382,11 @@ class _Bench:
             if self.device != "cpu" and 4 * sum(t.nbytes for t in self.first_truth) < torch.cuda.mem_get_info(self.device)[0]:
                 self.first_truth = [t.to(self.device) for t in self.first_truth]
 
+    def _own_precision(self) -> str:
+        """The least exact that a timed call showed, or that the file declares: so much of PyTorch competes with it."""
+        declared = {self.trial.declared} & set(FROM_STRICTEST)
+        return max([*self.seen, *declared], key=FROM_STRICTEST.index)
+
     def _precision(self, who: Contestant) -> str:
         """The precision that the answer to the first inputs shows; "" if it is wrong. The inputs are still unchanged, so one
         truth serves all ways."""
@@ -421,7 +420,8 @@ class _Bench:
     def _class(self, distances: list[float], way: str) -> str:
         """The strictest precision that allows these distances; "" where they are beyond all. Where only jumps explain
         the distances, nothing follows from them: then it is the class that forward showed."""
-        offered = list(dict.fromkeys(precision_of(self.trial.dtype, of_float32=p) for p in ("ieee", "tf32")))
+        offered = list(dict.fromkeys(precision_of(self.trial.dtype, of_float32=p) for p in (
+            "ieee", "tf32", *({self.trial.declared} & set(HALF)))))
         for precision, slack in (*((p, 1) for p in offered), (offered[-1], _LOOSE)):
             if all(d <= slack * limit for d, limit in zip(distances, self._limits(precision), strict=True)):
                 return precision
@@ -485,15 +485,15 @@ class _Bench:
         return beside_noise(found, expected, self._least_norms())
 
     def _allowed(self, precision: str) -> float:
-        return allowed_rel_l2(precision_of(self.trial.dtype, of_float32=precision), 1 << 20)
+        return self.trial.limit(precision_of(self.trial.dtype, of_float32=precision), 1 << 20)
 
     def _limits(self, precision: str) -> list[float]:
         """What a result of that class may be away from float64, by its reduction length where that is known."""
         workload = self.case.workload
         names = ["output"] if self.direction == "forward" else ["grad_input", "grad_weight", "grad_bias"][:len(self.kinds)]
         if workload is None or len(names) != len(self.kinds):
-            return [allowed_rel_l2(precision, 1 << 20)] * len(self.kinds)
-        return [allowed_rel_l2(precision, max(1, reduction_length(workload, name))) for name in names]
+            return [self.trial.limit(precision, 1 << 20)] * len(self.kinds)
+        return [self.trial.limit(precision, reduction_length(workload, name)) for name in names]
 
 
 def _kinds(answer: Prepared | Way) -> list[tuple[str, list[int]]]:

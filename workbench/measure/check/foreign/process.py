@@ -40,6 +40,19 @@ _PIPE_BYTES = 1 << 20
 _IMPORT_BYTES = 250 << 20  # what importing torch takes, about
 # Messages of Python, the loader, OpenBLAS and C++ when the memory limit stops them.
 _NO_MEMORY = re.compile(r"MemoryError|[Mm]emory allocation|allocate memory|bad_alloc|failed to map|cannot map")
+_IN_THE_FILE = 'File "<model file>"'
+_PLACE = re.compile(r" \((?:<model file>, line \d+|/[^()]*|unknown location)\)\.?$")  # the line is named, a path says nothing
+# What Python writes when a signal ends it (faulthandler), and what C says before it aborts.
+_TRITON = re.compile(r"at \d+:\d+:$")
+_FELL = re.compile(r'^Fatal Python error:(?:.|\n)*?^  File "<model file>", line (\d{1,7}) in ', re.M)
+_LAST_WORDS = re.compile(r"^.*?((?:\w+, line|\w+:)\d+: .*Assertion .* failed)\.?$|^  what\(\):\s+(.*)$|^(\*\*\* .* \*\*\*.*)$|"
+                         r"^((?:free|malloc|corrupted|double free|munmap_chunk)\b.*)$", re.M)
+_SIGNALS: dict[int, tuple[str, str]] = {
+    signal.SIGSEGV: (": an address outside its memory", "Test each index before its load or store, and pass no null pointer."),
+    signal.SIGBUS: (": an address outside its memory", "Test each index before its load or store, and pass no null pointer."),
+    signal.SIGFPE: (": a whole number divided by zero", "Test the divisor before / and %: a size or a stride may be 0."),
+    signal.SIGABRT: ("", "Look at what the log says before the abort: an assert, a C++ exception or a damaged heap."),
+    signal.SIGILL: (": an instruction that this processor does not have", "Remove -march from the flags.")}
 _open: set[int] = set()  # processes of all open `ForeignProcess`es. Other children of this process have left theirs
 
 
@@ -60,11 +73,31 @@ class Raised(Exception):
         super().__init__(f"{self.type}: {self.message}")
 
     @property
+    def inside(self) -> bool:
+        """Whether a line of the file raised it; else `line` is where the function begins that could not be called."""
+        return _IN_THE_FILE in self.trace
+
+    @property
     def sentence(self) -> str:
         """`TypeError in line 41: forward() takes ...`"""
-        first = next((s.strip() for s in self.message.splitlines() if s.strip()), "").rstrip(".")[:300]
+        lines = [_PLACE.sub("", s).strip() for s in self.message.splitlines() if s.strip()] or [""]
+        first = lines[-1] if _TRITON.match(lines[0]) else lines[0]  # Triton shows the kernel first
+        if first.endswith(":") and len(lines) > 1:  # it announces what the next line says
+            first = f"{first} {lines[1]}"
+        first = first.rstrip(".")[:300]
         place = f" in line {self.line}" if self.line else ""
         return f"{self.type}{place}{f': {first}' if first else ''}"
+
+
+@dataclass
+class Spent:
+    """What was spent on a process: seconds of waiting for it, bytes of tensors, requests, starts."""
+
+    seconds: float = 0.0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    requests: int = 0
+    starts: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,6 +114,7 @@ class ForeignProcess:
     def __init__(self, name: str, *, device: str, limits: Limits, scratch: Path, beside: ForeignProcess | None = None) -> None:
         self.name, self.device, self.limits, self.beside = name, device, limits, beside
         self.largest = 0              # bytes of the tensors of one answer
+        self._shared_bytes = 0        # of the files that it shares with the judge, which may lie in memory
         self.scratch = scratch / name
         self.scratch.mkdir(parents=True, exist_ok=True)
         self.log_path = scratch / f"{name}.log"
@@ -93,6 +127,7 @@ class ForeignProcess:
         self._ready = False
         self._hold: Hold | None = None
         self.ran_while_held = False
+        self.spent = Spent()
 
     @staticmethod
     def _popen(**how: Any) -> subprocess.Popen[bytes]:
@@ -116,13 +151,24 @@ class ForeignProcess:
             doing: str = "") -> tuple[R, Tensors]:
         """The answer to a request, and tensors. Raises `Raised` for what foreign code raises, `Ended` when the process is
         lost."""
+        begin = time.monotonic()
+        try:
+            answer, results = self._asked(request, tensors, limit_s, doing or "it worked")
+            self.spent.received_bytes += sum(t.nbytes for t in results)
+            return answer, results
+        finally:
+            self.spent.seconds += time.monotonic() - begin
+            self.spent.sent_bytes += sum(t.nbytes for t in tensors)
+            self.spent.requests += 1
+
+    def _asked(self, request: Request[R], tensors: Sequence[torch.Tensor], limit_s: float | None, doing: str
+               ) -> tuple[R, Tensors]:
         self.begin()
         self.resume()
         if not self._ready:
             self._wait_ready()
         limit_s = limit_s or self.limits.call_s
         deadline = time.monotonic() + limit_s
-        doing = doing or "it worked"
         try:
             self._number += 1
             line = self._open_line
@@ -179,6 +225,7 @@ class ForeignProcess:
         path = self.scratch / f"shared-{secrets.token_hex(8)}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         os.ftruncate(fd, size)
+        self._shared_bytes += size
         if user := confine.user_of(self.scratch, self.device):
             os.fchown(fd, user, user)
         return path, fd
@@ -216,9 +263,10 @@ class ForeignProcess:
         words = [sys.executable, "-m", "workbench.measure.check.host", str(to_read), str(from_write)]
         with self.log_path.open("wb") as log, confine.start(
                 words, self.scratch, device=self.device, memory_bytes=self.limits.memory_bytes) as how:
-            self._process = self._popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                        pass_fds=(to_read, from_write))
+            how["pass_fds"] += (to_read, from_write)
+            self._process = self._popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         _open.add(self._started.pid)
+        self.spent.starts += 1
         os.close(to_read)
         os.close(from_write)
         self._line = Line(to_write, from_read, self._watch)
@@ -252,7 +300,11 @@ class ForeignProcess:
             self._lose()
             raise self._ended(Status.WORKER_DIED, f"It started more than {confine.MOST_PROCESSES} processes; all of "
                               "them were stopped.", "Do not start processes: a module computes in its own process.")
-        if confine.takes_more(pids, self.limits.memory_bytes):
+        if confine.fills_the_disk(self.scratch):
+            self._lose()
+            raise self._ended(Status.WORKER_DIED, f"Its files take more than {numbers.memory(confine.MOST_DISK_BYTES)} of the "
+                              "disk; it was stopped.", "Remove files that are not needed.")
+        if confine.takes_more(pids, self.limits.memory_bytes + self._shared_bytes):
             self._lose()
             raise self._ended(Status.OUT_OF_MEMORY, f"It used more memory than its limit of "
                               f"{numbers.memory(self.limits.memory_bytes)}; it was stopped.",
@@ -279,9 +331,13 @@ class ForeignProcess:
             code = 128 - code
         if code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-            more = ": an address outside its memory" if -code == signal.SIGSEGV else ""
-            return self._ended(Status.WORKER_DIED, f"{self._called} ended by signal {-code} ({name}{more}) while {doing}.",
-                               "Look for a host-side pointer error or an abort.")
+            more, advice = _SIGNALS.get(-code, ("", "Look for a host-side pointer error or an abort."))
+            log = self.log_tail()
+            if said := _LAST_WORDS.search(log):
+                more = f": {plain(next(filter(None, said.groups())))[:200]}"
+            place = f" in line {at[1]}" if (at := _FELL.search(log)) else ""
+            return self._ended(Status.WORKER_DIED, f"{self._called} ended by signal {-code} ({name}{more}){place} while "
+                               f"{doing}.", advice)
         if not self._ready:  # nothing foreign has run: the sandbox or the interpreter said why
             last = plain((self.log_tail().strip().splitlines() or ["it said nothing"])[-1])[:200].rstrip(".")
             return self._ended(Status.WORKER_DIED, f"{self._called} ended itself with exit code {code} while {doing}: {last}.",

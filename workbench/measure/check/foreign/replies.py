@@ -82,10 +82,11 @@ class Loaded(Answer):
 
 @dataclass(frozen=True)
 class Given(Answer):
-    """Arguments of the constructor, as Python writes them."""
+    """Arguments of the constructor, as Python writes them; and `numbers`: place -> value of each input that is no tensor."""
 
     arguments: str
     keywords: str
+    numbers: str
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,8 @@ class Give(Request[Given]):
 
 @dataclass(frozen=True)
 class Make(Request[Made]):
-    """Construct a module under a seed and keep it under this name. `arguments`, `keywords`: as Python writes them."""
+    """Construct a module under a seed and keep it under this name. `arguments`, `keywords`: as Python writes them. `numbers`:
+    place -> value of the inputs that are no tensors; each call gets them."""
 
     op = "make"
     answer = Made
@@ -114,6 +115,7 @@ class Make(Request[Made]):
     keywords: str
     seed: int
     dtype: str = ""                # "" leaves it as it is
+    numbers: str = "{}"
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Made, kinds: list[Kind]) -> None:
         _count(kinds, len(answer.names))

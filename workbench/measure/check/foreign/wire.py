@@ -158,7 +158,8 @@ def _no_number(text: str) -> None:
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    dense = tensor.detach().cpu().contiguous()
+    flat = dense.as_strided((dense.numel(),), (1,))  # the only element of a dense tensor may have any stride
     array: Any = flat.view(torch.uint8).numpy()   # Python 3.11 cannot say that it is a buffer
     return memoryview(array) if flat.numel() else memoryview(b"")
 

@@ -67,12 +67,12 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
         results = [output.detach(), *after]
         if names and output.requires_grad and (request.expanded or tensors[count].shape == output.shape):
             parameters = dict(module.named_parameters())
-            wanted = [xs[int(n[6:])] if n.startswith("input ") else parameters[n] for n in names]
+            wanted = [xs[int(n[6:])] if n.startswith("input ") else parameters.get(n) for n in names]
             grad_output = tensors[count].to(device)
             grad_output = grad_output.expand(output.shape) if request.expanded else grad_output
-            asked = [w for w in wanted if w.requires_grad]
-            given = iter(torch.autograd.grad(output, asked, grad_output, allow_unused=True))
-            grads = [next(given) if w.requires_grad else None for w in wanted]
+            asked = [w for w in wanted if w is not None and w.requires_grad]
+            given = iter(gradients_of(output, grad_output, asked))
+            grads = [next(given) if w is not None and w.requires_grad else None for w in wanted]
             _wait(device)
             facts = replace(facts, gradients=tuple(n if g is not None else None for n, g in zip(names, grads, strict=True)))
             results += [g for g in grads if g is not None]
@@ -80,6 +80,13 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
     finally:
         torch.set_deterministic_debug_mode("default")
         torch.set_num_threads(threads)
+
+
+def gradients_of(output: torch.Tensor, grad_output: torch.Tensor, wanted: Tensors) -> tuple[torch.Tensor | None, ...]:
+    """`torch.autograd.grad` for this grad_output, with None for what was not used. Given a grad_output, that function imports
+    sympy when it is first called, which takes longer than a small check."""
+    number = _GivenBackward.apply(output, grad_output)  # type: ignore[no-untyped-call]  # torch does not type apply
+    return torch.autograd.grad(number, wanted, allow_unused=True)
 
 
 def reach(module: torch.nn.Module, request: Reach, tensors: Tensors, device: str) -> tuple[Output | NoTensor, Tensors]:
@@ -274,6 +281,17 @@ class Batches:
                     start += -(-size // 256) * 256
             _wait(self.device)
         return Done(True), []
+
+
+class _GivenBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, grad_output: torch.Tensor) -> torch.Tensor:
+        ctx.grad_output = grad_output
+        return output.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, one: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.grad_output, None
 
 
 def _kinds(results: Tensors) -> tuple[ResultKind, ...]:

@@ -28,6 +28,7 @@ from ..foreign.requests import (
 )
 from ..foreign.wire import Tensors
 from . import settings
+from .calls import gradients_of
 
 _monotonic = time.monotonic   # taken before a foreign file may put another clock in its place
 _MANY, _MANY_S = 100, 0.5      # calls, but not longer
@@ -237,7 +238,7 @@ def _gradients(names: Sequence[str], wanted: Tensors, output: torch.Tensor, grad
     """Of those that there are, names and values."""
     if not output.requires_grad:
         return (), []
-    grads = torch.autograd.grad(output, wanted, grad_output, allow_unused=True)
+    grads = gradients_of(output, grad_output, wanted)
     kept = [(n, g) for n, g in zip(names, grads, strict=True) if g is not None]
     return tuple(n for n, _ in kept), [g for _, g in kept]
 

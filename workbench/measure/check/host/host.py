@@ -6,6 +6,7 @@ The judge believes nothing that is said here: it compares tensors and takes the 
 from __future__ import annotations
 
 import ast
+import faulthandler
 import inspect
 import linecache
 import math
@@ -13,6 +14,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -36,7 +38,7 @@ from ..foreign.replies import (
 )
 from ..foreign.requests import OfModule, Request
 from ..foreign.wire import Tensors, pack, receive_blocking
-from . import calls, habits, load, settings
+from . import begins, calls, habits, load, settings
 from .module import arguments_of, convolves, is_the_layer, structure, the_state
 
 FILE = "<model file>"
@@ -62,6 +64,7 @@ class Host:
         """What the operation gives: the answer of its type, and tensors."""
         if isinstance(request, OfModule):
             given: tuple[R, Tensors] = _CALLS[request.op](self.modules[request.module], request, tensors, self.device)
+            self.loaded.raise_what_cuda_says()
         else:
             given = getattr(self, request.op)(request, tensors)
         return given
@@ -83,9 +86,12 @@ class Host:
             self.loaded.adopt_export(self.namespace, request.cache)
         name = request.class_name
         if name not in self.namespace:
-            classes = [n for n, v in self.namespace.items() if isinstance(v, type) and issubclass(v, torch.nn.Module)]
-            raise NameError(f"the file defines no class {name}; it has {', '.join(classes) or 'no module at all'}")
+            classes = [n for n, v in self.namespace.items() if isinstance(v, type) and issubclass(v, torch.nn.Module) and
+                       v.__module__ == "model_file"]
+            raise NameError(f"the file defines no class {name}; it has {', '.join(classes) or 'no nn.Module at all'}")
         self.cls = self.namespace[name]
+        if isinstance(self.cls, type) and not issubclass(self.cls, torch.nn.Module):
+            raise TypeError(f"{name} is no nn.Module")
         signature = inspect.signature(self.cls.__init__)
         named = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
         defaults = {p.name: p.default for p in signature.parameters.values()
@@ -94,14 +100,17 @@ class Host:
                       self.loaded.own_export), []
 
     def give(self, request: requests.Give, tensors: Tensors) -> tuple[Given, Tensors]:
-        """get_init_inputs() and get_inputs() of a reference, under a seed."""
+        """get_init_inputs() and get_inputs() of a reference, each under the seed."""
         torch.manual_seed(request.seed)
         arguments, keywords = arguments_of(self.namespace.get("get_init_inputs", list)())
-        inputs = [x for x in self.namespace["get_inputs"]()]
-        odd = next((x for x in inputs if not isinstance(x, torch.Tensor)), None)
+        torch.manual_seed(request.seed)
+        inputs = list(self.namespace["get_inputs"]())
+        numbers = {place: x for place, x in enumerate(inputs) if isinstance(x, int | float) and math.isfinite(x)}
+        tensors = [x for place, x in enumerate(inputs) if place not in numbers]
+        odd = next((x for x in tensors if not isinstance(x, torch.Tensor)), None)
         if odd is not None:
-            raise TypeError(f"get_inputs() gives a {type(odd).__name__}; only tensors are known here")
-        return Given(repr(arguments), repr(keywords)), inputs
+            raise TypeError(f"get_inputs() gives a {type(odd).__name__}; only tensors and finite numbers are known here")
+        return Given(repr(arguments), repr(keywords), repr(numbers)), tensors
 
     def make(self, request: requests.Make, tensors: Tensors) -> tuple[Made, Tensors]:
         """A module under a seed. "structure": the transposed convolution in it that has all its parameters."""
@@ -110,6 +119,8 @@ class Host:
         module = self.cls(*arguments, **keywords)
         module = module.to(device=self.device, dtype=getattr(torch, request.dtype)) if request.dtype else \
             module.to(self.device)
+        if numbers := ast.literal_eval(request.numbers):
+            module.register_forward_pre_hook(partial(_with_numbers, numbers))
         self.modules[request.module] = module
         names, values = the_state(module)
         wanted = tuple(n for n, p in module.named_parameters() if p.requires_grad)
@@ -141,6 +152,12 @@ class Host:
         return self.batch.run(request)
 
 
+def _with_numbers(numbers: dict[int, Any], module: torch.nn.Module, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    """All arguments of forward, by place."""
+    rest = iter(tensors)
+    return tuple(numbers[place] if place in numbers else next(rest) for place in range(len(numbers) + len(tensors)))
+
+
 def main(argv: list[str]) -> int:
     request_fd, reply_fd = int(argv[0]), int(argv[1])
     for fd in (request_fd, reply_fd):
@@ -148,6 +165,7 @@ def main(argv: list[str]) -> int:
     if not torch.cuda.is_available():
         torch.set_num_threads(max(1, min(torch.get_num_threads(), len(os.sched_getaffinity(0)))))
     own = os.getpid()
+    faulthandler.enable(all_threads=False)  # the log then says in which line a signal came
     host = Host()
     with os.fdopen(request_fd, "rb") as asked, os.fdopen(reply_fd, "wb", buffering=0) as replies:
         _send(replies, pack(keys_of(Ready(True))))
@@ -174,9 +192,13 @@ def _send(stream: Any, parts: list[bytes | memoryview]) -> None:
 
 def _told(error: BaseException, host: Host) -> Told:
     frames = traceback.extract_tb(error.__traceback__)
-    line = next((f.lineno for f in reversed(frames) if f.filename == FILE), None)
+    ours = [f.lineno for f in reversed(frames) if f.filename == FILE]
+    line = max(ours, key=ours.count) if isinstance(error, RecursionError) and ours else next(iter(ours), None)
     if isinstance(error, SyntaxError) and error.filename == FILE:
         line = error.lineno
-    return Told(type(error).__name__, str(error)[:_MOST_MESSAGE], line, host.loaded.where,
+    line = begins.of_triton(str(error), FILE) or line
+    in_backward = any(f.name == "grad" and f.filename == torch.autograd.__file__ for f in frames)
+    return Told(type(error).__name__, str(error)[:_MOST_MESSAGE], line or begins.line_of(str(error), FILE, host.namespace),
+                "backward" if in_backward else host.loaded.where,
                 "".join(traceback.format_exception(error))[-6000:],
                 Context("emulator" if isinstance(error, load.BuildFailed) else "", tuple(host.loaded.calls)))

@@ -16,6 +16,7 @@ from torch.utils import cpp_extension
 
 from ....core.compile_flags import emulated
 from ....core.orders import BuildOrder
+from ....core.template import restored
 from ....core.trial import Status
 from ... import emulator
 from ..foreign.replies import InlineCall
@@ -41,6 +42,7 @@ class Loads:
         self._emulate = False
         self._ours = False            # while the workbench's own build calls load_inline
         self._libraries: list[ctypes.CDLL] = []
+        self._emulated: list[ctypes.CDLL] = []   # of load_inline
 
     def install(self, *, emulate: bool) -> None:
         self._emulate = emulate
@@ -55,6 +57,9 @@ class Loads:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             given = bound.arguments
+            for flags in ("extra_cflags", "extra_cuda_cflags", "extra_ldflags"):
+                if isinstance(given[flags], str):
+                    raise TypeError(f"{flags} must be a list of strings, not a string")
             texts = {k: _texts(given.get(k)) for k in ("cpp_sources", "cuda_sources")}
             names = given["functions"]
             names = [names] if isinstance(names, str) else list(names or [])
@@ -63,6 +68,7 @@ class Loads:
             self.where = "load_inline"
             if emulate and texts["cuda_sources"]:
                 result = self._on_host(given, texts, names)
+                self._emulated.append(ctypes.CDLL(getattr(result, "__file__", result)))
             else:
                 result = self._real(*args, **kwargs)
             self.where = ""
@@ -72,6 +78,13 @@ class Loads:
         if emulate:  # what a file does to reach the GPU stays on the CPU
             setattr(torch.Tensor, "cuda", lambda tensor, *args, **kwargs: tensor)  # noqa: B010
             setattr(torch.nn.Module, "cuda", lambda module, *args, **kwargs: module)  # noqa: B010
+
+    def raise_what_cuda_says(self) -> None:
+        """Raises the error of a launch that nobody has looked at, as PyTorch does on a GPU after the next kernel."""
+        for library in self._emulated:
+            if library.cudaGetLastError():
+                library.cuda_on_cpu_last_error.restype = ctypes.c_char_p
+                raise RuntimeError(f"CUDA error: {library.cuda_on_cpu_last_error().decode(errors='replace')}")
 
     def adopt_export(self, namespace: dict[str, Any], cache: str) -> None:
         """A file that this project exported: its `_build` goes to the emulator, as when the export was proved."""
@@ -84,7 +97,7 @@ class Loads:
         def build_for_host(source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
             from ...build.build import build
             self._ours = True
-            result = build(BuildOrder(source, "cpu", Path(cache), flags=emulated(flags)), lambda event: None)
+            result = build(BuildOrder(restored(source), "cpu", Path(cache), flags=emulated(flags)), lambda event: None)
             if result.status != Status.OK:
                 raise BuildFailed(result.headline)
             self._ours = False
@@ -101,17 +114,21 @@ class Loads:
         folder = Path(cpp_extension._get_build_directory(f"emulated_{given['name']}", False))
         # One unit, which takes half the time. The bindings come before the definitions, so they refer to what cpp_sources
         # declares. A definition with other arguments is another function: the name is undefined at loading, as with torch.
+        # cpp_sources know CUDA's names only if they include its headers, as with g++ on a GPU.
         kernels = emulator.translate(_without_cuda("\n".join(texts["cuda_sources"])))
-        unit = "\n".join(["#include <torch/extension.h>", f'#include "{_SHIM}"', '#line 1 "cpp_sources"',
-                          *map(_without_cuda, texts["cpp_sources"]), '#line 1 "bindings"', *_bindings(names),
+        shim = f'#include "{_SHIM}"'
+        above = [shim] if any(map(_CUDA_HEADER.search, texts["cpp_sources"])) else []
+        unit = "\n".join(["#include <torch/extension.h>", *above, '#line 1 "cpp_sources"',
+                          *map(_without_cuda, texts["cpp_sources"]), '#line 1 "bindings"', *_bindings(names), shim,
                           kernels.replace("#line 1\n", '#line 1 "cuda_sources"\n', 1)])
         _write(folder / "unit.cpp", unit)
         flags = [f for f in emulator.COMPILE_FLAGS if f not in ("-Wall", "-O1")]
         # Behind all others: torch's own headers must find the C library's assert.h, not the emulator's.
-        behind = ["-O0", "-w", "-fmax-errors=5", *(w for d in emulator.INCLUDE_DIRS for w in ("-idirafter", str(d)))]
+        behind = ["-O0", "-w", "-fsanitize-recover=alignment", "-fmax-errors=20",
+                  *(w for d in emulator.INCLUDE_DIRS for w in ("-idirafter", str(d)))]
         try:
             return cpp_extension.load(
-                f"emulated_{given['name']}", [str(folder / "unit.cpp")], extra_cflags=[*flags, *behind],
+                given["name"], [str(folder / "unit.cpp")], extra_cflags=[*flags, *behind],
                 extra_ldflags=["-pthread", "-Wl,-Bsymbolic"], with_cuda=False, build_directory=str(folder),
                 extra_include_paths=[str(p) for p in given["extra_include_paths"] or []],
                 is_python_module=given["is_python_module"])

@@ -11,13 +11,21 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 ROUNDINGS = ("away", "even", "cut")  # how a half is rounded; what reads the upper 19 bits only cuts off
+UP, DOWN = "+", "-"                # after one of these: of what float32 does not hold, first moved by a few of its roundings
 _DROPPED = 13
+_MOVE = 2.0**-21                   # a value of float32 inside a module is off by some 2^-24, by more after a long sum
 _CONVOLUTIONS = {getattr(functional, name) for name in ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
                                                         "conv_transpose3d")}
 
 
 def rounded(x: torch.Tensor, how: str) -> torch.Tensor:
-    """The values that TF32 keeps of x, once it is a float32."""
+    """The values that TF32 keeps of x, once it is a float32. Two values that differ by a rounding of float32 may be kept as
+    two numbers that differ by 2^-10: `UP` and `DOWN` show which. What is a float32 already, such as an input, has no such
+    error."""
+    if how[-1] in (UP, DOWN):
+        exact = x.to(torch.float32).to(x.dtype) == x
+        move = _MOVE * (x.abs() + x.square().mean().sqrt()) * (1 if how[-1] == UP else -1)
+        x, how = torch.where(exact, x, x + move), how[:-1]
     bits = x.detach().to(torch.float32).contiguous().view(torch.int32)
     half = 1 << (_DROPPED - 1)
     if how == "away":

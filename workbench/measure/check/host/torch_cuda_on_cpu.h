@@ -3,6 +3,13 @@
 #include "cuda_on_cpu.h"
 #include <c10/util/Exception.h>
 
+namespace at {  // torch has it for nvcc alone
+template <class T>
+struct RestrictPtrTraits {
+    typedef T* __restrict__ PtrType;
+};
+}  // namespace at
+
 namespace c10::cuda {
 struct CUDAStream {
     operator cudaStream_t() const { return nullptr; }

@@ -68,13 +68,15 @@ def setting_of(parameters: Sequence[str], arguments: str, keywords: str, structu
     return Setting(tuple(map(_hashable, given)), tuple((k, _hashable(v)) for k, v in named.items()), layer)
 
 
-def positional(setting: Setting, parameters: list[str]) -> Setting:
-    """The same arguments by position: a candidate may name its parameters differently."""
+def positional(setting: Setting, parameters: list[str], defaults: dict[str, float]) -> Setting:
+    """The same arguments by position: a candidate may name its parameters differently. Those before one that is given take
+    their defaults, where these are known."""
     values = dict(setting.keywords)
-    order = [n for n in parameters if n in values]
-    if setting.arguments or order != parameters[:len(order)] or len(order) != len(values):
+    order = parameters[:max((parameters.index(n) + 1 for n in values if n in parameters), default=0)]
+    there = {**defaults, **values}
+    if setting.arguments or not set(values) <= set(order) or not set(order) <= set(there):
         return setting
-    return replace(setting, arguments=tuple(values[n] for n in order), keywords=())
+    return replace(setting, arguments=tuple(there[n] for n in order), keywords=())
 
 
 def sizes(given: Case) -> Iterator[Case]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
@@ -19,10 +19,9 @@ R = TypeVar("R")
 _CLOSE = 1e-2  # these ask where and when, not how exactly
 
 
-def ask(trial: TrialRun, case: Case, outcome: Outcome) -> list[Question]:
-    """One question each. A death costs that question only."""
-    return [_stream(trial, case, outcome), _waits(trial, case, outcome), _memory(trial, case, outcome),
-            _graph(trial, case, outcome), _compile(trial, case, outcome)]
+def ask(trial: TrialRun, case: Case, outcome: Outcome) -> Iterator[Question]:
+    """One question each, one after the other. A death costs that question only."""
+    return (one(trial, case, outcome) for one in (_stream, _waits, _memory, _graph, _compile))
 
 
 def _stream(trial: TrialRun, case: Case, outcome: Outcome) -> Question:

@@ -4,7 +4,7 @@ module. The truth is known from the plain call; only for .eval() and for other p
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -65,9 +65,9 @@ class _Not(Exception):
     """Why a question is not asked."""
 
 
-def ask(trial: TrialRun, case: Case, *, gradients: bool) -> list[Question]:
-    """`case`: one for which the candidate is right; of a large one two samples, where the reference takes so few. `gradients`:
-    whether it has any."""
+def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
+    """One after the other. `case`: one for which the candidate is right; of a large one two samples, where the reference takes
+    so few. `gradients`: whether it has any."""
     few = with_batch(case, 2, "batch 2")
     large = sum(torch.Size(s).numel() for s in case.shapes) > _LARGE and few.shapes < case.shapes
     try:
@@ -75,16 +75,17 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool) -> list[Question]:
     except NotForReference:
         first, second, other = _answers(trial, case, gradients)
     if first.problem() or second.problem():
-        return [Question(key, ASKED[key], Answer.SKIPPED, "Not asked: this case is already wrong at a small size.")
-                for key in KEYS]
+        for key in KEYS:
+            yield Question(key, ASKED[key], Answer.SKIPPED, "Not asked: this case is already wrong at a small size.")
+        return
     asker = _Habits(trial, first, second, other)
-    found: list[Question] = []
     for one in (asker.no_grad, asker.two_calls, asker.some_gradients, asker.second_backward, asker.views, asker.parameters,
                 asker.copied, asker.left, asker.eval_mode):
         if not trial.candidate.given_up:
-            found += one()
-            asker.right_without = found[0].answer is not Answer.FAILED
-    return found
+            found = one()
+            if one == asker.no_grad:
+                asker.right_without = found[0].answer is not Answer.FAILED
+            yield from found
 
 
 def _answers(trial: TrialRun, case: Case, gradients: bool) -> tuple[Outcome, Outcome, Outcome]:

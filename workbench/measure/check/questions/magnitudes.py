@@ -29,6 +29,8 @@ _NUMBERS = f"With values 2^{UP} times larger and smaller, which are in the range
 
 def ask(trial: TrialRun, given: Outcome) -> Question:
     """`given`: of float32, and right."""
+    if trial.declared == "fp16":
+        return _skipped("Not asked: the file declares float16.")
     if not trial.loads_state and given.state[0]:
         return _skipped("Not asked: its parameters cannot be set.")
     if trial.drawn is not None and trial.drawn.of_values:

@@ -1,4 +1,5 @@
-"""Shrinks a failing case of a transposed convolution to the smallest one that fails in the same way."""
+"""What explains a wrong transposed convolution: the smallest case that fails in the same way, and a known mistake that gives
+the same output."""
 
 from __future__ import annotations
 
@@ -9,12 +10,39 @@ from typing import Any
 
 import torch
 
-from ....core.check_parts import Element, SmallestCase
+from ....core.answers import Answer
+from ....core.check_parts import Element, LooksLike, SmallestCase
+from ....core.replies import Event
+from ....core.trial import Status
+from ..progress import Progress
 from ..trialrun import NotForReference, Outcome, TrialRun
-from .cases import Case, changed, resized
+from . import mistakes
+from .cases import Case, changed, few_channels, resized, small_case
 
+_LIMIT_S = 20.0
 _MOST_TRIES = 60
 _MOST_SHOWN = 8
+
+
+def explain(trial: TrialRun, given: Case, wrong: Outcome, progress: Progress) -> None:
+    """Of the first wrong outcome of a check of this layer. What is found becomes part of `progress`."""
+    about = wrong.problem("call", "kind", "values", "gradient_values")
+    if about is None:
+        return
+    if about.about == "values":
+        _look_alike(trial, given, wrong, progress)
+    if about.status in (Status.WORKER_DIED, Status.RUN_TIMEOUT, Status.OUT_OF_MEMORY):
+        return
+    progress.emit(Event("check", "looking for the smallest case that still fails"))
+    try:
+        start = wrong if wrong.case.integers else trial.run(replace(small_case(wrong.case), integers=True))
+    except NotForReference:
+        start = wrong
+    if start.problem(about.about) is None:
+        start = wrong
+    if not trial.candidate.given_up:
+        smallest = shrink(trial, start, (about.about,), limit_s=_LIMIT_S)
+        progress.known = replace(progress.known, smallest=described(smallest))
 
 
 def shrink(trial: TrialRun, failing: Outcome, about: tuple[str, ...], *, limit_s: float) -> Outcome:
@@ -58,6 +86,40 @@ def described(outcome: Outcome) -> SmallestCase:
         weight = _shown(outcome.state[1][0]) if outcome.state and outcome.state[1] else None
         found = replace(found, values=values, x=_shown(outcome.inputs[0]), weight=weight)
     return found
+
+
+def _look_alike(trial: TrialRun, given: Case, wrong: Outcome, progress: Progress) -> None:
+    guess = _guess(wrong)
+    if guess is None and (few := _few_channels(trial, given)) is not None:
+        wrong, guess = few, _guess(few)  # so little work that all pairs of mistakes can be tried
+    layer = str(wrong.case.setting.layer)
+    if guess is None:
+        progress.known = replace(progress.known, mistake=LooksLike(layer, "", "", 0, ()))
+        return
+    looks = LooksLike(layer, guess.found, guess.advice, guess.tried, tuple(guess.differs))
+    progress.known = replace(progress.known, mistake=looks)
+    for place, q in enumerate(progress.questions):
+        if q.answer is Answer.FAILED and q.key in ("values", "other_sizes", "other_arguments"):
+            progress.questions[place] = replace(q, advice=f"Same output as \u201c{guess.found}\u201d. {guess.advice}")
+
+
+def _few_channels(trial: TrialRun, given: Case) -> Outcome | None:
+    """A wrong output of the given layer with few channels, where the constructor takes them."""
+    case = few_channels(given)
+    if case is None or trial.candidate.given_up:
+        return None
+    try:
+        outcome = trial.run(case, gradients=False)
+    except NotForReference:
+        return None
+    return outcome if outcome.problem("values") and outcome.got else None
+
+
+def _guess(wrong: Outcome) -> mistakes.Guess | None:
+    names, values = wrong.state
+    weight = next(v for n, v in zip(names, values, strict=True) if n.endswith("weight"))
+    bias = next((v for n, v in zip(names, values, strict=True) if n.endswith("bias")), None)
+    return mistakes.guess(wrong.case.setting.layer, wrong.inputs[0], weight, bias, wrong.got["output"])
 
 
 def _smaller(case: Case) -> Iterator[Case]:

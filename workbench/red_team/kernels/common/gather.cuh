@@ -72,13 +72,14 @@ unsigned blocks_of(Layer layer, Sizes sizes, int block) {
     return 0;                                               \
   }
 
-// The launcher of every kernel whose defect is not there.
-#define KW_LAUNCH_FORWARD(kernel)                                                               \
+// The launcher of every kernel whose defect is not there. What follows the kernel is done by the host before the launch.
+#define KW_LAUNCH_FORWARD(kernel, ...)                                                               \
   KW_NO_WORKSPACE                                                                               \
   template <class Layer, class Tune>                                                            \
   cudaError_t forward(Layer layer, Sizes sizes, const typename Layer::scalar* input,            \
                       const typename Layer::scalar* weight, const typename Layer::scalar* bias, \
                       typename Layer::scalar* output, void*, cudaStream_t stream) {             \
+    __VA_ARGS__;                                                                                \
     kernel<Layer, Tune><<<blocks_of(layer, sizes, Tune::BLOCK), Tune::BLOCK, 0, stream>>>(      \
         layer, sizes, input, weight, bias, output);                                             \
     return cudaGetLastError();                                                                  \

@@ -54,6 +54,48 @@ inline long long clock64() {
 
 namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 
+// What -fsanitize=alignment tells of an access.
+struct Misaligned {
+  const char* file;
+  unsigned line, column;
+  const struct {
+    unsigned short kind, information;
+    char name[1];
+  } & type;
+  unsigned char alignment_bits, access;
+};
+
+[[noreturn]] inline void misaligned(const void* data, void* address) {
+  const auto& found = *static_cast<const Misaligned*>(data);
+  const char* folder = strrchr(found.file, '/');
+  const char* file = folder == nullptr ? found.file : folder + 1;
+  const unsigned bytes = 1u << found.alignment_bits;
+  if (current == nullptr) {
+    fprintf(stderr, "%s:%u: misaligned address in host code: %s needs a multiple of %u\n", file, found.line,
+            found.type.name, bytes);
+    abort();
+  }
+  current->stop(cudaErrorMisalignedAddress,
+                "misaligned address at %s:%u: %s needs a multiple of %u bytes, this one is %u beyond one", file, found.line,
+                found.type.name, bytes, static_cast<unsigned>(reinterpret_cast<uintptr_t>(address) % bytes));
+}
+
+}  // namespace cuda_on_cpu
+
+// g++ and clang call these by name. The first is for code with -fsanitize-recover, whose host code goes on.
+#define CUDA_ON_CPU_HANDLER extern "C" __attribute__((visibility("hidden"), used, weak)) void
+CUDA_ON_CPU_HANDLER __ubsan_handle_type_mismatch_v1(void* data, void* address) {
+  if (cuda_on_cpu::current != nullptr) {
+    cuda_on_cpu::misaligned(data, address);
+  }
+}
+CUDA_ON_CPU_HANDLER __ubsan_handle_type_mismatch_v1_abort(void* data, void* address) {
+  cuda_on_cpu::misaligned(data, address);
+}
+#undef CUDA_ON_CPU_HANDLER
+
+namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
+
 [[noreturn]] inline void assertion_failed(const char* condition, const char* file, int line) {
   if (current == nullptr) {
     fprintf(stderr, "%s:%d: assertion `%s' failed in host code\n", file, line, condition);

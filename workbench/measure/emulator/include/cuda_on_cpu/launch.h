@@ -5,10 +5,13 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <type_traits>
+#include <unistd.h>
 
 #include "cuda_on_cpu/block.h"
 #include "cuda_on_cpu/shared_memory.h"
@@ -17,6 +20,44 @@ struct CUstream_st;
 typedef CUstream_st* cudaStream_t;
 
 namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
+
+// Memory that host code cannot touch, as on a GPU: it is open only while a kernel or a copy runs.
+struct DeviceMemory {
+  pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  char* data = nullptr;
+  size_t bytes = 0;
+  int users = 0;  // kernels and copies at work
+
+  void allow(int rights) {
+    if (bytes != 0 && mprotect(data, bytes, rights) != 0) {
+      perror("cuda_on_cpu: mprotect of the device's memory");
+      abort();
+    }
+  }
+};
+inline DeviceMemory device_memory;
+constexpr int host_touched_device = 99;  // the process's exit code
+
+struct OpenDeviceMemory {
+  OpenDeviceMemory() {
+    pthread_mutex_lock(&device_memory.lock);
+    if (device_memory.users++ == 0) {
+      device_memory.allow(PROT_READ | PROT_WRITE);
+    }
+    pthread_mutex_unlock(&device_memory.lock);
+  }
+  ~OpenDeviceMemory() {
+    pthread_mutex_lock(&device_memory.lock);
+    if (--device_memory.users == 0) {
+      device_memory.allow(PROT_NONE);
+    }
+    pthread_mutex_unlock(&device_memory.lock);
+  }
+  OpenDeviceMemory(const OpenDeviceMemory&) = delete;
+};
+
+// Set by whoever loads the library; empty: the environment's CUDACPU_ORDER, which host code can change.
+inline char given_order[32] = "";
 
 // What cudaFuncSetAttribute has allowed, by kernel.
 struct DynamicSharedLimits {
@@ -167,7 +208,8 @@ inline int worker_count() {
 }
 
 inline void run_grid(const Grid& grid) {
-  const char* order = getenv("CUDACPU_ORDER");
+  const OpenDeviceMemory open;
+  const char* order = given_order[0] != 0 ? given_order : getenv("CUDACPU_ORDER");
   const uint64_t blocks = static_cast<uint64_t>(grid.blocks.x) * grid.blocks.y * grid.blocks.z;
   Run run{grid, order, BlockOrder(blocks, order)};
   constexpr int most = 256;
@@ -239,3 +281,25 @@ DeducedLaunch<Kernel> launch_deduced(Kernel kernel, dim3 blocks, dim3 threads, s
 }
 
 }  // namespace cuda_on_cpu
+
+CUDA_ON_CPU_EXPORT void cuda_on_cpu_set_order(const char* order) {
+  snprintf(cuda_on_cpu::given_order, sizeof cuda_on_cpu::given_order, "%s", order);
+}
+
+// From now on these pages are the device's memory. A host that touches them ends the process.
+CUDA_ON_CPU_EXPORT void cuda_on_cpu_set_device_memory(void* data, size_t bytes) {
+  using namespace cuda_on_cpu;
+  device_memory.data = static_cast<char*>(data);
+  device_memory.bytes = bytes;
+  device_memory.allow(PROT_NONE);
+  struct sigaction action = {};
+  action.sa_flags = SA_SIGINFO;
+  action.sa_sigaction = [](int number, siginfo_t* information, void*) {
+    const auto* at = static_cast<const char*>(information->si_addr);
+    if (at >= device_memory.data && at < device_memory.data + device_memory.bytes) {
+      _exit(host_touched_device);
+    }
+    signal(number, SIG_DFL);
+  };
+  sigaction(SIGSEGV, &action, nullptr);
+}

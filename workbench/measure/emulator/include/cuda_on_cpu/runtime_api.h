@@ -104,6 +104,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*)(
 }
 
 inline cudaError_t cudaMemset(void* data, int value, size_t bytes) {
+  const cuda_on_cpu::OpenDeviceMemory open;
   memset(data, value, bytes);
   return cudaSuccess;
 }
@@ -112,6 +113,7 @@ inline cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStre
 }
 
 inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  const cuda_on_cpu::OpenDeviceMemory open;
   memmove(to, from, bytes);
   return cudaSuccess;
 }
@@ -123,6 +125,7 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cud
 template <class T>
 cudaError_t cudaMemcpyToSymbolAsync(T& symbol, const void* from, size_t bytes, size_t offset = 0,
                                     cudaMemcpyKind = cudaMemcpyHostToDevice, cudaStream_t = nullptr) {
+  const cuda_on_cpu::OpenDeviceMemory open;
   memmove(const_cast<char*>(reinterpret_cast<const volatile char*>(&symbol)) + offset, from, bytes);
   return cudaSuccess;
 }

@@ -1,0 +1,427 @@
+"""CUDA texts without what can never run: preprocessor branches that are decided, and declarations that nothing uses.
+
+What stays is letter for letter as it was, with its comments. The compiler makes the same program of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from .cuda_pieces import Piece, Token, is_balanced, matching, pieces_of, tokens_of, with_comment, words, words_of_directive
+
+_DIRECTIVE = re.compile(r"\s*#\s*(\w+)\s*((?:.|\n)*)")
+_ASKS = re.compile(r"\s*(&&|\|\||!|\(|\)|defined\s*\(\s*\w+\s*\)|defined\s+\w+|(?:(?!&&|\|\|)[^()!]|!=)+)")
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*\n?', re.M)
+_EMPTY_IF = re.compile(r"^[ \t]*#[ \t]*if[^\n]*\n(?:\s*|[ \t]*#[ \t]*else[^\n]*\n)*[ \t]*#[ \t]*endif[^\n]*\n?", re.M)
+_BYTES = {"float": 4, "double": 8, "__half": 2, "__nv_bfloat16": 2}
+_FUNCTION_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(", re.M)
+
+
+def without_branches(text: str, known: Mapping[str, bool]) -> str:
+    """Without the `#if` branches that are never taken if just these macros are defined, or are not; of others nothing is
+    known. A condition that is only partly decided loses that part."""
+    kept: list[str] = []
+    levels: list[_Level] = []
+    at = 0
+    for token in tokens_of(text):
+        found = _DIRECTIVE.match(token.text) if token.kind == "directive" else None
+        if found is None or found[1] not in ("if", "ifdef", "ifndef", "elif", "else", "endif"):
+            continue
+        if all(level.open for level in levels):
+            kept.append(text[at:token.start])
+        at = token.end
+        if found[1].startswith("if"):
+            levels.append(_Level())
+        line = levels[-1].line(token.text, found[1], found[2], known)
+        if line and all(level.open for level in levels[:-1]):
+            kept.append(line)
+        else:
+            at += text[at:at + 1] == "\n"
+        if found[1] == "endif":
+            levels.pop()
+    return "".join([*kept, text[at:]])
+
+
+def settled(texts: Mapping[str, str], instance: str) -> dict[str, dict[int, bool]]:
+    """Text -> where an `if constexpr` stands in it -> its answer, if the precision and type of the kernel decide it. `texts`:
+    all of one kernel; `instance`: its `Layer` and `Tune`. A name has a value if all that is declared under it has that one."""
+    codes = {name: [t for t in tokens_of(text) if t.kind != "comment"] for name, text in texts.items()}
+    known = _Known(codes.values(), instance)
+    return {name: {code[at].start: bool(found) for at in range(1, len(code) - 2) if code[at].text == "constexpr"
+                   and code[at - 1].text == "if" and (found := known.value(code[at + 2:matching(code, at + 1) - 1], code)
+                                                      ) is not None} for name, code in codes.items()}
+
+
+def without_statements(text: str, answers: Mapping[int, bool]) -> str:
+    """Without the branches of `if constexpr` that these answers rule out."""
+    if not answers or not is_balanced(text):
+        return text
+    every = tokens_of(text)
+    code = [t for t in every if t.kind != "comment"]
+    spans = []
+    for at, token in enumerate(code):
+        if token.start not in answers:
+            continue
+        first, body = code[at - 1], matching(code, at + 1)
+        in_block = code[at - 2].text in (";", "{", "}")
+        end = _statement(code, body)
+        other = _statement(code, end + 1) if end < len(code) and code[end].text == "else" else end
+        if answers[token.start]:
+            if in_block or other == len(code) or code[other].text != "else":   # else that one would be this one's
+                spans.append((code[end - 1].end, code[other - 1].end))
+        elif other > end:
+            spans.append((first.start, code[end + 1].start))
+        elif not in_block:       # the only statement of a loop or a condition: its end stays
+            spans.append((first.start, code[end - 1].start) if code[end - 1].text == ";" else
+                         (first.start, code[body].start))
+            if code[end - 1].text != ";":
+                spans.append((code[body].end, code[end - 1].start))
+        else:
+            spans.append(_with_lines(text, first.start, code[end - 1].end, [t for t in every if t.kind == "comment"]))
+    return without_spans(text, [(a, b) for a, b in spans if not any(
+        c <= a and b <= d and (a, b) != (c, d) for c, d in spans)])
+
+
+def reduced(texts: Mapping[str, str], roots: Iterable[str], *, whole: Iterable[str] = ()) -> dict[str, str]:
+    """The texts, in the order in which they are joined, without the declarations that nothing reaches from `roots`, names that
+    the code behind them uses. Of the texts `whole`, and of those that are not understood, everything stays, and is a root."""
+    macros = {name for text in texts.values() for name in _FUNCTION_MACRO.findall(text)}
+    pieces = {name: None if name in whole else pieces_of(text, frozenset(m for m in macros if m in text))
+              for name, text in texts.items()}
+    used = _Used(roots)
+    used.names.update(*(words(texts[name]) for name, found in pieces.items() if found is None))
+    used.reach([p for found in pieces.values() for p in found or ()])
+    result = {name: text if (found := pieces[name]) is None else _cut(text, found, used) for name, text in texts.items()}
+    result = {name: text for name, text in result.items() if text}
+    return {name: _INCLUDE.sub(lambda line: line[0] if line[1] in result or line[1] not in texts else "", text)
+            for name, text in result.items()}
+
+
+def without_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    for start, end in sorted(spans, reverse=True):
+        text = text[:start] + text[end:]
+    return text
+
+
+def keeps(part: str, own: str, full: str) -> bool:
+    """Whether the code of `part` has all that `own` has, and nothing that `full` has not, in the same order."""
+    return _is_within(_code(own), _code(part)) and _is_within(_code(part), _code(full))
+
+
+class _Level:
+    """One `#if` with its branches, of which some are dropped."""
+
+    def __init__(self) -> None:
+        self.open = False      # whether the branch at hand is kept
+        self.asked = False     # whether a condition is left
+        self.taken = False     # whether a branch is certain, so that no later one counts
+
+    def line(self, line: str, word: str, condition: str, known: Mapping[str, bool]) -> str:
+        """What stands in the place of that line; empty where nothing does."""
+        if word == "endif":
+            return line if self.asked else ""
+        if self.taken:
+            self.open = False
+            return ""
+        condition = condition.split("//")[0].strip()
+        asks = {"ifdef": f"defined({condition})", "ifndef": f"!defined({condition})"}.get(word, condition)
+        found = True if word == "else" else _decided(asks, known)
+        self.open, self.taken = found is not False, found is True
+        if isinstance(found, bool):
+            return (line if word == "else" else "#else") if found and self.asked else ""
+        first, self.asked = not self.asked, True
+        same = found == " ".join(asks.split()) and (word != "elif" or not first)
+        return line if same else f"#{'if' if first else 'elif'} {found}"
+
+
+def _decided(condition: str, known: Mapping[str, bool]) -> bool | str:
+    """True, False, or the condition without what is known."""
+    parts = _ASKS.findall(condition)
+    place = 0
+
+    def either() -> bool | str:
+        return joined("||", both, True)
+
+    def both() -> bool | str:
+        return joined("&&", one, False)
+
+    def joined(sign: str, inner: Callable[[], bool | str], strong: bool) -> bool | str:
+        nonlocal place
+        found = [inner()]
+        while place < len(parts) and parts[place] == sign:
+            place += 1
+            found.append(inner())
+        if strong in [f for f in found if isinstance(f, bool)]:
+            return strong
+        open_ones = [f for f in found if not isinstance(f, bool)]
+        if not open_ones:
+            return not strong
+        return f" {sign} ".join(f"({f})" if "||" in f and sign == "&&" and len(open_ones) > 1 else f for f in open_ones)
+
+    def one() -> bool | str:
+        nonlocal place
+        part = parts[place].strip()
+        place += 1
+        if part == "!":
+            found = one()
+            return not found if isinstance(found, bool) else f"!{found}" if re.fullmatch(r"defined\(\w+\)", found) else (
+                f"!({found})")
+        if part == "(":
+            found = either()
+            place += 1
+            return found
+        if asked := re.fullmatch(r"defined\s*\(?\s*(\w+)\s*\)?", part):
+            return known.get(asked[1], f"defined({asked[1]})")
+        return str(part)
+
+    return either()
+
+
+def _with_lines(text: str, start: int, end: int, comments: Sequence[Token]) -> tuple[int, int]:
+    """With the comment directly above and the one behind it, where nothing else stands in its lines."""
+    line, until = text.rfind("\n", 0, start) + 1, text.find("\n", end) + 1
+    if text[line:start].strip() or text[end:until].split("//")[0].strip() or not until:
+        return start, end
+    return with_comment(text, start, comments), until
+
+
+def _statement(code: Sequence[Token], at: int) -> int:
+    """The place behind the statement that begins at `at`."""
+    token = code[at]
+    if token.kind == "directive":
+        return _statement(code, at + 1)
+    if token.text == "{":
+        return matching(code, at)
+    if token.text in ("if", "for", "while"):
+        at += 2 if code[at + 1].text == "constexpr" else 1
+        at = _statement(code, matching(code, at))
+        return _statement(code, at + 1) if token.text == "if" and at < len(code) and code[at].text == "else" else at
+    while code[at].text != ";":
+        at = matching(code, at) if code[at].text in ("(", "[", "{") else at + 1
+    return at + 1
+
+
+class _Known:
+    """What the constants of a kernel's texts are, as far as its precision and its type decide them."""
+
+    _LEVELS = (("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("+", "-"), ("*", "/", "%"))
+
+    def __init__(self, codes: Iterable[Sequence[Token]], instance: str) -> None:
+        codes = [*codes]
+        self.precisions = set(re.findall(r"Precision::(\w+)", instance))
+        self.bytes = {_BYTES.get(scalar) for scalar in re.findall(r"using scalar = (\w+);", instance)}
+        self.values: dict[str, int | None] = {}    # name -> what it is; what is not known is absent
+        found: dict[str, list[tuple[Sequence[Token], Sequence[Token]]]] = {}
+        other: set[str] = set()
+        for code in codes:
+            declared = set()
+            for at, token in enumerate(code):
+                if token.text == "constexpr" and code[at - 1].text != "if":
+                    for name, place, value in _constants(code, at):
+                        found.setdefault(name, []).append((value, code))
+                        declared.add(place)
+                elif token.text == "Precision" and code[at + 1].text == "::" and code[at - 1].text not in ("==", "!="):
+                    self.precisions.add(code[at + 2].text)
+            other |= {t.text for at, t in enumerate(code) if t.kind == "word" and at not in declared and at
+                      and code[at - 1].kind == "word" and code[at - 1].text not in ("return", "else", "case")}
+        found = {name: [(value, code) for value, code in all_of if not _copies(value, name)]
+                 for name, all_of in found.items() if name.isupper() and name not in other}
+        while any([self._settle(name, all_of) for name, all_of in found.items() if name not in self.values]):
+            continue
+
+    def _settle(self, name: str, declared: Sequence[tuple[Sequence[Token], Sequence[Token]]]) -> bool:
+        each = {self.value(value, code) for value, code in declared}
+        if len(each) == 1 and None not in each:
+            self.values[name] = each.pop()
+        return name in self.values
+
+    def value(self, words: Sequence[Token], code: Sequence[Token]) -> int | None:
+        """Of an expression; None where it is not known."""
+        self._words, self._at, self._code = words, 0, code
+        try:
+            found = self._choice()
+        except (IndexError, ZeroDivisionError, ValueError):
+            return None
+        return found if self._at == len(words) and isinstance(found, int) else None
+
+    def _choice(self) -> Any:
+        asked = self._level(0)
+        if not self._next("?"):
+            return asked
+        one = self._choice()
+        if not self._next(":"):
+            raise ValueError("no choice")
+        two = self._choice()
+        return (one if one == two else None) if asked is None else one if asked else two
+
+    def _level(self, number: int) -> Any:
+        if number == len(self._LEVELS):
+            return self._one()
+        left = self._level(number + 1)
+        while sign := next((s for s in self._LEVELS[number] if self._next(s)), ""):
+            left = self._both(sign, left, self._level(number + 1))
+        return left
+
+    def _both(self, sign: str, left: Any, right: Any) -> Any:
+        if sign in ("&&", "||"):
+            strong = sign == "||"
+            if strong in [bool(v) for v in (left, right) if v is not None]:
+                return int(strong)
+            return None if None in (left, right) else int(not strong)
+        if sign in ("==", "!=") and isinstance(right, str):
+            same = None if right in self.precisions and len(self.precisions) > 1 else right in self.precisions
+            return None if same is None else int(same == (sign == "=="))
+        if not isinstance(left, int) or not isinstance(right, int):
+            return None
+        return {"==": lambda: int(left == right), "!=": lambda: int(left != right), "<": lambda: int(left < right),
+                ">": lambda: int(left > right), "<=": lambda: int(left <= right), ">=": lambda: int(left >= right),
+                "+": lambda: left + right, "-": lambda: left - right, "*": lambda: left * right,
+                "/": lambda: left // right, "%": lambda: left % right}[sign]()
+
+    def _one(self) -> Any:
+        if self._next("!"):
+            found = self._one()
+            return None if found is None else int(not found)
+        if self._next("("):
+            found = self._choice()
+            if not self._next(")"):
+                raise ValueError("no bracket")
+            return found
+        token = self._words[self._at]
+        self._at += 1
+        if token.kind == "number":
+            return int(token.text) if token.text.isdigit() else None
+        if token.kind != "word":
+            raise ValueError("no value")
+        if token.text in ("true", "false"):
+            return int(token.text == "true")
+        if token.text == "sizeof" and self._next("("):
+            end = matching(self._words, self._at - 1)
+            named, self._at = self._words[self._at:end - 1], end
+            return self._size(named)
+        path = [token.text]
+        while self._next("::"):
+            path.append(self._words[self._at].text)
+            self._at += 1
+        if path[0] == "Precision":
+            return path[-1]
+        if self._at < len(self._words) and self._words[self._at].text in ("(", "<"):
+            raise ValueError("a call or a template")
+        return self.values.get(path[-1])
+
+    def _size(self, named: Sequence[Token]) -> int | None:
+        """Of the layer's own type, if it is that; a template's parameter may be any."""
+        last = named[-1].text
+        own = last == "scalar" or (last == "Scalar" and not any(
+            t.text == "Scalar" and self._code[at - 1].text in ("class", "typename") for at, t in enumerate(self._code) if at))
+        return next(iter(self.bytes)) if own and len(self.bytes) == 1 else None
+
+    def _next(self, text: str) -> bool:
+        there = self._at < len(self._words) and self._words[self._at].text == text
+        self._at += there
+        return there
+
+
+def _copies(value: Sequence[Token], name: str) -> bool:
+    """`constexpr bool THREE = Plan::THREE;`"""
+    return value[-1].text == name and all(t.kind == "word" or t.text == "::" for t in value)
+
+
+def _constants(code: Sequence[Token], at: int) -> Iterator[tuple[str, int, Sequence[Token]]]:
+    """(name, its place, its value) of the constants of that declaration; none for a function's."""
+    place = begin = at + 1
+    name_at = 0
+    while place < len(code):
+        text = code[place].text
+        if name_at and text in (",", ";"):
+            yield code[name_at].text, name_at, code[begin:place]
+            name_at = 0
+        elif not name_at and text == "=" and code[place - 1].kind == "word":
+            name_at, begin = place - 1, place + 1
+        if text == ";" or (not name_at and text in ("(", "{")):
+            return
+        place = matching(code, place) if text in ("(", "[", "{") else place + 1
+
+
+class _Used:
+    """The names in use, and the pieces that are."""
+
+    def __init__(self, roots: Iterable[str]) -> None:
+        self.names, self.prefixes = set(roots), set[str]()
+        self.pieces: set[int] = set()       # by id
+
+    def reach(self, pieces: Sequence[Piece]) -> None:
+        makes = {p.names[0]: set(re.findall(r"\b(?:struct|class)\s+(\w+)", p.tokens[0].text)) for p in pieces
+                 if p.kind == "macro"}
+        before = (-1, -1)
+        while before != (len(self.pieces), len(self.names)):
+            before = len(self.pieces), len(self.names)
+            for piece in pieces:
+                self._visit(piece, makes)
+
+    def is_used(self, piece: Piece, makes: Mapping[str, set[str]]) -> bool:
+        names = tuple(makes[piece.names[0]]) if piece.kind == "call" and makes.get(piece.names[0]) else (
+            () if piece.kind == "call" else piece.names)
+        return not names or any(n in self.names or any(n.startswith(p) for p in self.prefixes) for n in names)
+
+    def _visit(self, piece: Piece, makes: Mapping[str, set[str]]) -> None:
+        if id(piece) not in self.pieces and self.is_used(piece, makes):
+            self.pieces.add(id(piece))
+            if piece.kind == "undef":
+                return
+            for token in piece.head if piece.inner else piece.tokens:
+                self._take(token, piece)
+        if id(piece) in self.pieces:
+            for inner in piece.inner:
+                self._visit(inner, makes)
+
+    def _take(self, token: Token, piece: Piece) -> None:
+        if token.kind == "word":
+            self.names.add(token.text)
+        elif token.kind == "directive":
+            if piece.kind == "directive" and not piece.names:
+                return
+            self.names.update(words_of_directive(token.text))
+            self.prefixes.update(found for found in re.findall(r"(\w+)##", token.text) if found.isupper() or "_" in found)
+
+
+def _cut(text: str, pieces: Sequence[Piece], used: _Used) -> str:
+    """The text without the pieces that are not used; empty if only comments and directives remain."""
+    spans = list(_unused(text, pieces, used))
+    if not any(id(p) in used.pieces and p.kind not in ("directive", "undef") for p in pieces):
+        return ""
+    spans += _comments_of_nothing(text, pieces, used)
+    text = without_spans(text, spans)
+    while (shorter := _EMPTY_IF.sub("", text)) != text:
+        text = shorter
+    return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
+
+
+def _unused(text: str, pieces: Sequence[Piece], used: _Used) -> Iterator[tuple[int, int]]:
+    for piece in pieces:
+        if id(piece) in used.pieces:
+            yield from _unused(text, piece.inner, used)
+        else:
+            yield piece.start, _with_lines(text, piece.tokens[0].start, piece.end, ())[1]
+
+
+def _comments_of_nothing(text: str, pieces: Sequence[Piece], used: _Used) -> Iterator[tuple[int, int]]:
+    """Comments that stand alone, before declarations of which none is left."""
+    alone = [m.span() for m in re.finditer(r"(?<=\n\n)(?://[^\n]*\n)+(?=\n)", text)]
+    for (start, end), following in zip(alone, [s for s, _ in (*alone, (len(text), 0))][1:], strict=True):
+        about = [p for p in pieces if end <= p.start < following and p.kind not in ("directive", "undef")]
+        if about and not any(id(p) in used.pieces for p in about):
+            yield start, end
+
+
+def _code(text: str) -> list[str]:
+    """What the compiler reads; of a directive the words, and without those that only say where a line stands."""
+    return [word for t in tokens_of(text) if t.kind != "comment" for word in (
+        t.text.split("//")[0].replace("\\\n", " ").split() if t.kind == "directive" else [t.text])]
+
+
+def _is_within(some: Sequence[str], every: Sequence[str]) -> bool:
+    rest = iter(every)
+    return all(word in rest for word in some)

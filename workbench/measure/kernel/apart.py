@@ -1,0 +1,159 @@
+"""The launcher of a candidate for the emulator, whose host code runs in a process of its own: see `host_process`.
+
+That process cannot reach the judge's memory. It answers with an error code and a text; results are compared here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import mmap
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...core.plain_text import plain
+from ...core.trial import Status
+from .findings import Finding
+from .launch import ARGUMENTS, ORDER, MissingSymbol
+
+_ROOT = Path(__file__).resolve().parents[3]
+_PAGE = mmap.PAGESIZE
+_MOST_ANSWER = 1 << 16
+_TOUCHED_DEVICE = 99        # host_touched_device in the emulator's launch.h
+_KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
+_CUDACPU = "CUDACPU_"
+
+
+class LauncherApart:
+    """As `launch.Launcher`. Raises OSError when the library cannot be loaded, `MissingSymbol` when it lacks the symbol, and
+    `Finding` when its process ends."""
+
+    def __init__(self, library: Path, symbol: str, direction: str) -> None:
+        self.direction = direction
+        self._memory = os.memfd_create(f"kernel-workbench-{secrets.token_hex(4)}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._bytes = 0
+        self._places: list[tuple[int, int, int]] = []   # address here, bytes, offset in the memory
+        self._text = ""
+        to_read, self._requests = os.pipe()
+        self._replies, to_write = os.pipe()
+        self._ended, to_say = os.pipe()
+        self._open = [self._requests, self._replies, self._ended, self._memory]
+        self._buffer = b""
+        fcntl.fcntl(self._memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # or a read of ours would end this process
+        job = {"library": str(library), "symbol": symbol, "arguments": 1 + len(ARGUMENTS[direction]) + 2}
+        fds = [to_read, to_write, to_say, self._memory]
+        try:
+            _send(json.dumps(job).encode(), fds)
+        finally:
+            for fd in fds[:3]:
+                os.close(fd)
+        said, text = self._answer()
+        if said != "loaded":
+            raise MissingSymbol(f"The library exports no {symbol}.") if said == "missing" else OSError(plain(text)[:500])
+
+    def __del__(self) -> None:
+        for fd in self._open:
+            os.close(fd)
+
+    def allocate(self, size: int) -> torch.Tensor:
+        """Bytes that the launcher's process sees too; all of them before the first launch."""
+        pages = max(1, -(-size // _PAGE)) * _PAGE
+        os.ftruncate(self._memory, self._bytes + pages)
+        mapped = mmap.mmap(self._memory, pages, offset=self._bytes)
+        tensor = torch.frombuffer(mapped, dtype=torch.uint8)[:size]
+        self._places.append((tensor.data_ptr(), pages, self._bytes))
+        self._bytes += pages
+        return tensor
+
+    def workspace_bytes(self, problem: ctypes.Array) -> int:
+        return self._number("workspace", list(problem))
+
+    def __call__(self, problem: ctypes.Array, tensors: Mapping[str, torch.Tensor | None], workspace: torch.Tensor | None,
+                 stream: int) -> int:
+        given = [*(tensors.get(name) for name in ARGUMENTS[self.direction]), workspace]
+        environment = {name: value for name, value in os.environ.items() if name.startswith(_CUDACPU)}
+        return self._number("launch", environment.pop(ORDER, ""), environment, list(problem), [*map(self._offset, given)],
+                            self._bytes)
+
+    def last_error(self) -> int:
+        return self._number("last_error")
+
+    def error_text(self, code: int) -> str:
+        return self._text or f"error {code}"
+
+    def _offset(self, tensor: torch.Tensor | None) -> int | None:
+        if tensor is None or not tensor.numel():
+            return None
+        address = tensor.data_ptr()
+        return next(offset + address - start for start, size, offset in self._places if start <= address < start + size)
+
+    def _number(self, *request: Any) -> int:
+        with suppress(BrokenPipeError):  # it has ended: reading says how
+            os.write(self._requests, json.dumps(request).encode() + b"\n")
+        code, text = self._answer()
+        if type(code) is not int or not -1 << 63 <= code < 1 << 63:
+            raise self._odd()
+        if code:
+            self._text = plain(text)[:1000]
+        return code
+
+    def _answer(self) -> tuple[Any, str]:
+        while b"\n" not in self._buffer:
+            data = os.read(self._replies, _MOST_ANSWER)
+            if not data:
+                raise self._death()
+            self._buffer += data
+            if len(self._buffer) > _MOST_ANSWER:
+                raise self._odd()
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        try:
+            said, text = json.loads(line)
+        except (ValueError, TypeError, RecursionError):
+            raise self._odd() from None
+        if not isinstance(text, str) or self._buffer:
+            raise self._odd()
+        return said, text
+
+    def _odd(self) -> Finding:
+        return Finding(Status.WORKER_DIED, "The kernel's host code wrote into the pipe between its process and the judge.",
+                       "Use only file descriptors that the code has opened.")
+
+    def _death(self) -> Finding:
+        said = os.read(self._ended, 100)
+        code = int(said) if said else -signal.SIGKILL
+        if code == _TOUCHED_DEVICE:
+            return Finding(Status.WORKER_DIED, "Host code of the kernel read or wrote memory of the device; on a GPU that ends "
+                           "the process (SIGSEGV).", "Compute on the device, or copy with cudaMemcpy first.")
+        how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
+        return Finding(Status.WORKER_DIED, f"The process of the kernel's host code ended by {how}.")
+
+
+def _send(job: bytes, fds: list[int]) -> None:
+    try:
+        socket.send_fds(_host_processes(), [job], fds)
+    except (BrokenPipeError, ConnectionResetError):  # somebody has ended it
+        _host_processes.cache_clear()
+        socket.send_fds(_host_processes(), [job], fds)
+
+
+@lru_cache(maxsize=1)
+def _host_processes() -> socket.socket:
+    """The process that starts those of the candidates. It imports no torch, and has few environment variables."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    subprocess.Popen([sys.executable, "-S", "-m", f"{__package__}.host_process", str(theirs.fileno())], cwd="/",
+                     stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env={**environment, "PYTHONPATH": str(_ROOT)})
+    theirs.close()
+    return ours
