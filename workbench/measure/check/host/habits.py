@@ -32,6 +32,7 @@ from .calls import gradients_of
 
 _monotonic = time.monotonic   # taken before a foreign file may put another clock in its place
 _MANY, _MANY_S = 100, 0.5      # calls, but not longer
+_CHOICES_S = 15.0
 
 
 def no_grad(module: torch.nn.Module, request: NoGrad, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -85,11 +86,14 @@ def two_calls(module: torch.nn.Module, request: TwoCalls, tensors: Tensors, devi
 
 
 def some_gradients(module: torch.nn.Module, request: SomeGradients, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """The gradients of each choice, where nothing else needs one."""
+    """The gradients of each choice, where nothing else needs one. Where each choice is compiled anew, not all of them."""
     (xs,), (grad_output,) = _sets(request, tensors, device)
     choices: list[tuple[str, ...]] = []
     results: Tensors = []
+    begin = _monotonic()
     for names in request.choices:
+        if choices and _monotonic() - begin > _CHOICES_S:
+            break
         inputs = [x.detach() for x in xs]
         with _only(module, names):
             there, grads = _gradients(names, _wanted(module, names, inputs), module(*inputs), grad_output)
