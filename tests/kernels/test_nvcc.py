@@ -121,7 +121,6 @@ def chosen(every: bool) -> list[BestKnown]:
     return list(different.values())
 
 
-@pytest.mark.timeout(1800)  # all of one pair take two minutes on an idle core, and the cores are not idle
 @pytest.mark.parametrize(("every", "arch", "direction"), [
     pytest.param(every, arch, direction, marks=[pytest.mark.long] if every or arch == "sm_80" else [],
                  id=f"{arch}-{direction}-{'every' if every else 'some'}")
