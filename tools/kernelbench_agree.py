@@ -5,7 +5,7 @@ FOLDER is a checkout of KernelBench (it holds src/kernelbench and KernelBench/le
 problems   Each problem of level 1 is checked against itself as ModelNew. A right file must not be called wrong. Sizes
            are cut: each whole number (and each tuple of them) that the problem assigns at its top, and that is above
            a limit, becomes that limit. The limit is the largest of 64, 48, ... 6 for which the inputs have at most
-           200 000 values and the model runs; else it is 2.
+           40 000 values and the model runs; else it is 2.
 verdicts   40 files, right and wrong, made of such problems by small changes, go through KernelBench's own
            `eval_kernel_against_ref` and `validate_kernel_static`, and through `check`, whose report has KernelBench's
            verdict. torch.cuda's functions that only wait, choose a device or name it are replaced by ones that do
@@ -40,7 +40,7 @@ from workbench.core.errors import BadRequest  # noqa: E402
 from workbench.drive.checking.check import CheckRequest, check, judge_process  # noqa: E402
 
 LIMITS = (64, 48, 32, 24, 16, 12, 8, 6, 2)
-MOST_VALUES = 200_000
+MOST_VALUES = 40_000
 # What ModelNew returns, y being what Model returns; for two problems each.
 CHANGES = {
     "the same": ("y", 1, 63), "a copy": ("y.clone()", 13, 40), "in float64 and back": ("y.double().to(y.dtype)", 23, 97),
@@ -52,6 +52,8 @@ CHANGES = {
     "a tuple": ("(y,)", 21, 49), "nothing": ("None", 27, 12), "infinite": ("y / 0", 28, 67),
     "wrong from the third call": ("y if self.calls < 3 else y + 1", 32, 16), "raises": ("y + x.nothing", 20, 3),
     "its inputs changed": ("(xs[0].add_(1), y)[1]", 34, 18), "whole numbers as floats": ("y.to(torch.float32)", 51, 95)}
+WORDS = ("", 'KERNEL = "__global__ load_inline"\n', 'KERNEL = "__global__ load_inline"  # pass\n',
+         'import threading\nKERNEL = "__global__ cpp_extension"\n', 'KERNEL = "__global__"  # load_inline\n')
 FILE = """
 class ModelNew(Original):
     def __init__(self, *arguments):
@@ -98,7 +100,8 @@ def check_problems(problems: dict[int, str], jobs: int) -> bool:
 def compare_verdicts(problems: dict[int, str], args: argparse.Namespace) -> bool:
     """KernelBench's verdicts beside ours of the same rules. Prints those that differ."""
     names = [(f"problem {number}, {name}", number, result) for name, (result, *two) in CHANGES.items() for number in two]
-    pairs = [(problems[number], original(problems[number]) + FILE.replace("RESULT", result)) for _, number, result in names]
+    pairs = [(problems[number], original(problems[number]) + FILE.replace("RESULT", result) + WORDS[place % len(WORDS)])
+             for place, (_, number, result) in enumerate(names)]
     with tempfile.TemporaryDirectory() as folder:
         exchange = Path(folder) / "pairs.json"
         exchange.write_text(json.dumps(pairs))
@@ -121,6 +124,7 @@ def ours(pairs: list[tuple[str, str]], jobs: int) -> list[dict[str, Any]]:
             return [one(judge, *pair) for pair in some]
 
     def one(judge: Any, reference: str, text: str) -> dict[str, Any]:
+        print(".", end="", file=sys.stderr, flush=True)
         try:
             report = check(CheckRequest(text, reference, "cpu", time=False, nvcc=False), judge=judge, device_held=True)
         except BadRequest as error:

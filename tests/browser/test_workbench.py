@@ -43,8 +43,11 @@ def forward_only(page) -> None:
 
 
 def run_to_the_end(page) -> None:
+    """With a reload on the way, which keeps the run."""
     page.get_by_role("button", name="Run 3").click()
     page.locator(".strip", has_text=re.compile("RUNNING|WAITING")).first.wait_for()
+    page.reload()
+    page.locator(".strip", has_text=re.compile("RUNNING|WAITING|3 of 3 candidates")).first.wait_for()
     page.locator(".strip", has_text="3 of 3 candidates are right in all checks").first.wait_for()
 
 
@@ -88,15 +91,6 @@ def test_run_inspect_export_download(page, tmp_path):
     assert "ModelNew" in [n.name for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ClassDef)]
     assert "grad_weight  by PyTorch" in text
     assert not page.foreign, page.foreign
-
-
-def test_a_reload_during_a_run_keeps_it(page):
-    forward_only(page)
-    page.get_by_role("button", name="Run 3").click()
-    page.locator(".strip", has_text=re.compile("RUNNING|WAITING")).first.wait_for()
-    page.reload()
-    page.locator(".strip", has_text=re.compile("RUNNING|WAITING|3 of 3 candidates")).first.wait_for()
-    page.locator(".strip", has_text="3 of 3 candidates are right in all checks").first.wait_for()
 
 
 def test_stop_ends_the_run_and_keeps_what_is_finished(page):

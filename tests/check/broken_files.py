@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.answers import Answer, Question
+from workbench.measure.check.foreign.process import Raised
+from workbench.measure.check.foreign.replies import Context, InlineCall, Told
 
 _CORPUS = Path(__file__).with_name("broken_files.toml")
 _TINY = r"""#pragma once
@@ -97,10 +100,23 @@ class Broken:
     status: str
     says: str
     advice: str
+    log: str                 # of a build on a GPU, where it has one
 
     @property
     def compiles(self) -> bool:
         return "load_inline(" in self.text
+
+    @property
+    def raised(self) -> Raised:
+        """What the file's process tells of a build on a GPU that ended with `log`."""
+        names = {node.targets[0].id: node.value for node in ast.parse(self.text).body if isinstance(node, ast.Assign)
+                 and isinstance(node.targets[0], ast.Name)}
+        call = next(node for node in names.values() if isinstance(node, ast.Call) and "load_inline" in ast.unparse(node.func))
+        given = {k.arg: ast.literal_eval(names[k.value.id] if isinstance(k.value, ast.Name) else k.value) for k in call.keywords
+                 if k.arg in ("cpp_sources", "cuda_sources", "functions")}
+        cpp, cuda = (tuple(filter(None, [given.get(key)])) for key in ("cpp_sources", "cuda_sources"))
+        told = InlineCall("x", tuple(given.get("functions", ())), cpp, cuda, ())
+        return Raised(Told("RuntimeError", self.log, call.lineno, "load_inline", "", Context("", (told,))))
 
     def differs(self, question: Question) -> str:
         """What a question says otherwise; "" where it says what is expected."""
@@ -110,11 +126,11 @@ class Broken:
         return "\n".join(f"expected {expected}\n     got {got}" for expected, got in pairs if not _fits(expected, got))
 
 
-def with_small_headers(text: str) -> str:
-    """A file that calls load_inline once, built with them. Its lines move down."""
+def with_small_headers(text: str, *, runs: bool = False) -> str:
+    """A file that calls load_inline once, built with them. Its lines move down. `runs`: what is built can be called."""
     found = text.replace("load_inline(name=", f"load_inline({_FOUND}name=")
     assert found.count(_FOUND) == 1
-    return SMALL_HEADERS + found
+    return (_headers(_RUNS) if runs else SMALL_HEADERS) + found
 
 
 @cache
@@ -151,7 +167,7 @@ def _entry(found: dict[str, Any], device: str, before: str) -> Broken:
             assert len(lines) == 1, (found["name"], lines)
             for said in ("says", "advice"):
                 expected[said] = expected[said].replace(f"{{{key}}}", str(lines[0]))
-    return Broken(found["name"], text, *(expected[k] for k in ("about", "status", "says", "advice")))
+    return Broken(found["name"], text, *(expected.get(k, "") for k in ("about", "status", "says", "advice", "log")))
 
 
 def _fits(expected: str, got: str) -> bool:

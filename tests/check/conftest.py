@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -45,11 +45,20 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Wo
 @pytest.fixture(scope="session")
 def forking_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     """Its foreign processes are forked (forked.py): for all that no new interpreter and no bwrap is needed for."""
+    with forking(tmp_path_factory) as worker:
+        yield worker
+
+
+@contextmanager
+def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    """Another one, to itself."""
     ways = "none" if landlock.problem() else "landlock"
     worker = _ForkingWorker("measure", log_path=tmp_path_factory.mktemp("judge") / "log",
                             environment={VARIABLE: ways, "OMP_NUM_THREADS": "1"})
-    yield worker
-    worker.close()
+    try:
+        yield worker
+    finally:
+        worker.close()
 
 
 @pytest.fixture

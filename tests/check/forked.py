@@ -1,4 +1,5 @@
-"""Foreign processes that are forked from one that has imported torch already: the import is most of what a check costs.
+"""Foreign processes that are forked from one that has imported torch already, and what torch imports at its first use: the
+imports are most of what a check costs.
 
 The host, its pipes, limits, Landlock, deadlines and deaths are the real ones. A new interpreter and bwrap, which needs one,
 are left out: the tests of confinement and of broken files start these.
@@ -17,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.fx.experimental.symbolic_shapes  # noqa: F401  # torch.autograd.grad imports it, and sympy, at its first call
 
 from workbench.measure import worker
 from workbench.measure.check import check_file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from workbench.core.answers import Answer, Question
 from workbench.core.toolchain import find_toolchain
 from workbench.measure.check.build_question import build_question
 from workbench.measure.check.foreign import confine
-from workbench.measure.check.foreign.process import ForeignProcess, Limits, Raised
+from workbench.measure.check.foreign.process import Limits, Raised
 from workbench.measure.check.foreign.replies import Context, Told
 from workbench.measure.check.party import Party
 from workbench.measure.check.trialrun import problem_of
@@ -21,9 +22,11 @@ from workbench.measure.check.trialrun import problem_of
 from . import models
 from .broken_files import SMALL_HEADERS, Broken, broken, reference, with_small_headers
 from .conftest import BAD_MODELS
+from .forked import ForkedProcess
 
 _BUILDS = pytest.mark.xdist_group("check_load_inline")
 _EARLY = ("builds", "constructs", "state_dict")  # what ends a check at once
+_EACH_BUILD = 4                                  # of the builds on a GPU `make test-long` does so many-th again
 _EACH = 6                                        # of the others `make test` asks so many-th
 
 # As on a GPU: load_inline is torch's own, with ninja and nvcc. A PyTorch without CUDA is told where the toolkit is.
@@ -46,7 +49,7 @@ def built(tmp_path: Path) -> Iterator[Callable[[str], Question]]:
     """What the judge says of a file whose import fails, without the emulator."""
     for folder in (tmp_path, *tmp_path.parents[:2]):  # another user has to get through
         folder.chmod(0o755)
-    process = ForeignProcess("candidate", device="cpu", limits=Limits(8 << 30), scratch=tmp_path)
+    process = ForkedProcess("candidate", device="cpu", limits=Limits(8 << 30), scratch=tmp_path)
 
     def build(text: str) -> Question:
         with pytest.raises(Raised) as raised:
@@ -71,6 +74,8 @@ def _on_the_cpu() -> Iterator[ParameterSet]:
 def test_a_broken_file_is_told_by_its_first_cause(checked, file: Broken) -> None:
     if file.compiles:
         require(find_toolchain().ninja and find_toolchain().cxx, "ninja and g++ build what load_inline is given")
+    if "import triton" in file.text:
+        require(find_spec("triton") is None, "Triton is installed: without a GPU its files are not refused at import")
     report = checked(file.text, reference=reference(), call_s=3.0 if file.status == "RUN_TIMEOUT" else 60.0)
     question = report.question(file.about)
     assert not file.differs(question), file.differs(question)
@@ -80,8 +85,16 @@ def test_a_broken_file_is_told_by_its_first_cause(checked, file: Broken) -> None
         assert question.detail.log_path and question.detail.log == Path(question.detail.log_path).read_text()
 
 
+@pytest.mark.parametrize("file", [f for f in broken("cuda") if f.log], ids=lambda file: file.name)
+def test_the_log_of_a_build_on_a_gpu_is_read(file: Broken) -> None:
+    """What nvcc 13.0, g++ 12 and ld wrote (broken_files.toml has the lines that hold an error)."""
+    question = build_question(file.raised, file.text, emulated=False)
+    assert not file.differs(question), file.differs(question)
+    assert question.detail.log
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", [f.name for f in broken("cuda") if f.compiles and f.about == "builds"])
+@pytest.mark.parametrize("name", [f.name for f in broken("cuda") if f.log][::_EACH_BUILD])
 def test_a_broken_file_is_told_by_its_first_cause_as_on_a_gpu(built: Callable[[str], Question], name: str) -> None:
     """Built by torch's own load_inline with ninja, nvcc and g++. Nothing is launched."""
     tools = find_toolchain()
@@ -105,7 +118,7 @@ def test_a_broken_file_is_told_by_its_first_cause_as_on_a_gpu(built: Callable[[s
 ])
 def test_an_error_that_cuda_reports_has_its_own_status_and_advice(said: str, status: str, advice: str) -> None:
     """As PyTorch on a GPU says it."""
-    message = f"CUDA error: {said}\nCUDA kernel errors might be asynchronously reported at some other API call, invalid argument."
+    message = f"CUDA error: {said}\nCUDA kernel errors might be asynchronously reported, not an invalid argument."
     problem = problem_of(Raised(Told("AcceleratorError", message, 39, "", "", Context())))
     assert problem.seen == f"The module raised AcceleratorError in line 39: CUDA error: {said}."
     assert problem.status == status and problem.advice.startswith(advice), problem

@@ -41,6 +41,8 @@ def test_the_self_test_counts_right_files_and_names_what_is_called_wrong(monkeyp
     found = selftest.selftest("cpu", wanted=[a for a in chosen(["kb19_relu"]) if a.kind == "honest"])
     assert [(r.name, r.status, r.caught) for r in found] == [("kb19_relu", "MISMATCH", False)]
     assert selftest.summary(found) == "1 of 1 right files called wrong; not as expected: kb19_relu"
+    attack = selftest.Result("a", "module", "an idea", "MISMATCH", "MISMATCH", "Wrong.", True)
+    assert selftest.matrix(found) == "" and selftest.matrix([attack, *found]).endswith("Right files called wrong: 1 of 1.")
 
 
 @pytest.mark.parametrize(("text", "known", "unknown"), [
@@ -55,8 +57,9 @@ def test_only_the_head_of_a_file_declares(text: str, known: str, unknown: str) -
     assert declared(text) == (known, unknown)
 
 
-def test_a_declared_precision_is_in_the_headline(checked) -> None:
-    report = checked(BFLOAT16[1], reference=BFLOAT16[0])
+def test_a_declared_precision_is_in_the_headline_and_names_the_competitors(checked) -> None:
+    report = checked(BFLOAT16[1], reference=BFLOAT16[0], time=True, effort="quick")
+    assert {t.precision for t in report.times.values()} == {"bf16"}, report.times
     assert failed(report) == {} and "is right in bfloat16, which it declares, but not in the precision of" in report.headline
     assert report.question("precision").answer is Answer.WARNED
     undeclared = failed(checked(BFLOAT16[1].replace("# precision: bfloat16\n", ""), reference=BFLOAT16[0]))

@@ -55,8 +55,10 @@ def test_a_declaration_without_its_definition_is_named(checked) -> None:
     assert "conv_transpose1d(Tensor, Tensor, int, int) is declared in cpp_sources and defined nowhere" in question.seen
 
 
-def test_wrong_index_and_no_gradient(checked) -> None:
-    report = checked(_text("wrong_index_no_gradient"), like="kb81", time=True)
+@pytest.mark.parametrize("small", [True, pytest.param(False, marks=pytest.mark.long)], ids=["small", "torch's own"])
+def test_wrong_index_and_no_gradient(checked, small: bool) -> None:
+    text = _text("wrong_index_no_gradient")
+    report = checked(with_small_headers(text, runs=True) if small else text, like="kb81", time=True)
     assert {"values": "MISMATCH", "gradients": "NO_GRADIENT"}.items() <= failed(report).items()
     assert report.mistake.found == "no divisibility test"
     assert report.question("builds").answer is Answer.PASSED and "emulator" in report.device
@@ -71,6 +73,7 @@ def test_a_file_we_exported_is_checked_on_the_emulator(checked) -> None:
     report = checked(export_text(recipe, constructor=preset("kb74")), like="kb74", time=True)
     assert failed(report) == {} and report.device == "cpu (emulator)"
     assert report.question("gradient_values").answer is Answer.PASSED and not report.times
+    assert "It declares float32" in report.question("precision").seen and not report.declared
 
 
 @pytest.mark.parametrize(("right", "broken"), [

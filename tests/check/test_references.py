@@ -56,6 +56,14 @@ def test_a_copy_passes_and_another_result_does_not(checked, layers: str, result:
     assert wrong.get("values") == "MISMATCH", wrong
 
 
+def test_parameters_of_the_constructor_may_have_other_names(checked) -> None:
+    """Another value of the second one, while the first has its default, is given by position."""
+    for layers in (CONV, CONV.replace("kernel,", "kernel, bias=channels > 2,")):
+        text = file(layers, "torch.relu(self.conv(x))").replace("channels", "a").replace("kernel", "b")
+        report = checked(text, reference=reference(layers, "torch.relu(self.conv(x))"))
+        assert failed(report) == {} and "kernel=4" in report.question("other_arguments").seen, report.questions
+
+
 def test_a_module_that_is_one_layer_is_known_as_that(checked) -> None:
     assert "grad_weight" in checked(file(CONV, "self.conv(x)"), reference=reference(CONV, "self.conv(x)")).question(
         "gradients").seen

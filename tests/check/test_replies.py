@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
@@ -161,14 +162,14 @@ def test_a_dtype_of_which_only_the_name_is_known_is_the_files_own_failure(checke
 
 def test_a_result_that_is_only_announced_takes_no_memory(tmp_path: Path) -> None:
     """Here the size is allowed, because nothing says what is expected."""
-    process = ForeignProcess("candidate", device="cpu", limits=Limits(8 << 30, call_s=1.5), scratch=tmp_path)
+    process = ForeignProcess("candidate", device="cpu", limits=Limits(8 << 30), scratch=tmp_path)
     try:
         text = _CHANGES.format(field="requires_grad", change="kinds[0]['shape'] = message['shape'] = [1 << 30]")
         process.ask(requests.Load(text, "ModelNew", "cpu"))
         process.ask(requests.Make("m", "[8]", "{}", 1))
         before = peak_bytes()
         with pytest.raises(Ended, match="Still not done after 1.5 s"):
-            process.ask(requests.Call("m", 1), [wire.torch.zeros(4, 8)])
+            process.ask(requests.Call("m", 1), [wire.torch.zeros(4, 8)], limit_s=1.5)
         assert peak_bytes() - before < 64 << 20
     finally:
         process.close()
@@ -320,9 +321,9 @@ def malformed(drawn: random.Random) -> tuple[requests.Request, bytes]:
             elif change < 0.3 and isinstance(holder, list) and len(holder) < 100:
                 holder *= drawn.choice((2, 2, 2, 50))
             elif change < 0.4 and isinstance(holder, dict):
-                holder[drawn.choice(("passed", "id", "tensors", "raised", ""))] = drawn.choice(_ODD)
+                holder[drawn.choice(("passed", "id", "tensors", "raised", ""))] = deepcopy(drawn.choice(_ODD))
             else:
-                holder[key] = drawn.choice(_ODD)
+                holder[key] = deepcopy(drawn.choice(_ODD))
             if not message:
                 break
         line = json.dumps(message).encode() + b"\n"

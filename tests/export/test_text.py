@@ -14,6 +14,7 @@ from workbench.core.candidate import Candidate, layer_fields
 from workbench.core.errors import BadRequest
 from workbench.core.identity import candidate_id
 from workbench.core.layer import DIRECTIONS
+from workbench.core.precision import declared
 from workbench.core.presets import KERNELBENCH, preset, problem_of
 from workbench.core.template import render, restored
 from workbench.core.variants import TEMPLATES, discover, find
@@ -118,7 +119,11 @@ def test_an_entry_says_what_shared_memory_its_block_needs():
 def test_the_file_says_its_precision_and_what_is_left_to_pytorch():
     text = export_text(naive(SMALL, "forward"))
     words = ast.get_docstring(ast.parse(text))
-    assert "computes in ieee" in words
+    assert "computes in ieee" in words and declared(text) == ("ieee", "")
+    layer = KERNELBENCH["kb81"].layer
+    both = Recipe(KERNELBENCH["kb81"].workload(), forward=Candidate(find("naive_gather", "forward"), layer, "float32", {}),
+                  backward=Candidate(find("fused_mma", "backward"), layer, "float32", {}, "tf32"))
+    assert declared(export_text(both)) == ("tf32", "")
     assert "grad_input   by PyTorch: torch.ops.aten.convolution_backward" in words
     assert list(kernels_of(text)) == ["forward"]
 

@@ -104,13 +104,13 @@ def test_a_broken_file_is_refused(what: str, folder: Path, worker: WorkerProcess
     assert result.advice
 
 
-@pytest.mark.parametrize(("line", "status", "words"), [
-    ("os.kill(os.getpid(), 11)", "WORKER_DIED", "The process ended by signal 11 (SIGSEGV) while the kernel ran."),
-    ("time.sleep(600)", "RUN_TIMEOUT", "Still running after 6 s; the process was stopped.")])
-def test_a_file_that_kills_or_hangs_its_process_is_refused(line: str, status: str, words: str, folder: Path):
+@pytest.mark.parametrize(("line", "limit_s", "status", "words"), [
+    ("os.kill(os.getpid(), 11)", 120, "WORKER_DIED", "The process ended by signal 11 (SIGSEGV) while the kernel ran."),
+    ("time.sleep(600)", 6, "RUN_TIMEOUT", "Still running after 6 s; the process was stopped.")])
+def test_a_file_that_kills_or_hangs_its_process_is_refused(line: str, limit_s: int, status: str, words: str, folder: Path):
     text = export_text(naive(SMALL, "forward", form="runtime")) + f"\nimport os, time\n{line}\n"
     with Runner() as runner:
-        result = verify(partial(runner.prove, limit_s=6), module_order(text, SMALL, device="cpu", scratch=folder))
+        result = verify(partial(runner.prove, limit_s=limit_s), module_order(text, SMALL, device="cpu", scratch=folder))
     assert (result.status, result.headline) == (status, words) and result.advice
 
 

@@ -13,6 +13,8 @@ from tests.require import require
 from workbench.core.answers import Answer, CheckReport
 from workbench.core.layer import Workload
 from workbench.core.presets import preset
+from workbench.drive.checking import selftest
+from workbench.drive.checking.attacks import honest, right_files
 from workbench.drive.checking.check import CheckRequest, check, judge_process, workload_reference
 from workbench.drive.checking.check_text import report_text
 from workbench.drive.running.worker_process import WorkerProcess
@@ -111,3 +113,20 @@ def against(theirs: str, ours: str) -> CheckReport:
     report = check(CheckRequest(text, reference, "cuda:0", reference_name=name, effort="quick"))
     print(report_text(report))
     return report
+
+
+def test_right_files_are_not_called_wrong() -> None:
+    """Every fifth of them. `python -m workbench selftest --honest only` runs all."""
+    found = selftest.selftest("cuda:0", wanted=honest()[::5])
+    print(*(r for r in found if not r.caught), sep="\n")
+    assert selftest.summary(found) == f"0 of {len(found)} right files called wrong" and len(found) > 40
+
+
+def test_a_declared_precision_is_judged_and_named() -> None:
+    reference, text = right_files()["transposed_in_bfloat16"]
+    report = check(CheckRequest(text, reference, "cuda:0", time=True, effort="quick"))
+    print(report_text(report))
+    assert not report.failed and "is right in bfloat16, which it declares" in report.headline
+    assert report.times["forward"].precision == "bf16"
+    wrong = check(CheckRequest(text.replace(".bfloat16())", ".bfloat16() * 1.05)", 1), reference, "cuda:0", time=False))
+    assert {q.key for q in wrong.failed} >= {"values"}, report_text(wrong)

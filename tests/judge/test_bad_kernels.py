@@ -10,14 +10,14 @@ import pytest
 
 from workbench.core.errors import RenderError
 from workbench.core.layer import Workload
-from workbench.core.orders import BuildOrder
+from workbench.core.orders import GUARDS, BuildOrder
 from workbench.core.template import render
 from workbench.core.variants import discover
 from workbench.drive.checking.attacks import attacks
 from workbench.measure.build.build import build
 
 from .bench import CROPPED, WORKLOAD, Apart, Built, Ended, bad_candidate, judge_apart, order
-from .conftest import NOT_BUILT
+from .conftest import NOT_BUILT, WANTED
 
 pytestmark = pytest.mark.xdist_group("bad_kernels")  # one worker builds them once
 ALL_GUARDS = {"poison", "guard_zone", "nan", "inputs", "recheck"}
@@ -68,7 +68,7 @@ def _judged(bad: Built, root: Path, scratch: Path, name: str, **more: Any) -> Ap
     candidate = bad_candidate(root, name, direction=DIRECTION.get(name, "forward"))
     workload: Workload = more.pop("workload", WHERE.get(name, WORKLOAD))
     limit_s = 4.0 if ENDED.get(name) == 0 else 400.0
-    return judge_apart(order(bad, candidate, workload, scratch, time=name in TIMED, **more), limit_s=limit_s)
+    return judge_apart(order(bad, candidate, workload, scratch, **{"time": name in TIMED, **more}), limit_s=limit_s)
 
 
 @pytest.mark.parametrize("name", STATUS)
@@ -88,7 +88,7 @@ def test_ends_its_process(bad: Built, bad_root: Path, scratch: Path, name: str) 
 
 
 def test_every_bad_kernel_has_its_status(bad_root: Path) -> None:
-    here = {*STATUS, *ENDED, *NOT_BUILT, "many_defects"}
+    here = {*STATUS, *ENDED, *NOT_BUILT, *WANTED, "many_defects"}
     there = {v.name for v in discover(bad_root)}
     assert here <= there and there - here <= {a.name for a in attacks()}
 
@@ -116,6 +116,14 @@ def test_without_its_guard_it_gets_through(bad: Built, bad_root: Path, scratch: 
     missed = _judged(bad, bad_root, scratch, name, guards=ALL_GUARDS - {guard})
     assert isinstance(caught, Apart) and isinstance(missed, Apart)
     assert caught.status == STATUS[name][0] != "OK"
+    assert missed.status == "OK", missed.headline
+
+
+def test_without_the_watch_a_stored_answer_gets_through(bad: Built, bad_root: Path, scratch: Path) -> None:
+    caught, missed = (_judged(bad, bad_root, scratch, "remembers_the_answer", guards=GUARDS - without, time=True)
+                      for without in (set(), {"watch"}))
+    assert isinstance(caught, Apart) and isinstance(missed, Apart)
+    assert caught.status == "MISMATCH" and "signs of channels" in caught.headline
     assert missed.status == "OK", missed.headline
 
 

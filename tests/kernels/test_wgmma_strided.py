@@ -51,11 +51,12 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return build_emulated([one for one, _ in made], tmp_path_factory.mktemp("strided")), made
 
 
-@pytest.mark.parametrize("shift", [0, 4, 24])
-def test_every_element_is_right(built: tuple[Library, list], shift: int) -> None:
-    """Wherever the result begins: `shift` bytes behind a sector's first."""
+@pytest.mark.parametrize(("place", "shift"), enumerate((0, 4, 24)))
+def test_every_element_is_right(built: tuple[Library, list], place: int, shift: int) -> None:
+    """Wherever the result begins: `shift` bytes behind a sector's first. The second config begins each layer's at one place."""
     library, made = built
-    for number, (one, work) in enumerate(made):
+    usual = made[0][0].config == made[0][0].variant.default_config
+    for number, (one, work) in list(enumerate(made)) if usual else list(enumerate(made))[place::3]:
         outcome = run(library, one, work, order=number + shift, result_shift=shift)
         assert outcome.status == "OK", f"{label(work)}: {outcome.status} {outcome.text}"
 
@@ -116,6 +117,6 @@ def test_without_the_rule_sectors_leave_in_parts(tmp_path: Path) -> None:
     ("(P::H::REACH - P::H::shift(kh(i))) * P::PLANES", "P::H::shift(kh(i)) * P::PLANES", "MISMATCH"),
 ])
 def test_a_broken_copy_is_caught(old: str, new: str, status: str, tmp_path: Path) -> None:
-    made = candidates({}, changed_copy(tmp_path, (old, new)))[:4]
+    made = candidates({}, changed_copy(tmp_path, (old, new)))[:4:3]
     library = build_emulated([one for one, _ in made], tmp_path / "build")
     assert status in {run(library, one, work).status for one, work in made}

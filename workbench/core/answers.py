@@ -42,6 +42,11 @@ class Question:
         return {**asdict(self), "answer": str(self.answer), "detail": _there(self.detail)}
 
 
+# What a check says nothing about.
+NOT_ASKED = ("double backward, autocast, other dtypes than the given one, torch.func and tracing, NaN, infinite and denormal "
+             "inputs, unbatched inputs, tensors of more than 2^31 values, memory that is never freed, several devices")
+
+
 @dataclass(frozen=True)
 class CheckReport:
     """All of one check. `smallest`: the smallest failing case; `mistake`: what wrong values look like; `kernelbench`:

@@ -8,11 +8,11 @@ import subprocess
 from dataclasses import dataclass
 from functools import lru_cache
 
-from . import landlock
+from . import landlock, seccomp
 from .errors import BadRequest
 
 VARIABLE = "KERNEL_WORKBENCH_CONFINE"  # words of SANDBOXES that may be used, or "none"; unset: all
-SANDBOXES = ("bwrap", "landlock", "user")
+SANDBOXES = ("bwrap", "landlock", "user", "seccomp")
 # What bwrap takes away. Root would otherwise keep its capabilities, and could mount the disk writable again.
 BWRAP_TAKES = ("--cap-drop", "ALL", "--unshare-user-try", "--unshare-net", "--unshare-ipc", "--unshare-uts")
 _ALONE = "in its own process, with limits of time and memory"
@@ -20,7 +20,8 @@ _ALONE = "in its own process, with limits of time and memory"
 
 @dataclass(frozen=True)
 class Confinement:
-    """`landlock`: version of the kernel's interface, 0 if Landlock was not used. `user`: the number of the other user, 0 if
+    """`sockets`: which were refused: "all", those of the "internet" (with CUDA), or "". `shm`: Landlock left it /dev/shm.
+    `landlock`: version of the kernel's interface, 0 if Landlock was not used. `user`: the number of the other user, 0 if
     none; `reads`: that user could read everything, because the interpreter lies in root's own folder. `why`: why bwrap was
     not used, and what else was missing."""
 
@@ -28,6 +29,8 @@ class Confinement:
     landlock: int = 0
     user: int = 0
     reads: bool = False
+    sockets: str = ""
+    shm: bool = False
     why: str = ""
 
     @property
@@ -36,20 +39,27 @@ class Confinement:
         if self.bwrap:
             return "the file ran in bwrap: no network, own scratch folder, the rest of the disk read-only"
         if not self.landlock and not self.user:
-            return f"the file was not confined: {self.why}; it ran as you, {_ALONE}"
+            return f"the file was not confined: {self.why}; it ran as you, {_ALONE}{self._no_network}"
         how = " ".join([*(["under Landlock"] if self.landlock else []), *([f"as user {self.user}"] if self.user else [])])
         return f"the file ran {how}: {self.held} ({self.why})"
 
     @property
     def held(self) -> str:
         """Without bwrap: where it could write, and whether it had a network."""
-        where = "it could write only to its own scratch folder and /dev/shm" if self.landlock else \
+        where = f"it could write only to its own scratch folder{' and /dev/shm' if self.shm else ''}" if self.landlock else \
             "it could write only to its own scratch folder and to folders open to every user, not to your files"
         if 0 < self.landlock < landlock.HOLDS_TRUNCATION and not self.user:
             where += ", but it could truncate your files"
+        if self.sockets:
+            return f"{where}{self._no_network}"
         network = "TCP was blocked, other network was not" if self.landlock >= landlock.HOLDS_TCP else \
             "the network was not blocked"
         return f"{where}; {network}"
+
+
+    @property
+    def _no_network(self) -> str:
+        return {"": "", "internet": "; it had no network", "all": "; it had no network and no other sockets"}[self.sockets]
 
 
 def bwrap() -> str:
@@ -74,6 +84,11 @@ def bwrap_problem() -> str:
 def landlock_problem() -> str:
     """"" when Landlock can be used, else why not."""
     return may_use("landlock") or landlock.problem()
+
+
+def seccomp_problem() -> str:
+    """"" when sockets and other system calls can be refused, else why not. It is used with each of the others."""
+    return may_use("seccomp") or seccomp.problem()
 
 
 def user_problem() -> str:

@@ -20,7 +20,7 @@ from ..reporting import report
 _TOO_SMALL_MS = 0.01     # below it the clock and the request are a large part
 _LAUNCH_BOUND = 0.75     # of the call's time is what its CUDA graph takes: the rest is the host's
 _WAITED_SHARE = 0.05     # of a call's time; a verdict then needs a larger difference, and the reader should know why
-_TOGETHER = 0.6          # a ratio of calls one by one that is surely below so much of the ratio of batches is another one
+_TOGETHER = 0.8          # a ratio of calls one by one that is surely below so much of the ratio of batches is another one
 _A_PASS = 0.25           # of what input and copy take: no module reads the one and writes the other in less
 _SLOWED = 0.05           # PyTorch is so much faster without the file: more than a later moment explains
 _TOO_LITTLE = ("The time is too short: it is below a quarter of the time to copy the input and the result. It does not count "

@@ -8,8 +8,9 @@ import json
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,7 @@ _USUAL = Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), 
 _CROPPED = Workload(ConvTranspose(1, 2, 3, (1,), stride=(3,), padding=(1,), bias=False), 2, (8,))
 _MANY = Workload(ConvTranspose(1, 1, 3, (1,), bias=False), 1, (700_032,))  # 65 628 blocks of 32
 _MODULE = Workload(ConvTranspose(2, 4, 6, (3,), stride=(2,), padding=(1,)), 1, (8, 9))
+Judge = Callable[[], AbstractContextManager[WorkerProcess]]
 _AT_ONCE = {"cpu": 2, "cuda": 4}  # checks that take no time; each has two processes with a context on the GPU
 
 
@@ -57,6 +59,7 @@ class Result:
     happened: str
     caught: bool
     confined: str = ""           # how a module was held back
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,9 +119,11 @@ class SelfTest:
 
 def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lambda result: None,
              runner: Runner | None = None, wanted: Sequence[Attack] | None = None,
-             on_text: Callable[[str], None] = lambda text: None, stopped: threading.Event | None = None) -> list[Result]:
+             on_text: Callable[[str], None] = lambda text: None, stopped: threading.Event | None = None,
+             judge: Judge = judge_process) -> list[Result]:
     """Run every attack that this device can show, or those of `wanted`; only a whole self-test is kept for the page.
-    `on_text` hears what happens now. Raises `BadRequest` for a device that is not there, `RuntimeError` when `stopped` is
+    `on_text` hears what happens now. `judge` starts one for modules.
+    Raises `BadRequest` for a device that is not there, `RuntimeError` when `stopped` is
     set before the end."""
     device = resolve_device(device)
     kind = device_kind(device)
@@ -139,10 +144,11 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
                 raise RuntimeError("The self-test was stopped.")
             for result in found:
                 report(result)
-        with held(device, on_text, stopped), _judges(_AT_ONCE[kind]) as judges:
+        with held(device, on_text, stopped), _judges(judge, _AT_ONCE[kind]) as judges:
             files = [a for a in wanted if a.kind in ("module", "honest")]
             timed = [a for a in files if _attacks_the_clock(a, kind)]
-            one = partial(_run_module, device=device, session=session, judges=judges, on_text=on_text, stopped=stopped)
+            one = partial(_run_module, device=device, session=session, judges=judges, on_text=on_text, stopped=stopped,
+                          fresh=judge)
             with DaemonThreads(_AT_ONCE[kind]) as pool:
                 for result in pool.map(one, [a for a in files if a not in timed]):
                     report(result)
@@ -179,6 +185,36 @@ def summary(results: Sequence[Result]) -> str:
     return "; ".join([*parts, *([f"not as expected: {', '.join(missed)}"] if missed else [])])
 
 
+def matrix(results: Sequence[Result]) -> str:
+    """A table in Markdown: for each source how many attacks got which status, and the share that was caught. Below it the
+    false alarms; "" if no attack has run."""
+    fought = [r for r in results if r.kind in ("kernel", "module")]
+    if not fought:
+        return ""
+    right = [r for r in results if r.kind == "honest"]
+    statuses = [s for s, _ in Counter(r.status for r in fought).most_common()]
+    sources = [s for s, _ in Counter(r.source for r in fought).most_common()]
+    lines = [f"| source | attacks | {' | '.join(statuses)} | caught |", f"|---|{'---|' * (len(statuses) + 2)}"]
+    for source in [*sources, ""]:
+        here = [r for r in fought if source in ("", r.source)]
+        counts = Counter(r.status for r in here)
+        caught = sum(r.caught for r in here)
+        lines.append(f"| {source or 'all'} | {len(here)} | {' | '.join(str(counts[s] or '') for s in statuses)} | "
+                     f"{caught} ({100 * caught / len(here):.0f} %) |")
+    lines += ["", f"Right files called wrong: {sum(not r.caught for r in right)} of {len(right)}."] if right else []
+    return "\n".join(lines)
+
+
+def publish(path: Path, results: Sequence[Result], kind: str) -> None:
+    """Put the matrix into a document, between its two lines for that kind of device. Raises `BadRequest` without them."""
+    text, begin, end = path.read_text(encoding="utf-8"), f"<!-- matrix of {kind} -->", "<!-- end -->"
+    before, found, rest = text.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        raise BadRequest(f"{path} has no line {begin} with {end} behind it; add both.", field="write")
+    path.write_text(f"{before}{begin}\n{matrix(results)}\n{end}{after}", encoding="utf-8")
+
+
 def confinement(results: Sequence[Result]) -> str:
     """How the attacking modules were held back, a sentence for each way that occurred."""
     return "\n".join(dict.fromkeys(r.confined for r in results if r.confined))
@@ -202,7 +238,7 @@ def _run_kernels(runner: Runner, session: Session, device: str, wanted: Sequence
         timed = bool(trial and trial.kernel_ms)
         caught = status == expected and timed == (expected == Status.OK)
         results.append(Result(attack.name, attack.kind, attack.idea or row.candidate.variant.idea, expected, status,
-                              trial.headline if trial else run.message, caught))
+                              trial.headline if trial else run.message, caught, source=attack.source))
     return results
 
 
@@ -214,7 +250,7 @@ def _watch(on_text: Callable[[str], None], stopped: threading.Event, run: Run) -
 
 
 def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQueue[WorkerProcess],
-                on_text: Callable[[str], None], stopped: threading.Event) -> Result:
+                on_text: Callable[[str], None], stopped: threading.Event, fresh: Judge = judge_process) -> Result:
     """Through `check`. Caught: the expected status is among the failures, and no trial of the session has changed; for
     OK, nothing failed and no time was taken for a victory."""
     if stopped.is_set():
@@ -231,7 +267,8 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     request = CheckRequest(text, against[0], device, name=attack.name, reference_name=against[1], effort="quick", nvcc=False,
                            call_s=_GROUPS[attack.group].run_timeout_s, time=_attacks_the_clock(attack, kind))
     if request.time:  # in a judge of its own: what it shares of the GPU's memory is free again only when it has ended
-        report = check(request, device_held=True, stopped=stopped)
+        with fresh() as judge:
+            report = check(request, device_held=True, judge=judge, stopped=stopped)
     else:
         judge = judges.get()
         try:
@@ -247,11 +284,12 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     first = first or (failed[0] if failed else None)
     victory = [d for d, t in report.times.items() if t.verdict == FASTER]
     status = first.status if first else f"OK, {FASTER}" if victory else str(Status.OK) if report.ran else str(Status.SKIPPED)
-    happened = first.seen if first else next((q.seen for q in report.questions if q.key == "times"), "Nothing failed.")
+    happened = first.seen if first else report.headline if attack.kind == "honest" else next(
+        (q.seen for q in report.questions if q.key == "times"), "Nothing failed.")
     if _trials(session) != before:
         status, happened = "session changed", "The trials of a session are not what they were."
     return Result(attack.name, attack.kind, attack.idea, expected, status, happened, status == expected and not missed,
-                  report.confined.sentence)
+                  report.confined.sentence, attack.source)
 
 
 def _trials(session: Session) -> bytes:
@@ -280,12 +318,12 @@ def _session() -> Iterator[Session]:
 
 
 @contextmanager
-def _judges(count: int) -> Iterator[SimpleQueue[WorkerProcess]]:
+def _judges(judge: Judge, count: int) -> Iterator[SimpleQueue[WorkerProcess]]:
     """Those that have nothing to do just now."""
     free: SimpleQueue[WorkerProcess] = SimpleQueue()
     with ExitStack() as stack:
         for _ in range(count):
-            free.put(stack.enter_context(judge_process()))
+            free.put(stack.enter_context(judge()))
         yield free
 
 

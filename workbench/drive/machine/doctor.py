@@ -11,7 +11,7 @@ from typing import Any
 
 from ...core import landlock, numbers
 from ...core.ceilings import ceilings_for, kept
-from ...core.confinement import Confinement, bwrap, bwrap_problem, landlock_problem, user_problem
+from ...core.confinement import Confinement, bwrap, bwrap_problem, landlock_problem, seccomp_problem, user_problem
 from ...core.env import find_toolchain, gpus, nvcc_problem, platform_problem, torch_info
 
 _FOR_A_GPU = ("torch", "torch for the GPU", "nvcc")
@@ -153,12 +153,17 @@ def _optional(name: str, path: Any, works: str, how: str) -> Finding:
 def _sandbox() -> Finding:
     """What would hold the file of a check. Whether another user can run it is only found out by a check."""
     why = bwrap_problem()
+    sockets = "" if seccomp_problem() else "all"
+    more = f"; sockets are not refused: {seccomp_problem()}" if seccomp_problem() else ""
     if not why:
-        return Finding("sandbox", bwrap(), "a checked file has no network and can write only to its scratch folder")
+        alone = f"; Landlock inside bwrap would hold more: {landlock_problem()}" if landlock_problem() else ""
+        return Finding("sandbox", bwrap(), "a checked file has no network and can write only to its scratch folder; "
+                       f"{'on the CPU it has no sockets' if sockets else 'it has unix sockets'}{more}{alone}")
     command = None if bwrap() else _apt("bubblewrap")
     if not landlock_problem():
-        held = Confinement(landlock=landlock.version())
-        return Finding("sandbox", f"Landlock {held.landlock}", f"{why}; Landlock for a checked file: {held.held}", command)
+        held = Confinement(landlock=landlock.version(), sockets=sockets)
+        return Finding("sandbox", f"Landlock {held.landlock}", f"{why}; Landlock for a checked file: {held.held}{more}; bwrap "
+                       "would hold more: it hides other processes and the services of the machine", command)
     no_user = user_problem()
     works = f"{why}; {landlock_problem()}; " + (f"{no_user}: a checked file runs as you, so read it first" if no_user else
                                                 "a checked file runs as another user if possible")

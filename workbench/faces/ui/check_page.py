@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 from ...core import numbers
-from ...core.answers import Answer, CheckReport, Question
+from ...core.answers import NOT_ASKED, Answer, CheckReport, Question
 from ...core.errors import BadRequest
 from ...core.presets import PRESETS, parse_preset
 from ...drive.checking import check_times
@@ -211,7 +211,7 @@ def _live_line(check: Check) -> None:
 def _questions(report: CheckReport) -> str:
     return theme.table(("answer", "question", "what was seen"), [_row(q) for q in report.ordered]) + (
         f'<div class="foot" style="margin-top:6px">Against {escape(report.against)}, on {escape(report.device)}, '
-        f'seed {report.seed}, {report.seconds:.0f} s; {escape(report.confined.sentence)}.</div>')
+        f'seed {report.seed}, {report.seconds:.0f} s; {escape(report.confined.sentence)}. Not asked: {NOT_ASKED}.</div>')
 
 
 def _row(q: Question) -> tuple[str, str, str]:

@@ -12,8 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
+from ...core.errors import BadRequest
 from ...drive.checking import attacks, selftest
+from ...drive.machine.devices import resolve_device
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -24,10 +27,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     chosen.add_argument("--honest", nargs="?", const="also", choices=("also", "only"),
                         help="also run the right files, or only these; the result is not stored")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--write", type=Path, metavar="FILE",
+                        help="put the matrix of sources and statuses into this file, in place of the table between its lines "
+                             "<!-- matrix of cpu --> and <!-- end --> (or cuda)")
 
 
 def run(args: argparse.Namespace) -> int:
     """0 all as expected, 1 one got through or a right file is called wrong, 3 nothing could be built here."""
+    if args.write and args.honest == "only":
+        raise BadRequest("--honest only runs no attacks, so there is no matrix to write. Leave out --write or the word only.",
+                         field="write")
     show = (lambda result: None) if args.json else _show
     wanted = attacks.chosen(args.only) if args.only else None
     if args.honest:
@@ -36,8 +45,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(selftest.to_json(results), indent=1))
     else:
+        if table := selftest.matrix(results):
+            print(f"\n{table}\n")
         print(selftest.summary(results))
         print(selftest.confinement(results))
+    if args.write:
+        selftest.publish(args.write, results, attacks.device_kind(resolve_device(args.device)))
     if args.honest != "only" and all(r.status == "NO_COMPILER" for r in results if r.kind in ("control", "kernel")):
         print(results[0].happened, file=sys.stderr)
         return 3

@@ -19,12 +19,14 @@ _PLACED = (
 _UNPLACED = (
     re.compile(r"^ptxas [^;]*; (?:error|fatal)\s*: (?P<message>.+)$"),
     re.compile(r"^(?:ptxas|nvlink|nvcc|cudafe\+\+) (?:error|fatal)\s*: (?P<message>.+)$"),
-    re.compile(r"^.*?: (?P<message>undefined reference to .+)$"),
+    re.compile(r"^.*?: (?P<message>(?:undefined reference to|multiple definition of) [^;]+)(?:;.*)?$"),
     re.compile(r"^(?:\S*/)?ld(?:\.\w+)?: (?:error: )?(?P<message>cannot find .+)$"),
     re.compile(r"^(?:\S*/)?(?:cc1plus|[\w+.-]*(?:g\+\+|gcc|clang\+\+|clang|c\+\+)[\w.-]*): "
                r"(?:fatal )?error: (?P<message>.+)$"),
     re.compile(r"^(?:\S*/)?ld(?:\.\w+)?: (?P<message>(?!.*: in function).+)$"),
 )
+_GIVEN = re.compile(r"^\s+argument types are: (\(.*\))$")
+_NOT_DEDUCED = re.compile(r"couldn.t deduce template parameter .(\w+)|failed deduction")
 _WARNED = re.compile(r"^(?P<file>[^:()\n]+?)\((?P<line>\d+)\): warning(?: #[\w-]+)?: (?P<message>.+)$", re.M)
 _SOURCE_NAME = re.compile(r'^[ \t]*#[ \t]*line[ \t]+\d+[ \t]+"([^"]+)"', re.M)
 _REFERENCE = re.compile(r"(?P<file>[^:()\n]+?)(?::(?P<colon>\d+)(?::\d+)?:|\((?P<paren>\d+)\))")
@@ -74,9 +76,23 @@ def _errors(log: str, source: str) -> Iterator[FirstError]:
             file, line = _ours(found["file"], ours), int(found["line"])
             if file not in ours:
                 file, line = _led_from(lines, number, ours) or (file, line)
-            yield FirstError(file, line, _plain(found["message"]))
+            yield FirstError(file, line, _plain(found["message"]) + _more(lines[number + 1:number + _CONTEXT_LINES]))
         elif found := next(filter(None, (pattern.match(text) for pattern in _UNPLACED)), None):
             yield FirstError(None, None, _plain(found["message"]))
+
+
+def _more(after: list[str]) -> str:
+    """What the lines behind an error add to it: the arguments of a call that fits nothing, and why it does not."""
+    said = ""
+    for line in after:
+        if " error: " in line or "): error" in line:
+            break
+        if found := _GIVEN.match(line):
+            said += f": {found[1]}"
+        elif found := _NOT_DEDUCED.search(line):
+            return f"{said}; the template argument {found[1]} cannot be deduced" if found[1] else \
+                f"{said}; a template argument cannot be deduced"
+    return said
 
 
 def source_names(source: str) -> set[str]:

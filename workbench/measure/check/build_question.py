@@ -26,6 +26,7 @@ _BUILDS = re.compile(r"Error building extension|Ninja is required|CUDA_HOME envi
                      r"does not define module export function")
 _SOURCES = '#line 1 "cuda_sources"\n#line 1 "cpp_sources"\n#line 1 "bindings"\n'
 _OF_PTX = re.compile(r"^P(?:tx assembly aborted|arsing error)")
+_LINES_OF_A_MACRO = 40
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(")
 _NO_NINJA = "Ninja is required"
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
@@ -124,7 +125,7 @@ def _wrong_source(error: Raised, text: str, detail: Log, printed: str) -> Questi
     if (of_functions := _of_functions(first, text, call)) is not None:
         return _failed(*of_functions, detail)
     tool, cpp = _tool(first, log, error.detail.build == "emulator"), first.file in _OF_CPP
-    first = in_the_file(replace(first, message=plain_message(first.message)), text, call)
+    first = _within_macro(in_the_file(replace(first, message=plain_message(first.message)), text, call), text)
     place = Place.of(first, text, cpp=cpp, with_cuda=bool(call and call.cuda_sources))
     return _failed(f"No. {headline(tool, first)}", compile_advice(first.message, place), replace(detail, first_error=first))
 
@@ -142,13 +143,15 @@ def _cause(found: list[FirstError]) -> FirstError:
 def _tool(first: FirstError, log: str, emulator: bool) -> str:
     if re.match("Entry function|P(?:tx|arsing)", first.message):
         return "ptxas"
+    if re.match("multiple definition of|undefined reference to|cannot find -l", first.message):
+        return "The linker"
     if emulator:
         return "g++ (for the CPU emulator)"
     if first.file in _OF_CUDA:
         return "nvcc"
     if first.file in _OF_CPP or first.file == "bindings":
         return "g++"
-    said = next((line for line in log.splitlines() if first.message[:40] in line), "")
+    said = next((line for line in log.splitlines() if re.split("['`]", first.message)[0] in line), "")
     named = re.match(r"(?:\S*/)?(?P<tool>nvcc|ptxas|nvlink|ld|[\w+.-]*[gc]\+\+|cc1plus)[\s:]", said)
     return "The compiler" if named is None else {"ld": "The linker", "cc1plus": "g++"}.get(named["tool"], named["tool"])
 
@@ -250,11 +253,24 @@ def _formatted(words: str) -> str:
     return words.replace("{", "{{").replace("}", "}}")
 
 
+def _within_macro(first: FirstError, text: str) -> FirstError:
+    """nvcc gives the first line of a macro for all that stands in its brackets: the line there that has the name."""
+    if first.file != "the file" or not first.line or "AT_DISPATCH" not in line_of(text, first.line):
+        return first
+    inside = text.splitlines()[first.line - 1:first.line + _LINES_OF_A_MACRO]
+    name = re.search(r"[\"'](\w+)[\"']", first.message)
+    end = next((n for n, words in enumerate(inside) if re.search(r"\}\s*\)+;", words)), 0)
+    below = next((n for n, words in enumerate(inside[:end]) if name and re.search(rf"\b{name[1]}\b", words)), 0)
+    return replace(first, line=first.line + below)
+
+
 def _by_its_name(first: FirstError, text: str) -> FirstError:
     """Of a message without a place: where the kernel begins that it names, or the line with the flag that it names."""
     found = None
     if kernel := re.search(r"\bfunction '(?:void )?(\w+)", first.message):
         found = re.search(rf"__global__[^;{{]*?\b{kernel[1]}\s*\(", text)
+    elif twice := re.match(r"multiple definition of [`'](\w+)", first.message):
+        found = re.search(rf"^[ \t]*[\w:][\w:<>*& \t]*\b{twice[1]}\s*\([^;{{]*\{{", text, re.M)
     elif flag := re.search(r"'(-{0,2}[\w=-]{3,60})'|find (-l\w{1,60})", first.message):
         found = re.search(rf"[\"'][^\"'\n]*{re.escape(flag[1] or flag[2])}", text)
     return replace(first, file="the file", line=text.count("\n", 0, found.start()) + 1) if found else first

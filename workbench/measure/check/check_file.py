@@ -76,6 +76,7 @@ def check(order: CheckOrder, emit: Emit) -> Checked:
         benchmark.close()
         left = kill_orphans()
         shutil.rmtree(scratch, ignore_errors=True)
+        confine.remove_leftovers(order.device)
         os.close(lock)
         signal.signal(signal.SIGTERM, before)
         if torch.cuda.is_initialized():

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from ...core.check_parts import FirstError
 
 _CUDA_ONLY = re.compile(r"__global__|__device__|__shared__|<<<|>>>|\b(?:threadIdx|blockIdx|blockDim)\b")
+_LONG_NAME = re.compile(r'function\("([^"]{100,})"\)')
 _HEADERS = (  # of a name that is not declared; the first that matches
     (r"__float2half|__half2?float|__half2?\b|__h\w+2?\b|__hfma2?", "<cuda_fp16.h>"),
     (r"(?:__nv_)?bfloat16|__float2bfloat16", "<cuda_bf16.h>"),
@@ -43,6 +44,7 @@ def plain_message(message: str) -> str:
     for pattern, instead in _EMULATORS:
         if found := pattern.search(message):
             return instead(found)
+    message = _LONG_NAME.sub(lambda found: f'function("{found[1].rpartition("::")[2].strip()}")', message)
     return re.sub(r" \[-f?[\w-]+\]$", "", message)
 
 
@@ -110,12 +112,14 @@ _RULES = (
     _rule(r"DeprecatedTypeProperties", "Write .scalar_type() instead of .type() in {here}."),
     _rule(r"a __shared__ array needs a constant size|constant value|not usable in a constant expression",
           "Use a constant or a template argument as the size, or extern __shared__ memory with its bytes in the launch."),
+    _rule(r"template argument (?:(\w+) )?cannot be deduced", "Write all template arguments of the call in {here}."),
     _rule(r"the kernel takes \(|no instance of (?:overloaded )?function|no matching function|too (?:few|many) arguments|"
           r"argument of type .* is incompatible with parameter|cannot convert .* in argument|could not be converted|"
           r"no suitable c\w+ function|cannot bind", _arguments),
     _rule(r"^(?:could not open|cannot open) source file \"([^\"]+)\"|^([^:\s]+): No such file",
           "Put the folder of {0}{1} into extra_include_paths, or remove the #include."),
     _rule(r"\[with .*\]$", ""),
+    _rule(r"calling a __device__ function", "Do what {here} does in a kernel: host code can read no memory of the GPU."),
     _rule(r"calling a __host__ function|is undefined in device code|identifier .* is undefined in device",
           "Write __device__ before the function that {here} calls; functions of std:: do not run in a kernel."),
     _rule(r"must have a void return type|__global__.* must return void|^non-void function .*should return a value",

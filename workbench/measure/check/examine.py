@@ -96,8 +96,7 @@ class Examination:
             if not broken:
                 self.emit(Event("check", "without gradients, after .eval(), twice at once"))
                 self.questions += habits.ask(self.trial, small, gradients=gradients)
-                if self.trial.drawn is not None:
-                    self.questions.append(magnitudes.ask_others(self.trial, self.given))
+                self.questions.append(magnitudes.ask_others(self.trial, small))
         self._others("empty_batch", [cases.with_batch(small, 0, "an empty batch")], gradients)
         if self.trial.device != "cpu" and not broken:
             self.emit(Event("check", "streams, graphs, memory"))

@@ -116,7 +116,7 @@ class TrialRun:
         self.of_float32 = "ieee" if device == "cpu" else "tf32"  # what PyTorch's default allows: convolutions alone, on a GPU
 
     def how(self, case: Case, *, dtype: str | None = None, seed: int = 42) -> Construction:
-        texts = positional(case.setting, self.parameters).texts
+        texts = positional(case.setting, self.parameters, self.defaults).texts
         return Construction(*texts, seed, self.dtype if dtype is None else dtype, self.numbers)
 
     def inputs(self, case: Case) -> list[torch.Tensor]:
@@ -146,6 +146,8 @@ class TrialRun:
             if gradients and (shape := self._output_shape(case, inputs, state)) is not None:
                 grad_output = outcome.grad_output = torch.ones(shape, dtype=getattr(torch, self.dtype)) if case.expanded else \
                     fill(replace(case, shapes=(shape,), dtypes=(self.dtype,)), [], self.generator)[0]
+                if not case.expanded and not case.integers:  # as behind a rectifier
+                    grad_output *= torch.randint(8, shape, generator=self.generator) != 0
             wide_facts, truth = self.reference.call(
                 self.how(case, dtype="float64"), inputs, state=state, gradients=names, wide=True, expanded=case.expanded,
                 grad_output=_sent(outcome))

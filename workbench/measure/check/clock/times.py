@@ -1,5 +1,5 @@
-"""module_ms of a candidate in a process of its own: it answers batches of calls into memory of the judge. How it is timed, and
-why so, is in docs/judging.md, "How a foreign module is timed"."""
+"""module_ms of a candidate in a process of its own: it answers batches of calls into memory of the judge. docs/judging.md,
+"How a foreign module is timed", says how and why."""
 
 from __future__ import annotations
 

@@ -5,26 +5,33 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import shutil
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypedDict
 
-from ....core import landlock
-from ....core.confinement import BWRAP_TAKES, Confinement, bwrap, bwrap_problem, landlock_problem, user_problem
+from ....core import landlock, seccomp
+from ....core.confinement import BWRAP_TAKES, Confinement, bwrap, bwrap_problem, landlock_problem, seccomp_problem, user_problem
 from . import other_user, privileges
 
 ROOT = Path(__file__).resolve().parents[4]
 MOST_PROCESSES = 128             # compilers start some twenty
-_MOST_FILE_BYTES = 4 << 30
+MOST_DISK_BYTES = 4 << 30         # of all files in a scratch folder, and of each file
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PARTIES = ("candidate", "reference", "benchmark", "nvcc")  # the names of scratch folders
 _DEVICES = tuple(Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom"))
+_OPEN_TO_ALL = tuple(Path(name) for name in ("/dev/shm", "/tmp", "/var/tmp"))
+_SMALL_BYTES = 64 << 20
+_INTERNET = (socket.AF_INET, socket.AF_INET6, socket.AF_PACKET)
+# What CUDA and torch may need to share memory between processes. There Landlock and bwrap keep foreign processes away.
+_OF_CUDA = ("process_vm_readv", "process_vm_writev", "pidfd_getfd", "shmget", "msgget", "semget", "mq_open")
 _DRIVER_IN_RUN = "/run/opengl-driver"  # NixOS has the libraries of the driver there
 _START_CUDA = "import ctypes, sys; code = ctypes.CDLL('libcuda.so.1').cuInit(0); sys.exit(f'CUDA error {code}' if code else 0)"
 # Variables with which a process finds its interpreter, compilers and GPU. It gets no others: no token, no key.
@@ -52,15 +59,21 @@ def confinement(device: str) -> Confinement:
     """What foreign processes are held by for this device: bwrap where it works. Else Landlock; and when root checks on the
     CPU, another user as well. On a GPU that comes only where there is no Landlock: CUDA IPC between users may be refused.
     Raises `BadRequest` for a wrong $KERNEL_WORKBENCH_CONFINE."""
+    sockets = "" if seccomp_problem() else "all" if device == "cpu" else "internet"
     why = [bwrap_problem()]
-    for version in () if why[0] else dict.fromkeys((0 if landlock_problem() else landlock.version(), 0)):
-        in_bwrap = Confinement(bwrap=True, landlock=version)
+    for version, refused in () if why[0] else dict.fromkeys(
+            ((0 if landlock_problem() else landlock.version(), sockets), (0, sockets), (0, ""))):
+        in_bwrap = Confinement(bwrap=True, landlock=version, sockets=refused)
         said = _fails(in_bwrap, _starts(device), device)
         if not said:
             return in_bwrap
         why = [f"what the file needs does not start in bwrap ({said})"]
+    if sockets and (said := _fails(Confinement(sockets=sockets), _starts(device), device)):
+        sockets = ""
+        why.append(f"what the file needs does not start without sockets ({said})")
     no_landlock = landlock_problem() or _fails(Confinement(landlock=landlock.version()), _starts(device), device)
-    found = Confinement(landlock=0 if no_landlock else landlock.version())
+    found = Confinement(landlock=0 if no_landlock else landlock.version(), sockets=sockets,
+                        shm=not no_landlock and device != "cpu")
     if no_landlock or device == "cpu":
         no_user = user_problem() or privileges.users_problem(len(_PARTIES))
         said = ""
@@ -85,6 +98,7 @@ class Start(TypedDict):
     env: dict[str, str]
     start_new_session: bool
     preexec_fn: Callable[[], None]
+    pass_fds: tuple[int, ...]
 
 
 @contextmanager
@@ -102,38 +116,69 @@ def user_of(scratch: Path, device: str) -> int:
     return first + _PARTIES.index(scratch.name) if first else 0
 
 
+def remove_leftovers(device: str) -> None:
+    """What the other users have left in folders that are open to every user. Nobody else has these users."""
+    first = confinement(device).user
+    for folder in _OPEN_TO_ALL if first else ():
+        for path in folder.iterdir():
+            with suppress(OSError):  # somebody else's may vanish
+                if first <= path.lstat().st_uid < first + len(_PARTIES):
+                    if path.is_dir() and not path.is_symlink():
+                        shutil.rmtree(path)
+                    else:
+                        path.unlink()
+
+
 @contextmanager
 def _held(way: Confinement, words: list[str], scratch: Path, device: str, data_bytes: int) -> Iterator[Start]:
-    user, rules = 0, None
+    user, rules, filter_fd = 0, -1, -1
     if way.user:
         user = way.user + _PARTIES.index(scratch.name)  # users without a name or a group
         scratch.parent.chmod(0o711)
         scratch.chmod(0o700)
         os.chown(scratch, user, user)
     if way.landlock and not way.bwrap:
-        rules = landlock.ruleset([scratch, Path("/dev/shm")], [*_DEVICES, *_of_the_gpu(device)])
+        rules = landlock.ruleset([scratch, *_shared_memory(device)], [*_DEVICES, *_of_the_gpu(device)])
+    calls = _refused(way, device)
+    if way.bwrap:
+        if calls:  # bwrap itself mounts, so it takes the filter last of all
+            filter_fd = os.memfd_create("filter")
+            os.write(filter_fd, calls)
+            os.lseek(filter_fd, 0, os.SEEK_SET)
+        words, calls = _in_bwrap(words, scratch, device, way, filter_fd), b""
     try:
-        yield {"args": _in_bwrap(words, scratch, device, way) if way.bwrap else words, "cwd": scratch,
-               "env": environment(scratch), "start_new_session": True,
-               "preexec_fn": partial(_in_child, rules, data_bytes, user, way.reads)}
+        yield {"args": words, "cwd": scratch, "env": environment(scratch), "start_new_session": True,
+               "pass_fds": (filter_fd,) if filter_fd >= 0 else (),
+               "preexec_fn": partial(_in_child, rules, data_bytes, user, way.reads, calls)}
     finally:
-        if rules is not None:
-            os.close(rules)
+        for fd in (rules, filter_fd):
+            if fd >= 0:
+                os.close(fd)
 
 
-def _in_child(rules: int | None, data_bytes: int, user: int, reads: bool) -> None:
+def _refused(way: Confinement, device: str) -> bytes:
+    """The filter of system calls; b"" for none."""
+    if not way.sockets:
+        return b""
+    calls = [name for name in seccomp.TO_OTHERS if device == "cpu" or name not in _OF_CUDA]
+    return seccomp.program(("socket", *calls), families=None if way.sockets == "all" else _INTERNET)
+
+
+def _in_child(rules: int, data_bytes: int, user: int, reads: bool, calls: bytes) -> None:
     """To be called between fork and exec: another user, limits on files, memory and core dumps. It dies with its parent."""
     if user:
         privileges.become(user, reads=reads)
-    elif rules is not None and os.geteuid() == 0:
+    elif rules >= 0 and os.geteuid() == 0:
         privileges.keep_reading_only()
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user would take it back
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE_BYTES, _MOST_FILE_BYTES))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_DISK_BYTES, MOST_DISK_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if data_bytes:  # not with CUDA, which reserves terabytes of address space: there only resident memory is watched
         resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
-    if rules is not None:
+    if rules >= 0:
         landlock.restrict(rules)
+    if calls:
+        seccomp.restrict(calls)
 
 
 def _starts(device: str) -> list[str]:
@@ -154,21 +199,28 @@ def _fails(way: Confinement, words: list[str], device: str) -> str:
             return str(error)
 
 
-def _in_bwrap(words: list[str], scratch: Path, device: str, way: Confinement) -> list[str]:
+def _in_bwrap(words: list[str], scratch: Path, device: str, way: Confinement, filter_fd: int) -> list[str]:
     """No capability, no sockets of the system's services in /run, and of /dev what everybody has and the GPU's own: root would
-    write to a disk's device without any capability."""
+    write to a disk's device without any capability. Folders in memory are small: what lies there is no process's memory."""
     seen = dict.fromkeys(str(Path(p).resolve()) for p in (ROOT, sys.prefix, sys.base_prefix, sys.exec_prefix))
     gpu = _of_the_gpu(device)
     # The GPU's shared memory between processes does not cross process namespaces, and torch counts who uses it in /dev/shm.
-    machine = ["--unshare-pid"] if device == "cpu" else [
+    small = ["--size", str(_SMALL_BYTES), "--tmpfs"]
+    machine = ["--unshare-pid", *small, "/dev/shm", "--remount-ro", "/dev"] if device == "cpu" else [
         "--bind", "/dev/shm", "/dev/shm", *(word for p in gpu for word in ("--dev-bind", str(p), str(p))),
         "--ro-bind-try", _DRIVER_IN_RUN, _DRIVER_IN_RUN]
     if way.landlock:
         words = [sys.executable, "-m", landlock.__name__, str(scratch), "/tmp", "/dev/shm", "--devices",
                  *map(str, (*_DEVICES, *gpu)), "--", *words]
-    return [bwrap(), "--ro-bind", "/", "/", "--dev", "/dev", "--tmpfs", "/run", *machine, "--proc", "/proc", "--tmpfs", "/tmp",
+    return [bwrap(), "--ro-bind", "/", "/", "--dev", "/dev", *small, "/run", *machine, "--proc", "/proc", *small, "/tmp",
+            *(("--seccomp", str(filter_fd)) if filter_fd >= 0 else ()),
             *(word for path in seen for word in ("--ro-bind", path, path)), "--bind", str(scratch), str(scratch),
             *BWRAP_TAKES, "--die-with-parent", "--new-session", "--chdir", str(scratch), *words]
+
+
+def _shared_memory(device: str) -> list[Path]:
+    """With CUDA, torch counts in /dev/shm who shares the GPU's memory. On the CPU nothing can be left there."""
+    return [] if device == "cpu" else [Path("/dev/shm")]
 
 
 def _of_the_gpu(device: str) -> list[Path]:
@@ -203,28 +255,26 @@ def descendants(root: int, *, dead: bool = False, without: Container[int] = ()) 
 
 
 def takes_more(pids: list[int], limit_bytes: int) -> bool:
-    """Whether these processes together hold more memory. Memory that a fork shares is counted once."""
-    return _resident_bytes(pids) > limit_bytes and _proportional_bytes(pids) > limit_bytes
+    """Whether these processes together hold more memory, that of shared mappings and of files in memory included. What several
+    share is counted once."""
+    return _bytes_of(pids, "status", ("RssAnon:", "RssShmem:")) > limit_bytes and (  # exact, and some milliseconds for each:
+        _bytes_of(pids, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")) > limit_bytes)
 
 
-def _proportional_bytes(pids: list[int]) -> int:
-    """Exact, and some milliseconds for each process."""
+def _bytes_of(pids: list[int], file: str, names: tuple[str, ...]) -> int:
     total = 0
     for pid in pids:
-        try:
-            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        except OSError:
-            continue
-        total += sum(1024 * int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss_Anon:"))
+        with suppress(OSError):  # it has ended
+            lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
+            total += sum(1024 * int(line.split()[1]) for line in lines if line.startswith(names))
     return total
 
 
-def _resident_bytes(pids: list[int]) -> int:
+def fills_the_disk(folder: Path) -> bool:
+    """Whether the files in a scratch folder take more than is allowed."""
     total = 0
-    for pid in pids:
-        try:
-            words = Path(f"/proc/{pid}/statm").read_text().split()
-        except OSError:
-            continue
-        total += (int(words[1]) - int(words[2])) * os.sysconf("SC_PAGE_SIZE")
-    return total
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # it was removed meanwhile
+                total += 512 * os.lstat(os.path.join(place, name)).st_blocks
+    return total > MOST_DISK_BYTES

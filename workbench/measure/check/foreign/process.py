@@ -114,6 +114,7 @@ class ForeignProcess:
     def __init__(self, name: str, *, device: str, limits: Limits, scratch: Path, beside: ForeignProcess | None = None) -> None:
         self.name, self.device, self.limits, self.beside = name, device, limits, beside
         self.largest = 0              # bytes of the tensors of one answer
+        self._shared_bytes = 0        # of the files that it shares with the judge, which may lie in memory
         self.scratch = scratch / name
         self.scratch.mkdir(parents=True, exist_ok=True)
         self.log_path = scratch / f"{name}.log"
@@ -224,6 +225,7 @@ class ForeignProcess:
         path = self.scratch / f"shared-{secrets.token_hex(8)}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         os.ftruncate(fd, size)
+        self._shared_bytes += size
         if user := confine.user_of(self.scratch, self.device):
             os.fchown(fd, user, user)
         return path, fd
@@ -261,8 +263,8 @@ class ForeignProcess:
         words = [sys.executable, "-m", "workbench.measure.check.host", str(to_read), str(from_write)]
         with self.log_path.open("wb") as log, confine.start(
                 words, self.scratch, device=self.device, memory_bytes=self.limits.memory_bytes) as how:
-            self._process = self._popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                        pass_fds=(to_read, from_write))
+            how["pass_fds"] += (to_read, from_write)
+            self._process = self._popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         _open.add(self._started.pid)
         self.spent.starts += 1
         os.close(to_read)
@@ -298,7 +300,11 @@ class ForeignProcess:
             self._lose()
             raise self._ended(Status.WORKER_DIED, f"It started more than {confine.MOST_PROCESSES} processes; all of "
                               "them were stopped.", "Do not start processes: a module computes in its own process.")
-        if confine.takes_more(pids, self.limits.memory_bytes):
+        if confine.fills_the_disk(self.scratch):
+            self._lose()
+            raise self._ended(Status.WORKER_DIED, f"Its files take more than {numbers.memory(confine.MOST_DISK_BYTES)} of the "
+                              "disk; it was stopped.", "Remove files that are not needed.")
+        if confine.takes_more(pids, self.limits.memory_bytes + self._shared_bytes):
             self._lose()
             raise self._ended(Status.OUT_OF_MEMORY, f"It used more memory than its limit of "
                               f"{numbers.memory(self.limits.memory_bytes)}; it was stopped.",

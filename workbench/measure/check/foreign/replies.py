@@ -212,12 +212,14 @@ class Habit(Answer):
 class Left(Answer):
     """What calls have left behind. `state`: names of the state_dict afterwards, whose tensors come with it. `frozen`: those
     parameters whose requires_grad has changed; `modes`: modules whose training flag has; `draws`: whether a call draws random
-    numbers; `strides` of the output; `settings` of torch that are not what they were before the file was loaded."""
+    numbers; `hooks`: whether a forward hook ran; `strides` of the output; `settings` of torch that are not what they were
+    before the file was loaded."""
 
     state: tuple[str, ...]
     frozen: tuple[str, ...]
     modes: tuple[str, ...]
     draws: bool
+    hooks: bool
     strides: tuple[int, ...]
     settings: tuple[str, ...]
 

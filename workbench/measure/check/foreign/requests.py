@@ -232,12 +232,18 @@ class SomeGradients(DailyUse):
     choices: tuple[tuple[str, ...], ...] = ()
 
 
+@dataclass(frozen=True)
 class SecondBackward(DailyUse):
+    """`in_place`: the output of the last call is changed before its backward."""
+
     op = "second_backward"
+    in_place: bool = False
 
 
+@dataclass(frozen=True)
 class Views(DailyUse):
     op = "views"
+    alike: bool = False
 
 
 class Aliases(DailyUse):

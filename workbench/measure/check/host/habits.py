@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -28,15 +30,19 @@ from ..foreign.wire import Tensors
 from . import settings
 from .calls import gradients_of
 
+_monotonic = time.monotonic   # taken before a foreign file may put another clock in its place
+_MANY, _MANY_S = 100, 0.5      # calls, but not longer
+
 
 def no_grad(module: torch.nn.Module, request: NoGrad, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """Output under no_grad, then in inference_mode."""
+    """Output under no_grad, in inference_mode, and in another thread."""
     (xs,), _ = _sets(request, tensors, device)
     with torch.no_grad():
         plain = module(*xs).clone()
     with torch.inference_mode():
         inferred = module(*xs).clone()
-    return Habit(), [plain, inferred]
+    with ThreadPoolExecutor(1) as thread:
+        return Habit(), [plain, inferred, thread.submit(lambda: module(*xs).detach().clone()).result()]
 
 
 def eval_mode(module: torch.nn.Module, request: EvalMode, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -93,44 +99,61 @@ def some_gradients(module: torch.nn.Module, request: SomeGradients, tensors: Ten
 
 
 def second_backward(module: torch.nn.Module, request: SecondBackward, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """What adds up in .grad: two backwards through one graph, then that of another call."""
+    """What adds up in .grad: two backwards through one graph, the first of them after .eval(), then that of
+    another call, whose output is changed in place."""
     (xs,), (grad_output,) = _sets(request, tensors, device)
     wanted = _wanted(module, request.gradients, xs)
+    modes = [(one, one.training) for one in module.modules()]
     with _fresh_grads(module):
         output = module(*xs)
+        module.eval()
         output.backward(grad_output, retain_graph=True)
+        for one, training in modes:
+            one.training = training
         output.backward(grad_output)
-        module(*xs).backward(grad_output)
+        output = module(*xs)
+        if request.in_place:
+            output.mul_(2)
+        output.backward(grad_output / 2 if request.in_place else grad_output)
         kept = [(n, w.grad) for n, w in zip(request.gradients, wanted, strict=True) if w.grad is not None]
     return Habit(first=tuple(n for n, _ in kept)), [g for _, g in kept]
 
 
 def views(module: torch.nn.Module, request: Views, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """Inputs that are results of other operations and slices of larger tensors: the output, and the gradients. Then the
-    gradients for a grad_output whose memory is transposed."""
+    """Inputs that are results of other operations and slices of larger tensors, every second one transposed: the output, and
+    the gradients. Then the gradients for a grad_output whose memory is transposed. With `alike`, before all that, the
+    outputs for a batch of one sample that is repeated, and for the same one as a view without copies."""
     (xs,), grad_outputs = _sets(request, tensors, device)
+    alike = [x[:1].expand(x.shape) if x.dim() and len(x) else x for x in xs]
+    repeated = [module(*(x.contiguous() for x in alike)).detach(), module(*alike).detach()] if request.alike else []
     wanted = _wanted(module, request.gradients, xs)
-    output = module(*(_slice(x) for x in xs))
+    output = module(*(_turned(x) if place % 2 else _slice(x) for place, x in enumerate(xs)))
     if not grad_outputs:
-        return Habit(), [output.detach()]
+        return Habit(), [*repeated, output.detach()]
     first, of_first = _gradients(request.gradients, wanted, output, grad_outputs[0])
-    turned = grad_outputs[0].permute(*reversed(range(grad_outputs[0].dim()))).contiguous()
-    second, of_second = _gradients(request.gradients, wanted, module(*xs), turned.permute(*reversed(range(turned.dim()))))
-    return Habit(first=first, second=second), [output.detach(), *of_first, *of_second]
+    second, of_second = _gradients(request.gradients, wanted, module(*xs), _turned(grad_outputs[0]))
+    return Habit(first=first, second=second), [*repeated, output.detach(), *of_first, *of_second]
 
 
 def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """The output, after the inputs have been overwritten."""
+    """Of many calls the output that is farthest from the first, element by element. Then an output, after its inputs have been
+    overwritten."""
     (xs,), _ = _sets(request, tensors, device)
+    first = module(*xs).detach().clone()
+    farthest, begin = torch.zeros_like(first), _monotonic()
+    for _ in range(_MANY if first.is_floating_point() else 0):
+        farthest = torch.maximum(farthest, (module(*xs).detach() - first).abs())
+        if _monotonic() - begin > _MANY_S:
+            break
     output = module(*xs).detach()
     for x in xs:
         x.fill_(1)
-    return Habit(), [output]
+    return Habit(), [first + farthest, output]
 
 
 def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """Output and gradients with parameters that were changed in place, as an optimizer does. Then the output with other
-    Parameter objects of these values in their place."""
+    """Parameters that were changed in place, as an optimizer does: what state_dict() then has of them, output and gradients.
+    Then the output with other Parameter objects of these values in their place, whose memory is transposed."""
     count = len(tensors) - len(request.parameters)
     values = [v.to(device) for v in tensors[count:]]
     (xs,), grad_outputs = _sets(request, tensors[:count], device)
@@ -139,15 +162,17 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
     module(*xs)  # with the old values: what it keeps of them is wrong below
     try:
         _overwrite(parameters, request.parameters, values)
+        state = module.state_dict()
+        saved = [state[n].detach().clone() for n in request.parameters]
         wanted = _wanted(module, request.gradients, xs)
         output = module(*xs)
         there, grads = _gradients(request.gradients, wanted, output, grad_outputs[0]) if grad_outputs else ((), [])
     finally:
         _overwrite(parameters, request.parameters, kept)
-    results = [output.detach(), *grads]
+    results = [*saved, output.detach(), *grads]
     with contextlib.suppress(NotImplementedError, RuntimeError, TypeError):  # not of every module, a scripted one for example
         others: dict[str, torch.Tensor] = {
-            n: torch.nn.Parameter(v) for n, v in zip(request.parameters, values, strict=True)}
+            n: torch.nn.Parameter(_turned(v)) for n, v in zip(request.parameters, values, strict=True)}
         results.append(torch.func.functional_call(module, others, tuple(x.detach() for x in xs)).detach())
     return Habit(first=there), results
 
@@ -175,8 +200,11 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
     torch.manual_seed(int(torch.randint(2**31, ())))  # a file that sets it to what it set before would not be seen
     torch.rand(1)
     before = _random_state(device)
+    ran: list[bool] = []
+    hook = module.register_forward_hook(lambda *_: ran.append(True))
     with torch.no_grad():
         output = module(*xs)
+    hook.remove()
     draws = not torch.equal(_random_state(device), before)
     if grad_outputs:
         _gradients(request.gradients, _wanted(module, request.gradients, xs), module(*xs), grad_outputs[0])
@@ -184,7 +212,7 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
     frozen = tuple(n for n, p in module.named_parameters() if trainable.get(n, p.requires_grad) != p.requires_grad)
     changed = tuple(n for n, one in module.named_modules() if modes.get(n, one.training) != one.training)
     strides = tuple(output.stride()) if isinstance(output, torch.Tensor) else ()
-    return Left(tuple(state), frozen, changed, draws, strides, settings.changed()), [*state.values(), *grad_outputs]
+    return Left(tuple(state), frozen, changed, draws, bool(ran), strides, settings.changed()), [*state.values(), *grad_outputs]
 
 
 HABITS = (no_grad, eval_mode, two_calls, some_gradients, second_backward, views, aliases, stepped, copied, left)
@@ -245,6 +273,12 @@ def _overwrite(parameters: dict[str, torch.Tensor], names: Sequence[str], values
 
 def _random_state(device: str) -> torch.Tensor:
     return torch.get_rng_state() if device == "cpu" else torch.cat([torch.get_rng_state(), torch.cuda.get_rng_state(device)])
+
+
+def _turned(x: torch.Tensor) -> torch.Tensor:
+    """The same values, in memory with the dimensions in reverse."""
+    order = tuple(reversed(range(x.dim())))
+    return x.permute(order).contiguous().permute(order)
 
 
 def _slice(x: torch.Tensor) -> torch.Tensor:

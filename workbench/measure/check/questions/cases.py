@@ -16,7 +16,8 @@ from ..foreign.replies import Structure
 
 Change = dict[str, int | tuple[int, ...]]   # fields of a layer
 _SMALL = {1: 12, 2: 5, 3: 3}
-_MOST_TWICE = 1 << 19   # values of the inputs of a case of more than twice the given size; of a layer: products for a tap
+_BEYOND_A_GRID = (1 << 16) + 1   # blocks in the second or third dimension of a grid end at 65 535
+_MOST_TWICE = 1 << 20   # values of the inputs of a case of more than twice the given size; of a layer: products for a tap
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,15 @@ def setting_of(parameters: Sequence[str], arguments: str, keywords: str, structu
     return Setting(tuple(map(_hashable, given)), tuple((k, _hashable(v)) for k, v in named.items()), layer)
 
 
-def positional(setting: Setting, parameters: list[str]) -> Setting:
-    """The same arguments by position: a candidate may name its parameters differently."""
+def positional(setting: Setting, parameters: list[str], defaults: dict[str, float]) -> Setting:
+    """The same arguments by position: a candidate may name its parameters differently. Those before one that is given take
+    their defaults, where these are known."""
     values = dict(setting.keywords)
-    order = [n for n in parameters if n in values]
-    if setting.arguments or order != parameters[:len(order)] or len(order) != len(values):
+    order = parameters[:max((parameters.index(n) + 1 for n in values if n in parameters), default=0)]
+    there = {**defaults, **values}
+    if setting.arguments or not set(values) <= set(order) or not set(order) <= set(there):
         return setting
-    return replace(setting, arguments=tuple(values[n] for n in order), keywords=())
+    return replace(setting, arguments=tuple(there[n] for n in order), keywords=())
 
 
 def sizes(given: Case) -> Iterator[Case]:
@@ -199,18 +202,23 @@ def fill(case: Case, given: list[torch.Tensor], generator: torch.Generator) -> l
 
 def _generic_sizes(given: Case) -> Iterator[Case]:
     batch = given.shapes[0][0] if given.shapes and given.shapes[0] else 0
-    for size in (3, batch + 1, 2 * batch + 1) if batch else ():
+    for size in (3, batch + 1, 2 * batch + 1, _BEYOND_A_GRID) if batch else ():
         case = with_batch(given, size, f"batch {size}")
         if size != batch and (size <= batch + 1 or sum(map(prod, case.shapes)) <= _MOST_TWICE):
             yield case
     last = given.shapes[0][-1] if given.shapes else 0
-    for size in (last + 1, max(1, last // 2), 2 * last + 1):
+    for size in (last + 1, max(1, last // 2), 2 * last + 1, 1):
         shapes = tuple((*s[:-1], size) if len(s) > 1 and s[-1] == last else s for s in given.shapes)
         if shapes != given.shapes and (size <= last + 1 or sum(map(prod, shapes)) <= _MOST_TWICE):
             yield replace(given, shapes=shapes, name=f"last dimension {size}")
         everywhere = tuple(tuple(size if n == last else n for n in s) for s in given.shapes)  # a product sums over two of them
         if everywhere not in (shapes, given.shapes) and size != 2 * last + 1:
             yield replace(given, shapes=everywhere, name=f"{size} for each dimension of {last}")
+    rows = given.shapes[0][-2] if given.shapes and len(given.shapes[0]) > 2 else 0
+    for size in (rows + 1, 2 * rows + 1) if rows else ():
+        shapes = tuple((*s[:-2], size, s[-1]) if len(s) > 2 and s[-2] == rows else s for s in given.shapes)
+        if sum(map(prod, shapes)) <= _MOST_TWICE:
+            yield replace(given, shapes=shapes, name=f"second to last dimension {size}")
 
 
 def _generic_arguments(given: Case, defaults: dict[str, float]) -> Iterator[Case]:

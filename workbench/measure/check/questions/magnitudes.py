@@ -22,7 +22,7 @@ from . import cases
 UP = 17             # a half times 2^17 is above 65504; 1 times 2^-17 is below the normal numbers of float16
 _SAME = 1e-9        # of float64
 _KEY, _QUESTION = "range", "Keeps the range of float32?"
-_OTHER_KEY, _OTHER = "other_values", "Right for other values than get_inputs() draws?"
+_OTHER_KEY, _OTHER = "other_values", "Right for other values?"
 _LARGER = 64.0      # softmax without its maximum overflows
 _NUMBERS = f"With values 2^{UP} times larger and smaller, which are in the range of float32 and TF32"
 
@@ -55,21 +55,29 @@ def ask(trial: TrialRun, given: Outcome) -> Question:
 
 
 def ask_others(trial: TrialRun, given: cases.Case) -> Question:
-    """Of anything but one transposed convolution: values of the other sign, and larger ones. It is not known whether such
-    values are legal, so a wrong result is a warning."""
-    if trial.drawn is None or any(trial.drawn.structures) or not any(x.is_floating_point() for x in trial.given):
+    """Zeros among the values. Of anything but one transposed convolution also values of the other sign, and larger ones. It is
+    not known whether such a module may get these, so a wrong result is a warning."""
+    if trial.drawn is not None and any(trial.drawn.structures) or not any(x.is_floating_point() for x in trial.given):
         return _skipped("Not asked: other values would not have the structure that get_inputs() gives them.", _OTHER_KEY,
                         _OTHER)
     right: list[str] = []
     one_sign = any(x.is_floating_point() and bool((x >= 0).all() or (x <= 0).all()) for x in trial.given)
-    for words, factor in (*((("the other sign", -1.0),) if one_sign else ()), (f"{_LARGER:g} times larger", _LARGER)):
-        values = [_times(v, torch.tensor(factor, dtype=v.dtype)) if v.is_floating_point() else v for v in trial.inputs(given)]
+    asked = [("half of them zero", 0.0)]
+    if trial.drawn is not None:
+        asked += [*([("of the other sign", -1.0)] if one_sign else []), (f"{_LARGER:g} times larger", _LARGER),
+                  ("4096 times smaller", 2.0**-12)]
+    for words, factor in asked:
+        values = [_times(v, torch.tensor(factor or 1.0, dtype=v.dtype)) if v.is_floating_point() else v
+                  for v in trial.inputs(given)]
+        if not factor:
+            values = [_times(v, torch.randint(2, v.shape, generator=trial.generator).to(v.dtype)) for v in values]
         try:
             problem = trial.run(given, values=values, gradients=False).problem("call", "values")
         except (NotForReference, Ended):
             continue
         if problem is not None:
-            return Question(_OTHER_KEY, _OTHER, Answer.WARNED, f"No. With values {words}: {problem.seen}",
+            answer = Answer.FAILED if trial.drawn is None else Answer.WARNED
+            return Question(_OTHER_KEY, _OTHER, answer, f"No. With values {words}: {problem.seen}",
                             "See whether the file may get such values. Then compute what the reference computes.",
                             str(problem.status))
         right.append(words)
