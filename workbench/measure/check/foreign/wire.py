@@ -38,7 +38,7 @@ def pack(header: dict[str, Any], tensors: Sequence[torch.Tensor] = ()) -> list[b
     return [to_json({**header, "tensors": kinds}).encode() + b"\n", *(_bytes(t) for t in tensors)]
 
 
-def unpack(line: bytes, read: Callable[[int], bytearray], *, most_bytes: int = 1 << 40,
+def unpack(line: bytes, read: Callable[[int], bytearray | memoryview], *, most_bytes: int = 1 << 40,
            accept: Accept = lambda header, kinds: header) -> Received:
     """A message from its first line and a function that reads so many bytes more. `accept` makes of the header what is
     returned, and raises for one or for tensors that are not to be read. Raises `NotTheProtocol`."""
@@ -106,16 +106,19 @@ class Line:
         os.close(self._write_fd)
         os.close(self._read_fd)
 
-    def _exactly(self, size: int, deadline: float) -> bytearray:
-        """Reads in pieces, so that bytes which are announced but not sent take no memory."""
-        data = self._buffer[:size]
-        del self._buffer[:size]
-        while len(data) < size:
+    def _exactly(self, size: int, deadline: float) -> memoryview:
+        """Bytes that are announced but not sent take no memory: the system gives a page when it is written."""
+        room: Any = torch.empty(size, dtype=torch.uint8).numpy()   # as in `_bytes`
+        data = memoryview(room)
+        there = min(size, len(self._buffer))
+        data[:there] = self._buffer[:there]
+        del self._buffer[:there]
+        while there < size:
             self._wait([self._read_fd], [], deadline)
-            part = os.read(self._read_fd, min(size - len(data), 1 << 20))
-            if not part:
+            count = os.readv(self._read_fd, [data[there:there + (1 << 20)]])
+            if not count:
                 raise EOFError
-            data += part
+            there += count
         return data
 
     def _more(self, deadline: float) -> None:
@@ -164,7 +167,7 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
     return memoryview(array) if flat.numel() else memoryview(b"")
 
 
-def _tensor(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+def _tensor(data: bytearray | memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     if not data:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(data, dtype=dtype).reshape(shape)
