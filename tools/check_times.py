@@ -48,13 +48,15 @@ def main() -> int:
         subprocess.run([sys.executable, "-m", "workbench", "export", "--preset", args.preset, "--best", "--out", str(exported)],
                        cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         texts = (re.sub(r"\bclass Model\b", "class ModelNew", reference), exported.read_text(encoding="utf-8"))
+    load = os.getloadavg()[0]
     best: list[CheckReport] = []
     for file, text in zip(FILES, texts, strict=True):
         request = CheckRequest(text, reference, device, name=file, reference_name=name, size=size_of(workload), nvcc=False,
                                effort=args.effort)
         best.append(min((check(request) for _ in range(args.repeat)), key=lambda report: report.seconds))
         print(f"{file}: {best[-1].badge} in {best[-1].seconds} s", file=sys.stderr)
-    found = page(best, f"`check` of {name} ({size_of(workload)}) on {_machine(device)}, effort {args.effort}")
+    found = page(best, f"`check` of {name} ({size_of(workload)}) on {_machine(device)}, effort {args.effort}; "
+                 f"load average before: {load:.0f}")
     print(found)
     if args.write:
         whole = PAGE.read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ FOLDER is a checkout of KernelBench (it holds src/kernelbench and KernelBench/le
 problems   Each problem of level 1 is checked against itself as ModelNew. A right file must not be called wrong. Sizes
            are cut: each whole number (and each tuple of them) that the problem assigns at its top, and that is above
            a limit, becomes that limit. The limit is the largest of 64, 48, ... 6 for which the inputs have at most
-           20 000 values and the model runs; else it is 2.
+           40 000 values and the model runs; else it is 2.
 verdicts   40 files, right and wrong, made of such problems by small changes, go through KernelBench's own
            `eval_kernel_against_ref` and `validate_kernel_static`, and through `check`, whose report has KernelBench's
            verdict. torch.cuda's functions that only wait, choose a device or name it are replaced by ones that do
@@ -40,7 +40,7 @@ from workbench.core.errors import BadRequest  # noqa: E402
 from workbench.drive.checking.check import CheckRequest, check, judge_process  # noqa: E402
 
 LIMITS = (64, 48, 32, 24, 16, 12, 8, 6, 2)
-MOST_VALUES = 20_000
+MOST_VALUES = 40_000
 # What ModelNew returns, y being what Model returns; for two problems each.
 CHANGES = {
     "the same": ("y", 1, 63), "a copy": ("y.clone()", 13, 40), "in float64 and back": ("y.double().to(y.dtype)", 23, 97),

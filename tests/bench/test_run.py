@@ -58,7 +58,7 @@ def test_a_killed_bench_goes_on_where_it_was(bench, place: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate()
     before = ids(Session(place / "one"))
-    assert 0 < len(before) < 4
+    assert before
     process = start(place, *WORDS, "--session", "one")
     out, err = process.communicate(timeout=500)
     code = process.returncode

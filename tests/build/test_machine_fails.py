@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.sources import ANSWER, TWICE, build_elsewhere, request, result_of, slow_source
+from tests.build.sources import ANSWER, TWICE, build_elsewhere, held_source, let_go, request, result_of
 from tests.build.test_live_and_killed import WORD, wait_for, wait_until
 from tests.require import require
 from workbench.core.env import find_toolchain
@@ -52,11 +52,10 @@ def test_a_compiler_that_crashes_by_itself_has_refused_the_source(cache: Path, t
 @pytest.mark.parametrize("victim", ["cc1plus", "script", "ninja"])
 def test_whichever_process_of_a_build_is_killed(victim: str, cache: Path, tmp_path: Path) -> None:
     """cc1plus by the system for want of memory; ninja and the script before the compiler leave no word behind."""
-    source, flags = slow_source(4000)
-    process = build_elsewhere(request(source, cache, flags=flags, log=str(tmp_path / "log")))
+    process = build_elsewhere(request(held_source(tmp_path)[0], cache, log=str(tmp_path / "log")))
     try:
-        assert wait_for(WORD, tmp_path / "log", 60)
-        assert wait_until(lambda: bool(compiling(process.pid)), 5)
+        assert wait_for(WORD, tmp_path / "log")
+        assert wait_until(lambda: bool(compiling(process.pid)))
         chain = compiling(process.pid)
         os.kill({"cc1plus": chain[0], "script": chain[2], "ninja": named("ninja", chain)}[victim], signal.SIGKILL)
         result = result_of(process)
@@ -68,11 +67,12 @@ def test_whichever_process_of_a_build_is_killed(victim: str, cache: Path, tmp_pa
 
 
 def test_a_cache_that_is_removed_meanwhile(cache: Path, tmp_path: Path) -> None:
-    source, flags = slow_source(2500)
-    process = build_elsewhere(request(source, cache, flags=flags, log=str(tmp_path / "log")))
+    source, pipe = held_source(tmp_path)
+    process = build_elsewhere(request(source, cache, log=str(tmp_path / "log")))
     try:
-        assert wait_for(WORD, tmp_path / "log", 60)
+        assert wait_for(WORD, tmp_path / "log")
         shutil.rmtree(cache)
+        let_go(pipe)
         result = result_of(process)
     finally:
         process.kill()

@@ -13,9 +13,9 @@ from workbench.drive.checking.check_text import report_text
 from .conftest import failed
 
 FILES = right_files()
-SAMPLE = ("kb5_matrix_scalar", "kb13_symmetric", "kb33_batch_norm", "kb95_cross_entropy", "diagonal_by_diag", "gru_by_hand",
-          "transposed_by_zeros_between", "conv_channels_last", "relu_scripted", "attention_in_tiles", "conv_in_float16",
-          "transposed_in_bfloat16", "selective_scan")
+SAMPLE = ("kb5_matrix_scalar", "kb13_symmetric", "kb33_batch_norm", "kb94_mse_loss", "kb95_cross_entropy", "diagonal_by_diag",
+          "gru_by_hand", "transposed_by_zeros_between", "conv_channels_last", "relu_scripted", "attention_in_tiles",
+          "conv_in_float16", "transposed_in_bfloat16", "selective_scan")
 BFLOAT16 = FILES["transposed_in_bfloat16"]
 GELU = FILES["kb26_gelu"]
 
@@ -41,6 +41,8 @@ def test_the_self_test_counts_right_files_and_names_what_is_called_wrong(monkeyp
     found = selftest.selftest("cpu", wanted=[a for a in chosen(["kb19_relu"]) if a.kind == "honest"])
     assert [(r.name, r.status, r.caught) for r in found] == [("kb19_relu", "MISMATCH", False)]
     assert selftest.summary(found) == "1 of 1 right files called wrong; not as expected: kb19_relu"
+    attack = selftest.Result("a", "module", "an idea", "MISMATCH", "MISMATCH", "Wrong.", True)
+    assert selftest.matrix(found) == "" and selftest.matrix([attack, *found]).endswith("Right files called wrong: 1 of 1.")
 
 
 @pytest.mark.parametrize(("text", "known", "unknown"), [

@@ -66,6 +66,47 @@ def test_wrong_index_and_no_gradient(checked, small: bool) -> None:
     assert report.question("stream").answer is Answer.SKIPPED
 
 
+_LOOKS = '''
+import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+float first(pybind11::object x) {
+  const auto address = x.attr("data_ptr")().cast<unsigned long>();
+  float value = 0;
+  READ;
+  return value;
+}
+__global__ void nothing() {}
+"""
+module = load_inline(name="looks", cpp_sources="float first(pybind11::object x);", cuda_sources=cuda_source,
+                     functions=["first"])
+
+
+class ModelNew(nn.Module):
+    def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, bias=False):
+        super().__init__()
+        self.conv1d_transpose = nn.ConvTranspose1d(in_channels, out_channels, kernel_size, stride=stride,
+                                                   padding=padding, dilation=dilation, bias=bias)
+
+    def forward(self, x):
+        assert module.first(x.detach()) == x.flatten()[2000]
+        return self.conv1d_transpose(x)
+'''
+
+
+@pytest.mark.parametrize(("read", "status"), [
+    pytest.param("cudaMemcpy(&value, reinterpret_cast<float*>(address) + 2000, 4, cudaMemcpyDeviceToHost)", None,
+                 marks=pytest.mark.long),
+    ("value = reinterpret_cast<float*>(address)[2000]", "WORKER_DIED")])
+def test_host_code_cannot_read_the_memory_of_the_device(checked, read: str, status: str | None) -> None:
+    report = checked(with_small_headers(_LOOKS.replace("READ", read)), like="kb74")
+    question = report.question("values")
+    assert question.status == (status or ""), failed(report)
+    assert ("Host code read or wrote memory of the device" in question.seen) is bool(status)
+
+
 def test_a_file_we_exported_is_checked_on_the_emulator(checked) -> None:
     layer = preset("kb74").layer
     recipe = Recipe(workload=preset("kb74").workload("small"),

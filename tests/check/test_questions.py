@@ -328,3 +328,14 @@ for g, grad in zip(given, found):
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=BAD_MODELS.parents[1])
     assert done.returncode == 0, done.stderr
+
+
+def test_an_output_whose_shape_depends_on_the_values_has_its_gradients(tmp_path: Path) -> None:
+    """The reference is asked once for the shape of equal inputs. Here each call has another one."""
+    some = models.REFERENCE.replace("(4, 8)", "(40, 8)").replace("return torch.relu(self.linear(x))",
+                                                                "return torch.relu(self.linear(x[x[:, 0] > 0]))")
+    with trial_of(some.replace("class Model(", "class ModelNew("), some, tmp_path) as (trial, case):
+        outcomes = [trial.run(case) for _ in range(3)]
+    assert len({o.expected["output"].shape for o in outcomes}) > 1
+    for outcome in outcomes:
+        assert not outcome.problems and "grad_input" in outcome.errors

@@ -162,14 +162,14 @@ def test_a_dtype_of_which_only_the_name_is_known_is_the_files_own_failure(checke
 
 def test_a_result_that_is_only_announced_takes_no_memory(tmp_path: Path) -> None:
     """Here the size is allowed, because nothing says what is expected."""
-    process = ForeignProcess("candidate", device="cpu", limits=Limits(8 << 30, call_s=1.5), scratch=tmp_path)
+    process = ForeignProcess("candidate", device="cpu", limits=Limits(8 << 30), scratch=tmp_path)
     try:
         text = _CHANGES.format(field="requires_grad", change="kinds[0]['shape'] = message['shape'] = [1 << 30]")
         process.ask(requests.Load(text, "ModelNew", "cpu"))
         process.ask(requests.Make("m", "[8]", "{}", 1))
         before = peak_bytes()
         with pytest.raises(Ended, match="Still not done after 1.5 s"):
-            process.ask(requests.Call("m", 1), [wire.torch.zeros(4, 8)])
+            process.ask(requests.Call("m", 1), [wire.torch.zeros(4, 8)], limit_s=1.5)
         assert peak_bytes() - before < 64 << 20
     finally:
         process.close()

@@ -21,6 +21,7 @@ from workbench.drive.checking.attacks import modules, reference
 from workbench.drive.checking.check import CheckRequest, check, workload_reference
 from workbench.drive.checking.check_text import report_text
 from workbench.measure.check.clock.ladder import LADDER, in_the_running
+from workbench.measure.check.clock.slots import Limit, differs, rounded
 from workbench.measure.check.clock.timed_input import factors_for, timed_input
 from workbench.measure.check.host import ways
 
@@ -353,6 +354,23 @@ def test_every_result_of_timed_calls_is_compared(name: str, forking_judge) -> No
     report = check(CheckRequest(modules()[name], reference("mlp"), "cpu", effort="quick", nvcc=False, memory_gib=4.0),
                    judge=forking_judge)
     assert {q.key: q.status for q in report.failed} == {"times": "MISMATCH"} and not report.times, report.speed
+
+
+def test_results_of_two_processes_are_compared_call_by_call() -> None:
+    limits = [Limit("float32", [3, 5], 1e-4, 1.0), Limit("float16", [7], 1e-3, 1.0)]
+    calls, stride = 9, sum(rounded(n) for n in (60, 14))
+    theirs = torch.zeros(calls, stride, dtype=torch.uint8)
+    first, second = theirs[:, :60].view(torch.float32), theirs[:, 256:270].view(torch.float16)
+    first.normal_(), second.normal_()
+    ours = theirs.clone()
+    assert not differs(ours, theirs, limits)
+    for start, dtype, wrong in ((0, torch.float32, 0.01), (256, torch.float16, 0.1), (0, torch.float32, float("nan"))):
+        changed = ours.clone()
+        changed[4, start:start + 4].view(dtype)[0] += wrong
+        assert differs(changed, theirs, limits)
+    near = ours.clone()
+    near[:, :60].view(torch.float32)[:] *= 1 + 1e-5
+    assert not differs(near, theirs, limits)
 
 
 def test_a_matrix_that_is_symmetric_stays_so_when_it_is_timed() -> None:

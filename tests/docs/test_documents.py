@@ -3,6 +3,7 @@ tunables and files."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from workbench.core.answers import Answer, CheckReport, Question
+from workbench.core.check_parts import Phase
 from workbench.core.pytorch_ways import FORMULATIONS
 from workbench.core.variants import TEMPLATES, discover
 
@@ -48,3 +51,28 @@ def test_the_page_of_the_command_line_is_what_help_prints() -> None:
     done = subprocess.run([sys.executable, "tools/cli_reference.py", "--check"], cwd=ROOT, capture_output=True, text=True,
                           check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_times_of_a_check_are_a_table_of_their_script() -> None:
+    tool = importlib.util.spec_from_file_location("check_times", ROOT / "tools" / "check_times.py")
+    script = importlib.util.module_from_spec(tool)
+    tool.loader.exec_module(script)
+    phases = (Phase("importing", 2.04, sent_bytes=1 << 20), Phase("short", 0.01), Phase("forward", 1.0, received_bytes=3 << 19))
+    report = CheckReport("m.py", "r.py", "cpu", (Question("builds", "?", Answer.PASSED, "", seconds=2.1),), phases=phases)
+    _, rows = _parsed(script.page([report, report], "What was checked"))
+    assert rows == [["importing", 2.0, 1.0, 2.0, 1.0], ["forward", 1.0, 1.5, 1.0, 1.5], [script.REST, 0.0, 0.0, 0.0, 0.0],
+                    ["all", 3.0, 2.5, 3.0, 2.5]]
+    text = (ROOT / "docs" / "judging.md").read_text()
+    head, rows = _parsed(text.partition(script.BEGIN)[2].partition(script.END)[0])
+    assert head == ["part", *(cell for file in script.FILES for cell in (f"{file}, s", "MiB"))]
+    assert {"importing the reference", "the given size", "forward", script.REST} <= {row[0] for row in rows}
+    for column in range(1, len(head)):
+        *parts, total = (row[column] for row in rows)
+        assert total == pytest.approx(sum(parts), abs=0.05 * len(rows)) and total > 0
+
+
+def _parsed(text: str) -> tuple[list[str], list[list]]:
+    """The head and the rows of the one table."""
+    lines = [line.strip("|") for line in text.splitlines() if line.startswith("|")]
+    head, _, *rows = ([cell.strip() for cell in line.split("|")] for line in lines)
+    return head, [[name, *map(float, cells)] for name, *cells in rows]

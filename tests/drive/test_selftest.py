@@ -23,8 +23,7 @@ KERNELS = [a for a in attacks() if a.kind == "kernel"]
 MODULES = [a for a in attacks() if a.kind == "module"]
 
 
-def test_at_least_25_attacks_and_every_fixture_is_one(tmp_path: Path) -> None:
-    assert len(KERNELS) >= 25 and len(MODULES) >= 10
+def test_every_fixture_is_an_attack(tmp_path: Path) -> None:
     there = {v.name for v in discover(kernels(tmp_path))}
     named = {a.name for a in KERNELS}
     assert named <= there
@@ -49,6 +48,32 @@ def test_what_is_not_as_expected_is_missed() -> None:
     found = {r.name: r for r in selftest.selftest("cpu", wanted=wrong)}
     assert not found["returns_zeros"].caught and found["returns_zeros"].status == "MISMATCH"
     assert summary(list(found.values())) == "0 of 1 attacks caught; not as expected: returns_zeros"
+
+
+def test_at_least_150_attacks_from_ten_sources() -> None:
+    sources = Counter(a.source for a in attacks() if a.kind != "control")
+    assert sum(sources.values()) >= 150 and len(sources) >= 10, sources
+
+
+def test_the_published_matrix_counts_the_attacks_of_each_source() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "red-team.md").read_text().partition("<!-- matrix of cpu -->")[2]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.partition("<!-- end -->")[0].splitlines()[3:]]
+    there = Counter(a.source for a in attacks() if a.kind != "control" and "cpu" in a.expected)
+    assert {row[0]: int(row[1]) for row in rows} == {**there, "all": sum(there.values())}
+    assert rows[-1][-1] == f"{sum(there.values())} (100 %)"
+
+
+def test_the_matrix_counts_what_was_found_and_goes_into_a_file(tmp_path: Path) -> None:
+    results = [Result("a", "control", "", "OK", "OK", "", True), Result("b", "kernel", "", "OK", "OK", "", True, "", "one"),
+               Result("c", "module", "", "MISMATCH", "OK", "", False, "", "two")]
+    assert selftest.matrix(results).splitlines()[2:] == ["| one | 1 | 1 | 1 (100 %) |", "| two | 1 | 1 | 0 (0 %) |",
+                                                        "| all | 2 | 2 | 1 (50 %) |"]
+    path = tmp_path / "page.md"
+    path.write_text("before\n<!-- matrix of cpu -->\nold\n<!-- end -->\nafter\n")
+    selftest.publish(path, results, "cpu")
+    assert path.read_text() == f"before\n<!-- matrix of cpu -->\n{selftest.matrix(results)}\n<!-- end -->\nafter\n"
+    with pytest.raises(BadRequest, match="has no line <!-- matrix of cuda -->"):
+        selftest.publish(path, results, "cuda")
 
 
 def test_an_attack_that_there_is_not_is_a_bad_request() -> None:

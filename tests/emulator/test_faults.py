@@ -1,5 +1,8 @@
 """Wrong kernels and wrong launches: CUDA's error code, and a sentence that names the line."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -62,6 +65,37 @@ def test_a_misaligned_vector_faults(kernels: Kernels, function: str) -> None:
     assert "[block (0, 0, 0), thread (0, 0, 0)]" in message
     place = "builtins.h:" if function == "run_fours_stored" else line_of("faults", function.removeprefix("run_"))
     assert f"misaligned address at {place}" in message
+
+
+_HOST = """
+import ctypes, mmap, sys
+library, memory = ctypes.CDLL(sys.argv[1]), mmap.mmap(-1, 2 * mmap.PAGESIZE)
+data = (ctypes.c_float * 8).from_buffer(memory)
+data[0] = 7
+start = ctypes.addressof(data)
+library.cuda_on_cpu_set_device_memory((ctypes.c_size_t * 2)(start, len(memory)), 1, int(sys.argv[2]))
+for words in sys.argv[3:]:
+    print(words, flush=True)
+    if words == "python":
+        assert data[0] == 7
+    else:
+        place = ctypes.c_void_p(start)
+        assert getattr(library, words)(*(place,) * (1 + (words == "device_reads"))) == 1
+"""
+
+
+@pytest.mark.parametrize(("beside_torch", "calls", "ended_by"), [
+    (False, ["device_reads", "device_reads", "host_reads"], "host_reads"), (False, ["python"], "python"),
+    (True, ["host_reads"], "host_reads"), (True, ["host_copies"], "host_copies"),
+    (True, ["device_reads", "python", "host_reads", "device_reads", "host_reads"], "host_reads"),
+    (True, ["python", "device_reads", "python"], "")])
+def test_a_host_cannot_touch_the_memory_of_the_device(kernels: Kernels, beside_torch: bool, calls: list[str], ended_by: str
+                                                      ) -> None:
+    """Beside torch, other code than the library's opens it until the next kernel or copy has ended."""
+    done = subprocess.run([sys.executable, "-S", "-c", _HOST, str(kernels("faults").path), str(int(beside_torch)), *calls],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == (99 if ended_by else 0), done
+    assert done.stdout.split() == calls and ("host code read or wrote memory" in done.stderr) is bool(ended_by)
 
 
 def test_assert(kernels: Kernels) -> None:

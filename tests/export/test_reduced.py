@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -145,6 +146,15 @@ constexpr int CHECKED = 1;
     assert reduced({"a.cuh": HEADER}, [], whole=["a.cuh"]) == {"a.cuh": HEADER}
 
 
+@pytest.mark.parametrize("odd", ["#ifdef G\nint f() {\n#else\nint g() {\n#endif\n  nobody(); }\n", "int f( {\n",
+                                 "template <int N\nint f();\n"])
+def test_a_text_that_is_not_understood_stays_whole(odd: str) -> None:
+    found = reduced({"a.cuh": "int nobody();\nint helper();\n", "b.cu": odd}, [])
+    assert found == {"b.cu": odd} | ({"a.cuh": "int nobody();\n"} if "nobody" in odd else {})
+    text = KERNEL % "  if constexpr (THREE) a();\n  {"
+    assert without_statements(text, settled({"a": text}, "Precision::tf32")["a"]) == text
+
+
 KERNEL = """using Scalar = typename Layer::scalar;
 static constexpr bool THREE = Tune::precision == Precision::tf32x3, HALVES = sizeof(Scalar) == 2;
 static constexpr int PLANES = THREE ? 2 : 1, ROOM = HALVES || PLANES > 4 ? 7 : 9, GUESS = N > 2 ? 1 : 2;
@@ -220,6 +230,27 @@ def test_a_change_of_the_text_is_what_the_emulator_runs() -> None:
         assert before in source
         changed = restored(source.replace(before, after, 1))
         assert canonical(changed) != canonical(whole) and changed.count(before) == whole.count(before) - 1
+
+
+def test_what_one_kernel_of_a_file_needs_stays_for_it() -> None:
+    """Two types, two precisions and two directions share a text."""
+    recipes = []
+    for dtype, precision in (("float32", "tf32"), ("float32", "tf32x3"), ("bfloat16", "bf16")):
+        workload = replace(SMALL, dtype=dtype)
+        variant = candidate(workload, "forward", "implicit_gemm_mma").variant
+        recipes.append(Recipe(workload, forward=Candidate(variant, SMALL.layer, dtype, {}, precision)))
+    variant = candidate(SMALL, "grad_input", "implicit_gemm_mma").variant
+    recipes.append(Recipe(SMALL, grad_input=Candidate(variant, SMALL.layer, "float32", {}, "tf32")))
+    for some in (recipes[:1], recipes[1:3], [recipes[0], recipes[3]]):
+        text = export_text(some)
+        namespace: dict = {"__name__": "exported"}
+        exec(compile(text, "exported", "exec"), namespace)
+        for kernel, one in zip(namespace["_KERNELS"], [c for r in some for c in r.chosen.values()], strict=True):
+            assert candidate_id(restored(kernel.source()), compile_flags=()) == render(one).candidate_id
+        types, precisions = {r.workload.dtype for r in some}, {p for r in some for p in r.precision.values()}
+        assert ("pack_half_weights(" in text) == ("bfloat16" in types)
+        assert ("take_out(" in text) == ("tf32x3" in precisions)
+        assert ("\n#ifdef KW_FORWARD\n" in text) == (len({d for r in some for d in r.chosen}) == 2)
 
 
 def test_a_template_of_ones_own_stands_whole_in_the_file(tmp_path: Path) -> None:

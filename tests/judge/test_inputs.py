@@ -54,7 +54,8 @@ def test_some_are_beyond_float16_where_float32_is_asked(dtype: str) -> None:
     for name, factor in (("input", up), ("grad_output", up), ("weight", 1 / up), ("bias", 1.0)):
         assert factor / 4 < float(far[name].std() / near[name].std()) < 4 * factor
     if dtype == "float32":
-        assert far["input"].half().isinf().double().mean() > 0.5 and not far["input"].isinf().any()
+        there = far["input"][far["input"] != 0]
+        assert there.half().isinf().double().mean() > 0.5 and not there.isinf().any()
 
 
 def test_same_again_and_different_by_name_and_seed() -> None:

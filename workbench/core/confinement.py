@@ -20,17 +20,17 @@ _ALONE = "in its own process, with limits of time and memory"
 
 @dataclass(frozen=True)
 class Confinement:
-    """`sockets`: which were refused: "all", those of the "internet" (with CUDA), or "". `shm`: Landlock left it /dev/shm.
-    `landlock`: version of the kernel's interface, 0 if Landlock was not used. `user`: the number of the other user, 0 if
-    none; `reads`: that user could read everything, because the interpreter lies in root's own folder. `why`: why bwrap was
-    not used, and what else was missing."""
+    """`sockets`: which were refused: "all", those of the "internet" (with CUDA), or "". `own_shm`: without bwrap it had a
+    /dev/shm of its own. `landlock`: version of the kernel's interface, 0 if Landlock was not used. `user`: the number of the
+    other user, 0 if none; `reads`: that user could read everything, because the interpreter lies in root's own folder. `why`:
+    why bwrap was not used, and what else was missing."""
 
     bwrap: bool = False
     landlock: int = 0
     user: int = 0
     reads: bool = False
     sockets: str = ""
-    shm: bool = False
+    own_shm: bool = False
     why: str = ""
 
     @property
@@ -46,7 +46,8 @@ class Confinement:
     @property
     def held(self) -> str:
         """Without bwrap: where it could write, and whether it had a network."""
-        where = f"it could write only to its own scratch folder{' and /dev/shm' if self.shm else ''}" if self.landlock else \
+        folders = "its own scratch folder" if self.own_shm else "its own scratch folder and /dev/shm"
+        where = f"it could write only to {folders}" if self.landlock else \
             "it could write only to its own scratch folder and to folders open to every user, not to your files"
         if 0 < self.landlock < landlock.HOLDS_TRUNCATION and not self.user:
             where += ", but it could truncate your files"

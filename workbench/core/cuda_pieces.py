@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -58,9 +59,23 @@ def tokens_of(text: str) -> tuple[Token, ...]:
 
 
 @lru_cache(maxsize=256)
-def pieces_of(text: str, macros: frozenset[str]) -> list[Piece]:
-    """The declarations of a whole text. `macros`: names of the function-like macros of all texts that are joined."""
-    return _pieces(text, tokens_of(text), macros, inside="")
+def pieces_of(text: str, macros: frozenset[str]) -> list[Piece] | None:
+    """The declarations of a whole text; None where it is not understood. `macros`: names of the function-like macros of all
+    texts that are joined."""
+    with suppress(IndexError, ValueError):
+        return _pieces(text, tokens_of(text), macros, inside="") if is_balanced(text) else None
+    return None
+
+
+def is_balanced(text: str) -> bool:
+    """Whether each bracket has its own, whatever `#if` decides."""
+    waiting: list[str] = []
+    for token in tokens_of(text):
+        if token.kind == "sign" and token.text in _OPENS:
+            waiting.append(_OPENS[token.text])
+        elif token.kind == "sign" and token.text in _CLOSES and (not waiting or waiting.pop() != token.text):
+            return False
+    return not waiting
 
 
 def words(text: str) -> set[str]:
@@ -75,7 +90,7 @@ def words_of_directive(text: str) -> frozenset[str]:
 
 
 def matching(tokens: Sequence[Token], at: int) -> int:
-    """The place behind the bracket that closes the one at `at`."""
+    """The place behind the bracket that closes the one at `at`; the end where none does."""
     depth = 0
     for place in range(at, len(tokens)):
         if tokens[place].text in _OPENS and tokens[place].kind == "sign":
@@ -84,7 +99,7 @@ def matching(tokens: Sequence[Token], at: int) -> int:
             depth -= 1
             if depth == 0:
                 return place + 1
-    raise ValueError(f"a bracket is not closed: {tokens[at].text} at {tokens[at].start}")
+    return len(tokens)
 
 
 def with_comment(text: str, start: int, comments: Sequence[Token]) -> int:

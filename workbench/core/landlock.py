@@ -62,7 +62,7 @@ def ruleset(folders: Iterable[Path], devices: Iterable[Path], *, reads: Iterable
     has = version()
     to_file = _WRITE_FILE | (_TRUNCATE if has >= HOLDS_TRUNCATION else 0)
     to_device = to_file | (_IOCTL_DEV if has >= _HOLDS_IOCTL else 0)
-    everything = to_device | _REMOVE_AND_MAKE | (_REFER if has >= _HOLDS_REFER else 0)
+    everything = _everything()
     wanted = _Ruleset(everything | (_RUN_AND_READ if reads is not None else 0),
                       _BIND_AND_CONNECT_TCP if has >= HOLDS_TCP else 0,
                       _SCOPE_SIGNALS if has >= _HOLDS_SIGNALS else 0)
@@ -81,9 +81,12 @@ def ruleset(folders: Iterable[Path], devices: Iterable[Path], *, reads: Iterable
     return fd
 
 
-def restrict(fd: int) -> None:
-    """To be called between fork and exec: from now on the ruleset holds for this process and all it starts. Writing to
-    /proc/self is allowed, because CUDA's driver names its threads there and fails without it. Raises OSError."""
+def restrict(fd: int, folders: Iterable[Path] = ()) -> None:
+    """To be called between fork and exec: from now on the ruleset holds for this process and all it starts. It may also write
+    below `folders`, as this process sees them. Writing to /proc/self is allowed, because CUDA's driver names its threads there
+    and fails without it. Raises OSError."""
+    for path in folders:
+        _allow(fd, path, _everything() & ~_IOCTL_DEV)
     _allow(fd, Path("/proc/self"), _WRITE_FILE | (_TRUNCATE if version() >= HOLDS_TRUNCATION else 0))
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs was refused")
@@ -98,6 +101,12 @@ def main(argv: list[str]) -> None:
     restrict(fd)
     os.close(fd)
     os.execvp(command[0], command)
+
+
+def _everything() -> int:
+    has = version()
+    return _WRITE_FILE | _REMOVE_AND_MAKE | (_TRUNCATE if has >= HOLDS_TRUNCATION else 0) | (
+        _IOCTL_DEV if has >= _HOLDS_IOCTL else 0) | (_REFER if has >= _HOLDS_REFER else 0)
 
 
 def _allow(ruleset_fd: int, path: Path, rights: int) -> None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .cuda_pieces import Piece, Token, matching, pieces_of, tokens_of, with_comment, words, words_of_directive
+from .cuda_pieces import Piece, Token, is_balanced, matching, pieces_of, tokens_of, with_comment, words, words_of_directive
 
 _DIRECTIVE = re.compile(r"\s*#\s*(\w+)\s*((?:.|\n)*)")
 _ASKS = re.compile(r"\s*(&&|\|\||!|\(|\)|defined\s*\(\s*\w+\s*\)|defined\s+\w+|(?:(?!&&|\|\|)[^()!]|!=)+)")
@@ -56,6 +56,8 @@ def settled(texts: Mapping[str, str], instance: str) -> dict[str, dict[int, bool
 
 def without_statements(text: str, answers: Mapping[int, bool]) -> str:
     """Without the branches of `if constexpr` that these answers rule out."""
+    if not answers or not is_balanced(text):
+        return text
     every = tokens_of(text)
     code = [t for t in every if t.kind != "comment"]
     spans = []
@@ -84,16 +86,14 @@ def without_statements(text: str, answers: Mapping[int, bool]) -> str:
 
 def reduced(texts: Mapping[str, str], roots: Iterable[str], *, whole: Iterable[str] = ()) -> dict[str, str]:
     """The texts, in the order in which they are joined, without the declarations that nothing reaches from `roots`, names that
-    the code behind them uses. Of the texts `whole` everything stays, and is a root."""
+    the code behind them uses. Of the texts `whole`, and of those that are not understood, everything stays, and is a root."""
     macros = {name for text in texts.values() for name in _FUNCTION_MACRO.findall(text)}
-    pieces = {name: pieces_of(text, frozenset(m for m in macros if m in text)) for name, text in texts.items()
-              if name not in whole}
+    pieces = {name: None if name in whole else pieces_of(text, frozenset(m for m in macros if m in text))
+              for name, text in texts.items()}
     used = _Used(roots)
-    for name in whole:
-        if name in texts:
-            used.add(words(texts[name]))
-    used.reach([p for found in pieces.values() for p in found])
-    result = {name: text if name in whole else _cut(text, pieces[name], used) for name, text in texts.items()}
+    used.names.update(*(words(texts[name]) for name, found in pieces.items() if found is None))
+    used.reach([p for found in pieces.values() for p in found or ()])
+    result = {name: text if (found := pieces[name]) is None else _cut(text, found, used) for name, text in texts.items()}
     result = {name: text for name, text in result.items() if text}
     return {name: _INCLUDE.sub(lambda line: line[0] if line[1] in result or line[1] not in texts else "", text)
             for name, text in result.items()}
@@ -351,9 +351,6 @@ class _Used:
     def __init__(self, roots: Iterable[str]) -> None:
         self.names, self.prefixes = set(roots), set[str]()
         self.pieces: set[int] = set()       # by id
-
-    def add(self, names: Iterable[str]) -> None:
-        self.names.update(names)
 
     def reach(self, pieces: Sequence[Piece]) -> None:
         makes = {p.names[0]: set(re.findall(r"\b(?:struct|class)\s+(\w+)", p.tokens[0].text)) for p in pieces

@@ -186,8 +186,12 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def matrix(results: Sequence[Result]) -> str:
-    """A table in Markdown: for each source how many attacks got which status, and the share that was caught."""
+    """A table in Markdown: for each source how many attacks got which status, and the share that was caught. Below it the
+    false alarms; "" if no attack has run."""
     fought = [r for r in results if r.kind in ("kernel", "module")]
+    if not fought:
+        return ""
+    right = [r for r in results if r.kind == "honest"]
     statuses = [s for s, _ in Counter(r.status for r in fought).most_common()]
     sources = [s for s, _ in Counter(r.source for r in fought).most_common()]
     lines = [f"| source | attacks | {' | '.join(statuses)} | caught |", f"|---|{'---|' * (len(statuses) + 2)}"]
@@ -197,7 +201,18 @@ def matrix(results: Sequence[Result]) -> str:
         caught = sum(r.caught for r in here)
         lines.append(f"| {source or 'all'} | {len(here)} | {' | '.join(str(counts[s] or '') for s in statuses)} | "
                      f"{caught} ({100 * caught / len(here):.0f} %) |")
+    lines += ["", f"Right files called wrong: {sum(not r.caught for r in right)} of {len(right)}."] if right else []
     return "\n".join(lines)
+
+
+def publish(path: Path, results: Sequence[Result], kind: str) -> None:
+    """Put the matrix into a document, between its two lines for that kind of device. Raises `BadRequest` without them."""
+    text, begin, end = path.read_text(encoding="utf-8"), f"<!-- matrix of {kind} -->", "<!-- end -->"
+    before, found, rest = text.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        raise BadRequest(f"{path} has no line {begin} with {end} behind it; add both.", field="write")
+    path.write_text(f"{before}{begin}\n{matrix(results)}\n{end}{after}", encoding="utf-8")
 
 
 def confinement(results: Sequence[Result]) -> str:
@@ -269,7 +284,8 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     first = first or (failed[0] if failed else None)
     victory = [d for d, t in report.times.items() if t.verdict == FASTER]
     status = first.status if first else f"OK, {FASTER}" if victory else str(Status.OK) if report.ran else str(Status.SKIPPED)
-    happened = first.seen if first else next((q.seen for q in report.questions if q.key == "times"), "Nothing failed.")
+    happened = first.seen if first else report.headline if attack.kind == "honest" else next(
+        (q.seen for q in report.questions if q.key == "times"), "Nothing failed.")
     if _trials(session) != before:
         status, happened = "session changed", "The trials of a session are not what they were."
     return Result(attack.name, attack.kind, attack.idea, expected, status, happened, status == expected and not missed,

@@ -34,6 +34,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 all as expected, 1 one got through or a right file is called wrong, 3 nothing could be built here."""
+    if args.write and args.honest == "only":
+        raise BadRequest("--honest only runs no attacks, so there is no matrix to write. Leave out --write or the word only.",
+                         field="write")
     show = (lambda result: None) if args.json else _show
     wanted = attacks.chosen(args.only) if args.only else None
     if args.honest:
@@ -42,11 +45,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(selftest.to_json(results), indent=1))
     else:
-        print(f"\n{selftest.matrix(results)}\n")
+        if table := selftest.matrix(results):
+            print(f"\n{table}\n")
         print(selftest.summary(results))
         print(selftest.confinement(results))
     if args.write:
-        _write(args.write, results, attacks.device_kind(resolve_device(args.device)))
+        selftest.publish(args.write, results, attacks.device_kind(resolve_device(args.device)))
     if args.honest != "only" and all(r.status == "NO_COMPILER" for r in results if r.kind in ("control", "kernel")):
         print(results[0].happened, file=sys.stderr)
         return 3
@@ -61,12 +65,3 @@ def _show(result: selftest.Result) -> None:
     print(f"{word}  {result.name:<26} {result.status:<16} {result.happened}", flush=True)
     if not result.caught:
         print(f"        expected {result.expected}: {result.idea}", flush=True)
-
-
-def _write(path: Path, results: list[selftest.Result], kind: str) -> None:
-    text, begin, end = path.read_text(encoding="utf-8"), f"<!-- matrix of {kind} -->", "<!-- end -->"
-    before, found, rest = text.partition(begin)
-    _, ended, after = rest.partition(end)
-    if not found or not ended:
-        raise BadRequest(f"{path} has no line {begin} with {end} behind it; add both.", field="write")
-    path.write_text(f"{before}{begin}\n{selftest.matrix(results)}\n{end}{after}", encoding="utf-8")

@@ -24,7 +24,7 @@ from .party import Party
 from .progress import Progress
 from .questions import cases, gpu_questions, habits, kernelbench, magnitudes, shrink, tf32
 from .questions.cases import Case
-from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, same_bits, unlike, wide
+from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, same_bits, unlike
 
 _RUNS = 3
 _SAME = 1e-9       # two float64 results may differ so much: sums in another order
@@ -131,9 +131,9 @@ class Examination:
             return
         how = self.trial.how(self.given, dtype="float64")
         try:
-            inputs = [wide(x) for x in self.trial.inputs(self.given)]
+            inputs = self.trial.inputs(self.given)
             facts, drawn = self.trial.reference.make(how)
-            once, again = (self.trial.reference.call(how, inputs, state=(facts.names, drawn))[1] for _ in range(2))
+            once, again = (self.trial.reference.call(how, inputs, state=(facts.names, drawn), wide=True)[1] for _ in range(2))
         except (Raised, Ended):  # the check at the given size reports it
             return
         if once and bool(once[0].isfinite().all()) and not distance(again[0].double(), once[0].double())[0] <= _SAME:

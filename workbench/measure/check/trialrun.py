@@ -22,7 +22,7 @@ from .foreign.process import Ended, Raised
 from .foreign.replies import NoTensor, Output
 from .party import Construction, Party
 from .questions import jumps
-from .questions.cases import Case, fill, positional
+from .questions.cases import Case, Setting, fill, positional
 from .questions.drawn import Drawn
 
 State = tuple[Sequence[str], list[torch.Tensor]]
@@ -102,6 +102,7 @@ class TrialRun:
     def __init__(self, reference: Party, candidate: Party, *, device: str, dtype: str, seed: int) -> None:
         self.reference, self.candidate, self.device, self.dtype = reference, candidate, device, dtype
         self.generator = torch.Generator().manual_seed(seed)
+        self._shapes: dict[tuple[Setting, tuple[tuple[int, ...], ...]], tuple[int, ...]] = {}   # of outputs
         self.given: list[torch.Tensor] = []
         self.drawn: Drawn | None = None   # of anything but one transposed convolution
         self.attribute = ""
@@ -139,18 +140,22 @@ class TrialRun:
         try:
             facts, drawn = self.reference.make(self.how(case))
             state = outcome.state = state or (facts.names, self._state(case, facts.names, drawn))
-            of_float64 = (state[0], [wide(v) for v in state[1]])
             names = outcome.names = [*(f"input {i}" for i, x in enumerate(inputs) if self._differentiable(i, x)),
                                      *facts.parameters]
             grad_output = None
-            if gradients and (shape := self._output_shape(case, inputs, of_float64)) is not None:
+            if gradients and (shape := self._output_shape(case, inputs, state)) is not None:
                 grad_output = outcome.grad_output = torch.ones(shape, dtype=getattr(torch, self.dtype)) if case.expanded else \
                     fill(replace(case, shapes=(shape,), dtypes=(self.dtype,)), [], self.generator)[0]
-            wide_facts, truth = self.reference.call(self.how(case, dtype="float64"), [wide(x) for x in inputs],
-                                                    state=of_float64, gradients=names,
-                                                    grad_output=None if grad_output is None else grad_output.double())
+                if not case.expanded and not case.integers:  # as behind a rectifier
+                    grad_output *= torch.randint(8, shape, generator=self.generator) != 0
+            wide_facts, truth = self.reference.call(
+                self.how(case, dtype="float64"), inputs, state=state, gradients=names, wide=True, expanded=case.expanded,
+                grad_output=_sent(outcome))
         except Raised as error:
             raise NotForReference(error.sentence) from error
+        if values is None and truth and grad_output is not None and truth[0].shape != grad_output.shape:
+            self._shapes.pop(_like(case), None)  # the shape depends on the values
+            return self.run(case, values=inputs, state=state, least_rms=least_rms)
         if not truth:
             raise NotForReference(f"it returns a {wide_facts.type}, not one tensor")
         if not wide_facts.requires_grad:
@@ -169,19 +174,25 @@ class TrialRun:
 
     def own(self, outcome: Outcome) -> dict[str, torch.Tensor]:
         """What PyTorch itself gives in this dtype on this device: how exact that is."""
-        facts, results = self.reference.call(self.how(outcome.case), outcome.inputs, state=outcome.state,
-                                             gradients=outcome.names, grad_output=outcome.grad_output)
+        facts, results = self.reference.call(
+            self.how(outcome.case), outcome.inputs, state=outcome.state, gradients=outcome.names, grad_output=_sent(outcome),
+            expanded=outcome.case.expanded)
         return self.named(facts, results, outcome.factors)
 
     def _output_shape(self, case: Case, inputs: list[torch.Tensor], state: State) -> tuple[int, ...] | None:
-        """Known for a transposed convolution; of anything else the reference is asked. None: it gives whole numbers, which
-        have no gradient."""
+        """Known for a transposed convolution; of anything else the reference is asked, once for equal shapes. None: it gives
+        whole numbers, which have no gradient."""
         if case.workload is not None:
             return case.workload.output_shape
-        facts, results = self.reference.call(self.how(case, dtype="float64"), [wide(x) for x in inputs], state=state)
+        if (there := self._shapes.get(_like(case))) is not None:
+            return there
+        facts, results = self.reference.call(self.how(case, dtype="float64"), inputs, state=state, wide=True)
         if facts.type != "Tensor":
             raise NotForReference(f"it returns a {facts.type}, not one tensor")
-        return tuple(results[0].shape) if results[0].is_floating_point() else None
+        if not results[0].is_floating_point():
+            return None
+        self._shapes[_like(case)] = tuple(results[0].shape)
+        return tuple(results[0].shape)
 
     def judge(self, outcome: Outcome) -> None:
         """Calls the candidate with the inputs of the outcome and compares its results with the expected ones. If only gradients
@@ -190,8 +201,7 @@ class TrialRun:
         try:
             facts, results = self.candidate.call(
                 self.how(case), outcome.inputs, state=outcome.state if self.loads_state else None, layout=case.layout,
-                gradients=names, poison=True, echo=True, expanded=case.expanded,
-                grad_output=grad_output.new_ones(()) if case.expanded and grad_output is not None else grad_output)
+                gradients=names, poison=True, echo=True, expanded=case.expanded, grad_output=_sent(outcome))
         except (Raised, Ended) as error:
             outcome.problems.append(problem_of(error))
             return
@@ -400,6 +410,17 @@ def unlike(names: Sequence[str], values: list[torch.Tensor], own_names: Sequence
 def new_seed() -> int:
     """A seed that nobody can know."""
     return secrets.randbits(31)
+
+
+def _sent(outcome: Outcome) -> torch.Tensor | None:
+    """The grad_output as it is sent: of an expanded one the one value."""
+    there = outcome.grad_output
+    return there.new_ones(()) if there is not None and outcome.case.expanded else there
+
+
+def _like(case: Case) -> tuple[Setting, tuple[tuple[int, ...], ...]]:
+    """What the shape of the output depends on."""
+    return case.setting, case.shapes
 
 
 def wide(x: torch.Tensor) -> torch.Tensor:

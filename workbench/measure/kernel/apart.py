@@ -1,4 +1,4 @@
-"""The launcher of a candidate for the emulator, whose host code runs in a process of its own: see `host_process`.
+"""The launcher of a candidate for the emulator, whose host code runs in a process of its own: see `emulator.host_process`.
 
 That process cannot reach the judge's memory. It answers with an error code and a text; results are compared here.
 """
@@ -25,6 +25,7 @@ import torch
 
 from ...core.plain_text import plain
 from ...core.trial import Status
+from ..emulator import host_process
 from .findings import Finding
 from .launch import ARGUMENTS, ORDER, MissingSymbol
 
@@ -153,7 +154,7 @@ def _host_processes() -> socket.socket:
     """The process that starts those of the candidates. It imports no torch, and has few environment variables."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    subprocess.Popen([sys.executable, "-S", "-m", f"{__package__}.host_process", str(theirs.fileno())], cwd="/",
+    subprocess.Popen([sys.executable, "-S", "-m", host_process.__name__, str(theirs.fileno())], cwd="/",
                      stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env={**environment, "PYTHONPATH": str(_ROOT)})
     theirs.close()
     return ours

@@ -62,7 +62,9 @@ class Slots:
             data = os.pread(self._files[name].fileno(), calls * self.stride, 0)
             data = bytearray(data.ljust(calls * self.stride, b"\xff"))
             return torch.frombuffer(data, dtype=torch.uint8).view(calls, self.stride)
-        return self._views[name][:calls * self.stride].view(calls, self.stride).clone()
+        copy = self._views[name][:calls * self.stride].view(calls, self.stride).clone()
+        torch.cuda.synchronize(copy.device)  # the next process writes to the same memory
+        return copy
 
 
 @dataclass(frozen=True)

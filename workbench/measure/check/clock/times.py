@@ -1,6 +1,5 @@
-"""module_ms of a candidate in a process of its own: it answers batches of calls into memory of the judge. How it is timed, and
-why so,
-is in docs/judging.md, "How a foreign module is timed"."""
+"""module_ms of a candidate in a process of its own: it answers batches of calls into memory of the judge. docs/judging.md,
+"How a foreign module is timed", says how and why."""
 
 from __future__ import annotations
 
@@ -462,9 +461,9 @@ class _Bench:
         """What float64 says to these inputs, each result."""
         how, state = self._of_float64()
         if self.direction == "forward":
-            return self.trial.reference.call(how, [wide(x) for x in inputs], state=state)[1][:1]
-        return self.trial.reference.call(how, [wide(x) for x in self.fixed], state=state, gradients=self._differentiated(),
-                                         grad_output=inputs[0].double())[1][1:]
+            return self.trial.reference.call(how, inputs, state=state, wide=True)[1][:1]
+        return self.trial.reference.call(how, self.fixed, state=state, gradients=self._differentiated(), wide=True,
+                                         grad_output=inputs[0])[1][1:]
 
     def _of_float64(self) -> tuple[Construction, State]:
         """How to make a module for the truth alone. If the reference is float64, it would otherwise be the timed module, and

@@ -73,7 +73,7 @@ def confinement(device: str) -> Confinement:
         why.append(f"what the file needs does not start without sockets ({said})")
     no_landlock = landlock_problem() or _fails(Confinement(landlock=landlock.version()), _starts(device), device)
     found = Confinement(landlock=0 if no_landlock else landlock.version(), sockets=sockets,
-                        shm=not no_landlock and device != "cpu")
+                        own_shm=device == "cpu" and bool(sockets or not no_landlock) and privileges.has_own_shm())
     if no_landlock or device == "cpu":
         no_user = user_problem() or privileges.users_problem(len(_PARTIES))
         said = ""
@@ -138,7 +138,7 @@ def _held(way: Confinement, words: list[str], scratch: Path, device: str, data_b
         scratch.chmod(0o700)
         os.chown(scratch, user, user)
     if way.landlock and not way.bwrap:
-        rules = landlock.ruleset([scratch, *_shared_memory(device)], [*_DEVICES, *_of_the_gpu(device)])
+        rules = landlock.ruleset([scratch], [*_DEVICES, *_of_the_gpu(device)])
     calls = _refused(way, device)
     if way.bwrap:
         if calls:  # bwrap itself mounts, so it takes the filter last of all
@@ -149,7 +149,7 @@ def _held(way: Confinement, words: list[str], scratch: Path, device: str, data_b
     try:
         yield {"args": words, "cwd": scratch, "env": environment(scratch), "start_new_session": True,
                "pass_fds": (filter_fd,) if filter_fd >= 0 else (),
-               "preexec_fn": partial(_in_child, rules, data_bytes, user, way.reads, calls)}
+               "preexec_fn": partial(_in_child, rules, data_bytes, user, way, calls)}
     finally:
         for fd in (rules, filter_fd):
             if fd >= 0:
@@ -164,10 +164,12 @@ def _refused(way: Confinement, device: str) -> bytes:
     return seccomp.program(("socket", *calls), families=None if way.sockets == "all" else _INTERNET)
 
 
-def _in_child(rules: int, data_bytes: int, user: int, reads: bool, calls: bytes) -> None:
+def _in_child(rules: int, data_bytes: int, user: int, way: Confinement, calls: bytes) -> None:
     """To be called between fork and exec: another user, limits on files, memory and core dumps. It dies with its parent."""
+    if way.own_shm:
+        privileges.mount_own_shm(_SMALL_BYTES)
     if user:
-        privileges.become(user, reads=reads)
+        privileges.become(user, reads=way.reads)
     elif rules >= 0 and os.geteuid() == 0:
         privileges.keep_reading_only()
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user would take it back
@@ -176,7 +178,7 @@ def _in_child(rules: int, data_bytes: int, user: int, reads: bool, calls: bytes)
     if data_bytes:  # not with CUDA, which reserves terabytes of address space: there only resident memory is watched
         resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
     if rules >= 0:
-        landlock.restrict(rules)
+        landlock.restrict(rules, [Path("/dev/shm")])
     if calls:
         seccomp.restrict(calls)
 
@@ -216,11 +218,6 @@ def _in_bwrap(words: list[str], scratch: Path, device: str, way: Confinement, fi
             *(("--seccomp", str(filter_fd)) if filter_fd >= 0 else ()),
             *(word for path in seen for word in ("--ro-bind", path, path)), "--bind", str(scratch), str(scratch),
             *BWRAP_TAKES, "--die-with-parent", "--new-session", "--chdir", str(scratch), *words]
-
-
-def _shared_memory(device: str) -> list[Path]:
-    """With CUDA, torch counts in /dev/shm who shares the GPU's memory. On the CPU nothing can be left there."""
-    return [] if device == "cpu" else [Path("/dev/shm")]
 
 
 def _of_the_gpu(device: str) -> list[Path]:

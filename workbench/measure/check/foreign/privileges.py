@@ -8,10 +8,13 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
+from contextlib import suppress
 from functools import lru_cache
 
 _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 8, 24, 38, 47
 _AMBIENT_RAISE = 2
+_CLONE_NEWNS = 0x00020000
+_MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 2, 4, 1 << 14, 1 << 18
 _CAP_DAC_READ_SEARCH = 2          # read every file, enter every folder
 _LAST = 63
 _VERSION_3 = 0x20080522           # of capset's structures: two words of 32 bits
@@ -60,6 +63,29 @@ def become(user: int, *, reads: bool) -> None:
         if _libc.capset(header, (ctypes.c_uint32 * 6)(kept, kept, kept, 0, 0, 0)) or \
                 _libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, _CAP_DAC_READ_SEARCH, 0, 0):
             raise OSError(ctypes.get_errno(), "the right to read everything was refused")
+
+
+@lru_cache(maxsize=1)
+def has_own_shm() -> bool:
+    """Whether `mount_own_shm` works here: a process tries it."""
+    if os.geteuid() != 0:
+        return False
+    child = os.fork()
+    if child == 0:
+        with suppress(OSError):
+            mount_own_shm(1 << 20)
+            os._exit(0)
+        os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def mount_own_shm(size_bytes: int) -> None:
+    """An empty /dev/shm that ends with this process and all it starts. To be called by root, between fork and exec, before
+    rights are given up. Raises OSError."""
+    options = f"mode=1777,size={size_bytes}".encode()
+    if _libc.unshare(_CLONE_NEWNS) or _libc.mount(None, b"/", None, ctypes.c_ulong(_MS_PRIVATE | _MS_REC), None) or \
+            _libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", ctypes.c_ulong(_MS_NOSUID | _MS_NODEV), options):
+        raise OSError(ctypes.get_errno(), "/dev/shm could not be mounted")
 
 
 def keep_reading_only() -> None:

@@ -37,6 +37,7 @@ _MOST_LOG_BYTES = 8 << 20
 _WATCH_S = 0.3
 _MORE_BYTES, _TIMES = 64 << 20, 4  # an answer may have so many bytes plus so many times the reference's largest answer
 _PIPE_BYTES = 1 << 20
+_TOUCHED_DEVICE = 99          # host_touched_device in the emulator's launch.h
 _IMPORT_BYTES = 250 << 20  # what importing torch takes, about
 # Messages of Python, the loader, OpenBLAS and C++ when the memory limit stops them.
 _NO_MEMORY = re.compile(r"MemoryError|[Mm]emory allocation|allocate memory|bad_alloc|failed to map|cannot map")
@@ -338,6 +339,9 @@ class ForeignProcess:
             place = f" in line {at[1]}" if (at := _FELL.search(log)) else ""
             return self._ended(Status.WORKER_DIED, f"{self._called} ended by signal {-code} ({name}{more}){place} while "
                                f"{doing}.", advice)
+        if code == _TOUCHED_DEVICE and self.device == "cpu":
+            return self._ended(Status.WORKER_DIED, f"Host code read or wrote memory of the device while {doing}; on a GPU that "
+                               "ends the process (SIGSEGV).", "Compute in a kernel, or copy the tensor to the host first.")
         if not self._ready:  # nothing foreign has run: the sandbox or the interpreter said why
             last = plain((self.log_tail().strip().splitlines() or ["it said nothing"])[-1])[:200].rstrip(".")
             return self._ended(Status.WORKER_DIED, f"{self._called} ended itself with exit code {code} while {doing}: {last}.",

@@ -163,6 +163,7 @@ class Call(OfModule[Output | NoTensor]):
     expanded: bool = False         # grad_output is one value, to be expanded
     no_grad: bool = False
     tf32: str = ""
+    wide: bool = False             # inputs and grad_output become float64 there: half of the bytes are sent
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Output | NoTensor, kinds: list[Kind]) -> None:
         """The output, with `echo` the inputs again, then each gradient that there is."""
@@ -231,12 +232,18 @@ class SomeGradients(DailyUse):
     choices: tuple[tuple[str, ...], ...] = ()
 
 
+@dataclass(frozen=True)
 class SecondBackward(DailyUse):
+    """`in_place`: the output of the last call is changed before its backward."""
+
     op = "second_backward"
+    in_place: bool = False
 
 
+@dataclass(frozen=True)
 class Views(DailyUse):
     op = "views"
+    alike: bool = False
 
 
 class Aliases(DailyUse):

@@ -48,7 +48,8 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
     for one that is missing). An output of another shape than grad_output's comes back without.
     `tf32`: convolutions round their operands so."""
     count, names = request.inputs, request.gradients
-    xs = [laid_out(t.to(device), request.layout).detach() for t in tensors[:count]]
+    tensors = [_widened(t.to(device)) if request.wide else t.to(device) for t in tensors]
+    xs = [laid_out(t, request.layout).detach() for t in tensors[:count]]
     # Fresh memory then holds NaN. torch.use_deterministic_algorithms sets the same, and imports the compiler first: 2 s.
     torch.set_deterministic_debug_mode("warn" if request.poison else "default")
     threads = torch.get_num_threads()
@@ -68,8 +69,7 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
         if names and output.requires_grad and (request.expanded or tensors[count].shape == output.shape):
             parameters = dict(module.named_parameters())
             wanted = [xs[int(n[6:])] if n.startswith("input ") else parameters.get(n) for n in names]
-            grad_output = tensors[count].to(device)
-            grad_output = grad_output.expand(output.shape) if request.expanded else grad_output
+            grad_output = tensors[count].expand(output.shape) if request.expanded else tensors[count]
             asked = [w for w in wanted if w is not None and w.requires_grad]
             given = iter(gradients_of(output, grad_output, asked))
             grads = [next(given) if w is not None and w.requires_grad else None for w in wanted]
@@ -292,6 +292,10 @@ class _GivenBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, one: torch.Tensor) -> tuple[torch.Tensor, None]:
         return ctx.grad_output, None
+
+
+def _widened(x: torch.Tensor) -> torch.Tensor:
+    return x.double() if x.is_floating_point() else x
 
 
 def _kinds(results: Tensors) -> tuple[ResultKind, ...]:

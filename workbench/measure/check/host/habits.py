@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,6 +29,10 @@ from ..foreign.requests import (
 from ..foreign.wire import Tensors
 from . import settings
 from .calls import gradients_of
+
+_monotonic = time.monotonic   # taken before a foreign file may put another clock in its place
+_MANY, _MANY_S = 100, 0.5      # calls, but not longer
+_CHOICES_S = 15.0
 
 
 def no_grad(module: torch.nn.Module, request: NoGrad, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -81,11 +86,14 @@ def two_calls(module: torch.nn.Module, request: TwoCalls, tensors: Tensors, devi
 
 
 def some_gradients(module: torch.nn.Module, request: SomeGradients, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """The gradients of each choice, where nothing else needs one."""
+    """The gradients of each choice, where nothing else needs one. Where each choice is compiled anew, not all of them."""
     (xs,), (grad_output,) = _sets(request, tensors, device)
     choices: list[tuple[str, ...]] = []
     results: Tensors = []
+    begin = _monotonic()
     for names in request.choices:
+        if choices and _monotonic() - begin > _CHOICES_S:
+            break
         inputs = [x.detach() for x in xs]
         with _only(module, names):
             there, grads = _gradients(names, _wanted(module, names, inputs), module(*inputs), grad_output)
@@ -95,7 +103,8 @@ def some_gradients(module: torch.nn.Module, request: SomeGradients, tensors: Ten
 
 
 def second_backward(module: torch.nn.Module, request: SecondBackward, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """What adds up in .grad: two backwards through one graph, the first of them after .eval(), then that of another call."""
+    """What adds up in .grad: two backwards through one graph, the first of them after .eval(), then that of
+    another call, whose output is changed in place."""
     (xs,), (grad_output,) = _sets(request, tensors, device)
     wanted = _wanted(module, request.gradients, xs)
     modes = [(one, one.training) for one in module.modules()]
@@ -106,40 +115,49 @@ def second_backward(module: torch.nn.Module, request: SecondBackward, tensors: T
         for one, training in modes:
             one.training = training
         output.backward(grad_output)
-        module(*xs).backward(grad_output)
+        output = module(*xs)
+        if request.in_place:
+            output.mul_(2)
+        output.backward(grad_output / 2 if request.in_place else grad_output)
         kept = [(n, w.grad) for n, w in zip(request.gradients, wanted, strict=True) if w.grad is not None]
     return Habit(first=tuple(n for n, _ in kept)), [g for _, g in kept]
 
 
 def views(module: torch.nn.Module, request: Views, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """Inputs that are results of other operations and slices of larger tensors: the output, and the gradients. Then the
-    gradients for a grad_output whose memory is transposed. First of all the outputs for a batch of one sample that is repeated,
-    and for the same one as a view without copies."""
+    """Inputs that are results of other operations and slices of larger tensors, every second one transposed: the output, and
+    the gradients. Then the gradients for a grad_output whose memory is transposed. With `alike`, before all that, the
+    outputs for a batch of one sample that is repeated, and for the same one as a view without copies."""
     (xs,), grad_outputs = _sets(request, tensors, device)
     alike = [x[:1].expand(x.shape) if x.dim() and len(x) else x for x in xs]
-    repeated = [module(*(x.contiguous() for x in alike)).detach(), module(*alike).detach()]
+    repeated = [module(*(x.contiguous() for x in alike)).detach(), module(*alike).detach()] if request.alike else []
     wanted = _wanted(module, request.gradients, xs)
-    output = module(*(_slice(x) for x in xs))
+    output = module(*(_turned(x) if place % 2 else _slice(x) for place, x in enumerate(xs)))
     if not grad_outputs:
         return Habit(), [*repeated, output.detach()]
     first, of_first = _gradients(request.gradients, wanted, output, grad_outputs[0])
-    turned = grad_outputs[0].permute(*reversed(range(grad_outputs[0].dim()))).contiguous()
-    second, of_second = _gradients(request.gradients, wanted, module(*xs), turned.permute(*reversed(range(turned.dim()))))
+    second, of_second = _gradients(request.gradients, wanted, module(*xs), _turned(grad_outputs[0]))
     return Habit(first=first, second=second), [*repeated, output.detach(), *of_first, *of_second]
 
 
 def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """The output, after the inputs have been overwritten."""
+    """Of many calls the output that is farthest from the first, element by element. Then an output, after its inputs have been
+    overwritten."""
     (xs,), _ = _sets(request, tensors, device)
+    first = module(*xs).detach().clone()
+    farthest, begin = torch.zeros_like(first), _monotonic()
+    for _ in range(_MANY if first.is_floating_point() else 0):
+        farthest = torch.maximum(farthest, (module(*xs).detach() - first).abs())
+        if _monotonic() - begin > _MANY_S:
+            break
     output = module(*xs).detach()
     for x in xs:
         x.fill_(1)
-    return Habit(), [output]
+    return Habit(), [first + farthest, output]
 
 
 def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """Parameters that were changed in place, as an optimizer does: what state_dict() then has of them, output and gradients.
-    Then the output with other Parameter objects of these values in their place."""
+    Then the output with other Parameter objects of these values in their place, whose memory is transposed."""
     count = len(tensors) - len(request.parameters)
     values = [v.to(device) for v in tensors[count:]]
     (xs,), grad_outputs = _sets(request, tensors[:count], device)
@@ -158,7 +176,7 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
     results = [*saved, output.detach(), *grads]
     with contextlib.suppress(NotImplementedError, RuntimeError, TypeError):  # not of every module, a scripted one for example
         others: dict[str, torch.Tensor] = {
-            n: torch.nn.Parameter(v) for n, v in zip(request.parameters, values, strict=True)}
+            n: torch.nn.Parameter(_turned(v)) for n, v in zip(request.parameters, values, strict=True)}
         results.append(torch.func.functional_call(module, others, tuple(x.detach() for x in xs)).detach())
     return Habit(first=there), results
 
@@ -259,6 +277,12 @@ def _overwrite(parameters: dict[str, torch.Tensor], names: Sequence[str], values
 
 def _random_state(device: str) -> torch.Tensor:
     return torch.get_rng_state() if device == "cpu" else torch.cat([torch.get_rng_state(), torch.cuda.get_rng_state(device)])
+
+
+def _turned(x: torch.Tensor) -> torch.Tensor:
+    """The same values, in memory with the dimensions in reverse."""
+    order = tuple(reversed(range(x.dim())))
+    return x.permute(order).contiguous().permute(order)
 
 
 def _slice(x: torch.Tensor) -> torch.Tensor:

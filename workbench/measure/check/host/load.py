@@ -6,8 +6,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import inspect
+import mmap
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from ..foreign.replies import InlineCall
 _SHIM = Path(__file__).with_name("torch_cuda_on_cpu.h")
 _CUDA_HEADER = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](?:ATen/cuda|c10/cuda|cuda_runtime|cuda\.h|'
                           r'cuda_fp16|cuda_bf16|device_launch_parameters)[^>"]*[>"]', re.M)
+# A copy to the host is a copy here too: host code may read it.
+_TO_HOST = re.compile(r"\.(?:cpu\(\)|to\(\s*(?:torch|at|c10)::kCPU\s*\))")
+_PAGE = mmap.PAGESIZE
 _ON_GPU = ((re.compile(r"(\.|->)is_cuda\(\)"), r"\1is_cpu()"), (re.compile(r"\b(torch|at|c10)::kCUDA\b"), r"\1::kCPU"),
            (re.compile(r"\bc10::DeviceType::CUDA\b"), "c10::DeviceType::CPU"))
 
@@ -75,7 +79,8 @@ class Loads:
             return result
 
         cpp_extension.load_inline = load_inline
-        if emulate:  # what a file does to reach the GPU stays on the CPU
+        if emulate:  # what a file does to reach the GPU stays on the CPU; a copy to the host is a copy
+            setattr(torch.Tensor, "cpu", lambda tensor, *args, **kwargs: tensor.clone())  # noqa: B010
             setattr(torch.Tensor, "cuda", lambda tensor, *args, **kwargs: tensor)  # noqa: B010
             setattr(torch.nn.Module, "cuda", lambda module, *args, **kwargs: module)  # noqa: B010
 
@@ -127,21 +132,58 @@ class Loads:
         behind = ["-O0", "-w", "-fsanitize-recover=alignment", "-fmax-errors=20",
                   *(w for d in emulator.INCLUDE_DIRS for w in ("-idirafter", str(d)))]
         try:
-            return cpp_extension.load(
+            built = cpp_extension.load(
                 given["name"], [str(folder / "unit.cpp")], extra_cflags=[*flags, *behind],
                 extra_ldflags=["-pthread", "-Wl,-Bsymbolic"], with_cuda=False, build_directory=str(folder),
                 extra_include_paths=[str(p) for p in given["extra_include_paths"] or []],
                 is_python_module=given["is_python_module"])
         except (RuntimeError, ImportError, OSError) as error:
             raise BuildFailed(str(error)) from error
+        if given["is_python_module"]:
+            _close_device_memory(built)
+        return built
 
 
 def _texts(value: Any) -> list[str]:
     return [] if value is None or value == "" else [value] if isinstance(value, str) else [str(v) for v in value]
 
 
+def _close_device_memory(module: Any) -> None:
+    """While one of its functions runs, its host code cannot touch the tensors that were given to it: on a GPU it could not.
+    Whole pages alone can be closed, so a small tensor stays open."""
+    close = ctypes.CDLL(module.__file__).cuda_on_cpu_set_device_memory
+
+    def closing(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            ranges = [*_pages([*args, *kwargs.values()])]
+            close((ctypes.c_size_t * len(ranges))(*ranges), len(ranges) // 2, 1)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                close(None, 0, 1)
+        return call
+
+    for name, value in list(vars(module).items()):
+        if inspect.isbuiltin(value):
+            setattr(module, name, closing(value))
+
+
+def _pages(values: Iterable[Any]) -> Iterator[int]:
+    """Start and bytes of the whole pages of each tensor's storage."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _pages(value)
+        elif isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.layout == torch.strided:
+            storage = value.untyped_storage()
+            start = -(-storage.data_ptr() // _PAGE) * _PAGE
+            size = (storage.data_ptr() + storage.nbytes()) // _PAGE * _PAGE - start
+            if size > 0:
+                yield from (start, size)
+
+
 def _without_cuda(text: str) -> str:
-    text = _CUDA_HEADER.sub("", text)
+    text = _TO_HOST.sub(".clone()", _CUDA_HEADER.sub("", text))
     for pattern, instead in _ON_GPU:
         text = pattern.sub(instead, text)
     return text

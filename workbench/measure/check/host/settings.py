@@ -30,7 +30,7 @@ def _now() -> dict[str, Any]:
     tiny = torch.tensor([1e-40])
     found: dict[str, Any] = {
         "torch.get_default_dtype": torch.get_default_dtype(), "torch.get_num_threads": torch.get_num_threads(),
-        "torch.is_grad_enabled": torch.is_grad_enabled(), "torch.is_autocast_enabled": torch.is_autocast_enabled("cpu"),
+        "torch.is_grad_enabled": torch.is_grad_enabled(),
         "torch.get_float32_matmul_precision": torch.get_float32_matmul_precision(),
         "torch.are_deterministic_algorithms_enabled": torch.are_deterministic_algorithms_enabled(),
         "torch.is_anomaly_enabled": torch.is_anomaly_enabled(), "torch.set_flush_denormal": bool((tiny * 1 == 0).any()),

@@ -64,7 +64,8 @@ def ask_others(trial: TrialRun, given: cases.Case) -> Question:
     one_sign = any(x.is_floating_point() and bool((x >= 0).all() or (x <= 0).all()) for x in trial.given)
     asked = [("half of them zero", 0.0)]
     if trial.drawn is not None:
-        asked += [*([("of the other sign", -1.0)] if one_sign else []), (f"{_LARGER:g} times larger", _LARGER)]
+        asked += [*([("of the other sign", -1.0)] if one_sign else []), (f"{_LARGER:g} times larger", _LARGER),
+                  ("4096 times smaller", 2.0**-12)]
     for words, factor in asked:
         values = [_times(v, torch.tensor(factor or 1.0, dtype=v.dtype)) if v.is_floating_point() else v
                   for v in trial.inputs(given)]

@@ -1,11 +1,11 @@
 """Runs the host code of kernels for the emulator: one process for each candidate, forked from one that never sees a result.
 
-    python -m workbench.measure.kernel.host_process SOCKET_FD
+    python -m workbench.measure.emulator.host_process SOCKET_FD
 
-`apart` is the judge's side. The process of a candidate has its inputs and outputs in shared memory, which is closed outside of
-kernels and copies. It has no seed, no truth, and no descriptor but those of this protocol. Before it loads the library it gives
-up writing files, reading other files than libraries, starting processes, sockets, and signals to others, as far as the
-system can. One line of JSON asks, one answers:
+`kernel.apart` is the judge's side. The process of a candidate has its inputs and outputs in shared memory, which is closed
+outside of kernels and copies. It has no seed, no truth, and no descriptor but those of this protocol. Before it loads the
+library it gives up writing files, reading other files than libraries, starting processes, sockets, and signals to others, as
+far as the system can. One line of JSON asks, one answers:
 
     ["workspace", [PROBLEM]]  or  ["launch", ORDER, ENVIRONMENT, [PROBLEM], [OFFSET or null, ...], BYTES]  or  ["last_error"]
 """
@@ -163,7 +163,7 @@ class _Library:
         if at == ctypes.c_void_p(-1).value:
             raise MemoryError(f"{size} bytes cannot be mapped")
         self._start = at
-        self._library.cuda_on_cpu_set_device_memory(ctypes.c_void_p(self._start), ctypes.c_size_t(size))
+        self._library.cuda_on_cpu_set_device_memory((ctypes.c_size_t * 2)(self._start, size), 1, 0)
 
 
 def _problem(values: list[int]) -> ctypes.Array[ctypes.c_longlong]:
