@@ -96,10 +96,10 @@ def test_arguments_that_are_fractions_are_tried_too(checked) -> None:
 
 
 @pytest.mark.parametrize(("name", "expected"), [
-    ("ONLY_BATCH_4", {"batch_one": ("No. The module raised RuntimeError in line", "Look at line"),
-                      "other_sizes": ("No. Wrong for batch 3; batch 5; batch 9. For batch 3: The module raised RuntimeError in "
-                                      "line",
-                                      "Look at line")}),
+    ("ONLY_BATCH_4", {"batch_one": ("No. The module raised RuntimeError in line", "Correct the shapes in line"),
+                      "other_sizes": ("No. Wrong for batch 3; batch 5; batch 9; batch 65537. For batch 3: The module raised "
+                                      "RuntimeError in line",
+                                      "Correct the shapes in line")}),
     ("RETURNS_TWO", {"noncontiguous": ("No. For an input with strides: It returns a tuple, the reference returns a tensor.",
                                        "Return the output tensor alone.")}),
     ("RANDOM", {"values": ("No. 100 % of y is wrong; worst y[", "Compare with the reference at the worst index.")}),
