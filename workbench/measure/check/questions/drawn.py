@@ -64,7 +64,11 @@ class Drawn:
         fresh = [x.reshape(-1)[torch.randperm(x.numel(), generator=self._generator)].view(x.shape) if shuffled else x
                  for x, shuffled in zip(self._fresh(), self._shuffled, strict=True)]
         taken: dict[tuple[int, int], torch.Tensor] = {}
-        return [self._cut(x, shape, taken) for x, shape in zip(fresh, shapes, strict=True)]
+        cut = [self._cut(x, shape, taken) for x, shape in zip(fresh, shapes, strict=True)]
+        # What was taken twice would be equal, and which of equal values is the largest is anybody's choice.
+        return [x * (1 - 0.3 * torch.rand(x.shape, generator=self._generator)).to(x.dtype)
+                if structure is None and x.is_floating_point() and x.numel() > whole.numel() else x
+                for x, whole, structure in zip(cut, fresh, self.structures, strict=True)]
 
     def why_not(self, shapes: tuple[tuple[int, ...], ...]) -> str:
         """"" where inputs of these shapes can be cut out of those that are drawn."""
