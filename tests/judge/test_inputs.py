@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from workbench.core.layer import DTYPES, ConvTranspose, Workload
+from workbench.measure.clock.signs import Signs
 from workbench.measure.kernel import inputs
 from workbench.measure.kernel.inputs import (
     BLOCK,
@@ -22,7 +23,6 @@ from workbench.measure.kernel.inputs import (
     results,
     shapes,
 )
-from workbench.measure.kernel.signs import Signs
 from workbench.measure.pytorch import aten
 
 WORKLOAD = Workload(ConvTranspose(2, 6, 4, 3, stride=2, groups=2), 3, (5, 7))

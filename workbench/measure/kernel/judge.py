@@ -25,6 +25,7 @@ from ...core.replies import Event, Judged
 from ...core.trial import DEFAULT_ADVICE, Errors, Status
 from ...core.trial_parts import Detail
 from ..clock import timing
+from ..clock.signs import Signs
 from ..device import free_bytes, l2_bytes, out_of_memory
 from ..truth.reference import Truth
 from . import findings
@@ -33,7 +34,6 @@ from .buffers import POISON, count_poison
 from .findings import Finding
 from .inputs import FAR, INTEGERS, NORMAL, RECHECK, beyond_float16
 from .launch import ORDER, Launcher, MissingSymbol
-from .signs import Signs
 from .stage import Stage, device_errors
 
 Bits = dict[str, torch.Tensor | list[int]]

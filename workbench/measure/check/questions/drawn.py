@@ -64,7 +64,12 @@ class Drawn:
         fresh = [x.reshape(-1)[torch.randperm(x.numel(), generator=self._generator)].view(x.shape) if shuffled else x
                  for x, shuffled in zip(self._fresh(), self._shuffled, strict=True)]
         taken: dict[tuple[int, int], torch.Tensor] = {}
-        return [self._cut(x, shape, taken) for x, shape in zip(fresh, shapes, strict=True)]
+        cut = [self._cut(x, shape, taken) for x, shape in zip(fresh, shapes, strict=True)]
+        # What was taken twice would be equal, and which of equal values is the largest is anybody's choice. Of several inputs
+        # one may be a bound of another.
+        if len(cut) == 1 and self.structures[0] is None and cut[0].is_floating_point() and cut[0].numel() > fresh[0].numel():
+            cut[0] = cut[0] * (1 - 0.3 * torch.rand(cut[0].shape, generator=self._generator)).to(cut[0].dtype)
+        return cut
 
     def why_not(self, shapes: tuple[tuple[int, ...], ...]) -> str:
         """"" where inputs of these shapes can be cut out of those that are drawn."""
