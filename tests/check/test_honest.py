@@ -30,7 +30,7 @@ def test_the_corpus_is_large_and_has_all_of_level_1() -> None:
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in SAMPLE else pytest.mark.long) for n in FILES])
 def test_a_right_file_is_not_called_wrong(checked, name: str) -> None:
     reference, text = FILES[name]
-    report = checked(text, reference=reference, seed=None)
+    report = checked(text, reference=reference, seed=300)
     assert failed(report) == {} and report.ran, report_text(report)
     assert bool(report.declared) == ("precision" in text), report.declared
 
