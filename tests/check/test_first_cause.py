@@ -26,7 +26,7 @@ from .forked import ForkedProcess
 
 _BUILDS = pytest.mark.xdist_group("check_load_inline")
 _EARLY = ("builds", "constructs", "state_dict")  # what ends a check at once
-_EACH_BUILD = 4                                  # of the builds on a GPU `make test-long` does so many-th again
+_EACH_BUILD = 8                                  # of the builds on a GPU `make test-long` does so many-th again
 _EACH = 6                                        # of the others `make test` asks so many-th
 
 # As on a GPU: load_inline is torch's own, with ninja and nvcc. A PyTorch without CUDA is told where the toolkit is.
