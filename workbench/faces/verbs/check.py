@@ -99,10 +99,10 @@ class _Live:
                 self._phase = phase
                 lines.append((seconds, phase))
         for seconds, q in check.answers[self._told:]:
-            self._told += 1
             lines.append((seconds, answer_line(q)))
             if self._json:
                 print(json.dumps({"kind": "answer", **q.to_json()}), flush=True)
+            self._told += 1  # after it is told: an interrupt may come between
         begin = "\r\033[K" if self._terminal else ""
         for seconds, line in sorted(lines, key=lambda one: one[0]):
             print(f"{begin}{seconds:6.1f} s  {line}", file=sys.stderr, flush=True)
