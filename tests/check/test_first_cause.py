@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,7 +77,8 @@ def test_a_broken_file_is_told_by_its_first_cause(checked, file: Broken) -> None
         require(find_toolchain().ninja and find_toolchain().cxx, "ninja and g++ build what load_inline is given")
     if "import triton" in file.text:
         require(find_spec("triton") is None, "Triton is installed: without a GPU its files are not refused at import")
-    report = checked(file.text, reference=reference(), call_s=3.0 if file.status == "RUN_TIMEOUT" else 60.0)
+    name = f"model_{os.getpid()}.py"                           # another process of pytest keeps its log beside it
+    report = checked(file.text, name=name, reference=reference(), call_s=3.0 if file.status == "RUN_TIMEOUT" else 60.0)
     question = report.question(file.about)
     assert not file.differs(question), file.differs(question)
     failures = [q for q in report.questions if q.answer is Answer.FAILED]

@@ -27,7 +27,7 @@ from .step import Stepper, optimizer_of, synchronize
 
 KINDS = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
 _FUNCTIONS = {f"conv_transpose{dims}d" for dims in (1, 2, 3)}
-_TORCH = str(Path(torch.__file__).resolve().parent)
+_TORCH = str(Path(torch.__file__).parent)
 _NEVER_CALLED = "The model never called it in this step."
 
 

@@ -19,8 +19,8 @@ from ...core.errors import BadRequest
 from ...core.patching import ModelSource
 from .step import seeded, tree_map
 
-_PACKAGE = str(Path(__file__).resolve().parents[2])
-_TORCH = str(Path(torch.__file__).resolve().parent)
+_PACKAGE = str(Path(__file__).parents[2])
+_TORCH = str(Path(torch.__file__).parent)
 
 
 @dataclass
