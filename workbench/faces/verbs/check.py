@@ -88,7 +88,7 @@ class _Live:
 
     def __init__(self, *, json_lines: bool, terminal: bool) -> None:
         self._json, self._terminal = json_lines, terminal
-        self._told, self._said, self._phase = 0, 0, ""
+        self._shown, self._said, self._phase = 0, 0, ""
 
     def new(self, check: Check) -> None:
         lines = []
@@ -98,11 +98,11 @@ class _Live:
             if phase != self._phase and not self._terminal:
                 self._phase = phase
                 lines.append((seconds, phase))
-        for seconds, q in check.answers[self._told:]:
+        for seconds, q in check.answers[self._shown:]:
             lines.append((seconds, answer_line(q)))
             if self._json:
                 print(json.dumps({"kind": "answer", **q.to_json()}), flush=True)
-            self._told += 1  # after it is told: an interrupt may come between
+            self._shown += 1  # only now: an interrupt before this line shows the answer again, and loses none
         begin = "\r\033[K" if self._terminal else ""
         for seconds, line in sorted(lines, key=lambda one: one[0]):
             print(f"{begin}{seconds:6.1f} s  {line}", file=sys.stderr, flush=True)

@@ -417,9 +417,6 @@ class Examination:
         else:
             self._pass(key, yes)
 
-    def _has(self, key: str) -> bool:
-        return any(q.key == key for q in self.questions)
-
     def _pass(self, key: str, seen: str) -> None:
         self.questions.append(Question(key, _ASKED[key], Answer.PASSED, seen.strip()))
 

@@ -28,7 +28,7 @@ class Answers(list[Question]):
         self._changed()
 
     def extend(self, questions: Iterable[Question]) -> None:
-        """One by one, so that the first of a generator is told before the next is asked."""
+        """One by one: an answer of a generator is shown before its next question is asked."""
         for question in questions:
             self.append(question)
 
