@@ -118,8 +118,10 @@ class Broken:
         told = InlineCall("x", tuple(given.get("functions", ())), cpp, cuda, ())
         return Raised(Told("RuntimeError", self.log, call.lineno, "load_inline", "", Context("", (told,))))
 
-    def differs(self, question: Question) -> str:
+    def differs(self, question: Question | None) -> str:
         """What a question says otherwise; "" where it says what is expected."""
+        if question is None:
+            return f"The question {self.about!r} was not asked."
         answer = Answer.SKIPPED if self.status == "SKIPPED" else Answer.FAILED
         pairs = ((answer, question.answer), (self.status, question.status), (self.says, question.seen),
                  (self.advice, question.advice))

@@ -104,17 +104,21 @@ def both_ways_of(module: nn.Module, x: torch.Tensor) -> Callable[[], Any]:
 def in_bursts(runs: list[Callable[[], Any]], calls: int = 30, rounds: int = 15) -> float:
     """Wall time of many calls, the host's part included, in turns: the ratio of the medians, first over second."""
     taken: list[list[float]] = [[] for _ in runs]
+    hosts: list[list[float]] = [[] for _ in runs]
     for run in runs:
         run()
     for _ in range(rounds):
-        for mine, run in zip(taken, runs, strict=True):
+        for mine, host, run in zip(taken, hosts, runs, strict=True):
             torch.cuda.synchronize()
             start = time.perf_counter()
             for _ in range(calls):
                 run()
+            host.append(time.perf_counter() - start)
             torch.cuda.synchronize()
             mine.append(time.perf_counter() - start)
-    return median(taken[0]) / median(taken[1])
+    whole, own = ([median(one) / calls * 1e6 for one in some] for some in (taken, hosts))
+    print("us a call:", ", ".join(f"{w:.1f} (host {o:.1f})" for w, o in zip(whole, own, strict=True)), flush=True)
+    return whole[0] / whole[1]
 
 
 @pytest.mark.parametrize("case", [0, 1])
