@@ -19,6 +19,7 @@ from ...core.layer import FORWARD
 RED_TEAM = Path(__file__).resolve().parents[2] / "red_team"
 _CONTROL = "a right kernel"
 _SHORT = "short.toml"        # kernels of a line or two, in the frame below; modules of a few lines
+_WHOLE = "whole.toml"        # kernels with a launcher or a frame of their own
 _BODY = """
 const Place p = my_place(layer, sizes);
 if (p.item >= outputs(layer, sizes)) return;
@@ -144,7 +145,10 @@ def chosen(names: Sequence[str]) -> list[Attack]:
 def kernels(folder: Path) -> Path:
     """A new folder of templates in `folder`: every bad kernel as a file of its own."""
     root = folder / "kernels"
-    shutil.copytree(RED_TEAM / "kernels", root, ignore=shutil.ignore_patterns(_SHORT))
+    shutil.copytree(RED_TEAM / "kernels" / "common", root / "common")
+    for place, kernel in tomllib.loads((RED_TEAM / "kernels" / _WHOLE).read_text(encoding="utf-8")).items():
+        (root / place).parent.mkdir(exist_ok=True)
+        (root / f"{place}.cu").write_text(kernel["text"], encoding="utf-8")
     for name, kernel in _short_kernels().items():
         text = _FRAME.replace("@LAUNCH@", _launch(name, kernel)).replace("@NAME@", name)
         text = text.replace("@DEVICE@", f"\n{kernel['device']}\n" if "device" in kernel else "")
