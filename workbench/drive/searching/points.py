@@ -14,7 +14,7 @@ class Points:
 
     keys: tuple[str, ...]  # identity of each point, the same in every process
     columns: tuple[str, ...]  # names of the features
-    features: NDArray[np.float32]  # [points, columns]; log2 where all values are powers of two; NaN where a family lacks the tunable
+    features: NDArray[np.float32]  # [points, columns]; log2 of powers of two; NaN: the family lacks it
     families: tuple[str, ...]  # family (variant, precision) of each point
     order: tuple[int, ...] = ()  # a ranking known beforehand, the best first; it may be short
 
