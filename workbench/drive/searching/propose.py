@@ -26,6 +26,7 @@ FITTED, BELIEVED = 128, 256   # seen points that the lengths are fitted to, and 
 CANDIDATES = 5000    # points that are predicted
 NEAR_BEST = 1500     # of them the nearest to the best ones
 REFITS = (1, 4, 8, 32)  # the lengths are fitted again after so many trials: below 24 seen, 60, 200, beyond
+MOST_TWOS = 6        # 64 and its multiples are alike
 WIDEST = 36          # features at most, sums of pairs included
 
 
@@ -167,6 +168,8 @@ def _start(points: Points, seed: int) -> tuple[int, ...]:
 def _spread(points: Points, known: Iterable[int], count: int, seed: int) -> list[int]:
     """Points far from the known ones and from each other: the best of many draws, by the least and by the mean distance."""
     known = list(known)
+    if count <= 0:
+        return []
     left = np.setdiff1d(np.arange(len(points)), known)
     features = _plain(points)
     rng = np.random.default_rng((seed, len(known)))
@@ -196,7 +199,7 @@ def _features(points: Points) -> Floats:
             continue
         if len(known) > 4 and (known == np.round(known)).all() and known.max() >= 16:
             whole = np.maximum(np.round(filled), 1).astype(np.int64)
-            extra.append(_unit(np.minimum(np.log2(whole & -whole), 6)))
+            extra.append(np.minimum(np.log2(whole & -whole), MOST_TWOS) / MOST_TWOS)
         logs.append((len(known), np.log2(filled) if known.min() > 0 and known.max() > 16 else filled))
     logs.sort(key=lambda one: -one[0])
     room = WIDEST - plain.shape[1] - len(extra)
