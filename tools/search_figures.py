@@ -21,8 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from workbench.core.errors import BadRequest  # noqa: E402
 from workbench.drive.replaying.recorded_space import RecordedSpace, spaces_of  # noqa: E402
-from workbench.drive.replaying.replay import replay, table, text  # noqa: E402
-from workbench.drive.replaying.searches import OURS  # noqa: E402
+from workbench.drive.replaying.replay import OURS, replay, table, text  # noqa: E402
 from workbench.drive.searching.points import Seen, points_from  # noqa: E402
 from workbench.drive.searching.propose import propose  # noqa: E402
 

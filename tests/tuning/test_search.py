@@ -15,10 +15,8 @@ import pytest
 
 from workbench.core.errors import BadRequest
 from workbench.core.typed import Misfit, read
-from workbench.drive.replaying import score, t4
-from workbench.drive.replaying.recorded_space import RecordedSpace, csv_of, missing, session_spaces, spaces_of
-from workbench.drive.replaying.replay import figure, replay, table, text
-from workbench.drive.replaying.searches import search
+from workbench.drive.replaying.recorded_space import RecordedSpace, Results, csv_of, missing, session_spaces, spaces_of, t4_of
+from workbench.drive.replaying.replay import figure, outcome, random_curve, replay, search, table, text
 from workbench.drive.searching.points import Points, Seen, points_from
 from workbench.drive.searching.propose import propose
 from workbench.drive.sessions.session import Session
@@ -142,12 +140,12 @@ def test_a_proposal_in_a_large_space_takes_milliseconds() -> None:
 def test_the_score_is_that_of_the_methodology() -> None:
     """Ten times 1 to 10 and one failure: after M draws, rank M * 11 / (M + 1) from the slowest, rounded."""
     ms = np.array([*range(1, 11), np.nan], float)
-    assert score.random_curve(np.arange(1.0, 11.0), np.arange(1, 6)).tolist() == [4.0, 3.0, 2.0, 1.0, 1.0]
+    assert random_curve(np.arange(1.0, 11.0), np.arange(1, 6)).tolist() == [4.0, 3.0, 2.0, 1.0, 1.0]
     runs = np.array([[np.nan, 9, 2, 5], [8, 6, 7, 1], [8, 4, 9, 10]], float)
-    found = score.outcome(ms, runs, first=1, last=3)
+    found = outcome(ms, runs, first=1, last=3)
     assert found.curve.tolist() == [8.0, 6.0, 4.0, 2.0]
     assert found.score == pytest.approx(np.mean([(4 - 8) / 3, (3 - 6) / 2, (2 - 4) / 1]))
-    ends = score.outcome(ms, runs, first=1, last=4)
+    ends = outcome(ms, runs, first=1, last=4)
     assert ends.share == pytest.approx((1 / 2 * 1 * 1 / 4) ** (1 / 3)) and ends.near == pytest.approx(1 / 3)
 
 
@@ -160,7 +158,7 @@ def test_random_search_scores_near_zero_and_over_time_as_over_trials(space: Reco
 
 def test_t4_results_of_a_session_are_read_back(tmp_path: Path) -> None:
     space = session_spaces(Session.open(SESSION))[0]
-    data = t4.t4_of(space.trials)
+    data = t4_of(space.trials)
     file = tmp_path / "space.json"
     file.write_text(json.dumps(data))
     [back] = spaces_of(file)
@@ -172,14 +170,14 @@ def test_t4_results_of_a_session_are_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("path", "value"), [(("invalidity",), "slow"), (("correctness",), "yes"), (("configuration",), 3),
                                              (("times", "framework"), "1"), (("measurements",), [{"name": 3}])])
 def test_the_check_refuses_what_the_schema_refuses(path: tuple[str, ...], value: object) -> None:
-    data = t4.t4_of(session_spaces(Session.open(SESSION))[0].trials)
-    read(t4.Results, data)
+    data = t4_of(session_spaces(Session.open(SESSION))[0].trials)
+    read(Results, data)
     place = data["results"][0]
     for name in path[:-1]:
         place = place[name]
     place[path[-1]] = value
     with pytest.raises(Misfit):
-        read(t4.Results, data)
+        read(Results, data)
 
 
 def test_a_session_says_what_it_lacks() -> None:

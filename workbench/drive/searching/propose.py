@@ -2,12 +2,16 @@
 
 First the best of a known ranking, a few of each family, and points far from each other. Then a Gaussian process over the log of
 the time says where an improvement is likely; points that wait for their time count as if they had come out as expected.
+
+The process has a Matern 5/2 kernel with one length for each feature. The lengths are those that make the seen times likely,
+with a weak prior. It is NumPy code: no package is needed, and a proposal takes milliseconds. docs/tuning.md has its figures.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, erf, log, pi, sqrt
 
@@ -15,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .points import Points, Seen
-from .surrogate import Belief, Floats, Kernel, fit
+
+Floats = NDArray[np.float64]
 
 START = 12           # points before the model speaks; more where there are many families
 RANKED = 16          # of them at most that many from the known ranking,
@@ -28,6 +33,10 @@ NEAR_BEST = 1500     # of them the nearest to the best ones
 REFITS = (1, 4, 8, 32)  # the lengths are fitted again after so many trials: below 24 seen, 60, 200, beyond
 MOST_TWOS = 6        # 64 and its multiples are alike
 WIDEST = 36          # features at most, sums of pairs included
+_LENGTH, _LENGTH_SPREAD = 1.5, 1.0  # prior of a length: its median, and the deviation of its logarithm
+_NOISE, _NOISE_SPREAD = 0.05, 1.5   # the same of the noise's variance; the times have a variance of 1
+_STEPS = 25
+_BOUNDS = (np.log(0.05), np.log(20.0)), (-4.0, 4.0), (np.log(1e-5), 0.0)  # of lengths, variance, noise; logarithms
 
 
 def propose(points: Points, seen: Sequence[Seen], pending: Sequence[int], count: int, *, seed: int) -> list[int]:
@@ -62,7 +71,7 @@ def _likely(points: Points, seen: tuple[Seen, ...], waiting: Sequence[int], coun
     mean, deviation = times.mean(), times.std() + 1e-9
     scaled = (times - mean) / deviation
     asked = np.concatenate([candidates, np.array(waiting, int)])
-    belief = Belief(kernel, features[places[used]], scaled[used], features[asked])
+    belief = _Belief(kernel, features[places[used]], scaled[used], features[asked])
     for i in range(len(candidates), len(asked)):
         belief.suppose(i)
     best = float(min(value for value, one in zip(scaled, seen, strict=True) if one.ms is not None))
@@ -82,12 +91,12 @@ def _likely(points: Points, seen: tuple[Seen, ...], waiting: Sequence[int], coun
 
 
 @lru_cache(maxsize=64)
-def _kernel(points: Points, seen: tuple[Seen, ...], seed: int) -> Kernel:
+def _kernel(points: Points, seen: tuple[Seen, ...], seed: int) -> _Kernel:
     """Fitted to what was seen up to a certain trial, so that several proposals share it."""
     times = _times(seen)
     used = _subset(times, FITTED, seed)
     places = np.array([one.point for one in seen])[used]
-    return fit(_features(points)[places], (times[used] - times[used].mean()) / (times[used].std() + 1e-9))
+    return _fit(_features(points)[places], (times[used] - times[used].mean()) / (times[used].std() + 1e-9))
 
 
 def _fitted_at(count: int) -> int:
@@ -225,3 +234,113 @@ def _plain(points: Points) -> Floats:
 def _unit(column: Floats) -> Floats:
     low, high = column.min(), column.max()
     return (column - low) / (high - low) if high > low else np.zeros_like(column)
+
+
+@dataclass(frozen=True, eq=False)
+class _Kernel:
+    """The fitted kernel."""
+
+    lengths: Floats
+    variance: float
+    noise: float
+
+    def between(self, a: Floats, b: Floats) -> NDArray[np.float32]:
+        left, right = (a / self.lengths).astype(np.float32), (b / self.lengths).astype(np.float32)
+        squared = (left * left).sum(1)[:, None] + (right * right).sum(1)[None] - 2 * left @ right.T
+        np.maximum(squared, 0, out=squared)
+        root = np.sqrt(5 * squared)
+        values: NDArray[np.float32] = np.float32(self.variance) * (1 + root + np.float32(5 / 3) * squared) * np.exp(-root)
+        return values
+
+
+class _Belief:
+    """Mean and deviation at each candidate; `suppose` takes one as evaluated at its mean, so that a batch spreads out."""
+
+    def __init__(self, kernel: _Kernel, seen: Floats, times: Floats, candidates: Floats) -> None:
+        covariance = kernel.between(seen, seen).astype(np.float64) + kernel.noise * np.eye(len(seen)) + 1e-6 * np.eye(len(seen))
+        inverse = np.linalg.inv(np.linalg.cholesky(covariance))
+        self._kernel, self._candidates = kernel, candidates
+        self._whitened = inverse.astype(np.float32) @ kernel.between(seen, candidates)
+        self.mean = (inverse @ times).astype(np.float32) @ self._whitened
+        self._variance = kernel.variance - (self._whitened * self._whitened).sum(0)
+
+    @property
+    def deviation(self) -> Floats:
+        deviation: Floats = np.sqrt(np.maximum(self._variance, 1e-6)).astype(np.float64)
+        return deviation
+
+    def suppose(self, place: int) -> None:
+        row = self._kernel.between(self._candidates[place:place + 1], self._candidates)[0]
+        row -= self._whitened[:, place] @ self._whitened
+        row /= np.sqrt(max(float(self._variance[place]), 1e-6) + self._kernel.noise)
+        self._whitened = np.vstack([self._whitened, row])
+        self._variance = self._variance - row * row
+
+
+def _fit(seen: Floats, times: Floats) -> _Kernel:
+    """The kernel that makes `times` (mean 0, variance 1) most likely."""
+    count, width = seen.shape
+    left, right = np.tril_indices(count, -1)
+    apart = np.ascontiguousarray(((seen[left] - seen[right]) ** 2).T)
+    prior = np.array([*[np.log(_LENGTH)] * width, 0.0, np.log(_NOISE)])
+    spread = np.array([*[_LENGTH_SPREAD] * width, 1.0, _NOISE_SPREAD])
+    low, high = (np.array([*[_BOUNDS[0][i]] * width, _BOUNDS[1][i], _BOUNDS[2][i]]) for i in (0, 1))
+
+    def unlikely(at: Floats) -> tuple[float, Floats]:
+        scales = np.exp(-2 * at[:width])
+        variance, noise = np.exp(at[width]), np.exp(at[width + 1])
+        squared = scales @ apart
+        root = np.sqrt(5 * squared)
+        decay = variance * np.exp(-root)
+        values = (1 + root + 5 / 3 * squared) * decay
+        covariance = np.zeros((count, count))
+        covariance[left, right] = values
+        covariance += covariance.T
+        covariance[np.diag_indices(count)] = variance + noise + 1e-6
+        try:
+            factor = np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError:
+            return np.inf, np.zeros_like(at)
+        half = np.linalg.inv(factor)
+        inverse = half.T @ half
+        weights = inverse @ times
+        off = inverse[left, right] - weights[left] * weights[right]
+        on = float(0.5 * (np.diag(inverse) - weights * weights).sum())
+        slope = np.empty_like(at)
+        slope[:width] = (apart @ (off * (-5 / 6) * (1 + root) * decay)) * (-2 * scales)
+        slope[width] = off @ values + on * variance
+        slope[width + 1] = on * noise
+        z = (at - prior) / spread
+        return float(0.5 * times @ weights + np.log(np.diag(factor)).sum() + 0.5 * z @ z), slope + z / spread
+
+    at = _least(unlikely, prior, low, high)
+    return _Kernel(np.exp(at[:width]), float(np.exp(at[width])), float(np.exp(at[width + 1])))
+
+
+def _least(of: Callable[[Floats], tuple[float, Floats]], at: Floats, low: Floats, high: Floats) -> Floats:
+    """Where a smooth function is small: BFGS, kept between bounds."""
+    value, slope = of(at)
+    inverse = np.eye(len(at)) / max(1.0, float(np.abs(slope).max()))
+    for _ in range(_STEPS):
+        way = -inverse @ slope
+        if way @ slope >= 0:  # no way down: forget the curvature
+            inverse = np.eye(len(at)) / max(1.0, float(np.abs(slope).max()))
+            way = -inverse @ slope
+        way *= min(1.0, 2.0 / float(np.abs(way).max() + 1e-12))
+        for _ in range(8):
+            there = np.clip(at + way, low, high)
+            new, new_slope = of(there)
+            if new <= value + 1e-4 * float(slope @ (there - at)):
+                break
+            way = way / 2
+        else:
+            return at
+        moved, turned = there - at, new_slope - slope
+        done = value - new < 1e-3
+        at, value, slope = there, new, new_slope
+        if done:
+            return at
+        if (bend := float(moved @ turned)) > 1e-10:
+            shift = np.eye(len(at)) - np.outer(moved, turned) / bend
+            inverse = shift @ inverse @ shift.T + np.outer(moved, moved) / bend
+    return at

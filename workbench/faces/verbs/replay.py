@@ -38,8 +38,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ...drive.replaying import replay, searches, t4  # they bring numpy and pandas
-    from ...drive.replaying.recorded_space import csv_of, missing, spaces_of
+    from ...drive.replaying import replay  # they bring numpy and pandas
+    from ...drive.replaying.recorded_space import csv_of, missing, spaces_of, t4_of
     for name in ("repeats", "trials", "batch", "jobs"):
         if getattr(args, name) < 1:
             raise BadRequest(f"--{name} {getattr(args, name)} is too few; give 1 or more.", field=name)
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         check_folder(file)
     names = [name.strip() for name in args.searches.split(",") if name.strip()]
     for name in names or [""]:
-        searches.search(name)
+        replay.search(name)
     there = [space for file in args.files for space in spaces_of(file)]
     chosen = [space for space in there if args.space in space.name]
     if not chosen:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
                              f"{', '.join(s.name for s in chosen)}.", field="space")
         if not chosen[0].trials:
             raise BadRequest(f"{chosen[0].name} is not of a session; --t4 writes a space of a session.", field="t4")
-        write_whole(args.t4, json.dumps(t4.t4_of(chosen[0].trials), indent=1))
+        write_whole(args.t4, json.dumps(t4_of(chosen[0].trials), indent=1))
     if args.csv or args.t4:
         print("".join(f"Wrote {file}.\n" for file in (args.csv, args.t4) if file), end="", file=sys.stderr)
         return RIGHT
