@@ -35,7 +35,7 @@ MOST_TWOS = 6        # 64 and its multiples are alike
 WIDEST = 36          # features at most, sums of pairs included
 _LENGTH, _LENGTH_SPREAD = 1.5, 1.0  # prior of a length: its median, and the deviation of its logarithm
 _NOISE, _NOISE_SPREAD = 0.05, 1.5   # the same of the noise's variance; the times have a variance of 1
-_STEPS = 25
+_STEPS = 60
 _BOUNDS = (np.log(0.05), np.log(20.0)), (-4.0, 4.0), (np.log(1e-5), 0.0)  # of lengths, variance, noise; logarithms
 
 
@@ -336,7 +336,7 @@ def _least(of: Callable[[Floats], tuple[float, Floats]], at: Floats, low: Floats
         else:
             return at
         moved, turned = there - at, new_slope - slope
-        done = value - new < 1e-3
+        done = value - new < 1e-6
         at, value, slope = there, new, new_slope
         if done:
             return at
