@@ -27,7 +27,7 @@ from ..sessions.session import Session, SessionFull
 from . import outcome
 from .against_pytorch import Baselines, against_best
 from .builds import BuildSettings
-from .request import Feed, Listed, Row, Run
+from .request import Feed, Listed, Row, Run, RunRequest
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerTimeout
 from .workers import Workers, units
 
@@ -125,6 +125,15 @@ class Execution:
         limit_s = self.request.run_timeout_s
         return self.workers.measure(place or self.name).call(contestants, limit_s=limit_s, on_event=lambda event: limit_s,
                                                              stop=self.run.cancelled)
+
+    def judge_again(self, row: Row, rendered: Rendered, build: Built, request: RunRequest, *, baselines: Sequence[Trial] = ()
+                    ) -> Trial:
+        """One more trial of a built candidate, as `request` says: its own workload, effort and time. It is not recorded."""
+        order = self.workers.judge_order(self.name, rendered, build, request)
+        self.run.message = f"judging {row.label} again"
+        result = self.workers.judge(order, on_event=lambda event: None, stop=self.run.cancelled)
+        trial = outcome.candidate_trial(self.session, self.run, row, rendered, build, result, workload=request.workload)
+        return against_best(self.compare, self.session, order, trial, baselines) if baselines else trial
 
     def record(self, trial: Trial) -> None:
         """Into the session, and among the trials of this run."""
