@@ -131,14 +131,16 @@ def ranked(direction: str, workload: Workload, precision: str, arch: str, *, var
 
 def entries_of(direction: str, workload: Workload, precision_class: str, sm: int, *, file: Path | None = None
                ) -> list[BestKnown]:
-    """The entries of a cell for that GPU and older ones, in the order of `ranked`, whether they can run there or not. What a tune
-    of this machine found for the very workload comes first."""
+    """The entries of a cell for that GPU and older ones, in the order of `ranked`, whether they can run there or not. What a
+    tune of this machine found for the very workload comes first."""
     layer = without_bias(str(workload.layer))
-    there = [e for e in (load(file) if file else [*tuned(), *load()]) if e.direction == direction and e.dtype == workload.dtype
+    known = load(file) if file else [*tuned(), *load()]
+    there = [e for e in known if e.direction == direction and e.dtype == workload.dtype
              and e.precision_class == precision_class and without_bias(e.layer) == layer and sm_of(e.arch) <= sm]
     own = (workload.batch, tuple(workload.input_size), workload.memory_format)
     return sorted(there, key=lambda e: (
-        not (e.tuned and sm_of(e.arch) == sm and (e.batch, e.input_size, e.memory_format) == own), sm_of(e.arch) != sm, e.layer != str(workload.layer), e.memory_format != workload.memory_format,
+        not (e.tuned and sm_of(e.arch) == sm and (e.batch, e.input_size, e.memory_format) == own),
+        sm_of(e.arch) != sm, e.layer != str(workload.layer), e.memory_format != workload.memory_format,
         abs(log2(_positions(e) / _positions(workload))), e.ms or inf, -sm_of(e.arch)))
 
 

@@ -83,7 +83,8 @@ def why_not(candidate: Candidate, *, sm: int) -> str | None:
 
 def examined(candidate: Candidate, *, sm: int) -> tuple[str | None, dict[str, int]]:
     """`why_not`, and the [derived] values if it came so far."""
-    return _examined(candidate, sm, derived := {}), derived
+    derived: dict[str, int] = {}
+    return _examined(candidate, sm, derived), derived
 
 
 def _names(candidate: Candidate, sm: int) -> dict[str, object]:

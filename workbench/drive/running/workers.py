@@ -119,15 +119,16 @@ class Workers:
                         cancelled=threading.Event())
         return built
 
-    def judge(self, order: JudgeOrder, *, place: str = "", sanitize: str = "", on_event: Callable[[Event], object] = lambda event: None,
-              stop: threading.Event | None = None) -> Outcome:
+    def judge(self, order: JudgeOrder, *, place: str = "", sanitize: str = "",
+              on_event: Callable[[Event], object] = lambda event: None, stop: threading.Event | None = None) -> Outcome:
         """Have one candidate judged; a crash or a hang is an outcome with its status."""
         def heard(event: Event) -> float:
             on_event(event)
             return order.limit_s
 
         try:
-            return self.measure(place or order.device, sanitize=sanitize).call(order, limit_s=order.limit_s, on_event=heard, stop=stop)
+            worker = self.measure(place or order.device, sanitize=sanitize)
+            return worker.call(order, limit_s=order.limit_s, on_event=heard, stop=stop)
         except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
             return outcome.failure(error, building=False)
 

@@ -1,5 +1,5 @@
-"""The finals of a direction: the best few are timed in turns, ties are broken by a fixed rule, and the winner is judged again on
-fresh inputs and odd sizes. Nothing is built meanwhile."""
+"""The finals of a direction: the best few are timed in turns, ties are broken by a fixed rule, and the winner is judged again
+on fresh inputs and odd sizes. Nothing is built meanwhile."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _ODD = (1, 3, 7, 13, 37)   # input sizes, of which the smallest that the layer t
 
 @dataclass(frozen=True)
 class Final:
-    """`trial`: the winner, judged again. `searched`: id of its trial in the search. `ties`: trials as fast as it, to within what
-    was measured; the rule took the winner among them. `again`: the cases on which it was judged again. `fell`: finalists that
+    """`trial`: the winner, judged again. `searched`: id of its trial in the search. `ties`: trials as fast as it, to within
+    what was measured; the rule took the winner among them. `again`: the cases on which it was judged again. `fell`: finalists that
     were wrong there."""
 
     trial: Trial

@@ -47,7 +47,7 @@ def key_of_trial(trial: Trial) -> str:
 
 
 def class_for(workload: Workload, direction: str, arch: str, precision: str = "") -> str:
-    """The precision class to tune in: the one that is asked for, else the one in which PyTorch computes the layer by default."""
+    """The precision class to tune in: the one that is asked for, else that in which PyTorch computes the layer by default."""
     if precision:
         if workload.dtype in CLASSES_OF and precision not in CLASSES_OF[workload.dtype]:
             raise BadRequest(f"precision {precision!r} is no class of {workload.dtype}; choose "
@@ -154,8 +154,8 @@ class TuneSpace:
         return f"{space.variant.name} {space.precision}"
 
     def points(self, first: Iterable[str] = ()) -> Points:
-        """The space as numbers. Its ranking: best known configs of this cell, `first` (keys, such as those of near layers), then
-        the default config of each variant, in the order of the templates."""
+        """The space as numbers. Its ranking: best known configs of this cell, `first` (keys, such as those of near layers),
+        then the default config of each variant, in the order of the templates."""
         tunables = list(dict.fromkeys(t.name for space in self._spaces for t in space.variant.tune))
         columns = [*tunables, *_STATIC]
         logs = {name: _powers_of_two(v for s in self._spaces for t in s.variant.tune if t.name == name for v in t.values)
@@ -265,7 +265,8 @@ class TuneSpace:
 
     def _starts(self) -> list[str]:
         starts = ((space, space.nearest(space.variant.default_config)) for space in self._spaces)
-        return [key_of_parts(s.variant.name, self.direction, s.precision, s.form, config) if config else "" for s, config in starts]
+        return [key_of_parts(s.variant.name, self.direction, s.precision, s.form, config) if config else ""
+                for s, config in starts]
 
     def _reason(self, space: SearchSpace) -> str:
         reason, _ = _why_not(space, space.variant.default_config, whole=True)

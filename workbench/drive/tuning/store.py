@@ -83,8 +83,9 @@ def _entry(trial: Trial, session: Session, baselines: list[Trial], precision_cla
         baseline=baseline.name if baseline else "",
         baseline_ms=round(baseline.kernel_median_ms, 6) if baseline and baseline.kernel_ms else None,
         compile_flags=trial.compile_flags, memory_format=work.memory_format, candidate_id=trial.candidate_id, driver=driver,
-        at=trial.at, pytorch_precision=next((e.pytorch_precision for e in best_known.load() if e.pytorch_precision and e.layer == str(
-            work.layer) and (e.direction, e.dtype) == (trial.direction, work.dtype)), ""))
+        at=trial.at, pytorch_precision=next((
+            e.pytorch_precision for e in best_known.load() if e.pytorch_precision and e.layer == str(work.layer)
+            and (e.direction, e.dtype) == (trial.direction, work.dtype)), ""))
 
 
 def _numbers(layer: ConvTranspose, batch: int, input_size: tuple[int, ...]) -> list[float]:

@@ -80,7 +80,8 @@ class TuneRequest:
                 raise BadRequest(f"{name} is {value}; give a number above 0.", field=name)
         for direction in self.directions:
             if direction not in DIRECTIONS:
-                raise BadRequest(f"direction {direction!r} cannot be tuned; choose {', '.join(DIRECTIONS)}.", field="directions")
+                raise BadRequest(f"direction {direction!r} cannot be tuned; choose {', '.join(DIRECTIONS)}.",
+                                 field="directions")
 
     @property
     def seconds(self) -> float | None:
@@ -95,7 +96,8 @@ class TuneRequest:
         return min(EFFORTS[self.effort].finals_s or 60.0, (self.seconds or 0.0) / 4)
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "workload": self.workload.to_json(), "templates": str(self.templates) if self.templates else None}
+        return {**asdict(self), "workload": self.workload.to_json(),
+                "templates": str(self.templates) if self.templates else None}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TuneRequest:

@@ -7,9 +7,9 @@
     python -m workbench tune kb74 --explain                          what would be searched, and why the rest is not
     python -m workbench tune --suite models --precision tf32,bf16 --minutes 480
 
-A search proposes candidates of all variants that serve the layer. They are built while others are judged and timed, on every GPU
-of the machine's first kind. Then the best are timed in turns, ties are broken by a fixed rule, and the winner is judged again on
-fresh inputs and odd sizes. A winner that a GPU timed is kept: export --best, run --best and patch take it.
+A search proposes candidates of all variants that serve the layer. They are built while others are judged and timed, on every
+GPU of the machine's first kind. Then the best are timed in turns, ties are broken by a fixed rule, and the winner is judged again
+on fresh inputs and odd sizes. A winner that a GPU timed is kept: export --best, run --best and patch take it.
 
 On the CPU the kernels are emulated. Such times say nothing about a GPU, and nothing is kept.
 """
@@ -40,8 +40,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_workload(parser, required=False)
     parser.add_argument("--small", action="store_true", help="the small size of a named layer")
     parser.add_argument("--direction", action="append", choices=DIRECTIONS, help="may be given several times (default: all)")
-    parser.add_argument("--precision", default="", help="class to tune in: tf32, ieee, fp16 or bf16 (default: that of PyTorch's "
-                        "default); with --suite several, with commas")
+    parser.add_argument("--precision", default="", help="class to tune in: tf32, ieee, fp16 or bf16 (default: that of "
+                        "PyTorch's default); with --suite several, with commas")
     parser.add_argument("--variant", action="append", default=[], metavar="NAME", help="search only these (default: all)")
     parser.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
     parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N; auto takes every GPU of one kind")
@@ -96,8 +96,8 @@ def _asked(args: argparse.Namespace) -> tuple[TuneRequest, Session | None]:
     limits = {k: v for k, v in (("trials", args.trials), ("minutes", args.minutes)) if v is not None}
     if args.resume:
         if args.name or args.preset or args.layer or args.session or args.suite:
-            raise BadRequest("--resume takes layer and directions from the session; leave out the layer, --session and --suite.",
-                             field="resume")
+            raise BadRequest("--resume takes layer and directions from the session; leave out the layer, --session and "
+                             "--suite.", field="resume")
         session = session_from(args.resume)
         before = asked(session)
         given = {**before.to_json(), **limits}
