@@ -265,7 +265,9 @@ class Execution:
         log = self._log_of(wave[0][1])
         log.touch()
         built = self.workers.pool.build_unit([r for _, r in wave], self._settings, log, stop)
-        for row, rendered in wave if built else ():
+        if built is None:
+            return
+        for row, rendered in wave:
             build = built[rendered.candidate_id]
             row.log_path = log
             self._built(row, build)

@@ -32,8 +32,8 @@ _ODD = (1, 3, 7, 13, 37)   # input sizes, of which the smallest that the layer t
 @dataclass(frozen=True)
 class Final:
     """`trial`: the winner, judged again. `searched`: id of its trial in the search. `ties`: trials as fast as it, to within
-    what was measured; the rule took the winner among them. `again`: the cases on which it was judged again. `fell`: finalists that
-    were wrong there."""
+    what was measured; the rule took the winner among them. `again`: the cases on which it was judged again. `fell`:
+    finalists that were wrong there."""
 
     trial: Trial
     searched: str

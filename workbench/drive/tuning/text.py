@@ -49,15 +49,17 @@ def as_json(found: TuneResult, session: Session) -> dict[str, Any]:
     return {"state": found.state, "message": found.message, "session": session.name, "trials": found.trials,
             "failures": found.failures, "winners": {d: {
                 "variant": w.trial.name, "precision": w.trial.precision, "config": w.trial.config,
-                "ms": w.trial.kernel_median_ms, "trial_id": w.trial.trial_id, "candidate_id": w.trial.candidate_id, "emulated": is_emulated(w.trial),
+                "ms": w.trial.kernel_median_ms, "trial_id": w.trial.trial_id,
+                "candidate_id": w.trial.candidate_id, "emulated": is_emulated(w.trial),
                 "ties": list(w.final.ties) if w.final else None, "stored": str(w.stored) if w.stored else None}
                 for d, w in found.winners.items()}}
 
 
 def _family(family: Family) -> list[str]:
     about = "" if family.whole else "about "
+    sampled = "" if family.whole else f"; an even sample of {numbers.count(family.points)} can be tried"
     lines = [f"  {family.name} {family.precision}: {numbers.count(family.size)} configs, "
-             f"{about}{numbers.count(family.legal)} legal" + ("" if family.whole else f"; an even sample of {numbers.count(family.points)} can be tried")]
+             f"{about}{numbers.count(family.legal)} legal{sampled}"]
     lines += [f"    {about}{numbers.count(one.configs)} removed by: {one.why}" for one in family.removed]
     if gaps := [f"{c.tunable} never {', '.join(map(str, c.left_out))}" for c in family.coverage if c.left_out]:
         lines.append(f"    not covered: {'; '.join(gaps)}")

@@ -8,8 +8,8 @@
     python -m workbench tune --suite models --precision tf32,bf16 --minutes 480
 
 A search proposes candidates of all variants that serve the layer. They are built while others are judged and timed, on every
-GPU of the machine's first kind. Then the best are timed in turns, ties are broken by a fixed rule, and the winner is judged again
-on fresh inputs and odd sizes. A winner that a GPU timed is kept: export --best, run --best and patch take it.
+GPU of the machine's first kind. Then the best are timed in turns, ties are broken by a fixed rule, and the winner is judged
+again on fresh inputs and odd sizes. A winner that a GPU timed is kept: export --best, run --best and patch take it.
 
 On the CPU the kernels are emulated. Such times say nothing about a GPU, and nothing is kept.
 """
