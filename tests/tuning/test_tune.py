@@ -30,11 +30,17 @@ from workbench.drive.tuning.seen import Claims
 from workbench.drive.tuning.space import TuneSpace, class_for, key_of, key_of_trial
 from workbench.drive.tuning.tune import TuneFeed, TuneRequest, TuneResult, explain, spaces, tune
 
-from ..drive.conftest import bad, broken, gpu, until  # noqa: F401  (fixtures)
+from ..drive.conftest import bad, until
 
 WORK = Workload(ConvTranspose(1, 3, 5, (3,), stride=(2,)), 2, (17,))
 H200 = Device("cuda", 0, "NVIDIA H200", "sm_90", 90, "nvidia_h200", 1 << 37, 1 << 37, "", "", 0, "580", 50 << 20)
 CPU = Device("cpu", 0, "a CPU", "x86_64", 90, "cpu-x86_64", 1 << 34, 1 << 34, "", "", 0, "", 0)
+
+
+@pytest.fixture(autouse=True)
+def own_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What else runs on this machine does not make these wait."""
+    monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path / "locks"))
 
 
 def tuned(runner: Runner, folder: Path, places: tuple[str, ...] = (), **asked: object) -> tuple[TuneResult, Session]:
@@ -53,9 +59,8 @@ def test_all_directions_share_a_tune_and_each_has_a_winner(runner: Runner, tmp_p
     result, session = tuned(runner, tmp_path, directions=("forward", "grad_input", "grad_weight"), trials=9, baselines=True,
                             variants=("naive_gather", "naive_scatter", "naive_reduce", "warp_per_output"))
     assert result.state == "done" and len(searched(session, result)) == 9 == result.trials
-    assert set(result.winners) == set(result.failures) <= {"forward", "grad_input", "grad_weight"}
     per_direction = Counter(t.direction for t in searched(session, result))
-    assert len(per_direction) == len(result.winners) >= 2 and min(per_direction.values()) >= 2, per_direction
+    assert set(per_direction.values()) == {3} and len(per_direction) == len(result.winners) == 3, per_direction
     for direction, winner in result.winners.items():
         right = [t.kernel_median_ms for t in searched(session, result) if t.ok and t.direction == direction]
         first = next(t for t in session.trials() if t.trial_id == winner.final.searched)
@@ -70,12 +75,9 @@ def test_failing_candidates_are_one_trial_each_and_the_right_one_wins(runner: Ru
     shutil.copytree(broken, folder)
     shutil.copy(TEMPLATES / "forward" / "naive_gather.cu", folder / "forward")
     names = ("writes_to_null", "makes_nan", "never_ends", "undefined_identifier", "huge_workspace")
-    count = sum(len(TuneSpace(WORK, "forward", "tf32", CPU, variants=[name], templates=folder)) for name in names)
-    result, session = tuned(runner, tmp_path, variants=(*names, "naive_gather"), templates=folder, trials=count + 20,
-                            run_timeout_s=4.0)
+    result, session = tuned(runner, tmp_path, variants=(*names, "naive_gather"), templates=folder, trials=6, run_timeout_s=4.0)
     trials = searched(session, result)
-    counts = Counter(key_of_trial(t) for t in trials)
-    assert set(counts.values()) == {1} and len(counts) == count + 20
+    assert len(trials) == 6, "a few of each variant come first"
     status = {t.name: t.status for t in trials}
     assert status == {"writes_to_null": Status.WORKER_DIED, "makes_nan": Status.NON_FINITE, "never_ends": Status.RUN_TIMEOUT,
                       "undefined_identifier": Status.BUILD_FAILED, "huge_workspace": Status.OUT_OF_MEMORY,
@@ -100,7 +102,7 @@ def test_a_workload_that_nothing_serves_is_a_bad_request(runner: Runner, tmp_pat
 def test_two_measuring_processes_judge_a_list_and_one_that_dies_is_left_out(runner: Runner, tmp_path: Path) -> None:
     """The second process is killed while it judges, and what stands in for it cannot start."""
     variant = find("naive_gather", "forward")
-    rows = [Row(TuneSpace(WORK, "forward", "tf32", CPU, variants=["naive_gather"]).candidate(i)) for i in range(16)]
+    rows = [Row(TuneSpace(WORK, "forward", "tf32", CPU, variants=["naive_gather"]).candidate(i)) for i in range(8)]
     session = Session.create(tmp_path, "s")
     second = runner.workers.measure("cpu#1")
     request = RunRequest(WORK, tuple(row.candidate for row in rows), device="cpu", baselines=False, effort="full")
@@ -114,8 +116,8 @@ def test_two_measuring_processes_judge_a_list_and_one_that_dies_is_left_out(runn
         runner.workers._measure.pop("cpu#1").close()
         runner.workers._described.pop("cpu#1", None)
     trials = session.trials()
-    assert len(trials) == 16 and all(t.ok and t.name == variant.name for t in trials), [t.headline for t in trials]
-    assert len({t.candidate_id for t in trials}) == 16
+    assert len(trials) == 8 and all(t.ok and t.name == variant.name for t in trials), [t.headline for t in trials]
+    assert len({t.candidate_id for t in trials}) == 8
     assert [e["device"] for e in session.events() if e["event"] == "device_lost"] == ["cpu#1"]
 
 
@@ -163,23 +165,25 @@ def test_the_space_is_the_same_each_time_and_holds_default_and_known_configs(tmp
 def test_a_tune_begins_with_configs_of_near_layers() -> None:
     layer = replace(preset("kb74").layer, in_channels=40, out_channels=56)
     work = Workload(layer, 16, (100_000,))
-    space = TuneSpace(work, "forward", "tf32", H200, looks=200_000, variants=("gathered_mma", "wgmma_residues", "persistent_wgmma",
-                                                                              "wgmma_ping_pong"))
+    space = TuneSpace(work, "forward", "tf32", H200, looks=200_000,
+                      variants=("gathered_mma", "wgmma_residues", "persistent_wgmma", "wgmma_ping_pong"))
     assert class_for(work, "forward", "sm_90") == "tf32"
     near = store.near(space, H200)
     assert near and space.points(near).order[:len(near)] == tuple(space.place_of[key] for key in near)
 
 
-def test_the_winner_of_a_gpu_is_kept_and_taken(tmp_path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_the_winner_of_a_gpu_is_kept_and_taken(tmp_path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recorded trial that is not the best known one of its cell, as if a tune had found it."""
     monkeypatch.setenv("KERNEL_WORKBENCH_STORE", str(tmp_path / "kept" / "tuned.json"))
     recorded = Session.open(next(p for p in list_sessions() if p.stem == "recorded-h200-kernelbench"))
     work = preset("kb74").workload("full", "float32")
     right = sorted((t for t in recorded.trials() if t.workload == work and t.direction == "forward" and t.ok
                     and t.kind == "candidate" and t.precision == "tf32"), key=lambda t: t.kernel_median_ms)
-    other = right[-1]
-    assert best_known.tuned() == [] and best_config("forward", work, "tf32", "sm_90").variant != other.name
-    assert store.keep(other, recorded, recorded.trials(), driver="580", precision_class="tf32") == tmp_path / "kept" / "tuned.json"
+    first = best_config("forward", work, "tf32", "sm_90")
+    other = next(t for t in right if t.name != first.variant)
+    assert best_known.tuned() == []
+    kept = store.keep(other, recorded, recorded.trials(), driver="580", precision_class="tf32")
+    assert kept == tmp_path / "kept" / "tuned.json"
     store.keep(other, recorded, [], precision_class="tf32")
     assert len(best_known.tuned()) == 1, "a later winner stands in the place of the earlier one"
     found = best_config("forward", work, "tf32", "sm_90")
@@ -190,7 +194,7 @@ def test_the_winner_of_a_gpu_is_kept_and_taken(tmp_path: Path, gpu: None, monkey
     elsewhere = best_config("forward", replace(work, batch=1), "tf32", "sm_90")
     assert elsewhere.variant != other.name or elsewhere.config != other.tunables, "it was tuned for other sizes"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert best_config("forward", work, "tf32", "sm_90").variant != other.name, "there is no such GPU now"
+    assert best_config("forward", work, "tf32", "sm_90") == first, "there is no such GPU now"
 
 
 def test_odd_sizes_are_of_the_same_layer_and_can_run() -> None:

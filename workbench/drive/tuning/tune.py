@@ -266,10 +266,11 @@ class TuneFeed:
     def _propose(self, count: int, others: set[str]) -> bool:
         if self.request.trials is not None:
             own = sum(len(s.pending) for s in self.searches.values())
-            count = min(count, self.request.trials - self.judged - own - len(others - self._judged_keys()))
+            left = self.request.trials - self.judged - own - len(others - self._judged_keys())
+            count = min(count, -(-left // len(self.searches)))
         if count <= 0:
             return False
-        for search in sorted(self.searches.values(), key=lambda s: (s.busy_s, len(s.seen) + len(s.pending))):
+        for search in sorted(self.searches.values(), key=self._share):
             busy = {search.space.place_of[key] for key in others if key in search.space.place_of}
             chosen = search.propose(count, busy, self.request.seed)
             if chosen:
@@ -279,12 +280,17 @@ class TuneFeed:
                 return True
         return False
 
+    def _share(self, search: Search) -> tuple[float, float]:
+        """What a direction has had of the trials, or of the time, where that is the limit."""
+        tried = len(search.seen) + len(search.pending)
+        return (tried, 0.0) if self.request.trials is not None else (search.busy_s, tried)
+
     def _judged_keys(self) -> set[str]:
         return {key for search in self.searches.values() for key in search.trials}
 
 
 def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Callable[[str], None] = lambda line: None,
-         on_run: Callable[[Run], None] = lambda run: None, places: Sequence[str] = ()) -> TuneResult:
+         on_space: Callable[[dict[str, Explained]], None] = lambda told: None, places: Sequence[str] = ()) -> TuneResult:
     """Tune, and keep the winners in the store if a GPU timed them. What the session holds already is not run again.
 
     `places`: measuring processes; () is every GPU of the first one's kind, or one process for the CPU. After an interrupt the
@@ -293,6 +299,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
     device_name = resolve_device(request.device)
     device = runner.device(device_name)
     there = spaces(request, device)
+    on_space({d: space.explain() for d, space in there.items()})
     session.event(EVENT, request=request.to_json(), device=device.name)
     near = {d: store.near(space, device) for d, space in there.items()}
     found: dict[str, Final] = {}
@@ -311,12 +318,15 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
         def last(execution: Execution) -> None:
             feed.read()
             for direction, search in feed.searches.items():
+                if final := _known_final(session, direction, len(search.trials)):
+                    found[direction] = final
+                    continue
                 on_line(f"{direction}: the best are timed again, in turns")
                 if final := finals(execution, list(search.trials.values()), feed.baselines + execution.run.trials,
                                    effort="quick" if request.effort == "quick" else "normal", templates=request.templates):
                     found[direction] = final
                     session.event(WON, direction=direction, trial_id=final.trial.trial_id, searched=final.searched,
-                                  ties=list(final.ties), again=final.again)
+                                  ties=list(final.ties), again=final.again, judged=len(search.trials))
 
         run = runner.start(
             RunRequest(request.workload, (), device=device_name, directions=tuple(there), baselines=request.baselines,
@@ -324,8 +334,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
                        run_timeout_s=request.run_timeout_s),
             session, resume=True, feed=feed, places=places or every_gpu(device_name), then=last)
         try:
-            while not run.wait(0.1):
-                on_run(run)
+            run.wait()
         except KeyboardInterrupt:
             runner.stop(run)
         finally:
@@ -377,6 +386,15 @@ def _result(run: Run, feed: TuneFeed, found: dict[str, Final], session: Session,
                               precision_class=search.space.precision_class) if final else None
             winners[direction] = Winner(direction, best, final, kept)
     return TuneResult(run.state, run.message, winners, failures, feed.judged, tuple(feed.baselines))
+
+
+def _known_final(session: Session, direction: str, judged: int) -> Final | None:
+    """What the session says of this direction, if nothing was judged since."""
+    event = next((e for e in reversed(session.events()) if e.get("event") == WON and e.get("direction") == direction), None)
+    if event is None or event.get("judged") != judged:
+        return None
+    trial = next((t for t in session.trials() if t.trial_id == event.get("trial_id")), None)
+    return Final(trial, str(event["searched"]), tuple(event["ties"]), tuple(event["again"])) if trial else None
 
 
 def _ms(trial: Trial) -> float | None:

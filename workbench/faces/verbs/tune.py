@@ -20,6 +20,7 @@ import argparse
 import json
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
 from ...core.errors import BadRequest
@@ -69,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
             return exit_codes.RIGHT
         if session is None:
             session = Session.create(name=args.session)
-        print(text.explained(explain(request, runner), short=True), file=sys.stderr, flush=True)
-        result = tune(request, session, runner, on_line=lambda line: print(line, file=sys.stderr, flush=True))
+        say = partial(print, file=sys.stderr, flush=True)
+        result = tune(request, session, runner, on_line=say, on_space=lambda told: say(text.explained(told, short=True)))
     return _told(result, session, args)
 
 

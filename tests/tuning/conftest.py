@@ -1,0 +1,5 @@
+"""The broken templates and the listed GPU of the drive tests."""
+
+from ..drive.conftest import broken, gpu
+
+__all__ = ["broken", "gpu"]
