@@ -12,27 +12,32 @@ from pathlib import Path
 
 import pytest
 
+import workbench as wb
 from workbench.core import best_known
 from workbench.core.best_known import best_config
 from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import preset
 from workbench.core.replies import Device
+from workbench.core.shipped import shipped
 from workbench.core.trial import Status, Trial
 from workbench.core.variants import TEMPLATES, find
 from workbench.drive.exporting.best_recipe import best_recipe, origin
 from workbench.drive.running.request import Listed, Row, RunRequest
 from workbench.drive.running.runner import Runner
-from workbench.drive.sessions.session import Session, list_sessions
+from workbench.drive.sessions.session import Session
 from workbench.drive.tuning import store, text
+from workbench.drive.tuning.batch import BatchRequest, Job, batch, next_job
 from workbench.drive.tuning.finals import odd_workloads
 from workbench.drive.tuning.seen import Claims
 from workbench.drive.tuning.space import TuneSpace, class_for, key_of, key_of_trial
-from workbench.drive.tuning.tune import TuneFeed, TuneRequest, TuneResult, explain, spaces, tune
+from workbench.drive.tuning.tune import TuneFeed, TuneRequest, TuneResult, Winner, explain, spaces, tune
 
 from ..drive.conftest import bad, until
 
 WORK = Workload(ConvTranspose(1, 3, 5, (3,), stride=(2,)), 2, (17,))
+REQUEST = TuneRequest(preset("kb74").workload("small", "float32"), ("forward",), device="cpu", variants=("naive_gather",),
+                      baselines=False)
 H200 = Device("cuda", 0, "NVIDIA H200", "sm_90", 90, "nvidia_h200", 1 << 37, 1 << 37, "", "", 0, "580", 50 << 20)
 CPU = Device("cpu", 0, "a CPU", "x86_64", 90, "cpu-x86_64", 1 << 34, 1 << 34, "", "", 0, "", 0)
 
@@ -41,12 +46,19 @@ CPU = Device("cpu", 0, "a CPU", "x86_64", 90, "cpu-x86_64", 1 << 34, 1 << 34, ""
 def own_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What else runs on this machine does not make these wait."""
     monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path / "locks"))
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "sessions"))
 
 
 def tuned(runner: Runner, folder: Path, places: tuple[str, ...] = (), **asked: object) -> tuple[TuneResult, Session]:
     session = Session.create(folder, "s")
     request = TuneRequest(**{"workload": WORK, "directions": ("forward",), "device": "cpu", "baselines": False} | asked)
     return tune(request, session, runner, places=places), session
+
+
+def parts(space: TuneSpace, place: int) -> dict[str, object]:
+    candidate = space.candidate(place)
+    return {"name": candidate.variant.name, "config": candidate.config, "precision": candidate.precision,
+            "form": candidate.form}
 
 
 def searched(session: Session, result: TuneResult) -> list[Trial]:
@@ -175,7 +187,7 @@ def test_a_tune_begins_with_configs_of_near_layers() -> None:
 def test_the_winner_of_a_gpu_is_kept_and_taken(tmp_path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recorded trial that is not the best known one of its cell, as if a tune had found it."""
     monkeypatch.setenv("KERNEL_WORKBENCH_STORE", str(tmp_path / "kept" / "tuned.json"))
-    recorded = Session.open(next(p for p in list_sessions() if p.stem == "recorded-h200-kernelbench"))
+    recorded = Session.open(shipped("sessions") / "recorded-h200-kernelbench.zip")
     work = preset("kb74").workload("full", "float32")
     right = sorted((t for t in recorded.trials() if t.workload == work and t.direction == "forward" and t.ok
                     and t.kind == "candidate" and t.precision == "tf32"), key=lambda t: t.kernel_median_ms)
@@ -213,7 +225,7 @@ def test_bookkeeping_of_a_trial_takes_less_than_twenty_milliseconds(runner: Runn
     device = runner.device("cpu")
     there = spaces(request, device)
     space = there["forward"]
-    told = [replace(one, trial_id=f"{i:012x}", workload=request.workload, **_parts(space, i)) for i in range(1000)]
+    told = [replace(one, trial_id=f"{i:012x}", workload=request.workload, **parts(space, i)) for i in range(1000)]
     for trial in told:
         session.append(trial)
     with Claims(session) as claims:
@@ -226,7 +238,7 @@ def test_bookkeeping_of_a_trial_takes_less_than_twenty_milliseconds(runner: Runn
                 claims.of_others()
                 feed.read()
                 claims.claim([space.keys[1000 + i]])
-            trial = replace(one, trial_id=f"{2000 + i:012x}", workload=request.workload, **_parts(space, 1000 + i))
+            trial = replace(one, trial_id=f"{2000 + i:012x}", workload=request.workload, **parts(space, 1000 + i))
             session.append(trial)
             feed.told(Row(space.candidate(1000 + i)), trial)
         spent_ms = 1e3 * (time.process_time() - begin) / rounds
@@ -234,7 +246,43 @@ def test_bookkeeping_of_a_trial_takes_less_than_twenty_milliseconds(runner: Runn
     assert feed.judged == 1000 + rounds and spent_ms < 20
 
 
-def _parts(space: TuneSpace, place: int) -> dict[str, object]:
-    candidate = space.candidate(place)
-    return {"name": candidate.variant.name, "config": candidate.config, "precision": candidate.precision,
-            "form": candidate.form}
+@pytest.fixture(scope="module")
+def winner(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Winner:
+    """Of a small layer, through the notebook's function."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path_factory.mktemp("notebook")))
+        patch.setattr("workbench.faces.notebook._runner", lambda: runner)
+        found = wb.tune(wb.ConvTranspose1d(3, 5, 3, stride=2), input_size=17, directions="forward", variants="naive_gather",
+                        device="cpu", trials=3, session="one", baselines=False, progress=False)
+        assert len(found.frame) == 4 and "3 candidates were judged." in repr(found)
+        more = wb.tune(resume="one", trials=4, progress=False)
+        assert more.session.name == "one" and more.result.trials == 4
+    return found.result.winners["forward"]
+
+
+def test_the_notebook_tunes_and_goes_on(winner: Winner) -> None:
+    assert winner.trial.ok and winner.trial.name == "naive_gather"
+
+
+def test_the_next_slice_goes_where_most_is_to_gain(winner: Winner) -> None:
+    def job(name: str, gain: float, slices: int = 2) -> Job:
+        return Job(name, REQUEST, name, TuneResult("done", "", {"forward": winner}), slices, gain)
+
+    assert next_job([job("had", 1.0), job("fresh", 0.0, 0)]).name == "fresh"
+    assert next_job([job("stuck", 0.0), job("gains", 0.3)]).name == "gains"
+    assert next_job([job("asked often", 0.0, 9), job("asked twice", 0.0)]).name == "asked twice"
+
+
+def test_a_suite_needs_a_limit_and_known_classes() -> None:
+    with pytest.raises(BadRequest, match="needs --minutes or --trials"):
+        BatchRequest("models", REQUEST)
+    with pytest.raises(BadRequest, match="'fp8' is no class; choose tf32, ieee, fp16, bf16"):
+        BatchRequest("models", REQUEST, ("fp8",), minutes=1.0)
+
+
+@pytest.mark.long
+def test_the_layers_of_a_suite_share_the_trials(runner: Runner) -> None:
+    asked = BatchRequest("kernelbench", REQUEST, ("tf32",), trials=10, size="small", layers=("kb74", "kb64"))
+    jobs = batch(asked, "night", runner)
+    assert {job.name for job in jobs} == {"kb74 tf32", "kb64 tf32"} and sum(job.result.trials for job in jobs) == 10
+    assert all(job.result.winners["forward"].final for job in jobs), "the finals come at the end"

@@ -20,9 +20,8 @@ from ...core.replies import Built, Compared, Device, Event, Outcome
 from ...core.template import Rendered, render
 from ...core.trial import Status, Trial
 from ..exporting.module_run import judge_modules
-from ..machine.daemon_threads import DaemonThreads
+from ..machine.daemon_threads import DaemonThreads, Shared
 from ..machine.device_lock import DeviceLock
-from ..machine.shared import Shared
 from ..sessions.session import Session, SessionFull
 from . import outcome
 from .against_pytorch import Baselines, against_best
@@ -48,7 +47,6 @@ class Execution:
     `then`: the last step, while the device is held and nothing is built.
     """
 
-    # more than seven: what a run is made of
     def __init__(self, run: Run, session: Session, workers: Workers, places: Sequence[str], *, resume: bool,
                  feed: Feed | None = None, then: Callable[[Execution], None] = lambda execution: None) -> None:
         self.run, self.request, self.session, self.workers = run, run.request, session, workers

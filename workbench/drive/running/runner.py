@@ -60,7 +60,6 @@ class Runner:
                 self.workers.device(resolve_device(device))
         threading.Thread(target=work, daemon=True).start()
 
-    # more than seven: what a run is made of
     def start(self, request: RunRequest, session: Session, *, resume: bool = False, feed: Feed | None = None,
               places: Sequence[str] = (), then: Callable[[Execution], None] = lambda execution: None) -> Run:
         """Begin in a thread and return at once. With `resume`, candidates the session has finished are left out.

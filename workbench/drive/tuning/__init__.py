@@ -1,4 +1,4 @@
-"""Tune: from a layer to the best kernel of this machine. `tune` starts it; the run itself is one of `running`.
+"""Tune: from a layer to the best kernel of this machine. `tune` starts it; the run itself is one of drive/running.
 
 `space`     every candidate that serves a workload, and why the others do not
 `tune`      what is asked, the feed that asks the search, what comes out

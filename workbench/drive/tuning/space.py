@@ -114,7 +114,6 @@ class TuneSpace:
     default config, the best known ones and those of `tried` are always in it.
     """
 
-    # more than seven: what a space depends on
     def __init__(self, workload: Workload, direction: str, precision_class: str, device: Device, *, looks: int = 20_000,
                  variants: Sequence[str] = (), templates: Path | None = None) -> None:
         self.workload, self.direction, self.precision_class = workload, direction, precision_class

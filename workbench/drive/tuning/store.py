@@ -16,13 +16,13 @@ from ...core.best_known import BestKnown, tuned_file
 from ...core.candidate import layer_fields
 from ...core.command import parse_layer
 from ...core.gpu import sm_of
-from ...core.layer import ConvTranspose
+from ...core.layer import ConvTranspose, Workload
 from ...core.precision import CLASSES
 from ...core.replies import Device
 from ...core.trial import Trial
 from ..reporting.report import Baselines, best_baseline, is_emulated
 from ..sessions.session import Session
-from .space import TuneSpace, key_of_parts
+from .space import TuneSpace, class_for, key_of_parts
 
 _NEAR = 6            # entries of near layers that a search begins with
 
@@ -38,6 +38,15 @@ def keep(trial: Trial, session: Session, baselines: Iterable[Trial], *, precisio
         kept = [e for e in best_known.load(file) if (e.gpu, *e.key) != (entry.gpu, *entry.key)]
         best_known.save([*kept, entry], file)
     return file
+
+
+def tuned_here(workload: Workload, direction: str, arch: str) -> bool:
+    """Whether a tune of this machine has found the best of this very workload, in the class of PyTorch's default."""
+    precision_class = class_for(workload, direction, arch)
+    if precision_class not in CLASSES:
+        return False
+    first = next(best_known.ranked(direction, workload, precision_class, arch), None)
+    return bool(first and first.tuned and (first.batch, first.input_size) == (workload.batch, tuple(workload.input_size)))
 
 
 def near(space: TuneSpace, device: Device) -> list[str]:

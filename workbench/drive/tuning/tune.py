@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,13 @@ def asked(session: Session) -> TuneRequest:
         raise BadRequest(f"The tune of session {session.name} cannot be read: {error}.", field="resume") from error
 
 
+def limited(request: TuneRequest, trials: int | None, minutes: float | None, effort: str = "") -> TuneRequest:
+    """The same tune with another limit, where one is given."""
+    if trials is not None or minutes is not None or effort:
+        return replace(request, trials=trials, minutes=minutes, effort=effort or request.effort)
+    return request
+
+
 def spaces(request: TuneRequest, device: Device) -> dict[str, TuneSpace]:
     """The space of each direction. Raises `BadRequest` where nothing at all can be tried."""
     arch = device.arch if device.kind == "cuda" else DEFAULT_ARCH
@@ -197,7 +204,7 @@ class TuneFeed:
 
     # more than seven: what it is made of
     def __init__(self, request: TuneRequest, session: Session, spaces: dict[str, TuneSpace], device: Device, claims: Claims, *,
-                 used_s: float = 0.0, first: Callable[[TuneSpace], Sequence[str]] = lambda space: (),
+                 used_s: float = 0.0, finals_s: float = 0.0, first: Callable[[TuneSpace], Sequence[str]] = lambda space: (),
                  on_trial: Callable[[Trial, TuneFeed], None] = lambda trial, feed: None) -> None:
         self.request, self.device, self.claims, self.on_trial = request, device, claims, on_trial
         self.searches = {d: Search(space, first(space)) for d, space in spaces.items()}
@@ -205,7 +212,7 @@ class TuneFeed:
         self._trials = Follower(session, TRIALS)
         self._lock = threading.RLock()
         self._next: deque[Row] = deque()
-        self._used_s, self._begun = used_s, 0.0
+        self._used_s, self._finals_s, self._begun = used_s, finals_s, 0.0
         self._own: Counter[str] = Counter()     # statuses of this process
         self.read()
 
@@ -222,7 +229,7 @@ class TuneFeed:
     @property
     def over(self) -> bool:
         seconds = self.request.seconds
-        if seconds is not None and self.spent_s >= seconds - self.request.finals_s:
+        if seconds is not None and self.spent_s >= seconds - self._finals_s:
             return True
         return sum(self._own.values()) >= _HOPELESS and not set(self._own) - _MACHINE
 
@@ -290,11 +297,12 @@ class TuneFeed:
 
 
 def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Callable[[str], None] = lambda line: None,
-         on_space: Callable[[dict[str, Explained]], None] = lambda told: None, places: Sequence[str] = ()) -> TuneResult:
+         on_space: Callable[[dict[str, Explained]], None] = lambda told: None, places: Sequence[str] = (),
+         with_finals: bool = True) -> TuneResult:
     """Tune, and keep the winners in the store if a GPU timed them. What the session holds already is not run again.
 
     `places`: measuring processes; () is every GPU of the first one's kind, or one process for the CPU. After an interrupt the
-    result has the best so far. Raises `BadRequest`.
+    result has the best so far. Without finals it has, too, and nothing is kept. Raises `BadRequest`.
     """
     device_name = resolve_device(request.device)
     device = runner.device(device_name)
@@ -313,11 +321,11 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
 
     with Claims(session) as claims:
         feed = TuneFeed(request, session, there, device, claims, used_s=used_s(session), first=lambda s: near[s.direction],
-                        on_trial=on_trial)
+                        on_trial=on_trial, finals_s=request.finals_s if with_finals else 0.0)
 
         def last(execution: Execution) -> None:
             feed.read()
-            for direction, search in feed.searches.items():
+            for direction, search in feed.searches.items() if with_finals else ():
                 if final := _known_final(session, direction, len(search.trials)):
                     found[direction] = final
                     continue

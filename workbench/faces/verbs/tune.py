@@ -25,13 +25,14 @@ from pathlib import Path
 
 from ...core.errors import BadRequest
 from ...core.layer import DIRECTIONS
-from ...core.presets import SUITES
+from ...core.presets import SUITES, default_size
 from ...core.trial import Status
 from ...drive.machine.devices import resolve_device
 from ...drive.running.runner import Runner
 from ...drive.sessions.session import Session
 from ...drive.tuning import text
-from ...drive.tuning.tune import EFFORTS, TuneRequest, TuneResult, asked, explain, tune
+from ...drive.tuning.batch import BatchRequest, batch
+from ...drive.tuning.tune import EFFORTS, TuneRequest, TuneResult, asked, explain, limited, tune
 from .. import exit_codes
 from ..arguments import add_workload, say_broken, session_from, workload_from
 
@@ -46,8 +47,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", action="append", default=[], metavar="NAME", help="search only these (default: all)")
     parser.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
     parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N; auto takes every GPU of one kind")
-    parser.add_argument("--effort", choices=tuple(EFFORTS), default="normal",
-                        help="quick: a minute; normal: ten minutes; full: every config")
+    parser.add_argument("--effort", choices=tuple(EFFORTS),
+                        help="quick: a minute; normal: ten minutes (default); full: every config")
     parser.add_argument("--trials", type=int, metavar="N", help="stop after so many candidates instead")
     parser.add_argument("--minutes", type=float, metavar="M", help="stop after so many minutes instead")
     parser.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
@@ -62,6 +63,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 a winner in every direction, 1 none in one of them, 3 nothing could run, 130 stopped; the best so far is printed."""
+    if args.suite:
+        return _suite(args)
     request, session = _asked(args)
     with Runner() as runner:
         if args.explain:
@@ -73,6 +76,29 @@ def run(args: argparse.Namespace) -> int:
         say = partial(print, file=sys.stderr, flush=True)
         result = tune(request, session, runner, on_line=say, on_space=lambda told: say(text.explained(told, short=True)))
     return _told(result, session, args)
+
+
+def _suite(args: argparse.Namespace) -> int:
+    if args.name or args.preset or args.layer or args.resume or args.explain:
+        raise BadRequest("--suite tunes the layers of a suite; leave out the layer, --resume and --explain. The same --session "
+                         "goes on.", field="suite")
+    device = resolve_device(args.device)
+    size = "small" if args.small else default_size(device)
+    first = next(iter(SUITES[args.suite].values())).workload(size, "float32")
+    each = TuneRequest(first, tuple(dict.fromkeys(args.direction or DIRECTIONS)), "", device, args.effort or "normal",
+                       variants=tuple(args.variant), templates=args.templates, seed=args.seed,
+                       baselines=not args.no_baselines, run_timeout_s=args.run_timeout)
+    request = BatchRequest(args.suite, each, tuple(args.precision.split(",")) if args.precision else ("tf32",), args.minutes,
+                           args.trials, size)
+    name = args.session or Session.create().name
+    with Runner() as runner:
+        jobs = batch(request, name, runner, on_line=partial(print, file=sys.stderr, flush=True))
+    for job in jobs:
+        print(f"{job.name}, session {job.session}" if job.result else f"{job.name} had no time.")
+        if job.result:
+            print(text.result(job.result))
+    stopped = any(job.result and job.result.state == "stopped" for job in jobs)
+    return exit_codes.INTERRUPTED if stopped else exit_codes.RIGHT
 
 
 def _told(result: TuneResult, session: Session, args: argparse.Namespace) -> int:
@@ -94,17 +120,12 @@ def _told(result: TuneResult, session: Session, args: argparse.Namespace) -> int
 
 def _asked(args: argparse.Namespace) -> tuple[TuneRequest, Session | None]:
     """What to tune, and the session of a tune that goes on."""
-    limits = {k: v for k, v in (("trials", args.trials), ("minutes", args.minutes)) if v is not None}
     if args.resume:
         if args.name or args.preset or args.layer or args.session or args.suite:
             raise BadRequest("--resume takes layer and directions from the session; leave out the layer, --session and "
                              "--suite.", field="resume")
         session = session_from(args.resume)
-        before = asked(session)
-        given = {**before.to_json(), **limits}
-        if limits and "trials" not in limits:
-            given["trials"] = None
-        return TuneRequest.from_json(given), session
+        return limited(asked(session), args.trials, args.minutes, args.effort or ""), session
     if args.name is not None:
         if args.preset is not None or args.layer is not None:
             raise BadRequest("Give NAME, --preset or --layer, one of them.", field="preset")
@@ -118,6 +139,6 @@ def _asked(args: argparse.Namespace) -> tuple[TuneRequest, Session | None]:
     device = resolve_device(args.device)
     say_broken(args.templates)
     return TuneRequest(
-        workload_from(args, device), tuple(dict.fromkeys(args.direction or DIRECTIONS)), args.precision, device, args.effort,
-        args.trials, args.minutes, tuple(args.variant), args.templates, args.seed, not args.no_baselines,
-        args.run_timeout), None
+        workload_from(args, device), tuple(dict.fromkeys(args.direction or DIRECTIONS)), args.precision, device,
+        args.effort or "normal", args.trials, args.minutes, tuple(args.variant), args.templates, args.seed,
+        not args.no_baselines, args.run_timeout), None

@@ -70,6 +70,7 @@ class Measurement:
     flags: list[str] = field(default_factory=list)
 
 
+# more than seven: the ways in which one launch may be timed
 def measure(run: Callable[[], None], *, device: str, effort: str, cold_l2: bool = True, limit_s: float | None = None,
             host_pays: bool = True, watch: Watch = Watch(), to_beat_ms: float | None = None  # noqa: B008 (it is frozen)
             ) -> Measurement:
@@ -167,6 +168,7 @@ def _measure_cpu(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: fl
     return [Measurement(summary(taken, stop=stop, cold_l2=False), taken, ["emulated"]) for taken in samples]
 
 
+# more than seven: those of `measure`, for one launch or several
 def _measure_cuda(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: float | None, *, device: str,
                   cold_l2: bool, host_pays: bool, watches: Sequence[Watch], to_beat_ms: float | None = None
                   ) -> list[Measurement]:
