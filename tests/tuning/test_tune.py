@@ -251,6 +251,7 @@ def winner(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Winner:
     """Of a small layer, through the notebook's function."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path_factory.mktemp("notebook")))
+        patch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path_factory.mktemp("locks")))
         patch.setattr("workbench.faces.notebook._runner", lambda: runner)
         found = wb.tune(wb.ConvTranspose1d(3, 5, 3, stride=2), input_size=17, directions="forward", variants="naive_gather",
                         device="cpu", trials=3, session="one", baselines=False, progress=False)

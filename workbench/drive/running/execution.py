@@ -342,7 +342,6 @@ class Execution:
 
     # -- records ------------------------------------------------------------------------------------------------
 
-    # more than seven: all that is known of a candidate when it ends
     def _finish(self, row: Row, rendered: Rendered | None, build: Built | None, result: Outcome, *,
                 order: JudgeOrder | None = None, device: Device | None = None, place: str = "") -> None:
         trial = outcome.candidate_trial(self.session, self.run, row, rendered, build, result, device=device)
