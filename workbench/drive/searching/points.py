@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+Value = int | float | str | bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,3 +40,38 @@ class Seen:
     point: int
     ms: float | None  # None: it failed
     at_least: bool = False  # stopped early: it takes at least `ms`
+
+
+def points_from(configs: Sequence[Mapping[str, Value]], *, keys: Sequence[str] | None = None,
+                families: Sequence[str] | None = None, order: Sequence[int] = ()) -> Points:
+    """Points of configs. A tunable with one value in all configs is no feature; a text counts by its place in the alphabet.
+
+    `keys`: the identity of each config (default: its text); `families`: by default all are of one.
+    """
+    names = list(dict.fromkeys(name for config in configs for name in config))
+    columns: dict[str, NDArray[np.float32]] = {}
+    for name in names:
+        values = [config.get(name) for config in configs]
+        if len(set(values)) > 1:
+            columns[name] = _column(values)
+    features = np.column_stack(list(columns.values())) if columns else np.zeros((len(configs), 0), np.float32)
+    return Points(tuple(keys) if keys is not None else tuple(map(config_text, configs)), tuple(columns), features,
+                  tuple(families) if families is not None else ("all",) * len(configs), tuple(order))
+
+
+def config_text(config: Mapping[str, Value]) -> str:
+    """`BLOCK=32 TILE=2`."""
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
+def _column(values: Sequence[Value | None]) -> NDArray[np.float32]:
+    there = [v for v in values if v is not None]
+    if any(isinstance(v, str) for v in there):
+        place = {text: float(i) for i, text in enumerate(sorted({str(v) for v in there}))}
+        numbers = [np.nan if v is None else place[str(v)] for v in values]
+    else:
+        numbers = [np.nan if v is None else float(v) for v in values]
+        known = {x for x in numbers if x == x}
+        if all(x > 0 and float(np.log2(x)).is_integer() for x in known):
+            numbers = [float(np.log2(x)) for x in numbers]
+    return np.array(numbers, np.float32)

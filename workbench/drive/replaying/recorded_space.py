@@ -1,0 +1,230 @@
+"""`RecordedSpace`: configs with the time that each took. From a session, or from a cache or T4 file of Kernel Tuner.
+
+Cache files hold `cache: {text of the config: its result}` (Kernel Tuner's own form), T4 files hold `results: [...]`, see `t4`.
+Both may be packed with gzip.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ...core import numbers
+from ...core.errors import BadRequest
+from ...core.space import SearchSpace
+from ...core.trial import NOT_JUDGED, Trial
+from ...core.typed import Misfit, read
+from ...core.variants import find
+from ..searching.points import Points, Value, config_text, points_from
+from ..sessions.files import is_session
+from ..sessions.session import Session
+from .t4 import CORRECT, FAMILY, Results, family_of
+
+SMALLEST = 2  # a space of fewer points leaves nothing to search
+_MOST_COUNTED = 20_000  # configs before constraints: enumerating more takes minutes
+_TIMES = ("compile_time", "verification_time", "benchmark_time", "strategy_time", "framework_time")  # ms
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedSpace:
+    """`ms[i]` is the time of point i, NaN where it failed; `seconds[i]` what its evaluation took, NaN where nobody noted it."""
+
+    name: str
+    points: Points
+    configs: tuple[dict[str, Value], ...]
+    ms: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    trials: tuple[Trial, ...] = ()  # of a session
+
+    @property
+    def best_ms(self) -> float:
+        return float(np.nanmin(self.ms))
+
+    @property
+    def failed(self) -> int:
+        return int(np.isnan(self.ms).sum())
+
+    def __str__(self) -> str:
+        """`A100: 4 362 configs, 161 failed, best 0.554 ms`."""
+        return (f"{self.name}: {numbers.count(len(self.ms))} configs, {self.failed} failed, best "
+                f"{numbers.time(self.best_ms)}")
+
+
+@dataclass(frozen=True)
+class _Result:
+    """One config as any of the sources has it."""
+
+    config: dict[str, Value]
+    ms: float | None
+    seconds: float | None = None
+    family: str = "all"
+
+
+def spaces_of(path: Path) -> list[RecordedSpace]:
+    """The spaces that a file or a session holds; a session holds one for each layer, direction, dtype and device.
+
+    Raises `BadRequest` with one sentence where there is none."""
+    if not path.exists():
+        raise BadRequest(f"{path} does not exist; name a session, a cache file of Kernel Tuner, or a T4 file.")
+    if is_session(path):
+        found = session_spaces(Session.open(path))
+        if not found:
+            raise BadRequest(f"{path} has no layer of which {SMALLEST} candidates were timed; a space to replay needs them.")
+        return found
+    if path.is_dir():
+        raise BadRequest(f"{path} is a folder without a session; name a session, a cache file of Kernel Tuner, or a T4 file.")
+    name = path.name.removesuffix(".gz").removesuffix(".json")
+    return [_space(name, _results(path, _json(path)))]
+
+
+def session_spaces(session: Session) -> list[RecordedSpace]:
+    """One space for each layer, direction, dtype and device of which enough candidates were judged, the largest first."""
+    groups: dict[tuple[Any, ...], dict[str, Trial]] = {}
+    for trial in session.trials():
+        if trial.kind == "candidate" and (trial.ok and trial.kernel_ms or not trial.ok and trial.status not in NOT_JUDGED):
+            group = groups.setdefault((trial.workload.key, trial.direction, trial.workload.dtype, trial.device.key), {})
+            group[f"{family_of(trial)} {config_text(trial.tunables)}"] = trial  # the newest of a config
+    found = []
+    for group in groups.values():
+        if sum(t.kernel_ms is not None for t in group.values()) >= SMALLEST:
+            found.append(_session_space(list(group.values())))
+    return sorted(found, key=lambda space: -len(space.ms))
+
+
+def missing(space: RecordedSpace) -> tuple[str, ...]:
+    """A sentence for each family of a session's space of which legal configs were not tried. It enumerates them: seconds."""
+    families: dict[str, list[Trial]] = {}
+    for trial in space.trials:
+        families.setdefault(family_of(trial), []).append(trial)
+    said = []
+    for name, of_family in families.items():
+        one = of_family[0]
+        try:
+            whole = SearchSpace(find(one.name, one.direction), one.workload.layer, one.workload.dtype, one.device.sm,
+                                one.precision, one.form or "constant")
+            if whole.size > _MOST_COUNTED:
+                said.append(f"{name}: {numbers.count(len(of_family))} tried of {numbers.count(whole.size)} configs before "
+                            f"constraints, too many to count the legal ones.")
+                continue
+            legal = {config_text(config) for config in whole}
+        except BadRequest as error:
+            said.append(f"{name}: its legal configs are not known. {error}")
+            continue
+        tried = {config_text(t.tunables) for t in of_family}
+        if lacking := len(legal - tried):
+            said.append(f"{name}: {lacking} of {len(legal)} legal configs "
+                        f"were not tried.")
+    return tuple(said)
+
+
+def csv_of(spaces: Sequence[RecordedSpace]) -> pd.DataFrame:
+    """One row for each config: space, family, its tunables, ms (empty where it failed), seconds of its evaluation."""
+    frames = [pd.DataFrame({"space": space.name, "family": space.points.families,
+                            **{name: [config.get(name) for config in space.configs] for name in
+                               dict.fromkeys(name for config in space.configs for name in config)},
+                            "ms": space.ms, "seconds": space.seconds}) for space in spaces]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _session_space(trials: Sequence[Trial]) -> RecordedSpace:
+    first = trials[0]
+    workload = first.workload
+    name = f"{workload.preset or workload.layer} {first.direction} {workload.dtype}"
+    return _space(name, [_Result(dict(t.tunables), t.kernel_median_ms if t.ok else None, _seconds(t), family_of(t))
+                         for t in trials], tuple(trials))
+
+
+def _seconds(trial: Trial) -> float | None:
+    """Build and samples; the session does not note what the rest of an evaluation took."""
+    parts = [trial.build.seconds if trial.build else None,
+             trial.kernel_ms.median_ms * trial.kernel_ms.samples / 1e3 if trial.kernel_ms else None]
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
+
+
+def _space(name: str, results: Iterable[_Result], trials: tuple[Trial, ...] = ()) -> RecordedSpace:
+    listed = list(results)
+    ms = np.array([np.nan if r.ms is None else r.ms for r in listed], np.float64)
+    if np.isfinite(ms).sum() < SMALLEST:
+        raise BadRequest(f"{name} has fewer than {SMALLEST} configs with a time; there is nothing to search.")
+    configs = tuple(r.config for r in listed)
+    families = [r.family for r in listed]
+    keys = [f"{family} {config_text(config)}" for family, config in zip(families, configs, strict=True)]
+    seconds = np.array([np.nan if r.seconds is None else r.seconds for r in listed], np.float64)
+    return RecordedSpace(name, points_from(configs, keys=keys, families=families), configs, ms, seconds, trials)
+
+
+def _json(path: Path) -> Any:
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        text = data.decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise BadRequest(f"{path} cannot be read: {error}.") from error
+    for end in ("", "}\n}", "\n}\n}"):  # a tuner that was stopped leaves its cache open, perhaps after a comma
+        try:
+            return json.loads((text.rstrip().rstrip(",") if end else text) + end)
+        except ValueError:
+            continue
+    raise BadRequest(f"{path} is not JSON; name a session, a cache file of Kernel Tuner, or a T4 file.")
+
+
+def _results(path: Path, data: Any) -> list[_Result]:
+    """Raises `BadRequest` for JSON that is neither a cache nor T4 results."""
+    if isinstance(data, dict) and isinstance(data.get("cache"), dict):
+        names = data.get("tune_params_keys")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise BadRequest(f"{path} is no cache file of Kernel Tuner: it has no list tune_params_keys.")
+        lines = list(data["cache"].items())
+        return [_cached(path, key, line, names, str(data.get("objective") or "time")) for key, line in lines]
+    if isinstance(data, dict) and isinstance(data.get("results"), list):
+        try:
+            return [_of_t4(one) for one in read(Results, data)["results"]]
+        except Misfit as error:
+            raise BadRequest(f"{path} is no T4 file: {error}.") from error
+    raise BadRequest(f"{path} is no cache file of Kernel Tuner (it has no cache) and no T4 file (it has no results).")
+
+
+def _cached(path: Path, key: str, line: Any, names: Sequence[str], objective: str) -> _Result:
+    lacking = next((name for name in names if not isinstance(line, dict) or name not in line), None)
+    if lacking is not None:
+        raise BadRequest(f"{path} is no cache file of Kernel Tuner: its entry {key!r} has no {lacking}.")
+    parts = [line[name] for name in _TIMES if _is_number(line.get(name))]
+    return _Result(_config({name: line[name] for name in names}, f"{path}, entry {key!r}"), _time(line.get(objective)),
+                   sum(parts) / 1e3 if parts else None)
+
+
+def _of_t4(one: Mapping[str, Any]) -> _Result:
+    objective = (one.get("objectives") or ["time"])[0]
+    value = next((m.get("value") for m in one.get("measurements", []) if m.get("name") == objective), None)
+    parts = [t for name, t in one["times"].items() if name != "runtimes" and _is_number(t)]
+    config = _config(one["configuration"], "a result")
+    family = str(config.pop(FAMILY, "all"))
+    return _Result(config, _time(value) if one["invalidity"] == CORRECT else None, sum(parts) / 1e3 if parts else None,
+                   family)
+
+
+def _config(values: Mapping[str, Any], place: str) -> dict[str, Value]:
+    strange = next((name for name, value in values.items() if not isinstance(value, (int, float, str))), None)
+    if strange is not None:
+        raise BadRequest(f"{place}: the value of {strange} is {values[strange]!r}, neither a number nor a text.")
+    return dict(values)
+
+
+def _time(value: Any) -> float | None:
+    """Kernel Tuner writes the name of an error, or 1e20, for a config that failed."""
+    return float(value) if _is_number(value) and 0 < value < 1e19 else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value

@@ -1,0 +1,79 @@
+"""Compare searches on recorded search spaces. No kernel runs: every time is looked up.
+
+A file is a session, a cache file of Kernel Tuner or a T4 file; both may be packed with gzip. A session holds a space for each
+layer, direction, dtype and device. The searches: forest (the one that 'tune' uses), random, tpe (needs optuna), and kt:NAME, an
+optimiser of Kernel Tuner (needs kernel-tuner), for example kt:genetic_algorithm.
+
+The score says how much of the way from random search (0) to the best of the space (1) a search has gone, over trials 10 to 100.
+
+    python -m workbench replay convolution.json.gz --searches forest,random --repeats 20 --plot replay.html
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from ...core.errors import BadRequest
+from ..arguments import check_folder, write_whole
+from ..exit_codes import RIGHT
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="session, cache file of Kernel Tuner, or T4 file")
+    parser.add_argument("--searches", default="forest,random", metavar="NAMES",
+                        help="with commas: forest, random, tpe, kt:NAME (default forest,random)")
+    parser.add_argument("--repeats", type=int, default=100, metavar="N", help="runs of each search (default 100)")
+    parser.add_argument("--trials", type=int, default=100, metavar="N", help="trials of each run (default 100)")
+    parser.add_argument("--batch", type=int, default=1, metavar="N", help="forest proposes N trials at a time (default 1)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default 1)")
+    parser.add_argument("--space", default="", metavar="TEXT", help="only spaces whose name holds this text")
+    parser.add_argument("--list", action="store_true", help="print the spaces and what they lack, and stop")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write the chart: .html, else plotly's JSON")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the configs and times of the spaces, and stop")
+    parser.add_argument("--t4", type=Path, metavar="FILE", help="write the one space of a session as T4 results, and stop")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from ...drive.replaying import replay, searches, t4  # they bring numpy and pandas
+    from ...drive.replaying.recorded_space import csv_of, missing, spaces_of
+    for name in ("repeats", "trials", "batch", "jobs"):
+        if getattr(args, name) < 1:
+            raise BadRequest(f"--{name} {getattr(args, name)} is too few; give 1 or more.", field=name)
+    for file in (args.plot, args.csv, args.t4):
+        check_folder(file)
+    names = [name.strip() for name in args.searches.split(",") if name.strip()]
+    for name in names or [""]:
+        searches.search(name)
+    there = [space for file in args.files for space in spaces_of(file)]
+    chosen = [space for space in there if args.space in space.name]
+    if not chosen:
+        raise BadRequest(f"No space has {args.space!r} in its name; there are: {', '.join(s.name for s in there)}.",
+                         field="space")
+    if args.csv:
+        write_whole(args.csv, csv_of(chosen).to_csv(index=False))
+    if args.t4:
+        if len(chosen) > 1:
+            raise BadRequest(f"A T4 file holds one space, here are {len(chosen)}; choose with --space: "
+                             f"{', '.join(s.name for s in chosen)}.", field="space")
+        write_whole(args.t4, json.dumps(t4.t4_of(chosen[0].trials), indent=1))
+    if args.csv or args.t4:
+        print("".join(f"Wrote {file}.\n" for file in (args.csv, args.t4) if file), end="", file=sys.stderr)
+        return RIGHT
+    if args.list:
+        for space in chosen:
+            print("\n  ".join([str(space), *missing(space)]))
+        return RIGHT
+    for space in chosen:
+        print(space, file=sys.stderr)
+    done = replay.replay(chosen, names, repeats=args.repeats, trials=args.trials, batch=args.batch, jobs=args.jobs)
+    frame = replay.table(done)
+    print(frame.to_json(orient="records", indent=1) if args.json else replay.text(frame, trials=args.trials))
+    if args.plot:
+        chart = replay.figure(done)
+        write_whole(args.plot, chart.to_html() if args.plot.suffix == ".html" else chart.to_json())
+        print(f"Wrote {args.plot}.", file=sys.stderr)
+    return RIGHT
