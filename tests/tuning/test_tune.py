@@ -18,13 +18,15 @@ from workbench.core.best_known import best_config
 from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import preset
-from workbench.core.replies import Device
+from workbench.core.replies import Built, Device, Judged
 from workbench.core.shipped import shipped
 from workbench.core.trial import Status, Trial
 from workbench.core.variants import TEMPLATES, find
 from workbench.drive.exporting.best_recipe import best_recipe, origin
-from workbench.drive.running.request import Listed, Row, RunRequest
+from workbench.drive.running.execution import Execution
+from workbench.drive.running.request import Listed, Row, Run, RunRequest
 from workbench.drive.running.runner import Runner
+from workbench.drive.searching.propose import propose
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning import store, text
 from workbench.drive.tuning.batch import BatchRequest, Job, batch, next_job
@@ -87,7 +89,7 @@ def test_failing_candidates_are_one_trial_each_and_the_right_one_wins(runner: Ru
     shutil.copytree(broken, folder)
     shutil.copy(TEMPLATES / "forward" / "naive_gather.cu", folder / "forward")
     names = ("writes_to_null", "makes_nan", "never_ends", "undefined_identifier", "huge_workspace")
-    result, session = tuned(runner, tmp_path, variants=(*names, "naive_gather"), templates=folder, trials=6, run_timeout_s=4.0)
+    result, session = tuned(runner, tmp_path, variants=(*names, "naive_gather"), templates=folder, trials=6, run_timeout_s=8.0)
     trials = searched(session, result)
     assert len(trials) == 6, "a few of each variant come first"
     status = {t.name: t.status for t in trials}
@@ -216,33 +218,44 @@ def test_odd_sizes_are_of_the_same_layer_and_can_run() -> None:
         assert [w.batch for w in odd[1:]] == [1, 3]
 
 
-def test_bookkeeping_of_a_trial_takes_less_than_twenty_milliseconds(runner: Runner, tmp_path: Path) -> None:
-    """With 1 000 trials in the session: read what is new, claim, take in. Clock of this process alone, so a busy machine counts
-    little; the search's own time is not in it."""
+def test_bookkeeping_of_a_trial_takes_less_than_twenty_milliseconds(runner: Runner, tmp_path: Path,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 1 000 trials in the session: read what is new, claim, render, write events, blobs and the trial, take it in. Clock of
+    this process alone, so a busy machine counts little. The search's own time is measured beside it."""
     _, session = tuned(runner, tmp_path, variants=("naive_gather",), trials=1)
-    one = session.trials()[0]
+    one = next(t for t in session.trials() if t.ok and t.workload == WORK)
     request = TuneRequest(preset("kb74").workload("small", "float32"), ("forward",), device="cpu", effort="quick")
     device = runner.device("cpu")
     there = spaces(request, device)
     space = there["forward"]
-    told = [replace(one, trial_id=f"{i:012x}", workload=request.workload, **parts(space, i)) for i in range(1000)]
-    for trial in told:
-        session.append(trial)
+    for i in range(1000):
+        session.append(replace(one, trial_id=f"{i:012x}", workload=request.workload, **parts(space, i)))
+    searching_s = [0.0]
+
+    def timed(*given: object, **named: object) -> list[int]:
+        begin = time.process_time()
+        try:
+            return propose(*given, **named)
+        finally:
+            searching_s[0] += time.process_time() - begin
+
+    monkeypatch.setattr("workbench.drive.tuning.tune.propose", timed)
+    judged = Judged(status=Status.OK, headline="Right in all checks.", errors=one.errors, kernel_ms=one.kernel_ms,
+                    samples=(1.0,) * 60)
     with Claims(session) as claims:
         feed = TuneFeed(request, session, there, device, claims)
         assert feed.judged == 1000
-        begin = time.process_time()
-        rounds = 20
-        for i in range(rounds):
-            with claims.exclusive():
-                claims.of_others()
-                feed.read()
-                claims.claim([space.keys[1000 + i]])
-            trial = replace(one, trial_id=f"{2000 + i:012x}", workload=request.workload, **parts(space, 1000 + i))
-            session.append(trial)
-            feed.told(Row(space.candidate(1000 + i)), trial)
-        spent_ms = 1e3 * (time.process_time() - begin) / rounds
-    print(f"bookkeeping {spent_ms:.2f} ms a trial at 1 000 trials")
+        run = Run("0" * 8, RunRequest(request.workload, (), device="cpu", baselines=False), session.path, [], device=device)
+        execution = Execution(run, session, runner.workers, ("cpu",), resume=True, feed=feed)
+        execution.free_bytes = device.free_bytes
+        begin, rounds = time.process_time(), 40
+        for _ in range(rounds):
+            (row, rendered), = execution._prepared(execution._more(1))
+            for phase in ("building", "checking", "timing"):
+                execution._phase(row, phase, "")
+            execution._finish(row, rendered, Built(status=Status.OK, headline=""), judged)
+        spent_ms = 1e3 * (time.process_time() - begin - searching_s[0]) / rounds
+    print(f"bookkeeping {spent_ms:.2f} ms a trial at 1 000 trials; a proposal {1e3 * searching_s[0] / (rounds / 4):.0f} ms")
     assert feed.judged == 1000 + rounds and spent_ms < 20
 
 

@@ -6,11 +6,8 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from math import log2
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ...core.best_known import CONTIGUOUS, BestKnown, ranked
 from ...core.candidate import Candidate, examined
@@ -24,7 +21,7 @@ from ...core.space import SearchSpace
 from ...core.trial import Trial
 from ...core.variants import Variant, discover
 from ..bench.plan import precisions
-from ..searching.points import Points
+from ..searching.points import Points, points_from
 
 MOST_POINTS = 20_000
 _GENERAL = "naive"         # variants whose name begins so are right for every layer, and take seconds on a GPU
@@ -155,23 +152,11 @@ class TuneSpace:
     def points(self, first: Iterable[str] = ()) -> Points:
         """The space as numbers. Its ranking: best known configs of this cell, `first` (keys, such as those of near layers),
         then the default config of each variant, in the order of the templates."""
-        tunables = list(dict.fromkeys(t.name for space in self._spaces for t in space.variant.tune))
-        columns = [*tunables, *_STATIC]
-        logs = {name: _powers_of_two(v for s in self._spaces for t in s.variant.tune if t.name == name for v in t.values)
-                for name in tunables}
-        rows = np.full((len(self), len(columns)), np.nan, np.float32)
-        row = 0
-        for configs in self._configs:
-            for config, derived in configs:
-                for column, name in enumerate(columns):
-                    value = config.get(name, derived.get(name))
-                    if value is not None:
-                        logged = name in _STATIC or logs[name]
-                        rows[row, column] = (log2(value) if value > 0 else -1.0) if logged else value
-                row += 1
+        rows = [{**config, **{name: derived[name] for name in _STATIC if name in derived}}
+                for configs in self._configs for config, derived in configs]
         order = [*self._known(), *first, *(key for key in self._starts() if key)]
-        return Points(self.keys, tuple(columns), rows, tuple(self.label(i) for i in range(len(self))),
-                      tuple(dict.fromkeys(self.place_of[key] for key in order if key in self.place_of)))
+        return points_from(rows, keys=self.keys, families=[self.label(i) for i in range(len(self))],
+                           order=tuple(dict.fromkeys(self.place_of[key] for key in order if key in self.place_of)))
 
     def explain(self) -> Explained:
         families = []
@@ -281,9 +266,3 @@ def _why_not(space: SearchSpace, config: dict[str, int], *, whole: bool = False)
     if reason is None and derived.get("threads", config.get("BLOCK", 0)) > THREADS_PER_BLOCK_MAX:
         reason = _TOO_MANY_THREADS
     return reason if reason is None or whole else space.label(reason), derived
-
-
-def _powers_of_two(values: Iterable[int]) -> bool:
-    """Whether all of them are, but for zeros."""
-    positive = [v for v in values if v]
-    return bool(positive) and all(v > 0 and v & (v - 1) == 0 for v in positive)
