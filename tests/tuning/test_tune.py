@@ -220,8 +220,8 @@ def test_odd_sizes_are_of_the_same_layer_and_can_run() -> None:
 
 def test_bookkeeping_of_a_trial_takes_less_than_twenty_milliseconds(runner: Runner, tmp_path: Path,
                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 1 000 trials in the session: read what is new, claim, render, write events, blobs and the trial, take it in. Clock of
-    this process alone, so a busy machine counts little. The search's own time is measured beside it."""
+    """With 1 000 trials in the session: read what is new, claim, render, write events, blobs and the trial, take it in. Clock
+    of this process alone, so a busy machine counts little. The search's own time is measured beside it."""
     _, session = tuned(runner, tmp_path, variants=("naive_gather",), trials=1)
     one = next(t for t in session.trials() if t.ok and t.workload == WORK)
     request = TuneRequest(preset("kb74").workload("small", "float32"), ("forward",), device="cpu", effort="quick")
