@@ -23,7 +23,7 @@ from ..sessions.recorded import candidate_of
 from .space import key_of
 
 NEAR = 1.05            # times the best median: noise of the search's short timings
-MOST = 8               # finalists
+MOST = {"quick": 3, "normal": 8}   # finalists, by how well they are timed
 _COMPARISONS = 14      # a new leader is compared with its ties again; then it ends
 _ARCH = "sm_90"        # whose registers break a tie on the emulator
 _ODD = (1, 3, 7, 13, 37)   # input sizes, of which the smallest that the layer takes are tried
@@ -62,14 +62,15 @@ class _Finalist:
 def finals(execution: Execution, trials: Sequence[Trial], baselines: Sequence[Trial], *, effort: str,
            templates: Path | None = None) -> Final | None:
     """The winner among the right trials of one direction; None where none is right. Every comparison is an event of the
-    session; a finalist that fails now is a trial."""
+    session; a finalist that fails now is a trial. `effort`: a key of `MOST`."""
     right = sorted((t for t in trials if t.ok and t.kernel_ms and t.kernel_ms.stop != resume.SLOWER),
                    key=lambda t: t.kernel_median_ms)
     fell: list[Trial] = []
     while right and not execution.run.cancelled.is_set():
-        near = _built(execution, [t for t in right if t.kernel_median_ms <= NEAR * right[0].kernel_median_ms][:MOST], templates)
+        near = _built(execution, [t for t in right if t.kernel_median_ms <= NEAR * right[0].kernel_median_ms][:MOST[effort]],
+                      templates)
         if not near:
-            right = right[MOST:]
+            right = right[MOST[effort]:]
             continue
         leader, ties = _race(execution, near, effort)
         for one in sorted([leader, *ties], key=_Finalist.rule):
