@@ -24,7 +24,7 @@ from ..searching.propose import propose
 from .recorded_space import RecordedSpace
 
 Search = Callable[[RecordedSpace, int, int], list[int]]
-OURS = "forest"
+OURS = "surrogate"
 KERNEL_TUNER = "kt:"  # and the name of its strategy: kt:genetic_algorithm
 _PACKAGES = {"optuna": "optuna", "kernel_tuner": "kernel-tuner"}
 
@@ -32,7 +32,7 @@ _PACKAGES = {"optuna": "optuna", "kernel_tuner": "kernel-tuner"}
 def search(name: str, *, batch: int = 1) -> Search:
     """The search of that name. `batch`: our own proposes so many at a time. Raises `BadRequest`: unknown, or not installed."""
     if name == OURS:
-        return partial(_forest, batch=batch)
+        return partial(_surrogate, batch=batch)
     if name == "random":
         return _random
     if name == "tpe":
@@ -48,7 +48,7 @@ def search(name: str, *, batch: int = 1) -> Search:
                      f"Tuner, for example kt:genetic_algorithm.", field="searches")
 
 
-def _forest(space: RecordedSpace, count: int, seed: int, *, batch: int) -> list[int]:
+def _surrogate(space: RecordedSpace, count: int, seed: int, *, batch: int) -> list[int]:
     seen: list[Seen] = []
     while len(seen) < min(count, len(space.ms)):
         for point in propose(space.points, seen, (), min(batch, count - len(seen)), seed=seed):

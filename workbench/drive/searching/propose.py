@@ -1,11 +1,33 @@
-"""Which points to try next, from what was seen."""
+"""Which points to try next, from what was seen.
+
+First the best of a known ranking, a few of each family, and points far from each other. Then a Gaussian process over the log of
+the time says where an improvement is likely; points that wait for their time count as if they had come out as expected.
+"""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from math import ceil, erf, log, pi, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .points import Points, Seen
+from .surrogate import Belief, Floats, Kernel, fit
+
+START = 12           # points before the model speaks; more where there are many families
+RANKED = 16          # of them at most that many from the known ranking,
+RANKED_OF_ALL = 8    # so many shared evenly among the families, but two of each
+FAILED_AS = 0.75     # a failed point counts as one that is slower than so much of the seen ones
+CURBED = 0.5         # beyond the median the log of a time counts by this factor: among slow points little has to be learnt
+FITTED, BELIEVED = 128, 256   # seen points that the lengths are fitted to, and that predict
+CANDIDATES = 5000    # points that are predicted
+NEAR_BEST = 1500     # of them the nearest to the best ones
+REFITS = (1, 4, 8, 32)  # the lengths are fitted again after so many trials: below 24 seen, 60, 200, beyond
+MOST_TWOS = 6        # 64 and its multiples are alike
+WIDEST = 36          # features at most, sums of pairs included
 
 
 def propose(points: Points, seen: Sequence[Seen], pending: Sequence[int], count: int, *, seed: int) -> list[int]:
@@ -13,8 +35,193 @@ def propose(points: Points, seen: Sequence[Seen], pending: Sequence[int], count:
 
     The same arguments give the same answer: the state of a search is what was seen.
     """
-    done = {one.point for one in seen} | set(pending)
-    chosen = [i for i in dict.fromkeys(points.order) if i not in done][:count]
-    left = sorted(set(range(len(points))) - done - set(chosen))
-    more = min(count - len(chosen), len(left))
-    return chosen + random.Random(f"{seed} {len(done)}").sample(left, more)
+    taken = {one.point for one in seen} | set(pending)
+    count = min(count, len(points) - len(taken))
+    if count <= 0:
+        return []
+    start = _start(points, seed)
+    chosen = [i for i in start if i not in taken][:max(0, min(count, len(start) - len(taken)))]
+    if len(chosen) == count:
+        return chosen
+    if sum(one.ms is not None for one in seen) < 2:  # nothing to learn from: as far as possible from what was tried
+        return [*chosen, *_spread(points, [*taken, *chosen], count - len(chosen), seed)]
+    return [*chosen, *_likely(points, tuple(seen), [*pending, *chosen], count - len(chosen), seed)]
+
+
+def _likely(points: Points, seen: tuple[Seen, ...], waiting: Sequence[int], count: int, seed: int) -> list[int]:
+    """The points of the greatest expected improvement, one after the other."""
+    features = _features(points)
+    times = _times(seen)
+    places = np.array([one.point for one in seen])
+    kernel = _kernel(points, seen[:_fitted_at(len(seen))], seed)
+    used = _subset(times, BELIEVED, seed)
+    taken = np.zeros(len(points), bool)
+    taken[places] = True
+    taken[list(waiting)] = True
+    candidates = _candidates(features, taken, places[np.argsort(times)[:8]], seed, len(seen))
+    mean, deviation = times.mean(), times.std() + 1e-9
+    scaled = (times - mean) / deviation
+    asked = np.concatenate([candidates, np.array(waiting, int)])
+    belief = Belief(kernel, features[places[used]], scaled[used], features[asked])
+    for i in range(len(candidates), len(asked)):
+        belief.suppose(i)
+    best = float(min(value for value, one in zip(scaled, seen, strict=True) if one.ms is not None))
+    chosen: list[int] = []
+    open_ = np.ones(len(candidates), bool)
+    while len(chosen) < count:
+        gain = _log_improvement(belief.mean[:len(candidates)].astype(np.float64), belief.deviation[:len(candidates)], best)
+        place = int(np.argmax(np.where(open_, gain, -np.inf)))
+        if not open_[place]:
+            rest = set(np.flatnonzero(~taken).tolist()) - set(chosen)
+            return [*chosen, *sorted(rest)[:count - len(chosen)]]
+        open_[place] = False
+        chosen.append(int(candidates[place]))
+        if len(chosen) < count:
+            belief.suppose(place)
+    return chosen
+
+
+@lru_cache(maxsize=64)
+def _kernel(points: Points, seen: tuple[Seen, ...], seed: int) -> Kernel:
+    """Fitted to what was seen up to a certain trial, so that several proposals share it."""
+    times = _times(seen)
+    used = _subset(times, FITTED, seed)
+    places = np.array([one.point for one in seen])[used]
+    return fit(_features(points)[places], (times[used] - times[used].mean()) / (times[used].std() + 1e-9))
+
+
+def _fitted_at(count: int) -> int:
+    step = next((step for limit, step in zip((24, 60, 200), REFITS, strict=False) if count < limit), REFITS[-1])
+    return max(2, count // step * step)
+
+
+def _times(seen: Sequence[Seen]) -> Floats:
+    """The log of each time. A failed point counts as a slow one, one that was stopped early as no faster than the median."""
+    known = np.log([one.ms for one in seen if one.ms is not None and not one.at_least] or
+                   [one.ms for one in seen if one.ms is not None] or [1.0])
+    middle, slow = np.median(known), np.quantile(known, FAILED_AS)
+    times = np.array([slow if one.ms is None else max(log(one.ms), middle) if one.at_least else log(one.ms) for one in seen])
+    return np.where(times > middle, middle + CURBED * (times - middle), times)
+
+
+def _subset(times: Floats, most: int, seed: int) -> NDArray[np.int_]:
+    """All, or the best two thirds of `most` and a draw of the others."""
+    if len(times) <= most:
+        return np.arange(len(times))
+    ranked = np.argsort(times, kind="stable")
+    best = 2 * most // 3
+    others = np.random.default_rng((seed, len(times))).choice(ranked[best:], most - best, replace=False)
+    return np.sort(np.concatenate([ranked[:best], others]))
+
+
+def _candidates(features: Floats, taken: NDArray[np.bool_], best: NDArray[np.int_], seed: int, at: int) -> NDArray[np.int_]:
+    """All that are left; of very many those near the best ones, and a draw of the others."""
+    left = np.flatnonzero(~taken)
+    if len(left) <= CANDIDATES:
+        return left
+    reduced = features[left].astype(np.float32)
+    apart = np.min([((reduced - features[i].astype(np.float32)) ** 2).sum(1) for i in best], axis=0)
+    near = np.argpartition(apart, NEAR_BEST)[:NEAR_BEST]
+    far = np.setdiff1d(np.arange(len(left)), near, assume_unique=True)
+    drawn = np.random.default_rng((seed, at)).choice(far, CANDIDATES - NEAR_BEST, replace=False)
+    return np.sort(left[np.concatenate([near, drawn])])
+
+
+def _log_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
+    """The log of the expected improvement. Far below 0 the tail's series is used, where the plain formula is 0."""
+    z = (best - mean) / deviation
+    density = np.exp(-0.5 * z * z) / sqrt(2 * pi)
+    plain = density + z * _normal(z)
+    tail = -0.5 * z * z - 0.5 * log(2 * pi) - 2 * np.log(np.maximum(np.abs(z), 1e-9))
+    value: Floats = np.log(deviation) + np.where(z > -4, np.log(np.maximum(plain, 1e-300)), tail)
+    return value
+
+
+_GRID = np.linspace(-8, 8, 4097)
+_BELOW = np.array([0.5 * (1 + erf(x / sqrt(2))) for x in _GRID])
+
+
+def _normal(z: Floats) -> Floats:
+    below: Floats = np.interp(z, _GRID, _BELOW)
+    return below
+
+
+@lru_cache(maxsize=16)
+def _start(points: Points, seed: int) -> tuple[int, ...]:
+    families = Counter(points.families)
+    each = max(2, ceil(RANKED_OF_ALL / len(families)))
+    ranked: list[int] = []
+    of: Counter[str] = Counter()
+    for i in dict.fromkeys(points.order):
+        if of[points.families[i]] < each and len(ranked) < max(RANKED, len(families)):
+            ranked.append(i)
+            of[points.families[i]] += 1
+    spread: list[int] = []
+    for family in sorted(set(families) - set(of)):  # one of each that the ranking does not know
+        inside = [i for i, name in enumerate(points.families) if name == family]
+        spread.append(inside[int(np.random.default_rng((seed, len(spread))).integers(len(inside)))])
+    more = max(START - len(ranked) // 2, len(ranked) + len(spread)) - len(ranked) - len(spread)
+    more = min(more, len(points) - len(ranked) - len(spread))
+    return tuple([*ranked, *spread, *_spread(points, [*ranked, *spread], more, seed)])
+
+
+def _spread(points: Points, known: Iterable[int], count: int, seed: int) -> list[int]:
+    """Points far from the known ones and from each other: the best of many draws, by the least and by the mean distance."""
+    known = list(known)
+    if count <= 0:
+        return []
+    left = np.setdiff1d(np.arange(len(points)), known)
+    features = _plain(points)
+    rng = np.random.default_rng((seed, len(known)))
+    best, found = -np.inf, left[:count]
+    for _ in range(200 if count > 1 else 1):
+        drawn = rng.choice(left, count, replace=False)
+        mine = features[drawn]
+        others = np.concatenate([mine, features[known]]) if known else mine
+        apart = ((mine[:, None] - others[None]) ** 2).sum(-1)
+        apart[np.arange(count), np.arange(count)] = np.inf
+        if (value := apart.min() + 0.2 * apart.min(1).mean()) > best:
+            best, found = value, drawn
+    return [int(i) for i in found]
+
+
+@lru_cache(maxsize=4)
+def _features(points: Points) -> Floats:
+    """What the model sees, each between 0 and 1: the tunables by the place of their value, the family, how often 2 divides a
+    value, and the sums of the logs of two tunables: their products, as the threads of a block or the elements of a tile."""
+    plain = _plain(points)
+    extra: list[Floats] = []
+    logs: list[tuple[int, Floats]] = []
+    for column in points.features.T.astype(np.float64):
+        known = np.unique(column[~np.isnan(column)])
+        filled = np.where(np.isnan(column), known.mean() if len(known) else 0.0, column)
+        if len(known) < 3:
+            continue
+        if len(known) > 4 and (known == np.round(known)).all() and known.max() >= 16:
+            whole = np.maximum(np.round(filled), 1).astype(np.int64)
+            extra.append(np.minimum(np.log2(whole & -whole), MOST_TWOS) / MOST_TWOS)
+        logs.append((len(known), np.log2(filled) if known.min() > 0 and known.max() > 16 else filled))
+    logs.sort(key=lambda one: -one[0])
+    room = WIDEST - plain.shape[1] - len(extra)
+    pairs = [_unit(logs[a][1] + logs[b][1]) for a in range(len(logs)) for b in range(a)]
+    return np.column_stack([plain, *extra, *pairs[:max(0, room)]])
+
+
+@lru_cache(maxsize=4)
+def _plain(points: Points) -> Floats:
+    """The place of each value among those of its column, 0.5 where a family lacks it; and a column for each family but one."""
+    columns = []
+    for column in points.features.T:
+        there = ~np.isnan(column)
+        known, place = np.unique(column[there], return_inverse=True)
+        made = np.full(len(column), 0.5)
+        made[there] = place / max(1, len(known) - 1)
+        columns.append(made)
+    names = sorted(set(points.families))
+    columns += [np.array([float(name == one) for one in points.families]) for name in names[1:]]
+    return np.column_stack(columns) if columns else np.zeros((len(points), 1))
+
+
+def _unit(column: Floats) -> Floats:
+    low, high = column.min(), column.max()
+    return (column - low) / (high - low) if high > low else np.zeros_like(column)

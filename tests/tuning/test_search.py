@@ -1,0 +1,249 @@
+"""The search proposes what it may, finds the best of spaces whose form is known, and is judged by the published score."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from workbench.core.errors import BadRequest
+from workbench.core.typed import Misfit, read
+from workbench.drive.replaying import score, t4
+from workbench.drive.replaying.recorded_space import RecordedSpace, csv_of, missing, session_spaces, spaces_of
+from workbench.drive.replaying.replay import figure, replay, table, text
+from workbench.drive.replaying.searches import search
+from workbench.drive.searching.points import Points, Seen, points_from
+from workbench.drive.searching.propose import propose
+from workbench.drive.sessions.session import Session
+from workbench.faces.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+SESSION = ROOT / "sessions" / "recorded-h200-kernelbench.zip"
+
+
+def kernel_like() -> tuple[list[dict], list[float | None]]:
+    """Time falls with the threads of a block up to 256 and with the tile up to 4; odd blocks are slow; large tiles fail."""
+    configs, times = [], []
+    for x, y, tile, flag in itertools.product(range(16, 272, 16), (1, 2, 4, 8, 16), (1, 2, 3, 4, 6, 8), (0, 1)):
+        if not 32 <= x * y <= 1024:
+            continue
+        configs.append({"X": x, "Y": y, "TILE": tile, "FLAG": flag})
+        fits = x * y * tile <= 4096
+        ms = 1 + abs(math.log2(x * y / 256)) / 2 + abs(math.log2(tile / 4)) / 3 + (x % 32 != 0) * 0.4 + flag * 0.2 + 0.01 * y
+        times.append(ms if fits else None)
+    return configs, times
+
+
+def written(folder: Path, name: str = "made.json.gz") -> Path:
+    """The space above as a cache file of Kernel Tuner."""
+    configs, times = kernel_like()
+    cache = {",".join(map(str, c.values())): {**c, "time": "RuntimeFailedConfig" if ms is None else ms, "compile_time": 900.0,
+                                              "benchmark_time": 100.0} for c, ms in zip(configs, times, strict=True)}
+    data = json.dumps({"device_name": "none", "tune_params_keys": list(configs[0]), "objective": "time", "cache": cache})
+    path = folder / name
+    path.write_bytes(gzip.compress(data.encode()) if name.endswith(".gz") else data.encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> RecordedSpace:
+    [found] = spaces_of(written(tmp_path_factory.mktemp("spaces")))
+    return found
+
+
+def told(space: RecordedSpace, points: list[int]) -> list[Seen]:
+    return [Seen(i, None if np.isnan(space.ms[i]) else float(space.ms[i])) for i in points]
+
+
+def test_a_proposal_is_pure_and_never_seen_nor_pending(space: RecordedSpace) -> None:
+    seen = told(space, list(range(0, 400, 10)))
+    pending = [1, 2, 3]
+    first = propose(space.points, seen, pending, 7, seed=1)
+    assert first == propose(space.points, list(seen), tuple(pending), 7, seed=1)
+    again = points_from(space.configs)  # equal points in another object, as in another process
+    assert first == propose(again, seen, pending, 7, seed=1)
+    assert len(set(first)) == 7 and not set(first) & ({one.point for one in seen} | set(pending))
+    assert propose(space.points, [], (), 7, seed=1) != propose(space.points, [], (), 7, seed=2)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_small_space_is_walked_once_and_wholly(batch: int) -> None:
+    points = points_from([{"A": a, "B": b} for a in (1, 2, 4) for b in (1, 2, 3, 5, 7)])
+    seen: list[Seen] = []
+    while more := propose(points, seen, (), batch, seed=0):
+        seen += [Seen(i, None if i % 4 == 0 else 1.0 + i) for i in more]
+    assert sorted(one.point for one in seen) == list(range(15))
+    assert propose(points, seen, (), 1, seed=0) == []
+
+
+@pytest.mark.parametrize("points", [points_from([{"A": 1}]), points_from([{"A": 1}] * 20, keys=map(str, range(20)))],
+                         ids=["one", "all alike"])
+def test_a_space_without_features_is_searched_too(points: Points) -> None:
+    seen: list[Seen] = []
+    while more := propose(points, seen, (), 3, seed=0):
+        seen += [Seen(i, 1.0) for i in more]
+    assert len(seen) == len(points)
+
+
+def test_the_known_ranking_comes_first_a_few_of_each_family() -> None:
+    configs = [{"A": a} for a in range(30)]
+    families = ["one"] * 15 + ["two"] * 15
+    points = points_from(configs, families=families, order=[*range(10), 29, 28])
+    assert propose(points, [], (), 6, seed=0) == [0, 1, 2, 3, 29, 28]
+
+
+def test_every_family_is_tried_at_the_start() -> None:
+    families = [f"family {i % 20}" for i in range(400)]
+    points = points_from([{"A": i} for i in range(400)], families=families)
+    assert {families[i] for i in propose(points, [], (), 20, seed=3)} == set(families)
+
+
+def test_the_search_finds_the_best_of_a_kernel_like_space(space: RecordedSpace) -> None:
+    """Random search ends within 5 % of the best in one run of ten; this one in nearly all."""
+    done = {one.search: one.outcome for one in replay([space], ["surrogate", "random"], repeats=4, trials=50)}
+    assert done["surrogate"].near >= 3 / 4
+    assert done["surrogate"].share > done["random"].share + 0.05
+    assert done["surrogate"].score > 0.5 > done["random"].score + 0.2
+
+
+def test_failures_and_early_stops_teach_the_search(space: RecordedSpace) -> None:
+    seen = told(space, [int(i) for i in np.random.default_rng(0).choice(len(space.ms), 60, replace=False)])
+    proposed = propose(space.points, seen, (), 20, seed=0)
+    assert np.isnan(space.ms[proposed]).mean() < np.isnan(space.ms).mean() / 2
+    best = min((one for one in seen if one.ms is not None), key=lambda one: one.ms)
+    early = [Seen(one.point, one.ms and max(one.ms, 1.2 * best.ms), one is not best and one.ms is not None) for one in seen]
+    assert all(0 <= i < len(space.ms) for i in propose(space.points, early, (), 5, seed=0))
+
+
+def test_a_space_in_which_nothing_runs_is_still_walked(space: RecordedSpace) -> None:
+    seen = [Seen(i, None) for i in range(40)]
+    assert len(set(propose(space.points, seen, (), 5, seed=0)) - set(range(40))) == 5
+
+
+def test_a_proposal_in_a_large_space_takes_milliseconds() -> None:
+    """100 ms is the aim, on one core; the limit here is ten times that."""
+    values = ((16, 32, 64, 128, 256), (1, 2, 3, 4, 5), (1, 2, 4, 8), (1, 2, 4), (0, 1), (0, 1), range(20))
+    configs = [dict(zip("ABCDEFG", config, strict=True)) for config in itertools.product(*values)]
+    points = points_from(configs)
+    seen = [Seen(20 * i, 1 + (i * 7919 % 100) / 50) for i in range(1000)]
+    propose(points, seen[:20], (), 1, seed=0)
+    begun = time.process_time()
+    propose(points, seen, (), 1, seed=0)
+    assert time.process_time() - begun < 1.0
+
+
+def test_the_score_is_that_of_the_methodology() -> None:
+    """Ten times 1 to 10 and one failure: after M draws, rank M * 11 / (M + 1) from the slowest, rounded."""
+    ms = np.array([*range(1, 11), np.nan], float)
+    assert score.random_curve(np.arange(1.0, 11.0), np.arange(1, 6)).tolist() == [4.0, 3.0, 2.0, 1.0, 1.0]
+    runs = np.array([[np.nan, 9, 2, 5], [8, 6, 7, 1], [8, 4, 9, 10]], float)
+    found = score.outcome(ms, runs, first=1, last=3)
+    assert found.curve.tolist() == [8.0, 6.0, 4.0, 2.0]
+    assert found.score == pytest.approx(np.mean([(4 - 8) / 3, (3 - 6) / 2, (2 - 4) / 1]))
+    ends = score.outcome(ms, runs, first=1, last=4)
+    assert ends.share == pytest.approx((1 / 2 * 1 * 1 / 4) ** (1 / 3)) and ends.near == pytest.approx(1 / 3)
+
+
+def test_random_search_scores_near_zero_and_over_time_as_over_trials(space: RecordedSpace) -> None:
+    """The median rank of random search lies a little before the mean rank that is calculated, so its score is above 0."""
+    [one] = replay([space], ["random"], repeats=60, trials=100)
+    assert -0.2 < one.outcome.score < 0.3
+    assert one.over_time == pytest.approx(one.outcome.score, abs=0.05)
+
+
+def test_t4_results_of_a_session_are_read_back(tmp_path: Path) -> None:
+    space = session_spaces(Session.open(SESSION))[0]
+    data = t4.t4_of(space.trials)
+    file = tmp_path / "space.json"
+    file.write_text(json.dumps(data))
+    [back] = spaces_of(file)
+    assert back.configs == space.configs and back.points.families == space.points.families
+    assert np.array_equal(back.ms, space.ms, equal_nan=True)
+    assert np.isnan(back.ms).sum() == 1 and "runtime" in {one["invalidity"] for one in data["results"]}
+
+
+@pytest.mark.parametrize(("path", "value"), [(("invalidity",), "slow"), (("correctness",), "yes"), (("configuration",), 3),
+                                             (("times", "framework"), "1"), (("measurements",), [{"name": 3}])])
+def test_the_check_refuses_what_the_schema_refuses(path: tuple[str, ...], value: object) -> None:
+    data = t4.t4_of(session_spaces(Session.open(SESSION))[0].trials)
+    read(t4.Results, data)
+    place = data["results"][0]
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    with pytest.raises(Misfit):
+        read(t4.Results, data)
+
+
+def test_a_session_says_what_it_lacks() -> None:
+    space = next(s for s in session_spaces(Session.open(SESSION)) if s.name.startswith("kb78/full grad_weight"))
+    said = missing(replace(space, trials=tuple(t for t in space.trials if t.name == "packed_wgmma")))
+    assert said == ("packed_wgmma tf32x3: 251 of 252 legal configs were not tried.",)
+
+
+def test_csv_has_a_row_for_each_config(space: RecordedSpace, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    frame = csv_of([space])
+    assert len(frame) == len(space.ms) and {"X", "Y", "TILE", "FLAG", "ms", "seconds"} <= set(frame.columns)
+    out = tmp_path / "space.csv"
+    assert main(["replay", str(written(tmp_path)), "--csv", str(out)]) == 0
+    assert len(out.read_text().splitlines()) == len(space.ms) + 1
+
+
+def test_the_verb_prints_a_table_and_writes_a_chart(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    chart = tmp_path / "chart.html"
+    words = ["replay", str(written(tmp_path)), "--searches", "surrogate,random", "--repeats", "2", "--trials", "15",
+             "--batch", "4", "--plot", str(chart)]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "surrogate" in said and "% of best at 15" in said
+    assert "best so far above the optimum, %" in chart.read_text()
+
+
+def test_the_chart_tells_searches_apart_by_colour_and_dash(space: RecordedSpace) -> None:
+    done = replay([space], ["random", "surrogate"], repeats=2, trials=100)
+    chart = figure(done)
+    lines = {(t.name, t.line.color, t.line.dash) for t in chart.data}
+    assert len(chart.data) == 4 and len(lines) == 2 and len({dash for _, _, dash in lines}) == 2
+    assert [chart.layout.xaxis.title.text, chart.layout.xaxis2.title.text] == ["trials", "time of the trials, s"]
+    assert "surrogate" in text(table(done), trials=100)
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["nowhere.json"], "nowhere.json does not exist"),
+    (["{broken}"], "is not JSON"),
+    (["{other}"], "is no cache file of Kernel Tuner (it has no cache) and no T4 file"),
+    (["{folder}"], "is a folder without a session"),
+    (["{good}", "--searches", "clever"], "There is no search 'clever'; there are surrogate, random, tpe"),
+    (["{good}", "--repeats", "0"], "--repeats 0 is too few"),
+    (["{good}", "--space", "gemm"], "No space has 'gemm' in its name"),
+    (["{good}", "--t4", "{folder}/t4.json"], "is not of a session"),
+], ids=lambda v: v if isinstance(v, str) else "")
+def test_bad_input_gets_one_sentence(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    places = {"broken": tmp_path / "broken.json", "other": tmp_path / "other.json", "folder": tmp_path,
+              "good": written(tmp_path)}
+    places["broken"].write_text('{"cache": {"1": ')
+    places["other"].write_text('{"entries": []}')
+    assert main(["replay", *(word.format(**places) for word in words)]) == 2
+    error = capsys.readouterr().err
+    assert said in error and len(error.strip().splitlines()) == 1
+
+
+def test_a_cache_that_was_left_open_is_read(tmp_path: Path) -> None:
+    path = written(tmp_path, "open.json")
+    path.write_text(path.read_text().removesuffix("}}") + ",\n")
+    assert len(spaces_of(path)[0].ms) == len(kernel_like()[0])
+
+
+@pytest.mark.parametrize("name", ["tpe", "kt:genetic_algorithm"])
+def test_an_optional_package_is_named_where_it_lacks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("optuna", "kernel_tuner"):
+        monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(BadRequest, match=r"is not installed; install it with: pip install (optuna|kernel-tuner)\."):
+        search(name)
