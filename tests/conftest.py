@@ -1,8 +1,10 @@
-"""One runner for all tests of a pytest process, and the command line in this process: every new worker imports torch."""
+"""One runner for all tests of a pytest process, and the command line in this process: every new worker imports torch.
+A folder of broken templates, and a driver that lists a GPU."""
 
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from workbench.drive.checking.attacks import kernels
 from workbench.drive.running.runner import Runner
 from workbench.faces.cli import main
 
@@ -28,7 +31,7 @@ def here(runner: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     """As `test_cli.cli`, for what needs no process of its own."""
     logger = logging.getLogger("workbench")
     monkeypatch.chdir(ROOT)
-    for verb in ("run", "test", "export", "bench"):
+    for verb in ("run", "test", "export", "bench", "tune"):
         monkeypatch.setattr(f"workbench.faces.verbs.{verb}.Runner", lambda: nullcontext(runner))
 
     def typed(*words: str, sessions: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -47,3 +50,19 @@ def here(runner: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         return subprocess.CompletedProcess(words, code, said.out, said.err)
 
     return typed
+
+
+@pytest.fixture(scope="session")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return kernels(tmp_path_factory.mktemp("attacks"))
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A driver that lists one H200: nothing more of it is there."""
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text("#!/bin/sh\necho '0, NVIDIA H200, GPU-aaaa1111, 9.0, 143771, 580.159.03'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{smi.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -20,7 +20,7 @@ _PUBLIC = {
     "ConvTranspose1d": "faces.notebook", "ConvTranspose2d": "faces.notebook", "ConvTranspose3d": "faces.notebook",
     "preset": "faces.notebook", "presets": "faces.notebook", "variants": "faces.notebook", "run": "faces.notebook",
     "open_session": "faces.notebook", "doctor": "faces.notebook", "export": "faces.notebook", "Result": "faces.notebook",
-    "patch": "faces.notebook", "PatchedModel": "faces.notebook",
+    "tune": "faces.notebook", "Tuned": "faces.notebook", "patch": "faces.notebook", "PatchedModel": "faces.notebook",
     "Session": "drive.sessions.session", "Trial": "core.trial", "Status": "core.trial",
 }
 __all__ = sorted(_PUBLIC)
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         ConvTranspose3d,
         PatchedModel,
         Result,
+        Tuned,
         doctor,
         export,
         open_session,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         preset,
         presets,
         run,
+        tune,
         variants,
     )
 

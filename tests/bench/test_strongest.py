@@ -16,7 +16,7 @@ from workbench.core.trial_parts import Detail
 from workbench.drive.bench import markdown, text
 from workbench.drive.bench.cells import cells_of, summary
 from workbench.drive.reporting import report
-from workbench.drive.running.interleaved import against_best
+from workbench.drive.running.against_pytorch import against_best
 from workbench.drive.sessions.session import Session
 
 from .made import pytorch, recorded, strong, trial

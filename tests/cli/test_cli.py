@@ -17,7 +17,7 @@ from workbench.core.env import torch_info
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--layer", "ConvTranspose1d(3, 5, 3, stride=2)", "--input-size", "17", "--device", "cpu"]
 VERBS = ("doctor", "variants", "presets", "run", "show", "compare", "check", "bench", "selftest", "export", "test", "pack",
-         "cache")
+         "cache", "tune")
 
 
 @pytest.fixture(scope="module")

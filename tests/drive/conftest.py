@@ -1,8 +1,7 @@
-"""A folder of broken templates for all drive tests, and ways to run what is in it."""
+"""Ways to run the broken templates."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,17 +11,11 @@ import pytest
 from workbench.core.candidate import Candidate
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.variants import find
-from workbench.drive.checking.attacks import kernels
 from workbench.drive.running.request import Run, RunRequest
 from workbench.drive.running.runner import Runner
 from workbench.drive.sessions.session import Session
 
 WORKLOAD = Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), output_padding=(0, 1), groups=2), 2, (5, 7))
-
-
-@pytest.fixture(scope="session")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kernels(tmp_path_factory.mktemp("attacks"))
 
 
 @pytest.fixture
@@ -34,17 +27,6 @@ def judge(runner: Runner, tmp_path: Path) -> Callable[..., tuple[Run, Session]]:
         done = runner.run(RunRequest(workload, candidates, **options), session)
         return done, session
     return run
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A driver that lists one H200: nothing more of it is there."""
-    smi = tmp_path / "bin" / "nvidia-smi"
-    smi.parent.mkdir()
-    smi.write_text("#!/bin/sh\necho '0, NVIDIA H200, GPU-aaaa1111, 9.0, 143771, 580.159.03'\n")
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{smi.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 def until(reached: Callable[[], bool], limit_s: float = 300) -> None:

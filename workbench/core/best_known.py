@@ -8,6 +8,7 @@ entry a line. For sm_80, which was not measured, it is the best measured entry t
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -17,6 +18,7 @@ from typing import Any
 
 from .candidate import Candidate, why_not
 from .command import parse_layer
+from .env import gpus
 from .errors import BadRequest
 from .gpu import sm_of
 from .layer import MEMORY_FORMATS, Workload
@@ -55,6 +57,14 @@ class BestKnown:
     compile_flags: tuple[str, ...] = ()
     note: str = ""                  # "", or how it was derived for `arch`, where it was not measured
     memory_format: str = CONTIGUOUS
+    candidate_id: str = ""          # of what a tune of this machine has found, with the driver and the time, ISO 8601
+    driver: str = ""
+    at: str = ""
+
+    @property
+    def tuned(self) -> bool:
+        """Found by a tune of this machine."""
+        return bool(self.at)
 
     @property
     def derived(self) -> bool:
@@ -68,7 +78,7 @@ class BestKnown:
     @property
     def reason(self) -> str:
         """Why this one, as the end of a sentence."""
-        return self.note or f"measured on {self.gpu}, session {self.session}"
+        return self.note or f"{'tuned here' if self.tuned else 'measured'} on {self.gpu}, session {self.session}"
 
     @property
     def key(self) -> tuple[str, str, str, str, str, str, int, tuple[int, ...]]:
@@ -121,13 +131,31 @@ def ranked(direction: str, workload: Workload, precision: str, arch: str, *, var
 
 def entries_of(direction: str, workload: Workload, precision_class: str, sm: int, *, file: Path | None = None
                ) -> list[BestKnown]:
-    """The entries of a cell for that GPU and older ones, in the order of `ranked`, whether they can run there or not."""
+    """The entries of a cell for that GPU and older ones, in the order of `ranked`, whether they can run there or not. What a
+    tune of this machine found for the very workload comes first."""
     layer = without_bias(str(workload.layer))
-    there = [e for e in load(file) if e.direction == direction and e.dtype == workload.dtype
+    known = load(file) if file else [*tuned(), *load()]
+    there = [e for e in known if e.direction == direction and e.dtype == workload.dtype
              and e.precision_class == precision_class and without_bias(e.layer) == layer and sm_of(e.arch) <= sm]
+    own = (workload.batch, tuple(workload.input_size), workload.memory_format)
     return sorted(there, key=lambda e: (
+        not (e.tuned and sm_of(e.arch) == sm and (e.batch, e.input_size, e.memory_format) == own),
         sm_of(e.arch) != sm, e.layer != str(workload.layer), e.memory_format != workload.memory_format,
         abs(log2(_positions(e) / _positions(workload))), e.ms or inf, -sm_of(e.arch)))
+
+
+def tuned_file() -> Path:
+    """Where tunes of this machine keep what they found: $KERNEL_WORKBENCH_STORE, else a file of the user's data folder."""
+    if named := os.environ.get("KERNEL_WORKBENCH_STORE"):
+        return Path(named)
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "kernel-workbench" / "tuned.json"
+
+
+def tuned() -> list[BestKnown]:
+    """What tunes found on the GPUs that this machine has now."""
+    there = load(tuned_file())
+    names = _gpu_names(os.environ.get("PATH", ""), os.environ.get("CUDA_VISIBLE_DEVICES")) if there else frozenset()
+    return [entry for entry in there if entry.gpu in names]
 
 
 def load(file: Path | None = None) -> list[BestKnown]:
@@ -140,7 +168,9 @@ def save(entries: Iterable[BestKnown], file: Path) -> None:
     """Write the data file, one entry a line, in a fixed order."""
     ordered = sorted(entries, key=lambda e: (e.key[0], _number_first(e.layer), *e.key[2:], e.ms or inf))
     lines = ",\n".join(json.dumps(e.to_json(), sort_keys=True) for e in ordered)
-    file.write_text(f'{{"schema": "{SCHEMA}", "entries": [\n{lines}\n]}}\n', encoding="utf-8")
+    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    part.write_text(f'{{"schema": "{SCHEMA}", "entries": [\n{lines}\n]}}\n', encoding="utf-8")
+    part.replace(file)
 
 
 def class_of(precision: str) -> str:
@@ -156,6 +186,11 @@ def class_of(precision: str) -> str:
 def without_bias(layer: str) -> str:
     """The layer as its entries are compared: an entry counts for the layer with bias too."""
     return str(replace(parse_layer(layer), bias=False))
+
+
+@lru_cache(maxsize=8)
+def _gpu_names(_path: str, _visible: str | None) -> frozenset[str]:
+    return frozenset(gpu.name for gpu in gpus())
 
 
 @lru_cache(maxsize=8)

@@ -78,6 +78,23 @@ def derived_values(candidate: Candidate, *, sm: int) -> dict[str, int]:
 
 def why_not(candidate: Candidate, *, sm: int) -> str | None:
     """None when the candidate can run on that GPU generation, else the sentence that says why not."""
+    return examined(candidate, sm=sm)[0]
+
+
+def examined(candidate: Candidate, *, sm: int) -> tuple[str | None, dict[str, int]]:
+    """`why_not`, and the [derived] values if it came so far."""
+    derived: dict[str, int] = {}
+    return _examined(candidate, sm, derived), derived
+
+
+def _names(candidate: Candidate, sm: int) -> dict[str, object]:
+    from .layer import DTYPES
+    return {**candidate.config, "layer": layer_fields(candidate.layer), "gpu": {**gpu_limits(sm), "sm": sm},
+            "element_bytes": DTYPES[candidate.dtype], "precision": candidate.precision, "dtype": candidate.dtype,
+            "constant": candidate.form == "constant", "direction": candidate.direction, "INT32_MAX": INT32_MAX}
+
+
+def _examined(candidate: Candidate, sm: int, derived: dict[str, int]) -> str | None:
     variant = candidate.variant
     if not candidate.precision:
         return f"Not run: {variant.name} does not compute {candidate.dtype}."
@@ -85,7 +102,7 @@ def why_not(candidate: Candidate, *, sm: int) -> str | None:
         return f"Not run: {variant.name} needs sm_{variant.min_sm}, this GPU is sm_{sm}."
     if variant.arch and sm_of(variant.arch) != sm:  # no other generation has the instructions of a target such as sm_90a
         return f"Not run: {variant.name} needs the instructions of {variant.arch}, this GPU is sm_{sm}."
-    derived = derived_values(candidate, sm=sm)
+    derived |= derived_values(candidate, sm=sm)
     names = _names(candidate, sm) | derived
     for text in variant.needs:
         try:
@@ -101,13 +118,6 @@ def why_not(candidate: Candidate, *, sm: int) -> str | None:
         grouped = [f"{size:,}".replace(",", " ") for size in (used, limit)]
         return f"Not run: {config} needs {grouped[0]} bytes of shared memory, this GPU has {grouped[1]}."
     return None
-
-
-def _names(candidate: Candidate, sm: int) -> dict[str, object]:
-    from .layer import DTYPES
-    return {**candidate.config, "layer": layer_fields(candidate.layer), "gpu": {**gpu_limits(sm), "sm": sm},
-            "element_bytes": DTYPES[candidate.dtype], "precision": candidate.precision, "dtype": candidate.dtype,
-            "constant": candidate.form == "constant", "direction": candidate.direction, "INT32_MAX": INT32_MAX}
 
 
 def _shown(text: str, names: Mapping[str, object]) -> str:

@@ -129,6 +129,7 @@ class JudgeOrder(Order[Judged]):
     scratch: Path = Path(tempfile.gettempdir()) / "kernel-workbench-truth"
     floor_ms: float | None = None
     limit_s: float = 60.0
+    to_beat_ms: float | None = None    # timing ends early where it is clearly slower than this
 
 
 @dataclass(frozen=True)

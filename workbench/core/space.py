@@ -52,14 +52,14 @@ class SearchSpace:
             if reason is None:
                 valid += 1
             else:
-                label = self._label(reason)
+                label = self.label(reason)
                 taken[label] = taken.get(label, 0) - 1
         return [("all", self.size), *((k, v) for k, v in taken.items() if v), ("valid", valid)]
 
     def sample(self, count: int, *, seed: int) -> list[dict[str, int]]:
         """Up to `count` different valid configs in random order; the same ones for the same seed."""
         order = random.Random(seed).sample(range(self.size), min(self.size, SAMPLED_AT_MOST))
-        return list(islice((c for c in map(self._at, order) if self.why_not(c) is None), count))
+        return list(islice((c for c in map(self.at, order) if self.why_not(c) is None), count))
 
     def nearest(self, config: dict[str, int]) -> dict[str, int] | None:
         """The valid config that differs least from `config`: in as few tunables as possible, at most two, and these by as
@@ -83,7 +83,7 @@ class SearchSpace:
     def depends_on_config(self, reason: str) -> bool:
         """Whether another config may run: the reason names a tunable, a derived value or shared memory."""
         chosen = {t.name for t in self.variant.tune} | {name for name, _ in self.variant.derived}
-        label = self._label(reason)
+        label = self.label(reason)
         return label == SHARED_MEMORY or (label in self.variant.needs and bool(names_in(label) & chosen))
 
     def why_not(self, config: dict[str, int]) -> str | None:
@@ -95,19 +95,20 @@ class SearchSpace:
         return Candidate(self.variant, self.layer, self.dtype, config, precision=self.precision, form=self.form,
                          compile_flags=compile_flags)
 
-    def _all(self) -> Iterator[dict[str, int]]:
-        return map(self._at, range(self.size))
-
-    def _at(self, index: int) -> dict[str, int]:
+    def at(self, index: int) -> dict[str, int]:
+        """Config number `index` of all, legal or not, in the order of the header."""
         config: dict[str, int] = {}
         for tunable in reversed(self.variant.tune):
             index, place = divmod(index, len(tunable.values))
             config[tunable.name] = tunable.values[place]
         return {t.name: config[t.name] for t in self.variant.tune}
 
-    def _label(self, reason: str) -> str:
+    def label(self, reason: str) -> str:
         """The constraint a sentence of `why_not` speaks of."""
         for text in sorted(self.variant.needs, key=len, reverse=True):
             if f" needs {text};" in reason:
                 return text
         return SHARED_MEMORY if "bytes of shared memory" in reason else reason
+
+    def _all(self) -> Iterator[dict[str, int]]:
+        return map(self.at, range(self.size))

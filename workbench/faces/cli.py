@@ -26,6 +26,7 @@ VERBS = {
     "check": "check a ModelNew file against a reference: values, gradients, time",
     "bench": "measure the layers of a suite, and print or write the table",
     "export": "write the chosen kernels as one self-contained ModelNew file",
+    "tune": "find the fastest right kernel of a layer on this machine, and keep it",
     "patch": "replace the transposed convolutions of a model by kernels that are faster",
     "test": "check variants on awkward layers and print one line a case",
     "selftest": "run the adversarial test suite on this machine",

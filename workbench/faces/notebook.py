@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.command import layer_of
 from ..core.errors import BadRequest
-from ..core.layer import LAUNCHES, ConvTranspose, Workload
+from ..core.layer import DIRECTIONS, LAUNCHES, ConvTranspose, Workload
 from ..core.patching import FASTER_ONLY, LIVE, ModelSource, PatchReport
 from ..core.presets import PRESETS, Preset, default_size, parse_preset, problem_of
 from ..core.variants import Variant, discover
@@ -28,6 +28,9 @@ from ..drive.running.candidate_selection import Settings, candidates, names_of
 from ..drive.running.request import Run, RunRequest
 from ..drive.running.runner import Runner
 from ..drive.sessions.session import Session
+from ..drive.tuning import text as tuning_text
+from ..drive.tuning.tune import TuneRequest, TuneResult, asked, limited
+from ..drive.tuning.tune import tune as tune_layer
 from .arguments import check_folder, say_broken, session_from, write_whole
 
 if TYPE_CHECKING:
@@ -85,17 +88,7 @@ def run(work: ConvTranspose | Workload | str, *, batch: int | None = None, input
     `settings`: variant name (or "*") -> tunable -> values to try. Raises `BadRequest`.
     """
     device = resolve_device(device)
-    if not isinstance(work, ConvTranspose) and (batch is not None or input_size is not None):
-        name, value = ("batch", batch) if batch is not None else ("input_size", input_size)
-        raise BadRequest(f"{name} is {value!r}, but {work!r} already sets it; leave {name} out, or give a layer.", field=name)
-    if isinstance(work, str):
-        chosen_preset, size = parse_preset(work, default_size=default_size(device))
-        work = chosen_preset.workload(size, dtype)
-    elif isinstance(work, ConvTranspose):
-        work = Workload(work, 1 if batch is None else batch, _size(input_size, work.dims), dtype)
-    elif not isinstance(work, Workload):
-        raise BadRequest(f"work is {work!r}; give a layer such as ConvTranspose1d(32, 64, 5), a Workload, or the name of "
-                         f"a preset.", field="layer")
+    work = _workload(work, batch, input_size, dtype, device)
     directions = names_of(directions, "directions")
     chosen = candidates(work, directions=directions, variants=variants, settings=settings, precision=precision,
                         form=form, compile_flags=compile_flags)
@@ -105,6 +98,51 @@ def run(work: ConvTranspose | Workload | str, *, batch: int | None = None, input
     folder = Session.create(name=session)
     done = _runner().run(request, folder, on_change=_Display() if progress else None)
     return Result(folder, done)
+
+
+# more than seven: the options of the verb `tune` as keywords
+def tune(work: ConvTranspose | Workload | str | None = None, *, batch: int | None = None,
+         input_size: int | Sequence[int] | None = None, dtype: str = "float32", directions: str | Iterable[str] = DIRECTIONS,
+         precision: str = "", variants: str | Iterable[str] = (), device: str = "auto", effort: str = "normal",
+         trials: int | None = None, minutes: float | None = None, session: str | None = None, resume: str | None = None,
+         baselines: bool = True, progress: bool = True) -> Tuned:
+    """Find the fastest right kernels of a layer on this machine, and keep them; blocks, showing progress. Interrupting stops it
+    and gives the best so far.
+
+    `work` is as for `run`. `resume` goes on with the tune of a session instead; `trials` or `minutes` give it a new limit.
+    Raises `BadRequest`.
+    """
+    if resume is not None:
+        folder = session_from(resume)
+        request = limited(asked(folder), trials, minutes)
+    else:
+        device = resolve_device(device)
+        if work is None:
+            raise BadRequest("work is not given; give a layer, a Workload, the name of a preset, or resume.", field="layer")
+        request = TuneRequest(_workload(work, batch, input_size, dtype, device), names_of(directions, "directions"), precision,
+                              device, effort, trials, minutes, names_of(variants, "variants"), baselines=baselines)
+        folder = Session.create(name=session)
+    say = (lambda text: print(text, file=sys.stderr, flush=True)) if progress else (lambda text: None)
+    return Tuned(folder, tune_layer(request, folder, _runner(), on_line=say))
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a tune has found: its winners by direction, its session."""
+
+    session: Session
+    result: TuneResult
+
+    @property
+    def frame(self) -> pandas.DataFrame:
+        """One row a trial."""
+        return report.frame(self.session.trials())
+
+    def __repr__(self) -> str:
+        return tuning_text.result(self.result)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
 
 
 def open_session(name: str | Path) -> Result:
@@ -184,7 +222,8 @@ def _runner() -> Runner:
 
 # more than seven: the options of the verb `patch` as keywords
 def patch(model: Any, inputs: Any = None, *, train: bool = False, dtype: str = "", autocast: str = "", device: str = "auto",
-          keep: str = FASTER_ONLY, effort: str = "normal", seed: int = 0, progress: bool = True) -> PatchedModel:
+          keep: str = FASTER_ONLY, effort: str = "normal", seed: int = 0, tune: bool = False, progress: bool = True
+          ) -> PatchedModel:
     """Replace the transposed convolutions of a model for which a kernel is right and FASTER.
 
     `model` is a torch.nn.Module, which is patched where it is, with `inputs` as a tensor, a tuple or a dict. Or it is the text
@@ -204,7 +243,7 @@ def patch(model: Any, inputs: Any = None, *, train: bool = False, dtype: str = "
                              "dtype.", field="device")
         source = ModelSource(LIVE, "", Path.cwd(), host.device, "", autocast, train, seed)
     said = (lambda text: print(text, file=sys.stderr, flush=True)) if progress else (lambda text: None)
-    result = patch_model(PatchRequest(source, keep, effort), _runner(), on_text=said, host=host)
+    result = patch_model(PatchRequest(source, keep, effort, tune=tune), _runner(), on_text=said, host=host)
     if host is not None:
         host.keep(result)
     return PatchedModel(result, host)
@@ -266,6 +305,23 @@ class _Display:
                 self._handle.update(shown)
         else:
             print(text, file=sys.stderr, flush=True)
+
+
+def _workload(work: ConvTranspose | Workload | str, batch: int | None, input_size: int | Sequence[int] | None, dtype: str,
+              device: str) -> Workload:
+    """What `run` and `tune` are given as `work`."""
+    if not isinstance(work, ConvTranspose) and (batch is not None or input_size is not None):
+        name, value = ("batch", batch) if batch is not None else ("input_size", input_size)
+        raise BadRequest(f"{name} is {value!r}, but {work!r} already sets it; leave {name} out, or give a layer.", field=name)
+    if isinstance(work, str):
+        chosen_preset, size = parse_preset(work, default_size=default_size(device))
+        work = chosen_preset.workload(size, dtype)
+    elif isinstance(work, ConvTranspose):
+        work = Workload(work, 1 if batch is None else batch, _size(input_size, work.dims), dtype)
+    elif not isinstance(work, Workload):
+        raise BadRequest(f"work is {work!r}; give a layer such as ConvTranspose1d(32, 64, 5), a Workload, or the name of "
+                         f"a preset.", field="layer")
+    return work
 
 
 def _size(given: object, dims: int) -> tuple[int, ...]:

@@ -167,7 +167,7 @@ def origin(entry: BestKnown) -> str:
     config = " ".join(f"{k}={v}" for k, v in entry.config.items())
     time = f", {numbers.time(entry.ms)}" if entry.ms else ""
     time += f" against {numbers.time(entry.baseline_ms)} ({entry.baseline})" if entry.baseline_ms else ""
-    where = f", measured on {entry.gpu}, session {entry.session}" if entry.gpu else ""
+    where = f", {'tuned here' if entry.tuned else 'measured'} on {entry.gpu}, session {entry.session}" if entry.gpu else ""
     return (f"{entry.direction}: {entry.variant} {config} in {entry.precision}{time}{where}"
             + (f"; for {entry.arch} {entry.note}" if entry.note else "") + ".")
 

@@ -61,7 +61,7 @@ def choose(workload: Workload, *, arch: str, emulated: bool, train: bool, measur
     try:
         derived, entries = best_recipe(workload, arch)
         if not any(entry.derived for entry in entries):
-            return _only_forward(derived, " ".join(["best known,", *map(_session, entries[:1])]), train)
+            return _only_forward(derived, " ".join(map(_where, entries[:1])), train)
     except BadRequest as error:
         if not emulated and workload.dtype not in CLASSES_OF:
             return Chosen(None, str(error))
@@ -84,8 +84,8 @@ def _only_forward(recipe: Recipe, origin: str, train: bool) -> Chosen:
     return Chosen(Recipe(recipe.workload, recipe.forward), origin)
 
 
-def _session(entry: BestKnown) -> str:
-    return f"session {entry.session}"
+def _where(entry: BestKnown) -> str:
+    return f"{'tuned here' if entry.tuned else 'best known'}, session {entry.session}"
 
 
 def _general(workload: Workload, direction: str) -> Candidate | None:

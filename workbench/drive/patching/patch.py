@@ -16,7 +16,7 @@ from typing import Protocol
 from ...core.command import PROGRAM
 from ...core.env import require_torch
 from ...core.errors import BadRequest
-from ...core.layer import LAUNCHES, Workload
+from ...core.layer import DIRECTIONS, LAUNCHES, Workload
 from ...core.orders import InspectOrder, PatchOrder
 from ...core.patching import (
     FASTER_ONLY,
@@ -45,6 +45,8 @@ from ..running.runner import Runner
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 from ..sessions.recorded import recipe_from_trials
 from ..sessions.session import Session
+from ..tuning.store import tuned_here
+from ..tuning.tune import TuneRequest, tune
 from .choose import GENERAL, Chosen, choose, distinct
 from .write import LayerRecipe, patch_text
 
@@ -59,6 +61,7 @@ class PatchRequest:
     keep: str = FASTER_ONLY
     effort: str = "normal"
     limit_s: float = LIMIT_S
+    tune: bool = False                   # first search for the fastest kernel of each layer, a minute each
 
     def __post_init__(self) -> None:
         for name, value, known in (("keep", self.keep, KEEP), ("effort", self.effort, EFFORTS)):
@@ -77,6 +80,7 @@ class PatchRequest:
                                      ("--keep", self.keep, FASTER_ONLY), ("--effort", self.effort, "normal")):
             words += [option, value] if value != usual else []
         words += ["--train"] if source.train else []
+        words += ["--tune"] if self.tune else []
         words += ["--seed", str(source.seed)] if source.seed else []
         return f"{PROGRAM} {shlex.join(words)}"
 
@@ -209,6 +213,8 @@ def _judged(inspected: Inspected, request: PatchRequest, runner: Runner, on_text
     groups = distinct(inspected.layers)
     for number, group in enumerate(groups, 1):
         on_text(f"layer {number} of {len(groups)}: {group.workload.layer}")
+        if request.tune:
+            _tune(group.workload, request, runner, on_text)
         chosen = choose(group.workload, arch=arch_of(source.device), emulated=source.device == "cpu", train=source.train,
                         measured=lambda work, derived: _measured(work, derived, request, runner, on_text))
         if chosen.recipe is None:
@@ -222,6 +228,22 @@ def _judged(inspected: Inspected, request: PatchRequest, runner: Runner, on_text
         if stopped is not None and stopped.is_set():
             raise RuntimeError("Stopped.")
     return right, rows
+
+
+def _tune(workload: Workload, request: PatchRequest, runner: Runner, on_text: Callable[[str], None]) -> None:
+    """What it finds is kept in the local store, where `choose` finds it. Not again what was tuned here before."""
+    if request.source.device == "cpu":
+        on_text("Nothing is tuned on the CPU: its times say nothing about a GPU.")
+        return
+    arch = arch_of(request.source.device)
+    left = [d for d in (DIRECTIONS if request.source.train else DIRECTIONS[:1]) if not tuned_here(workload, d, arch)]
+    if not left:
+        return
+    try:
+        tune(TuneRequest(workload, tuple(left), device=request.source.device, effort="quick"), Session.create(), runner,
+             on_line=on_text)
+    except BadRequest as error:
+        on_text(str(error))   # no fast variant serves it: PyTorch stays
 
 
 def _prove(one: LayerRecipe, request: PatchRequest, runner: Runner, on_text: Callable[[str], None]) -> ModuleJudged:

@@ -4,6 +4,6 @@
 `candidate_selection`    names and values from a person become candidates
 `builds`, `workers`      the processes of a run; `worker_process` calls and kills one of them
 `outcome`                what a worker said becomes the trial that is recorded
-`interleaved`            the last step of a candidate: timed in turns with the best PyTorch
+`against_pytorch`        PyTorch is measured, and each candidate is timed in turns with the best of it
 `resume`                 what a session holds already
 """

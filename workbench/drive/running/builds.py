@@ -62,8 +62,7 @@ class BuildPool:
                 return
             for item in unit:
                 on_start(item)
-            results = self._refused_by_nvcc(unit, settings, log_of(unit[0]), cancelled) or \
-                self._build_unit(unit, settings, log_of(unit[0]), cancelled)
+            results = self.build_unit(unit, settings, log_of(unit[0]), cancelled)
             if results is not None:
                 for item in unit:
                     on_done(item, results[item.candidate_id])
@@ -83,12 +82,18 @@ class BuildPool:
                 cancelled.set()  # or leaving the pool would wait for every compiler
                 raise
 
+    def build_unit(self, unit: Sequence[Rendered], settings: BuildSettings, log: Path, cancelled: threading.Event
+                   ) -> dict[str, Built] | None:
+        """Build one translation unit, as soon as a worker is free: candidate_id -> its result. None when `cancelled` was set.
+        Many threads may ask at once."""
+        return self._refused_by_nvcc(unit, settings, log, cancelled) or self._compile(unit, settings, log, cancelled)
+
     def close(self) -> None:
         for worker in self._workers:
             worker.close()
 
-    def _build_unit(self, unit: Sequence[Rendered], settings: BuildSettings, log: Path, cancelled: threading.Event
-                    ) -> dict[str, Built] | None:
+    def _compile(self, unit: Sequence[Rendered], settings: BuildSettings, log: Path, cancelled: threading.Event
+                 ) -> dict[str, Built] | None:
         flags = unit[0].candidate.compile_flags
         members = tuple(Member(symbol(r), render_batch([r])) for r in unit)
         order = BuildOrder(render_batch(unit), settings.device_kind, cache_dir(), symbols=tuple(m.symbol for m in members),

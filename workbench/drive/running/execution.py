@@ -1,51 +1,61 @@
-"""The loop of a run: it builds, judges and times the candidates of a request. Every finished trial is written at once."""
+"""The loop of a run: it builds, judges and times the candidates of a feed. Every finished trial is written at once."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from ...core import ceilings
 from ...core.candidate import why_not
 from ...core.errors import BadRequest, RenderError
 from ...core.facts import tensor_bytes
-from ...core.layer import BACKWARD, LAUNCHES
-from ...core.orders import BaselineOrder, CompareOrder, JudgeOrder, Order
-from ...core.pytorch_ways import AUTOTUNED, WAYS
-from ...core.replies import Baseline, Built, Compared, Event, Outcome
+from ...core.orders import CompareOrder, JudgeOrder, Order
+from ...core.replies import Built, Compared, Device, Event, Outcome
 from ...core.template import Rendered, render
-from ...core.trial import FORMULATION, Status, Trial
+from ...core.trial import Status, Trial
 from ..exporting.module_run import judge_modules
+from ..machine.daemon_threads import DaemonThreads, Shared
 from ..machine.device_lock import DeviceLock
 from ..sessions.session import Session, SessionFull
 from . import outcome
+from .against_pytorch import Baselines, against_best
 from .builds import BuildSettings
-from .interleaved import against_best
-from .request import DEFAULTS, Row, Run
-from .resume import missing_ways
+from .request import Feed, Listed, Row, Run, RunRequest
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerTimeout
 from .workers import Workers, units
 
 R = TypeVar("R")
 _HEARTBEAT_S = 2.0
-_TUNED_S = 300.0   # of max-autotune, without a sign of life
+_POLL_S = 0.05
 _PHASES = {"truth": "checking", "check": "checking", "time": "timing", "recheck": "rechecking"}
+_MAY_BE_THE_DEVICE = frozenset({Status.WORKER_DIED, Status.MACHINE_FAILED, Status.KERNEL_FAULT, Status.RUN_TIMEOUT})
 
 _Prepared = tuple[Row, Rendered]
+_Ready = tuple[Row, Rendered, Built]
 
 
 class Execution:
-    """Carries out `run`, whose rows, state and message others watch meanwhile. `name`: "cpu" or "cuda:N"."""
+    """Carries out `run`, whose rows, state and message others watch meanwhile.
 
-    def __init__(self, run: Run, session: Session, workers: Workers, name: str, *, resume: bool) -> None:
+    `places`: a measuring process each. "cpu" or "cuda:N"; of several processes on one device the further ones are "cpu#1", ...
+    `then`: the last step, while the device is held and nothing is built.
+    """
+
+    def __init__(self, run: Run, session: Session, workers: Workers, places: Sequence[str], *, resume: bool,
+                 feed: Feed | None = None, then: Callable[[Execution], None] = lambda execution: None) -> None:
         self.run, self.request, self.session, self.workers = run, run.request, session, workers
-        self.name, self.resume = name, resume
+        self.places, self.name, self.resume = list(places), places[0], resume
+        self.feed: Feed = feed or Listed(run.rows)
+        self.then = then
         self.free_bytes = 0
+        self._there = {id(row) for row in run.rows}
+        self._asking = threading.Lock()
 
     def go(self) -> None:
         """To the end, whatever happens: rows that were not judged become CANCELLED, and the run says how it ended."""
@@ -71,6 +81,63 @@ class Execution:
                                    trials=len(run.trials))
             run.finished.set()
 
+    def build(self, wave: Sequence[_Prepared]) -> dict[str, Built]:
+        """Build all of it, and ask nvcc what each takes; failed builds become trials. Returns the others: candidate_id ->
+        build."""
+        rows = {rendered.candidate_id: row for row, rendered in wave}
+        done: dict[str, Built] = {}
+
+        def log_of(item: Rendered) -> Path:
+            path = self._log_of(item)
+            path.touch()
+            return path
+
+        def on_done(item: Rendered, build: Built) -> None:
+            done[item.candidate_id] = build
+            self._built(rows[item.candidate_id], build)
+
+        pool, before = self.workers.pool, self.request.built
+        self.run.message = f"building {len(wave)} candidates"
+        for row, rendered in wave:
+            if rendered.candidate_id in before:
+                row.log_path = before[rendered.candidate_id].log
+                on_done(rendered, before[rendered.candidate_id].build)
+        resources = pool.build(
+            units([r for _, r in wave if r.candidate_id not in before], pool.size), self._settings, log_of=log_of,
+            on_done=on_done, on_start=lambda item: self._phase(rows[item.candidate_id], "building", "compiling"),
+            cancelled=self.run.cancelled)
+        built = {}
+        for row, rendered in wave:
+            if (build := done.get(rendered.candidate_id)) is None:
+                continue
+            if rendered.candidate_id not in before:
+                build = replace(build, resources=resources.get(rendered.candidate_id, {}))
+            if build.status == Status.OK:
+                built[rendered.candidate_id] = build
+            else:
+                self._finish(row, rendered, build, build)
+        return built
+
+    def compare(self, contestants: CompareOrder, place: str = "") -> Compared:
+        """Two contestants in turns. Raises WorkerDied, WorkerFailed, WorkerTimeout or WorkerCancelled."""
+        limit_s = self.request.run_timeout_s
+        return self.workers.measure(place or self.name).call(contestants, limit_s=limit_s, on_event=lambda event: limit_s,
+                                                             stop=self.run.cancelled)
+
+    def judge_again(self, row: Row, rendered: Rendered, build: Built, request: RunRequest, *, baselines: Sequence[Trial] = ()
+                    ) -> Trial:
+        """One more trial of a built candidate, as `request` says: its own workload, effort and time. It is not recorded."""
+        order = self.workers.judge_order(self.name, rendered, build, request)
+        self.run.message = f"judging {row.label} again"
+        result = self.workers.judge(order, on_event=lambda event: None, stop=self.run.cancelled)
+        trial = outcome.candidate_trial(self.session, self.run, row, rendered, build, result, workload=request.workload)
+        return against_best(self.compare, self.session, order, trial, baselines) if baselines else trial
+
+    def record(self, trial: Trial) -> None:
+        """Into the session, and among the trials of this run."""
+        self.session.append(trial)
+        self.run.trials.append(trial)
+
     def _steps(self) -> tuple[str, str]:
         run = self.run
         self.session.event("run_started", run_id=run.run_id, device=self.name, workload=self.request.workload.to_json(),
@@ -78,42 +145,151 @@ class Execution:
         if run.cancelled.is_set():
             return "stopped", "stopped before it began"
         run.device = self.workers.device(self.name, stop=run.cancelled)
-        lock = DeviceLock(self.name)
-        if not lock.acquire(cancelled=run.cancelled, waiting=self._waiting):
-            return "stopped", "stopped while it waited for the device"
-        try:
+        with contextlib.ExitStack() as locks:
+            if not self._held(locks):
+                return "stopped", "stopped while it waited for the device"
             run.state, run.message = "running", "preparing"
             threading.Thread(target=self._beat, daemon=True).start()
             self.free_bytes = self.workers.free_bytes(self.name, stop=run.cancelled)
             self._measure_ceilings()
             self._candidates()
+            judged = run.done_rows
+            if not run.cancelled.is_set():
+                self.then(self)
             if self.request.modules and not run.cancelled.is_set():
                 run.message = "judging ModelNew against nn.ConvTranspose"
                 for trial in judge_modules(self._fresh, run, self.session, self.name, self.workers.scratch):
-                    self._record(trial)
-        finally:
-            lock.release()
+                    self.record(trial)
         if run.cancelled.is_set():
             return "stopped", f"stopped after {run.done_rows} of {len(run.rows)} candidates"
-        return "done", f"{len(run.rows)} candidates judged"
+        return "done", f"{judged} candidates judged"
+
+    def _held(self, locks: contextlib.ExitStack) -> bool:
+        """Hold the first device, waiting for it; of the others those that are free, of the same kind and alive."""
+        first = DeviceLock(self.name)
+        if not first.acquire(cancelled=self.run.cancelled, waiting=self._waiting):
+            return False
+        locks.callback(first.release)
+        at_once = threading.Event()
+        at_once.set()
+        for place in self.places[1:]:
+            try:
+                same = self.workers.device(place, stop=self.run.cancelled).key == self.run.known_device.key
+            except (BadRequest, WorkerDied, WorkerFailed, WorkerTimeout):
+                same = False
+            lock = None if "#" in place else DeviceLock(place)
+            if not same or (lock and not lock.acquire(cancelled=at_once, waiting=lambda holder: None)):
+                self.places.remove(place)
+            elif lock:
+                locks.callback(lock.release)
+        return True
 
     def _candidates(self) -> None:
-        """Wave by wave: build, then judge. PyTorch is measured once there is something to compare it with."""
-        waves = list(_waves(self._prepared(), 2 * self.workers.pool.size)) or [[]]
-        for number, wave in enumerate(waves):
-            built = self._build(wave) if wave else {}
-            if number == 0:
-                self._measure_baselines()
-            for row, rendered in wave:
-                if self.run.cancelled.is_set():
-                    return
-                if rendered.candidate_id in built and row.phase != "done":
-                    self._judge(row, rendered, built[rendered.candidate_id])
+        """A thread for each measuring process takes what is built and judges it."""
+        with contextlib.closing(self._ahead() if self.feed.ahead else self._in_turn()) as built:
+            ready = Shared(built)
+            if len(self.places) == 1:
+                self._judge_on(self.name, ready)
+                return
+            with DaemonThreads(len(self.places)) as threads:
+                for each in [threads.submit(self._judge_on, place, ready) for place in self.places]:
+                    each.result()
 
-    def _prepared(self) -> list[_Prepared]:
+    def _judge_on(self, place: str, ready: Shared[_Ready]) -> None:
+        try:
+            while not self.run.cancelled.is_set() and (item := ready.take()) is not None:
+                if not self._judge(place, *item):
+                    ready.give_back(item)
+                    return
+                ready.done()
+        except BaseException:
+            ready.end()
+            raise
+
+    def _in_turn(self) -> Generator[_Ready | None]:
+        """Wave by wave: build, then judge with the builders idle: times are not disturbed, and verdicts come early. PyTorch is
+        measured once there is something to compare it with."""
+        first = True
+        while (rows := self._more(0)) is not None:
+            waves = list(_waves(self._prepared(rows), 2 * self.workers.pool.size))
+            for wave in waves or [[]] if first else waves:
+                built = self.build(wave) if wave else {}
+                if first:
+                    self._measure_baselines()
+                    first = False
+                for row, rendered in wave:
+                    if rendered.candidate_id in built and row.phase != "done":
+                        yield row, rendered, built[rendered.candidate_id]
+
+    def _ahead(self) -> Generator[_Ready | None]:
+        """What is built, as soon as it is: as many builds are under way as the pool has workers, whatever is judged meanwhile.
+        None for now means that there is nothing to judge."""
+        pool, queue, stop = self.workers.pool, SimpleQueue[_Ready](), threading.Event()
+        at_once = 1 if self.run.known_device.kind == "cuda" else 2
+
+        def work() -> None:
+            while not (self.run.cancelled.is_set() or stop.is_set() or self.feed.over):
+                rows = self._more(at_once) if queue.qsize() < pool.size else ()
+                if rows is None:
+                    return
+                prepared = self._prepared(rows)
+                if prepared:
+                    for item in self._built_unit(prepared, stop):
+                        queue.put(item)
+                elif not rows:
+                    time.sleep(_POLL_S)
+
+        with DaemonThreads(pool.size) as threads:
+            builders = [threads.submit(work) for _ in range(pool.size)]
+            try:
+                self._measure_baselines()
+                while not (self.run.cancelled.is_set() or self.feed.over):
+                    ended = all(builder.done() for builder in builders)
+                    try:
+                        yield queue.get(timeout=_POLL_S)
+                    except Empty:
+                        if ended:
+                            break
+                        yield None
+            finally:
+                stop.set()
+                for builder in builders:
+                    builder.result()
+
+    def _built_unit(self, wave: Sequence[_Prepared], stop: threading.Event) -> Iterator[_Ready]:
+        """Build one translation unit; failed builds become trials."""
+        for row, _ in wave:
+            self._phase(row, "building", "compiling")
+        log = self._log_of(wave[0][1])
+        log.touch()
+        built = self.workers.pool.build_unit([r for _, r in wave], self._settings, log, stop)
+        if built is None:
+            return
+        for row, rendered in wave:
+            build = built[rendered.candidate_id]
+            row.log_path = log
+            self._built(row, build)
+            if build.status == Status.OK:
+                yield row, rendered, build
+            else:
+                self._finish(row, rendered, build, build)
+
+    @property
+    def _settings(self) -> BuildSettings:
+        device = self.run.known_device
+        return BuildSettings(device.kind, device.arch, self.request.sanitize, self.request.build_timeout_s)
+
+    def _more(self, count: int) -> Sequence[Row] | None:
+        with self._asking:
+            rows = self.feed.more(count)
+            self.run.rows.extend(row for row in rows or () if id(row) not in self._there)
+            self._there.update(map(id, rows or ()))
+        return rows
+
+    def _prepared(self, rows: Sequence[Row]) -> list[_Prepared]:
         """Render all; what cannot run, does not fit into memory or cannot be rendered becomes its trial here."""
         ready = []
-        for row in self.run.rows:
+        for row in rows:
             try:
                 reason = why_not(row.candidate, sm=self.run.known_device.sm)
                 rendered = None if reason else render(row.candidate)
@@ -130,55 +306,24 @@ class Execution:
                 ready.append((row, rendered))
         return ready
 
-    def _build(self, wave: list[_Prepared]) -> dict[str, Built]:
-        """Build one wave; failed builds become trials. Returns the others: candidate_id -> build."""
-        rows = {rendered.candidate_id: row for row, rendered in wave}
-        done: dict[str, Built] = {}
-
-        def log_of(item: Rendered) -> Path:
-            path = self._log_of(item)
-            path.touch()
-            return path
-
-        def on_done(item: Rendered, build: Built) -> None:
-            done[item.candidate_id] = build
-            if build.status == Status.OK:
-                seconds = "cached" if build.cached else f"built in {build.seconds:.1f} s"
-                self._phase(rows[item.candidate_id], "building", seconds)
-
-        pool, before, device = self.workers.pool, self.request.built, self.run.known_device
-        settings = BuildSettings(device.kind, device.arch, self.request.sanitize, self.request.build_timeout_s)
-        self.run.message = f"building {len(wave)} candidates"
-        for row, rendered in wave:
-            if rendered.candidate_id in before:
-                row.log_path = before[rendered.candidate_id].log
-                on_done(rendered, before[rendered.candidate_id].build)
-        resources = pool.build(
-            units([r for _, r in wave if r.candidate_id not in before], pool.size), settings, log_of=log_of, on_done=on_done,
-            on_start=lambda item: self._phase(rows[item.candidate_id], "building", "compiling"), cancelled=self.run.cancelled)
-        built = {}
-        for row, rendered in wave:
-            if (build := done.get(rendered.candidate_id)) is None:
-                continue
-            if rendered.candidate_id not in before:
-                build = replace(build, resources=resources.get(rendered.candidate_id, {}))
-            if build.status == Status.OK:
-                built[rendered.candidate_id] = build
-            else:
-                self._finish(row, rendered, build, build)
-        return built
-
-    def _judge(self, row: Row, rendered: Rendered, build: Built) -> None:
+    def _judge(self, place: str, row: Row, rendered: Rendered, build: Built) -> bool:
+        """False when the device has died: the row is then another one's."""
         self._phase(row, "checking", "making inputs and the float64 truth")
         self.run.message = f"checking {row.label}"
-        order = self.workers.judge_order(self.name, rendered, build, self.request)
+        order = replace(self.workers.judge_order(place, rendered, build, self.request), to_beat_ms=self.feed.to_beat(row))
 
         def on_event(event: Event) -> None:
             self._phase(row, _PHASES.get(event.phase, row.phase), event.text)
             self.run.message = f"{row.phase} {row.label}: {row.text}"
 
-        result = self.workers.judge(order, sanitize=self.request.sanitize, on_event=on_event, stop=self.run.cancelled)
-        self._finish(row, rendered, build, result, order=order)
+        result = self.workers.judge(order, place=place, sanitize=self.request.sanitize, on_event=on_event,
+                                    stop=self.run.cancelled)
+        if result.status in _MAY_BE_THE_DEVICE and len(self.places) > 1 and not self.workers.answers(place):
+            self.places.remove(place)
+            self.session.event("device_lost", run_id=self.run.run_id, device=place, message=result.headline)
+            return False
+        self._finish(row, rendered, build, result, order=order, device=self.workers.device(place), place=place)
+        return True
 
     def _measure_ceilings(self) -> None:
         """Once per GPU and machine: what it can read, write, copy and multiply."""
@@ -189,54 +334,8 @@ class Execution:
         self.workers.measure_ceilings(self.name, stop=self.run.cancelled)
 
     def _measure_baselines(self) -> None:
-        run, request = self.run, self.request
-        if not request.baselines or run.cancelled.is_set():
-            return
-        wanted = list(request.directions) or [d for d in LAUNCHES if any(r.direction == d for r in run.rows)]
-        if BACKWARD in wanted and run.rows and not any(r.direction == BACKWARD and r.status != Status.SKIPPED
-                                                       for r in run.rows):
-            wanted.remove(BACKWARD)  # nothing to compare it with
-        there = self.session.trials() if self.resume else []
-        asked = {d: missing_ways(d, there, request, run.known_device) for d in wanted}
-        wanted = [d for d in wanted if asked[d]]
-        alone = request.strength == DEFAULTS
-        for directions in [wanted] if alone and wanted else [[d] for d in wanted]:
-            parts = [part for tuned in (False, True)
-                     if (part := [k for k in asked[directions[0]] if WAYS[k].kind.startswith(AUTOTUNED) == tuned])]
-            while parts and not run.cancelled.is_set():
-                run.message = f"measuring PyTorch {', '.join(directions)}"
-                modes = parts.pop(0)
-                found, answered = self._baselines(directions, modes)
-                for measured in found:
-                    self._record(outcome.baseline_trial(self.session, run, measured))
-                rest = [k for k in modes if not WAYS[k].formulation]
-                if not answered and rest and rest != modes:
-                    parts.insert(0, rest)  # a formulation that took its process along does not cost the modes
-
-    def _baselines(self, directions: list[str], modes: list[str]) -> tuple[list[Baseline], bool]:
-        """What the measuring process says of these ways, and whether it lived to say it. cuDNN keeps what cudnn.benchmark
-        chose earlier in a process, so the default alone is asked in its own; max-autotune too, whose kernels are new."""
-        request, limit_s = self.request, 4 * self.request.run_timeout_s
-        if too_large := next((why for d in directions if (why := self._too_large(d))), None):
-            return _unmeasured(directions, too_large), True
-        order = BaselineOrder(request.workload, self.name, tuple(directions), tuple(modes), effort=request.effort,
-                              cold_l2=request.cold_l2, scratch=self.workers.scratch)
-        try:
-            if request.strength == DEFAULTS:
-                alone = self._fresh(order, limit_s=limit_s).baselines
-                return [replace(b, detail=replace(b.detail, fresh_process=True)) for b in alone], True
-            if WAYS[modes[0]].kind.startswith(AUTOTUNED):
-                return list(self._fresh(order, limit_s=max(_TUNED_S, limit_s)).baselines), True
-            return list(self.workers.measure(self.name).call(order, limit_s=limit_s, stop=self.run.cancelled,
-                                                             on_event=lambda event: limit_s).baselines), True
-        except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
-            formulations = [WAYS[key].name for key in modes if WAYS[key].formulation]
-            return _unmeasured(directions, outcome.failure(error, building=False), formulations=formulations), False
-
-    def _too_large(self, direction: str) -> Outcome | None:
-        """The outcome of a direction whose tensors do not fit."""
-        needed = tensor_bytes(self.request.workload, direction)
-        return outcome.too_large(needed, self.free_bytes, self.name) if needed > self.free_bytes else None
+        there = self.session.trials() if self.resume and self.request.baselines else []
+        Baselines(self.run, self.session, self.workers, self.name, self.free_bytes).measure(there, self.record)
 
     def _fresh(self, order: Order[R], *, limit_s: float) -> R:
         return self.workers.fresh(order, limit_s=limit_s, stop=self.run.cancelled)
@@ -244,26 +343,26 @@ class Execution:
     # -- records ------------------------------------------------------------------------------------------------
 
     def _finish(self, row: Row, rendered: Rendered | None, build: Built | None, result: Outcome, *,
-                order: JudgeOrder | None = None) -> None:
-        trial = outcome.candidate_trial(self.session, self.run, row, rendered, build, result)
-        if order and self.request.baselines:
+                order: JudgeOrder | None = None, device: Device | None = None, place: str = "") -> None:
+        trial = outcome.candidate_trial(self.session, self.run, row, rendered, build, result, device=device)
+        if order and self.request.baselines and self.request.in_turns:
             def compare(contestants: CompareOrder) -> Compared:
                 self._phase(row, "timing", "in turns with the best PyTorch")
-                limit_s = self.request.run_timeout_s
-                return self.workers.measure(self.name).call(contestants, limit_s=limit_s, on_event=lambda event: limit_s,
-                                                            stop=self.run.cancelled)
+                return self.compare(contestants, place)
             trial = against_best(compare, self.session, order, trial, self.run.trials)
-        self._record(trial)
+        self.record(trial)
         row.status, row.trial_id, row.text, row.phase = trial.status, trial.trial_id, trial.headline, "done"
+        self.feed.told(row, trial)
 
-    def _record(self, trial: Trial) -> None:
-        self.session.append(trial)
-        self.run.trials.append(trial)
+    def _built(self, row: Row, build: Built) -> None:
+        if build.status == Status.OK:
+            self._phase(row, "building", "cached" if build.cached else f"built in {build.seconds:.1f} s")
 
     def _phase(self, row: Row, phase: str, text: str) -> None:
         if row.phase != phase:
             row.started_at = row.started_at or time.time()
-            self.session.event("phase", run_id=self.run.run_id, row=self.run.rows.index(row), phase=phase)
+            number = next(i for i, other in enumerate(self.run.rows) if other is row)
+            self.session.event("phase", run_id=self.run.run_id, row=number, phase=phase)
         row.phase, row.text = phase, text
 
     def _waiting(self, holder: str) -> None:
@@ -280,14 +379,6 @@ class Execution:
                                    message=self.run.message)
 
 
-def _unmeasured(directions: Iterable[str], why: Outcome, *, formulations: Sequence[str] = ()) -> list[Baseline]:
-    """Of these formulations, or of nn.ConvTranspose."""
-    flags = (FORMULATION,) if formulations else ()
-    return [Baseline(name=name, direction=direction, flags=flags, **vars(why)) for direction in directions
-            for name in formulations or ("eager",)]
-
-
-def _waves(ready: list[_Prepared], size: int) -> Iterable[list[_Prepared]]:
-    """Build some, then judge them with the builders idle: times are not disturbed, and verdicts come early."""
+def _waves(ready: list[_Prepared], size: int) -> Iterator[list[_Prepared]]:
     for start in range(0, len(ready), max(size, len(ready) // 4)):
         yield ready[start:start + max(size, len(ready) // 4)]

@@ -13,6 +13,7 @@ from ...core import compile_flags, numbers
 from ...core.candidate import Candidate
 from ...core.command import baseline_command, candidate_command, recipe_command
 from ...core.env import cache_dir, environment
+from ...core.layer import Workload
 from ...core.replies import Baseline, Built, Device, Judged, ModuleJudged, Outcome
 from ...core.template import Rendered
 from ...core.trial import DEFAULT_ADVICE, Status, Timing, Trial
@@ -68,11 +69,13 @@ def render_failed(error: Exception) -> Outcome:
     return _result(Status.RENDER_FAILED, str(error), advice=getattr(error, "advice", ""))
 
 
+# more than seven: all that is known of a candidate when it ends
 def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | None, build: Built | None,
-                    result: Outcome) -> Trial:
+                    result: Outcome, *, device: Device | None = None, workload: Workload | None = None) -> Trial:
     """Put source, log and samples into blobs and make the immutable trial of one candidate. A candidate that was not
-    judged has an outcome, but no errors, times or memory."""
-    device, candidate, log = run.known_device, row.candidate, row.log_path
+    judged has an outcome, but no errors, times or memory. `device` and `workload`: where they are not the run's first ones."""
+    device, candidate, log = device or run.known_device, row.candidate, row.log_path
+    workload = workload or run.request.workload
     judged = result if isinstance(result, Judged) else Judged(status=result.status, headline=result.headline,
                                                               advice=result.advice, detail=result.detail)
     emulated = device.kind == "cpu"
@@ -87,7 +90,7 @@ def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | N
     alone = compile_flags.emulated(candidate.compile_flags)
     return Trial(
         trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind="candidate", name=candidate.variant.name,
-        direction=candidate.direction, precision=candidate.precision, workload=run.request.workload,
+        direction=candidate.direction, precision=candidate.precision, workload=workload,
         device=device.recorded, status=judged.status, headline=judged.headline,
         advice=judged.advice or DEFAULT_ADVICE[judged.status],
         candidate_id=rendered.candidate_id if rendered else "", build_key=build.key if build else "",
@@ -97,7 +100,7 @@ def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | N
         environment=environment(), detail=judged.detail,
         flags=tuple(dict.fromkeys([*judged.flags, *(["emulated"] if emulated else []),
                                    *(["nvcc_flags"] if emulated and alone != candidate.compile_flags else [])])),
-        command=candidate_command(candidate, run.request.workload, _name(device), run.request.options))
+        command=candidate_command(candidate, workload, _name(device), run.request.options))
 
 
 def portable(log: str) -> str:

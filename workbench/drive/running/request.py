@@ -1,12 +1,14 @@
-"""What the runner is asked (`RunRequest`), and what can be seen while it works (`Run`, with one `Row` per candidate)."""
+"""What the runner is asked (`RunRequest`, and a `Feed` of candidates), and what can be seen while it works (`Run`, with one
+`Row` per candidate)."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from ...core.candidate import Candidate
 from ...core.errors import BadRequest
@@ -46,6 +48,7 @@ class RunRequest:
     effort: str = "normal"
     time: bool = True
     cold_l2: bool = True
+    in_turns: bool = True                # time each right candidate in turns with the best PyTorch as well
     sanitize: str = ""                   # "" | "address": emulated kernels under AddressSanitizer
     build_timeout_s: float = 300.0
     run_timeout_s: float = 60.0          # without a sign of life from the measuring process
@@ -106,6 +109,47 @@ class Row:
     @property
     def label(self) -> str:
         return f"{self.variant} {self.direction}"
+
+
+class Feed(Protocol):
+    """Where the rows of a run come from. A list of candidates is the simplest one; a search decides row by row. Threads ask it,
+    one at a time."""
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the next rows are built while others are judged. Else the builders are idle meanwhile."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the run ends now: what was built and not yet judged is dropped."""
+
+    def more(self, count: int) -> Sequence[Row] | None:
+        """The next rows, about `count`; () when there are none just now, None when none will come."""
+
+    def to_beat(self, row: Row) -> float | None:
+        """ms: timing may end early for a candidate that is clearly slower."""
+
+    def told(self, row: Row, trial: Trial) -> None:
+        """The row has its trial, which the session holds."""
+
+
+class Listed:
+    """All rows at once, each judged in full."""
+
+    ahead = over = False
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows: Sequence[Row] | None = rows
+
+    def more(self, count: int) -> Sequence[Row] | None:
+        rows, self._rows = self._rows, None
+        return rows
+
+    def to_beat(self, row: Row) -> float | None:
+        return None
+
+    def told(self, row: Row, trial: Trial) -> None:
+        pass
 
 
 @dataclass

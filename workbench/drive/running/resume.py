@@ -15,6 +15,8 @@ from ...core.template import render
 from ...core.trial import FORMULATION, Status, Trial
 from .request import DEFAULTS, RunRequest
 
+SLOWER = "slower"   # why a timing ended: a tune does not time well what is clearly slower than its best
+
 # These statuses do not judge the candidate: it was stopped by the machine, a limit or a person. It may be tried again.
 NO_VERDICT = frozenset({Status.CANCELLED, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.BUILD_TIMEOUT, Status.WORKER_DIED,
                         Status.OUT_OF_MEMORY})
@@ -80,6 +82,8 @@ def _answers(trial: Trial, request: RunRequest, device: Device) -> bool:
         return True
     if trial.kernel_ms is None:
         return False  # only checked
+    if trial.kernel_ms.stop == SLOWER:
+        return False  # a tune took only a few samples
     return device.kind == "cpu" or trial.kernel_ms.cold_l2 == request.cold_l2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...core.candidate import Candidate
@@ -18,7 +18,7 @@ from ..machine.device_lock import held
 from ..machine.devices import resolve_device
 from ..sessions.session import Session
 from .execution import Execution
-from .request import Row, Run, RunRequest
+from .request import Feed, Row, Run, RunRequest
 from .resume import answered
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerTimeout
 from .workers import Workers, taken
@@ -60,8 +60,12 @@ class Runner:
                 self.workers.device(resolve_device(device))
         threading.Thread(target=work, daemon=True).start()
 
-    def start(self, request: RunRequest, session: Session, *, resume: bool = False) -> Run:
-        """Begin in a thread and return at once. With `resume`, candidates the session has finished are left out."""
+    def start(self, request: RunRequest, session: Session, *, resume: bool = False, feed: Feed | None = None,
+              places: Sequence[str] = (), then: Callable[[Execution], None] = lambda execution: None) -> Run:
+        """Begin in a thread and return at once. With `resume`, candidates the session has finished are left out.
+
+        `feed` gives the candidates instead of the request; `places` and `then` are those of `Execution`.
+        """
         device = resolve_device(request.device)
         candidates = list(request.candidates)
         had = self._answered(candidates, request, session, device) if resume else [None] * len(candidates)
@@ -71,8 +75,8 @@ class Runner:
         if before := next((r for r in reversed(self.runs) if r.active), None):
             run.message = f"waits for the run in session {before.session.name}"
         self.runs.append(run)
-        execution = Execution(run, session, self.workers, device, resume=resume)
-        if run.rows:  # the compiler's process imports torch while the measuring one asks about the device
+        execution = Execution(run, session, self.workers, places or (device,), resume=resume, feed=feed, then=then)
+        if run.rows or feed:  # the compiler's process imports torch while the measuring one asks about the device
             self.workers.pool.warm_ahead()
 
         def in_turn() -> None:

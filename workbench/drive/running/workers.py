@@ -56,7 +56,7 @@ class Workers:
             self._lock = None
 
     def device(self, name: str, *, stop: threading.Event | None = None) -> Device:
-        """What the measuring process says of "cpu" or "cuda:N"; asked once.
+        """What the measuring process says of "cpu", "cuda:N" or another place on one of them; asked once.
 
         Raises `BadRequest` for a device that torch does not see and where there is no torch, `WorkerCancelled` when `stop` is
         set first.
@@ -66,7 +66,7 @@ class Workers:
             raise WorkerCancelled("The worker was stopped.")
         try:
             if name not in self._described:
-                self._described[name] = self.measure(name).call(DeviceOrder(name), limit_s=120, stop=stop)
+                self._described[name] = self.measure(name).call(DeviceOrder(device_of(name)), limit_s=120, stop=stop)
             return self._described[name]
         except WorkerFailed as error:
             if error.bad_request:
@@ -77,10 +77,19 @@ class Workers:
 
     def free_bytes(self, name: str, *, stop: threading.Event | None = None) -> int:
         """What can be allocated there now."""
-        return self.measure(name).call(DeviceOrder(name), limit_s=120, stop=stop).free_bytes
+        return self.measure(name).call(DeviceOrder(device_of(name)), limit_s=120, stop=stop).free_bytes
+
+    def answers(self, name: str) -> bool:
+        """Whether the measuring process of a place, if need be a new one, still has its device."""
+        try:
+            self.measure(name).call(DeviceOrder(device_of(name)), limit_s=120)
+        except (WorkerDied, WorkerFailed, WorkerTimeout):
+            return False
+        return True
 
     def measure(self, device: str, *, sanitize: str = "") -> WorkerProcess:
-        """The one measuring process of a device; kernels built with AddressSanitizer get one with its runtime."""
+        """The one measuring process of a place, which is a device ("cuda:0"), or "cpu#1" for a further process on one; kernels
+        built with AddressSanitizer get one with its runtime."""
         key = f"{device}-{sanitize}" if sanitize else device
         if key not in self._measure:
             self._measure[key] = WorkerProcess(
@@ -110,27 +119,33 @@ class Workers:
                         cancelled=threading.Event())
         return built
 
-    def judge(self, order: JudgeOrder, *, sanitize: str = "", on_event: Callable[[Event], object] = lambda event: None,
-              stop: threading.Event | None = None) -> Outcome:
+    def judge(self, order: JudgeOrder, *, place: str = "", sanitize: str = "",
+              on_event: Callable[[Event], object] = lambda event: None, stop: threading.Event | None = None) -> Outcome:
         """Have one candidate judged; a crash or a hang is an outcome with its status."""
         def heard(event: Event) -> float:
             on_event(event)
             return order.limit_s
 
         try:
-            return self.measure(order.device, sanitize=sanitize).call(order, limit_s=order.limit_s, on_event=heard, stop=stop)
+            worker = self.measure(place or order.device, sanitize=sanitize)
+            return worker.call(order, limit_s=order.limit_s, on_event=heard, stop=stop)
         except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
             return outcome.failure(error, building=False)
 
-    def judge_order(self, device: str, item: Rendered, built: Built, request: RunRequest) -> JudgeOrder:
-        """What a measuring process is asked for one candidate."""
+    def judge_order(self, place: str, item: Rendered, built: Built, request: RunRequest) -> JudgeOrder:
+        """What the measuring process of a place is asked for one candidate."""
         candidate = item.candidate
         limit = floor(request.workload, candidate.direction, candidate.precision,
-                      ceilings.ceilings_for(self.device(device).name))
-        return JudgeOrder(Path(built.library), symbol(item), candidate.direction, request.workload, device,
+                      ceilings.ceilings_for(self.device(place).name))
+        return JudgeOrder(Path(built.library), symbol(item), candidate.direction, request.workload, device_of(place),
                           candidate.precision, built.digest, effort=request.effort, time=request.time,
                           cold_l2=request.cold_l2, scratch=self.scratch, limit_s=request.run_timeout_s,
                           floor_ms=limit.ms if limit else None, sanitize=bool(request.sanitize))
+
+
+def device_of(place: str) -> str:
+    """"cpu" of "cpu#1"."""
+    return place.partition("#")[0]
 
 
 def taken(lock: threading.Lock, stop: threading.Event | None) -> bool:

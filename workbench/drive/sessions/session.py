@@ -99,7 +99,7 @@ class Session:
         try:
             for number, line in lines(self.path, TRIALS):
                 try:
-                    found.append(self._trial(_data(line)))
+                    found.append(self.read_trial(line))
                 except ValueError as error:
                     self.unreadable.append(f"{file}, line {number} was left out: {str(error).rstrip('.')}.")
         except OSError as error:
@@ -109,6 +109,10 @@ class Session:
                 _warned.add(sentence)
                 LOG.warning(sentence)
         return found
+
+    def read_trial(self, line: str) -> Trial:
+        """The trial of one line. Raises ValueError, which says what is wrong with it."""
+        return self._trial(_data(line))
 
     def events(self) -> list[dict[str, Any]]:
         """All readable events, oldest first."""

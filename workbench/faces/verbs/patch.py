@@ -45,6 +45,8 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="faster: replace only layers that are FASTER here (default); right: replace each layer whose "
                              "kernels are right, timed or not. On the CPU only 'right' replaces anything")
     parser.add_argument("--effort", choices=EFFORTS, default="normal", help="how long to time")
+    parser.add_argument("--tune", action="store_true", help="first search for the fastest kernels of each layer on this GPU, a "
+                        "minute each; what was tuned before is not searched again")
     parser.add_argument("--seed", type=int, default=0, help="seed of the model, the inputs and each step (default 0)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the kernels with patch(model) and unpatch(model)")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="write the figure as .html or .json")
@@ -59,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         check_folder(file)
     source = ModelSource(args.model, args.inputs, Path.cwd(), resolve_device(args.device), args.dtype, args.autocast,
                          args.train, args.seed)
-    patch = Patch(PatchRequest(source, args.keep, args.effort)).start()
+    patch = Patch(PatchRequest(source, args.keep, args.effort, tune=args.tune)).start()
     shown = 0
     try:
         while not patch.wait(0.2) or shown < len(patch.said):

@@ -21,8 +21,10 @@ from typing import Any
 import torch
 
 from ...core.trial import Timing
+from ...core.verdict import FEWEST
 from ..device import l2_bytes
 
+CLEARLY_SLOWER = 1.5        # times the time to beat: such a candidate need not be timed well
 ENOUGH_NOISE = 0.005        # half width of the median's 95 % interval, relative to the median
 TOO_SMALL_MS = 0.01         # an event pair costs about 2 us: below this it is a large part of the time
 _BATCH_MS = 50.0            # samples taken between two looks at the rule
@@ -68,16 +70,19 @@ class Measurement:
     flags: list[str] = field(default_factory=list)
 
 
+# more than seven: the ways in which one launch may be timed
 def measure(run: Callable[[], None], *, device: str, effort: str, cold_l2: bool = True, limit_s: float | None = None,
-            host_pays: bool = True, watch: Watch = Watch()) -> Measurement:  # noqa: B008 (it is frozen)
+            host_pays: bool = True, watch: Watch = Watch(), to_beat_ms: float | None = None  # noqa: B008 (it is frozen)
+            ) -> Measurement:
     """Time `run`, which enqueues one launch on the current stream. It has been run and checked before.
 
-    `host_pays=False`: what runs is a replayed graph, whose host time says nothing about the call.
+    `host_pays=False`: what runs is a replayed graph, whose host time says nothing about the call. `to_beat_ms`: the sampling
+    ends ("slower") as soon as the samples are clearly above it.
     """
     if device == "cpu":
-        return _measure_cpu([run], EFFORTS["cpu"][effort], limit_s, [watch])[0]
+        return _measure_cpu([run], EFFORTS["cpu"][effort], limit_s, [watch], to_beat_ms)[0]
     return _measure_cuda([run], EFFORTS["cuda"][effort], limit_s, device=device, cold_l2=cold_l2,
-                         host_pays=host_pays, watches=[watch])[0]
+                         host_pays=host_pays, watches=[watch], to_beat_ms=to_beat_ms)[0]
 
 
 def measure_in_turns(runs: Sequence[Callable[[], None]], *, device: str, effort: str, cold_l2: bool = True,
@@ -120,10 +125,12 @@ def noise(samples: list[float]) -> float:
     return (ordered[high] - ordered[low]) / 2 / quantile(ordered, 0.5)
 
 
-def why_stop(samples: list[float], *, effort: Effort, elapsed_s: float, wall_s: float) -> str:
-    """"noise", "samples" or "limit" when the sampling is to end, else ""."""
+def why_stop(samples: list[float], *, effort: Effort, elapsed_s: float, wall_s: float, to_beat_ms: float | None = None) -> str:
+    """"noise", "samples", "limit" or "slower" when the sampling is to end, else ""."""
     if samples and elapsed_s >= wall_s:
         return "limit"
+    if to_beat_ms and len(samples) >= min(FEWEST, effort.least) and min(samples) > CLEARLY_SLOWER * to_beat_ms:
+        return "slower"
     if len(samples) >= effort.most:
         return "samples"
     enough = len(samples) >= effort.least and elapsed_s >= effort.least_s
@@ -144,7 +151,7 @@ def without_slow(samples: Sequence[Sequence[float]], slowed: Sequence[bool],
 
 
 def _measure_cpu(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: float | None,
-                 watches: Sequence[Watch]) -> list[Measurement]:
+                 watches: Sequence[Watch], to_beat_ms: float | None = None) -> list[Measurement]:
     samples: list[list[float]] = [[] for _ in runs]
     wall_s = min(effort.wall_s, limit_s or effort.wall_s)
     begin = time.perf_counter()
@@ -157,12 +164,14 @@ def _measure_cpu(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: fl
             samples[i].append((time.perf_counter_ns() - start) / 1e6)
         for watch in watches:
             watch.after()
-        stop = _why_stop(samples, effort, begin, wall_s)
+        stop = _why_stop(samples, effort, begin, wall_s, to_beat_ms)
     return [Measurement(summary(taken, stop=stop, cold_l2=False), taken, ["emulated"]) for taken in samples]
 
 
+# more than seven: those of `measure`, for one launch or several
 def _measure_cuda(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: float | None, *, device: str,
-                  cold_l2: bool, host_pays: bool, watches: Sequence[Watch]) -> list[Measurement]:
+                  cold_l2: bool, host_pays: bool, watches: Sequence[Watch], to_beat_ms: float | None = None
+                  ) -> list[Measurement]:
     index = torch.device(device).index or 0
     wall_s = min(effort.wall_s, limit_s or effort.wall_s)
     flush = Flush(index) if cold_l2 else _nothing
@@ -192,7 +201,7 @@ def _measure_cuda(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: f
         slowed += [slowed_down(device)] * len(in_time)
         for watch in watches:
             watch.after()
-        stop = _why_stop(samples, effort, begin, wall_s) if samples[0] else ""
+        stop = _why_stop(samples, effort, begin, wall_s, to_beat_ms) if samples[0] else ""
         # Of random length, because the last launch of a batch is compared, and a kernel must not know it.
         batch = max(1, min(100, round(_BATCH_MS / max(one_ms, 1e-3) * random.uniform(0.7, 1.3))))
     kept, dropped = without_slow(samples, slowed, effort.least)
@@ -230,9 +239,10 @@ def _sample(run: Callable[[], None], prepare: Callable[[], None], flush: Callabl
     return _Sample(which, first, last, host_ms, late=first.query())
 
 
-def _why_stop(samples: Sequence[list[float]], effort: Effort, begin: float, wall_s: float) -> str:
+def _why_stop(samples: Sequence[list[float]], effort: Effort, begin: float, wall_s: float, to_beat_ms: float | None = None
+              ) -> str:
     """The rule for several contestants at once: the noise is that of the noisiest."""
-    reasons = [why_stop(taken, effort=effort, elapsed_s=time.perf_counter() - begin, wall_s=wall_s)
+    reasons = [why_stop(taken, effort=effort, elapsed_s=time.perf_counter() - begin, wall_s=wall_s, to_beat_ms=to_beat_ms)
                for taken in samples]
     return next((r for r in reasons if r in ("limit", "samples")), reasons[0] if all(reasons) else "")
 

@@ -101,7 +101,7 @@ def _judge(order: JudgeOrder, emit: Emit, facts: _Facts) -> Judged:
         watch = watched(order, stage, checked)
         with device_errors(order.device):
             measured = timing.measure(stage.launch, device=order.device, effort=order.effort, cold_l2=order.cold_l2,
-                                      limit_s=order.limit_s / 3, watch=watch)
+                                      limit_s=order.limit_s / 3, watch=watch, to_beat_ms=order.to_beat_ms)
         facts.flags += measured.flags
         stage.run()  # an error of the timed launches is sticky, or shows again here
     if "recheck" in order.guards:

@@ -1,0 +1,128 @@
+"""Tunes as real processes: one is killed, two share a session, one is interrupted. Nothing is lost and nothing runs twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from random import Random
+from threading import Event
+
+import pytest
+
+from workbench.core.trial import Trial
+from workbench.drive.machine.device_lock import DeviceLock
+from workbench.drive.sessions.session import Session
+from workbench.drive.tuning.seen import BEGUN
+from workbench.drive.tuning.space import key_of_trial
+from workbench.drive.tuning.tune import WON, asked
+
+from ..cli.test_cli import cli
+from ..drive.conftest import until
+
+ROOT = Path(__file__).resolve().parents[2]
+LAYER = ["--layer", "ConvTranspose1d(3, 5, 3, stride=2)", "--input-size", "17", "--device", "cpu", "--direction", "forward"]
+NAIVE = ["--variant", "naive_gather", "--no-baselines"]
+
+
+@pytest.fixture(autouse=True)
+def own_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What else runs on this machine does not make these wait."""
+    monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path / "locks"))
+
+
+def started(place: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-m", "workbench", "tune", *words], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, env={**os.environ, "KERNEL_WORKBENCH_SESSIONS": str(place), **environment})
+
+
+def of_the_search(session: Session) -> Counter[str]:
+    """How often each candidate has a trial of the search. The finals judge the winner again: the trials that WON names."""
+    again = {e["trial_id"] for e in session.events() if e["event"] == WON}
+    own = asked(session).workload
+    return Counter(key_of_trial(t) for t in session.trials()
+                   if t.kind == "candidate" and t.workload == own and t.trial_id not in again)
+
+
+def begun(session: Session) -> set[str]:
+    return {key for e in session.events() if e["event"] == BEGUN for key in e["keys"]}
+
+
+def test_a_killed_tune_goes_on_with_nothing_lost_and_nothing_twice(tmp_path: Path) -> None:
+    process = started(tmp_path, *LAYER, *NAIVE, "--trials", "6", "--session", "one")
+    session = Session(tmp_path / "one")
+    until(lambda: (tmp_path / "one" / "trials.jsonl").is_file() and len(session.trials()) >= 2)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before: list[Trial] = session.trials()
+    done = cli("tune", "--resume", "one", sessions=tmp_path)
+    assert done.returncode == 0, done.stderr
+    counts = of_the_search(session)
+    assert session.trials()[:len(before)] == before
+    assert len(counts) == 6 and set(counts.values()) == {1}, counts
+    assert begun(session) >= set(counts)
+    assert "6 candidates were judged." in done.stdout and "say nothing about a GPU" in done.stdout
+
+
+@pytest.mark.long
+def test_a_tune_that_is_killed_again_and_again(tmp_path: Path) -> None:
+    """At moments of all kinds: while it imports, builds, judges, writes, compares. At last it is let alone, and may go on."""
+    words = [*LAYER, *NAIVE, "--trials", "14", "--session", "one"]
+    session, random = Session(tmp_path / "one"), Random(1)
+    for number in range(10):
+        process = started(tmp_path, *(words if number == 0 else ["--resume", "one"]))
+        if number == 0:
+            until(lambda: (tmp_path / "one" / "events.jsonl").is_file())
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(random.uniform(2, 9))
+        process.kill()
+        process.communicate()
+    done = cli("tune", "--resume", "one", sessions=tmp_path)
+    assert done.returncode == 0, done.stderr
+    counts = of_the_search(session)
+    assert len(counts) == 14 and set(counts.values()) == {1} and not session.unreadable, counts
+    finals = len([e for e in session.events() if e["event"] == WON])
+    assert cli("tune", "--resume", "one", sessions=tmp_path).stdout == done.stdout
+    assert len([e for e in session.events() if e["event"] == WON]) == finals, "nothing was left to do"
+    more = cli("tune", "--resume", "one", "--trials", "17", sessions=tmp_path)
+    counts = of_the_search(session)
+    assert len(counts) == 17 and set(counts.values()) == {1} and more.returncode == 0, more.stderr
+
+
+def test_two_processes_tune_one_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They begin at the same time, because both have waited for their device, and each build takes a moment."""
+    words, session, both = [*LAYER, *NAIVE, "--trials", "16", "--session", "one"], Session(tmp_path / "one"), []
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
+    with ExitStack() as held_back:
+        for number in (1, 2):
+            monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path / f"locks{number}"))
+            lock = DeviceLock("cpu")
+            assert lock.acquire(cancelled=Event(), waiting=print)
+            held_back.callback(lock.release)
+            both.append(started(tmp_path, *words))
+        until(lambda: sum(e["event"] == "waiting" for e in session.events()) == 2)
+    for process in both:
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+    counts = of_the_search(session)
+    assert len(counts) == 16 and set(counts.values()) == {1}, counts
+    again = {e["trial_id"] for e in session.events() if e["event"] == WON}
+    judged = Counter(t.run_id for t in session.trials() if t.trial_id not in again)
+    assert len(judged) == 2 and min(judged.values()) >= 2, "both have judged some"
+    assert not list((tmp_path / "one").glob(".tune-*")), "no claim is left"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_prints_the_best_so_far_and_how_to_go_on(number: int, tmp_path: Path) -> None:
+    process = started(tmp_path, *LAYER, "--variant", "shared_weight_tiling", *NAIVE, "--trials", "300", "--session", "one")
+    session = Session(tmp_path / "one")
+    until(lambda: (tmp_path / "one" / "trials.jsonl").is_file() and any(t.ok for t in session.trials()))
+    process.send_signal(number)
+    told, said = process.communicate(timeout=300)
+    assert process.returncode == 130, said
+    assert "Stopped before the best were timed again" in told and " ieee BLOCK=" in told
+    assert said.splitlines()[-1].endswith("python -m workbench tune --resume one"), said

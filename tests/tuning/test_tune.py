@@ -1,0 +1,298 @@
+"""Tunes in this process, on the emulator: what is searched, what fails, who wins, what is kept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import workbench as wb
+from workbench.core import best_known
+from workbench.core.best_known import best_config
+from workbench.core.errors import BadRequest
+from workbench.core.layer import ConvTranspose, Workload
+from workbench.core.presets import preset
+from workbench.core.replies import Built, Device, Judged
+from workbench.core.shipped import shipped
+from workbench.core.trial import Status, Trial
+from workbench.core.variants import TEMPLATES, find
+from workbench.drive.exporting.best_recipe import best_recipe, origin
+from workbench.drive.running.execution import Execution
+from workbench.drive.running.request import Listed, Row, Run, RunRequest
+from workbench.drive.running.runner import Runner
+from workbench.drive.searching.points import Points, Seen
+from workbench.drive.sessions.session import Session
+from workbench.drive.tuning import store, text
+from workbench.drive.tuning.batch import BatchRequest, Job, batch, next_job
+from workbench.drive.tuning.finals import odd_workloads
+from workbench.drive.tuning.seen import Claims
+from workbench.drive.tuning.space import TuneSpace, class_for, key_of, key_of_trial
+from workbench.drive.tuning.tune import TuneFeed, TuneRequest, TuneResult, Winner, explain, spaces, tune
+
+from ..drive.conftest import bad, until
+
+WORK = Workload(ConvTranspose(1, 3, 5, (3,), stride=(2,)), 2, (17,))
+REQUEST = TuneRequest(preset("kb74").workload("small", "float32"), ("forward",), device="cpu", variants=("naive_gather",),
+                      baselines=False)
+H200 = Device("cuda", 0, "NVIDIA H200", "sm_90", 90, "nvidia_h200", 1 << 37, 1 << 37, "", "", 0, "580", 50 << 20)
+CPU = Device("cpu", 0, "a CPU", "x86_64", 90, "cpu-x86_64", 1 << 34, 1 << 34, "", "", 0, "", 0)
+
+
+@pytest.fixture(autouse=True)
+def own_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What else runs on this machine does not make these wait."""
+    monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path / "locks"))
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "sessions"))
+
+
+def tuned(runner: Runner, folder: Path, places: tuple[str, ...] = (), **asked: object) -> tuple[TuneResult, Session]:
+    session = Session.create(folder, "s")
+    request = TuneRequest(**{"workload": WORK, "directions": ("forward",), "device": "cpu", "baselines": False} | asked)
+    return tune(request, session, runner, places=places), session
+
+
+def parts(space: TuneSpace, place: int) -> dict[str, object]:
+    candidate = space.candidate(place)
+    return {"name": candidate.variant.name, "config": candidate.config, "precision": candidate.precision,
+            "form": candidate.form}
+
+
+def searched(session: Session, result: TuneResult) -> list[Trial]:
+    """Without the trials of the finals."""
+    finals = {w.trial.trial_id for w in result.winners.values()}
+    return [t for t in session.trials() if t.kind == "candidate" and t.workload == WORK and t.trial_id not in finals]
+
+
+def test_all_directions_share_a_tune_and_each_has_a_winner(runner: Runner, tmp_path: Path) -> None:
+    result, session = tuned(runner, tmp_path, directions=("forward", "grad_input", "grad_weight"), trials=9, baselines=True,
+                            variants=("naive_gather", "naive_scatter", "naive_reduce", "warp_per_output"))
+    assert result.state == "done" and len(searched(session, result)) == 9 == result.trials
+    per_direction = Counter(t.direction for t in searched(session, result))
+    assert set(per_direction.values()) == {3} and len(per_direction) == len(result.winners) == 3, per_direction
+    for direction, winner in result.winners.items():
+        right = [t.kernel_median_ms for t in searched(session, result) if t.ok and t.direction == direction]
+        first = next(t for t in session.trials() if t.trial_id == winner.final.searched)
+        assert first.kernel_median_ms <= 1.05 * min(right) and key_of_trial(first) == key_of_trial(winner.trial)
+        assert winner.trial.ok and winner.stored is None, "nothing is kept of the emulator"
+    assert text.EMULATED in text.result(result)
+    assert any(t.kind == "baseline" for t in session.trials())
+
+
+def test_failing_candidates_are_one_trial_each_and_the_right_one_wins(runner: Runner, tmp_path: Path, broken: Path) -> None:
+    folder = tmp_path / "templates"
+    shutil.copytree(broken, folder)
+    shutil.copy(TEMPLATES / "forward" / "naive_gather.cu", folder / "forward")
+    names = ("writes_to_null", "makes_nan", "never_ends", "undefined_identifier", "huge_workspace")
+    result, session = tuned(runner, tmp_path, variants=(*names, "naive_gather"), templates=folder, trials=6, run_timeout_s=8.0)
+    trials = searched(session, result)
+    assert len(trials) == 6, "a few of each variant come first"
+    status = {t.name: t.status for t in trials}
+    assert status == {"writes_to_null": Status.WORKER_DIED, "makes_nan": Status.NON_FINITE, "never_ends": Status.RUN_TIMEOUT,
+                      "undefined_identifier": Status.BUILD_FAILED, "huge_workspace": Status.OUT_OF_MEMORY,
+                      "naive_gather": Status.OK}
+    assert result.winners["forward"].trial.name == "naive_gather"
+    assert "RUN_TIMEOUT" in text.result(result)
+
+
+def test_a_tune_that_finds_nothing_right_says_so_with_the_reasons_counted(runner: Runner, tmp_path: Path, broken: Path) -> None:
+    result, session = tuned(runner, tmp_path, variants=("no_divisibility_test", "makes_nan"), templates=broken)
+    assert result.state == "done" and not result.winners
+    said = text.result(result)
+    assert said.startswith("forward: no candidate is right; ") and "MISMATCH" in said and "NON_FINITE" in said
+    assert sum(result.failures["forward"].values()) == len(session.trials()) == result.trials
+
+
+def test_a_workload_that_nothing_serves_is_a_bad_request(runner: Runner, tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="No variant can be tried on ConvTranspose1d.* depthwise_rows needs layer"):
+        tuned(runner, tmp_path, variants=("depthwise_rows",))
+
+
+def test_two_measuring_processes_judge_a_list_and_one_that_dies_is_left_out(runner: Runner, tmp_path: Path) -> None:
+    """The second process is killed while it judges, and what stands in for it cannot start."""
+    variant = find("naive_gather", "forward")
+    rows = [Row(TuneSpace(WORK, "forward", "tf32", CPU, variants=["naive_gather"]).candidate(i)) for i in range(8)]
+    session = Session.create(tmp_path, "s")
+    second = runner.workers.measure("cpu#1")
+    request = RunRequest(WORK, tuple(row.candidate for row in rows), device="cpu", baselines=False, effort="full")
+    run = runner.start(request, session, feed=Listed(rows), places=("cpu", "cpu#1"))
+    until(lambda: sum(row.phase in ("checking", "timing") for row in rows) == 2)
+    second._environment["PYTHONHOME"] = str(tmp_path)
+    os.kill(second._process.pid, signal.SIGKILL)
+    try:
+        assert run.wait(300) and run.state == "done", run.message
+    finally:
+        runner.workers._measure.pop("cpu#1").close()
+        runner.workers._described.pop("cpu#1", None)
+    trials = session.trials()
+    assert len(trials) == 8 and all(t.ok and t.name == variant.name for t in trials), [t.headline for t in trials]
+    assert len({t.candidate_id for t in trials}) == 8
+    assert [e["device"] for e in session.events() if e["event"] == "device_lost"] == ["cpu#1"]
+
+
+def test_a_clearly_slower_candidate_is_timed_only_for_a_moment(runner: Runner, tmp_path: Path) -> None:
+    class Hard(Listed):
+        def to_beat(self, row: Row) -> float:
+            return 1e-6
+
+    candidate = bad(TEMPLATES, "naive_gather").variant
+    rows = [Row(replace(bad(TEMPLATES, "naive_gather"), layer=WORK.layer, config=candidate.default_config))]
+    session = Session.create(tmp_path, "s")
+    request = RunRequest(WORK, (), device="cpu", baselines=False, effort="full")
+    assert runner.start(request, session, feed=Hard(rows)).wait(300)
+    trial = session.trials()[0]
+    assert trial.ok and (trial.kernel_ms.stop, trial.kernel_ms.samples) == ("slower", 5)
+    again = runner.run(replace(request, candidates=(rows[0].candidate,)), session, resume=True)
+    assert [t.kernel_ms.stop != "slower" for t in again.trials] == [True], "a run times it in full"
+
+
+def test_the_space_says_its_size_what_was_removed_and_what_is_covered(runner: Runner) -> None:
+    work = preset("kb74").workload("small", "float32")
+    told = explain(TuneRequest(work, ("forward",), device="cpu", effort="quick"), runner)["forward"]
+    assert told.points == sum(f.points for f in told.families) and told.size == sum(f.size for f in told.families)
+    small = next(f for f in told.families if f.name == "warp_per_output")
+    assert small.whole and small.size - sum(r.configs for r in small.removed) == small.legal == small.points
+    large = next(f for f in told.families if f.name == "implicit_gemm_mma")
+    assert not large.whole and large.points < large.legal < large.size and large.removed and large.coverage
+    assert told.left_out["depthwise_rows ieee"].startswith("depthwise_rows needs layer.in_channels == layer.groups; here ")
+    said = text.explained({"forward": told})
+    assert "an even sample of" in said and "removed by: " in said and "every value of" in said
+
+
+def test_the_space_is_the_same_each_time_and_holds_default_and_known_configs(tmp_path: Path) -> None:
+    work = preset("kb74").workload("full", "float32")
+    one, two = (TuneSpace(work, "forward", "tf32", H200, looks=500) for _ in range(2))
+    assert one.keys == two.keys and len(set(one.keys)) == len(one) == len(one.points())
+    known = best_config("forward", work, "tf32", "sm_90")
+    assert known and key_of(known.candidate(work)) == one.keys[one.points().order[0]]
+    assert not any("naive_gather" in key for key in one.keys), "on a GPU nobody asked for it"
+    start = find("implicit_gemm_mma", "forward")
+    assert any(key_of(one.candidate(i)) == one.keys[i] and one.candidate(i).config == start.default_config
+               for i in one.points().order)
+
+
+def test_a_tune_begins_with_configs_of_near_layers() -> None:
+    layer = replace(preset("kb74").layer, in_channels=40, out_channels=56)
+    work = Workload(layer, 16, (100_000,))
+    space = TuneSpace(work, "forward", "tf32", H200, looks=200_000,
+                      variants=("gathered_mma", "wgmma_residues", "persistent_wgmma", "wgmma_ping_pong"))
+    assert class_for(work, "forward", "sm_90") == "tf32"
+    near = store.near(space, H200)
+    assert near and space.points(near).order[:len(near)] == tuple(space.place_of[key] for key in near)
+
+
+def test_the_winner_of_a_gpu_is_kept_and_taken(tmp_path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorded trial that is not the best known one of its cell, as if a tune had found it."""
+    monkeypatch.setenv("KERNEL_WORKBENCH_STORE", str(tmp_path / "kept" / "tuned.json"))
+    recorded = Session.open(shipped("sessions") / "recorded-h200-kernelbench.zip")
+    work = preset("kb74").workload("full", "float32")
+    right = sorted((t for t in recorded.trials() if t.workload == work and t.direction == "forward" and t.ok
+                    and t.kind == "candidate" and t.precision == "tf32"), key=lambda t: t.kernel_median_ms)
+    first = best_config("forward", work, "tf32", "sm_90")
+    other = next(t for t in right if t.name != first.variant)
+    assert best_known.tuned() == []
+    kept = store.keep(other, recorded, recorded.trials(), driver="580", precision_class="tf32")
+    assert kept == tmp_path / "kept" / "tuned.json"
+    store.keep(other, recorded, [], precision_class="tf32")
+    assert len(best_known.tuned()) == 1, "a later winner stands in the place of the earlier one"
+    found = best_config("forward", work, "tf32", "sm_90")
+    assert (found.variant, found.config, found.candidate_id) == (other.name, other.tunables, other.candidate_id)
+    assert "tuned here on NVIDIA H200" in origin(found) and found.reason.startswith("tuned here on")
+    recipe, _ = best_recipe(work, "sm_90")
+    assert recipe.forward.variant.name == other.name
+    elsewhere = best_config("forward", replace(work, batch=1), "tf32", "sm_90")
+    assert elsewhere.variant != other.name or elsewhere.config != other.tunables, "it was tuned for other sizes"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert best_config("forward", work, "tf32", "sm_90") == first, "there is no such GPU now"
+
+
+def test_odd_sizes_are_of_the_same_layer_and_can_run() -> None:
+    for work in (WORK, Workload(ConvTranspose(2, 4, 6, (3, 5), padding=(4, 2)), 1, (9, 9))):
+        odd = odd_workloads(work)
+        assert len(odd) == 3 and all(w.layer == work.layer and w != work for w in odd)
+        assert [w.batch for w in odd[1:]] == [1, 3]
+
+
+def test_bookkeeping_of_a_trial_takes_less_than_twenty_milliseconds(runner: Runner, tmp_path: Path,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 1 000 trials in the session: read what is new, claim, render, write events, blobs and the trial, take it in. Clock
+    of this thread alone, so a busy machine counts little. What the search itself takes is not in it."""
+    _, session = tuned(runner, tmp_path, variants=("naive_gather",), trials=1)
+    one = next(t for t in session.trials() if t.ok and t.workload == WORK)
+    request = TuneRequest(preset("kb74").workload("small", "float32"), ("forward",), device="cpu", effort="quick")
+    device = runner.device("cpu")
+    there = spaces(request, device)
+    space = there["forward"]
+    for i in range(1000):
+        session.append(replace(one, trial_id=f"{i:012x}", workload=request.workload, **parts(space, i)))
+
+    def next_ones(points: Points, seen: list[Seen], pending: list[int], count: int, *, seed: int) -> list[int]:
+        gone = {one.point for one in seen} | set(pending)
+        return [i for i in range(len(points)) if i not in gone][:count]
+
+    monkeypatch.setattr("workbench.drive.tuning.tune.propose", next_ones)
+    judged = Judged(status=Status.OK, headline="Right in all checks.", errors=one.errors, kernel_ms=one.kernel_ms,
+                    samples=(1.0,) * 60)
+    with Claims(session) as claims:
+        feed = TuneFeed(request, session, there, device, claims)
+        assert feed.judged == 1000
+        run = Run("0" * 8, RunRequest(request.workload, (), device="cpu", baselines=False), session.path, [], device=device)
+        execution = Execution(run, session, runner.workers, ("cpu",), resume=True, feed=feed)
+        execution.free_bytes = device.free_bytes
+        begin, rounds = time.thread_time(), 40
+        for _ in range(rounds):
+            (row, rendered), = execution._prepared(execution._more(1))
+            for phase in ("building", "checking", "timing"):
+                execution._phase(row, phase, "")
+            execution._finish(row, rendered, Built(status=Status.OK, headline=""), judged)
+        spent_ms = 1e3 * (time.thread_time() - begin) / rounds
+    print(f"bookkeeping {spent_ms:.2f} ms a trial at 1 000 trials")
+    assert feed.judged == 1000 + rounds and spent_ms < 20
+
+
+@pytest.fixture(scope="module")
+def winner(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Winner:
+    """Of a small layer, through the notebook's function."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path_factory.mktemp("notebook")))
+        patch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path_factory.mktemp("locks")))
+        patch.setattr("workbench.faces.notebook._runner", lambda: runner)
+        found = wb.tune(wb.ConvTranspose1d(3, 5, 3, stride=2), input_size=17, directions="forward", variants="naive_gather",
+                        device="cpu", trials=3, session="one", baselines=False, progress=False)
+        assert len(found.frame) == 4 and "3 candidates were judged." in repr(found)
+        more = wb.tune(resume="one", trials=4, progress=False)
+        assert more.session.name == "one" and more.result.trials == 4
+    return found.result.winners["forward"]
+
+
+def test_the_notebook_tunes_and_goes_on(winner: Winner) -> None:
+    assert winner.trial.ok and winner.trial.name == "naive_gather"
+
+
+def test_the_next_slice_goes_where_most_is_to_gain(winner: Winner) -> None:
+    def job(name: str, gain: float, slices: int = 2) -> Job:
+        return Job(name, REQUEST, name, TuneResult("done", "", {"forward": winner}), slices, gain)
+
+    assert next_job([job("had", 1.0), job("fresh", 0.0, 0)]).name == "fresh"
+    assert next_job([job("stuck", 0.0), job("gains", 0.3)]).name == "gains"
+    assert next_job([job("asked often", 0.0, 9), job("asked twice", 0.0)]).name == "asked twice"
+
+
+def test_a_suite_needs_a_limit_and_known_classes() -> None:
+    with pytest.raises(BadRequest, match="needs --minutes or --trials"):
+        BatchRequest("models", REQUEST)
+    with pytest.raises(BadRequest, match="'fp8' is no class; choose tf32, ieee, fp16, bf16"):
+        BatchRequest("models", REQUEST, ("fp8",), minutes=1.0)
+
+
+@pytest.mark.long
+def test_the_layers_of_a_suite_share_the_trials(runner: Runner) -> None:
+    asked = BatchRequest("kernelbench", REQUEST, ("tf32",), trials=10, size="small", layers=("kb74", "kb64"))
+    jobs = batch(asked, "night", runner)
+    assert {job.name for job in jobs} == {"kb74 tf32", "kb64 tf32"} and sum(job.result.trials for job in jobs) == 10
+    assert all(job.result.winners["forward"].final for job in jobs), "the finals come at the end"

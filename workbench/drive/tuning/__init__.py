@@ -1,0 +1,10 @@
+"""Tune: from a layer to the best kernel of this machine. `tune` starts it; the run itself is one of drive/running.
+
+`space`     every candidate that serves a workload, and why the others do not
+`tune`      what is asked, the feed that asks the search, what comes out
+`seen`      what the session says of candidates, other processes' included
+`finals`    the best few are timed in turns, ties are broken, and the winner is judged again
+`store`     the best known configs of this machine, near layers among them
+`batch`     many layers share the time
+`text`      all of it in words
+"""

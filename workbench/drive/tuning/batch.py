@@ -1,0 +1,139 @@
+"""Many layers share the time of a tune: each gets a slice, then the next slice goes where the most is still to gain.
+
+Every layer and precision class has a session of its own, so that a tune of many layers that was killed goes on as one does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import exp, log
+
+from ...core.errors import BadRequest
+from ...core.precision import CLASSES
+from ...core.presets import SUITES
+from ..bench.plan import dtype_of
+from ..running.runner import Runner
+from ..sessions.session import Session
+from .tune import TuneRequest, TuneResult, tune, used_s
+
+_LEAST_SLICE_S = 45.0
+_LEAST_SLICE_TRIALS = 4
+_FINALS_SHARE = 0.1       # of the time
+
+
+@dataclass
+class Job:
+    """One layer in one precision class. `gain`: by what factor its last slice made it faster, as a logarithm."""
+
+    name: str
+    request: TuneRequest
+    session: str              # its name; made with the first slice
+    result: TuneResult | None = None
+    slices: int = 0
+    gain: float = 0.0
+
+    @property
+    def ms(self) -> float:
+        """All directions together, with the best known so far; 0 before there is one."""
+        return sum(w.trial.kernel_median_ms for w in self.result.winners.values()) if self.result else 0.0
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """Layers of a suite in some precision classes. `minutes` or `trials` are those of all of them together; `layers`: only
+    these. `tuned` has all else that each is asked."""
+
+    suite: str
+    tuned: TuneRequest
+    precisions: tuple[str, ...] = ("tf32",)
+    minutes: float | None = None
+    trials: int | None = None
+    size: str = "full"
+    layers: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if self.minutes is None and self.trials is None:
+            raise BadRequest("A suite needs --minutes or --trials: the time that its layers share.", field="minutes")
+        for precision in self.precisions:
+            if precision not in CLASSES:
+                raise BadRequest(f"precision {precision!r} is no class; choose {', '.join(CLASSES)}.", field="precision")
+
+
+def batch(request: BatchRequest, name: str, runner: Runner, *, on_line: Callable[[str], None] = lambda line: None
+          ) -> list[Job]:
+    """Tune all of them; sessions are called NAME.LAYER.PRECISION, and one that is there goes on. Raises `BadRequest`."""
+    jobs = _jobs(request, name)
+    begun = time.monotonic()
+    seconds = 60 * request.minutes if request.minutes is not None else None
+    search_s = (1 - _FINALS_SHARE) * seconds if seconds else None
+
+    def left() -> float:
+        if search_s is not None:
+            return search_s - (time.monotonic() - begun)
+        return (request.trials or 0) - sum(job.result.trials if job.result else 0 for job in jobs)
+
+    total = left()
+    size = max(_LEAST_SLICE_S if search_s is not None else _LEAST_SLICE_TRIALS, total / (3 * len(jobs)))
+    while jobs and left() > 0:
+        job = next_job(jobs)
+        on_line(f"{job.name}: slice {job.slices + 1}")
+        _slice(job, min(size, left()), runner, on_line, by_time=search_s is not None)
+        if job.result and job.result.state == "stopped":
+            return jobs
+    for job in jobs:
+        _finish(job, runner, on_line)
+    return jobs
+
+
+def next_job(jobs: list[Job]) -> Job:
+    """One that had no slice yet; else the one with the largest expected gain: its share of the time of all, times what its last
+    slice brought, and a little for those that were not asked for long."""
+    fresh = next((job for job in jobs if not job.slices), None)
+    if fresh is not None:
+        return fresh
+    whole = sum(job.ms for job in jobs) or 1.0
+
+    def expected(job: Job) -> float:
+        share = job.ms / whole if job.ms else 1.0 / len(jobs)
+        return share * (1 - exp(-job.gain) + 0.05 / job.slices)
+
+    return max(jobs, key=expected)
+
+
+def _jobs(request: BatchRequest, name: str) -> list[Job]:
+    jobs = []
+    for preset in SUITES[request.suite].values():
+        if request.layers and preset.name not in request.layers:
+            continue
+        for precision in request.precisions:
+            workload = preset.workload(request.size, dtype_of(precision))
+            asked = replace(request.tuned, workload=workload, precision=precision)
+            jobs.append(Job(f"{preset.name} {precision}", asked, f"{name}.{preset.name.replace('/', '-')}.{precision}"))
+    if not jobs:
+        raise BadRequest(f"No layer of {request.suite} is called {', '.join(request.layers)}.", field="suite")
+    return jobs
+
+
+def _slice(job: Job, size: float, runner: Runner, on_line: Callable[[str], None], *, by_time: bool) -> None:
+    """`size`: seconds or trials."""
+    before, session = job.ms, Session.create(name=job.session)
+    if by_time:
+        asked = replace(job.request, minutes=(used_s(session) + size) / 60, trials=None)
+    else:
+        asked = replace(job.request, trials=(job.result.trials if job.result else 0) + max(1, round(size)), minutes=None)
+    try:
+        job.result = tune(asked, session, runner, on_line=on_line, with_finals=False)
+    except BadRequest as error:   # no variant serves it
+        on_line(f"{job.name}: {error}")
+        job.result = TuneResult("done", str(error), {})
+    job.slices += 1
+    job.gain = max(0.0, log(before / job.ms)) if before and job.ms else (log(2) if job.ms else 0.0)
+
+
+def _finish(job: Job, runner: Runner, on_line: Callable[[str], None]) -> None:
+    """The finals, without a search."""
+    if job.result and job.result.winners:
+        asked = replace(job.request, trials=job.result.trials, minutes=None)
+        job.result = tune(asked, Session.create(name=job.session), runner, on_line=on_line)

@@ -1,0 +1,119 @@
+"""What a session says of candidates: their trials, and what other processes have begun. It is read as it grows."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ...core.trial import Trial
+from ..sessions.files import EVENTS
+from ..sessions.session import Session
+
+BEGUN = "tune_begun"       # the event: candidates that a process is going to judge
+_LOCK = ".tune.lock"
+
+
+class Follower:
+    """Reads what was added since the last look, whoever added it. The file is the session's; a line that is still being written
+    is read the next time."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self._session, self._file, self._offset = session, session.path / name, 0
+
+    def lines(self) -> list[str]:
+        try:
+            with self._file.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole = data[:data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.decode("utf-8", "replace").splitlines()
+
+    def trials(self) -> list[Trial]:
+        """The new readable ones."""
+        found = []
+        for line in self.lines():
+            with suppress(ValueError):
+                found.append(self._session.read_trial(line))
+        return found
+
+    def events(self) -> list[dict[str, Any]]:
+        found = []
+        for line in self.lines():
+            with suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    found.append(event)
+        return found
+
+
+class Claims:
+    """Which candidates are being judged by which process. Use as a context manager: at its end the claims of this one lapse, as
+    they do when it is killed, because the system then frees its lock."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.name = session, f".tune-{os.getpid()}-{secrets.token_hex(4)}.lock"
+        self._events = Follower(session, EVENTS)
+        self._begun: dict[str, str] = {}       # key -> who
+        self._own = _locked(session.path / self.name)
+
+    def close(self) -> None:
+        (self.session.path / self.name).unlink(missing_ok=True)
+        os.close(self._own)
+
+    def __enter__(self) -> Claims:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """One process at a time reads what there is, and claims what it will judge."""
+        fd = _locked(self.session.path / _LOCK)
+        try:
+            yield
+        finally:
+            os.close(fd)
+
+    def of_others(self) -> set[str]:
+        """Keys that another living process has begun."""
+        for event in self._events.events():
+            if event.get("event") == BEGUN and isinstance(event.get("keys"), list):
+                self._begun.update(dict.fromkeys(map(str, event["keys"]), str(event.get("by"))))
+        alive = {who for who in set(self._begun.values()) - {self.name} if _held(self.session.path / who)}
+        return {key for key, who in self._begun.items() if who in alive}
+
+    def claim(self, keys: list[str]) -> None:
+        self.session.event(BEGUN, by=self.name, keys=keys)
+
+
+def _locked(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd
+
+
+def _held(path: Path) -> bool:
+    """Whether a living process holds it."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    path.unlink(missing_ok=True)   # of a process that was killed
+    return False
+

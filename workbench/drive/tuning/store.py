@@ -1,0 +1,105 @@
+"""The local store of best known configs: what tunes of this machine's GPUs found. It is a file of the same form as the shipped
+one. Configs of near layers, shipped or stored, are where a tune begins."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from math import log2, prod
+from pathlib import Path
+
+from ...core import best_known
+from ...core.best_known import BestKnown, tuned_file
+from ...core.candidate import layer_fields
+from ...core.command import parse_layer
+from ...core.gpu import sm_of
+from ...core.layer import ConvTranspose, Workload
+from ...core.precision import CLASSES
+from ...core.replies import Device
+from ...core.trial import Trial
+from ..reporting.report import Baselines, best_baseline, is_emulated
+from ..sessions.session import Session
+from .space import TuneSpace, class_for, key_of_parts
+
+_NEAR = 6            # entries of near layers that a search begins with
+
+
+def keep(trial: Trial, session: Session, baselines: Iterable[Trial], *, precision_class: str, driver: str = "") -> Path | None:
+    """Put a winner into the store, in the place of what it held for that GPU and workload. Nothing is kept of the emulator,
+    whose times say nothing about a GPU: None."""
+    if is_emulated(trial) or trial.device.kind != "cuda" or trial.kernel_ms is None or precision_class not in CLASSES:
+        return None
+    file, entry = tuned_file(), _entry(trial, session, list(baselines), precision_class, driver)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(file):
+        kept = [e for e in best_known.load(file) if (e.gpu, *e.key) != (entry.gpu, *entry.key)]
+        best_known.save([*kept, entry], file)
+    return file
+
+
+def tuned_here(workload: Workload, direction: str, arch: str) -> bool:
+    """Whether a tune of this machine has found the best of this very workload, in the class of PyTorch's default."""
+    precision_class = class_for(workload, direction, arch)
+    if precision_class not in CLASSES:
+        return False
+    first = next(best_known.ranked(direction, workload, precision_class, arch), None)
+    return bool(first and first.tuned and (first.batch, first.input_size) == (workload.batch, tuple(workload.input_size)))
+
+
+def near(space: TuneSpace, device: Device) -> list[str]:
+    """Keys of the space that are the best known configs of the nearest layers: same number of dimensions, precision class and
+    GPU family, the nearest in channels, sizes, kernel and stride first."""
+    if space.precision_class not in CLASSES:
+        return []
+    sm = device.sm
+    there = [e for e in (*best_known.load(tuned_file()), *best_known.load()) if e.direction == space.direction
+             and e.precision_class == space.precision_class and not e.derived and sm_of(e.arch) // 10 == sm // 10
+             and parse_layer(e.layer).dims == space.workload.layer.dims]
+    work = space.workload
+    own = _numbers(work.layer, work.batch, tuple(work.input_size))
+    found: dict[str, None] = {}
+    for entry in sorted(there, key=lambda e: _apart(own, _numbers(parse_layer(e.layer), e.batch, e.input_size))):
+        key = key_of_parts(entry.variant, entry.direction, entry.precision, entry.form, entry.config)
+        if key in space.place_of:
+            found[key] = None
+        if len(found) == _NEAR:
+            break
+    return list(found)
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """One process at a time reads the store and writes it again."""
+    fd = os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _entry(trial: Trial, session: Session, baselines: list[Trial], precision_class: str, driver: str) -> BestKnown:
+    work = trial.workload
+    baseline = best_baseline(Baselines(baselines), replace(trial, precision=precision_class))
+    return BestKnown(
+        arch=trial.device.arch, layer=str(work.layer), direction=trial.direction, dtype=work.dtype,
+        precision_class=precision_class, variant=trial.name, config=trial.tunables, precision=trial.precision,
+        form=trial.form or "constant", ms=round(trial.kernel_median_ms, 6), batch=work.batch, input_size=tuple(work.input_size),
+        gpu=trial.device.name, session=session.name, rel_l2=max((e.rel_l2 for e in trial.errors.values()), default=None),
+        baseline=baseline.name if baseline else "",
+        baseline_ms=round(baseline.kernel_median_ms, 6) if baseline and baseline.kernel_ms else None,
+        compile_flags=trial.compile_flags, memory_format=work.memory_format, candidate_id=trial.candidate_id, driver=driver,
+        at=trial.at, pytorch_precision=next((
+            e.pytorch_precision for e in best_known.load() if e.pytorch_precision and e.layer == str(work.layer)
+            and (e.direction, e.dtype) == (trial.direction, work.dtype)), ""))
+
+
+def _numbers(layer: ConvTranspose, batch: int, input_size: tuple[int, ...]) -> list[float]:
+    return [float(v) for k, v in layer_fields(layer).items() if k != "has_bias"] + [float(batch * prod(input_size))]
+
+
+def _apart(one: list[float], other: list[float]) -> float:
+    return sum(abs(log2((a + 1) / (b + 1))) for a, b in zip(one, other, strict=True))

@@ -1,0 +1,95 @@
+"""A tune in words: what it searches, and what came out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numbers
+from ...core.trial import Trial
+from ..reporting.report import Baselines, best_baseline, is_emulated
+from ..sessions.session import Session
+from .space import Explained, Family
+from .tune import TuneResult, Winner, described
+
+EMULATED = ("The device is the CPU, which emulates the kernels. These times say nothing about a GPU: nothing is kept as best "
+            "known.")
+
+
+def explained(told: dict[str, Explained], *, short: bool = False) -> str:
+    """A paragraph for each direction; `short`: its first line."""
+    lines = []
+    for direction, space in told.items():
+        lines.append(f"{direction}: {numbers.count(space.points)} candidates of {len(space.families)} families, class "
+                     f"{space.precision_class}; {numbers.count(space.size)} configs before constraints.")
+        if not short:
+            for family in space.families:
+                lines += _family(family)
+            lines += [f"  {name}: left out; {reason}" for name, reason in space.left_out.items()]
+    return "\n".join(lines)
+
+
+def result(found: TuneResult) -> str:
+    """The winners, how sure they are, and what failed."""
+    lines = []
+    for direction, counts in found.failures.items():
+        winner = found.winners.get(direction)
+        failed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items(), key=lambda kv: -kv[1]))
+        if winner is None:
+            lines.append(f"{direction}: no candidate is right" + (f"; {failed}." if failed else "; none was judged."))
+            continue
+        lines += [f"{direction}: {_time(winner.trial)} with {described(winner.trial)}", *_proof(winner, found),
+                  *([f"  Not right: {failed}."] if failed else [])]
+    lines.append(f"{numbers.count(found.trials)} candidates were judged.")
+    if any(is_emulated(w.trial) for w in found.winners.values()):
+        lines.append(EMULATED)
+    return "\n".join(lines)
+
+
+def as_json(found: TuneResult, session: Session) -> dict[str, Any]:
+    return {"state": found.state, "message": found.message, "session": session.name, "trials": found.trials,
+            "failures": found.failures, "winners": {d: {
+                "variant": w.trial.name, "precision": w.trial.precision, "config": w.trial.config,
+                "ms": w.trial.kernel_median_ms, "trial_id": w.trial.trial_id,
+                "candidate_id": w.trial.candidate_id, "emulated": is_emulated(w.trial),
+                "ties": list(w.final.ties) if w.final else None, "stored": str(w.stored) if w.stored else None}
+                for d, w in found.winners.items()}}
+
+
+def _family(family: Family) -> list[str]:
+    about = "" if family.whole else "about "
+    sampled = "" if family.whole else f"; an even sample of {numbers.count(family.points)} can be tried"
+    lines = [f"  {family.name} {family.precision}: {numbers.count(family.size)} configs, "
+             f"{about}{numbers.count(family.legal)} legal{sampled}"]
+    lines += [f"    {about}{numbers.count(one.configs)} removed by: {one.why}" for one in family.removed]
+    if gaps := [f"{c.tunable} never {', '.join(map(str, c.left_out))}" for c in family.coverage if c.left_out]:
+        lines.append(f"    not covered: {'; '.join(gaps)}")
+    whole = [c.tunable for c in family.coverage if not c.left_out]
+    if whole:
+        lines.append(f"    every value of {', '.join(whole)}")
+    return lines
+
+
+def _proof(winner: Winner, found: TuneResult) -> list[str]:
+    lines = []
+    baseline = best_baseline(Baselines(found.baselines), winner.trial)
+    if baseline and not is_emulated(winner.trial):
+        against = winner.trial.detail.against
+        ratio = against.ratio if against else baseline.kernel_median_ms / winner.trial.kernel_median_ms
+        lines.append(f"  {ratio:.3g} times as fast as the best PyTorch ({baseline.name}, {_time(baseline)})"
+                     + (f": {against.verdict}" if against else ""))
+    if winner.final is None:
+        lines.append("  Stopped before the best were timed again: this is the best median so far.")
+        return lines
+    if winner.final.ties:
+        lines.append(f"  A tie with {len(winner.final.ties)} others; the one with the fewest registers, then the least shared "
+                     "memory, then the first name was taken.")
+    lines.append(f"  Right again with {'; '.join(winner.final.again)}.")
+    if winner.final.fell:
+        lines.append(f"  {len(winner.final.fell)} that were as fast were wrong there.")
+    if winner.stored:
+        lines.append(f"  Kept in {winner.stored}: export --best, run --best and patch take it.")
+    return lines
+
+
+def _time(trial: Trial) -> str:
+    return numbers.time(trial.kernel_median_ms)

@@ -1,0 +1,144 @@
+"""Find the fastest right kernel of a layer on this machine, and keep it.
+
+    python -m workbench tune kb74 --effort quick                     about a minute, all three directions
+    python -m workbench tune kb74 --direction forward --trials 200
+    python -m workbench tune --layer "ConvTranspose2d(64, 32, 4, stride=2)" --input-size 56 --minutes 30
+    python -m workbench tune --resume NAME                           go on, also after it was killed
+    python -m workbench tune kb74 --explain                          what would be searched, and why the rest is not
+    python -m workbench tune --suite models --precision tf32,bf16 --minutes 480
+
+A search proposes candidates of all variants that serve the layer. They are built while others are judged and timed, on every
+GPU of the machine's first kind. Then the best are timed in turns, ties are broken by a fixed rule, and the winner is judged
+again on fresh inputs and odd sizes. A winner that a GPU timed is kept: export --best, run --best and patch take it.
+
+On the CPU the kernels are emulated. Such times say nothing about a GPU, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from functools import partial
+from pathlib import Path
+
+from ...core.errors import BadRequest
+from ...core.layer import DIRECTIONS
+from ...core.presets import SUITES, default_size
+from ...core.trial import Status
+from ...drive.machine.devices import resolve_device
+from ...drive.running.runner import Runner
+from ...drive.sessions.session import Session
+from ...drive.tuning import text
+from ...drive.tuning.batch import BatchRequest, batch
+from ...drive.tuning.tune import EFFORTS, TuneRequest, TuneResult, asked, explain, limited, tune
+from .. import exit_codes
+from ..arguments import add_workload, say_broken, session_from, workload_from
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME[/SIZE]", help="a named layer, as --preset")
+    add_workload(parser, required=False)
+    parser.add_argument("--small", action="store_true", help="the small size of a named layer")
+    parser.add_argument("--direction", action="append", choices=DIRECTIONS, help="may be given several times (default: all)")
+    parser.add_argument("--precision", default="", help="class to tune in: tf32, ieee, fp16 or bf16 (default: that of "
+                        "PyTorch's default); with --suite several, with commas")
+    parser.add_argument("--variant", action="append", default=[], metavar="NAME", help="search only these (default: all)")
+    parser.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
+    parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N; auto takes every GPU of one kind")
+    parser.add_argument("--effort", choices=tuple(EFFORTS),
+                        help="quick: a minute; normal: ten minutes (default); full: every config")
+    parser.add_argument("--trials", type=int, metavar="N", help="stop after so many candidates instead")
+    parser.add_argument("--minutes", type=float, metavar="M", help="stop after so many minutes instead")
+    parser.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
+    parser.add_argument("--resume", metavar="NAME", help="go on with the tune of this session; --trials, --minutes or --effort "
+                        "give it a new limit")
+    parser.add_argument("--suite", choices=tuple(SUITES), help="share the time over all layers of a suite")
+    parser.add_argument("--explain", action="store_true", help="print what would be searched, and end")
+    parser.add_argument("--no-baselines", action="store_true", help="do not measure PyTorch")
+    parser.add_argument("--run-timeout", type=float, default=60.0, metavar="S", help="seconds for one run (default 60)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON; progress goes to stderr")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 a winner in every direction, 1 none in one of them, 3 nothing could run, 130 stopped; the best so far is printed."""
+    if args.suite:
+        return _suite(args)
+    request, session = _asked(args)
+    with Runner() as runner:
+        if args.explain:
+            told = explain(request, runner)
+            print(json.dumps({d: e.to_json() for d, e in told.items()}) if args.json else text.explained(told))
+            return exit_codes.RIGHT
+        if session is None:
+            session = Session.create(name=args.session)
+        say = partial(print, file=sys.stderr, flush=True)
+        result = tune(request, session, runner, on_line=say, on_space=lambda told: say(text.explained(told, short=True)))
+    return _told(result, session, args)
+
+
+def _suite(args: argparse.Namespace) -> int:
+    if args.name or args.preset or args.layer or args.resume or args.explain:
+        raise BadRequest("--suite tunes the layers of a suite; leave out the layer, --resume and --explain. The same --session "
+                         "goes on.", field="suite")
+    device = resolve_device(args.device)
+    size = "small" if args.small else default_size(device)
+    first = next(iter(SUITES[args.suite].values())).workload(size, "float32")
+    each = TuneRequest(first, tuple(dict.fromkeys(args.direction or DIRECTIONS)), "", device, args.effort or "normal",
+                       variants=tuple(args.variant), templates=args.templates, seed=args.seed,
+                       baselines=not args.no_baselines, run_timeout_s=args.run_timeout)
+    request = BatchRequest(args.suite, each, tuple(args.precision.split(",")) if args.precision else ("tf32",), args.minutes,
+                           args.trials, size)
+    name = args.session or Session.create().name
+    with Runner() as runner:
+        jobs = batch(request, name, runner, on_line=partial(print, file=sys.stderr, flush=True))
+    for job in jobs:
+        print(f"{job.name}, session {job.session}" if job.result else f"{job.name} had no time.")
+        if job.result:
+            print(text.result(job.result))
+    stopped = any(job.result and job.result.state == "stopped" for job in jobs)
+    return exit_codes.INTERRUPTED if stopped else exit_codes.RIGHT
+
+
+def _told(result: TuneResult, session: Session, args: argparse.Namespace) -> int:
+    print(json.dumps(text.as_json(result, session)) if args.json else text.result(result))
+    if not args.json:
+        print(f"Session {session.path}")
+    if result.state == "failed":
+        print(result.message, file=sys.stderr)
+        return exit_codes.NOTHING_RAN
+    if result.state == "stopped":
+        print(f"Stopped. Session {session.name} keeps the finished trials. To continue, run: "
+              f"{shlex.join(['python', '-m', 'workbench', 'tune', '--resume', session.name])}", file=sys.stderr)
+        return exit_codes.INTERRUPTED
+    if all(d in result.winners for d in result.failures):
+        return exit_codes.RIGHT
+    return exit_codes.of([s for d, counts in result.failures.items() if d not in result.winners for s in counts]
+                         or [Status.SKIPPED])
+
+
+def _asked(args: argparse.Namespace) -> tuple[TuneRequest, Session | None]:
+    """What to tune, and the session of a tune that goes on."""
+    if args.resume:
+        if args.name or args.preset or args.layer or args.session or args.suite:
+            raise BadRequest("--resume takes layer and directions from the session; leave out the layer, --session and "
+                             "--suite.", field="resume")
+        session = session_from(args.resume)
+        return limited(asked(session), args.trials, args.minutes, args.effort or ""), session
+    if args.name is not None:
+        if args.preset is not None or args.layer is not None:
+            raise BadRequest("Give NAME, --preset or --layer, one of them.", field="preset")
+        args.preset = args.name
+    if args.preset is None and args.layer is None:
+        raise BadRequest("Give a layer: NAME, --preset, --layer, --resume or --suite.", field="preset")
+    if args.small:
+        if args.preset is None:
+            raise BadRequest("--small needs a named layer.", field="small")
+        args.preset = f"{args.preset.partition('/small')[0]}/small"
+    device = resolve_device(args.device)
+    say_broken(args.templates)
+    return TuneRequest(
+        workload_from(args, device), tuple(dict.fromkeys(args.direction or DIRECTIONS)), args.precision, device,
+        args.effort or "normal", args.trials, args.minutes, tuple(args.variant), args.templates, args.seed,
+        not args.no_baselines, args.run_timeout), None
