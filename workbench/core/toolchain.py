@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -86,6 +87,20 @@ def nvcc_problem(toolchain: Toolchain, torch_cuda: str | None) -> str | None:
         return (f"nvcc {toolchain.nvcc_version} cannot build for this PyTorch, which has CUDA {torch_cuda}: install "
                 f"the CUDA toolkit {_major(torch_cuda)} and set CUDA_HOME to it.")
     return None
+
+
+def refused_by_nvcc(toolchain: Toolchain, flags: Sequence[str]) -> str:
+    """A sentence with what nvcc says of flags that it does not take; "" where it takes them, or is not there. Flags that it
+    only hands on, such as those after -Xptxas, are not looked at."""
+    if not toolchain.nvcc:
+        return ""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        command = [str(toolchain.nvcc), "--dryrun", "-cubin", "-arch=sm_90", *flags, "-x", "cu", "/dev/null", "-o", "/dev/null"]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PROBE_LIMIT_S,
+                              check=False)
+        said = re.search(r"nvcc fatal\s*:\s*(.+)", done.stderr)
+        return f"nvcc refuses the compile flags: {said[1].strip().rstrip('.')}." if done.returncode and said else ""
+    return ""
 
 
 def nvcc_version(nvcc: Path) -> str:

@@ -11,12 +11,12 @@ from ...core import numbers
 from ...core.layer import LAUNCHES
 from ...core.presets import called
 from ...drive.reporting import compare_plots, report
-from . import state, theme
+from . import address, state, theme
 
 _FIRST = (report.SLOWER, report.UNSURE, "", report.FASTER, report.SAME, report.EMULATED)
 _LEAST, _MOST = 0.5, 8.0   # of the dots' scale
 _BOX = "position:relative;width:150px;height:14px;margin:0 14px"
-_BEST, _DEFAULT, _SESSION = "best PyTorch", "default PyTorch", "session B"
+_AGAINST = _BEST, _DEFAULT, _SESSION = "best PyTorch", "default PyTorch", "session B"
 _WORDS = ((report.FASTER, "A is faster: the whole 95 % interval of B / A is above 1.01 "
            "(the threshold is higher if the interval is wide)"),
           (report.SLOWER, "A is slower: the whole interval is below 0.99 "
@@ -24,17 +24,25 @@ _WORDS = ((report.FASTER, "A is faster: the whole 95 % interval of B / A is abov
           (report.SAME, "same time: B / A differs from 1 by at most 1 %, and the interval is narrow"),
           (report.UNSURE, "not decided: the interval is too wide; more samples can help"),
           (report.EMULATED, "no verdict, because times of the CPU emulator do not predict a GPU"))
+KEYS = ("compare_a", "compare_b", "compare_against", "compare_pills")  # the keys of the widgets here
 
 
 def draw() -> None:
     with st.sidebar:
         name_a = state.choose_session("Session A", key="compare_a", default=st.session_state.get("session"))
         names = [n for n in state.session_paths() if n != name_a]
-        against = st.segmented_control("A against", (_BEST, _DEFAULT, _SESSION), default=_BEST, required=True,
-                                       key="compare_against", width="stretch") or _BEST
+        usual = _SESSION if address.wants("compare_b") else _BEST
+        if lost := address.seed("compare_against", _AGAINST, usual, name="against"):
+            state.not_known("comparison", lost, f"A is compared with {usual}.")
+        against = st.segmented_control("A against", _AGAINST, required=True, key="compare_against", width="stretch",
+                                       persist_state="session") or _BEST
+        address.note("against", against, _BEST)
         name_b = state.choose_session("Session B", key="compare_b", default=names[0] if names else None) \
             if against == _SESSION else name_a
-        directions = st.pills("Direction", LAUNCHES, default=LAUNCHES, selection_mode="multi", key="compare_pills")
+        asked = [d for d in address.wants("directions").split(",") if d in LAUNCHES]
+        st.session_state.setdefault("compare_pills", asked or list(LAUNCHES))
+        directions = st.pills("Direction", LAUNCHES, selection_mode="multi", key="compare_pills", persist_state="session")
+        address.note("directions", ",".join(directions or LAUNCHES), ",".join(LAUNCHES))
         theme.html(theme.heading("Verdicts") + "".join(
             f"<div>{theme.badge(w)}<br><span class=mute>{escape(text)}</span></div>" for w, text in _WORDS))
     paths = state.session_paths()

@@ -17,12 +17,13 @@ from ...drive.reporting import plots, report
 from ...drive.reporting.main_kernel import arch_of, main_kernel
 from ...drive.sessions.recorded import most_shared_bytes, occupancy_of, sm_of, source_of
 from ...drive.sessions.session import Session
-from . import state, theme
+from . import address, state, theme
 
 _FASTEST = 8  # configs of a cell in the list beside the source
 _VIEWS = ("Source", "Template", "Build log")
 _NOT_BUILT = (Status.SKIPPED, Status.CANCELLED, Status.RENDER_FAILED, Status.NO_COMPILER, Status.BUILD_FAILED,
               Status.BUILD_TIMEOUT)
+KEYS = ("inspect_session", "inspect_trial", "view ")  # the keys of the widgets here
 
 
 def draw() -> None:
@@ -65,17 +66,12 @@ def _choose(trials: list[Trial]) -> Trial | None:
         st.selectbox("Candidate", ["none yet"], disabled=True, key="inspect_trial-none")
         return None
     names = {i: (f"{_layer(t)} · " if several else "") + _name(t) for i, t in by_id.items()}
-    if st.session_state.get("inspect_trial") not in by_id:
-        asked = st.query_params.get("trial", "")
-        st.session_state["inspect_trial"] = None if asked and asked not in by_id else asked or next(iter(by_id))
-        if st.session_state["inspect_trial"] is None:
-            state.not_here("trial", asked, list(names.values()))
+    if lost := address.seek("inspect_trial", by_id, next(iter(by_id)), asked=address.wants("trial")):
+        state.not_here("trial", lost, list(names.values()))
     chosen = st.selectbox("Candidate", list(by_id), key="inspect_trial", persist_state="session", format_func=names.get,
                           placeholder="Choose a trial")
-    if chosen is None:
-        return None
-    st.query_params["trial"] = chosen
-    return by_id[chosen]
+    address.note("trial", chosen or lost)
+    return by_id.get(chosen)
 
 
 def _layer(trial: Trial) -> str:

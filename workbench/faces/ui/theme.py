@@ -75,10 +75,14 @@ textarea{font-family:"Source Code Pro",monospace!important;font-size:12px!import
 white-space:pre!important;overflow-x:auto!important}
 [data-testid="stCheckbox"]{padding:0}[data-testid="stCheckbox"] p{line-height:1.3}
 [data-testid="stCheckbox"] *{white-space:normal!important;text-overflow:clip}
-.st-key-variants :is([data-testid="stSelectbox"],[data-testid="stMultiSelect"]) [data-testid="stWidgetLabel"] p{
-font-family:"Source Code Pro",monospace;font-size:11px}
-.st-key-variants [data-testid="stWidgetLabel"]{min-height:0;margin-bottom:1px}
-.st-key-faded{opacity:.4}
+.st-key-variants [data-testid="stVerticalBlock"],.st-key-variants{gap:.15rem!important}
+.st-key-variants [data-testid="stPopover"] button{min-height:26px;height:26px;padding:0 8px;justify-content:flex-start}
+.st-key-variants [data-testid="stPopover"] button p{font-family:"Source Code Pro",monospace;font-size:11px;
+overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
+.st-key-picks button{min-height:24px;padding:0 2px}.st-key-picks button p{font-size:13px}
+[data-testid="stPopoverBody"] [data-testid="stWidgetLabel"] p{font-family:"Source Code Pro",monospace;font-size:11px}
+.kwsvg svg{max-height:330px}
+.st-key-faded{opacity:.4} .st-key-address{display:none}
 </style>"""
 
 _WRONG = ("MISMATCH", "NON_FINITE", "UNWRITTEN", "OUT_OF_BOUNDS", "WRONG_SHAPE", "WRONG_DTYPE", "WRONG_DEVICE",
@@ -136,6 +140,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence
     top = f"<tr>{cells([h if i in plain else escape(h) for i, h in enumerate(head)], 'th')}</tr>" if any(head) else ""
     body = "".join(f"<tr>{cells(r, 'td')}</tr>" for r in rows)
     return f'<div class="scroll"><table>{top}{body}</table></div>'  # where it is too wide, it scrolls, not the page
+
+
+def markdown(text: str) -> str:
+    """Plain text for where Streamlit reads markdown, as in the help of a widget."""
+    return "".join(f"\\{sign}" if sign in "\\[]*_`$:<>" else sign for sign in text)
 
 
 def heading(text: str) -> str:

@@ -18,17 +18,20 @@ from ...drive.machine import doctor
 from ...drive.reporting import plots, report
 from ...drive.running.request import Run, RunRequest
 from ...drive.sessions.session import Session, list_sessions, unpack
-from . import best_box, machine_page, pages, results, running, state, theme, variant_rows
-from .layer_form import Choice, layer_form, show
+from . import best_box, layer_form, machine_page, pages, results, running, state, theme, variant_rows
+from .layer_form import Choice, show
 from .picture_box import layer_picture
 
 _MOST_EMULATED_FLOPS = 4e9  # it computes 0.2 to 1 GFLOP/s, and a check launches several times
+KEYS = (*layer_form.KEYS, *variant_rows.KEYS)  # the keys of the widgets here
 REFERENCE_GPU = "NVIDIA H200"  # its ceilings ship with the project: the floor shown where there is no GPU
 
 
 def draw() -> None:
     variants = discover()
-    choice = layer_form(variants)
+    variant_rows.take_from_link(variants)
+    choice = layer_form.layer_form(variants)
+    variant_rows.note(variants, choice)
     if choice.workload is not None:
         st.session_state["last workload"] = choice.workload
     workload: Workload | None = st.session_state.get("last workload")
@@ -37,16 +40,19 @@ def draw() -> None:
         return
     faded = choice.workload is None
     theme.html(layer_line(workload, choice, faded=faded), faded=faded)
+    elsewhere, strip, grid = st.container(), st.container(), st.grid(2, min_column_width=420, gap="medium")
+    with grid.container():
+        layer_picture(workload, faded=faded)  # first: it is what a changed parameter changes, and needs no session
+    right = grid.container()
     path = state.session_paths().get(choice.session)
     trials = shown_trials(state.trials_of(path), workload, choice)
     last = state.latest_run(workload, choice.device, session=choice.session)
     run = last if last is not None and last.active else None
-    _elsewhere(run)
-    _strip(choice, variants, trials, last)
-    grid = st.grid(2, min_column_width=470, gap="medium")
-    with grid.container():
-        layer_picture(workload, faded=faded)
-    with grid.container():
+    with elsewhere:
+        _elsewhere(run)
+    with strip:
+        _strip(choice, variants, trials, last)
+    with right:
         _candidates(variants, choice, run)
     _chart(variants, choice, workload, trials, path, run)
     if run is not None:
@@ -141,9 +147,8 @@ def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], last: R
         more = f"The table also shows {earlier} trial{'' if earlier == 1 else 's'} of earlier runs." if earlier else ""
         left_out = state.left_out(state.session_paths().get(choice.session))
         evidence = " ".join(filter(None, (found.evidence, more, left_out)))
-        theme.html(theme.strip(
-            found.badge, found.sentence, evidence if not recorded else f"RECORDED on {where}. {evidence}",
-            more_badges=[f"RECORDED on {where}"] if recorded else []))
+        theme.html(theme.strip(found.badge, found.sentence, evidence,
+                               more_badges=[f"RECORDED on {where}"] if recorded else []))
     else:
         count = len(variant_rows.chosen_candidates(variants, choice.workload, choice))
         theme.html(theme.strip("READY", "Nothing measured yet for this layer",
@@ -166,8 +171,10 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
         button = st.empty()
     for error in broken().values():
         theme.html(f'<div class="foot">{escape(str(error))} This template was skipped.</div>')
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="picks"):
+        variant_rows.picks(variants, direction)
+        best_box.button(variants, choice)
     variant_rows.variant_rows(variants, direction, choice)
-    best_box.best_box(variants, choice)
     if run is not None:
         button.button("Stop", key="stop", on_click=_stop, args=(run,), width=170,
                       help="Ends the compilers and kernels of this run. Finished trials are kept.")
