@@ -153,12 +153,12 @@ def not_here(what: str, asked: str, there: Sequence[str]) -> None:
     """The address asks for a session, a trial or a device that is not here: the page says so above all else."""
     some = "; ".join(there[:_MOST_OFFERED]) + (f"; and {len(there) - _MOST_OFFERED} more" if len(there) > _MOST_OFFERED else "")
     offered = f"Choose one on the left: {some}." if there else f"There is no {what} yet."
-    _missing().append((f"The {what} {asked[:60]!r} in the link was not found.", offered))
+    _missing().append((f"The {what} {asked[:60]!r} in the link was not found.", offered, True))
 
 
 def not_known(what: str, asked: str, shown: str) -> None:
     """As `not_here`, of a choice that has a stand-in, which the page shows."""
-    _missing().append((f"The {what} {asked[:60]!r} in the link is not known.", shown))
+    _missing().append((f"The {what} {asked[:60]!r} in the link is not known.", shown, False))
 
 
 @st.cache_resource(show_spinner=False)
@@ -199,7 +199,7 @@ def guarded(draw: Callable[[], None], name: str = "", own: Sequence[str] = ()) -
         if _missing():
             with links:
                 theme.html("<div style='height:8px'></div>".join(
-                    theme.strip("NOT FOUND", sentence, offered) for sentence, offered in _missing()))
+                    theme.strip("NOT FOUND", sentence, offered) for sentence, offered, _ in _missing()))
         if name:
             address.finish(name, default=name == FRONT)
     return page
@@ -207,11 +207,11 @@ def guarded(draw: Callable[[], None], name: str = "", own: Sequence[str] = ()) -
 
 def dead_link() -> bool:
     """Whether this drawing has met a link to what is not here: nothing else is drawn in its place."""
-    return bool(_missing())
+    return any(nothing for _, _, nothing in _missing())
 
 
-def _missing() -> list[tuple[str, str]]:
-    """(sentence, what there is instead) of each dead link of this drawing."""
+def _missing() -> list[tuple[str, str, bool]]:
+    """(sentence, what there is instead, whether nothing is drawn in its place) of each dead link of this drawing."""
     return st.session_state.setdefault("dead links", [])
 
 

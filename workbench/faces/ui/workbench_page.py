@@ -18,7 +18,7 @@ from ...drive.machine import doctor
 from ...drive.reporting import plots, report
 from ...drive.running.request import Run, RunRequest
 from ...drive.sessions.session import Session, list_sessions, unpack
-from . import best_box, layer_form, machine_page, pages, results, running, state, theme, variant_rows
+from . import best_box, compare_page, layer_form, machine_page, pages, results, running, state, theme, variant_rows
 from .layer_form import Choice, show
 from .picture_box import layer_picture
 
@@ -40,7 +40,7 @@ def draw() -> None:
         return
     faded = choice.workload is None
     theme.html(layer_line(workload, choice, faded=faded), faded=faded)
-    elsewhere, strip, grid = st.container(), st.container(), st.grid(2, min_column_width=420, gap="medium")
+    elsewhere, strip, grid = st.container(), st.container(), st.grid(2, min_column_width=320, gap="medium")
     with grid.container():
         layer_picture(workload, faded=faded)  # first: it is what a changed parameter changes, and needs no session
     right = grid.container()
@@ -292,10 +292,13 @@ def _table(trials: list[Trial], choice: Choice, path: Path | None) -> None:
 def _session_actions(choice: Choice, path: Path | None, *, selected: list[str]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         if path is not None:
-            if st.button("Inspect", disabled=len(selected) != 1, help="Select one row in the table"):
+            if st.button("Inspect", disabled=not selected, help="The first of the selected rows" if selected[1:] else
+                         "Select a row in the table"):
                 _inspect(choice.session, selected[0])
-            if st.button("Compare", help="Compare this session with another one"):
-                st.session_state["compare_a"] = choice.session
+            if st.button(f"Compare {len(selected)}" if selected[1:] else "Compare", key="compare rows",
+                         help="Compare the selected rows with the first of them" if selected[1:] else
+                         "Compare this session with PyTorch or with another session; select two rows to compare these"):
+                compare_page.show(choice.session, selected if selected[1:] else [])
                 st.switch_page(pages.page("compare"))
             if st.button("Export ModelNew", help="Write the fastest right candidates of this session into one file"):
                 st.session_state["export_session"] = choice.session
@@ -309,7 +312,7 @@ def _session_actions(choice: Choice, path: Path | None, *, selected: list[str]) 
         with st.popover("Reopen"):
             _reopen()
         if path is not None:
-            theme.html('<span class="foot">Select a row to inspect it.</span>')
+            theme.html('<span class="foot">Select a row to inspect it, two or more to compare them.</span>')
 
 
 def packed(path: Path) -> bytes:
