@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import time
 from html import unescape
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from tests.require import require
+from workbench.core import source_parts
+from workbench.core.env import find_toolchain
 from workbench.core.trial import DEFAULT_ADVICE, Status
 from workbench.drive.sessions.session import Session
 
@@ -54,6 +58,56 @@ def test_dynamic_shared_memory_is_shown(recorded) -> None:
                        if t.name == "split_mma" and t.config.get("SHARED_KB") == 110 and t.resources)
     text = shown(path.stem, split.trial_id)
     assert "110 KiB per block" in text and "of 227 KiB: 0 B static, 110 KiB dynamic at most" in text
+
+
+def test_the_source_is_shown_by_file_and_an_error_with_its_lines(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    own = "// one\n__global__ void f() {}\nint b = smem_w;"
+    source = f'#line 1 "contract/a.cuh"\nint a;\n#line 1 "forward/naive_gather.cu"\n{own}\n'
+    session = Session.create(tmp_path, "own")
+    one = trial("naive_gather", None, status=Status.BUILD_FAILED, blobs={"source": session.put_blob(source.encode())},
+                headline='nvcc stopped at forward/naive_gather.cu, line 3: identifier "smem_w" is undefined.')
+    session.append(one)
+    at = AppTest.from_function(_app, default_timeout=300)
+    at.query_params["inspect_session"], at.query_params["trial"], at.query_params["view"] = "own", one.trial_id, "Source"
+    at.run()
+    box = next(s for s in at.selectbox if s.label == "File")
+    assert box.value == "forward/naive_gather.cu" and list(box.options)[0] == "contract/a.cuh"
+    assert at.code[0].value == own, "each line at its own number"
+    text = unescape("\n".join(element.body for element in at.get("html")))
+    assert "forward/naive_gather.cu, line 3" in text and "<b class=wrongline>>     3  int b = smem_w;</b>" in text
+    assert source_parts.kernel_line(at.code[0].value) == 1, "the comment above a kernel belongs to it"
+    box.select("all, as it was compiled").run()
+    assert "int a;" in at.code[0].value
+
+
+def test_the_machine_code_of_a_trial_is_shown_without_a_gpu(recorded, tmp_path, monkeypatch) -> None:
+    require(find_toolchain().nvcc, "nvcc")
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
+    general = SESSIONS / "recorded-h200-general.zip"
+    there = next(t for t in Session(general).trials() if t.name == "naive_gather" and t.ok and t.direction == "forward")
+    at = AppTest.from_function(_app, default_timeout=300)
+    at.query_params["inspect_session"], at.query_params["trial"] = general.stem, there.trial_id
+    at.query_params["view"] = "Machine code"
+    end = time.monotonic() + 200
+    text = "RUNNING"
+    while "RUNNING" in text and time.monotonic() < end:
+        at.run()
+        assert not at.exception
+        text = unescape("\n".join(element.body for element in at.get("html")))
+        time.sleep(0.3)
+    if not find_toolchain().nvdisasm:
+        print("no nvdisasm: only what the page says of it is tested")
+        assert "No nvdisasm was found" in text
+        return
+    assert "The main loop issues" in text and "Loops, the one with the most products first" in text
+    table = at.dataframe[0].value
+    assert list(table.columns) == ["address", "control", "live", "instruction", "source"] and len(table) > 5
+    parts = next(s for s in at.selectbox if s.label == "Instructions of")
+    line = next(o for o in parts.options if "naive_gather.cu:" in o)
+    parts.select(line).run()
+    text = unescape("\n".join(element.body for element in at.get("html")))
+    assert f"naive_gather.cu, line {line.split(':')[1].split(',')[0]}" in text, "the source beside its instructions"
 
 
 @pytest.mark.parametrize(("status", "nvcc", "said"), [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from html import escape
 from typing import Any
@@ -48,7 +49,15 @@ KEYS = ("check_id", "check_reference", "check_device", "check_size", "check_limi
 def draw() -> None:
     check = _own()
     with st.sidebar:
-        _form(check)
+        uploaded = _form(check)
+    try:
+        _shown(check)
+    finally:
+        _editor(uploaded=uploaded, done=check is not None)
+
+
+def _shown(check: Check | None) -> None:
+    """What is known: nothing yet, the answers so far, or the report."""
     _elsewhere(check)
     if missing := st.session_state.get("check_missing"):
         theme.html(theme.strip("BAD INPUT", missing, "Nothing was started."))
@@ -78,7 +87,7 @@ def draw() -> None:
                                badge_text=report.badge))
     grid = st.grid(2, min_column_width=470, gap="medium")
     with grid.container():
-        theme.html(_questions(report))
+        theme.html(_questions(report, check.request.text))
         _buttons(report)
     with grid.container():
         for card in (_smallest(report), _mistake(report), _kernelbench(report), _speed(report)):
@@ -89,7 +98,15 @@ def draw() -> None:
         theme.html(_ladder(report))
 
 
-def _form(check: Check | None) -> None:
+def _editor(*, uploaded: bool, done: bool) -> None:
+    """The file, as wide as the page; below the report when there is one."""
+    if (sample := st.session_state.pop("check_sample_text", None)) is not None:
+        st.session_state["check_text"] = sample
+    st.text_area("Candidate: paste a file that defines ModelNew, or upload it on the left", key="check_text",
+                 height=300 if done else 520, disabled=uploaded, persist_state="session")
+
+
+def _form(check: Check | None) -> bool:
     """The sidebar. `_asked` reads it when a button is pressed, not before: a text that was pasted a moment ago counts."""
     names = {p.name: p.listed for p in PRESETS.values()}
     devices = list(state.device_names())
@@ -104,9 +121,6 @@ def _form(check: Check | None) -> None:
         st.file_uploader("Reference: Model, get_inputs, get_init_inputs", type="py", key="check_reference_file",
                          max_upload_size=_MOST_MB)
     uploaded = st.file_uploader("Candidate: a file with ModelNew", type="py", key="check_file", max_upload_size=_MOST_MB)
-    if (sample := st.session_state.pop("check_sample_text", None)) is not None:
-        st.session_state["check_text"] = sample
-    st.text_area("or paste it", key="check_text", height=140, disabled=uploaded is not None)
     device = st.selectbox("Device", devices, format_func=state.device_label, key="check_device", persist_state="session")
     if chosen != OWN:
         usual = "small" if device == state.CPU else "full"
@@ -128,6 +142,7 @@ def _form(check: Check | None) -> None:
                "runs in its own process, without your environment variables and with these limits. With bwrap it has no "
                "network and can write only to its scratch folder. Without bwrap, Landlock or a separate user account limits "
                "where it can write. The report names the sandbox.</div>")
+    return uploaded is not None
 
 
 def _begin() -> None:
@@ -221,19 +236,22 @@ def _live_line(check: Check) -> None:
                f"{escape(asked.device)}")
 
 
-def _questions(report: CheckReport) -> str:
-    return theme.table(("answer", "question", "what was seen"), [_row(q) for q in report.ordered]) + (
+def _questions(report: CheckReport, text: str) -> str:
+    return theme.table(("answer", "question", "what was seen"), [_row(q, text) for q in report.ordered]) + (
         f'<div class="foot" style="margin-top:6px">Against {escape(report.against)}, on {escape(report.device)}, '
         f'seed {report.seed}, {report.seconds:.0f} s; {escape(report.confined.sentence)}. Not asked: {NOT_ASKED}.</div>')
 
 
-def _row(q: Question) -> tuple[str, str, str]:
+def _row(q: Question, text: str = "") -> tuple[str, str, str]:
+    """`text`: the file, of which a failure may name a line; it is shown with its neighbours."""
     word = _WORDS.get(q.answer, str(q.answer))
     status = f'<div class="foot mono">{escape(q.status)}</div>' if q.answer is Answer.FAILED and q.status else ""
     advice = f'<div class="mute">{escape(q.advice)}</div>' if q.advice and q.answer is not Answer.PASSED else ""
     log = (q.detail.log or "")[-_MOST_LOG:] if q.answer is Answer.FAILED else ""
     log = f"<pre>{escape(log)}</pre>" if log else ""
-    return theme.badge(word), f"<b>{escape(q.question)}</b>{status}", f"{escape(q.seen)}{advice}{log}"
+    named = re.search(r"\bline (\d+)\b", f"{q.seen} {q.advice}") if q.answer is Answer.FAILED else None
+    lines = theme.excerpt(text, int(named[1]), name="The file") if named else ""
+    return theme.badge(word), f"<b>{escape(q.question)}</b>{status}", f"{escape(q.seen)}{advice}{lines}{log}"
 
 
 def _buttons(report: CheckReport) -> None:

@@ -7,7 +7,7 @@ from html import escape
 
 import streamlit as st
 
-from ...core import numbers
+from ...core import numbers, source_parts
 from ...core.errors import BadRequest
 from ...core.gpu import gpu_limits
 from ...core.occupancy import REGISTERS_PER_THREAD_MAX
@@ -17,13 +17,15 @@ from ...drive.reporting import plots, report
 from ...drive.reporting.main_kernel import arch_of, main_kernel
 from ...drive.sessions.recorded import most_shared_bytes, occupancy_of, sm_of, source_of
 from ...drive.sessions.session import Session
-from . import address, state, theme
+from . import address, machine_code_view, state, theme
 
 _FASTEST = 8  # configs of a cell in the list beside the source
-_VIEWS = ("Source", "Template", "Build log")
+_WHOLE = "all, as it was compiled"
+_ASM = "Machine code"
+_VIEWS = ("Source", "Template", _ASM, "Build log")
 _NOT_BUILT = (Status.SKIPPED, Status.CANCELLED, Status.RENDER_FAILED, Status.NO_COMPILER, Status.BUILD_FAILED,
               Status.BUILD_TIMEOUT)
-KEYS = ("inspect_session", "inspect_trial", "view ")  # the keys of the widgets here
+KEYS = ("inspect_session", "inspect_trial", "view ", "part ", "asm ")  # the keys of the widgets here
 
 
 def draw() -> None:
@@ -45,7 +47,7 @@ def draw() -> None:
     theme.html(_strip(trial, everything, name))
     grid = st.grid(2, min_column_width=470, gap="medium")
     with grid.container():
-        _text(trial, session)
+        _text(trial, session, [t for t in everything if t.kind == "candidate" and t.direction == trial.direction])
     with grid.container():
         if trial.errors and not trial.ok:
             theme.html(_errors(trial))
@@ -141,11 +143,17 @@ def _about(trial: Trial, everything: list[Trial]) -> None:
     theme.html("<div style='height:8px'></div>".join(parts))
 
 
-def _text(trial: Trial, session: Session) -> None:
+def _text(trial: Trial, session: Session, others: list[Trial]) -> None:
+    """`others`: candidates of the same layer and direction, whose machine code it can be compared with."""
     usual = "Build log" if str(trial.status).startswith(("BUILD", "NO_COMPILER", "MACHINE_FAILED")) else "Source"
-    view = st.segmented_control("View", _VIEWS, default=usual, key=f"view-{trial.trial_id}", required=True,
+    address.seed(f"view {trial.trial_id}", _VIEWS, usual, name="view")
+    view = st.segmented_control("View", _VIEWS, key=f"view {trial.trial_id}", required=True, persist_state="session",
                                 label_visibility="collapsed", width="stretch") or usual
-    blob = {"Source": "source", "Template": "template", "Build log": "log"}[view]
+    address.note("view", view, usual)
+    if view == _ASM and trial.kind == "candidate":
+        machine_code_view.machine_code(trial, session, others)
+        return
+    blob = {_ASM: "source", "Source": "source", "Template": "template", "Build log": "log"}[view]
     if blob not in trial.blobs:
         theme.html(f'<span class="foot">This trial has no {view.lower()}: {escape(trial.headline)}</span>')
         return
@@ -158,9 +166,23 @@ def _text(trial: Trial, session: Session) -> None:
         st.code(text or "The compiler printed nothing.", language=None, line_numbers=True, height=560, wrap_lines=True)
         return
     if view == "Source" and trial.kind == "candidate":
-        theme.html('<span class="foot">The translation unit as it was compiled. Headers are inlined; the instance is at '
-                   "the end.</span>")
+        text = _part(text, trial)
     st.code(text, language="python" if trial.kind == "module" else "cpp", line_numbers=True, height=560)
+
+
+def _part(source: str, trial: Trial) -> str:
+    """One file of the translation unit, at first the variant's own, with the lines that an error names above it."""
+    there = source_parts.parts(source)
+    names = [*there, _WHOLE]
+    address.seed(f"part {trial.trial_id}", names, source_parts.own_part(list(there), trial.name), name="file")
+    name = st.selectbox("File", names, key=f"part {trial.trial_id}", persist_state="session",
+                        help="The files that the translation unit was made of. An error names a line of one of them.")
+    address.note("file", name, source_parts.own_part(list(there), trial.name))
+    if place := source_parts.error_place(trial.headline, list(there)):
+        theme.html(theme.excerpt(there[place[0]], place[1], name=place[0]))
+    elif name != _WHOLE and (line := source_parts.kernel_line(there[name])) > 1:
+        theme.html(f'<span class="foot">Its kernel begins in line {line}.</span>')
+    return source if name == _WHOLE else there[name]
 
 
 def _resources(trial: Trial) -> str:

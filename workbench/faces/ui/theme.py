@@ -82,6 +82,7 @@ overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .st-key-picks button{min-height:24px;padding:0 2px}.st-key-picks button p{font-size:13px}
 [data-testid="stPopoverBody"] [data-testid="stWidgetLabel"] p{font-family:"Source Code Pro",monospace;font-size:11px}
 .kwsvg svg{max-height:330px}
+.kw .wrongline{color:var(--bad);font-weight:600}
 .st-key-faded{opacity:.4} .st-key-address{display:none}
 </style>"""
 
@@ -140,6 +141,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence
     top = f"<tr>{cells([h if i in plain else escape(h) for i, h in enumerate(head)], 'th')}</tr>" if any(head) else ""
     body = "".join(f"<tr>{cells(r, 'td')}</tr>" for r in rows)
     return f'<div class="scroll"><table>{top}{body}</table></div>'  # where it is too wide, it scrolls, not the page
+
+
+def excerpt(text: str, line: int, *, name: str = "", around: int = 3) -> str:
+    """The lines around one, with their numbers; that one is marked. "" where the text has no such line."""
+    lines = text.splitlines()
+    if not 1 <= line <= len(lines):
+        return ""
+    shown = []
+    for number in range(max(1, line - around), min(len(lines), line + around) + 1):
+        body = f"{'>' if number == line else ' '} {number:5}  {escape(lines[number - 1])}"
+        shown.append(f"<b class=wrongline>{body}</b>" if number == line else body)
+    return (heading(f"{name}, line {line}" if name else f"Line {line}")) + f"<pre>{chr(10).join(shown)}</pre>"
 
 
 def markdown(text: str) -> str:
