@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 from workbench.core.presets import preset
 from workbench.drive.reporting import compare_plots, plots, report
 from workbench.drive.sessions.session import Session
+from workbench.faces.ui import results, state, workbench_page
 
 from .test_report import CPU, H200, pytorch, timing, trial
 
@@ -117,3 +118,18 @@ def test_the_roofline_labels_what_has_room_and_narrow_axes_are_in_microseconds()
     assert figure.layout.xaxis.title.text == "<b>forward</b>, µs" and figure.layout.xaxis.ticktext[1] == "2"
     notes = plots.bars(pytorch(), floors={"forward": 1.0}).layout.annotations
     assert len({n.yshift for n in notes if n.text.startswith(("floor", "best"))}) == 2, "two labels never share a line of text"
+
+
+def test_a_long_session_is_read_once_and_its_tables_are_made_once(tmp_path, monkeypatch) -> None:
+    """Each rerun of a page asks for the trials many times. A copy of 10 000 takes a second."""
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    session = Session.create(tmp_path, "long")
+    for one in [*pytorch(), *(trial("mine", 1.0 + i, config={"BLOCK": i}) for i in range(20))]:
+        session.append(one)
+    first = state.trials_of(session.path)
+    assert all(a is b for a, b in zip(first, state.trials_of(session.path), strict=True))
+    known_by = workbench_page._known_by(session.path, first)
+    assert results._tables(known_by, first)[0] is results._tables(known_by, first)[0]
+    session.append(trial("mine", 0.5))
+    assert len(state.trials_of(session.path)) == 23
+    assert workbench_page._known_by(session.path, state.trials_of(session.path)) != known_by, "it has grown: made anew"

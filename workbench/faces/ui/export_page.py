@@ -7,6 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from html import escape
+from itertools import islice
+from math import inf
 
 import streamlit as st
 
@@ -26,6 +28,7 @@ from . import address, state, theme
 
 PYTORCH, APART = "PyTorch", "a launch for each gradient"
 _PROOF_LIMIT_S = 600
+_MOST_OFFERED = 40  # candidates of a direction
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,12 @@ def _recipe_choice(trials: list[Trial]) -> dict[str, Trial | None]:
     right."""
     wanted = set(st.session_state.get("export_rows", []))
     chosen: dict[str, Trial | None] = {}
-    there = {d: sorted((t for t in trials if t.kind == "candidate" and t.ok and d == t.direction and _still_there(t)),
-                       key=_ms) for d in LAUNCHES}
+    named = wanted | {address.wants(d) for d in LAUNCHES}
+    right_in = {d: sorted((t for t in trials if t.kind == "candidate" and t.ok and d == t.direction),
+                          key=lambda t: (t.trial_id not in named, _ms(t))) for d in LAUNCHES}
+    # Of thousands that a search has tried, the fastest are offered: to render each takes a millisecond.
+    there = {d: list(islice(filter(_still_there, found), _MOST_OFFERED if found and _ms(found[0]) < inf else None))
+             for d, found in right_in.items()}
     directions = LAUNCHES if there[BACKWARD] else DIRECTIONS
     taken = {d: first_choice(found, arch_of(), trials) for d, found in there.items()}
     first = {d: trial for d, (trial, _) in taken.items()}
@@ -156,6 +163,8 @@ def _recipe_choice(trials: list[Trial]) -> dict[str, Trial | None]:
         if direction != BACKWARD or pick in options:
             chosen[direction] = options.get(pick)
     notes = [note for _, note in taken.values() if note]
+    notes += [f"{d}: the {_MOST_OFFERED} fastest of {numbers.count(len(right_in[d]))} right candidates are offered."
+              for d in directions if len(right_in[d]) > len(there[d]) == _MOST_OFFERED]
     if open_ := [d for d, found in there.items() if found and taken[d] == (None, "")]:
         notes.append(f"{', '.join(open_)}: the candidates have no GPU time; choose one.")
     theme.html("".join(f'<div class="foot">{escape(note)}</div>' for note in notes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,9 @@ NOT_TICKED = "not ticked"  # said of a variant that serves the layer
 _VERDICTS = (report.FASTER, report.SLOWER, report.SAME, report.UNSURE, report.EMULATED)
 
 
-def result_table(trials: Sequence[Trial], *, key: str = "results") -> list[str]:
-    """Verdict first. Returns the trial ids of the rows that are selected."""
-    table = report.frame(trials)
-    shown = _for_display(table)
+def result_table(trials: Sequence[Trial], known_by: Hashable, *, key: str = "results") -> list[str]:
+    """Verdict first. Returns the trial ids of the rows that are selected. `known_by`: equal for equal trials."""
+    table, shown = _tables(known_by, trials)
     column = st.column_config
     event = st.dataframe(
         shown, hide_index=True, row_height=29, height=min(31 * 29, 38 + 29 * max(1, len(shown))), key=key,
@@ -55,6 +54,12 @@ def result_table(trials: Sequence[Trial], *, key: str = "results") -> list[str]:
             "build_s": column.NumberColumn("build, s", format="%.1f", width=54)})
     rows = event["selection"]["rows"] if event else []
     return [table["trial_id"].iloc[r] for r in rows if r < len(table)]
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)  # 10 000 trials take a second
+def _tables(known_by: Hashable, _trials: Sequence[Trial]) -> tuple[pandas.DataFrame, pandas.DataFrame]:
+    table = report.frame(_trials)
+    return table, _for_display(table)
 
 
 def doctor_table(findings: Sequence[doctor.Finding]) -> str:

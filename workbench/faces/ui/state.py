@@ -220,7 +220,7 @@ def _trace(error: Exception) -> list[str]:
     return traceback.format_exception(error)
 
 
-@st.cache_data(max_entries=32, show_spinner=False)
+@st.cache_resource(max_entries=32, show_spinner=False)  # as it is: trials do not change, and a copy of 10 000 takes a second
 def _read(path: str, stamp: tuple[int, int]) -> tuple[list[Trial], list[str]]:
     session = Session(Path(path))
     return session.trials(), session.unreadable

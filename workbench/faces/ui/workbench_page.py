@@ -6,6 +6,7 @@ import tempfile
 from html import escape
 from pathlib import Path
 
+import plotly.graph_objects as go
 import streamlit as st
 
 from ...core import facts, numbers
@@ -221,7 +222,7 @@ def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: 
     if not trials:  # nothing to draw yet: the chart's library, a second of the browser's time, is not loaded before a run
         theme.html(results.waiting_table(ticked, absent, floors))
         return
-    _draw_chart(trials, ticked, _floors_for(trials, floors), "not run yet", absent=absent)
+    _draw_chart(trials, ticked, _floors_for(trials, floors), "not run yet", _known_by(path, trials), absent=absent)
     module = plots.module_bars(trials, mode=theme.mode())
     if module is not None:
         theme.html(theme.heading("ModelNew against nn.ConvTranspose, with allocation and autograd"))
@@ -246,12 +247,24 @@ def _floors(workload: Workload, trials: list[Trial], choice: Choice) -> dict[str
 def _live_chart(run: Run, workload: Workload, choice: Choice, floors: dict) -> None:
     trials = shown_trials(state.trials_of(run.session), workload, choice)
     asked = {d: list(dict.fromkeys(r.variant for r in run.rows if r.direction == d)) for d in LAUNCHES}
-    _draw_chart(trials, asked, _floors_for(trials, floors), "queued", live=True)
+    _draw_chart(trials, asked, _floors_for(trials, floors), "queued", _known_by(run.session, trials), live=True)
 
 
-def _draw_chart(trials: list[Trial], expected: dict, floors: dict, waiting: str, *, live: bool = False,
+def _known_by(path: Path | None, trials: list[Trial]) -> tuple:
+    """Equal for equal trials: of which file, as it was when, of which layer and device, and how many."""
+    first = trials[0].place if trials else ()
+    return str(path), state.stamp(path) if path else (), first, len(trials)
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _bars(known_by: tuple, _trials: list[Trial], expected: dict, absent: dict | None, floors: dict, waiting: str,
+          mode: str) -> go.Figure:
+    return plots.bars(_trials, expected=expected, absent=absent, floors=floors, waiting=waiting, mode=mode)
+
+
+def _draw_chart(trials: list[Trial], expected: dict, floors: dict, waiting: str, known_by: tuple, *, live: bool = False,
                 absent: dict | None = None) -> None:
-    figure = plots.bars(trials, expected=expected, absent=absent, floors=floors, waiting=waiting, mode=theme.mode())
+    figure = _bars(known_by, trials, expected, absent, floors, waiting, theme.mode())
     if live:
         theme.chart(figure, key="live-bars", alt=plots.describe(trials))
         return
@@ -280,7 +293,7 @@ def _recorded_pytorch(workload: Workload) -> list[Trial]:
 
 
 def _table(trials: list[Trial], choice: Choice, path: Path | None) -> None:
-    selected = results.result_table(trials)
+    selected = results.result_table(trials, _known_by(path, trials))
     notes = list(dict.fromkeys(f"{t.name} {t.direction}: {t.headline} {t.advice}" for t in trials
                                if not t.ok and not report.is_baseline(t)))
     if notes:
