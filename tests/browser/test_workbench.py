@@ -48,6 +48,7 @@ def test_run_inspect_export_download(page, tmp_path):
     assert "ConvTranspose1d(32, 64, 5" in page.locator(".layer").inner_text()
     forward_only(page)
     run_to_the_end(page)
+    assert page.title() == "KernelBench #74 (small) · Kernel Workbench"
     assert "EMULATED" in strip(page).inner_text()
     assert "does not predict a GPU" in strip(page).inner_text()
 

@@ -71,6 +71,7 @@ def _shown(check: Check | None) -> None:
             st.rerun()
         return
     if not check.done:
+        state.title("● checking")
         with strip.container():
             _live_strip(check)
         return
@@ -80,6 +81,7 @@ def _shown(check: Check | None) -> None:
                                    "Correct the input on the left, then check again."))
         return
     report = check.report
+    state.title(f"{report.badge}, Check")
     with strip:
         passed = report.ran and not report.stopped
         theme.html(theme.strip("FAILED" if report.failed else "PASSED" if passed else "SKIPPED", report.headline,

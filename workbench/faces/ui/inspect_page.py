@@ -44,6 +44,7 @@ def draw() -> None:
     everything = report.for_workload(state.trials_of(path), trial.workload)
     with st.sidebar:
         _about(trial, everything)
+    state.title(f"{trial.name} {trial.direction}, Inspect")
     theme.html(_strip(trial, everything, name))
     grid = st.grid(2, min_column_width=470, gap="medium")
     with grid.container():

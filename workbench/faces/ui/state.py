@@ -178,6 +178,11 @@ def active_runs() -> list[Run]:
     return [r for r in runs() if r.active]
 
 
+def title(words: str) -> None:
+    """What the browser's tab says: which layer or page, and whether something runs."""
+    st.set_page_config(page_title=f"{words} · Kernel Workbench")
+
+
 def guarded(draw: Callable[[], None], name: str = "", own: Sequence[str] = ()) -> Callable[[], None]:
     """One page, so that a bad request or a defect of ours becomes a strip and never a red box. `own`: the keys of its widgets,
     whose values stand in its address."""
@@ -186,6 +191,7 @@ def guarded(draw: Callable[[], None], name: str = "", own: Sequence[str] = ()) -
         _missing().clear()
         if name:
             address.begin(name, own)
+            title(name.capitalize())
         links = st.empty()
         try:
             draw()

@@ -126,9 +126,11 @@ def strip(word: str, sentence: str, evidence: str = "", *, badge_text: str | Non
             f'<div class="s">{escape(evidence)}</div></div></div>')
 
 
-def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    return ('<div class="facts">' + "".join(f"<div><span>{escape(a)}</span><b>{escape(b)}</b></div>" for a, b in pairs)
-            + "</div>")
+def facts(pairs: Iterable[tuple[str, str, str]]) -> str:
+    """(name, value, what it means, shown on hover)"""
+    return ('<div class="facts">' + "".join(
+        f'<div title="{escape(meaning, quote=True)}"><span>{escape(name)}</span><b>{escape(value)}</b></div>'
+        for name, value, meaning in pairs) + "</div>")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), plain: Sequence[int] = (),

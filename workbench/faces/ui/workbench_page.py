@@ -49,6 +49,7 @@ def draw() -> None:
     trials = shown_trials(state.trials_of(path), workload, choice)
     last = state.latest_run(workload, choice.device, session=choice.session)
     run = last if last is not None and last.active else None
+    state.title(f"{'● running, ' if run else ''}{called(workload)}")
     with elsewhere:
         _elsewhere(run)
     with strip:
@@ -73,12 +74,17 @@ def layer_line(workload: Workload, choice: Choice, *, faded: bool) -> str:
     floor = f"{numbers.time(limit.ms)}, {limit.limit}" if limit else "not known for this GPU"
     origin = called(workload) if workload.preset else "free layer"
     zero = facts.zero_share(workload)
-    pairs = [("output", numbers.shape(workload.output_shape)), ("work", numbers.work(facts.flops(workload))),
-             ("traffic, each tensor once", numbers.bytes_decimal(facts.bytes_moved(workload, "forward").total_bytes)),
-             ("intensity", numbers.intensity(facts.intensity(workload))),
-             (f"floor on {gpu.removeprefix('NVIDIA ')}, forward in {precision}", floor),
-             ("outputs that no tap reaches", numbers.share(zero, decimals=0 if zero in (0, 1) else 1)),
-             ("parameters", numbers.count(workload.layer.parameter_count))]
+    pairs = [("output", numbers.shape(workload.output_shape), "Batch, channels and positions of the output"),
+             ("work", numbers.work(facts.flops(workload)), "Two operations for each multiply-add of the direct algorithm"),
+             ("traffic, each tensor once", numbers.bytes_decimal(facts.bytes_moved(workload, "forward").total_bytes),
+              "Bytes of memory that the forward must read and write, with each tensor moved once"),
+             ("intensity", numbers.intensity(facts.intensity(workload)),
+              "Work divided by traffic. Below about 12 FLOP/B in fp32, and 95 in TF32, the memory of an H200 is the limit."),
+             (f"floor on {gpu.removeprefix('NVIDIA ')}, forward in {precision}", floor,
+              "The shortest time that this GPU allows: for its traffic (bytes) or for its work (compute)"),
+             ("outputs that no tap reaches", numbers.share(zero, decimals=0 if zero in (0, 1) else 1),
+              "They are the bias, or zero"),
+             ("parameters", numbers.count(workload.layer.parameter_count), "Values of weight and bias")]
     note = " · this is the last valid layer" if faded else ""
     return (f'<div class="layer"><span class="mono">{escape(str(workload.layer))}</span>'
             f'<span class="mute">{escape(origin)} · {escape(workload.dtype)}{note}</span></div>' + theme.facts(pairs))
