@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from streamlit.testing.v1 import AppTest
 from tests.require import require
 from workbench.core import source_parts
 from workbench.core.env import find_toolchain
+from workbench.core.presets import preset
 from workbench.core.trial import DEFAULT_ADVICE, Status
 from workbench.drive.sessions.session import Session
 
+from .test_belongs import tab
 from .test_report import trial
 
 SESSIONS = Path(__file__).resolve().parents[2] / "sessions"
@@ -79,6 +82,27 @@ def test_the_source_is_shown_by_file_and_an_error_with_its_lines(tmp_path, monke
     assert source_parts.kernel_line(at.code[0].value) == 1, "the comment above a kernel belongs to it"
     box.select("all, as it was compiled").run()
     assert "int a;" in at.code[0].value
+
+
+def test_what_differs_from_another_config_is_shown_and_a_layer_is_chosen_first(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    session = Session.create(tmp_path, "own")
+    blobs = {block: session.put_blob(f"int a;\nconstexpr int BLOCK = {block};\n".encode()) for block in (64, 256)}
+    trials = [trial("naive_gather", ms, config={"BLOCK": block}, blobs={"source": blobs[block]})
+              for ms, block in ((1.5, 64), (2.5, 256))]
+    trials.append(replace(trials[0], trial_id="other", workload=preset("kb79").workload("full")))
+    for one in trials:
+        session.append(one)
+    at = tab("inspect", inspect_session="own", trial=trials[1].trial_id, view="Diff")
+    assert at.selectbox(key="inspect_layer").value == "KernelBench #74 (full)"
+    assert list(at.selectbox(key="inspect_trial").options) == [
+        "2.50 ms · naive_gather · forward", "1.50 ms · naive_gather · forward"]
+    assert "-constexpr int BLOCK = 64;\n+constexpr int BLOCK = 256;" in at.code[0].value
+    text = unescape("\n".join(element.body for element in at.get("html")))
+    assert "<td>256</td><td>64</td>" in text
+    at.selectbox(key="inspect_layer").select("KernelBench #79 (full)").run()
+    assert at.selectbox(key="inspect_trial").value == "other" and "no other candidate" in "\n".join(
+        element.body for element in at.get("html"))
 
 
 def test_the_machine_code_of_a_trial_is_shown_without_a_gpu(recorded, tmp_path, monkeypatch) -> None:

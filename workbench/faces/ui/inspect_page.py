@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from html import escape
 
@@ -22,10 +23,11 @@ from . import address, machine_code_view, state, theme
 _FASTEST = 8  # configs of a cell in the list beside the source
 _WHOLE = "all, as it was compiled"
 _ASM = "Machine code"
-_VIEWS = ("Source", "Template", _ASM, "Build log")
+_DIFF = "Diff"
+_VIEWS = ("Source", "Template", _ASM, _DIFF, "Build log")
 _NOT_BUILT = (Status.SKIPPED, Status.CANCELLED, Status.RENDER_FAILED, Status.NO_COMPILER, Status.BUILD_FAILED,
               Status.BUILD_TIMEOUT)
-KEYS = ("inspect_session", "inspect_trial", "view ", "part ", "asm ")  # the keys of the widgets here
+KEYS = ("inspect_session", "inspect_trial", "inspect_layer", "view ", "part ", "asm ", "diff ")  # the keys of the widgets here
 
 
 def draw() -> None:
@@ -62,29 +64,38 @@ def draw() -> None:
 
 
 def _choose(trials: list[Trial]) -> Trial | None:
-    """Newest first; modules, which have no kernel of their own to show, last."""
+    """A layer where there are several, then a trial of it: newest first; modules, which have no kernel of their own, last."""
     by_id = {t.trial_id: t for t in sorted(reversed(trials), key=lambda t: t.kind == "module")}
-    several = len({t.workload for t in trials}) > 1
     if not by_id:
         st.selectbox("Candidate", ["none yet"], disabled=True, key="inspect_trial-none")
         return None
-    names = {i: (f"{_layer(t)} · " if several else "") + _name(t) for i, t in by_id.items()}
-    if lost := address.seek("inspect_trial", by_id, next(iter(by_id)), asked=address.wants("trial")):
-        state.not_here("trial", lost, list(names.values()))
-    chosen = st.selectbox("Candidate", list(by_id), key="inspect_trial", persist_state="session", format_func=names.get,
-                          placeholder="Choose a trial")
+    layers = list(dict.fromkeys(called(t.workload) for t in by_id.values()))
+    asked = by_id.get(st.session_state.get("inspect_trial") or address.wants("trial"))
+    if asked is not None:
+        st.session_state["inspect_layer"] = called(asked.workload)
+    elif st.session_state.get("inspect_layer") not in layers:
+        st.session_state["inspect_layer"] = layers[0]
+    if layers[1:]:
+        st.selectbox("Layer", layers, key="inspect_layer", persist_state="session", on_change=_another_layer)
+    here = [i for i, t in by_id.items() if called(t.workload) == st.session_state["inspect_layer"]]
+    if lost := address.seek("inspect_trial", here, here[0], asked=address.wants("trial")):
+        state.not_here("trial", lost, [f"{called(t.workload)}: {_name(t)}" for t in by_id.values()])
+    chosen = st.selectbox("Candidate", here, key="inspect_trial", persist_state="session", placeholder="Choose a trial",
+                          format_func=lambda i: _name(by_id[i]))
     address.note("trial", chosen or lost)
     return by_id.get(chosen)
 
 
-def _layer(trial: Trial) -> str:
-    return called(trial.workload)
+def _another_layer() -> None:
+    """For the callback of the box: the trial of the layer before is no longer asked for."""
+    st.session_state.pop("inspect_trial", None)
 
 
 def _name(trial: Trial) -> str:
+    """The time or status first: a narrow list cuts the end."""
     time = numbers.time(trial.kernel_ms.median_ms) if trial.kernel_ms else str(trial.status)
-    mark = ", emulated" if trial.kernel_ms and report.is_emulated(trial) else ""
-    return f"{trial.name} · {trial.direction} · {time}{mark}"
+    mark = " *" if trial.kernel_ms and report.is_emulated(trial) else ""
+    return f"{time}{mark} · {trial.name} · {trial.direction}"
 
 
 def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
@@ -154,6 +165,9 @@ def _text(trial: Trial, session: Session, others: list[Trial]) -> None:
     if view == _ASM and trial.kind == "candidate":
         machine_code_view.machine_code(trial, session, others)
         return
+    if view == _DIFF:
+        _diff(trial, session, {t.trial_id: t for t in others if t.trial_id != trial.trial_id})
+        return
     blob = {_ASM: "source", "Source": "source", "Template": "template", "Build log": "log"}[view]
     if blob not in trial.blobs:
         theme.html(f'<span class="foot">This trial has no {view.lower()}: {escape(trial.headline)}</span>')
@@ -169,6 +183,29 @@ def _text(trial: Trial, session: Session, others: list[Trial]) -> None:
     if view == "Source" and trial.kind == "candidate":
         text = _part(text, trial)
     st.code(text, language="python" if trial.kind == "module" else "cpp", line_numbers=True, height=560)
+
+
+def _diff(trial: Trial, session: Session, others: dict[str, Trial]) -> None:
+    """What differs from another candidate of the same layer and direction: config, then the source that was compiled."""
+    if not others:
+        theme.html('<span class="foot">The session has no other candidate of this layer and direction.</span>')
+        return
+    key = f"diff {trial.trial_id}"
+    address.seed(key, others, next(iter(others)), name="diff")
+    other = others[st.selectbox("Against", list(others), key=key, persist_state="session", format_func=lambda i: " ".join(
+        [_name(others[i]), others[i].precision, *(f"{k}={v}" for k, v in others[i].config.items())]))]
+    address.note("diff", other.trial_id, next(iter(others)))
+    config = [(k, *(str(t.config.get(k, "–")) for t in (trial, other))) for k in {**trial.config, **other.config}]
+    config += [(k, getattr(trial, k), getattr(other, k)) for k in ("name", "precision", "form")]
+    rows = [(f"<span class=mono>{escape(k)}</span>", escape(str(a)), escape(str(b))) for k, a, b in config if a != b]
+    theme.html(theme.table(("", "this", "the other"), rows) if rows else '<span class="foot">Their configs are equal.</span>')
+    try:
+        texts = [source_of(t, session).splitlines() for t in (other, trial)]
+    except BadRequest as error:
+        theme.html(f'<div class="wrong">{escape(str(error))}</div>')
+        return
+    lines = list(difflib.unified_diff(*texts, "the other", "this", lineterm="", n=3))
+    st.code("\n".join(lines) or "The sources are equal.", language="diff", height=480)
 
 
 def _part(source: str, trial: Trial) -> str:
