@@ -27,7 +27,7 @@ _DIFF = "Diff"
 _VIEWS = ("Source", "Template", _ASM, _DIFF, "Build log")
 _NOT_BUILT = (Status.SKIPPED, Status.CANCELLED, Status.RENDER_FAILED, Status.NO_COMPILER, Status.BUILD_FAILED,
               Status.BUILD_TIMEOUT)
-KEYS = ("inspect_session", "inspect_trial", "inspect_layer", "view ", "part ", "asm ", "diff ")  # the keys of the widgets here
+KEYS = ("inspect_session", "inspect_trial", "inspect_layer", "inspect_view", "part ", "asm ", "diff ")  # the keys of the widgets here
 
 
 def draw() -> None:
@@ -158,8 +158,8 @@ def _about(trial: Trial, everything: list[Trial]) -> None:
 def _text(trial: Trial, session: Session, others: list[Trial]) -> None:
     """`others`: candidates of the same layer and direction, whose machine code it can be compared with."""
     usual = "Build log" if str(trial.status).startswith(("BUILD", "NO_COMPILER", "MACHINE_FAILED")) else "Source"
-    address.seed(f"view {trial.trial_id}", _VIEWS, usual, name="view")
-    view = st.segmented_control("View", _VIEWS, key=f"view {trial.trial_id}", required=True, persist_state="session",
+    address.seed("inspect_view", _VIEWS, usual, name="view")  # it stays when another trial is chosen
+    view = st.segmented_control("View", _VIEWS, key="inspect_view", required=True, persist_state="session",
                                 label_visibility="collapsed", width="stretch") or usual
     address.note("view", view, usual)
     if view == _ASM and trial.kind == "candidate":
