@@ -27,7 +27,7 @@ _DIFF = "Diff"
 _VIEWS = ("Source", "Template", _ASM, _DIFF, "Build log")
 _NOT_BUILT = (Status.SKIPPED, Status.CANCELLED, Status.RENDER_FAILED, Status.NO_COMPILER, Status.BUILD_FAILED,
               Status.BUILD_TIMEOUT)
-KEYS = ("inspect_session", "inspect_trial", "inspect_layer", "inspect_view", "part ", "asm ", "diff ")  # the keys of the widgets here
+KEYS = ("inspect_session", "inspect_trial", "inspect_layer", "inspect_view", "part ", "asm ", "diff ")  # of the widgets here
 
 
 def draw() -> None:

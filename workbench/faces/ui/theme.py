@@ -82,6 +82,7 @@ overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .st-key-picks button{min-height:24px;padding:0 2px}.st-key-picks button p{font-size:13px}
 [data-testid="stPopoverBody"] [data-testid="stWidgetLabel"] p{font-family:"Source Code Pro",monospace;font-size:11px}
 .kwsvg svg{max-height:330px}
+@media (max-width:1150px){.kw .facts>div:nth-child(n+6){display:none}.kw .layer .mono{font-size:16px}}
 .kw .wrongline{color:var(--bad);font-weight:600}
 .st-key-faded{opacity:.4} .st-key-address{display:none}
 </style>"""
