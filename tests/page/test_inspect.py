@@ -48,6 +48,7 @@ def test_the_main_kernel_has_the_gauges_and_its_helpers_a_line_beneath(recorded)
     text = shown(recorded.stem, there.trial_id)
     assert "Resources of implicit_gemm_mma, sm_90" in text and "warps of 64" in text
     assert text.index("Resources of implicit_gemm_mma") < text.index("pack_fragments: ")
+    assert "FRAGMENTS_M = 0 (auto 4)" in text and "ROLL = 0<br>" in text, "what 0 stands for, where it stands for something"
     assert "c_" not in text[text.index("Resources of"):text.index("pack_fragments: ")]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...core import numbers
 from ...core.best_known import best_config
-from ...core.candidate import EMULATED_SM, Candidate, derived_values
+from ...core.candidate import EMULATED_SM, Candidate, derived_values, resolved_values
 from ...core.errors import BadRequest
 from ...core.layer import LAUNCHES, Workload
 from ...core.occupancy import Occupancy, candidate_occupancy
@@ -62,6 +62,15 @@ def most_shared_bytes(trial: Trial, arch: str) -> int | None:
     if declared is not None:
         return max(static, int(declared))
     return None if "extern __shared__" in render(candidate).source else static
+
+
+def resolved_of(trial: Trial) -> dict[str, int]:
+    """What the tunables that are 0 for "automatic" came to, as today's template derives it; empty where it has gone."""
+    candidate = _candidate_or_none(trial)
+    try:
+        return resolved_values(candidate, sm=trial.device.sm or EMULATED_SM) if candidate else {}
+    except BadRequest:  # the template has changed since
+        return {}
 
 
 def sm_of(arch: str) -> int:

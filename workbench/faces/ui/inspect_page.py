@@ -16,7 +16,7 @@ from ...core.presets import called
 from ...core.trial import Errors, Status, Trial
 from ...drive.reporting import plots, report
 from ...drive.reporting.main_kernel import arch_of, main_kernel
-from ...drive.sessions.recorded import most_shared_bytes, occupancy_of, sm_of, source_of
+from ...drive.sessions.recorded import most_shared_bytes, occupancy_of, resolved_of, sm_of, source_of
 from ...drive.sessions.session import Session
 from . import address, machine_code_view, state, theme
 
@@ -139,7 +139,9 @@ def _about(trial: Trial, everything: list[Trial]) -> None:
         parts.append(theme.heading(f"Right in {trial.direction}{most}") + theme.table(("", "", ""), rows, right=(2,)))
         if any(report.is_emulated(t) for t in same):
             parts.append('<span class="foot">* emulated</span>')
-    config = [*(f"{k} = {v}" for k, v in trial.config.items()), f"precision = {trial.precision}"]
+    automatic = resolved_of(trial)
+    config = [*(f"{k} = {v}{f' (auto {automatic[k]})' if k in automatic else ''}" for k, v in trial.config.items()),
+              f"precision = {trial.precision}"]
     if trial.form:
         config.append(f"form = {trial.form}")
     config += trial.compile_flags
