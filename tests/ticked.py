@@ -8,7 +8,7 @@ from workbench.core.presets import preset
 from workbench.core.variants import discover
 
 
-def ticked(precision: str = "ieee") -> list[tuple[str, str]]:
+def ticked(precision: str = "tf32") -> list[tuple[str, str]]:
     """(direction, name), in the page's order; `precision` "" is each variant's own."""
     layer = preset("kb74").workload("small").layer
     offers = [v for v in discover() if not precision or precision in v.precision]

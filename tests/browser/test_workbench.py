@@ -28,18 +28,11 @@ def stop_button(page):
 
 
 def forward_only(page) -> None:
-    """Untick all but the three general forward variants."""
-    left, shown = len(ticked()), "forward"
-    for direction, variant in ticked():
-        if direction == "forward" and variant in GENERAL:
-            continue
-        if direction != shown:
-            page.locator(".st-key-direction").get_by_text(direction, exact=True).click()
-            shown = direction
-        page.locator(f".st-key-tick-{direction}-{variant} label").first.click()
-        left -= 1
-        page.get_by_role("button", name=f"Run {left}").wait_for()
+    """A link that selects the three general forward variants and nothing else."""
+    only = ",".join(f"forward/{name}" for name in GENERAL)
+    page.goto(f"{page.url.split('?')[0]}?precision=ieee&only={only}")
     page.get_by_role("button", name="Run 3").wait_for()
+    page.locator('[data-test-script-state="notRunning"]').wait_for()
 
 
 def run_to_the_end(page) -> None:
@@ -55,6 +48,7 @@ def test_run_inspect_export_download(page, tmp_path):
     assert "ConvTranspose1d(32, 64, 5" in page.locator(".layer").inner_text()
     forward_only(page)
     run_to_the_end(page)
+    assert page.title() == "KernelBench #74 (small) · Kernel Workbench"
     assert "EMULATED" in strip(page).inner_text()
     assert "does not predict a GPU" in strip(page).inner_text()
 
@@ -98,6 +92,41 @@ def test_stop_ends_the_run_and_keeps_what_is_finished(page):
     stop_button(page).click()
     page.locator(".strip", has_text="Stopped by you after").first.wait_for()
     page.get_by_role("button", name="Resume").wait_for()
+
+
+def test_back_leads_to_the_page_before_and_no_choice_adds_an_entry(page):
+    def settled(path: str, *words: str) -> None:
+        page.wait_for_function("([path, words]) => location.pathname === path && words.every(w => location.search.includes(w))",
+                               arg=[path, list(words)])
+        page.locator('[data-test-script-state="notRunning"]').wait_for()
+
+    settled("/", "preset=kb74")
+    entries = page.evaluate("history.length")
+    page.locator(".st-key-direction").get_by_text("grad_input", exact=True).click()
+    settled("/", "direction=grad_input")
+    page.locator(".st-key-tick-grad_input-gathered_mma label").first.click()
+    settled("/", "without=grad_input%2Fgathered_mma")
+    assert page.evaluate("history.length") == entries
+    page.get_by_role("link", name="Machine").click()
+    settled("/machine")
+    assert "preset" not in page.url, "the parameters of another page"
+    page.get_by_role("link", name="Workbench").click()
+    settled("/", "preset=kb74", "direction=grad_input")
+    page.get_by_label("stride", exact=True).fill("2")
+    page.get_by_label("stride", exact=True).press("Enter")
+    settled("/", "stride=2")
+    page.go_back()
+    settled("/machine")
+    page.go_back()
+    settled("/", "without=grad_input%2Fgathered_mma")
+    assert "stride" not in page.url and "stride=2" not in page.locator(".layer").inner_text(), "the first visit, as it was left"
+    page.go_forward()
+    page.go_forward()
+    settled("/", "stride=2")
+    page.locator(".layer", has_text="stride=2").wait_for()
+    page.reload()
+    page.locator(".layer", has_text="stride=2").wait_for()
+    settled("/", "stride=2", "direction=grad_input")
 
 
 @pytest.fixture

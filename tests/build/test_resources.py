@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.require import require
+from workbench.core import sass
 from workbench.core.candidate import Candidate
 from workbench.core.env import find_toolchain
 from workbench.core.layer import ConvTranspose
-from workbench.core.orders import ResourcesOrder
+from workbench.core.orders import MachineCodeOrder, ResourcesOrder
 from workbench.core.template import render, render_batch, symbol
 from workbench.core.variants import find
+from workbench.measure.build.machine_code import machine_code_op
 from workbench.measure.build.resources import (
     NVCC_FLAGS,
     TORCH_NVCC_FLAGS,
@@ -46,6 +48,26 @@ void use(float* a) { shares<ns::Layer, ns::Tune, 4><<<1, 256>>>(a, 1); }
 @pytest.fixture(autouse=True)
 def _nvcc() -> None:
     require(find_toolchain().nvcc, "nvcc")
+
+
+def test_machine_code_without_a_gpu(tmp_path) -> None:
+    """PTX from nvcc alone; SASS where there is an nvdisasm, else a sentence that names what is missing."""
+    order = MachineCodeOrder(SOURCE, "sm_90", tmp_path)
+    found = machine_code_op(order, lambda event: None)
+    assert found.status == "OK" and set(found.names.values()) == {"shares<4>", "stacks"}
+    assert found.ptx.count(".entry") == 2 and 'file' in found.ptx and "/tmp" not in found.ptx + found.sass
+    if find_toolchain().nvdisasm:
+        kernels = {found.names[k.name]: k for k in sass.read(found.sass, found.live)}
+        assert {i.file for i in kernels["shares<4>"].code if i.file} == {"forward/two.cu"}
+        assert any(i.kind == "BAR" for i in kernels["shares<4>"].code)
+        assert any(i.kind.startswith("STL") for i in kernels["stacks"].code)
+        assert all(i.control for i in kernels["stacks"].code) and kernels["stacks"].most_live
+    else:
+        assert found.sass == "" and "No nvdisasm was found" in found.headline
+        print(found.headline)
+    assert machine_code_op(order, lambda event: None) == found, "from the cache"
+    wrong = machine_code_op(replace(order, source="__global__ void f() { nobody(); }"), lambda event: None)
+    assert wrong.status == "BUILD_FAILED" and "nobody" in wrong.headline
 
 
 def test_every_number_on_two_archs_without_a_gpu() -> None:

@@ -48,6 +48,17 @@ def test_the_wrong_sample_is_checked_and_its_mistake_named(page: AppTest) -> Non
     assert "Against KernelBench #74 (small)" in text and "at the small size, which is not KernelBench's own" in unescape(text)
 
 
+def test_a_failure_that_names_a_line_shows_it(page: AppTest) -> None:
+    from workbench.core.answers import Answer, Question
+    from workbench.faces.ui.check_page import _row
+    file = "\n".join(f"line {n} of it" for n in range(1, 30))
+    failed = Question("builds", "Does it build?", Answer.FAILED, "No: expected ';' in line 19.", "Correct line 19.")
+    assert "<b class=wrongline>>    19  line 19 of it</b>" in _row(failed, file)[2] and "line 16 of it" in _row(failed, file)[2]
+    assert "wrongline" not in _row(Question("builds", "Does it build?", Answer.PASSED, "Yes, see line 19."), file)[2]
+    editor = page.text_area(key="check_text")
+    assert editor in page.main.text_area and not page.sidebar.text_area, "it is as wide as the page"
+
+
 def test_answers_are_there_while_the_check_goes_on_and_stay_when_it_is_stopped(page: AppTest) -> None:
     page.button(key="check_sample").click().run()
     hangs = page.text_area(key="check_text").value.replace("        layer = self", (

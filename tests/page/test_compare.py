@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from workbench.drive.reporting import compare_plots, report
+from workbench.core.presets import preset
+from workbench.drive.reporting import compare_plots, plots, report
+from workbench.drive.sessions.session import Session
+from workbench.faces.ui import results, state, workbench_page
 
 from .test_report import CPU, H200, pytorch, timing, trial
 
@@ -73,13 +77,59 @@ def test_the_page_opens_on_the_recorded_session_against_its_own_pytorch(tmp_path
     assert not at.exception
     text = "\n".join(element.body for element in at.get("html"))
     assert "A is faster in " in text and "its fastest mode of the same or a stricter precision" in text
-    assert "models/sam-1 (full)" in text  # the newest of the recorded sessions
+    assert "models/sam-1 (full)" in set(at.dataframe[0].value["layer"])  # the newest of the recorded sessions
 
     at.selectbox(key="compare_a").select("recorded-h200-kernelbench").run()
-    text = "\n".join(element.body for element in at.get("html"))
-    assert "KernelBench #81 (full)" in text and "position:absolute" in text  # the dots
+    table = at.dataframe[0].value
+    assert "KernelBench #81 (full)" in set(table["layer"]) and table["B / A"].max() > 18
     assert len(at.get("plotly_chart")) == 2
 
     at.selectbox(key="compare_a").select("recorded-h200-general").run()
-    text = "\n".join(element.body for element in at.get("html"))
-    assert text.index("▼ SLOWER</span></td>") < text.index("▲ FASTER</span></td>")  # what needs a look first
+    verdicts = [v[0] for v in at.dataframe[0].value["verdict"]]
+    assert verdicts.index("▼ SLOWER") < verdicts.index("▲ FASTER")  # what needs a look first
+
+
+def test_chosen_rows_of_one_session_are_compared_with_the_first(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    session = Session.create(tmp_path, "mine")
+    trials = [*pytorch(), trial("a", 2.0), trial("b", 1.0, config={"BLOCK": 64}), trial("c", 1.0, direction="grad_input")]
+    for one in trials:
+        session.append(one)
+    ids = [t.trial_id for t in trials]
+    at = AppTest.from_function(_app, default_timeout=300)
+    at.query_params["compare_a"], at.query_params["trials"] = "mine", ",".join([*ids[2:], "gone"])
+    at.run()
+    assert not at.exception and at.segmented_control(key="compare_against").value == "chosen rows"
+    table = at.dataframe[0].value.set_index("A")
+    assert table.loc["b ieee", "B / A"] == pytest.approx(2.0) and table.loc["b ieee", "verdict"] == ["▲ FASTER"]
+    assert "two directions" in table.loc["c ieee", "note"] and pd.isna(table.loc["c ieee", "B / A"])
+    at.segmented_control(key="compare_against").select("best PyTorch").run()
+    assert len(at.dataframe[0].value) == 1  # of forward: the fastest, with PyTorch; of grad_input nothing to compare with
+
+
+def test_the_roofline_labels_what_has_room_and_narrow_axes_are_in_microseconds() -> None:
+    layers = [preset(f"kb{n}").workload("full") for n in (57, 61, 64, 65, 68, 69, 70, 71, 72, 73, 74, 75, 77, 78, 79, 81)]
+    trials = [replace(t, workload=w) for w in layers for t in (*pytorch(), trial("fast", 0.6, "tf32"))]
+    notes = compare_plots.roofline(report.against_pytorch(trials)).layout.annotations
+    labels = [n for n in notes if "×" in n.text]
+    assert 1 <= len(labels) <= 5
+    assert all(abs(a.x - b.x) > 0.5 or abs(a.y - b.y) > 0.1 for a in labels for b in labels if a is not b)
+    figure = plots.bars([trial("tiny", 0.00481, "tf32"), trial("eager, TF32 on", 0.003, "tf32", kind="baseline")])
+    assert figure.layout.xaxis.title.text == "<b>forward</b>, µs" and figure.layout.xaxis.ticktext[1] == "2"
+    notes = plots.bars(pytorch(), floors={"forward": 1.0}).layout.annotations
+    assert len({n.yshift for n in notes if n.text.startswith(("floor", "best"))}) == 2, "two labels never share a line of text"
+
+
+def test_a_long_session_is_read_once_and_its_tables_are_made_once(tmp_path, monkeypatch) -> None:
+    """Each rerun of a page asks for the trials many times. A copy of 10 000 takes a second."""
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    session = Session.create(tmp_path, "long")
+    for one in [*pytorch(), *(trial("mine", 1.0 + i, config={"BLOCK": i}) for i in range(20))]:
+        session.append(one)
+    first = state.trials_of(session.path)
+    assert all(a is b for a, b in zip(first, state.trials_of(session.path), strict=True))
+    known_by = workbench_page._known_by(session.path, first)
+    assert results._tables(known_by, first)[0] is results._tables(known_by, first)[0]
+    session.append(trial("mine", 0.5))
+    assert len(state.trials_of(session.path)) == 23
+    assert workbench_page._known_by(session.path, state.trials_of(session.path)) != known_by, "it has grown: made anew"

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import shutil
+import time
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from tests.require import require
+from workbench.core import source_parts
+from workbench.core.env import find_toolchain
+from workbench.core.presets import preset
 from workbench.core.trial import DEFAULT_ADVICE, Status
 from workbench.drive.sessions.session import Session
 
+from .test_belongs import tab
 from .test_report import trial
 
 SESSIONS = Path(__file__).resolve().parents[2] / "sessions"
@@ -41,6 +48,7 @@ def test_the_main_kernel_has_the_gauges_and_its_helpers_a_line_beneath(recorded)
     text = shown(recorded.stem, there.trial_id)
     assert "Resources of implicit_gemm_mma, sm_90" in text and "warps of 64" in text
     assert text.index("Resources of implicit_gemm_mma") < text.index("pack_fragments: ")
+    assert "FRAGMENTS_M = 0 (auto 4)" in text and "ROLL = 0<br>" in text, "what 0 stands for, where it stands for something"
     assert "c_" not in text[text.index("Resources of"):text.index("pack_fragments: ")]
 
 
@@ -54,6 +62,77 @@ def test_dynamic_shared_memory_is_shown(recorded) -> None:
                        if t.name == "split_mma" and t.config.get("SHARED_KB") == 110 and t.resources)
     text = shown(path.stem, split.trial_id)
     assert "110 KiB per block" in text and "of 227 KiB: 0 B static, 110 KiB dynamic at most" in text
+
+
+def test_the_source_is_shown_by_file_and_an_error_with_its_lines(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    own = "// one\n__global__ void f() {}\nint b = smem_w;"
+    source = f'#line 1 "contract/a.cuh"\nint a;\n#line 1 "forward/naive_gather.cu"\n{own}\n'
+    session = Session.create(tmp_path, "own")
+    one = trial("naive_gather", None, status=Status.BUILD_FAILED, blobs={"source": session.put_blob(source.encode())},
+                headline='nvcc stopped at forward/naive_gather.cu, line 3: identifier "smem_w" is undefined.')
+    session.append(one)
+    at = AppTest.from_function(_app, default_timeout=300)
+    at.query_params["inspect_session"], at.query_params["trial"], at.query_params["view"] = "own", one.trial_id, "Source"
+    at.run()
+    box = next(s for s in at.selectbox if s.label == "File")
+    assert box.value == "forward/naive_gather.cu" and list(box.options)[0] == "contract/a.cuh"
+    assert at.code[0].value == own, "each line at its own number"
+    text = unescape("\n".join(element.body for element in at.get("html")))
+    assert "forward/naive_gather.cu, line 3" in text and "<b class=wrongline>>     3  int b = smem_w;</b>" in text
+    assert source_parts.kernel_line(at.code[0].value) == 1, "the comment above a kernel belongs to it"
+    box.select("all, as it was compiled").run()
+    assert "int a;" in at.code[0].value
+
+
+def test_what_differs_from_another_config_is_shown_and_a_layer_is_chosen_first(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    session = Session.create(tmp_path, "own")
+    blobs = {block: session.put_blob(f"int a;\nconstexpr int BLOCK = {block};\n".encode()) for block in (64, 256)}
+    trials = [trial("naive_gather", ms, config={"BLOCK": block}, blobs={"source": blobs[block]})
+              for ms, block in ((1.5, 64), (2.5, 256))]
+    trials.append(replace(trials[0], trial_id="other", workload=preset("kb79").workload("full")))
+    for one in trials:
+        session.append(one)
+    at = tab("inspect", inspect_session="own", trial=trials[1].trial_id, view="Diff")
+    assert at.selectbox(key="inspect_layer").value == "KernelBench #74 (full)"
+    assert list(at.selectbox(key="inspect_trial").options) == [
+        "2.50 ms · naive_gather · forward", "1.50 ms · naive_gather · forward"]
+    assert "-constexpr int BLOCK = 64;\n+constexpr int BLOCK = 256;" in at.code[0].value
+    text = unescape("\n".join(element.body for element in at.get("html")))
+    assert "<td>256</td><td>64</td>" in text
+    at.selectbox(key="inspect_layer").select("KernelBench #79 (full)").run()
+    assert at.selectbox(key="inspect_trial").value == "other" and "no other candidate" in "\n".join(
+        element.body for element in at.get("html"))
+
+
+def test_the_machine_code_of_a_trial_is_shown_without_a_gpu(recorded, tmp_path, monkeypatch) -> None:
+    require(find_toolchain().nvcc, "nvcc")
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
+    general = SESSIONS / "recorded-h200-general.zip"
+    there = next(t for t in Session(general).trials() if t.name == "naive_gather" and t.ok and t.direction == "forward")
+    at = AppTest.from_function(_app, default_timeout=300)
+    at.query_params["inspect_session"], at.query_params["trial"] = general.stem, there.trial_id
+    at.query_params["view"] = "Machine code"
+    end = time.monotonic() + 200
+    text = "RUNNING"
+    while "RUNNING" in text and time.monotonic() < end:
+        at.run()
+        assert not at.exception
+        text = unescape("\n".join(element.body for element in at.get("html")))
+        time.sleep(0.3)
+    if not find_toolchain().nvdisasm:
+        print("no nvdisasm: only what the page says of it is tested")
+        assert "No nvdisasm was found" in text
+        return
+    assert "The main loop issues" in text and "Loops, the one with the most products first" in text
+    table = at.dataframe[0].value
+    assert list(table.columns) == ["address", "control", "live", "instruction", "source"] and len(table) > 5
+    parts = next(s for s in at.selectbox if s.label == "Instructions of")
+    line = next(o for o in parts.options if "naive_gather.cu:" in o)
+    parts.select(line).run()
+    text = unescape("\n".join(element.body for element in at.get("html")))
+    assert f"naive_gather.cu, line {line.split(':')[1].split(',')[0]}" in text, "the source beside its instructions"
 
 
 @pytest.mark.parametrize(("status", "nvcc", "said"), [

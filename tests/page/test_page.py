@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from tests.require import require
 from tests.ticked import ticked
 from workbench.core import facts, numbers
 from workbench.core.presets import preset
@@ -55,8 +56,9 @@ def test_first_page_shows_preset_74_small_and_the_doctor(page):
 
 def test_before_a_run_a_table_stands_where_the_bars_will_be(page):
     """Of what serves the layer only; the chart's library is not loaded for it, unless recorded times can be drawn."""
-    assert "Results appear here" in said(page) and said(page).count("not run yet") == len(ticked())
-    assert "disjoint_mma" not in said(page) and not page.get("plotly_chart")
+    table = said(page).split("Results appear here")[1]
+    assert table.count("not run yet") == len(ticked())
+    assert "disjoint_mma" not in table and not page.get("plotly_chart")
 
 
 def test_recorded_times_of_pytorch_are_drawn_and_a_large_layer_is_warned_of(page, monkeypatch):
@@ -70,9 +72,58 @@ def test_recorded_times_of_pytorch_are_drawn_and_a_large_layer_is_warned_of(page
 def test_every_variant_that_serves_the_layer_is_ticked(page):
     assert len(ticked()) >= 9
     assert run_button(page).label == f"Run {len(ticked())}"
-    page.checkbox(key="tick forward naive_gather").uncheck()
+    page.checkbox(key="tick forward gathered_mma").uncheck()
     page.run()
     assert run_button(page).label == f"Run {len(ticked()) - 1}"
+
+
+def test_one_click_selects_all_none_one_direction_or_the_best_known(page):
+    for key, count in (("pick None", 0), ("pick Only", 6), ("pick All", len(ticked())), ("best known", 4)):
+        page.button(key=key).click()
+        opened(page)
+        label = f"Run {count}" if count else "Run"
+        assert run_button(page).label == label and (count or run_button(page).disabled), key
+
+
+def test_at_first_kernels_compute_as_pytorch_does_on_this_gpu(page):
+    """The emulated GPU has TF32, which PyTorch uses for convolutions: the fast kernels are seen first."""
+    assert page.selectbox(key="precision").value == "tf32" and page.checkbox(key="tick forward wgmma_residues").value
+    page.selectbox(key="dtype").select("float64")
+    opened(page)
+    assert page.selectbox(key="precision").value == "fp64"
+
+
+def test_a_row_is_plain_words_and_its_chip_says_what_zero_stands_for(page):
+    box = page.checkbox(key="tick forward gathered_mma")
+    assert box.label == "gathered_mma" and "gathers the values" in box.help
+    assert not [s for s in page.selectbox if s.key.startswith("value ")], "its tunables are drawn when the chip is opened"
+    page.session_state["chip forward gathered_mma"] = True
+    opened(page)
+    tile = page.selectbox(key="value forward gathered_mma TILE_M")
+    assert tile.value == 0 and tile.options[tile.index] == "auto 64"
+    tile.select_index(list(tile.options).index("32"))
+    opened(page)
+    assert page.session_state["address of workbench"]["set"] == ["forward/gathered_mma.TILE_M=32"]
+
+
+def test_one_wrong_value_does_not_hide_another(page):
+    page.text_input(key="padding").input("-1")
+    page.text_input(key="stride").input("0")
+    page.text_input(key="batch").input("x")
+    opened(page)
+    text = "".join(wrong(page))
+    assert "padding is -1" in text and "stride is 0" in text and "batch &#x27;x&#x27; cannot be read" in text
+
+
+def test_a_compile_flag_that_nvcc_does_not_know_is_refused_at_once(page):
+    require(shutil.which("nvcc") or Path("/usr/local/cuda/bin/nvcc").exists(), "needs nvcc")
+    for flags, sentence in (("O3", "is no compile flag; a flag begins with -."), ("--no-such-flag", "no-such-flag")):
+        page.text_input(key="flags").input(flags)
+        opened(page)
+        assert len(wrong(page)) == 1 and sentence in wrong(page)[0] and run_button(page).disabled
+    page.text_input(key="flags").input("--use_fast_math -Xptxas -O2")
+    opened(page)
+    assert not wrong(page) and not run_button(page).disabled
 
 
 def test_each_its_own_precision_runs_all_that_serve_the_layer(page):
@@ -171,8 +222,9 @@ def test_a_layer_of_the_models_fills_the_form_from_its_trial():
 
 def test_several_values_of_a_tunable_make_several_candidates(page):
     page.toggle(key="several").set_value(True)
+    page.session_state["chip forward gathered_mma"] = True
     opened(page)
-    page.multiselect(key="values forward naive_gather BLOCK").set_value([64, 128, 256])
+    page.multiselect(key="values forward gathered_mma TILE_M").set_value([32, 64, 128])
     opened(page)
     assert run_button(page).label == f"Run {len(ticked()) + 2}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .errors import BadRequest, RenderError
 from .expressions import evaluate, names_in
@@ -74,6 +74,24 @@ def derived_values(candidate: Candidate, *, sm: int) -> dict[str, int]:
     for name, text in candidate.variant.derived:
         values[name] = names[name] = evaluate(text, names)
     return values
+
+
+def resolved_values(candidate: Candidate, *, sm: int) -> dict[str, int]:
+    """Of the tunables that are 0 for "automatic": what they come to, where the header derives it. That is the derived value
+    that bears the tunable's name, or one that equals the tunable at every other value that it offers."""
+    automatic = [t for t in candidate.variant.tune if candidate.config[t.name] == 0 and "(0: " in t.help
+                 and not t.help.endswith(("(0: off)", "(0: any)"))]
+    derived = derived_values(candidate, sm=sm) if automatic else {}
+    found = {}
+    for tunable in automatic:
+        name = tunable.name.lower()
+        if name not in derived:
+            there = {v: derived_values(replace(candidate, config={**candidate.config, tunable.name: v}), sm=sm)
+                     for v in tunable.values if v}
+            name = next((n for n in derived if len(there) > 1 and all(values[n] == v for v, values in there.items())), "")
+        if name:
+            found[tunable.name] = int(derived[name])
+    return found
 
 
 def why_not(candidate: Candidate, *, sm: int) -> str | None:

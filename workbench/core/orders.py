@@ -23,6 +23,7 @@ from .replies import (
     Device,
     Event,
     Judged,
+    MachineCode,
     ModuleJudged,
     Rates,
     Resources,
@@ -103,6 +104,18 @@ class ResourcesOrder(Order[Resources]):
     reply = Resources
     source: str
     archs: tuple[str, ...]
+    cache: Path
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MachineCodeOrder(Order[MachineCode]):
+    """Ask for PTX and SASS of a source on one architecture."""
+
+    operation = "machine_code"
+    reply = MachineCode
+    source: str
+    arch: str
     cache: Path
     flags: tuple[str, ...] = ()
 
@@ -238,5 +251,5 @@ class PatchOrder(Order[Patched]):
 
 
 ORDERS: dict[str, type[Order[Any]]] = {order.operation: order for order in (
-    PingOrder, WarmOrder, DeviceOrder, CeilingsOrder, BuildOrder, ResourcesOrder, JudgeOrder, CompareOrder, BaselineOrder,
-    CompileOrder, ModuleOrder, CheckOrder, InspectOrder, PatchOrder)}
+    PingOrder, WarmOrder, DeviceOrder, CeilingsOrder, BuildOrder, ResourcesOrder, MachineCodeOrder, JudgeOrder, CompareOrder,
+    BaselineOrder, CompileOrder, ModuleOrder, CheckOrder, InspectOrder, PatchOrder)}

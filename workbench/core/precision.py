@@ -44,6 +44,11 @@ def precision_of(dtype: str, *, of_float32: str = "ieee") -> str:
     return of_float32 if dtype == "float32" or dtype not in PRECISIONS_OF else PRECISIONS_OF[dtype][0]
 
 
+def pytorchs_own(dtype: str, sm: int) -> str:
+    """The precision in which PyTorch convolves on that GPU by default: TF32 for float32 where tensor cores have it."""
+    return precision_of(dtype, of_float32="tf32" if sm >= 80 else "ieee")
+
+
 def _head(text: str) -> list[str]:
     """Lines of comments and docstring above the first statement."""
     lines = text.splitlines()

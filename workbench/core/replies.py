@@ -105,6 +105,17 @@ class Resources(Outcome):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MachineCode(Outcome):
+    """PTX and SASS as text, and the registers in use beside SASS. Without nvdisasm `sass` is "" and `headline` says so.
+    `names`: mangled name of each kernel -> short one."""
+
+    ptx: str = ""
+    sass: str = ""
+    live: str = ""
+    names: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Built(Outcome):
     """A library and its SHA-256, or why there is none. `members`: of a batch, each member's own by its symbol."""
 

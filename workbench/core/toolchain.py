@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -9,7 +10,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +37,7 @@ class Toolchain:
     cuda_home: Path | None = None
     ninja: Path | None = None
     compute_sanitizer: Path | None = None
+    nvdisasm: Path | None = None
 
     @property
     def cxx_label(self) -> str:
@@ -55,7 +58,8 @@ def find_toolchain(torch_cuda: str | None = None, *, cache: Path | None = None) 
     return Toolchain(
         cxx=cxx, cxx_version=_version(cxx, r"(\d+\.\d+(?:\.\d+)*)\s*(?:\(.*\))?$") if cxx else "",
         nvcc=nvcc, nvcc_version=nvcc_version(nvcc) if nvcc else "", cuda_home=home, ninja=_find_ninja(),
-        compute_sanitizer=_find_tool("compute-sanitizer", home))
+        compute_sanitizer=_find_tool("compute-sanitizer", home),
+        nvdisasm=_find_tool("nvdisasm", home) or _of_triton("nvdisasm"))
 
 
 def cxx_problem(toolchain: Toolchain) -> str | None:
@@ -86,6 +90,20 @@ def nvcc_problem(toolchain: Toolchain, torch_cuda: str | None) -> str | None:
         return (f"nvcc {toolchain.nvcc_version} cannot build for this PyTorch, which has CUDA {torch_cuda}: install "
                 f"the CUDA toolkit {_major(torch_cuda)} and set CUDA_HOME to it.")
     return None
+
+
+def refused_by_nvcc(toolchain: Toolchain, flags: Sequence[str]) -> str:
+    """A sentence with what nvcc says of flags that it does not take; "" where it takes them, or is not there. Flags that it
+    only hands on, such as those after -Xptxas, are not looked at."""
+    if not toolchain.nvcc:
+        return ""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        command = [str(toolchain.nvcc), "--dryrun", "-cubin", "-arch=sm_90", *flags, "-x", "cu", "/dev/null", "-o", "/dev/null"]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PROBE_LIMIT_S,
+                              check=False)
+        said = re.search(r"nvcc fatal\s*:\s*(.+)", done.stderr)
+        return f"nvcc refuses the compile flags: {said[1].strip().rstrip('.')}." if done.returncode and said else ""
+    return ""
 
 
 def nvcc_version(nvcc: Path) -> str:
@@ -157,6 +175,13 @@ def _find_ninja() -> Path | None:
 def _find_tool(name: str, home: Path | None) -> Path | None:
     places = [home / "bin" / name, home / name / name] if home else []
     return _which(name) or next((p for p in places if p.is_file()), None)
+
+
+def _of_triton(name: str) -> Path | None:
+    """A tool that the package triton brings, and with it every CUDA build of PyTorch. The package is not imported."""
+    spec = importlib.util.find_spec("triton")
+    places = [Path(root) / "backends/nvidia/bin" / name for root in (spec.submodule_search_locations or () if spec else ())]
+    return next((p for p in places if os.access(p, os.X_OK) and p.is_file()), None)
 
 
 def _named(variables: tuple[str, ...]) -> tuple[str, str] | None:

@@ -29,6 +29,7 @@ from ..core.typed import Misfit, read, to_json
 OPS = {
     "build": "build.build:build",
     "resources": "build.resources:resources_op",
+    "machine_code": "build.machine_code:machine_code_op",
     "device": "device:describe",
     "judge": "kernel.judge:judge",
     "baseline": "pytorch.baselines:measure",

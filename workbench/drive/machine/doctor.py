@@ -43,7 +43,10 @@ def examine() -> list[Finding]:
                                     _ninja(tools), _gpu(cards)]
     found += [_ceilings(name) for name in dict.fromkeys(card.name for card in cards)]
     found.append(_nvcc(tools, torch, bool(cards)))
-    found += [_torch_for_gpu(torch, bool(cards)), _optional("compute-sanitizer", tools.compute_sanitizer,
+    found += [_torch_for_gpu(torch, bool(cards)),
+              _optional("nvdisasm", tools.nvdisasm, "shows the machine code of a kernel, without a GPU",
+                        "part of the CUDA toolkit and of triton"),
+              _optional("compute-sanitizer", tools.compute_sanitizer,
               "names the source line of a memory error on a GPU", "part of the CUDA toolkit"),
               _sandbox(), _browser()]
     return [f for f in found if f]

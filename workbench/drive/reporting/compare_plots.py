@@ -24,6 +24,9 @@ _MARKS = {FORWARD: ("circle", "#2F6FD0", "#6FA3F5"), GRAD_INPUT: ("diamond", "#E
 _GLYPHS = {FORWARD: "●", GRAD_INPUT: "◆", GRAD_WEIGHT: "■", BACKWARD: "▲"}
 
 
+_MOST_LABELS, _ROOM_X, _ROOM_Y = 5, 0.6, 0.12   # of the roofline; what a label covers, in powers of ten
+
+
 @dataclass(frozen=True)
 class _Point:
     """The best of ours for one layer and direction, beside what it is compared with."""
@@ -156,13 +159,17 @@ def _roofs(figure: go.Figure, points: Sequence[_Point], ceilings: Ceilings, x0: 
 
 
 def _labels(points: Sequence[_Point], xs: Sequence[float]) -> list[tuple[float, float, str]]:
-    """One label a layer, at its fastest direction."""
+    """Labels of the largest ratios, one a layer at its fastest direction, where there is room; the others say it on hover."""
     best: dict[str, tuple[float, float, str, float]] = {}
     for p, x in zip(points, xs, strict=True):
         y = flops(p.workload, p.direction) / p.ours_ms / 1e9
         if p.label not in best or p.ratio > best[p.label][3]:
             best[p.label] = (x, y, f"{p.label} {numbers.ratio(p.ratio)}", p.ratio)
-    return [(x, y, text) for x, y, text, _ in best.values()]
+    found: list[tuple[float, float, str]] = []
+    for x, y, text, _ in sorted(best.values(), key=lambda found: -found[3]):
+        if all(abs(_log(x / u)) > _ROOM_X or abs(_log(y / v)) > _ROOM_Y for u, v, _ in found):
+            found.append((x, y, text))
+    return found[:_MOST_LABELS]
 
 
 def _log(value: float) -> float:

@@ -267,8 +267,10 @@ def _draw(panels: list[_Panel], rows: list[str], mode: str) -> go.Figure:
                                       xanchor="right", bgcolor=colours["bg"],
                                       font={"size": 11, "color": colours[colour]}, **at)
         _draw_lines(figure, panel, len(rows), colours, at)
-        figure.update_xaxes(title_text=panel.title, range=[0, panel.end], nticks=6, **at)
-    style(figure, height=56 + 27 * max(1, len(rows)), mode=mode)
+        tiny = panel.end < 0.01
+        figure.update_xaxes(title_text=panel.title.replace(" ms", " µs") if tiny else panel.title, range=[0, panel.end],
+                            **(_ticks(panel.end) if tiny else {"nticks": 6}), **at)
+    style(figure, height=70 + 27 * max(1, len(rows)), mode=mode, top=40)
     figure.update_layout(bargap=0.3, barmode="overlay")
     figure.update_yaxes(tickmode="array", tickvals=list(place.values()), ticktext=list(place), showgrid=False,
                         range=[-0.5, max(1, len(rows)) - 0.5])
@@ -311,19 +313,21 @@ def _text_at(timing: Timing, width: float, inside: bool, has_whisker: bool) -> f
 
 
 def _draw_lines(figure: go.Figure, panel: _Panel, rows: int, colours: dict[str, str], at: dict[str, int]) -> None:
-    """The two labels share one line above the panel; where they would meet, one stands left of its line."""
+    """Each line has its label above the panel, in a line of text of its own: on a narrow screen the two would meet in one."""
     pytorch = "PyTorch on this CPU" if panel.emulated else "best PyTorch"
-    lines = [(panel.floor_ms, "floor", "floor", "dot"), (panel.best_ms, pytorch, "pytorch", "solid")]
-    shown = [(ms, word, colour, dash) for ms, word, colour, dash in lines if ms and ms <= panel.end]
-    close = len(shown) == 2 and abs(shown[0][0] - shown[1][0]) < 0.3 * panel.end
-    for ms, word, colour, dash in shown:
+    for ms, word, colour, dash, shift in ((panel.floor_ms, "floor", "floor", "dot", 0),
+                                          (panel.best_ms, pytorch, "pytorch", "solid", 14)):
+        if not ms or ms > panel.end:
+            continue
         figure.add_shape(type="line", x0=ms, x1=ms, y0=-0.5, y1=rows - 0.5,
                          line={"color": colours[colour], "width": 1.5, "dash": dash}, **at)
-        first = ms == min(s[0] for s in shown)
-        anchor = ("right" if first else "left") if close and ms > 0.15 * panel.end else "left"
-        if not close and ms > 0.6 * panel.end:
-            anchor = "right"  # else it runs into the next panel's label
-        shift = 0 if not close or ms > 0.15 * panel.end or first else 34
-        figure.add_annotation(x=ms, y=rows - 0.5, text=f"{word} {_label(ms)}", showarrow=False,
-                              yanchor="bottom", xanchor=anchor, xshift=shift, borderpad=0,
+        figure.add_annotation(x=ms, y=rows - 0.5, text=f"{word} {_label(ms)}", showarrow=False, yanchor="bottom",
+                              xanchor="right" if ms > 0.6 * panel.end else "left", yshift=shift, borderpad=0,
                               font={"size": 11, "color": colours["ink" if word == "floor" else "mute"]}, **at)
+
+
+def _ticks(end_ms: float) -> dict[str, object]:
+    """An axis that ends below 0.01 ms is labelled in µs."""
+    step = next(s * 10.0**e for e in range(-7, 1) for s in (1, 2, 5) if s * 10.0**e >= end_ms / 5)
+    values = [step * i for i in range(6) if step * i <= end_ms]
+    return {"tickvals": values, "ticktext": [f"{1e3 * v:.3g}" for v in values]}

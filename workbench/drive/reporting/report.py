@@ -7,7 +7,7 @@ medians, and only between times of one device, one workload and one direction.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -183,6 +183,19 @@ def pairs(ours: Iterable[Trial], theirs: Iterable[Trial]) -> list[Pair]:
         if a and b:
             clocks = [("module_ms", d) for d in a.module_ms] or [("kernel_ms", a.direction)]
             found += [_pair(a, b, clock, direction) for clock, direction in clocks]
+    return found
+
+
+def chosen_pairs(trials: Sequence[Trial]) -> list[Pair]:
+    """Each of some trials with the first of them. Times of two layers or directions have no ratio and say why in `note`."""
+    found = []
+    for a in trials[1:]:
+        for clock, direction in [("module_ms", d) for d in a.module_ms] or [("kernel_ms", a.direction)]:
+            pair = _pair(a, trials[0], clock, direction)
+            if (a.workload, a.direction) != (trials[0].workload, trials[0].direction):
+                what = "layers" if a.workload != trials[0].workload else "directions"
+                pair = replace(pair, ratio=None, verdict="", note=f"A and B are of two {what}: not compared")
+            found.append(pair)
     return found
 
 

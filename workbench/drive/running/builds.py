@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from ...core.compile_flags import emulated
 from ...core.env import cache_dir
-from ...core.orders import BuildOrder, Member, Order, ResourcesOrder, WarmOrder
-from ...core.replies import Built, Resources
+from ...core.orders import BuildOrder, MachineCodeOrder, Member, Order, ResourcesOrder, WarmOrder
+from ...core.replies import Built, MachineCode, Resources
 from ...core.template import Rendered, render_batch, symbol
 from ...core.trial import Status
 from ...core.trial_parts import Kernels
@@ -141,6 +141,14 @@ class BuildPool:
             return self._call(order, limit_s=timeout_s, stop=cancelled)
         except (WorkerDied, WorkerFailed, WorkerTimeout, WorkerCancelled):
             return None
+
+    def machine_code(self, source: str, arch: str, flags: tuple[str, ...], *, timeout_s: float = 300) -> MachineCode:
+        """PTX and SASS of a source; needs nvcc and no GPU."""
+        order = MachineCodeOrder(source, arch, cache_dir(), flags)
+        try:
+            return self._call(order, limit_s=timeout_s)
+        except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
+            return MachineCode(**vars(failure(error, building=True)))
 
     def _call(self, order: Order[R], *, limit_s: float, stop: threading.Event | None = None) -> R:
         with self._lock:

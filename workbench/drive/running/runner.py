@@ -11,7 +11,7 @@ from pathlib import Path
 from ...core.candidate import Candidate
 from ...core.errors import BadRequest
 from ...core.orders import ModuleOrder
-from ...core.replies import Built, Device, ModuleJudged, Outcome
+from ...core.replies import Built, Device, MachineCode, ModuleJudged, Outcome
 from ...core.template import Rendered
 from ...core.trial import Trial
 from ..machine.device_lock import held
@@ -125,6 +125,10 @@ class Runner:
         """Hold a GPU, measure its rates and keep them. Its floors are computed from them afterwards."""
         with held(device, on_text):
             self.workers.measure_ceilings(device)
+
+    def machine_code(self, source: str, arch: str, flags: tuple[str, ...]) -> MachineCode:
+        """PTX and SASS of a source; needs nvcc and no GPU."""
+        return self.workers.pool.machine_code(source, arch, flags)
 
     def build_all(self, items: list[Rendered], device: str) -> dict[str, Built]:
         """Build without a session. candidate_id -> build result."""

@@ -3,21 +3,24 @@
 from __future__ import annotations
 from ...core.precision import CLASSED
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
 from ...core import numbers
 from ...core.best_known import best_config
-from ...core.candidate import EMULATED_SM, Candidate, derived_values
+from ...core.candidate import EMULATED_SM, Candidate, derived_values, resolved_values
 from ...core.errors import BadRequest
 from ...core.layer import LAUNCHES, Workload
 from ...core.occupancy import Occupancy, candidate_occupancy
+from ...core.replies import MachineCode
+from ...core.sass import Kernel, read
 from ...core.template import render
 from ...core.trial import Trial
 from ...core.variants import find
 from ..exporting.best_recipe import DEFAULT_ARCH
-from ..reporting.main_kernel import main_kernel
+from ..reporting.main_kernel import arch_of, main_kernel, own_name
 from ..exporting.recipe import Recipe, fastest
 from ..reporting.report import SLOWER, best_baseline, is_emulated, speedup
 from .session import Session
@@ -61,6 +64,15 @@ def most_shared_bytes(trial: Trial, arch: str) -> int | None:
     return None if "extern __shared__" in render(candidate).source else static
 
 
+def resolved_of(trial: Trial) -> dict[str, int]:
+    """What the tunables that are 0 for "automatic" came to, as today's template derives it; empty where it has gone."""
+    candidate = _candidate_or_none(trial)
+    try:
+        return resolved_values(candidate, sm=trial.device.sm or EMULATED_SM) if candidate else {}
+    except BadRequest:  # the template has changed since
+        return {}
+
+
 def sm_of(arch: str) -> int:
     """`sm_90a` -> 90."""
     return int("".join(c for c in arch if c.isdigit()) or EMULATED_SM)
@@ -84,6 +96,20 @@ def source_of(trial: Trial, session: Session) -> str:
         if trial.kind != "candidate":
             raise
         return render(judged_candidate(trial)).source
+
+
+def machine_code_of(trial: Trial, session: Session, ask: Callable[[str, str, tuple[str, ...]], MachineCode]
+                    ) -> tuple[MachineCode, list[Kernel], str]:
+    """What `ask` (source, target, flags) answers for a trial; its kernels with short names, the main one first; the target:
+    the one whose resources the trial shows, else the variant's own or sm_90. Raises `BadRequest` where the source is gone."""
+    candidate = _candidate_or_none(trial)
+    own = candidate.variant.arch if candidate else ""
+    arch = arch_of(trial) or own or f"sm_{EMULATED_SM}"
+    answer = ask(source_of(trial, session), arch, trial.compile_flags)
+    kernels = [replace(k, name=answer.names.get(k.name, k.name)) for k in read(answer.sass, answer.live)]
+    wanted = own_name(trial.name, trial.direction)
+    main = main_kernel(trial, arch) if trial.resources.get(arch) else ""  # the instance whose resources are shown
+    return answer, sorted(kernels, key=lambda k: (k.name != main, k.name.partition("<")[0] != wanted, -len(k.code))), arch
 
 
 def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] = ()) -> tuple[Trial | None, str]:

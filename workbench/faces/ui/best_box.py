@@ -1,9 +1,8 @@
-"""Below the variants: a button that ticks the best known ones with their configs, and where those come from."""
+"""A button that ticks the best known variants with their configs; its help says where those come from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 import streamlit as st
 
@@ -13,23 +12,21 @@ from ...core.derived_best import best_or_derived
 from ...core.layer import LAUNCHES, Workload
 from ...core.precision import CLASSED, CLASSES_OF, PRECISIONS_OF
 from ...core.variants import Variant
-from ...drive.exporting.best_recipe import nothing_known, origin
-from . import theme, variant_rows
+from ...drive.exporting.best_recipe import nothing_known
+from . import variant_rows
 from .layer_form import EACH_ITS_OWN, Choice
 
 
-def best_box(variants: Sequence[Variant], choice: Choice) -> None:
+def button(variants: Sequence[Variant], choice: Choice) -> None:
     """Draw it. Only what computes in just the chosen precision is offered: that is what Run would take."""
     workload = choice.workload
     if workload is None:
         return
     arch = variant_rows.arch(choice.device)
     entries = entries_of(workload, choice.precision, arch)
-    why = missing_sentence(workload, choice.precision, arch) if not entries else ""
-    st.button("Best known", key="best known", disabled=not entries, on_click=_tick, args=(variants, entries),
-              help=why or "Selects the fastest known variant and config of each direction")
-    if entries:
-        theme.html("".join(f'<div class="foot" title="{escape(origin(e))}">{escape(_line(e))}</div>' for e in entries.values()))
+    why = "  \n".join(_line(e) for e in entries.values()) if entries else missing_sentence(workload, choice.precision, arch)
+    st.button("Best known", key="best known", type="tertiary", disabled=not entries, on_click=_tick, args=(variants, entries),
+              help=why)
 
 
 def entries_of(workload: Workload, precision: str, arch: str) -> dict[str, BestKnown]:
@@ -45,7 +42,7 @@ def entries_of(workload: Workload, precision: str, arch: str) -> dict[str, BestK
 
 
 def _line(entry: BestKnown) -> str:
-    """The variant, and its time or where it is from. The config and the whole origin are in the tooltip."""
+    """The variant, and its time or where it is from."""
     against = f", PyTorch {numbers.time(entry.baseline_ms)}" if entry.baseline_ms else ""
     known = f"{numbers.time(entry.ms)}{against} on {entry.gpu}" if entry.ms else entry.source
     return f"{entry.direction}: {entry.variant}, {known}" + (" (derived)" if entry.ms and entry.derived else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from html import escape
 from typing import Any
@@ -12,11 +13,11 @@ import streamlit as st
 from ...core import numbers
 from ...core.answers import NOT_ASKED, Answer, CheckReport, Question
 from ...core.errors import BadRequest
-from ...core.presets import PRESETS, parse_preset
+from ...core.presets import PRESETS, SIZES, parse_preset
 from ...drive.checking import check_times
 from ...drive.checking.check import MOST_TEXT_BYTES, Check, CheckRequest, workload_reference
 from ...drive.checking.check_text import default_text, kernelbench_reason, kernelbench_rows, left_out, report_text
-from . import state, theme
+from . import address, state, theme
 
 OWN = "a file of my own"
 _MOST_KEPT = 20  # reports that have ended
@@ -41,12 +42,22 @@ class ModelNew(nn.Module):
         layer = self.conv1d_transpose
         return F.conv_transpose1d(x, layer.weight.flip(2), layer.bias, layer.stride, layer.padding, 0, 1, layer.dilation)
 '''
+KEYS = ("check_id", "check_reference", "check_device", "check_size", "check_limit",
+        "check_memory")  # the keys of the widgets here
 
 
 def draw() -> None:
     check = _own()
     with st.sidebar:
-        _form(check)
+        uploaded = _form(check)
+    try:
+        _shown(check)
+    finally:
+        _editor(uploaded=uploaded, done=check is not None)
+
+
+def _shown(check: Check | None) -> None:
+    """What is known: nothing yet, the answers so far, or the report."""
     _elsewhere(check)
     if missing := st.session_state.get("check_missing"):
         theme.html(theme.strip("BAD INPUT", missing, "Nothing was started."))
@@ -60,6 +71,7 @@ def draw() -> None:
             st.rerun()
         return
     if not check.done:
+        state.title("● checking")
         with strip.container():
             _live_strip(check)
         return
@@ -69,6 +81,7 @@ def draw() -> None:
                                    "Correct the input on the left, then check again."))
         return
     report = check.report
+    state.title(f"{report.badge}, Check")
     with strip:
         passed = report.ran and not report.stopped
         theme.html(theme.strip("FAILED" if report.failed else "PASSED" if passed else "SKIPPED", report.headline,
@@ -76,7 +89,7 @@ def draw() -> None:
                                badge_text=report.badge))
     grid = st.grid(2, min_column_width=470, gap="medium")
     with grid.container():
-        theme.html(_questions(report))
+        theme.html(_questions(report, check.request.text))
         _buttons(report)
     with grid.container():
         for card in (_smallest(report), _mistake(report), _kernelbench(report), _speed(report)):
@@ -87,25 +100,42 @@ def draw() -> None:
         theme.html(_ladder(report))
 
 
-def _form(check: Check | None) -> None:
+def _editor(*, uploaded: bool, done: bool) -> None:
+    """The file, as wide as the page; below the report when there is one."""
+    if (sample := st.session_state.pop("check_sample_text", None)) is not None:
+        st.session_state["check_text"] = sample
+    st.text_area("Candidate: paste a file that defines ModelNew, or upload it on the left", key="check_text",
+                 height=300 if done else 520, disabled=uploaded, persist_state="session")
+
+
+def _form(check: Check | None) -> bool:
     """The sidebar. `_asked` reads it when a button is pressed, not before: a text that was pasted a moment ago counts."""
     names = {p.name: p.listed for p in PRESETS.values()}
+    devices = list(state.device_names())
+    for key, there, usual in (("check_reference", [*names, OWN], "kb74"), ("check_device", devices, devices[0])):
+        name = key.removeprefix("check_")
+        if lost := address.seed(key, there, usual, name=name):
+            state.not_known(name, lost, f"The page shows {usual}.")
+        address.note(name, st.session_state[key], usual)
     chosen = st.selectbox("Reference", [*names, OWN], format_func=lambda n: names.get(n, n), key="check_reference",
-                          index=list(names).index("kb74"), persist_state="session")
+                          persist_state="session")
     if chosen == OWN:
         st.file_uploader("Reference: Model, get_inputs, get_init_inputs", type="py", key="check_reference_file",
                          max_upload_size=_MOST_MB)
     uploaded = st.file_uploader("Candidate: a file with ModelNew", type="py", key="check_file", max_upload_size=_MOST_MB)
-    if (sample := st.session_state.pop("check_sample_text", None)) is not None:
-        st.session_state["check_text"] = sample
-    st.text_area("or paste it", key="check_text", height=140, disabled=uploaded is not None)
-    device = st.selectbox("Device", list(state.device_names()), format_func=state.device_label, key="check_device")
+    device = st.selectbox("Device", devices, format_func=state.device_label, key="check_device", persist_state="session")
     if chosen != OWN:
-        st.segmented_control("Size", ["small", "medium", "full"], key="check_size",
-                             default="small" if device == state.CPU else "full")
-    cells = st.columns(2, gap="small")
-    cells[0].number_input("time limit, s", 1, 3600, 120, key="check_limit")
-    cells[1].number_input("memory, GiB", 1, 1024, 16, key="check_memory")
+        usual = "small" if device == state.CPU else "full"
+        if lost := address.seed("check_size", SIZES, usual, name="size"):
+            state.not_known("size", lost, f"The page shows {usual}.")
+        st.segmented_control("Size", SIZES, key="check_size", required=True, persist_state="session")
+        address.note("size", st.session_state["check_size"], usual)
+    for cell, key, label, most, usual_limit in zip(st.columns(2, gap="small"), ("check_limit", "check_memory"),
+                                                   ("time limit, s", "memory, GiB"), (3600, 1024), (120, 16), strict=True):
+        asked = address.wants(key.removeprefix("check_"))
+        st.session_state.setdefault(key, int(asked) if asked.isdecimal() and 1 <= int(asked) <= most else usual_limit)
+        address.note(key.removeprefix("check_"), str(cell.number_input(label, 1, most, key=key, persist_state="session")),
+                     str(usual_limit))
     if check is not None and not check.done:
         st.button("Stop", width="stretch", key="check_stop", on_click=check.stop)
     else:  # never disabled: the first click after a paste would be lost, because the text arrives with it
@@ -114,6 +144,7 @@ def _form(check: Check | None) -> None:
                "runs in its own process, without your environment variables and with these limits. With bwrap it has no "
                "network and can write only to its scratch folder. Without bwrap, Landlock or a separate user account limits "
                "where it can write. The report names the sandbox.</div>")
+    return uploaded is not None
 
 
 def _begin() -> None:
@@ -148,15 +179,14 @@ def _asked() -> CheckRequest | str:
 
 def _own() -> Check | None:
     """The check that this tab asked for, under way or done. Its name stands in the address, so that a reload finds it."""
-    name = st.session_state.get("check_id") or st.query_params.get("check", "")
+    name = st.session_state.setdefault("check_id", address.wants("check"))
     if not name:
         return None
-    st.query_params["check"] = name
+    address.note("check", name)
     if name not in _checks():
         theme.html(theme.strip("NOT FOUND", f"The report {name[:60]!r} in the link was not found.",
                                "The server keeps reports only while it runs. Check the file again."))
         return None
-    st.session_state["check_id"] = name
     return _checks()[name]
 
 
@@ -208,19 +238,22 @@ def _live_line(check: Check) -> None:
                f"{escape(asked.device)}")
 
 
-def _questions(report: CheckReport) -> str:
-    return theme.table(("answer", "question", "what was seen"), [_row(q) for q in report.ordered]) + (
+def _questions(report: CheckReport, text: str) -> str:
+    return theme.table(("answer", "question", "what was seen"), [_row(q, text) for q in report.ordered]) + (
         f'<div class="foot" style="margin-top:6px">Against {escape(report.against)}, on {escape(report.device)}, '
         f'seed {report.seed}, {report.seconds:.0f} s; {escape(report.confined.sentence)}. Not asked: {NOT_ASKED}.</div>')
 
 
-def _row(q: Question) -> tuple[str, str, str]:
+def _row(q: Question, text: str = "") -> tuple[str, str, str]:
+    """`text`: the file, of which a failure may name a line; it is shown with its neighbours."""
     word = _WORDS.get(q.answer, str(q.answer))
     status = f'<div class="foot mono">{escape(q.status)}</div>' if q.answer is Answer.FAILED and q.status else ""
     advice = f'<div class="mute">{escape(q.advice)}</div>' if q.advice and q.answer is not Answer.PASSED else ""
     log = (q.detail.log or "")[-_MOST_LOG:] if q.answer is Answer.FAILED else ""
     log = f"<pre>{escape(log)}</pre>" if log else ""
-    return theme.badge(word), f"<b>{escape(q.question)}</b>{status}", f"{escape(q.seen)}{advice}{log}"
+    named = re.search(r"\bline (\d+)\b", f"{q.seen} {q.advice}") if q.answer is Answer.FAILED else None
+    lines = theme.excerpt(text, int(named[1]), name="The file") if named else ""
+    return theme.badge(word), f"<b>{escape(q.question)}</b>{status}", f"{escape(q.seen)}{advice}{lines}{log}"
 
 
 def _buttons(report: CheckReport) -> None:

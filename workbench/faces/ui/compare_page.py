@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from html import escape
-from math import log
+from pathlib import Path
 
 import streamlit as st
 
@@ -11,12 +11,13 @@ from ...core import numbers
 from ...core.layer import LAUNCHES
 from ...core.presets import called
 from ...drive.reporting import compare_plots, report
-from . import state, theme
+from ...drive.sessions.files import stamp
+from . import address, results, state, theme
 
 _FIRST = (report.SLOWER, report.UNSURE, "", report.FASTER, report.SAME, report.EMULATED)
-_LEAST, _MOST = 0.5, 8.0   # of the dots' scale
-_BOX = "position:relative;width:150px;height:14px;margin:0 14px"
-_BEST, _DEFAULT, _SESSION = "best PyTorch", "default PyTorch", "session B"
+_AGAINST = _BEST, _DEFAULT, _SESSION, _TRIALS = "best PyTorch", "default PyTorch", "session B", "chosen rows"
+_VERDICTS = tuple(v for v in _FIRST if v)
+_MOST_ROWS = 14  # on the screen at once: the charts begin below them
 _WORDS = ((report.FASTER, "A is faster: the whole 95 % interval of B / A is above 1.01 "
            "(the threshold is higher if the interval is wide)"),
           (report.SLOWER, "A is slower: the whole interval is below 0.99 "
@@ -24,17 +25,28 @@ _WORDS = ((report.FASTER, "A is faster: the whole 95 % interval of B / A is abov
           (report.SAME, "same time: B / A differs from 1 by at most 1 %, and the interval is narrow"),
           (report.UNSURE, "not decided: the interval is too wide; more samples can help"),
           (report.EMULATED, "no verdict, because times of the CPU emulator do not predict a GPU"))
+KEYS = ("compare_a", "compare_b", "compare_against", "compare_pills", "compare_trials")  # the keys of the widgets here
 
 
 def draw() -> None:
     with st.sidebar:
         name_a = state.choose_session("Session A", key="compare_a", default=st.session_state.get("session"))
         names = [n for n in state.session_paths() if n != name_a]
-        against = st.segmented_control("A against", (_BEST, _DEFAULT, _SESSION), default=_BEST, required=True,
-                                       key="compare_against", width="stretch") or _BEST
+        chosen = _chosen_trials(name_a)
+        usual = _TRIALS if chosen else _SESSION if address.wants("compare_b") else _BEST
+        there = _AGAINST if chosen else _AGAINST[:3]
+        if lost := address.seed("compare_against", there, usual, name="against"):
+            state.not_known("comparison", lost, f"A is compared with {usual}.")
+        against = st.segmented_control("A against", there, required=True, key="compare_against", width="stretch",
+                                       persist_state="session") or _BEST
+        address.note("against", against, _TRIALS if chosen else _BEST)
+        address.note("trials", ",".join(chosen) if against == _TRIALS else "")
         name_b = state.choose_session("Session B", key="compare_b", default=names[0] if names else None) \
             if against == _SESSION else name_a
-        directions = st.pills("Direction", LAUNCHES, default=LAUNCHES, selection_mode="multi", key="compare_pills")
+        asked = [d for d in address.wants("directions").split(",") if d in LAUNCHES]
+        st.session_state.setdefault("compare_pills", asked or list(LAUNCHES))
+        directions = st.pills("Direction", LAUNCHES, selection_mode="multi", key="compare_pills", persist_state="session")
+        address.note("directions", ",".join(directions or LAUNCHES), ",".join(LAUNCHES))
         theme.html(theme.heading("Verdicts") + "".join(
             f"<div>{theme.badge(w)}<br><span class=mute>{escape(text)}</span></div>" for w, text in _WORDS))
     paths = state.session_paths()
@@ -50,18 +62,43 @@ def draw() -> None:
         return
     if against == _SESSION:
         pairs, b = report.pairs(state.trials_of(paths[name_a]), state.trials_of(paths[name_b])), state.session_label(name_b)
+    elif against == _TRIALS:
+        by_id = {t.trial_id: t for t in state.trials_of(paths[name_a])}
+        pairs = report.chosen_pairs([by_id[i] for i in chosen])
+        b = f"{by_id[chosen[0]].name} {by_id[chosen[0]].direction}, the first of the chosen rows"
     else:
-        pairs = report.against_pytorch(state.trials_of(paths[name_a]), default=against == _DEFAULT)
+        pairs = _against_pytorch(str(paths[name_a]), stamp(paths[name_a]), against == _DEFAULT)
         b = "PyTorch in the same session, " + ("its fastest mode of the same or a stricter precision" if against == _BEST
                                                else "with default settings")
     pairs = [p for p in pairs if p.direction in (directions or LAUNCHES)]
     pairs.sort(key=lambda p: (report.is_baseline(p.a), _FIRST.index(p.verdict), -p.ratio.value if p.ratio else 0))
     theme.html(_strip([p for p in pairs if not report.is_baseline(p.a)], name_a, b, own=against != _SESSION))
     if pairs:
-        theme.html(theme.table(
-            ("verdict", "layer", "direction", "A", "ms", "B", "ms", "B / A", "95 % interval", _SCALE, "note"),
-            [_row(p) for p in pairs], right=(4, 6, 7), plain=(9,)))
+        _table(pairs)
         _charts(pairs)
+
+
+def show(session: str, trials: list[str]) -> None:
+    """What the page shows when it is opened next: that session, or those trials of it, the first of which is B."""
+    st.session_state["compare_a"], st.session_state["compare_trials"] = session, trials
+    st.session_state["compare_against"] = _TRIALS if trials else _BEST
+
+
+def _chosen_trials(session: str) -> list[str]:
+    """The ids of rows that were chosen for comparison, where the session has two of them or more."""
+    asked = st.session_state.setdefault("compare_trials", [i for i in address.wants("trials").split(",") if i])
+    there = {t.trial_id for t in state.trials_of(state.session_paths().get(session))} if asked else set()
+    found = [i for i in asked if i in there]
+    for gone in asked if address.wants("trials") else ():
+        if gone not in there:
+            state.not_known("trial", gone, "The other rows are compared.")
+    return found if found[1:] else []
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _against_pytorch(path: str, _stamp: tuple[int, int], default: bool) -> list[report.Pair]:
+    """As `report.against_pytorch`; read again only when the session's file has changed."""
+    return report.against_pytorch(state.trials_of(Path(path)), default=default)
 
 
 def _charts(pairs: list[report.Pair]) -> None:
@@ -108,48 +145,38 @@ def _strip(pairs: list[report.Pair], a: str, b: str, *, own: bool) -> str:
                        evidence, badge_text=f"{word} {count[word]}")
 
 
-def _row(pair: report.Pair) -> tuple[str, ...]:
-    a, b, ratio = pair.a, pair.b, pair.ratio
-    workload = a.workload
-    timings = [report.timing_of(t, pair.clock, pair.direction) for t in (a, b)]
-    times = [(numbers.milliseconds(timing.median_ms) if timing else "–") + (" *" if report.is_emulated(t) else "")
-             for t, timing in zip((a, b), timings, strict=True)]
-    clock = "module_ms" if pair.clock == "module_ms" else ""
-    return (theme.badge(pair.verdict) if pair.verdict else "–",
-            f"<span class=nw>{escape(called(workload))}</span>" if workload.preset else escape(called(workload)),
-            escape(pair.direction), _who(a), times[0], _who(b), times[1],
-            f"<b>{numbers.ratio(ratio.value)}</b>" if ratio else "–",
-            f"<span class=nw>{numbers.interval(ratio.low, ratio.high, ratio.value)}</span>" if ratio else "–",
-            _dot(pair), f"<span class='mute'>{escape(' '.join(filter(None, (clock, pair.note))))}</span>")
+def _table(pairs: list[report.Pair]) -> None:
+    """One row a pair; a click on a head sorts, the loupe searches. What needs a look stands first."""
+    import pandas as pd  # half a second, which the page's first look need not wait for
+    rows = []
+    for pair in pairs:
+        timings = [report.timing_of(t, pair.clock, pair.direction) for t in (pair.a, pair.b)]
+        ours, theirs = (None if t is None else t.median_ms for t in timings)
+        ratio = pair.ratio
+        rows.append({
+            "verdict": [theme.chip(pair.verdict)] if pair.verdict else [], "layer": called(pair.a.workload),
+            "direction": pair.direction, "B / A": ratio.value if ratio else None, "A": _who(pair.a), "A, ms": ours,
+            "B": _who(pair.b), "B, ms": theirs,
+            "95 % interval": numbers.interval(ratio.low, ratio.high, ratio.value) if ratio else None,
+            "note": " ".join(filter(None, ("module_ms" if pair.clock == "module_ms" else "", pair.note))),
+            "config of A": " ".join(f"{k}={v}" for k, v in pair.a.config.items()) if pair.a.kind == "candidate" else ""})
+    column = st.column_config
+    milliseconds = {side: column.NumberColumn(width=68, format="%.4g", help=f"Median of {side[0]} in ms; kernel_ms: only the "
+                                              "kernels, with allocated outputs") for side in ("A, ms", "B, ms")}
+    st.dataframe(
+        pd.DataFrame(rows), hide_index=True, row_height=29, height=min(_MOST_ROWS * 29 + 38, 38 + 29 * len(rows)),
+        key="compare_table", placeholder="–", alt="Pairs of times, one row each, the verdict first",
+        column_config={
+            "verdict": results.chips("verdict", _VERDICTS, 94), "layer": column.TextColumn(width=150),
+            "direction": column.TextColumn(width=84),
+            "B / A": column.NumberColumn(width=64, format="%.3g×", help="The time of B over that of A: above 1, A is faster"),
+            "A": column.TextColumn(width=168), "B": column.TextColumn(width=168), **milliseconds,
+            "95 % interval": column.TextColumn(width=96, help="Of B / A; other samples would give a ratio within it in 95 of "
+                                               "100 cases"),
+            "note": column.TextColumn(width=230), "config of A": column.TextColumn(width=260)})
 
 
 def _who(trial: report.Trial) -> str:
-    """Name and precision, the config where the pointer rests; the status where it is not right."""
-    config = " ".join(f"{k}={v}" for k, v in trial.config.items()) if trial.kind == "candidate" else ""
-    wrong = "" if trial.ok else f" {theme.badge(str(trial.status))}"
-    return (f"<span title='{escape(config, quote=True)}'>{escape(trial.name)} <span class=mute>{escape(trial.precision)}"
-            f"</span></span>{wrong}")
-
-
-def _dot(pair: report.Pair) -> str:
-    """Ratio and interval on a log scale from 0.5× to 8×, in the verdict's colour, with a tick at 1×."""
-    if pair.ratio is None:
-        return ""
-    value, low, high = (_at(v) for v in (pair.ratio.value, pair.ratio.low or pair.ratio.value,
-                                         pair.ratio.high or pair.ratio.value))
-    colour = {"good": "--good", "bad": "--bad", "uns": "--uns"}.get(theme.mark(pair.verdict)[1], "--mute")
-    line = f"position:absolute;background:var({colour})"
-    return (f"<div style='{_BOX}'>"
-            f"<i style='position:absolute;left:{_at(1.0):.1f}%;top:0;height:14px;width:1px;background:var(--mute)'></i>"
-            f"<i style='{line};left:{low:.1f}%;width:{high - low:.1f}%;top:6px;height:2px'></i>"
-            f"<i style='{line};left:calc({value:.1f}% - 4px);top:3px;height:8px;width:8px;border-radius:4px'></i></div>")
-
-
-def _at(ratio: float) -> float:
-    """Percent of the scale's width; what lies beyond stands at its end."""
-    return 100 * min(1.0, max(0.0, log(ratio / _LEAST) / log(_MOST / _LEAST))) if ratio > 0 else 0.0
-
-
-_SCALE = f"<div style='{_BOX}'>" + "".join(
-    f"<span style='position:absolute;left:{_at(v):.1f}%;transform:translateX(-50%)'>{v:g}×</span>"
-    for v in (0.5, 1, 2, 4, 8)) + "</div>"
+    """Name and precision; the status where it is not right, and a star where it was emulated."""
+    return " ".join(filter(None, (trial.name, trial.precision, "" if trial.ok else theme.chip(str(trial.status)),
+                                  "*" if report.is_emulated(trial) else "")))

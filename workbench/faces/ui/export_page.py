@@ -7,6 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from html import escape
+from itertools import islice
+from math import inf
 
 import streamlit as st
 
@@ -22,10 +24,11 @@ from ...drive.exporting.recipe import Recipe, fastest
 from ...drive.machine.daemon_threads import DaemonThreads
 from ...drive.reporting import report
 from ...drive.sessions.recorded import first_choice, judged_candidate
-from . import state, theme
+from . import address, state, theme
 
 PYTORCH, APART = "PyTorch", "a launch for each gradient"
 _PROOF_LIMIT_S = 600
+_MOST_OFFERED = 40  # candidates of a direction
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,9 @@ class _File:
     workload: Workload
     preset: Preset | None
     class_name: str
+
+
+KEYS = ("export_session", "export_workload", "export_class", "export_device", "export recipe ")  # the keys of the widgets here
 
 
 def draw() -> None:
@@ -100,17 +106,29 @@ def _workload(trials: list[Trial]) -> Workload | None:
         return None
     names = {key: " ".join([called(w), w.dtype, *([w.memory_format] if w.memory_format == "channels_last" else []),
                             *([] if w.preset else [f"batch {w.batch}"])]) for key, w in there.items()}
-    chosen = st.selectbox("Layer", list(there), format_func=names.get, key="export_workload")
+    asked, usual = address.wants("layer"), next(iter(there))
+    if st.session_state.get("export_workload") not in there:
+        st.session_state["export_workload"] = next((key for key, name in names.items() if name == asked), usual)
+        if asked not in ("", *names.values()):
+            state.not_known("layer", asked, f"The page shows {names[usual]}.")
+    address.note("layer", names[st.session_state["export_workload"]], names[usual])
+    chosen = st.selectbox("Layer", list(there), format_func=names.get, key="export_workload", persist_state="session")
     return there[chosen]
 
 
 def _options(workload: Workload) -> tuple[str, Preset | None, str]:
-    class_name = st.text_input("Class name", "ModelNew", key="export_class", persist_state="session")
+    st.session_state.setdefault("export_class", address.wants("class") or "ModelNew")
+    class_name = st.text_input("Class name", key="export_class", persist_state="session")
     fitting = [p for p in PRESETS.values() if p.constructor and p.layer == workload.layer]
     forms: dict[str, Preset | None] = {p.label: p for p in fitting}
     forms[f"nn.ConvTranspose{workload.layer.dims}d"] = None
     form = st.selectbox("Constructor as in", list(forms), key=f"export_form_{workload.layer}")
-    device = st.selectbox("Verify on", list(state.device_names()), format_func=state.device_label, key="export_device")
+    devices = list(state.device_names())
+    if lost := address.seed("export_device", devices, devices[0], name="device"):
+        state.not_known("device", lost, f"The page shows {devices[0]}.")
+    device = st.selectbox("Verify on", devices, format_func=state.device_label, key="export_device", persist_state="session")
+    address.note("device", device, devices[0])
+    address.note("class", class_name, "ModelNew")
     return class_name, forms[form], device
 
 
@@ -119,8 +137,12 @@ def _recipe_choice(trials: list[Trial]) -> dict[str, Trial | None]:
     right."""
     wanted = set(st.session_state.get("export_rows", []))
     chosen: dict[str, Trial | None] = {}
-    there = {d: sorted((t for t in trials if t.kind == "candidate" and t.ok and d == t.direction and _still_there(t)),
-                       key=_ms) for d in LAUNCHES}
+    named = wanted | {address.wants(d) for d in LAUNCHES}
+    right_in = {d: sorted((t for t in trials if t.kind == "candidate" and t.ok and d == t.direction),
+                          key=lambda t: (t.trial_id not in named, _ms(t))) for d in LAUNCHES}
+    # Of thousands that a search has tried, the fastest are offered: to render each takes a millisecond.
+    there = {d: list(islice(filter(_still_there, found), _MOST_OFFERED if found and _ms(found[0]) < inf else None))
+             for d, found in right_in.items()}
     directions = LAUNCHES if there[BACKWARD] else DIRECTIONS
     taken = {d: first_choice(found, arch_of(), trials) for d, found in there.items()}
     first = {d: trial for d, (trial, _) in taken.items()}
@@ -133,11 +155,16 @@ def _recipe_choice(trials: list[Trial]) -> dict[str, Trial | None]:
         nothing = APART if direction == BACKWARD else PYTORCH
         given = ids.index(first[direction].trial_id) if direction in used else len(ids) - 1
         given = next((i for i, t in enumerate(ids) if t in wanted), given)
-        pick = cell.selectbox(direction, ids, index=given, key=f"export_{direction}_{'_'.join(ids)[:60]}",
+        key = f"export recipe {direction} {hash(tuple(ids))}"
+        address.seed(key, ids, ids[given], name=direction)
+        address.note(direction, st.session_state[key], ids[given])
+        pick = cell.selectbox(direction, ids, key=key, persist_state="session",
                               format_func=lambda i, o=options, n=names, no=nothing: no if i == PYTORCH else _label(o[i], n))
         if direction != BACKWARD or pick in options:
             chosen[direction] = options.get(pick)
     notes = [note for _, note in taken.values() if note]
+    notes += [f"{d}: the {_MOST_OFFERED} fastest of {numbers.count(len(right_in[d]))} right candidates are offered."
+              for d in directions if len(right_in[d]) > len(there[d]) == _MOST_OFFERED]
     if open_ := [d for d, found in there.items() if found and taken[d] == (None, "")]:
         notes.append(f"{', '.join(open_)}: the candidates have no GPU time; choose one.")
     theme.html("".join(f'<div class="foot">{escape(note)}</div>' for note in notes))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from html import escape
 
 import streamlit as st
 
-from ...core import numbers
+from ...core import numbers, source_parts
 from ...core.errors import BadRequest
 from ...core.gpu import gpu_limits
 from ...core.occupancy import REGISTERS_PER_THREAD_MAX
@@ -15,14 +16,18 @@ from ...core.presets import called
 from ...core.trial import Errors, Status, Trial
 from ...drive.reporting import plots, report
 from ...drive.reporting.main_kernel import arch_of, main_kernel
-from ...drive.sessions.recorded import most_shared_bytes, occupancy_of, sm_of, source_of
+from ...drive.sessions.recorded import most_shared_bytes, occupancy_of, resolved_of, sm_of, source_of
 from ...drive.sessions.session import Session
-from . import state, theme
+from . import address, machine_code_view, state, theme
 
 _FASTEST = 8  # configs of a cell in the list beside the source
-_VIEWS = ("Source", "Template", "Build log")
+_WHOLE = "all, as it was compiled"
+_ASM = "Machine code"
+_DIFF = "Diff"
+_VIEWS = ("Source", "Template", _ASM, _DIFF, "Build log")
 _NOT_BUILT = (Status.SKIPPED, Status.CANCELLED, Status.RENDER_FAILED, Status.NO_COMPILER, Status.BUILD_FAILED,
               Status.BUILD_TIMEOUT)
+KEYS = ("inspect_session", "inspect_trial", "inspect_layer", "inspect_view", "part ", "asm ", "diff ")  # of the widgets here
 
 
 def draw() -> None:
@@ -41,10 +46,11 @@ def draw() -> None:
     everything = report.for_workload(state.trials_of(path), trial.workload)
     with st.sidebar:
         _about(trial, everything)
+    state.title(f"{trial.name} {trial.direction}, Inspect")
     theme.html(_strip(trial, everything, name))
     grid = st.grid(2, min_column_width=470, gap="medium")
     with grid.container():
-        _text(trial, session)
+        _text(trial, session, [t for t in everything if t.kind == "candidate" and t.direction == trial.direction])
     with grid.container():
         if trial.errors and not trial.ok:
             theme.html(_errors(trial))
@@ -58,34 +64,38 @@ def draw() -> None:
 
 
 def _choose(trials: list[Trial]) -> Trial | None:
-    """Newest first; modules, which have no kernel of their own to show, last."""
+    """A layer where there are several, then a trial of it: newest first; modules, which have no kernel of their own, last."""
     by_id = {t.trial_id: t for t in sorted(reversed(trials), key=lambda t: t.kind == "module")}
-    several = len({t.workload for t in trials}) > 1
     if not by_id:
         st.selectbox("Candidate", ["none yet"], disabled=True, key="inspect_trial-none")
         return None
-    names = {i: (f"{_layer(t)} · " if several else "") + _name(t) for i, t in by_id.items()}
-    if st.session_state.get("inspect_trial") not in by_id:
-        asked = st.query_params.get("trial", "")
-        st.session_state["inspect_trial"] = None if asked and asked not in by_id else asked or next(iter(by_id))
-        if st.session_state["inspect_trial"] is None:
-            state.not_here("trial", asked, list(names.values()))
-    chosen = st.selectbox("Candidate", list(by_id), key="inspect_trial", persist_state="session", format_func=names.get,
-                          placeholder="Choose a trial")
-    if chosen is None:
-        return None
-    st.query_params["trial"] = chosen
-    return by_id[chosen]
+    layers = list(dict.fromkeys(called(t.workload) for t in by_id.values()))
+    asked = by_id.get(st.session_state.get("inspect_trial") or address.wants("trial"))
+    if asked is not None:
+        st.session_state["inspect_layer"] = called(asked.workload)
+    elif st.session_state.get("inspect_layer") not in layers:
+        st.session_state["inspect_layer"] = layers[0]
+    if layers[1:]:
+        st.selectbox("Layer", layers, key="inspect_layer", persist_state="session", on_change=_another_layer)
+    here = [i for i, t in by_id.items() if called(t.workload) == st.session_state["inspect_layer"]]
+    if lost := address.seek("inspect_trial", here, here[0], asked=address.wants("trial")):
+        state.not_here("trial", lost, [f"{called(t.workload)}: {_name(t)}" for t in by_id.values()])
+    chosen = st.selectbox("Candidate", here, key="inspect_trial", persist_state="session", placeholder="Choose a trial",
+                          format_func=lambda i: _name(by_id[i]))
+    address.note("trial", chosen or lost)
+    return by_id.get(chosen)
 
 
-def _layer(trial: Trial) -> str:
-    return called(trial.workload)
+def _another_layer() -> None:
+    """For the callback of the box: the trial of the layer before is no longer asked for."""
+    st.session_state.pop("inspect_trial", None)
 
 
 def _name(trial: Trial) -> str:
+    """The time or status first: a narrow list cuts the end."""
     time = numbers.time(trial.kernel_ms.median_ms) if trial.kernel_ms else str(trial.status)
-    mark = ", emulated" if trial.kernel_ms and report.is_emulated(trial) else ""
-    return f"{trial.name} · {trial.direction} · {time}{mark}"
+    mark = " *" if trial.kernel_ms and report.is_emulated(trial) else ""
+    return f"{time}{mark} · {trial.name} · {trial.direction}"
 
 
 def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
@@ -129,7 +139,9 @@ def _about(trial: Trial, everything: list[Trial]) -> None:
         parts.append(theme.heading(f"Right in {trial.direction}{most}") + theme.table(("", "", ""), rows, right=(2,)))
         if any(report.is_emulated(t) for t in same):
             parts.append('<span class="foot">* emulated</span>')
-    config = [*(f"{k} = {v}" for k, v in trial.config.items()), f"precision = {trial.precision}"]
+    automatic = resolved_of(trial)
+    config = [*(f"{k} = {v}{f' (auto {automatic[k]})' if k in automatic else ''}" for k, v in trial.config.items()),
+              f"precision = {trial.precision}"]
     if trial.form:
         config.append(f"form = {trial.form}")
     config += trial.compile_flags
@@ -145,11 +157,20 @@ def _about(trial: Trial, everything: list[Trial]) -> None:
     theme.html("<div style='height:8px'></div>".join(parts))
 
 
-def _text(trial: Trial, session: Session) -> None:
+def _text(trial: Trial, session: Session, others: list[Trial]) -> None:
+    """`others`: candidates of the same layer and direction, whose machine code it can be compared with."""
     usual = "Build log" if str(trial.status).startswith(("BUILD", "NO_COMPILER", "MACHINE_FAILED")) else "Source"
-    view = st.segmented_control("View", _VIEWS, default=usual, key=f"view-{trial.trial_id}", required=True,
+    address.seed("inspect_view", _VIEWS, usual, name="view")  # it stays when another trial is chosen
+    view = st.segmented_control("View", _VIEWS, key="inspect_view", required=True, persist_state="session",
                                 label_visibility="collapsed", width="stretch") or usual
-    blob = {"Source": "source", "Template": "template", "Build log": "log"}[view]
+    address.note("view", view, usual)
+    if view == _ASM and trial.kind == "candidate":
+        machine_code_view.machine_code(trial, session, others)
+        return
+    if view == _DIFF:
+        _diff(trial, session, {t.trial_id: t for t in others if t.trial_id != trial.trial_id})
+        return
+    blob = {_ASM: "source", "Source": "source", "Template": "template", "Build log": "log"}[view]
     if blob not in trial.blobs:
         theme.html(f'<span class="foot">This trial has no {view.lower()}: {escape(trial.headline)}</span>')
         return
@@ -162,9 +183,46 @@ def _text(trial: Trial, session: Session) -> None:
         st.code(text or "The compiler printed nothing.", language=None, line_numbers=True, height=560, wrap_lines=True)
         return
     if view == "Source" and trial.kind == "candidate":
-        theme.html('<span class="foot">The translation unit as it was compiled. Headers are inlined; the instance is at '
-                   "the end.</span>")
+        text = _part(text, trial)
     st.code(text, language="python" if trial.kind == "module" else "cpp", line_numbers=True, height=560)
+
+
+def _diff(trial: Trial, session: Session, others: dict[str, Trial]) -> None:
+    """What differs from another candidate of the same layer and direction: config, then the source that was compiled."""
+    if not others:
+        theme.html('<span class="foot">The session has no other candidate of this layer and direction.</span>')
+        return
+    key = f"diff {trial.trial_id}"
+    address.seed(key, others, next(iter(others)), name="diff")
+    other = others[st.selectbox("Against", list(others), key=key, persist_state="session", format_func=lambda i: " ".join(
+        [_name(others[i]), others[i].precision, *(f"{k}={v}" for k, v in others[i].config.items())]))]
+    address.note("diff", other.trial_id, next(iter(others)))
+    config = [(k, *(str(t.config.get(k, "–")) for t in (trial, other))) for k in {**trial.config, **other.config}]
+    config += [(k, getattr(trial, k), getattr(other, k)) for k in ("name", "precision", "form")]
+    rows = [(f"<span class=mono>{escape(k)}</span>", escape(str(a)), escape(str(b))) for k, a, b in config if a != b]
+    theme.html(theme.table(("", "this", "the other"), rows) if rows else '<span class="foot">Their configs are equal.</span>')
+    try:
+        texts = [source_of(t, session).splitlines() for t in (other, trial)]
+    except BadRequest as error:
+        theme.html(f'<div class="wrong">{escape(str(error))}</div>')
+        return
+    lines = list(difflib.unified_diff(*texts, "the other", "this", lineterm="", n=3))
+    st.code("\n".join(lines) or "The sources are equal.", language="diff", height=480)
+
+
+def _part(source: str, trial: Trial) -> str:
+    """One file of the translation unit, at first the variant's own, with the lines that an error names above it."""
+    there = source_parts.parts(source)
+    names = [*there, _WHOLE]
+    address.seed(f"part {trial.trial_id}", names, source_parts.own_part(list(there), trial.name), name="file")
+    name = st.selectbox("File", names, key=f"part {trial.trial_id}", persist_state="session",
+                        help="The files that the translation unit was made of. An error names a line of one of them.")
+    address.note("file", name, source_parts.own_part(list(there), trial.name))
+    if place := source_parts.error_place(trial.headline, list(there)):
+        theme.html(theme.excerpt(there[place[0]], place[1], name=place[0]))
+    elif name != _WHOLE and (line := source_parts.kernel_line(there[name])) > 1:
+        theme.html(f'<span class="foot">Its kernel begins in line {line}.</span>')
+    return source if name == _WHOLE else there[name]
 
 
 def _resources(trial: Trial) -> str:

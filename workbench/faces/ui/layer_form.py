@@ -12,22 +12,27 @@ from html import escape
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from ...core.env import find_toolchain
 from ...core.errors import BadRequest
 from ...core.layer import DTYPES, MEMORY_FORMATS, ConvTranspose, Workload
-from ...core.precision import PRECISIONS_OF
+from ...core.precision import PRECISIONS_OF, pytorchs_own
 from ...core.presets import PRESETS, SIZES, Preset, parse_preset
+from ...core.toolchain import refused_by_nvcc
 from ...core.variants import FORMS, Variant
 from ...drive.running.request import EFFORTS
-from . import state
+from . import address, state
 
 Value = int | bool | str | tuple[int, ...]
 EACH_ITS_OWN = ""  # the precision that a variant names first, as on the command line without --precision
+_EACH = "each"  # what the address says for it
 FREE = {f"free{d}": d for d in (1, 2, 3)}
 _FREE_VALUES = {1: ("4096", 8), 2: ("64, 64", 4), 3: ("16, 16, 16", 2)}
 _UNKNOWN = "unknown_in_link"  # sentences of the first drawing, until a layer is chosen
 _PAIRS = (("in_channels", "out_channels"), ("kernel_size", "stride"), ("padding", "output_padding"),
           ("dilation", "groups"), ("batch", "input_size"))
 _FIELDS = tuple(f for pair in _PAIRS for f in pair)
+KEYS = ("preset", "size", *_FIELDS, "bias", "dtype", "memory_format", "precision", "device", "session", "flags", "form",
+        "effort", "modules")  # the keys of the widgets here
 _WHOLE_NUMBERS = ("in_channels", "out_channels", "groups", "batch")
 _MEMORY = {"contiguous": ("NCL", "NCHW", "NCDHW"), "channels_last": ("NLC", "NHWC", "NDHWC")}  # by dimensions
 
@@ -65,8 +70,7 @@ def layer_form(variants: list[Variant]) -> Choice:
         values: dict[str, Value] = {}
         for pair in _PAIRS:
             for cell, name in zip(st.columns(2, gap="small"), pair, strict=True):
-                text = cell.text_input(name.replace("input_size", "input size"), key=name, persist_state="session",
-                                       on_change=_own_values)
+                text = cell.text_input(name.replace("input_size", "input size"), key=name, persist_state="session")
                 try:
                     values[name] = _parsed(name, text)
                 except BadRequest as error:
@@ -76,11 +80,12 @@ def layer_form(variants: list[Variant]) -> Choice:
         values |= chosen
         slots |= {"memory_format": st.empty()}
         workload = None
-        if not problems:
-            try:
-                workload = _workload(values)
-            except BadRequest as error:
-                problems[error.field or "padding"] = str(error)
+        try:
+            workload = None if problems else _workload(values)
+        except BadRequest as error:
+            problems[error.field or "padding"] = str(error)
+        if problems:
+            problems = {**problems, **_each_alone(values, problems)}
         for slot in dict.fromkeys(slots.values()):
             sentences = [s for f, s in problems.items() if slots.get(f) is slot]
             if sentences:
@@ -111,23 +116,18 @@ def _seed() -> None:
     """First run of a browser session: from the address, else #74 in the size that suits the device."""
     if "preset" in st.session_state:
         return
-    asked = st.query_params
-    st.session_state["preset"] = asked.get("preset") if asked.get("preset") in (*PRESETS, *FREE) else "kb74"
     has_gpu = any(d != state.CPU for d in state.device_names())
-    st.session_state["size"] = asked.get("size") if asked.get("size") in SIZES else "full" if has_gpu else "small"
-    st.session_state["dtype"] = asked.get("dtype") if asked.get("dtype") in DTYPES else "float32"
-    if asked.get("memory_format") in MEMORY_FORMATS:
-        st.session_state["memory_format"] = asked["memory_format"]
+    unknown = {key: address.seed(key, there, usual) for key, there, usual in (
+        ("preset", (*PRESETS, *FREE), "kb74"), ("size", SIZES, "full" if has_gpu else "small"),
+        ("dtype", DTYPES, "float32"), ("memory_format", MEMORY_FORMATS, "contiguous"))}
     _fill()
     st.session_state[_UNKNOWN] = [
-        f"The {name} {asked[name][:60]!r} in the link is not known. The page shows {st.session_state[name]}."
-        for name, there in (("preset", (*PRESETS, *FREE)), ("size", SIZES), ("dtype", DTYPES))
-        if name in asked and asked[name] not in there]
+        f"The {name} {asked!r} in the link is not known. The page shows {st.session_state[name]}."
+        for name, asked in unknown.items() if asked]
     for name in _FIELDS:
-        if name in asked:
-            st.session_state[name] = asked[name]
-    if asked.get("bias") in ("yes", "no"):
-        st.session_state["bias"] = asked["bias"]
+        st.session_state[name] = address.wants(name) or st.session_state[name]
+    if address.wants("bias") in ("yes", "no"):
+        st.session_state["bias"] = address.wants("bias")
 
 
 def _fill() -> None:
@@ -157,12 +157,6 @@ def _text(value: int | tuple[int, ...]) -> str:
     return str(value[0]) if len(set(value)) == 1 else ", ".join(map(str, value))
 
 
-def _own_values() -> None:
-    """Edited fields go into the address, so that a reload keeps them."""
-    for name in _FIELDS:
-        st.query_params[name] = st.session_state[name]
-
-
 def _selects() -> tuple[dict[str, Value], DeltaGenerator]:
     """dtype, memory format and bias; and the place beside dtype for the precision, which depends on it."""
     one, precision_slot = st.columns(2, gap="small")
@@ -171,7 +165,7 @@ def _selects() -> tuple[dict[str, Value], DeltaGenerator]:
     layouts = {name: by_dimension[_dims() - 1] for name, by_dimension in _MEMORY.items()}
     memory = one.selectbox("memory", MEMORY_FORMATS, key="memory_format", persist_state="session",
                            format_func=layouts.get)
-    bias = two.selectbox("bias", ["no", "yes"], key="bias", persist_state="session", on_change=_own_values)
+    bias = two.selectbox("bias", ["no", "yes"], key="bias", persist_state="session")
     return {"dtype": dtype, "memory_format": memory, "bias": bias == "yes"}, precision_slot
 
 
@@ -205,22 +199,30 @@ def _workload(values: dict[str, Value]) -> Workload:
     return work
 
 
+def _each_alone(values: dict[str, Value], known: dict[str, str]) -> dict[str, str]:
+    """Field -> what is wrong with its value whatever the others are: the first sentence must not hide a second one."""
+    found = {}
+    for field in (f for f in values if f in _FIELDS and f not in known):
+        harmless: dict[str, Value] = {"in_channels": 1, "out_channels": 1, "kernel_size": 1, "stride": 1 << 20}
+        try:
+            if field in ("batch", "input_size"):
+                Workload(ConvTranspose(_dims(), 1, 1, 1), **{"batch": 1, "input_size": 1, field: values[field]})
+            elif field != "groups" or isinstance(values[field], int) and values[field] < 1:
+                ConvTranspose(_dims(), **harmless | {field: values[field]})
+        except BadRequest as error:
+            if error.field in (field, None, ""):
+                found[field] = str(error)
+    return found
+
+
 def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, variants: list[Variant],
           precision_slot: DeltaGenerator) -> Choice:
-    offered = [p for p in PRECISIONS_OF[dtype] if any(p in v.precision for v in variants)] or [PRECISIONS_OF[dtype][0]]
-    if len(offered) > 1:
-        offered.append(EACH_ITS_OWN)
-    if st.session_state.get("precision") not in offered:
-        st.session_state["precision"] = offered[0]
-    precision = precision_slot.selectbox(
-        "precision", offered, key="precision", persist_state="session", format_func=lambda p: p or "each variant's default",
-        help="ieee: fp32 multiply-adds. tf32: tensor cores, three decimal digits. tf32x3: three tf32 products, about as exact "
-             "as fp32. each variant's default: the precision that the variant names first.")
     devices = list(state.device_names())
     if st.session_state.get("device") not in devices:
-        asked = st.query_params.get("device", "")
+        asked = address.wants("device")
         st.session_state["device"] = asked if asked in devices else devices[0]
         st.session_state["missing device"] = "" if asked in devices else asked
+    precision = _precision(dtype, st.session_state["device"], variants, precision_slot)
     device = st.selectbox("Device", devices, key="device", format_func=state.device_label, persist_state="session",
                           on_change=_choose_device)
     if missing := st.session_state.get("missing device"):
@@ -231,24 +233,61 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
                              persist_state="session")
     session = _session(workload, device)
     with st.expander("Compile flags and effort"):
+        st.session_state.setdefault("flags", address.wants("flags"))
         flags = st.text_input("compile flags", key="flags", placeholder="-O3 --use_fast_math", persist_state="session",
                               help="nvcc gets these flags after the project's flags, for every candidate.")
+        if refusal := _refused(tuple(flags.split())):
+            st.html(f'<div class="kw wrong" role="alert">{escape(refusal)}</div>')
+            problems = (*problems, refusal)
+        address.seed("form", FORMS, FORMS[0])
         form = st.selectbox("layer form", FORMS, key="form", persist_state="session",
                             help="constant: the layer parameters are constants in the code. runtime: one build "
                                  "serves all layers.")
-        effort = st.selectbox("effort", EFFORTS, index=1, key="effort", persist_state="session",
+        address.seed("effort", EFFORTS, EFFORTS[1])
+        effort = st.selectbox("effort", EFFORTS, key="effort", persist_state="session",
                               help="The largest number of samples for one time: quick, normal or full.")
+        st.session_state.setdefault("modules", address.wants("modules") == "yes")
         modules = st.checkbox("Also time the ModelNew", key="modules", persist_state="session",
                               help="Builds one module from the best candidates. Compares its forward and backward time "
                                    "(module_ms) with nn.ConvTranspose.")
     _remember(name, device, dtype)
+    for shown, value, usual in (("flags", flags, ""), ("form", form, FORMS[0]), ("effort", effort, EFFORTS[1]),
+                                ("modules", "yes" if modules else "", "")):
+        address.note(shown, value, usual)
     return Choice(workload, problems, PRESETS.get(name), device, precision, session, tuple(flags.split()), form, effort,
                   modules)
 
 
+def _precision(dtype: str, device: str, variants: list[Variant], slot: DeltaGenerator) -> str:
+    """At first PyTorch's own on this GPU (the emulator's is the GPU that it emulates), so that the fast kernels are seen."""
+    offered = [p for p in PRECISIONS_OF[dtype] if any(p in v.precision for v in variants)] or [PRECISIONS_OF[dtype][0]]
+    usual = own if (own := pytorchs_own(dtype, state.sm(device))) in offered else offered[0]
+    if len(offered) > 1:
+        offered.append(EACH_ITS_OWN)
+    if st.session_state.get("precision") not in offered:
+        asked = address.wants("precision")
+        st.session_state["precision"] = EACH_ITS_OWN if asked == _EACH else asked if asked in offered and asked else usual
+        if asked and asked not in (*offered, _EACH):
+            state.not_known("precision", asked, f"The page shows {usual}.")
+    precision = slot.selectbox(
+        "precision", offered, key="precision", persist_state="session", format_func=lambda p: p or "each variant's default",
+        help="ieee: fp32 multiply-adds. tf32: tensor cores, three decimal digits; PyTorch's own for convolutions. tf32x3: "
+             "three tf32 products, about as exact as fp32. each variant's default: the precision that it names first.")
+    address.note("precision", precision or _EACH, usual)
+    return precision
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _refused(flags: tuple[str, ...]) -> str:
+    """Why nvcc would not take these flags; "" where it does. Without nvcc only what is no flag at all is found."""
+    stray = next((f for f in flags[:1] if not f.startswith("-")), "")
+    if stray:
+        return f"{stray!r} is no compile flag; a flag begins with -."
+    return refused_by_nvcc(find_toolchain(), flags) if flags else ""
+
+
 def _choose_device() -> None:
     st.session_state["missing device"] = ""
-    st.query_params["device"] = st.session_state["device"]
 
 
 def _session(workload: Workload | None, device: str) -> str:
@@ -261,26 +300,14 @@ def _session(workload: Workload | None, device: str) -> str:
 
 def _remember(preset: str, device: str, dtype: str) -> None:
     """The address leads back here: preset, size, device, dtype, memory format, and fields that were edited."""
-    params = st.query_params
-    params["preset"] = preset
+    address.note("preset", preset)
     if preset in PRESETS:
-        params["size"] = st.session_state["size"]
+        address.note("size", st.session_state["size"])
     expected, bias = _preset_values(preset, st.session_state.get("size") or "small")
     for name in _FIELDS:
-        if st.session_state[name] == expected[name]:
-            params.pop(name, None)
-        else:
-            params[name] = st.session_state[name]
-    if st.session_state["bias"] == bias:
-        params.pop("bias", None)
-    else:
-        params["bias"] = st.session_state["bias"]
-    for name, value, usual in (("dtype", dtype, "float32"), ("device", device, next(iter(state.device_names()))),
-                               ("memory_format", st.session_state["memory_format"], "contiguous")):
-        if name == "device" and st.session_state.get("missing device"):
-            continue  # the dead link stays in the address until a device is chosen
-        if value == usual:
-            params.pop(name, None)
-        else:
-            params[name] = value
-
+        address.note(name, st.session_state[name], expected[name])
+    address.note("bias", st.session_state["bias"], bias)
+    address.note("dtype", dtype, "float32")
+    address.note("memory_format", st.session_state["memory_format"], "contiguous")
+    # A dead link stays in the address until a device is chosen.
+    address.note("device", st.session_state.get("missing device") or device, next(iter(state.device_names())))

@@ -13,14 +13,19 @@ from ...core.ceilings import ceilings_for, kept
 from ...core.env import cache_dir, environment
 from ...drive.checking import attacks, selftest
 from ...drive.machine import doctor
-from . import results, state, theme
+from . import address, results, state, theme
+
+KEYS = ("machine_device",)  # the keys of the widgets here
 
 
 def draw() -> None:
     findings = state.findings()
     with st.sidebar:
-        device = st.selectbox("Device", list(state.device_names()), format_func=state.device_label,
-                              key="machine_device")
+        devices = list(state.device_names())
+        if lost := address.seed("machine_device", devices, devices[0], name="device"):
+            state.not_known("device", lost, f"The page shows {devices[0]}.")
+        device = st.selectbox("Device", devices, format_func=state.device_label, key="machine_device", persist_state="session")
+        address.note("device", device, devices[0])
         theme.html(theme.heading("Environment") + theme.table(
             ("", ""), [(f"<span class='mute nw'>{escape(str(k))}</span>", escape(str(v)))
                        for k, v in _environment().items() if v not in (None, "", [])], right=()))

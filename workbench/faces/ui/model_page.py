@@ -15,11 +15,12 @@ from ...core.patching import AUTOCAST_DTYPES, FASTER_ONLY, MODEL_DTYPES, RIGHT, 
 from ...drive.patching import plots
 from ...drive.patching import text as told
 from ...drive.patching.patch import Patch, PatchRequest
-from . import state, theme
+from . import address, state, theme
 
 _AS_IT_IS, _NO_AUTOCAST = "as it is", "none"
 _KEPT = {FASTER_ONLY: "faster here", RIGHT: "right"}
 _MOST_KEPT = 20  # reports that have ended
+KEYS = ("model_id",)  # the keys of the widgets here
 
 
 def draw() -> None:
@@ -90,15 +91,14 @@ def _begin() -> None:
 
 def _own() -> Patch | None:
     """What this tab asked for, under way or done. Its name stands in the address, so that a reload finds it."""
-    name = st.session_state.get("model_id") or st.query_params.get("patch", "")
+    name = st.session_state.setdefault("model_id", address.wants("patch"))
     if not name:
         return None
-    st.query_params["patch"] = name
+    address.note("patch", name)
     if name not in _patches():
         theme.html(theme.strip("NOT FOUND", f"The report {name[:60]!r} in the link was not found.",
                                "The server keeps reports only while it runs. Patch the model again."))
         return None
-    st.session_state["model_id"] = name
     return _patches()[name]
 
 

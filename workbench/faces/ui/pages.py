@@ -18,4 +18,5 @@ def page(name: str) -> StreamlitPage:
     from . import check_page, compare_page, export_page, inspect_page, machine_page, model_page, state, workbench_page
     module = {"workbench": workbench_page, "inspect": inspect_page, "compare": compare_page, "check": check_page,
               "model": model_page, "export": export_page, "machine": machine_page}[name]
-    return st.Page(state.guarded(module.draw), title=name.capitalize(), url_path=name, default=name == "workbench")
+    return st.Page(state.guarded(module.draw, name, module.KEYS), title=name.capitalize(), url_path=name,
+                   default=name == state.FRONT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -17,25 +17,24 @@ from . import theme
 if TYPE_CHECKING:
     import pandas
 
-_SHOWN = ["status", "verdict", "variant", "direction", "precision", "config", "median_ms", "spread", "speedup",
-          "of_limit", "rel_l2", "registers", "build_s"]
+_SHOWN = ["status", "verdict", "variant", "direction", "precision", "median_ms", "speedup", "of_limit", "spread", "rel_l2",
+          "registers", "build_s", "config"]  # times before what is long: a narrow screen shows the first eight
 NOT_TICKED = "not ticked"  # said of a variant that serves the layer
 _VERDICTS = (report.FASTER, report.SLOWER, report.SAME, report.UNSURE, report.EMULATED)
 
 
-def result_table(trials: Sequence[Trial], *, key: str = "results") -> list[str]:
-    """Verdict first. Returns the trial ids of the rows that are selected."""
-    table = report.frame(trials)
-    shown = _for_display(table)
+def result_table(trials: Sequence[Trial], known_by: Hashable, *, key: str = "results") -> list[str]:
+    """Verdict first. Returns the trial ids of the rows that are selected. `known_by`: equal for equal trials."""
+    table, shown = _tables(known_by, trials)
     column = st.column_config
     event = st.dataframe(
         shown, hide_index=True, row_height=29, height=min(31 * 29, 38 + 29 * max(1, len(shown))), key=key,
         on_select="rerun", selection_mode="multi-row", placeholder="–", alt="Trials, one row each, the verdict first",
         column_config={
-            "status": _chips("status", [str(s) for s in Status], 124),
-            "verdict": _chips("verdict", _VERDICTS, 94),
+            "status": chips("status", [str(s) for s in Status], 124),
+            "verdict": chips("verdict", _VERDICTS, 94),
             "variant": column.TextColumn(width=146), "direction": column.TextColumn(width=80),
-            "precision": column.TextColumn(width=60), "config": column.TextColumn(width=124),
+            "precision": column.TextColumn(width=60), "config": column.TextColumn(width=220),
             "median_ms": column.TextColumn("median, ms", width=76, alignment="right",
                                            help="Median of all samples with a cold L2. kernel_ms: only "
                                            "the kernels, with allocated outputs. ModelNew rows: module_ms. *: on the CPU "
@@ -55,6 +54,12 @@ def result_table(trials: Sequence[Trial], *, key: str = "results") -> list[str]:
             "build_s": column.NumberColumn("build, s", format="%.1f", width=54)})
     rows = event["selection"]["rows"] if event else []
     return [table["trial_id"].iloc[r] for r in rows if r < len(table)]
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)  # 10 000 trials take a second
+def _tables(known_by: Hashable, _trials: Sequence[Trial]) -> tuple[pandas.DataFrame, pandas.DataFrame]:
+    table = report.frame(_trials)
+    return table, _for_display(table)
 
 
 def doctor_table(findings: Sequence[doctor.Finding]) -> str:
@@ -81,6 +86,13 @@ def waiting_table(ticked: Mapping[str, Sequence[str]], absent: Mapping[str, Mapp
     return theme.heading("Results appear here") + theme.table(("variant", *heads), rows)
 
 
+def chips(label: str, words: Sequence[str], width: int):
+    """A column of statuses or verdicts: glyph, word and colour."""
+    return st.column_config.MultiselectColumn(
+        label, width=width, options=[theme.chip(w) for w in words],
+        color=[theme.CHIP_COLOURS[theme.mark(w)[1]] for w in words])
+
+
 def _for_display(table: pandas.DataFrame) -> pandas.DataFrame:
     import pandas as pd
     shown = table[_SHOWN].copy()
@@ -93,9 +105,3 @@ def _for_display(table: pandas.DataFrame) -> pandas.DataFrame:
     for name in ("spread", "of_limit", "registers", "build_s"):
         shown[name] = pd.to_numeric(shown[name])
     return shown
-
-
-def _chips(label: str, words: Sequence[str], width: int):
-    return st.column_config.MultiselectColumn(
-        label, width=width, options=[theme.chip(w) for w in words],
-        color=[theme.CHIP_COLOURS[theme.mark(w)[1]] for w in words])

@@ -6,6 +6,7 @@ The runner lives in the server, not in a browser's session: a reload or a closed
 from __future__ import annotations
 
 import atexit
+import re
 import threading
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -13,21 +14,26 @@ from pathlib import Path
 
 import streamlit as st
 
+from ...core.candidate import EMULATED_SM
 from ...core.env import gpus
 from ...core.errors import BadRequest
 from ...core.layer import Workload
+from ...core.presets import called
 from ...core.trial import Trial
 from ...drive.machine import doctor
 from ...drive.running.request import Run
 from ...drive.running.runner import Runner
 from ...drive.sessions.files import name_of, stamp
 from ...drive.sessions.session import Session, SessionFull, list_sessions
-from . import theme
+from . import address, theme
 
 _WARM_AFTER_S = 3.0
 _MOST_OFFERED = 4  # of what there is, where a link asks for something that is not
+_BY_TIME = re.compile(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)\d\d(.*)")  # as a session is called that nobody has named
+_MONTHS = ("", "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 NEW = "new session"
 CPU = "cpu"
+FRONT = "workbench"  # the page at the bare address
 
 
 @st.cache_resource(on_release=lambda runner: runner.close(), show_spinner=False)
@@ -57,13 +63,38 @@ def device_label(device: str) -> str:
     return f"{device} · {device_names().get(device, '')}"
 
 
+def sm(device: str) -> int:
+    """90: of that GPU; on the emulator of the one whose limits it has."""
+    return _sms().get(device, EMULATED_SM)
+
+
+@st.cache_data(ttl=60, show_spinner=False)
+def _sms() -> dict[str, int]:
+    return {f"cuda:{gpu.index}": gpu.sm for gpu in gpus()}
+
+
 def session_paths() -> dict[str, Path]:
     return {name_of(path): path for path in list_sessions()}
 
 
 def session_label(name: str) -> str:
-    """`h200-kb74 · recorded`; others by their name. The strip says on which GPU."""
+    """`h200-kb74 · recorded`, `22 Nov 23:13` for one that is called by its time (in UTC), others by their name."""
+    if at := _BY_TIME.fullmatch(name):
+        return f"{at[3]} {_MONTHS[int(at[2]) % 13]} {at[4]}:{at[5]}{at[6]}"
     return f"{name.removeprefix('recorded-')} · recorded" if name.startswith("recorded-") else name
+
+
+def session_labels(names: Sequence[str]) -> dict[str, str]:
+    """Name -> how a list shows it: one that is called by its time also says which layer it is of."""
+    return {name: session_label(name) + _about(name) for name in names}
+
+
+def _about(name: str) -> str:
+    """ " · KernelBench #74 (small) +1": the layers of a session that nobody has named."""
+    if not _BY_TIME.fullmatch(name):
+        return ""
+    layers = list(dict.fromkeys(called(t.workload) for t in trials_of(session_paths()[name])))
+    return f" · {layers[0]}{f' +{len(layers) - 1}' if layers[1:] else ''}" if layers else " · empty"
 
 
 def recorded_on(name: str) -> str:
@@ -93,25 +124,22 @@ def left_out(path: Path | None) -> str:
 
 
 def choose_session(label: str, *, key: str, new: bool = False, default: str | None = None) -> str:
-    """A select box over sessions, `new session` first where `new`; the choice survives reloads through the address. ""
-    where there is none, or the address asks for one that is not here: the page then says so."""
+    """A select box over sessions, `new session` first where `new`; the choice stands in the address. "" where there is none,
+    or a link asks for one that is not here: the page then says so."""
     names = list(session_paths())
     options = [NEW, *names] if new else names
     shared = "session" if key.endswith("_session") else key  # a link to the Workbench's session holds on every page
-    asked = st.query_params.get(key) or st.query_params.get(shared, "")
-    if st.session_state.get(key) not in options:
-        usual = default if default in options else NEW if new else _with_candidates(names)
-        st.session_state[key] = (asked or usual) if not asked or asked in options else None
-        if st.session_state[key] is None and asked:
-            not_here("session", asked, [session_label(n) for n in names])
+    usual = default if default in options else NEW if new else _with_candidates(names)
+    lost = address.seek(key, options, usual, asked=address.wants(key) or address.wants(shared))
+    if lost:
+        not_here("session", lost, [session_label(n) for n in names])
+    address.note(key, st.session_state[key] or lost, NEW)
     if not options:
         st.selectbox(label, ["none yet"], disabled=True, key=f"{key}-none")
         return ""
-    chosen = st.selectbox(label, options, key=key, format_func=lambda n: n if n == NEW else session_label(n),
-                          persist_state="session", placeholder="Choose a session")
-    if chosen is not None:
-        st.query_params[key] = chosen
-    return chosen or ""
+    labels = session_labels(names)
+    return st.selectbox(label, options, key=key, format_func=lambda n: n if n == NEW else labels[n],
+                        persist_state="session", placeholder="Choose a session") or ""
 
 
 def _with_candidates(names: Sequence[str]) -> str | None:
@@ -125,7 +153,12 @@ def not_here(what: str, asked: str, there: Sequence[str]) -> None:
     """The address asks for a session, a trial or a device that is not here: the page says so above all else."""
     some = "; ".join(there[:_MOST_OFFERED]) + (f"; and {len(there) - _MOST_OFFERED} more" if len(there) > _MOST_OFFERED else "")
     offered = f"Choose one on the left: {some}." if there else f"There is no {what} yet."
-    _missing().append((f"The {what} {asked[:60]!r} in the link was not found.", offered))
+    _missing().append((f"The {what} {asked[:60]!r} in the link was not found.", offered, True))
+
+
+def not_known(what: str, asked: str, shown: str) -> None:
+    """As `not_here`, of a choice that has a stand-in, which the page shows."""
+    _missing().append((f"The {what} {asked[:60]!r} in the link is not known.", shown, False))
 
 
 @st.cache_resource(show_spinner=False)
@@ -145,11 +178,20 @@ def active_runs() -> list[Run]:
     return [r for r in runs() if r.active]
 
 
-def guarded(draw: Callable[[], None]) -> Callable[[], None]:
-    """One page, so that a bad request or a defect of ours becomes a strip and never a red box."""
+def title(words: str) -> None:
+    """What the browser's tab says: which layer or page, and whether something runs."""
+    st.set_page_config(page_title=f"{words} · Kernel Workbench")
+
+
+def guarded(draw: Callable[[], None], name: str = "", own: Sequence[str] = ()) -> Callable[[], None]:
+    """One page, so that a bad request or a defect of ours becomes a strip and never a red box. `own`: the keys of its widgets,
+    whose values stand in its address."""
     @wraps(draw)
     def page() -> None:
         _missing().clear()
+        if name:
+            address.begin(name, own)
+            title(name.capitalize())
         links = st.empty()
         try:
             draw()
@@ -163,17 +205,19 @@ def guarded(draw: Callable[[], None]) -> Callable[[], None]:
         if _missing():
             with links:
                 theme.html("<div style='height:8px'></div>".join(
-                    theme.strip("NOT FOUND", sentence, offered) for sentence, offered in _missing()))
+                    theme.strip("NOT FOUND", sentence, offered) for sentence, offered, _ in _missing()))
+        if name:
+            address.finish(name, default=name == FRONT)
     return page
 
 
 def dead_link() -> bool:
     """Whether this drawing has met a link to what is not here: nothing else is drawn in its place."""
-    return bool(_missing())
+    return any(nothing for _, _, nothing in _missing())
 
 
-def _missing() -> list[tuple[str, str]]:
-    """(sentence, what there is instead) of each dead link of this drawing."""
+def _missing() -> list[tuple[str, str, bool]]:
+    """(sentence, what there is instead, whether nothing is drawn in its place) of each dead link of this drawing."""
     return st.session_state.setdefault("dead links", [])
 
 
@@ -182,7 +226,7 @@ def _trace(error: Exception) -> list[str]:
     return traceback.format_exception(error)
 
 
-@st.cache_data(max_entries=32, show_spinner=False)
+@st.cache_resource(max_entries=32, show_spinner=False)  # as it is: trials do not change, and a copy of 10 000 takes a second
 def _read(path: str, stamp: tuple[int, int]) -> tuple[list[Trial], list[str]]:
     session = Session(Path(path))
     return session.trials(), session.unreadable

@@ -75,10 +75,16 @@ textarea{font-family:"Source Code Pro",monospace!important;font-size:12px!import
 white-space:pre!important;overflow-x:auto!important}
 [data-testid="stCheckbox"]{padding:0}[data-testid="stCheckbox"] p{line-height:1.3}
 [data-testid="stCheckbox"] *{white-space:normal!important;text-overflow:clip}
-.st-key-variants :is([data-testid="stSelectbox"],[data-testid="stMultiSelect"]) [data-testid="stWidgetLabel"] p{
-font-family:"Source Code Pro",monospace;font-size:11px}
-.st-key-variants [data-testid="stWidgetLabel"]{min-height:0;margin-bottom:1px}
-.st-key-faded{opacity:.4}
+.st-key-variants [data-testid="stVerticalBlock"],.st-key-variants{gap:.15rem!important}
+.st-key-variants [data-testid="stPopover"] button{min-height:26px;height:26px;padding:0 8px;justify-content:flex-start}
+.st-key-variants [data-testid="stPopover"] button p{font-family:"Source Code Pro",monospace;font-size:11px;
+overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
+.st-key-picks button{min-height:24px;padding:0 2px}.st-key-picks button p{font-size:13px}
+[data-testid="stPopoverBody"] [data-testid="stWidgetLabel"] p{font-family:"Source Code Pro",monospace;font-size:11px}
+.kwsvg svg{max-height:330px}
+@media (max-width:1150px){.kw .facts>div:nth-child(n+6){display:none}.kw .layer .mono{font-size:16px}}
+.kw .wrongline{color:var(--bad);font-weight:600}
+.st-key-faded{opacity:.4} .st-key-address{display:none}
 </style>"""
 
 _WRONG = ("MISMATCH", "NON_FINITE", "UNWRITTEN", "OUT_OF_BOUNDS", "WRONG_SHAPE", "WRONG_DTYPE", "WRONG_DEVICE",
@@ -121,9 +127,11 @@ def strip(word: str, sentence: str, evidence: str = "", *, badge_text: str | Non
             f'<div class="s">{escape(evidence)}</div></div></div>')
 
 
-def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    return ('<div class="facts">' + "".join(f"<div><span>{escape(a)}</span><b>{escape(b)}</b></div>" for a, b in pairs)
-            + "</div>")
+def facts(pairs: Iterable[tuple[str, str, str]]) -> str:
+    """(name, value, what it means, shown on hover)"""
+    return ('<div class="facts">' + "".join(
+        f'<div title="{escape(meaning, quote=True)}"><span>{escape(name)}</span><b>{escape(value)}</b></div>'
+        for name, value, meaning in pairs) + "</div>")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), plain: Sequence[int] = (),
@@ -136,6 +144,23 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence
     top = f"<tr>{cells([h if i in plain else escape(h) for i, h in enumerate(head)], 'th')}</tr>" if any(head) else ""
     body = "".join(f"<tr>{cells(r, 'td')}</tr>" for r in rows)
     return f'<div class="scroll"><table>{top}{body}</table></div>'  # where it is too wide, it scrolls, not the page
+
+
+def excerpt(text: str, line: int, *, name: str = "", around: int = 3) -> str:
+    """The lines around one, with their numbers; that one is marked. "" where the text has no such line."""
+    lines = text.splitlines()
+    if not 1 <= line <= len(lines):
+        return ""
+    shown = []
+    for number in range(max(1, line - around), min(len(lines), line + around) + 1):
+        body = f"{'>' if number == line else ' '} {number:5}  {escape(lines[number - 1])}"
+        shown.append(f"<b class=wrongline>{body}</b>" if number == line else body)
+    return (heading(f"{name}, line {line}" if name else f"Line {line}")) + f"<pre>{chr(10).join(shown)}</pre>"
+
+
+def markdown(text: str) -> str:
+    """Plain text for where Streamlit reads markdown, as in the help of a widget."""
+    return "".join(f"\\{sign}" if sign in "\\[]*_`$:<>" else sign for sign in text)
 
 
 def heading(text: str) -> str:

@@ -1,60 +1,104 @@
-"""The right half of the Workbench: direction switch, one row per variant with its tunables. Out come `Candidate`s.
+"""The right half of the Workbench: direction switch, one row per variant with a chip that opens its tunables. Out come
+`Candidate`s.
 
-Ticks and values of all directions are kept, whichever is shown: Run takes them all.
+Ticks and values of all directions are kept, whichever is shown: Run takes them all. They stand in the address.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from html import escape
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
-from ...core.candidate import EMULATED_SM, Candidate, why_not
-from ...core.env import Gpu, gpus
+from ...core.candidate import Candidate, resolved_values, why_not
+from ...core.errors import BadRequest
 from ...core.layer import FORWARD, LAUNCHES, ConvTranspose, Workload
 from ...core.precision import PRECISIONS_OF
 from ...core.variants import Tunable, Variant
-from . import results, state, theme
+from . import address, results, state, theme
 from .layer_form import EACH_ITS_OWN, Choice
 
 MOST_CANDIDATES = 200
-MOST_TUNABLES = 6  # a row shows so many; a variant with more has the rest one click away
-LIST_HEIGHT_PX = 330  # about the picture beside it: a longer list scrolls in itself, so that times stand on the first screen
+LIST_HEIGHT_PX = 228  # a longer list scrolls in itself, so that times stand on the first screen
+KEYS = ("direction", "several", "tick ", "set ", "value ", "values ")  # the keys of the widgets here
+_CHIP_CHARACTERS = 64
+
+
+def take_from_link(variants: Sequence[Variant]) -> None:
+    """Ticks and values that a link names: `only` these variants or all `without` those, and `set` values."""
+    by_key = {v.key: v for v in variants}
+    lists = {name: [k for k in address.wants(name).split(",") if k] for name in ("only", "without")}
+    for name, keys in lists.items():
+        for key in keys:
+            if key not in by_key:
+                state.not_known("variant", key, "The other choices of the link are kept.")
+        for variant in variants if keys else ():
+            st.session_state[f"tick {_key(variant)}"] = (variant.key in keys) == (name == "only")
+    for asked in filter(None, address.wants_all("set")):
+        where, _, text = asked.partition("=")
+        key, _, tunable = where.rpartition(".")
+        known = {t.name: t for t in by_key[key].tune} if key in by_key else {}
+        values = [int(v) for v in text.split(",") if v.lstrip("-").isdigit()]
+        if tunable in known and values and set(values) <= set(known[tunable].values):
+            st.session_state[f"set {_key(by_key[key])} {tunable}"] = values
+            st.session_state["several"] = st.session_state.get("several", False) or len(values) > 1
+        else:
+            state.not_known("value", asked, "The variant's default is taken.")
+
+
+def note(variants: Sequence[Variant], choice: Choice) -> None:
+    """Ticks and values into the address: those of the variants that serve this layer."""
+    serving = [v for v in variants if not cannot(v, choice)]
+    on = [v for v in serving if _ticked(v)]
+    off = [v.key for v in serving if not _ticked(v)]
+    short = off and on and len(on) < len(off)
+    address.note("only", ",".join(v.key for v in on) if short else "")
+    address.note("without", "" if short else ",".join(off))
+    address.note("set", [f"{v.key}.{t.name}={','.join(map(str, chosen))}" for v in on for t in v.tune
+                         if (chosen := _chosen_values(_key(v), t)) != [t.default]])
+    address.note("several", "yes" if st.session_state.get("several") else "")
 
 
 def direction_switch() -> str:
-    return st.segmented_control("Direction", LAUNCHES, default=FORWARD, key="direction", required=True,
-                                label_visibility="collapsed", width="stretch", persist_state="session") or FORWARD
+    if lost := address.seed("direction", LAUNCHES, FORWARD):
+        state.not_known("direction", lost, f"The page shows {FORWARD}.")
+    direction = st.segmented_control("Direction", LAUNCHES, key="direction", required=True, label_visibility="collapsed",
+                                     width="stretch", persist_state="session") or FORWARD
+    address.note("direction", direction, FORWARD)
+    return direction
+
+
+def picks(variants: Sequence[Variant], direction: str) -> None:
+    """One click for each usual choice."""
+    for label, directions, words in (("All", LAUNCHES, "Select every variant of every direction"),
+                                     ("None", (), "Select nothing"),
+                                     (f"Only {direction}", (direction,), f"Select all {direction} variants and nothing else")):
+        st.button(label, key=f"pick {label.split()[0]}", type="tertiary", help=words, on_click=_tick_all,
+                  args=(variants, directions))
+    if "several" not in st.session_state:
+        st.session_state["several"] = address.wants("several") == "yes"
+    st.toggle("several values", key="several", persist_state="session",
+              help="Each tunable takes a list of values. Every combination is a candidate.")
 
 
 def variant_rows(variants: Sequence[Variant], direction: str, choice: Choice) -> None:
-    """Rows of one direction; a variant that cannot run here is greyed and says why."""
-    several, there = st.session_state.get("several", False), of_direction(variants, direction)
+    """Rows of one direction: those that can run here, then one line with the others, each with its reason on hover."""
+    there = of_direction(variants, direction)
+    others = [v for v in there if cannot(v, choice)]
     with st.container(key="variants", height=LIST_HEIGHT_PX, border=False):
-        for variant in there:
-            reason = cannot(variant, choice)
-            name_cell, *cells = st.columns([1.05, 0.74, 0.74], vertical_alignment="top", gap="small")
+        for variant in (v for v in there if v not in others):
+            name_cell, chip_cell = st.columns([1, 1.25], vertical_alignment="center", gap="small")
             key = _key(variant)
             st.session_state.setdefault(f"tick {key}", True)
-            label = f"**{variant.name}**  \n:gray[:small[{_markdown(reason or variant.idea)}]]"
-            name_cell.checkbox(label, key=f"tick {key}", disabled=reason is not None, persist_state="session",
-                               help="  \n".join(f"`{t.name}`: {t.help}" for t in variant.tune if t.help) or None)
-            if reason:
-                continue  # what cannot run has nothing to choose
-            for number, tunable in enumerate(variant.tune[:MOST_TUNABLES]):
-                _tunable(cells[number % len(cells)], key, tunable, several)
-            if rest := variant.tune[MOST_TUNABLES:]:
-                with st.expander(f"{variant.name}: {len(rest)} more tunables"):
-                    more = st.columns(4, gap="small")
-                    for number, tunable in enumerate(rest):
-                        _tunable(more[number % len(more)], key, tunable, several)
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.toggle("Try several values of a tunable", key="several", persist_state="session",
-                  help="Each tunable takes a list of values. Every combination is a candidate.")
-        serve = sum(cannot(v, choice) is None for v in there)
-        theme.html(f'<span class="foot">{serve} of {len(there)} variants serve this layer; the list scrolls</span>')
+            name_cell.checkbox(variant.name, key=f"tick {key}", persist_state="session", help=theme.markdown(variant.idea))
+            with chip_cell:
+                _chip(variant, key, choice)
+        if others:
+            words = " · ".join(f'<span title="{escape(cannot(v, choice) or "", quote=True)}">{escape(v.name)}: '
+                               f"{escape(_absence(v, choice))}</span>" for v in others)
+            theme.html(f'<div class="foot">Not for this layer and precision: {words}</div>')
 
 
 def chosen_candidates(variants: Sequence[Variant], workload: Workload, choice: Choice) -> list[Candidate]:
@@ -62,7 +106,7 @@ def chosen_candidates(variants: Sequence[Variant], workload: Workload, choice: C
     found = []
     for variant in variants:
         key = _key(variant)
-        if not st.session_state.get(f"tick {key}", True) or cannot(variant, choice):
+        if not _ticked(variant) or cannot(variant, choice):
             continue
         values = [_chosen_values(key, t) for t in variant.tune]
         for combination in itertools.product(*values):
@@ -92,7 +136,7 @@ def tick_only(variants: Sequence[Variant], chosen: Mapping[str, tuple[str, Mappi
 def ticked(variants: Sequence[Variant], choice: Choice) -> dict[str, list[str]]:
     """Direction -> names of the variants that Run would take."""
     return {d: [v.name for v in of_direction(variants, d)
-                if st.session_state.get(f"tick {_key(v)}", True) and not cannot(v, choice)] for d in LAUNCHES}
+                if _ticked(v) and not cannot(v, choice)] for d in LAUNCHES}
 
 
 def absent(variants: Sequence[Variant], choice: Choice) -> dict[str, dict[str, str]]:
@@ -112,29 +156,18 @@ def cannot(variant: Variant, choice: Choice) -> str | None:
         return f"Not run: {variant.name} does not compute {dtype}{f' in {choice.precision}' if choice.precision else ''}."
     if choice.workload is None:
         return None
-    return _why_not(variant, choice.workload.layer, dtype, choice.precision, _sm(choice.device))
+    return _why_not(variant, choice.workload.layer, dtype, choice.precision, state.sm(choice.device))
 
 
 def arch(device: str) -> str:
     """`sm_90`: of that GPU; on the emulator of the one whose limits it has."""
-    return f"sm_{_sm(device)}"
+    return f"sm_{state.sm(device)}"
 
 
 @st.cache_data(max_entries=512, show_spinner=False,
                hash_funcs={Variant: lambda v: (v.key, v.text), ConvTranspose: lambda layer: str(layer.to_json())})
 def _why_not(variant: Variant, layer: ConvTranspose, dtype: str, precision: str, sm: int) -> str | None:
     return why_not(Candidate(variant, layer, dtype, {}, precision, variant.forms[0]), sm=sm)
-
-
-def _sm(device: str) -> int:
-    if device == state.CPU:
-        return EMULATED_SM
-    return next((g.sm for g in _cards() if f"cuda:{g.index}" == device), EMULATED_SM)
-
-
-@st.cache_data(ttl=60, show_spinner=False)
-def _cards() -> list[Gpu]:
-    return gpus()
 
 
 def _absence(variant: Variant, choice: Choice) -> str:
@@ -147,31 +180,84 @@ def _absence(variant: Variant, choice: Choice) -> str:
     return "does not apply" if choice.precision in (*offered, EACH_ITS_OWN) else f"only in {', '.join(offered)}"
 
 
-def _tunable(cell: DeltaGenerator, key: str, tunable: Tunable, several: bool) -> None:
+def _chip(variant: Variant, key: str, choice: Choice) -> None:
+    """The config in a few words; a click opens its tunables."""
+    if not variant.tune:
+        return
+    values = {t.name: _chosen_values(key, t) for t in variant.tune}
+    resolved = _resolved(variant, choice, {name: v[0] for name, v in values.items()}) if choice.workload else {}
+    chip = st.popover(_chip_text(variant, values, resolved), key=f"chip {key}", on_change="rerun", width="stretch",
+                      help=f"The tunables of {variant.name}")
+    if not chip.open:
+        return
+    with chip:
+        cells = st.columns(2, gap="small")
+        for number, tunable in enumerate(variant.tune):
+            with cells[number % 2]:
+                _tunable(key, tunable, resolved.get(tunable.name))
+
+
+def _chip_text(variant: Variant, values: Mapping[str, Sequence[int]], resolved: Mapping[str, int]) -> str:
+    """ "BLOCK 64, 128 · TILE_M auto 64": what somebody changed first; cut where the chip would be too long."""
+    order = sorted(variant.tune, key=lambda t: list(values[t.name]) == [t.default])
+    words = [f"{t.name} {', '.join(_value_text(t, v, resolved.get(t.name)) for v in values[t.name])}" for t in order]
+    text = " · ".join(words)
+    while len(text) > _CHIP_CHARACTERS and len(words) > 1:
+        words.pop()
+        text = f"{' · '.join(words)} · {len(variant.tune) - len(words)} more"
+    return text
+
+
+def _tunable(key: str, tunable: Tunable, resolved: int | None) -> None:
     """One select box, or a list of values; what is chosen is kept under `set ...` while the widget is not drawn."""
+    several = st.session_state.get("several", False)
     kept, widget = f"set {key} {tunable.name}", f"{'values' if several else 'value'} {key} {tunable.name}"
     values = _chosen_values(key, tunable)
     if several:
         st.session_state.setdefault(widget, values)
-        st.session_state[kept] = cell.multiselect(tunable.name, tunable.values, key=widget,
-                                                  placeholder=str(tunable.default))
+        st.session_state[kept] = st.multiselect(tunable.name, tunable.values, key=widget, help=tunable.help or None,
+                                                placeholder=str(tunable.default))
     else:
         st.session_state.setdefault(widget, values[0])
-        st.session_state[kept] = [cell.selectbox(tunable.name, tunable.values, key=widget)]
+        st.session_state[kept] = [st.selectbox(
+            tunable.name, tunable.values, key=widget, help=tunable.help or None,
+            format_func=lambda v: _value_text(tunable, v, resolved))]
+
+
+def _value_text(tunable: Tunable, value: int, resolved: int | None) -> str:
+    """`64`, or `auto 64` of a 0 for automatic; only `auto` where the header does not derive it."""
+    if value or "(0: automatic)" not in tunable.help and resolved is None:
+        return str(value)
+    return "auto" if resolved is None else f"auto {resolved}"
+
+
+@st.cache_data(max_entries=1024, show_spinner=False,
+               hash_funcs={Variant: lambda v: (v.key, v.text), Choice: lambda c: (str(c.workload), c.precision, c.device)})
+def _resolved(variant: Variant, choice: Choice, config: dict[str, int]) -> dict[str, int]:
+    """Tunable -> what its 0 comes to on this layer and GPU, as far as the header says it."""
+    try:
+        form = choice.form if choice.form in variant.forms else variant.forms[0]
+        candidate = Candidate(variant, choice.workload.layer, choice.workload.dtype, config, choice.precision, form)
+        return resolved_values(candidate, sm=state.sm(choice.device))
+    except BadRequest:
+        return {}
+
+
+def _tick_all(variants: Sequence[Variant], directions: Sequence[str]) -> None:
+    for variant in variants:
+        st.session_state[f"tick {_key(variant)}"] = variant.direction in directions
+
+
+def _ticked(variant: Variant) -> bool:
+    return st.session_state.get(f"tick {_key(variant)}", True)
 
 
 def _chosen_values(key: str, tunable: Tunable) -> list[int]:
-    kept = st.session_state.get(f"set {key} {tunable.name}", [])
+    several = st.session_state.get("several", False)
+    drawn = st.session_state.get(f"{'values' if several else 'value'} {key} {tunable.name}")  # newer than what is kept
+    kept = (drawn if several else [drawn]) if drawn is not None else st.session_state.get(f"set {key} {tunable.name}", [])
     return [v for v in kept if v in tunable.values] or [tunable.default]
 
 
 def _key(variant: Variant) -> str:
     return f"{variant.direction} {variant.name}"
-
-
-def _markdown(text: str) -> str:
-    """Idea or reason as plain text inside coloured markdown: brackets and markers are escaped."""
-    for sign in "\\[]*_`$:<>":
-        text = text.replace(sign, "\\" + sign)
-    return text
-

@@ -6,6 +6,7 @@ import tempfile
 from html import escape
 from pathlib import Path
 
+import plotly.graph_objects as go
 import streamlit as st
 
 from ...core import facts, numbers
@@ -18,17 +19,20 @@ from ...drive.machine import doctor
 from ...drive.reporting import plots, report
 from ...drive.running.request import Run, RunRequest
 from ...drive.sessions.session import Session, list_sessions, unpack
-from . import best_box, machine_page, pages, results, running, state, theme, variant_rows
-from .layer_form import Choice, layer_form, show
+from . import best_box, compare_page, layer_form, machine_page, pages, results, running, state, theme, variant_rows
+from .layer_form import Choice, show
 from .picture_box import layer_picture
 
 _MOST_EMULATED_FLOPS = 4e9  # it computes 0.2 to 1 GFLOP/s, and a check launches several times
+KEYS = (*layer_form.KEYS, *variant_rows.KEYS)  # the keys of the widgets here
 REFERENCE_GPU = "NVIDIA H200"  # its ceilings ship with the project: the floor shown where there is no GPU
 
 
 def draw() -> None:
     variants = discover()
-    choice = layer_form(variants)
+    variant_rows.take_from_link(variants)
+    choice = layer_form.layer_form(variants)
+    variant_rows.note(variants, choice)
     if choice.workload is not None:
         st.session_state["last workload"] = choice.workload
     workload: Workload | None = st.session_state.get("last workload")
@@ -37,16 +41,20 @@ def draw() -> None:
         return
     faded = choice.workload is None
     theme.html(layer_line(workload, choice, faded=faded), faded=faded)
+    elsewhere, strip, grid = st.container(), st.container(), st.grid(2, min_column_width=320, gap="medium")
+    with grid.container():
+        layer_picture(workload, faded=faded)  # first: it is what a changed parameter changes, and needs no session
+    right = grid.container()
     path = state.session_paths().get(choice.session)
     trials = shown_trials(state.trials_of(path), workload, choice)
     last = state.latest_run(workload, choice.device, session=choice.session)
     run = last if last is not None and last.active else None
-    _elsewhere(run)
-    _strip(choice, variants, trials, last)
-    grid = st.grid(2, min_column_width=470, gap="medium")
-    with grid.container():
-        layer_picture(workload, faded=faded)
-    with grid.container():
+    state.title(f"{'● running, ' if run else ''}{called(workload)}")
+    with elsewhere:
+        _elsewhere(run)
+    with strip:
+        _strip(choice, variants, trials, last)
+    with right:
         _candidates(variants, choice, run)
     _chart(variants, choice, workload, trials, path, run)
     if run is not None:
@@ -66,12 +74,17 @@ def layer_line(workload: Workload, choice: Choice, *, faded: bool) -> str:
     floor = f"{numbers.time(limit.ms)}, {limit.limit}" if limit else "not known for this GPU"
     origin = called(workload) if workload.preset else "free layer"
     zero = facts.zero_share(workload)
-    pairs = [("output", numbers.shape(workload.output_shape)), ("work", numbers.work(facts.flops(workload))),
-             ("traffic, each tensor once", numbers.bytes_decimal(facts.bytes_moved(workload, "forward").total_bytes)),
-             ("intensity", numbers.intensity(facts.intensity(workload))),
-             (f"floor on {gpu.removeprefix('NVIDIA ')}, forward in {precision}", floor),
-             ("outputs that no tap reaches", numbers.share(zero, decimals=0 if zero in (0, 1) else 1)),
-             ("parameters", numbers.count(workload.layer.parameter_count))]
+    pairs = [("output", numbers.shape(workload.output_shape), "Batch, channels and positions of the output"),
+             ("work", numbers.work(facts.flops(workload)), "Two operations for each multiply-add of the direct algorithm"),
+             ("traffic, each tensor once", numbers.bytes_decimal(facts.bytes_moved(workload, "forward").total_bytes),
+              "Bytes of memory that the forward must read and write, with each tensor moved once"),
+             ("intensity", numbers.intensity(facts.intensity(workload)),
+              "Work divided by traffic. Below about 12 FLOP/B in fp32, and 95 in TF32, the memory of an H200 is the limit."),
+             (f"floor on {gpu.removeprefix('NVIDIA ')}, forward in {precision}", floor,
+              "The shortest time that this GPU allows: for its traffic (bytes) or for its work (compute)"),
+             ("outputs that no tap reaches", numbers.share(zero, decimals=0 if zero in (0, 1) else 1),
+              "They are the bias, or zero"),
+             ("parameters", numbers.count(workload.layer.parameter_count), "Values of weight and bias")]
     note = " · this is the last valid layer" if faded else ""
     return (f'<div class="layer"><span class="mono">{escape(str(workload.layer))}</span>'
             f'<span class="mute">{escape(origin)} · {escape(workload.dtype)}{note}</span></div>' + theme.facts(pairs))
@@ -141,9 +154,8 @@ def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], last: R
         more = f"The table also shows {earlier} trial{'' if earlier == 1 else 's'} of earlier runs." if earlier else ""
         left_out = state.left_out(state.session_paths().get(choice.session))
         evidence = " ".join(filter(None, (found.evidence, more, left_out)))
-        theme.html(theme.strip(
-            found.badge, found.sentence, evidence if not recorded else f"RECORDED on {where}. {evidence}",
-            more_badges=[f"RECORDED on {where}"] if recorded else []))
+        theme.html(theme.strip(found.badge, found.sentence, evidence,
+                               more_badges=[f"RECORDED on {where}"] if recorded else []))
     else:
         count = len(variant_rows.chosen_candidates(variants, choice.workload, choice))
         theme.html(theme.strip("READY", "Nothing measured yet for this layer",
@@ -166,8 +178,10 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
         button = st.empty()
     for error in broken().values():
         theme.html(f'<div class="foot">{escape(str(error))} This template was skipped.</div>')
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="picks"):
+        variant_rows.picks(variants, direction)
+        best_box.button(variants, choice)
     variant_rows.variant_rows(variants, direction, choice)
-    best_box.best_box(variants, choice)
     if run is not None:
         button.button("Stop", key="stop", on_click=_stop, args=(run,), width=170,
                       help="Ends the compilers and kernels of this run. Finished trials are kept.")
@@ -214,7 +228,7 @@ def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: 
     if not trials:  # nothing to draw yet: the chart's library, a second of the browser's time, is not loaded before a run
         theme.html(results.waiting_table(ticked, absent, floors))
         return
-    _draw_chart(trials, ticked, _floors_for(trials, floors), "not run yet", absent=absent)
+    _draw_chart(trials, ticked, _floors_for(trials, floors), "not run yet", _known_by(path, trials), absent=absent)
     module = plots.module_bars(trials, mode=theme.mode())
     if module is not None:
         theme.html(theme.heading("ModelNew against nn.ConvTranspose, with allocation and autograd"))
@@ -239,12 +253,24 @@ def _floors(workload: Workload, trials: list[Trial], choice: Choice) -> dict[str
 def _live_chart(run: Run, workload: Workload, choice: Choice, floors: dict) -> None:
     trials = shown_trials(state.trials_of(run.session), workload, choice)
     asked = {d: list(dict.fromkeys(r.variant for r in run.rows if r.direction == d)) for d in LAUNCHES}
-    _draw_chart(trials, asked, _floors_for(trials, floors), "queued", live=True)
+    _draw_chart(trials, asked, _floors_for(trials, floors), "queued", _known_by(run.session, trials), live=True)
 
 
-def _draw_chart(trials: list[Trial], expected: dict, floors: dict, waiting: str, *, live: bool = False,
+def _known_by(path: Path | None, trials: list[Trial]) -> tuple:
+    """Equal for equal trials: of which file, as it was when, of which layer and device, and how many."""
+    first = trials[0].place if trials else ()
+    return str(path), state.stamp(path) if path else (), first, len(trials)
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _bars(known_by: tuple, _trials: list[Trial], expected: dict, absent: dict | None, floors: dict, waiting: str,
+          mode: str) -> go.Figure:
+    return plots.bars(_trials, expected=expected, absent=absent, floors=floors, waiting=waiting, mode=mode)
+
+
+def _draw_chart(trials: list[Trial], expected: dict, floors: dict, waiting: str, known_by: tuple, *, live: bool = False,
                 absent: dict | None = None) -> None:
-    figure = plots.bars(trials, expected=expected, absent=absent, floors=floors, waiting=waiting, mode=theme.mode())
+    figure = _bars(known_by, trials, expected, absent, floors, waiting, theme.mode())
     if live:
         theme.chart(figure, key="live-bars", alt=plots.describe(trials))
         return
@@ -273,7 +299,7 @@ def _recorded_pytorch(workload: Workload) -> list[Trial]:
 
 
 def _table(trials: list[Trial], choice: Choice, path: Path | None) -> None:
-    selected = results.result_table(trials)
+    selected = results.result_table(trials, _known_by(path, trials))
     notes = list(dict.fromkeys(f"{t.name} {t.direction}: {t.headline} {t.advice}" for t in trials
                                if not t.ok and not report.is_baseline(t)))
     if notes:
@@ -285,10 +311,13 @@ def _table(trials: list[Trial], choice: Choice, path: Path | None) -> None:
 def _session_actions(choice: Choice, path: Path | None, *, selected: list[str]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         if path is not None:
-            if st.button("Inspect", disabled=len(selected) != 1, help="Select one row in the table"):
+            if st.button("Inspect", disabled=not selected, help="The first of the selected rows" if selected[1:] else
+                         "Select a row in the table"):
                 _inspect(choice.session, selected[0])
-            if st.button("Compare", help="Compare this session with another one"):
-                st.session_state["compare_a"] = choice.session
+            if st.button(f"Compare {len(selected)}" if selected[1:] else "Compare", key="compare rows",
+                         help="Compare the selected rows with the first of them" if selected[1:] else
+                         "Compare this session with PyTorch or with another session; select two rows to compare these"):
+                compare_page.show(choice.session, selected if selected[1:] else [])
                 st.switch_page(pages.page("compare"))
             if st.button("Export ModelNew", help="Write the fastest right candidates of this session into one file"):
                 st.session_state["export_session"] = choice.session
@@ -302,7 +331,7 @@ def _session_actions(choice: Choice, path: Path | None, *, selected: list[str]) 
         with st.popover("Reopen"):
             _reopen()
         if path is not None:
-            theme.html('<span class="foot">Select a row to inspect it.</span>')
+            theme.html('<span class="foot">Select a row to inspect it, two or more to compare them.</span>')
 
 
 def packed(path: Path) -> bytes:

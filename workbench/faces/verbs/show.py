@@ -6,12 +6,15 @@ import argparse
 import json
 import sys
 
+from ...core import sass
 from ...core.errors import BadRequest
 from ...core.plain_text import plain
+from ...core.trial import Status, Trial
 from ...drive.reporting import tables
 from ...drive.reporting.main_kernel import arch_of, main_kernel
 from ...drive.running.resume import not_run
-from ...drive.sessions.recorded import most_shared_bytes, occupancy_of
+from ...drive.running.runner import Runner
+from ...drive.sessions.recorded import machine_code_of, most_shared_bytes, occupancy_of
 from ...drive.sessions.session import Session, list_sessions, sessions_root
 from ..arguments import session_from
 
@@ -21,6 +24,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trial", metavar="ID", help="print everything recorded of one trial")
     parser.add_argument("--source", action="store_true", help="with --trial: print its CUDA source")
     parser.add_argument("--log", action="store_true", help="with --trial: print its compiler log")
+    parser.add_argument("--asm", action="store_true", help="with --trial: print the machine code of its main kernel with "
+                        "source lines and control codes, and a reading of its loops. Needs nvcc and nvdisasm, and no GPU")
+    parser.add_argument("--asm-against", metavar="ID", help="with --trial: what differs in the machine code, loop by loop")
+    parser.add_argument("--ptx", action="store_true", help="with --trial: print its PTX. Needs nvcc, and no GPU")
     parser.add_argument("--json", action="store_true", help="print the trials (or the sessions) as JSON lines")
 
 
@@ -34,11 +41,13 @@ def run(args: argparse.Namespace) -> int:
         if not there and not args.json:
             print(f"No sessions below {sessions_root()} yet; 'python -m workbench run' makes one.")
         return 0
-    if (args.source or args.log) and not args.trial:
-        raise BadRequest(f"--{'source' if args.source else 'log'} needs the trial: show {args.session} --trial ID "
-                         f"--{'source' if args.source else 'log'}.", field="trial")
+    needs = next((name for name in ("source", "log", "asm", "asm_against", "ptx") if getattr(args, name)), "").replace("_", "-")
+    if needs and not args.trial:
+        raise BadRequest(f"--{needs} needs the trial: show {args.session} --trial ID --{needs}.", field="trial")
     session = session_from(args.session)
     trials = session.trials()
+    if args.trial and (args.asm or args.asm_against or args.ptx):
+        return _machine_code(session, trials, args)
     if args.trial:
         return _one(session, trials, args)
     if args.json:
@@ -49,10 +58,40 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _one(session: Session, trials: list, args: argparse.Namespace) -> int:
-    found = [t for t in trials if t.trial_id.startswith(args.trial)]
+def _found(session: Session, trials: list[Trial], begin: str) -> list[Trial]:
+    found = [t for t in trials if t.trial_id.startswith(begin)]
     if len(found) != 1:
-        raise BadRequest(f"{len(found)} trials of {session.name} begin with {args.trial!r}; give more characters of the id.")
+        raise BadRequest(f"{len(found)} trials of {session.name} begin with {begin!r}; give more characters of the id.")
+    return found
+
+
+def _machine_code(session: Session, trials: list[Trial], args: argparse.Namespace) -> int:
+    both = [_found(session, trials, begin)[0] for begin in (args.trial, args.asm_against) if begin]
+    kernels = []
+    with Runner() as runner:
+        for trial in both:
+            answer, there, arch = machine_code_of(trial, session, runner.machine_code)
+            if answer.status is not Status.OK or not there and not args.ptx:
+                raise BadRequest(answer.headline or f"{trial.name} has no kernel.")
+            kernels += there[:1]
+            if args.ptx:
+                print(answer.ptx)
+                return 0
+    if args.asm_against:
+        rows = [("loop", "kind", both[0].name, both[1].name), *(tuple(map(str, row)) for row in sass.differences(*kernels))]
+        print("\n".join(tables.aligned(rows)) if rows[1:] else "The two have the same instructions in every loop.")
+        return 0
+    kernel = kernels[0]
+    print(f"{kernel.name} for {arch}, {len(kernel.code)} instructions. {sass.sentence(kernel)}\n")
+    print("\n".join(tables.aligned([("loop", "depth", "source", "instructions", "what they are"), *sass.loop_rows(kernel)])))
+    print("\n" + "\n".join(tables.aligned([("address", "control", "live", "instruction", "source"), *(
+        (f"{i.address:05x}", i.control.text if i.control else "", "" if i.live is None else str(i.live), i.text,
+         f"{i.file}:{i.line}" if i.file else "") for i in kernel.code)])))
+    return 0
+
+
+def _one(session: Session, trials: list[Trial], args: argparse.Namespace) -> int:
+    found = _found(session, trials, args.trial)
     for wanted, blob in ((args.source, "source"), (args.log, "log")):
         if wanted:
             if blob not in found[0].blobs:

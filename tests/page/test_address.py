@@ -1,0 +1,100 @@
+"""The address of a page: it names everything that changes what is seen, and a link brings it back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from workbench.drive.sessions.session import Session
+from workbench.faces.ui import state
+
+from .test_belongs import said, tab
+from .test_report import pytorch, trial
+
+LINK = {"preset": "kb79", "size": "small", "precision": "ieee", "direction": "grad_input", "padding": "0", "effort": "quick",
+        "flags": "-O2", "form": "runtime", "modules": "yes", "without": "forward/naive_gather",
+        "set": "grad_input/naive_gather.BLOCK=64,256", "several": "yes"}
+
+
+@pytest.fixture
+def sessions(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "sessions"))
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
+    for name in ("one", "two"):
+        session = Session.create(tmp_path / "sessions", name)
+        for found in [*pytorch(), trial("mine", 1.0), trial("other", 2.0)]:
+            session.append(found)
+    return tmp_path / "sessions"
+
+
+def written(at, page: str) -> dict[str, str]:
+    return {name: ",".join(values) for name, values in at.session_state[f"address of {page}"].items()}
+
+
+def test_a_link_to_the_workbench_brings_every_choice_back(sessions):
+    at = tab(**LINK)
+    assert at.selectbox(key="precision").value == "ieee" and at.segmented_control(key="direction").value == "grad_input"
+    assert at.session_state["set grad_input naive_gather BLOCK"] == [64, 256] and at.toggle(key="several").value
+    assert at.session_state["tick forward naive_gather"] is False and at.checkbox(key="tick grad_input naive_gather").value
+    assert (at.text_input(key="flags").value, at.selectbox(key="effort").value) == ("-O2", "quick")
+    assert at.selectbox(key="form").value == "runtime" and at.checkbox(key="modules").value
+    there = written(at, "workbench")
+    assert {k: there[k] for k in LINK if k != "padding"} == {k: v for k, v in LINK.items() if k != "padding"}
+    again = tab(**there)
+    assert written(again, "workbench") == there and "is not known" not in said(again)
+    at.selectbox(key="precision").select("tf32").run()
+    assert "precision" not in written(at, "workbench"), "what is usual does not stand there"
+    at.button(key="pick None").click().run()
+    at.checkbox(key="tick grad_input gathered_mma").check().run()
+    assert written(at, "workbench")["only"] == "grad_input/gathered_mma" and "without" not in written(at, "workbench")
+
+
+def test_a_choice_in_a_link_that_there_is_not_is_named(sessions):
+    text = said(tab(precision="fp8", direction="sideways", without="forward/no_such", set="forward/naive_gather.BLOCK=7"))
+    for word in ("The precision 'fp8'", "The direction 'sideways'", "The variant 'forward/no_such'",
+                 "The value 'forward/naive_gather.BLOCK=7'"):
+        assert f"{word} in the link is not known." in text
+
+
+def test_compare_keeps_its_mode_and_directions_in_the_address(sessions):
+    at = tab("compare", compare_a="one", compare_b="two", against="session B", directions="forward")
+    assert at.segmented_control(key="compare_against").value == "session B" and at.selectbox(key="compare_b").value == "two"
+    assert at.session_state["compare_pills"] == ["forward"]
+    assert written(at, "compare") == {"compare_a": "one", "compare_b": "two", "against": "session B", "directions": "forward"}
+    assert tab("compare", compare_a="one", compare_b="two").selectbox(key="compare_b").value == "two", "B counts"
+
+
+def test_another_session_on_inspect_is_no_dead_link(sessions):
+    first = Session(sessions / "one").trials()[-1].trial_id
+    at = tab("inspect", inspect_session="one", trial=first)
+    at.selectbox(key="inspect_session").select("two").run()
+    assert "was not found" not in said(at) and at.selectbox(key="inspect_trial").value
+    assert written(at, "inspect")["inspect_session"] == "two"
+
+
+def test_another_address_of_the_same_page_counts_over_what_was_chosen(sessions):
+    """Back to an earlier visit: the browser comes with the address of then."""
+    at = tab(preset="kb79", size="small", precision="ieee")
+    at.selectbox(key="preset").select("kb81").run()
+    assert written(at, "workbench")["preset"] == "kb81"
+    at.query_params.clear()
+    at.query_params["preset"], at.query_params["size"] = "kb74", "small"
+    at.run()
+    assert "ConvTranspose1d(32, 64, 5" in said(at) and at.selectbox(key="precision").value == "tf32"
+    at.selectbox(key="preset").select("kb81").run()  # the browser still names the address that was followed
+    assert "ConvTranspose2d(32, 64, 3, stride=5" in said(at)
+
+
+def test_check_and_machine_keep_their_choices_in_the_address(sessions):
+    at = tab("check", reference="kb81", size="medium", limit="7", memory="3")
+    assert at.selectbox(key="check_reference").value == "kb81" and at.segmented_control(key="check_size").value == "medium"
+    assert (at.number_input(key="check_limit").value, at.number_input(key="check_memory").value) == (7, 3)
+    assert written(at, "check") == {"reference": "kb81", "size": "medium", "limit": "7", "memory": "3"}
+    assert "The device 'cuda:9' in the link is not known." in said(tab("machine", device="cuda:9"))
+
+
+def test_a_session_that_is_called_by_its_time_is_listed_with_its_layer(sessions):
+    Session.create(sessions, "20261122-231318").append(trial("mine", 1.0))
+    labels = state.session_labels(["20261122-231318", "one", "recorded-x"])
+    assert labels == {"20261122-231318": "22 Nov 23:13 · KernelBench #74 (full)", "one": "one", "recorded-x": "x · recorded"}
