@@ -53,9 +53,10 @@ struct GradSplitTables {
   }
   static __device__ __forceinline__ bool x_flat(unsigned flags) { return flags & 1; }
   static __device__ __forceinline__ bool gy_flat(unsigned flags) { return flags & 2; }
-  // A lane's strip of the next table of its warp, and how far the one after that is. Adding costs much less than dividing.
-  Position at = {}, step = {};
+  // A lane's strip of the next table of its warp. Adding costs much less than dividing.
+  Position at = {};
   __device__ __forceinline__ void go_on() {
+    const Position& step = work.step;
     at.w += step.w;
     bool over = at.w >= work.strips.in_w;
     if (over) at.w -= work.strips.in_w;
