@@ -48,7 +48,8 @@ octs = "octs_wg * wn"
 sums = "4 * octs_wg * layer.kernel_w"
 rows = "1 if co8 % octs == 0 else octs // co8 if octs % co8 == 0 else min(tap_rows, (octs + co8 - 2) // co8 + 1)"
 table = "32 + 8 * (1 + rows) * (64 // element_bytes) + 16 * ((rows + 3) // 4)"
-room = "227 * 1024 - 256 - 2 * COPY_WARPS * table"
+of_warp = "2 * table + 24 * (64 // element_bytes)"
+room = "227 * 1024 - 256 - COPY_WARPS * of_warp"
 beyond = "max(0, far + 1 - layer.stride_w)"
 copies = "beyond <= 4 and rows <= 4 and not short if element_bytes == 4 else beyond == 0 and layer.padding_w == 0 and sums > 64"
 fits_8 = "4 * (8192 * mb + (8 + far // layer.stride_w) * 128 * layer.stride_w * octs) <= 200 * 1024"
@@ -77,7 +78,7 @@ stage = "strip * x_block + blocks * gy_block"
 stages = "min(STAGES, max(2, (room - brought) // stage))"
 most_jobs = "(room - stages * stage) // (COPY_WARPS * job_bytes) if copies else 0"
 buffers = "min(9, most_jobs)"
-smem_bytes = "buffers * COPY_WARPS * job_bytes + stages * stage + 2 * COPY_WARPS * table + 16 * stages"
+smem_bytes = "buffers * COPY_WARPS * job_bytes + stages * stage + COPY_WARPS * of_warp + 16 * stages"
 threads = "128 * consumers + 32 * COPY_WARPS"
 entry = "min(248, 65536 // threads // 8 * 8)"
 own = "max(entry, min(240, (sums + 39) // 8 * 8))"
@@ -124,7 +125,7 @@ __device__ __forceinline__ void multiply_grad_split_works(const GradSplitWork<Gr
 #pragma unroll 1
   for (int number = blockIdx.x; number < work.works(); number += gridDim.x) {
     const int tile = number % Plan::TILES, share = number / Plan::TILES;
-    long long left = work.stages * (share + 1) / work.shares - work.stages * share / work.shares;
+    long long left = work.stages_of(share);
     float4* const slot = partials + (1LL * number * Plan::CONSUMERS + own) * (128 * Plan::GROUPS) + threadIdx.x % 128;
     bool first = true;
     if (left == 0) {

@@ -26,6 +26,7 @@ struct GradSplitAsyncLoader : GradSplitCopier<Layer, Tune> {
 
   char* const brought;  // the jobs of the warp that are on the way
   int in = 0, out = 0;  // which of them is brought and read next
+  int own_left = 0;
   int own_strip = 0, strips_on, lane_on;  // the stage's first strip in its row; how far its next ones are in theirs
   unsigned linked = 0;                    // which strips follow the one before
 
@@ -36,11 +37,18 @@ struct GradSplitAsyncLoader : GradSplitCopier<Layer, Tune> {
     long long strips = STRIPS, own = lane;
     strips_on = take_remainder(strips, work.strips.in_w);
     lane_on = take_remainder(own, work.strips.in_w);
+    this->own_number = number;
   }
 
+  // The next stage to store. False if there is none.
   __device__ __forceinline__ bool next_stage() {
-    const bool anew = this->own_left == 0;
-    if (!Copier::next_stage()) return false;
+    const bool anew = own_left == 0;
+    if (anew) {
+      this->own_number += gridDim.x;
+      if (this->own_number >= work.works()) return false;
+      own_left = this->stages_of(this->own_number);
+    }
+    this->own_ends = --own_left == 0;
     if constexpr (Plan::EXTRA > 0) {
       if (anew) {
         long long strip = this->first_stage(this->own_number) * STRIPS;
@@ -224,7 +232,7 @@ struct GradSplitAsyncLoader : GradSplitCopier<Layer, Tune> {
     int column = v;
     if (gy_flat(flags)) {
       const int strip = head ? 0 : (STRIPS - 1) * Plan::CORE;
-      column = meets(g) ? column + first + strip : -1;
+      column = meets(g) ? column + first() + strip : -1;
       from += this->of_tap(tile_of(number).row0, g) + strip;
     } else {
       const GradSplitStrip strip = table[(1 + g) * STRIPS + (head ? 0 : STRIPS - 1)];

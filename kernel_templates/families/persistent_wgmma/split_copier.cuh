@@ -32,77 +32,68 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
   char* const tables;  // of two batches of stages; warp w writes those of stage w of a batch
   const unsigned lane, thread;
   // What is loaded next.
-  GradSplitStrip* table = nullptr;  // of the stage: [x, then each tap row][strip]
-  int number;                                // of the work
-  int index = 0, count = 0;                  // of its stages
+  bool more = true;
+  GradSplitStrip* table = nullptr;           // of the stage: [x, then each tap row][strip]
+  int number, left = 0;                      // of the work; its stages after this one
+  int slot = 0;                              // the next stage's table
   const Scalar *x = nullptr, *gy = nullptr;  // the first strip in channel 0 of the tile
-  int first = 0;
   unsigned flags = 0;
-  int batch = 0;  // of tables
   // What is stored next.
-  int own_number, own_left = 0;
+  int own_number = 0;
+  bool own_ends = false;  // it is the work's last stage
   float bias[GY_JOBS] = {};
 
   __device__ __forceinline__ GradSplitCopier(const Sizes& s, const GradSplitTensors<Layer, Tune>& t,
                                              const GradSplitWork<Plan, Tune>& w, char* tables)
-      : Tables{s, t, w, {}}, tables(tables), lane(threadIdx.x % 32), thread(threadIdx.x - 128 * Plan::CONSUMERS),
-        number(int(blockIdx.x) - int(gridDim.x)), own_number(number) {
-    write_batch();
+      : Tables{s, t, w}, tables(tables), lane(threadIdx.x % 32), thread(threadIdx.x - 128 * Plan::CONSUMERS),
+        number(int(blockIdx.x) - int(gridDim.x)) {
+    write_batch(0);
   }
 
-  // The next stage to load: where its strips lie. False if there is none.
-  __device__ __forceinline__ bool prepare() {
-    if (index == count) {
+  // The next stage to load: where its strips lie. `more` becomes false if there is none.
+  __device__ __forceinline__ void prepare() {
+    if (left == 0) {
       number += gridDim.x;
-      if (number >= work.works() || work.stages == 0) return false;
-      index = 0;
-      count = this->stages_of(number);
+      more = number < work.works() && work.stages > 0;
+      if (!more) return;
+      left = this->stages_of(number);
+      slot = (slot + BATCH - 1) / BATCH * BATCH % (2 * BATCH);
     }
-    if (index % BATCH == 0) {
+    if (slot % BATCH == 0) {
       warps_meet<THREADS>(1);  // this batch of tables is written, and all warps have read the one before
-      write_batch();
+      write_batch(BATCH - slot);
     }
-    char* const own = tables + (batch % 2 * BATCH + index % BATCH) * Plan::TABLE;
+    char* const own = tables + slot * Plan::TABLE;
     const GradSplitStart start = *reinterpret_cast<const GradSplitStart*>(own);
     table = this->table_at(own);
     x = tensors.x + start.x;
     gy = tensors.gy + start.gy;
-    first = start.first;
     flags = start.flags;
-    ++index;
-    return true;
+    slot = (slot + 1) % (2 * BATCH);
+    --left;
   }
 
-  // The warp's table of the batch after the one that is in use.
-  __device__ __forceinline__ void write_batch() {
-    ++batch;
+  // The warp's table of the batch after the one that is in use; that batch begins at slot `begin`.
+  __device__ __forceinline__ void write_batch(int begin) {
     const int warp = thread / 32;
-    int next = number, start = index + BATCH, end = count;
-    if (start < count) {
-      this->go_on();
-    } else {
+    const bool goes_on = left > BATCH;
+    int next = number, stages = left - BATCH;
+    if (!goes_on) {
       next += gridDim.x;
       if (next >= work.works() || work.stages == 0) return;
-      start = 0;
-      end = this->stages_of(next);
-      this->at = this->strip_at((this->first_stage(next) + warp) * STRIPS + lane);
+      stages = this->stages_of(next);
     }
-    if (start + warp < end)
-      this->write_table(tables + ((batch + 1) % 2 * BATCH + warp) * Plan::TABLE, next, lane);
-  }
-
-  // The next stage to store. False if there is none.
-  __device__ __forceinline__ bool next_stage() {
-    if (own_left == 0) {
-      own_number += gridDim.x;
-      if (own_number >= work.works()) return false;
-      own_left = this->stages_of(own_number);
+    // A lane's strip of the warp's next table lies in shared memory: registers are few.
+    Position* const kept = reinterpret_cast<Position*>(tables + 2 * BATCH * Plan::TABLE) + warp * STRIPS + lane;
+    Position at = {};
+    if (lane < STRIPS) {
+      if (goes_on) at = *kept, this->go_on(at);
+      else at = this->strip_at((this->first_stage(next) + warp) * STRIPS + lane);
+      *kept = at;
     }
-    --own_left;
-    return true;
+    if (warp < stages)
+      this->write_table(tables + (begin + warp) * Plan::TABLE, at, next, lane);
   }
-  // Whether a work has ended with that stage.
-  __device__ __forceinline__ bool ends() const { return own_left == 0; }
 
   // The sums of a work, of share and tile `of`, become partial sums.
   __device__ __forceinline__ void store_bias() {
@@ -120,6 +111,10 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
   }
 
  protected:
+  // The first column of the stage's first strip in gy.
+  __device__ __forceinline__ int first() const {
+    return reinterpret_cast<const GradSplitStart*>(reinterpret_cast<const char*>(table) - sizeof(GradSplitStart))->first;
+  }
   __device__ __forceinline__ bool meets(int g) const { return flags >> (2 + g) & 1; }
   // Item JOB * THREADS + thread.
   template <int JOB, int VECTORS, int ITEMS>

@@ -72,7 +72,8 @@ struct GradSplitPlan {
   // distances between chunks and between blocks (of all chunks for one position) are such that these lanes then write
   // to different banks.
   static constexpr int TABLE = 32 + 32 * PER * (1 + ROWS) + 16 * ((ROWS + 3) / 4);  // bytes; a copying warp writes two
-  static constexpr int ROOM = 227 * 1024 - 256 - 2 * Tune::COPY_WARPS * TABLE;
+  static constexpr int OF_WARP = 2 * TABLE + 4 * PER * int(sizeof(Position));  // and keeps the places of its strips
+  static constexpr int ROOM = 227 * 1024 - 256 - Tune::COPY_WARPS * OF_WARP;
   static constexpr int RAW = STRIP * 1024 * MB + BLOCKS * 128 * STRIDE * OCTS;
   // grad_bias is summed up where gy is copied, if taps meet every row; else sum_channel reads gy a second time. If
   // several taps meet a row, only one of them counts.
@@ -104,7 +105,7 @@ struct GradSplitPlan {
   static constexpr int MOST_JOBS = ASYNC ? (ROOM - STAGES * STAGE) / (Tune::COPY_WARPS * JOB_BYTES) : 0;
   static constexpr int BUFFERS = MOST_JOBS < 9 ? MOST_JOBS : 9;  // jobs of a warp that are on the way, and one more
   static constexpr int STAGES_AT = BUFFERS * Tune::COPY_WARPS * JOB_BYTES, TABLES_AT = STAGES_AT + STAGES * STAGE;
-  static constexpr int BARRIERS_AT = TABLES_AT + 2 * Tune::COPY_WARPS * TABLE, SHARED_BYTES = BARRIERS_AT + 16 * STAGES;
+  static constexpr int BARRIERS_AT = TABLES_AT + Tune::COPY_WARPS * OF_WARP, SHARED_BYTES = BARRIERS_AT + 16 * STAGES;
   static constexpr int PROMOTE = ceil_div(4096, STRIPS * STRIP);  // stages that tensor cores add up
 
   // Registers: the copying warps give some of theirs to the multiplying ones.
@@ -145,6 +146,7 @@ struct GradSplitWork {
   long long stages, in_plane, out_plane, image_strips;
   int shares;
   Sizes strips;   // the walk counts strips instead of columns
+  long long each, more;  // stages of each share; the first shares have one more
   Position step;  // of a table of a copying warp to its next one
   explicit GradSplitWork(const Sizes& s)
       : in_plane(1LL * s.in_d * s.in_h * s.in_w), out_plane(1LL * s.out_d * s.out_h * s.out_w),
@@ -166,6 +168,7 @@ struct GradSplitWork {
     const int most = share_count(MORE_SHARES * Tune::GRID / Plan::TILES, stages);
     for (int n = 2; n <= most; ++n)
       if (nanoseconds(n) < nanoseconds(shares)) shares = n;
+    each = stages / shares, more = stages % shares;
   }
   // About how long it takes: the stages of the block that has most, then partial sums written and read.
   double nanoseconds(int of_shares) const {
@@ -175,6 +178,8 @@ struct GradSplitWork {
     const bool stored = Plan::DIRECT && of_shares == 1 && stages <= Plan::PROMOTE;
     return staged + (stored ? OF_SLOT * parts : 2 * OF_SLOT * parts + SECOND_LAUNCH);
   }
+  __host__ __device__ long long first_stage(int share) const { return share * each + (share < more ? share : more); }
+  __host__ __device__ long long stages_of(int share) const { return each + (share < more); }
   __host__ __device__ int works() const { return shares * Plan::TILES; }
   // One share that the tensor cores add up alone: results are stored directly.
   __host__ __device__ bool direct() const { return Plan::DIRECT && shares == 1 && stages <= Plan::PROMOTE; }

@@ -105,6 +105,13 @@ struct GradSplitRegisterLoader : GradSplitCopier<Layer, Tune> {
                                                      const GradSplitWork<Plan, Tune>& w, char* tables, char*)
       : Copier(s, t, w, tables) {}
 
+  // The next stage to store. False if there is none.
+  __device__ __forceinline__ bool next_stage() {
+    this->own_number = number;
+    this->own_ends = this->left == 0;
+    return this->more;
+  }
+
   // Begins to load a job; `more` false: there is none. Jobs are counted from those of the stage that is stored.
   template <int JOB>
   __device__ __forceinline__ void load(bool more) {
@@ -163,7 +170,7 @@ struct GradSplitRegisterLoader : GradSplitCopier<Layer, Tune> {
         const Scalar* const from = gy + channel * work.out_plane + v;
         if (gy_flat(flags)) {
           constexpr int NEXT = CHUNKS * Plan::CORE;
-          const int column = first + v + int(own.h) * Plan::CORE;
+          const int column = first() + v + int(own.h) * Plan::CORE;
           const int length = own.there && channel >= 0 && meets(g) ? sizes.out_w : 0;
           const Scalar* const row = from + own.h * Plan::CORE + of_tap(g);
 #pragma unroll

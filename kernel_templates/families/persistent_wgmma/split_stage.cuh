@@ -20,12 +20,13 @@ template <class Loader>
 __device__ __forceinline__ void copy_grad_split(Loader& loader, char* stages, unsigned barriers) {
   using Plan = typename Loader::Plan;
   constexpr int JOBS = Loader::JOBS, AHEAD = Loader::AHEAD;
-  bool more = loader.prepare();
-  if (!more) return;
+  loader.prepare();
+  if (!loader.more) return;
   const auto load = [&](auto job) {  // a stage goes on behind the one before
     constexpr int JOB = decltype(job)::value;
-    if constexpr (JOB > 0 && JOB % JOBS == 0) more = more && loader.prepare();
-    loader.template load<JOB>(JOB < JOBS || more);
+    if constexpr (JOB > 0 && JOB % JOBS == 0)
+      if (loader.more) loader.prepare();
+    loader.template load<JOB>(JOB < JOBS || loader.more);
   };
   const_loop<0, AHEAD>(load);
   int stage = 0, parity = 1;
@@ -42,7 +43,7 @@ __device__ __forceinline__ void copy_grad_split(Loader& loader, char* stages, un
     products_see_writes();
     __syncwarp();
     if (loader.lane == 0) mbarrier_arrive(barriers + 8 * stage);
-    if (loader.ends()) loader.store_bias();
+    if (loader.own_ends) loader.store_bias();
     loader.end_stage();
     if (++stage == Plan::STAGES) {
       stage = 0;
