@@ -28,7 +28,7 @@ COPY_WARPS = {values = [4, 8], default = 8, help = "warps that copy"}
 STRIP      = {values = [0, 4, 8], default = 0, help = "positions of a strip (0: 8 or 4, by the layer)"}
 CHUNKS     = {values = [0, 2, 4], default = 0, help = "16-byte chunks along the sum in a stage (0: 4 if enough stages fit, else 2)"}
 STAGES     = {values = [2, 3, 4], default = 4, help = "stages in shared memory, as many as fit"}
-AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "jobs of a warp that are on the way (0: as many as fit)"}
+AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "jobs of a warp that are on the way (0: as many as fit; in registers 1 to 3)"}
 GRID       = {values = [132, 264], default = 132, help = "about so many blocks share the positions"}
 
 [derived]
