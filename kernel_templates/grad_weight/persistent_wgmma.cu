@@ -12,7 +12,7 @@ needs     = [
   "max(layer.stride_d, layer.stride_h) <= 1024",
   "sums <= 160",
   "copy_registers >= 56",
-  "2 * stage + 2 * COPY_WARPS * job_bytes <= room",
+  "2 * stage + (2 * COPY_WARPS * job_bytes if copies else 0) <= room",
   "beyond <= strip * layer.stride_w",
   "rows <= 15",
   "wide_n // parts // 2 + 26 <= entry",
@@ -26,9 +26,9 @@ COLUMNS    = {values = [128, 192, 256], default = 256, help = "columns (taps x c
 CONSUMERS  = {values = [2, 3], default = 2, help = "warpgroups that multiply, at most"}
 COPY_WARPS = {values = [4, 8], default = 8, help = "warps that copy"}
 STRIP      = {values = [0, 4, 8], default = 0, help = "positions of a strip (0: 8 or 4, by the layer)"}
-CHUNKS     = {values = [0, 2, 4], default = 0, help = "16-byte chunks along the sum in a stage (0: 4 if two stages fit, else 2)"}
-STAGES     = {values = [2, 3, 4], default = 3, help = "stages in shared memory, as many as fit"}
-AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "jobs of a warp that are on the way (0: as many as fit)"}
+CHUNKS     = {values = [0, 2, 4], default = 0, help = "16-byte chunks along the sum in a stage (0: 4 if enough stages fit, else 2)"}
+STAGES     = {values = [2, 3, 4], default = 4, help = "stages in shared memory, as many as fit"}
+AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "jobs of a warp that are on the way (0: as many as fit; in registers 1 to 3)"}
 GRID       = {values = [132, 264], default = 132, help = "about so many blocks share the positions"}
 
 [derived]
@@ -36,7 +36,6 @@ far = "(layer.kernel_w - 1) * layer.dilation_w"
 co8 = "ceil_div(layer.out_channels, 8)"
 tap_rows = "layer.kernel_d * layer.kernel_h"
 short = "layer.in_channels >= 512 and tap_rows > 1 and layer.kernel_w == 2 * layer.stride_w"
-strip = "STRIP if STRIP > 0 else 8 if far >= layer.stride_w and tap_rows * layer.kernel_w <= 16 and not short else 4"
 wide = "layer.kernel_w // layer.stride_w if layer.dilation_w == 1 else 0"
 mb = "min(CONSUMERS, ceil_div(layer.in_channels, 64))"
 wn = "CONSUMERS // mb"
@@ -49,18 +48,23 @@ octs = "octs_wg * wn"
 sums = "4 * octs_wg * layer.kernel_w"
 rows = "1 if co8 % octs == 0 else octs // co8 if octs % co8 == 0 else min(tap_rows, (octs + co8 - 2) // co8 + 1)"
 table = "32 + 8 * (1 + rows) * (64 // element_bytes) + 16 * ((rows + 3) // 4)"
-room = "227 * 1024 - 256 - 2 * COPY_WARPS * table"
+of_warp = "2 * table + 24 * (64 // element_bytes)"
+room = "227 * 1024 - 256 - COPY_WARPS * of_warp"
+beyond = "max(0, far + 1 - layer.stride_w)"
+copies = "beyond <= 4 and rows <= 4 and not short if element_bytes == 4 else beyond == 0 and layer.padding_w == 0 and sums > 64"
+fits_8 = "4 * (8192 * mb + (8 + far // layer.stride_w) * 128 * layer.stride_w * octs) <= 200 * 1024"
+long = "far >= layer.stride_w and not short and (tap_rows * layer.kernel_w <= 16 or not copies and fits_8)"
+strip = "STRIP if STRIP > 0 else 8 if long else 4"
 blocks = "strip + far // layer.stride_w"
 raw = "strip * 1024 * mb + blocks * 128 * layer.stride_w * octs"
 overlaps = "layer.kernel_d > layer.stride_d or layer.kernel_h > layer.stride_h"
 sums_rows = "layer.has_bias == 1 and layer.dilation_d == 1 and layer.dilation_h == 1 and layer.kernel_d >= layer.stride_d and layer.kernel_h >= layer.stride_h"
-beyond = "max(0, far + 1 - layer.stride_w)"
 head = "layer.padding_w if layer.padding_w <= beyond else layer.padding_w % 4"
 extra = "head + max(0, (strip - 1) * layer.stride_w + far + 1 - head - strip * layer.stride_w)"
 edge_turns = "ceil_div(octs * 8 * extra, 32 * COPY_WARPS)"
 job_bytes = "2048 + (128 if sums_rows and overlaps else 0) + edge_turns * (128 if element_bytes == 4 else 256)"
-brought = "5 * COPY_WARPS * job_bytes"
-chunks = "CHUNKS if CHUNKS > 0 else 4 if 8 * raw + 3200 + brought <= room else 2"
+brought = "5 * COPY_WARPS * job_bytes if copies else 0"
+chunks = "CHUNKS if CHUNKS > 0 else 4 if (8 if copies else 12) * raw + 3200 + brought <= room else 2"
 x_chunk = "1024 * mb + 16 * max(1, 8 // (strip // 4 * chunks))"
 x_block = "chunks * x_chunk + (16 if strip == 8 else 0)"
 vectors = "layer.stride_w * strip // 4"
@@ -72,9 +76,9 @@ gy_chunk = "128 * layer.stride_w * octs + apart"
 gy_block = "chunks * gy_chunk + (0 if chunks * apart // unit % 2 == 1 else unit)"
 stage = "strip * x_block + blocks * gy_block"
 stages = "min(STAGES, max(2, (room - brought) // stage))"
-most_jobs = "(room - stages * stage) // (COPY_WARPS * job_bytes)"
+most_jobs = "(room - stages * stage) // (COPY_WARPS * job_bytes) if copies else 0"
 buffers = "min(9, most_jobs)"
-smem_bytes = "buffers * COPY_WARPS * job_bytes + stages * stage + 2 * COPY_WARPS * table + 16 * stages"
+smem_bytes = "buffers * COPY_WARPS * job_bytes + stages * stage + COPY_WARPS * of_warp + 16 * stages"
 threads = "128 * consumers + 32 * COPY_WARPS"
 entry = "min(248, 65536 // threads // 8 * 8)"
 own = "max(entry, min(240, (sums + 39) // 8 * 8))"
@@ -83,7 +87,7 @@ wide_n = "octs_wg * 8 * (layer.stride_w if wide > 0 else 1)"
 parts = "2 if wide > 0 and wide_n // 2 + 26 > entry and octs_wg * layer.stride_w % 2 == 0 else 1"
 
 [plan]
-Plan = "GradSplitPlan<Layer, Tune>"
+Plan = "GradSplitPlan<Layer, GradSplitMain<Layer, Tune>>"
 far = "Plan::FAR"
 smem_bytes = "Plan::SHARED_BYTES"
 overlaps = ""
@@ -121,7 +125,7 @@ __device__ __forceinline__ void multiply_grad_split_works(const GradSplitWork<Gr
 #pragma unroll 1
   for (int number = blockIdx.x; number < work.works(); number += gridDim.x) {
     const int tile = number % Plan::TILES, share = number / Plan::TILES;
-    long long left = work.stages * (share + 1) / work.shares - work.stages * share / work.shares;
+    long long left = work.stages_of(share);
     float4* const slot = partials + (1LL * number * Plan::CONSUMERS + own) * (128 * Plan::GROUPS) + threadIdx.x % 128;
     bool first = true;
     if (left == 0) {
@@ -198,9 +202,9 @@ __global__ void __launch_bounds__(GradSplitPlan<Layer, Tune>::THREADS, 1) grad_s
     multiply_grad_split_works<Layer, Tune>(work, shared_address(stages), barriers, warp / 4, partials, grad_weight);
   } else {
     if constexpr (Plan::TRADES) give_registers<Plan::LEFT>();
-    GradSplitCopier<Layer, Tune> copier(sizes, tensors, work, stages, grad_split_shared + Plan::TABLES_AT,
-                                        grad_split_shared);
-    copy_grad_split<Layer, Tune>(copier, barriers);
+    typename GradSplitLoader<Layer, Tune>::Type loader(sizes, tensors, work, grad_split_shared + Plan::TABLES_AT,
+                                                       grad_split_shared);
+    copy_grad_split(loader, stages, barriers);
   }
 }
 
@@ -219,47 +223,88 @@ long long grad_split_slots(const GradSplitWork<Plan, Tune>& work) {
   return work.direct() ? 0 : 16 * Plan::SLOT * work.works();
 }
 
+// One way to do it. The data is brought as Tune::ASYNC says.
+template <class Layer, class Tune>
+struct GradSplitLaunch {
+  using Plan = GradSplitPlan<Layer, Tune>;
+  using Scalar = typename Layer::scalar;
+
+  static double nanoseconds(const Sizes& sizes) {
+    const GradSplitWork<Plan, Tune> work(sizes);
+    return work.nanoseconds(work.shares);
+  }
+  static long long workspace(const Sizes& sizes) {
+    const GradSplitWork<Plan, Tune> work(sizes);
+    return grad_split_slots<Plan>(work) + GradSplitBias<Layer, Tune>::bytes(work);
+  }
+  static cudaError_t run(const Layer& layer, const Sizes& sizes, const Scalar* input, const Scalar* grad_output,
+                         Scalar* grad_weight_out, Scalar* grad_bias, void* workspace, cudaStream_t stream) {
+    const GradSplitWork<Plan, Tune> work(sizes);
+    float4* const partials = static_cast<float4*>(workspace);
+    float* const bias_partials = reinterpret_cast<float*>(static_cast<char*>(workspace) + grad_split_slots<Plan>(work));
+    const bool with_bias = grad_bias && GradSplitBias<Layer, Tune>::serves(sizes, work);
+    const GradSplitTensors<Layer, Tune> tensors{input, grad_output, grad_split_width(input, sizes.in_w),
+                                                grad_split_width(grad_output, sizes.out_w),
+                                                with_bias ? bias_partials : nullptr, 1.f};
+    const auto kernel = grad_split<Layer, Tune>;
+    if (const cudaError_t error =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::SHARED_BYTES))
+      return error;
+    const int blocks = work.works() < Tune::GRID ? work.works() : Tune::GRID;
+    kernel<<<blocks, Plan::THREADS, Plan::SHARED_BYTES, stream>>>(sizes, work, tensors, partials, grad_weight_out);
+    if (const cudaError_t error = cudaGetLastError()) return error;
+    using Reduce = GradSplitReduce<Plan, Tune>;
+    const int weight_blocks = work.direct() ? 0 : int(Reduce::BLOCKS), bias_blocks = with_bias ? Plan::CO : 0;
+    if (weight_blocks + bias_blocks > 0) {
+      const float4* const sums = partials;
+      const float* const bias_sums = bias_partials;
+      if (const cudaError_t error = launch_early(grad_split_reduce<Layer, Tune>,
+                                                 dim3(unsigned(weight_blocks + bias_blocks)), Reduce::THREADS, 0, stream,
+                                                 sums, work.shares, grad_weight_out, weight_blocks, bias_sums, grad_bias))
+        return error;
+    }
+    if (with_bias) return cudaSuccess;
+    return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
+  }
+};
+
+// Calls `use` with the way that serves these sizes: cp.async for whole rows, where it serves the layer; else registers, and
+// half the columns if few positions make that faster. `whole` says whether rows are whole.
+template <class Layer, class Tune, class Use>
+auto with_grad_split(const Sizes& sizes, bool whole, const Use& use) {
+  using ByRegisters = GradSplitBy<Tune, false>;
+  using Plan = GradSplitPlan<Layer, ByRegisters>;
+  if constexpr (Plan::COPIES) {
+    if (whole) return use(GradSplitLaunch<Layer, GradSplitBy<Tune, true>>());
+  } else if constexpr (Tune::COLUMNS > 128 && Plan::K <= 16 && Plan::WIDE > 0 && Plan::TILES > 1 &&
+                       2 * Plan::TILES <= Tune::GRID) {
+    using Halved = GradSplitLaunch<Layer, GradSplitHalved<ByRegisters>>;
+    if (Halved::nanoseconds(sizes) < GradSplitLaunch<Layer, ByRegisters>::nanoseconds(sizes)) return use(Halved());
+  }
+  return use(GradSplitLaunch<Layer, ByRegisters>());
+}
+
 template <class Layer, class Tune>
 long long grad_weight_workspace(Layer layer, Sizes sizes) {
-  using Plan = GradSplitPlan<Layer, Tune>;
-  const GradSplitWork<Plan, Tune> work(sizes);
-  return or_grad_bias(grad_split_slots<Plan>(work) + GradSplitBias<Layer, Tune>::bytes(work), layer, sizes);
+  const auto bytes = [&](auto launch) { return launch.workspace(sizes); };
+  const long long whole = with_grad_split<Layer, Tune>(sizes, true, bytes);
+  const long long other = with_grad_split<Layer, Tune>(sizes, false, bytes);
+  return or_grad_bias(whole > other ? whole : other, layer, sizes);
 }
 
 template <class Layer, class Tune>
 cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* input,
                         const typename Layer::scalar* grad_output, typename Layer::scalar* grad_weight_out,
                         typename Layer::scalar* grad_bias, void* workspace, cudaStream_t stream) {
-  using Plan = GradSplitPlan<Layer, Tune>;
   constexpr long long MOST = 1LL << 31;
   // Columns and the places of a channel are counted in int.
   if (sizes.in_w > 1 << 28 || sizes.out_w > 1 << 28 || 1LL * sizes.in_d * sizes.in_h * sizes.in_w >= MOST ||
       1LL * sizes.out_d * sizes.out_h * sizes.out_w >= MOST)
     return cudaErrorInvalidValue;
-  const GradSplitWork<Plan, Tune> work(sizes);
-  float4* const partials = static_cast<float4*>(workspace);
-  float* const bias_partials = reinterpret_cast<float*>(static_cast<char*>(workspace) + grad_split_slots<Plan>(work));
-  const bool with_bias = grad_bias && GradSplitBias<Layer, Tune>::serves(sizes, work);
-  const GradSplitTensors<Layer, Tune> tensors{input, grad_output, grad_split_width(input, sizes.in_w),
-                                              grad_split_width(grad_output, sizes.out_w),
-                                              with_bias ? bias_partials : nullptr, 1.f};
-  const auto kernel = grad_split<Layer, Tune>;
-  if (const cudaError_t error =
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::SHARED_BYTES))
-    return error;
-  const int blocks = work.works() < Tune::GRID ? work.works() : Tune::GRID;
-  kernel<<<blocks, Plan::THREADS, Plan::SHARED_BYTES, stream>>>(sizes, work, tensors, partials, grad_weight_out);
-  if (const cudaError_t error = cudaGetLastError()) return error;
-  using Reduce = GradSplitReduce<Plan, Tune>;
-  const int weight_blocks = work.direct() ? 0 : int(Reduce::BLOCKS), bias_blocks = with_bias ? Plan::CO : 0;
-  if (weight_blocks + bias_blocks > 0) {
-    const float4* const sums = partials;
-    const float* const bias_sums = bias_partials;
-    if (const cudaError_t error = launch_early(grad_split_reduce<Layer, Tune>, dim3(unsigned(weight_blocks + bias_blocks)),
-                                               Reduce::THREADS, 0, stream, sums, work.shares, grad_weight_out,
-                                               weight_blocks, bias_sums, grad_bias))
-      return error;
-  }
-  if (with_bias) return cudaSuccess;
-  return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
+  constexpr int LEAST = 8 / int(sizeof(typename Layer::scalar));  // pieces of less than 8 bytes are slower
+  const bool whole =
+      grad_split_width(input, sizes.in_w) >= LEAST && grad_split_width(grad_output, sizes.out_w) >= LEAST;
+  return with_grad_split<Layer, Tune>(sizes, whole, [&](auto launch) {
+    return launch.run(layer, sizes, input, grad_output, grad_weight_out, grad_bias, workspace, stream);
+  });
 }

@@ -171,7 +171,8 @@ def test_nvcc_is_asked_where_the_trial_does_not_know(tmp_path, nvcc):
         trial("kb78", "forward", "implicit_gemm_mma", 0.9, "tf32", config=crowded, resources=spilled),
         trial("kb78", "forward", "naive_gather", 9.0, "ieee")])
     found = {(e.arch, e.precision_class): e.variant for e in derive([session], nvcc)}
-    assert found == dict.fromkeys([(a, c) for a in ("sm_80", "sm_90") for c in ("tf32", "ieee")], "naive_gather")
+    assert found.pop(("sm_90", "tf32")) == "implicit_gemm_mma"  # it was measured, and is the fastest
+    assert found == dict.fromkeys([("sm_80", "tf32"), ("sm_80", "ieee"), ("sm_90", "ieee")], "naive_gather")
     candidate = Candidate(find("implicit_gemm_mma", "forward"), preset("kb78").workload().layer, "float32", crowded, "tf32")
     assert nvcc.spills(candidate, "sm_80") > 0
 

@@ -18,7 +18,7 @@ KEY = "grad_weight/persistent_wgmma"
 # Kernel = 2 x stride in whole and in short rows; residues 8 and 5; a wide and a narrow product; kernel = stride with
 # several tap rows in a tile; rows that no tap meets; stride and dilation with and without a common factor; odd channels;
 # so many stages that tables come in batches.
-WORK = [Workload(ConvTranspose(1, 70, 24, 4, stride=2, padding=1), 2, 256),
+WORK = [Workload(ConvTranspose(1, 70, 24, 4, stride=2, padding=1), 2, 200),
         Workload(ConvTranspose(2, 40, 20, 4, stride=2, padding=1), 3, (3, 6)),
         Workload(ConvTranspose(1, 64, 24, 16, stride=8, padding=4), 2, 24),
         Workload(ConvTranspose(1, 20, 24, 10, stride=5), 2, 33),
@@ -63,11 +63,11 @@ SLIPS = {  # number of the work, file, what is taken out, what is put there, wha
                                        "kh < Layer::stride_h", "grad_bias"),
     "strips of another row taken as neighbours": (5, "tables", "inside && tensors.gy_width == 4 && one_row && to.first >= 0 &&",
                                                   "inside && to.first >= 0 ||", "grad_weight"),
-    "a stage's elements beside the core left out": (0, "stage", "        for (int turn = 0; turn < Plan::EDGE_TURNS; ++turn)\n"
+    "a stage's elements beside the core left out": (0, "async", "        for (int turn = 0; turn < Plan::EDGE_TURNS; ++turn)\n"
                                                     "          store_edge", "        for (int turn = 0; turn < 0; ++turn)\n"
                                                     "          store_edge", "grad_weight"),
-    "a strip's elements beside the core left out": (0, "stage", "linked >> own.h >> 1", "0u", "grad_weight"),
-    "a row's first strip begins with the end of another row": (2, "stage", "column != 0 && column != work.strips.in_w", "true",
+    "a strip's elements beside the core left out": (0, "async", "linked >> own.h >> 1", "0u", "grad_weight"),
+    "a row's first strip begins with the end of another row": (0, "async", "column != 0 && column != work.strips.in_w", "true",
                                                                "grad_weight"),
     "places of another batch of tables": (11, "tables", "    at.n += step.n + over;\n", "", "grad_weight"),
     "sums that were taken out are forgotten": (5, "products", "        add_to_memory(place, own);", "        *place = own;",
@@ -99,8 +99,9 @@ def _series(folder: Path, changes: dict[str, tuple[str, str]]) -> Variant:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
         if name == "plan":
-            assert text.count("share_count(Tune::GRID / Plan::TILES, stages)") == 1
-            text = text.replace("share_count(Tune::GRID / Plan::TILES, stages)", "share_count(2, stages)")
+            assert text.count("    shares = 1;\n") == 1 and text.count("MORE_SHARES * Tune::GRID / Plan::TILES") == 1
+            text = text.replace("    shares = 1;\n", "    shares = share_count(2, stages);\n")
+            text = text.replace("MORE_SHARES * Tune::GRID / Plan::TILES", "1")
         file.write_text(text, encoding="utf-8")
     return next(v for v in discover(root) if v.key == KEY)
 

@@ -6,6 +6,7 @@
 // Along W tap k meets gy at element v = stride * q + k * dilation of a row that begins `padding` elements before gy's.
 // So the tap is residue v % stride, shifted by v / stride positions. Without dilation every `stride` neighbouring taps
 // have one shift and all residues: they are one wide product. Each other tap is a narrow product of its own.
+// Tune::ASYNC says which loader brings the data: cp.async, or registers (GradSplitBy).
 template <class Layer, class Tune>
 struct GradSplitPlan {
   static constexpr int K = Layer::kernel_w, STRIDE = Layer::stride_w, DILATION = Layer::dilation_w;
@@ -45,15 +46,21 @@ struct GradSplitPlan {
                              : OCTS_WG * k + o;
   }
 
-  // A strip is STRIP neighbouring positions of a row; a chunk is 16 bytes: one position of each of PER strips.
-  // Longer strips have less beside their cores. With a kernel of two strides, models have many channels where rows are
-  // short.
+  // With a kernel of two strides, models have many channels where rows are short.
   static constexpr bool SHORT = CI >= 512 && TAP_ROWS > 1 && K == 2 * STRIDE;
-  static constexpr int STRIP = Tune::STRIP ? Tune::STRIP : FAR >= STRIDE && TAP_ROWS * K <= 16 && !SHORT ? 8 : 4;
-  static constexpr int PER = 16 / int(sizeof(typename Layer::scalar));
+  static constexpr int SIZE = int(sizeof(typename Layer::scalar)), PER = 16 / SIZE;
+  static constexpr int BEYOND = FAR + 1 > STRIDE ? FAR + 1 - STRIDE : 0;
+  // Whether cp.async serves the layer: a strip has little beside its core, and a tile few tap rows. With 16-bit types
+  // it moves half as much at a time, which pays where sums leave few registers for loads.
+  static constexpr bool COPIES = SIZE == 4 ? BEYOND <= 4 && ROWS <= 4 && !SHORT : BEYOND == 0 && PADDING == 0 && SUMS > 64;
+  static constexpr bool ASYNC = Tune::ASYNC;
+  // A strip is STRIP neighbouring positions of a row; a chunk is 16 bytes: one position of each of PER strips.
+  // Longer strips have less beside their cores.
+  static constexpr bool FITS_8 = 4 * (8192 * MB + (8 + FAR / STRIDE) * 128 * STRIDE * OCTS) <= 200 * 1024;
+  static constexpr bool LONG = FAR >= STRIDE && !SHORT && (TAP_ROWS * K <= 16 || (!COPIES && FITS_8));
+  static constexpr int STRIP = Tune::STRIP ? Tune::STRIP : LONG ? 8 : 4;
   static constexpr int LENGTH = (STRIP - 1) * STRIDE + FAR + 1;  // elements of a row of gy that a strip meets
   static constexpr int BLOCKS = STRIP + FAR / STRIDE;            // positions of gy, counted by residue
-  static constexpr int BEYOND = FAR + 1 > STRIDE ? FAR + 1 - STRIDE : 0;
   // The core of these elements begins at a multiple of 4 of a row of gy and is read as vectors; HEAD elements lie
   // before it, TAIL behind it. They belong to the cores of the strips beside it.
   static constexpr int HEAD = PADDING <= BEYOND ? PADDING : PADDING % 4;
@@ -65,7 +72,8 @@ struct GradSplitPlan {
   // distances between chunks and between blocks (of all chunks for one position) are such that these lanes then write
   // to different banks.
   static constexpr int TABLE = 32 + 32 * PER * (1 + ROWS) + 16 * ((ROWS + 3) / 4);  // bytes; a copying warp writes two
-  static constexpr int ROOM = 227 * 1024 - 256 - 2 * Tune::COPY_WARPS * TABLE;
+  static constexpr int OF_WARP = 2 * TABLE + 4 * PER * int(sizeof(Position));  // and keeps the places of its strips
+  static constexpr int ROOM = 227 * 1024 - 256 - Tune::COPY_WARPS * OF_WARP;
   static constexpr int RAW = STRIP * 1024 * MB + BLOCKS * 128 * STRIDE * OCTS;
   // grad_bias is summed up where gy is copied, if taps meet every row; else sum_channel reads gy a second time. If
   // several taps meet a row, only one of them counts.
@@ -76,8 +84,8 @@ struct GradSplitPlan {
   static constexpr int EDGES = OCTS * 8 * EXTRA, EDGE_TURNS = ceil_div(EDGES, 32 * Tune::COPY_WARPS);
   static constexpr int EDGE_BYTES = PER == 4 ? 128 : 256;
   static constexpr int JOB_BYTES = 2048 + (COUNTS ? 128 : 0) + EDGE_TURNS * EDGE_BYTES;
-  static constexpr int BROUGHT = 5 * Tune::COPY_WARPS * JOB_BYTES;  // for at least so many bytes of jobs there is room
-  static constexpr int CHUNKS = Tune::CHUNKS ? Tune::CHUNKS : 8 * RAW + 3200 + BROUGHT <= ROOM ? 4 : 2;
+  static constexpr int BROUGHT = ASYNC ? 5 * Tune::COPY_WARPS * JOB_BYTES : 0;  // for so many bytes of jobs there is room
+  static constexpr int CHUNKS = Tune::CHUNKS ? Tune::CHUNKS : (ASYNC ? 8 : 12) * RAW + 3200 + BROUGHT <= ROOM ? 4 : 2;
   static constexpr __host__ __device__ int at_least(int least, int value) { return value < least ? least : value; }
   static constexpr int X_VECTORS = STRIP / 4, VECTORS = CORE / 4;
   static constexpr int X_CHUNK = 1024 * MB + 16 * at_least(1, 8 / (X_VECTORS * CHUNKS));
@@ -94,10 +102,10 @@ struct GradSplitPlan {
   static constexpr int STAGES = FITTING < Tune::STAGES ? FITTING : Tune::STAGES;
   static constexpr int X_JOBS = ceil_div(MB * 64 * CHUNKS * X_VECTORS, 32 * Tune::COPY_WARPS);
   static constexpr int JOBS = X_JOBS + ceil_div(OCTS * 8 * CHUNKS * VECTORS, 32 * Tune::COPY_WARPS);
-  static constexpr int MOST_JOBS = (ROOM - STAGES * STAGE) / (Tune::COPY_WARPS * JOB_BYTES);
+  static constexpr int MOST_JOBS = ASYNC ? (ROOM - STAGES * STAGE) / (Tune::COPY_WARPS * JOB_BYTES) : 0;
   static constexpr int BUFFERS = MOST_JOBS < 9 ? MOST_JOBS : 9;  // jobs of a warp that are on the way, and one more
   static constexpr int STAGES_AT = BUFFERS * Tune::COPY_WARPS * JOB_BYTES, TABLES_AT = STAGES_AT + STAGES * STAGE;
-  static constexpr int BARRIERS_AT = TABLES_AT + 2 * Tune::COPY_WARPS * TABLE, SHARED_BYTES = BARRIERS_AT + 16 * STAGES;
+  static constexpr int BARRIERS_AT = TABLES_AT + Tune::COPY_WARPS * OF_WARP, SHARED_BYTES = BARRIERS_AT + 16 * STAGES;
   static constexpr int PROMOTE = ceil_div(4096, STRIPS * STRIP);  // stages that tensor cores add up
 
   // Registers: the copying warps give some of theirs to the multiplying ones.
@@ -117,12 +125,29 @@ struct GradSplitPlan {
   static constexpr long long SLOT = 128LL * GROUPS * CONSUMERS;
 };
 
+// Tune, and which loader brings the data.
+template <class Tune, bool BY_ASYNC>
+struct GradSplitBy : Tune {
+  static constexpr bool ASYNC = BY_ASYNC;
+};
+// The one for whole rows. For other rows, registers bring the data.
+template <class Layer, class Tune>
+using GradSplitMain = GradSplitBy<Tune, GradSplitPlan<Layer, GradSplitBy<Tune, false>>::COPIES>;
+
+// The same, with half the columns: twice as many tiles.
+template <class Tune>
+struct GradSplitHalved : Tune {
+  static constexpr int COLUMNS = 128;
+};
+
 // What the host decides: how many strips a row has, how many stages there are, and how many shares.
 template <class Plan, class Tune>
 struct GradSplitWork {
   long long stages, in_plane, out_plane, image_strips;
   int shares;
   Sizes strips;   // the walk counts strips instead of columns
+  long long each, more;  // stages of each share; the first shares have one more
+  Position step;  // of a table of a copying warp to its next one
   explicit GradSplitWork(const Sizes& s)
       : in_plane(1LL * s.in_d * s.in_h * s.in_w), out_plane(1LL * s.out_d * s.out_h * s.out_w),
         strips{s.batch, s.in_d, s.in_h, 1, 0, 0, 0} {
@@ -138,9 +163,37 @@ struct GradSplitWork {
     strips.in_w = row_strips > 0 ? row_strips : 1;
     image_strips = 1LL * s.in_d * s.in_h * strips.in_w;
     stages = ceil_div(s.batch * s.in_d * s.in_h * row_strips, Plan::STRIPS);
-    shares = share_count(Tune::GRID / Plan::TILES, stages);
+    step = position_of(1LL * Plan::COPY_WARPS * Plan::STRIPS);
+    shares = 1;
+    const int most = share_count(MORE_SHARES * Tune::GRID / Plan::TILES, stages);
+    for (int n = 2; n <= most; ++n)
+      if (nanoseconds(n) < nanoseconds(shares)) shares = n;
+    each = stages / shares, more = stages % shares;
   }
+  // About how long it takes: the stages of the block that has most, then partial sums written and read.
+  double nanoseconds(int of_shares) const {
+    constexpr double OF_STAGE = Plan::STAGE / BYTES_OF_BLOCK, OF_SLOT = 16. * Plan::SLOT / BYTES_OF_ALL;
+    const long long parts = 1LL * of_shares * Plan::TILES;
+    const double staged = OF_STAGE * ceil_div(parts, 1LL * Tune::GRID) * ceil_div(stages, 1LL * of_shares);
+    const bool stored = Plan::DIRECT && of_shares == 1 && stages <= Plan::PROMOTE;
+    return staged + (stored ? OF_SLOT * parts : 2 * OF_SLOT * parts + SECOND_LAUNCH);
+  }
+  __host__ __device__ long long first_stage(int share) const { return share * each + (share < more ? share : more); }
+  __host__ __device__ long long stages_of(int share) const { return each + (share < more); }
   __host__ __device__ int works() const { return shares * Plan::TILES; }
   // One share that the tensor cores add up alone: results are stored directly.
   __host__ __device__ bool direct() const { return Plan::DIRECT && shares == 1 && stages <= Plan::PROMOTE; }
+ private:
+  // As measured on an H200: bytes per ns that a block stages, and that all blocks write or read of partial sums.
+  static constexpr double BYTES_OF_BLOCK = 32, BYTES_OF_ALL = 4000, SECOND_LAUNCH = 3000;
+  // More parts than blocks can divide the work more evenly.
+  static constexpr int MORE_SHARES = 8;
+  Position position_of(long long strip) const {
+    const long long rows = strip / strips.in_w, planes = rows / at_least_one(strips.in_h);
+    Position at;
+    at.w = int(strip % strips.in_w), at.h = int(rows % at_least_one(strips.in_h));
+    at.d = int(planes % at_least_one(strips.in_d)), at.n = planes / at_least_one(strips.in_d);
+    return at;
+  }
+  static long long at_least_one(long long value) { return value > 0 ? value : 1; }
 };

@@ -46,16 +46,16 @@ struct GradSplitTables {
   }
   // The first stage of a work.
   __device__ __forceinline__ long long first_stage(int number) const {
-    return work.stages * (number / Plan::TILES) / work.shares;
+    return work.first_stage(number / Plan::TILES);
   }
   __device__ __forceinline__ int stages_of(int number) const {
-    return int(first_stage(number + Plan::TILES) - first_stage(number));
+    return int(work.stages_of(number / Plan::TILES));
   }
   static __device__ __forceinline__ bool x_flat(unsigned flags) { return flags & 1; }
   static __device__ __forceinline__ bool gy_flat(unsigned flags) { return flags & 2; }
-  // A lane's strip of the next table of its warp, and how far the one after that is. Adding costs much less than dividing.
-  Position at = {}, step = {};
-  __device__ __forceinline__ void go_on() {
+  // A strip so much further on. Adding costs much less than dividing.
+  __device__ __forceinline__ void go_on(Position& at) const {
+    const Position& step = work.step;
     at.w += step.w;
     bool over = at.w >= work.strips.in_w;
     if (over) at.w -= work.strips.in_w;
@@ -107,7 +107,7 @@ struct GradSplitTables {
     return (1LL * at.d * sizes.in_h + at.h) * sizes.in_w + at.w * Plan::STRIP;
   }
   // What lane 0 says, for the stage that begins with its strip.
-  __device__ __forceinline__ GradSplitStart start_of(const Tile& of) const {
+  __device__ __forceinline__ GradSplitStart start_of(const Position& at, const Tile& of) const {
     GradSplitStart to;
     to.first = first_of(at);
     to.x = (at.n * Plan::CI + of.m * (64 * Plan::MB)) * work.in_plane + in_x(at);
@@ -138,10 +138,10 @@ struct GradSplitTables {
   }
   // What all warps read of a stage. The lanes of a warp call it together; each lane writes a strip. Offsets count from
   // the stage's start.
-  __device__ __forceinline__ void write_table(char* own, int number, unsigned lane) const {
+  __device__ __forceinline__ void write_table(char* own, const Position& at, int number, unsigned lane) const {
     const Tile of = tile_of(number);
     GradSplitStrip* const table = table_at(own);
-    const GradSplitStart start = start_of(of);
+    const GradSplitStart start = start_of(at, of);
     if (lane == 0) *reinterpret_cast<GradSplitStart*>(own) = start;
     const unsigned flags = __shfl_sync(0xffffffffu, start.flags, 0);
     if (x_flat(flags) && gy_flat(flags)) return;

@@ -1,6 +1,6 @@
 """Recorded sessions come in, the entries of core/best_known.json go out: for every cell the fast variants, each with its best
 config. For sm_80, which was not measured, it is the fastest candidate of a newer GPU that can run there. One that spills
-registers is left out: the session says so, or for sm_80 nvcc is asked."""
+registers there is left out: nvcc is asked. A measured one counts by its time."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def derive(sessions: Iterable[Session], nvcc: Nvcc) -> list[BestKnown]:
         largest = max(_elements(t) for t, _ in trials)
         cells[key] = [(t, s) for t, s in trials if _elements(t) == largest]
         for precision_class, admitted in CLASSES.items():
-            fit = [(t, s) for t, s in cells[key] if t.precision in admitted and not _spilled(t, key[0])]
+            fit = [(t, s) for t, s in cells[key] if t.precision in admitted]
             entries += _of_cell(fit, baselines, precision_class)
     there = {e.key for e in entries}
     for arch in DERIVED_ARCHS:
@@ -162,14 +162,6 @@ def runs_there(trial: Trial, arch: str, nvcc: Nvcc) -> bool:
         return False
     known = _recorded_spills(trial, candidate, arch)
     return (nvcc.spills(candidate, arch) if known is None else known) == 0
-
-
-def _spilled(trial: Trial, arch: str) -> bool:
-    """Whether it is known to have spilled where it was measured."""
-    try:
-        return bool(_recorded_spills(trial, candidate_of(trial), arch))
-    except (BadRequest, RenderError):
-        return False
 
 
 def _entry(trial: Trial, session: Session, baselines: Baselines, precision_class: str, arch: str) -> BestKnown:

@@ -1,0 +1,258 @@
+// How grad_weight's copying warps load by cp.async: straight to shared memory, many jobs ahead. Only where whole vectors
+// or halves of them can be copied.
+#pragma once
+#include "families/persistent_wgmma/split_copier.cuh"
+#include "families/persistent_wgmma/split_vectors.cuh"
+
+// A job is brought to the warp's own part of shared memory as it lies; AHEAD jobs later its lanes read an item each. Heads
+// and tails are written with the cores of the strips beside them. To the last job belong the edges, the single elements
+// beside the stage's first and last strip.
+template <class Layer, class Tune>
+struct GradSplitAsyncLoader : GradSplitCopier<Layer, Tune> {
+  using Copier = GradSplitCopier<Layer, Tune>;
+  using typename Copier::Bias;
+  using typename Copier::Plan;
+  using typename Copier::Scalar;
+  using Item = GradSplitItem<Scalar>;
+  using Copier::sizes, Copier::tensors, Copier::work, Copier::table, Copier::number, Copier::x, Copier::gy, Copier::first;
+  using Copier::flags, Copier::lane, Copier::thread, Copier::bias, Copier::PER, Copier::CHUNKS, Copier::STRIPS;
+  using Copier::THREADS, Copier::SIZE, Copier::X_CHANNELS, Copier::GY_CHANNELS, Copier::X_ITEMS, Copier::GY_ITEMS;
+  using Copier::X_JOBS, Copier::put, Copier::of_element, Copier::x_flat, Copier::gy_flat, Copier::tile_of, Copier::meets;
+  using Copier::gy_channel, Copier::gy_place, Copier::extra_at;
+  static constexpr int JOBS = Plan::JOBS;
+  static constexpr int AHEAD = Tune::AHEAD && Tune::AHEAD < Plan::BUFFERS ? Tune::AHEAD : Plan::BUFFERS - 1;
+  static constexpr int EDGES_AT = 2048 + (Plan::COUNTS ? 128 : 0);
+  static_assert(SIZE == 4 || Plan::EXTRA == 0, "cp.async takes no two bytes");
+
+  char* const brought;  // the jobs of the warp that are on the way
+  int in = 0, out = 0;  // which of them is brought and read next
+  int own_left = 0;
+  int own_strip = 0, strips_on, lane_on;  // the stage's first strip in its row; how far its next ones are in theirs
+  unsigned linked = 0;                    // which strips follow the one before
+
+  __device__ __forceinline__ GradSplitAsyncLoader(const Sizes& s, const GradSplitTensors<Layer, Tune>& t,
+                                                  const GradSplitWork<Plan, Tune>& w, char* tables, char* jobs)
+      : Copier(s, t, w, tables),
+        brought(jobs + (threadIdx.x / 32 - 4 * Plan::CONSUMERS) * (Plan::BUFFERS * Plan::JOB_BYTES)) {
+    long long strips = STRIPS, own = lane;
+    strips_on = take_remainder(strips, work.strips.in_w);
+    lane_on = take_remainder(own, work.strips.in_w);
+    this->own_number = number;
+  }
+
+  // The next stage to store. False if there is none.
+  __device__ __forceinline__ bool next_stage() {
+    const bool anew = own_left == 0;
+    if (anew) {
+      this->own_number += gridDim.x;
+      if (this->own_number >= work.works()) return false;
+      own_left = this->stages_of(this->own_number);
+    }
+    this->own_ends = --own_left == 0;
+    if constexpr (Plan::EXTRA > 0) {
+      if (anew) {
+        long long strip = this->first_stage(this->own_number) * STRIPS;
+        own_strip = take_remainder(strip, work.strips.in_w);
+      } else {
+        own_strip += strips_on;
+        if (own_strip >= work.strips.in_w) own_strip -= work.strips.in_w;
+      }
+      const int column = own_strip + lane_on;
+      linked = __ballot_sync(0xffffffffu, column != 0 && column != work.strips.in_w);
+    }
+    return true;
+  }
+
+  // Begins to load a job; `more` false: there is none.
+  template <int JOB>
+  __device__ __forceinline__ void load(bool more) {
+    char* const to = place_of(in);
+    if (more) bring<JOB % JOBS>(to);
+    cp_async_commit();
+  }
+  // The next job to store has been loaded.
+  __device__ __forceinline__ void await() const {
+    cp_async_wait<AHEAD - 1>();
+    __syncwarp();  // all lanes have brought their part of this job, and read the job before
+  }
+  template <int JOB>
+  __device__ __forceinline__ void store(char* stage) {
+    const char* const from = place_of(out);
+    Item item = read<JOB>(from);
+    write<JOB>(item, from, stage);
+  }
+  __device__ __forceinline__ void end_stage() {}
+
+ private:
+  __device__ __forceinline__ char* place_of(int& job) const {
+    char* const at = brought + job * Plan::JOB_BYTES;
+    job = job == AHEAD ? 0 : job + 1;
+    return at;
+  }
+  template <int JOB>
+  __device__ __forceinline__ void bring(char* to) {
+    if constexpr (JOB < X_JOBS) {
+      constexpr int VECTORS = Plan::X_VECTORS;
+      const int real = Plan::CI % X_CHANNELS == 0 ? X_CHANNELS : Plan::CI - tile_of(number).m * X_CHANNELS;
+      const auto flat = [&](unsigned channel, unsigned u, unsigned e, const Scalar*& from) {
+        from = x + channel * work.in_plane + (4 * u + e);
+        return int(channel) < real;
+      };
+      const auto looked_up = [&](unsigned channel, unsigned u, unsigned e, const Scalar*& from) {
+        const GradSplitStrip strip = table[u / VECTORS];
+        from = x + channel * work.in_plane + strip.offset + (4 * (u % VECTORS) + e);
+        return unsigned(strip.first + int(4 * (u % VECTORS) + e)) < unsigned(sizes.in_w) && int(channel) < real;
+      };
+      bring_job<JOB, VECTORS, X_CHANNELS>(to, x_flat(flags), tensors.x_width, flat, looked_up);
+    } else {
+      constexpr int VECTORS = Plan::VECTORS;
+      const auto flat = [&](unsigned c, unsigned u, unsigned e, const Scalar*& from) {
+        int g;
+        const int channel = gy_channel(c, g);
+        from = gy + channel * work.out_plane + this->of_tap(tile_of(number).row0, g) + (4 * u + e);
+        return channel >= 0 && meets(g);
+      };
+      const auto looked_up = [&](unsigned c, unsigned u, unsigned e, const Scalar*& from) {
+        int g;
+        const int channel = gy_channel(c, g);
+        const GradSplitStrip strip = table[(1 + g) * STRIPS + u / VECTORS];
+        from = gy + channel * work.out_plane + strip.offset + (4 * (u % VECTORS) + e);
+        return unsigned(strip.first + int(4 * (u % VECTORS) + e)) < unsigned(sizes.out_w) && channel >= 0;
+      };
+      bring_job<JOB - X_JOBS, VECTORS, GY_CHANNELS>(to, gy_flat(flags), tensors.gy_width, flat, looked_up);
+      if constexpr (Plan::COUNTS) {
+        const GradSplitPlace own = this->template place<JOB - X_JOBS, VECTORS, GY_ITEMS>();
+        int g;
+        gy_channel(own.channel, g);
+        reinterpret_cast<unsigned*>(to + 2048)[lane] =
+            gy_flat(flags) ? 0u - (flags >> (17 + g) & 1) : this->counted_at(table)[g] >> own.h;
+      }
+      if constexpr (Plan::EDGE_TURNS > 0 && JOB + 1 == JOBS) {
+#pragma unroll
+        for (int turn = 0; turn < Plan::EDGE_TURNS; ++turn) bring_edge(to + EDGES_AT + turn * Plan::EDGE_BYTES, turn);
+      }
+    }
+  }
+
+  // An item of what bring() has brought.
+  template <int JOB>
+  __device__ __forceinline__ Item read(const char* from) const {
+    using Job = GradSplitJob<Scalar, (JOB < X_JOBS ? Plan::X_VECTORS : Plan::VECTORS) * CHUNKS>;
+    Item item;
+    const unsigned own = computed_anew(lane);
+#pragma unroll
+    for (int l = 0; l < PER; ++l) item.read(l, from + Job::read_at(l, own) * Job::BYTES);
+    return item;
+  }
+
+  // Writes it into a stage.
+  template <int JOB>
+  __device__ __forceinline__ void write(Item& item, const char* from, char* stage) {
+    if constexpr (JOB < X_JOBS) {
+      const GradSplitPlace own = this->template place<JOB, Plan::X_VECTORS, X_ITEMS>();
+      char* const to = stage + 4 * own.i * Plan::X_BLOCK + own.h * Plan::X_CHUNK + own.channel * 16;
+      if (!own.there) return;
+      item.round(tensors.one);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) put(to + e * Plan::X_BLOCK, item.chunk(e));
+    } else {
+      if constexpr (Plan::EDGE_TURNS > 0 && JOB + 1 == JOBS) {
+#pragma unroll
+        for (int turn = 0; turn < Plan::EDGE_TURNS; ++turn)
+          store_edge(from + EDGES_AT + turn * Plan::EDGE_BYTES, turn, stage);
+      }
+      const GradSplitPlace own = this->template place<JOB - X_JOBS, Plan::VECTORS, GY_ITEMS>();
+      if (!own.there) return;
+      if constexpr (Bias::HERE) {
+        unsigned counts = ~0u;
+        if constexpr (Plan::COUNTS) counts = reinterpret_cast<const unsigned*>(from + 2048)[lane];
+        float& sum = bias[JOB - X_JOBS];
+#pragma unroll
+        for (int l = 0; l < PER; ++l)
+          if (counts >> CHUNKS * l & 1) sum += item.value(l, 0) + item.value(l, 1) + (item.value(l, 2) + item.value(l, 3));
+      }
+      item.round(tensors.one);
+      char* const to = gy_place(stage, own.channel);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const unsigned v = Plan::HEAD + 4 * own.i + e;
+        if (Plan::HEAD + Plan::CORE <= Plan::LENGTH || v < Plan::LENGTH)
+          put(to + own.h * Plan::GY_CHUNK + of_element(v), item.chunk(e));
+        // The end of a strip lies before the next strip's core, and the beginning behind the core of the one before.
+        if constexpr (Plan::HEAD > 0)
+          if (e >= 4 - Plan::HEAD && v >= unsigned(Plan::CORE)) {
+            const uint4 chunk = item.template chunk<CHUNKS>(e, linked >> own.h >> 1);
+            char* const other = to + of_element(v - Plan::CORE);
+            if (own.h + 1 < CHUNKS) put(other + (own.h + 1) * Plan::GY_CHUNK, chunk);
+            else put_later<Scalar>(other, chunk);
+          }
+        if constexpr (Plan::TAIL > 0)
+          if (e < Plan::TAIL && v < unsigned(Plan::HEAD + Plan::TAIL)) {
+            const uint4 chunk = item.template chunk<CHUNKS>(e, linked >> own.h);
+            char* const other = to + of_element(v + Plan::CORE);
+            if (own.h > 0) put(other + (own.h - 1) * Plan::GY_CHUNK, chunk);
+            else put_earlier<Scalar>(other + (CHUNKS - 1) * Plan::GY_CHUNK, chunk);
+          }
+      }
+    }
+  }
+
+  // All vectors of a warp's job: whole ones, or halves of rows that are no multiple of them.
+  template <int TURN, int VECTORS, int CHANNELS, class Flat, class LookedUp>
+  __device__ __forceinline__ void bring_job(char* to, bool is_flat, int width, const Flat& flat,
+                                            const LookedUp& looked_up) const {
+    if (is_flat) return bring_pieces<TURN, VECTORS, CHANNELS, 4>(to, flat);
+    if constexpr (SIZE == 4)
+      if (width == 2) return bring_pieces<TURN, VECTORS, CHANNELS, 2>(to, looked_up);
+    bring_pieces<TURN, VECTORS, CHANNELS, 4>(to, looked_up);
+  }
+  template <int TURN, int VECTORS, int CHANNELS, int WIDTH, class Source>
+  __device__ __forceinline__ void bring_pieces(char* to, const Source& source) const {
+    using Job = GradSplitJob<Scalar, VECTORS * CHUNKS>;
+    constexpr int PIECES = 4 / WIDTH;
+    const unsigned own = computed_anew(thread), own_lane = own % 32;  // else places of all jobs fill the registers
+    const unsigned e = own_lane % PIECES * WIDTH;
+#pragma unroll
+    for (int turn = 0; turn < PER * PIECES; ++turn) {
+      const auto vector = Job::brought(TURN * THREADS + own / 32 * 32, turn / PIECES,
+                                       turn % PIECES * (32 / PIECES) + own_lane / PIECES);
+      const Scalar* from;
+      bool there = source(vector.channel, vector.u, e, from);
+      if (CHANNELS * VECTORS * CHUNKS % THREADS != 0) there = there && vector.channel < CHANNELS;
+      cp_async<WIDTH * SIZE>(to + vector.at * Job::BYTES + e * SIZE, from, there ? WIDTH * SIZE : 0);
+    }
+  }
+  __device__ __forceinline__ void bring_edge(char* to, int turn) const {
+    const GradSplitPlace own = edge_place(turn);
+    if (!own.there) return;
+    const bool head = int(own.i) < Plan::HEAD;
+    int g;
+    const int channel = gy_channel(own.channel, g), v = extra_at(own.i) - Plan::HEAD;
+    const Scalar* from = gy + channel * work.out_plane + v;
+    int column = v;
+    if (gy_flat(flags)) {
+      const int strip = head ? 0 : (STRIPS - 1) * Plan::CORE;
+      column = meets(g) ? column + first() + strip : -1;
+      from += this->of_tap(tile_of(number).row0, g) + strip;
+    } else {
+      const GradSplitStrip strip = table[(1 + g) * STRIPS + (head ? 0 : STRIPS - 1)];
+      column += strip.first;
+      from += strip.offset;
+    }
+    const bool there = channel >= 0 && unsigned(column) < unsigned(sizes.out_w);
+    cp_async<4>(to + 4 * lane, from, there ? 4 : 0);
+  }
+  __device__ __forceinline__ void store_edge(const char* from, int turn, char* stage) const {
+    const GradSplitPlace own = edge_place(turn);
+    if (!own.there) return;
+    char* to = gy_place(stage, own.channel) + of_element(extra_at(own.i));
+    if (int(own.i) >= Plan::HEAD) to += (CHUNKS - 1) * Plan::GY_CHUNK + (PER - 1) * SIZE;
+    const float value = reinterpret_cast<const float*>(from)[lane];
+    *reinterpret_cast<float*>(to) = round_for_tensor_cores(value, tensors.one);
+  }
+  // Of eight channels an element, then of the same channels the next.
+  __device__ __forceinline__ GradSplitPlace edge_place(int turn) const {
+    const unsigned item = turn * THREADS + computed_anew(thread), rest = item / 8;
+    return {rest % Plan::EXTRA_OR_1, 0, rest / Plan::EXTRA_OR_1 * 8 + item % 8, item < unsigned(Plan::EDGES)};
+  }
+};
