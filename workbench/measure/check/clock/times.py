@@ -57,7 +57,7 @@ def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[
     found: dict[str, CheckTimes] = {}
     benches: dict[str, _Bench] = {}
     for direction in ("forward", "backward") if backward else ("forward",):
-        emit(Event("time", direction))
+        emit(Event("time", f"{direction}: drawing inputs"))
         try:
             benches[direction] = _Bench(trial, plan, direction, emit,
                                         benches["forward"].shown if direction == "backward" else {})
@@ -141,10 +141,13 @@ class _Bench:
         self.order: list[Drawn] = []   # the calls of this turn
 
     def measure(self, turns: int) -> CheckTimes:
+        self.emit(Event("time", f"{self.direction}: an untimed call"))
         plain = self._called_plainly()
+        self.emit(Event("time", f"{self.direction}: sending the inputs"))
         kinds = self._prepare(self.parties)
         self.stride = sum(rounded(getattr(torch, d).itemsize * torch.Size(s).numel()) for d, s in kinds)
         self.kinds = kinds
+        self.emit(Event("time", f"{self.direction}: float64 of the first inputs"))
         self._demand(plain)
         self.slots = self._slots(self.parties)
         most = max(1, min(_MOST_CALLS, self.slots.calls))

@@ -92,9 +92,12 @@ class Raised(Exception):
 
 @dataclass
 class Spent:
-    """What was spent on a process: seconds of waiting for it, bytes of tensors, requests, starts."""
+    """What was spent on a process: seconds of waiting for it, of these for float64 and for tensors on their way; bytes of
+    tensors, requests, starts."""
 
     seconds: float = 0.0
+    truth_s: float = 0.0
+    moved_s: float = 0.0
     sent_bytes: int = 0
     received_bytes: int = 0
     requests: int = 0
@@ -158,7 +161,10 @@ class ForeignProcess:
             self.spent.received_bytes += sum(t.nbytes for t in results)
             return answer, results
         finally:
-            self.spent.seconds += time.monotonic() - begin
+            took = time.monotonic() - begin
+            self.spent.seconds += took
+            self.spent.truth_s += took if getattr(request, "wide", False) else 0.0
+            self.spent.moved_s += self._line.moved_s if self._line else 0.0
             self.spent.sent_bytes += sum(t.nbytes for t in tensors)
             self.spent.requests += 1
 

@@ -83,14 +83,17 @@ class Line:
         self._write_fd, self._read_fd, self._watch = write_fd, read_fd, watch
         os.set_blocking(write_fd, False)
         self._buffer = bytearray()
+        self.moved_s = 0.0   # of the last request: tensors were on their way
 
     def send(self, header: dict[str, Any], tensors: Sequence[torch.Tensor], deadline: float) -> None:
         """Raises TimeoutError, BrokenPipeError."""
+        begin = time.monotonic()
         for part in pack(header, tensors):
             view = memoryview(part)
             while view:
                 self._wait([], [self._write_fd], deadline)
                 view = view[os.write(self._write_fd, view[:1 << 20]):]
+        self.moved_s = time.monotonic() - begin
 
     def receive(self, deadline: float, *, most_bytes: int, accept: Accept) -> Received:
         """Raises TimeoutError, EOFError, `NotTheProtocol`; see `unpack`."""
@@ -100,7 +103,10 @@ class Line:
             self._more(deadline)
         line = bytes(self._buffer[:end])
         del self._buffer[:end + 1]
-        return unpack(line, lambda size: self._exactly(size, deadline), most_bytes=most_bytes, accept=accept)
+        begin = time.monotonic()
+        received = unpack(line, lambda size: self._exactly(size, deadline), most_bytes=most_bytes, accept=accept)
+        self.moved_s += time.monotonic() - begin
+        return received
 
     def close(self) -> None:
         os.close(self._write_fd)
