@@ -4,8 +4,8 @@
     python tools/check_times.py --device cuda:0 --preset kb74 kb64 kb81 --file exported --repeat 1 --out FOLDER
 
 Two files are checked: PyTorch's own layer under the name ModelNew, and a file that `export` writes. Of several repeats the
-fastest counts. Run it on a machine that does nothing else. With --out the folder gets the whole report of each check as JSON, as
-soon as it is known, and the tables as times.md. After --limit seconds a check is stopped; its report holds what was known.
+fastest counts. Run it on a machine that does nothing else. With --out the folder gets the whole report of each check as JSON
+when it is known, and the tables as times.md. After --limit seconds a check is stopped; its report holds what was known.
 """
 
 from __future__ import annotations
