@@ -156,7 +156,7 @@ class _Bench:
         one_s = min(self._batch(ours, 1).clock_s for _ in range(3))
         calls = max(1, min(most, ceil(_BATCH_S[self.device[:4] if self.device != "cpu" else "cpu"] / max(one_s, 1e-5))))
         for contestant in modes.values():
-            self._batch(contestant, min(calls, 3))
+            self._called(contestant, min(calls, 3), timed=False)
         samples: dict[str, list[float]] = {name: [] for name in modes}
         empties: list[float] = []
         bounds: dict[str, list[tuple[float, ...]]] = {name: [] for name in modes}
@@ -264,8 +264,8 @@ class _Bench:
         """Prepares a timed batch, so that both processes begin alike although one was idle: the pages of the slots are touched,
         because the system may have swapped them out; then some calls are made."""
         if self.device == "cpu":
-            self._batch(who, calls, only_copy=True)
-        self._batch(who, max(1, calls // 2))
+            self._called(who, calls, only_copy=True, timed=False)
+        self._called(who, max(1, calls // 2), timed=False)
 
     def _ways(self) -> dict[str, Contestant]:
         """Each way of the ladder that works here."""
@@ -393,7 +393,7 @@ class _Bench:
     def _precision(self, who: Contestant) -> str:
         """The precision that the answer to the first inputs shows; "" if it is wrong. The inputs are still unchanged, so one
         truth serves all ways."""
-        _, (kept, inputs) = self._called(who, 1, look=True, change=False)
+        _, (kept, inputs) = self._called(who, 1, look=True, change=False, timed=False)
         self._keep_first_truth(inputs)
         found = self.shown[who.way] = self._class([d for d, _, _ in self._distances(kept, self.first_truth, who.strides)],
                                                   who.way)
@@ -434,7 +434,7 @@ class _Bench:
         return ""
 
     def _called(self, who: Contestant, calls: int, *, only_copy: bool = False, look: bool = False,
-                change: bool = True, order: list[Drawn] | None = None
+                change: bool = True, order: list[Drawn] | None = None, timed: bool = True
                 ) -> tuple[Took, tuple[torch.Tensor, list[torch.Tensor]] | None]:
         """How long it took, and with `look` what one slot held at the answer with the inputs it had to be computed from."""
         order = order or (self._drawn(calls) if change else [(0, (0, 0))] * calls)
@@ -442,7 +442,8 @@ class _Bench:
                              only_copy)
         process = self.parties[who.process].process
         self._turn(who.process)
-        pids = [os.getpid(), *process.family()] if self.device == "cpu" else []  # on a GPU waiting for cores does not count
+        # On a GPU waiting for cores does not count.
+        pids = [os.getpid(), *process.family()] if timed and self.device == "cpu" else []
         before_s = waiting.waited_s(pids) if pids else 0.0
         begin = time.perf_counter()
         process.ask(asked, doing="it was timed")

@@ -234,21 +234,29 @@ def descendants(root: int, *, dead: bool = False, without: Container[int] = ()) 
     """All living descendants of a process. `dead`: also those that nobody has waited for (threads of theirs may live on).
     `without`: children that are left out with all they have started."""
     parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                text = (entry / "stat").read_text(encoding="utf-8", errors="replace")
-            except OSError:
-                continue
-            words = text.rpartition(")")[2].split()
-            if dead or words[0] != "Z":
-                parents.setdefault(int(words[1]), []).append(int(entry.name))
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (words := stat_words(f"/proc/{name}")) and (dead or words[0] != "Z"):
+            parents.setdefault(int(words[1]), []).append(int(name))
     found, ahead = [], [root]
     while ahead:
         children = [pid for pid in parents.get(ahead.pop(), []) if pid not in without]
         found += children
         ahead += children
     return found
+
+
+def stat_words(folder: str) -> list[str]:
+    """The words behind the name in /proc's stat: state, parent, ... Read without pathlib, which takes four times as long."""
+    try:
+        fd = os.open(f"{folder}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        return os.read(fd, 4096).rpartition(b")")[2].decode("ascii").split()
+    except OSError:  # it has ended meanwhile
+        return []
+    finally:
+        os.close(fd)
 
 
 def takes_more(pids: list[int], limit_bytes: int) -> bool:

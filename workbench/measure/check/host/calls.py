@@ -83,10 +83,15 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
 
 
 def gradients_of(output: torch.Tensor, grad_output: torch.Tensor, wanted: Tensors) -> tuple[torch.Tensor | None, ...]:
-    """`torch.autograd.grad` for this grad_output, with None for what was not used. Given a grad_output, that function imports
-    sympy when it is first called, which takes longer than a small check."""
-    number = _GivenBackward.apply(output, grad_output)  # type: ignore[no-untyped-call]  # torch does not type apply
-    return torch.autograd.grad(number, wanted, allow_unused=True)
+    """`torch.autograd.grad` for this grad_output, with None for what was not used."""
+    return torch.autograd.grad(given_backward(output, grad_output), wanted, allow_unused=True)
+
+
+def given_backward(output: torch.Tensor, grad_output: torch.Tensor) -> torch.Tensor:
+    """A number whose backward gives the output this grad_output. Autograd itself, given a grad_output, imports sympy when it is
+    first called, which takes longer than a small check."""
+    number: torch.Tensor = _GivenBackward.apply(output, grad_output)  # type: ignore[no-untyped-call]  # torch does not type apply
+    return number
 
 
 def reach(module: torch.nn.Module, request: Reach, tensors: Tensors, device: str) -> tuple[Output | NoTensor, Tensors]:
