@@ -1,4 +1,4 @@
-"""Worker operation "check": the texts of a foreign file and of its reference come in, questions with answers go out.
+"""One check: the texts of a foreign file and of its reference come in, questions with answers go out.
 
 Nothing foreign runs in this process. It chooses arguments, sizes and values, compares what comes back with float64,
 and takes the time.
@@ -6,10 +6,7 @@ and takes the time.
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import tempfile
 import threading
 import traceback
 from collections.abc import Sequence
@@ -24,7 +21,6 @@ from ...core.check_parts import KernelBench
 from ...core.confinement import Confinement
 from ...core.errors import BadRequest
 from ...core.orders import CheckOrder, Emit
-from ...core.owned_folder import owned_folder, sweep
 from ...core.precision import DECLARED, declared, less_exact
 from ...core.replies import Checked, Event
 from ...core.toolchain import find_toolchain
@@ -32,6 +28,7 @@ from ...core.trial import Status
 from ..build.build import missing
 from ..device import free_bytes
 from . import cuda_sources
+from .begin import Begun
 from .build_question import build_question, no_compiler
 from .cuda_sources import Nvcc
 from .examine import Examination
@@ -44,20 +41,18 @@ from .questions.cases import Case, Setting, setting_of
 from .questions.drawn import Drawn
 from .trialrun import TrialRun, new_seed
 
-_SCRATCH = "kernel-workbench-check"
 
-
-def check(order: CheckOrder, emit: Emit) -> Checked:
-    """Worker operation "check"."""
-    confine.adopt_orphans()
-    confined = confine.confinement(order.device)
-    temporary = Path(tempfile.gettempdir())
-    sweep(temporary.glob(f"{_SCRATCH}.*"))  # of checks that were killed
-    scratch, lock = owned_folder(temporary, _SCRATCH, mode=0o700)
+def check(order: CheckOrder, emit: Emit, begun: Begun) -> Checked:
+    """The answers, with all that is found beside them."""
+    confined, scratch = confine.confinement(order.device), begun.scratch
+    if order.device != "cpu":  # a context of CUDA takes seconds, and the processes make theirs meanwhile
+        threading.Thread(target=free_bytes, args=(order.device,), daemon=True).start()
     limits = Limits(order.memory_bytes, order.call_s, order.build_s)
     patient = replace(limits, call_s=max(120.0, limits.call_s))  # the limit is meant for the candidate
-    reference = ForeignProcess("reference", device=order.device, limits=patient, scratch=scratch)
-    candidate = ForeignProcess("candidate", device=order.device, limits=limits, scratch=scratch, beside=reference)
+    reference = ForeignProcess("reference", device=order.device, limits=patient, scratch=scratch,
+                               launched=begun.launched.get("reference"))
+    candidate = ForeignProcess("candidate", device=order.device, limits=limits, scratch=scratch, beside=reference,
+                               launched=begun.launched.get("candidate"))
     benchmark = ForeignProcess("benchmark", device=order.device, limits=patient, scratch=scratch)
     asked = _Check(order, emit, scratch, candidate, reference, benchmark, confined)
     before = signal.signal(signal.SIGTERM, _ended)
@@ -75,9 +70,8 @@ def check(order: CheckOrder, emit: Emit) -> Checked:
         reference.close()
         benchmark.close()
         left = kill_orphans()
-        shutil.rmtree(scratch, ignore_errors=True)
+        begun.end()
         confine.remove_leftovers(order.device)
-        os.close(lock)
         signal.signal(signal.SIGTERM, before)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # the processes of the next check need that memory

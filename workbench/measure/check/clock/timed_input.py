@@ -5,11 +5,39 @@ compute all results ahead. Judge and host both use this module."""
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 import torch
 
 _STRIPS, _STEP = 1 << 17, 8     # each strip begins so many elements after the last, so that reads stay aligned
 Begins = tuple[int, int]        # of the two strips
+Drawn = tuple[int, Begins]      # the input of a call: a set, and where its strips begin
+
+
+@dataclass(frozen=True)
+class TimedInputs:
+    """What the processes get before timed calls: the inputs of a backward (`fixed`), a row of factors for each tensor of a set,
+    and the sets."""
+
+    fixed: list[torch.Tensor]
+    sets: list[list[torch.Tensor]]
+    factors: list[torch.Tensor]
+
+    @property
+    def size(self) -> int:
+        """Tensors of a set."""
+        return len(self.factors)
+
+    def tensors(self, *, most_sets: int | None = None) -> list[torch.Tensor]:
+        """As they are sent."""
+        return [*self.fixed, *self.factors, *(x for xs in self.sets[:most_sets] for x in xs)]
+
+    def draw(self, source: random.Random, calls: int) -> list[Drawn]:
+        return [(source.randrange(len(self.sets)), strips(source)) for _ in range(calls)]
+
+    def of(self, which: int, begins: Begins) -> list[torch.Tensor]:
+        """What a call is given: a set times its strips of factors."""
+        return [timed_input(x, factors, begins) for x, factors in zip(self.sets[which], self.factors, strict=True)]
 
 
 def factors_for(x: torch.Tensor, generator: torch.Generator, varied: str = "each") -> torch.Tensor:

@@ -30,9 +30,9 @@ from ..party import Construction, Party
 from ..questions import jumps
 from ..trialrun import State, TrialRun, wide
 from .contestant import Contestant, NotTimed, NotVaried, Plan, Wrong
-from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, in_the_running, why_left_out
+from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, in_the_running, settled, why_left_out
 from .slots import Limit, Slots, differs, rounded
-from .timed_input import Begins, factors_for, strips, timed_input
+from .timed_input import Drawn, TimedInputs, factors_for
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
 _LEAST_TURNS = 5                # below it there is no spread; after it the ways that cannot be the fastest are left out
@@ -40,7 +40,7 @@ _BATCH_S = {"cpu": 0.05, "cuda": 0.03}
 _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
 _LARGE_BYTES = 1 << 30          # of one set: of larger sets there are only two
-_CHECKED = 3                    # batches of the candidate of which one call is compared
+_CHECKED = 3                    # of the first batches of the candidate in which one call is compared; of the others one
 _SMALL_BYTES = 1 << 24          # of results: then all calls that are timed one by one are compared
 _LOOSE = 10                     # beyond so many tolerances of tf32 a way of PyTorch computes something else
 _TIMED_WRONG = "A timed call gave a wrong result. The same call gives the right result when it is not timed."
@@ -48,7 +48,6 @@ _NOT_AGAIN = "Called again before timing, it gives a different result than in th
 _SEED_OF_TRUTH = 43            # the state replaces what it draws; it must differ from the seed of the timed module
 _CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
 _ALONE_TURNS, _SINGLE_TURNS = 8, 10
-Drawn = tuple[int, Begins]      # the input of a call: a set, and where its strips begin
 
 
 def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[str, CheckTimes] | NotTimed:
@@ -119,19 +118,19 @@ class _Bench:
         self.state = (facts.names, drawn)
         self.parameters = facts.parameters
         first = trial.inputs(case)
-        self.count = _FEW_SETS if sum(x.numel() * x.itemsize for x in first) > _LARGE_BYTES else _SETS
+        count = _FEW_SETS if sum(x.numel() * x.itemsize for x in first) > _LARGE_BYTES else _SETS
         if direction == "forward":
-            self.fixed: list[torch.Tensor] = []
-            self.sets = [first, *(trial.inputs(case) for _ in range(self.count - 1))]
+            fixed: list[torch.Tensor] = []
+            sets = [first, *(trial.inputs(case) for _ in range(count - 1))]
         else:
             _, results = trial.reference.call(self.how, first, state=self.state)
-            self.fixed = first
-            self.sets = [[torch.randn(results[0].shape, generator=trial.generator).to(results[0].dtype)]
-                         for _ in range(self.count)]
-        self.sets = [[x * factor if x.is_floating_point() else x.clone() for x in xs] for xs in self.sets]
-        varied = trial.drawn.varied if trial.drawn and direction == "forward" else ["each"] * len(self.sets[0])
-        self.factors = [factors_for(x, trial.generator, how) for x, how in zip(self.sets[0], varied, strict=True)]
-        if not any(f.numel() for f in self.factors):
+            fixed = first
+            sets = [[torch.randn(results[0].shape, generator=trial.generator).to(results[0].dtype)] for _ in range(count)]
+        sets = [[x * factor if x.is_floating_point() else x.clone() for x in xs] for xs in sets]
+        varied = trial.drawn.varied if trial.drawn and direction == "forward" else ["each"] * len(sets[0])
+        self.inputs = TimedInputs(fixed, sets, [factors_for(x, trial.generator, how)
+                                                for x, how in zip(sets[0], varied, strict=True)])
+        if not any(f.numel() for f in self.inputs.factors):
             raise NotVaried
         self.first_truth: list[torch.Tensor] | None = None
         self.left_out: list[LeftOut] = []
@@ -166,17 +165,21 @@ class _Bench:
         beside = next((key for key, way in modes.items() if key and way.strides is None and way.process == _REFERENCE), "")
         limits = [Limit(dtype, shape, allowed + other + jump, rms) for (dtype, shape), (allowed, rms), jump, other in
                   zip(kinds, self.demanded, self.jumps, self._limits(modes[beside].precision), strict=True)] if beside else []
-        checked = set(self.random.sample(range(turns), min(_CHECKED, turns)))
+        checked = {*self.random.sample(range(_LEAST_TURNS), _CHECKED), self.random.randrange(_LEAST_TURNS, turns)}
         for turn in range(turns):
-            if turn == _LEAST_TURNS:
+            if turn >= _LEAST_TURNS:
                 shown = max([self.shown[""] or FROM_STRICTEST[-1], *self.seen], key=FROM_STRICTEST.index)
-                running = in_the_running(samples, {name: modes[name].precision for name in running}, shown)
+                precisions = {name: modes[name].precision for name in running}
+                if turn == _LEAST_TURNS:
+                    running = in_the_running(samples, precisions, shown)
+                elif self.effort != "full" and settled(samples, bounds, precisions, shown):
+                    break
             order = list({"": 0, **dict.fromkeys(running), beside: 0})
             self.random.shuffle(order)
             self.emit(Event("time", f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(running)} ways"))
             empty = self._empty(calls)
             empties.append(1e3 * empty.clock_s / calls)
-            self.order, kept = self._drawn(calls), {}
+            self.order, kept = self.inputs.draw(self.random, calls), {}
             for name in order:
                 self._warm(modes[name], calls)
                 took = self._batch(modes[name], calls, check=not name and turn in checked, again=True)
@@ -198,7 +201,8 @@ class _Bench:
             key, LADDER[key].name, way.precision, tuple(samples[key]), summaries[key], tuple(bounds[key]), way.process, (),
             LADDER[key].drop_in, WHY_NOT_DROP_IN.get(LADDER[key].kind, "")) for key, way in modes.items() if key)
         found = CheckTimes(
-            summaries[""], tuple(samples[""]), tuple(bounds[""]), calls, len(checked), sum(slowed),
+            summaries[""], tuple(samples[""]), tuple(bounds[""]), calls, sum(t < len(slowed) for t in checked),
+            sum(slowed),
             precision=self._own_precision(), empty_ms=sorted(empties)[len(empties) // 2],
             baselines=baselines, left_out=tuple(self.left_out), starved=tuple(self.starved))
         if doubted := doubted_ways(found):
@@ -303,8 +307,8 @@ class _Bench:
                 continue
             try:
                 module = party.ready(self.how, self.state)
-                party.process.ask(requests.Prepare(module, self.direction, len(self.fixed), len(self.sets[0])),
-                                  [*self.fixed, *self.factors, *self.sets[0]])
+                party.process.ask(requests.Prepare(module, self.direction, len(self.inputs.fixed), self.inputs.size),
+                                  self.inputs.tensors(most_sets=1))
                 for baseline in here:
                     answer, _ = party.process.ask(requests.PrepareWay(baseline.key, profile=True))
                     found[baseline.key] = () if isinstance(answer, NoWay) else answer.kernels
@@ -324,8 +328,8 @@ class _Bench:
             state = self.state if self.trial.loads_state or name != _CANDIDATE else None
             module = party.ready(self.how, state)
             answer, _ = party.process.ask(
-                requests.Prepare(module, self.direction, len(self.fixed), len(self.sets[0]), benchmark or name == _BENCHMARK),
-                [*self.fixed, *self.factors, *(x for xs in self.sets for x in xs)], doing="it was prepared for timing")
+                requests.Prepare(module, self.direction, len(self.inputs.fixed), self.inputs.size,
+                                 benchmark or name == _BENCHMARK), self.inputs.tensors(), doing="it was prepared for timing")
             kinds[name] = _kinds(answer)
         if any(one != kinds[_REFERENCE] for one in kinds.values()):
             raise Wrong("When timed, its results have another dtype or shape than in the check.")
@@ -352,22 +356,21 @@ class _Bench:
         """The candidate's results for the first inputs, in an untimed call with the settings of timed calls: libraries may use
         other algorithms there. To be called first, because it loads the state."""
         state = self.state if self.trial.loads_state else None
-        first = self._inputs(0, (0, 0))
+        first = self.inputs.of(0, (0, 0))
         if self.direction == "forward":
             return self.trial.candidate.call(self.how, first, state=state)[1][:1]
-        return self.trial.candidate.call(self.how, self.fixed, state=state, gradients=self._differentiated(),
+        return self.trial.candidate.call(self.how, self.inputs.fixed, state=state, gradients=self._differentiated(),
                                          grad_output=first[0])[1][1:]
 
     def _demand(self, plain: list[torch.Tensor]) -> None:
         """`demanded`: for each result (relative L2 allowed when timed, usual rms). A timed result must have the precision that
         the file shows in an untimed call, and the check must allow that precision."""
-        self._keep_first_truth(self._inputs(0, (0, 0)))
+        self._keep_first_truth(self.inputs.of(0, (0, 0)))
         if [list(r.shape) for r in plain] != [shape for _, shape in self.kinds]:
             raise Wrong(_NOT_AGAIN)
         found = beside_noise([distance(got, truth) for got, truth in zip(plain, self.first_truth, strict=True)],
                              self.first_truth, self._least_norms())
-        least = self._allowed(self.trial.of_float32)
-        names = ["output"] if self.direction == "forward" else [self.trial.plain(n) for n in self._differentiated()]
+        least, names = self._allowed(self.trial.of_float32), self._names()
         for name, (off, _, _) in zip(names, found, strict=True):
             limit = max(least, 2 * self.errors[name].allowed if name in self.errors else least)
             if not off <= limit and not off <= limit + self.jumps[names.index(name)]:
@@ -377,7 +380,10 @@ class _Bench:
         self.demanded = [(max(limit, 2 * d), rms) for limit, (d, _, rms) in zip(limits, found, strict=True)]
 
     def _differentiated(self) -> list[str]:
-        return [*(f"input {i}" for i, x in enumerate(self.fixed) if x.is_floating_point()), *self.parameters]
+        return [*(f"input {i}" for i, x in enumerate(self.inputs.fixed) if x.is_floating_point()), *self.parameters]
+
+    def _names(self) -> list[str]:
+        return ["output"] if self.direction == "forward" else [self.trial.plain(n) for n in self._differentiated()]
 
     def _keep_first_truth(self, inputs: list[torch.Tensor]) -> None:
         if self.first_truth is None:
@@ -408,8 +414,8 @@ class _Bench:
         output = self.errors.get("output")
         own, off = (output.own, output.rel_l2) if output else (0.0, 0.0)
         how, state = self._of_float64()
-        _, reached = jumps.reach(self.trial.reference, how, [wide(x) for x in self.fixed], state, self._differentiated(),
-                                 self._inputs(0, (0, 0))[0].double(), jumps.typical(
+        _, reached = jumps.reach(self.trial.reference, how, [wide(x) for x in self.inputs.fixed], state, self._differentiated(),
+                                 self.inputs.of(0, (0, 0))[0].double(), jumps.typical(
                                      own, off, self._allowed(self.trial.of_float32)),
                                  self.trial.generator)
         return [2 * float(r.norm) / max(float(t.norm()), least, 1e-300)
@@ -417,8 +423,7 @@ class _Bench:
 
     def _least_norms(self) -> list[float]:
         """What errors are relative to where a result is zero but for rounding, as the check found; else 0."""
-        names = ["output"] if self.direction == "forward" else [self.trial.plain(n) for n in self._differentiated()]
-        return [self.errors[n].least_norm if n in self.errors else 0.0 for n in names]
+        return [self.errors[n].least_norm if n in self.errors else 0.0 for n in self._names()]
 
     def _class(self, distances: list[float], way: str) -> str:
         """The strictest precision that allows these distances; "" where they are beyond all. Where only jumps explain
@@ -437,7 +442,7 @@ class _Bench:
                 change: bool = True, order: list[Drawn] | None = None, timed: bool = True
                 ) -> tuple[Took, tuple[torch.Tensor, list[torch.Tensor]] | None]:
         """How long it took, and with `look` what one slot held at the answer with the inputs it had to be computed from."""
-        order = order or (self._drawn(calls) if change else [(0, (0, 0))] * calls)
+        order = order or (self.inputs.draw(self.random, calls) if change else [(0, (0, 0))] * calls)
         asked = requests.Run(tuple(n for which, begins in order for n in (which, *begins)), self.stride, who.way,
                              only_copy)
         process = self.parties[who.process].process
@@ -452,21 +457,14 @@ class _Bench:
         if look:  # before anything else, so that nothing can be finished behind the answer
             kept = self.slots.kept(who.process, chosen)
         took = Took(clock_s, max(0.0, waiting.waited_s(pids) - before_s) if pids else 0.0)
-        return took, (kept, self._inputs(*order[chosen])) if look else None
-
-    def _drawn(self, calls: int) -> list[Drawn]:
-        return [(self.random.randrange(self.count), strips(self.random)) for _ in range(calls)]
-
-    def _inputs(self, which: int, begins: Begins) -> list[torch.Tensor]:
-        """What a call is given: a set times its strips of factors."""
-        return [timed_input(x, factors, begins) for x, factors in zip(self.sets[which], self.factors, strict=True)]
+        return took, (kept, self.inputs.of(*order[chosen])) if look else None
 
     def _truth(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """What float64 says to these inputs, each result."""
         how, state = self._of_float64()
         if self.direction == "forward":
             return self.trial.reference.call(how, inputs, state=state, wide=True)[1][:1]
-        return self.trial.reference.call(how, self.fixed, state=state, gradients=self._differentiated(), wide=True,
+        return self.trial.reference.call(how, self.inputs.fixed, state=state, gradients=self._differentiated(), wide=True,
                                          grad_output=inputs[0])[1][1:]
 
     def _of_float64(self) -> tuple[Construction, State]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import resource
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypedDict
@@ -29,6 +31,7 @@ _PARTIES = ("candidate", "reference", "benchmark", "nvcc")  # the names of scrat
 _DEVICES = tuple(Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom"))
 _OPEN_TO_ALL = tuple(Path(name) for name in ("/dev/shm", "/tmp", "/var/tmp"))
 _SMALL_BYTES = 64 << 20
+_PIPE_BYTES = 1 << 20
 _INTERNET = (socket.AF_INET, socket.AF_INET6, socket.AF_PACKET)
 # What CUDA and torch may need to share memory between processes. There Landlock and bwrap keep foreign processes away.
 _OF_CUDA = ("process_vm_readv", "process_vm_writev", "pidfd_getfd", "shmget", "msgget", "semget", "mq_open")
@@ -88,6 +91,38 @@ def confinement(device: str) -> Confinement:
             if not found.user:
                 why.append(no_user or f"user {privileges.first_user(len(_PARTIES))} cannot run it ({said})")
     return replace(found, why="; ".join(dict.fromkeys(why)))
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A process that has been started, and the ends of its pipes."""
+
+    process: subprocess.Popen[bytes]
+    to_write: int
+    from_read: int
+
+
+def launch(scratch: Path, device: str, memory_bytes: int, *, popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
+           ) -> Launched:
+    """Starts a `host`, confined to its scratch folder; its log lies beside the folder."""
+    to_read, to_write = os.pipe()
+    from_read, from_write = os.pipe()
+    for fd in (to_write, from_read):  # large pipes for tensors; if the system refuses, the size stays
+        with suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    words = [sys.executable, "-m", "workbench.measure.check.host", str(to_read), str(from_write), device]
+    with log_of(scratch).open("wb") as log, start(words, scratch, device=device, memory_bytes=memory_bytes) as how:
+        how["pass_fds"] += (to_read, from_write)
+        process = popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    os.close(to_read)
+    os.close(from_write)
+    return Launched(process, to_write, from_read)
+
+
+def log_of(scratch: Path) -> Path:
+    """What the process prints. The folder is made."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    return scratch.with_name(f"{scratch.name}.log")
 
 
 class Start(TypedDict):

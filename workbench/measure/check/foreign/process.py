@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import re
 import secrets
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +33,6 @@ _BUILD_LOG = 200_000
 _MOST_LOG_BYTES = 8 << 20
 _WATCH_S = 0.3
 _MORE_BYTES, _TIMES = 64 << 20, 4  # an answer may have so many bytes plus so many times the reference's largest answer
-_PIPE_BYTES = 1 << 20
 _TOUCHED_DEVICE = 99          # host_touched_device in the emulator's launch.h
 _IMPORT_BYTES = 250 << 20  # what importing torch takes, about
 # Messages of Python, the loader, OpenBLAS and C++ when the memory limit stops them.
@@ -115,13 +111,13 @@ class ForeignProcess:
     """Starts at the first `ask`, and again after a death. `beside`: the process whose answers limit the size of the answers of
     this one; without it only the memory limit counts."""
 
-    def __init__(self, name: str, *, device: str, limits: Limits, scratch: Path, beside: ForeignProcess | None = None) -> None:
+    def __init__(self, name: str, *, device: str, limits: Limits, scratch: Path, beside: ForeignProcess | None = None,
+                 launched: confine.Launched | None = None) -> None:
         self.name, self.device, self.limits, self.beside = name, device, limits, beside
         self.largest = 0              # bytes of the tensors of one answer
         self._shared_bytes = 0        # of the files that it shares with the judge, which may lie in memory
         self.scratch = scratch / name
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        self.log_path = scratch / f"{name}.log"
+        self.log_path = confine.log_of(self.scratch)
         self._called = "The process" if name == "candidate" else "The reference's process"
         self.deaths = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -132,6 +128,8 @@ class ForeignProcess:
         self._hold: Hold | None = None
         self.ran_while_held = False
         self.spent = Spent()
+        if launched is not None:
+            self._take(launched)
 
     @staticmethod
     def _popen(**how: Any) -> subprocess.Popen[bytes]:
@@ -262,21 +260,13 @@ class ForeignProcess:
 
     def _start(self) -> None:
         self.close()
-        to_read, to_write = os.pipe()
-        from_read, from_write = os.pipe()
-        for fd in (to_write, from_read):  # large pipes for tensors; if the system refuses, the size stays
-            with contextlib.suppress(OSError):
-                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        words = [sys.executable, "-m", "workbench.measure.check.host", str(to_read), str(from_write)]
-        with self.log_path.open("wb") as log, confine.start(
-                words, self.scratch, device=self.device, memory_bytes=self.limits.memory_bytes) as how:
-            how["pass_fds"] += (to_read, from_write)
-            self._process = self._popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._take(confine.launch(self.scratch, self.device, self.limits.memory_bytes, popen=self._popen))
+
+    def _take(self, launched: confine.Launched) -> None:
+        self._process = launched.process
         _open.add(self._started.pid)
         self.spent.starts += 1
-        os.close(to_read)
-        os.close(from_write)
-        self._line = Line(to_write, from_read, self._watch)
+        self._line = Line(launched.to_write, launched.from_read, self._watch)
         self._watched = time.monotonic()
         self._ready = False
 

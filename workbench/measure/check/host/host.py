@@ -14,6 +14,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -159,7 +160,7 @@ def _with_numbers(numbers: dict[int, Any], module: torch.nn.Module, tensors: tup
 
 
 def main(argv: list[str]) -> int:
-    request_fd, reply_fd = int(argv[0]), int(argv[1])
+    request_fd, reply_fd, device = int(argv[0]), int(argv[1]), argv[2]
     for fd in (request_fd, reply_fd):
         os.set_inheritable(fd, False)
     if not torch.cuda.is_available():
@@ -167,6 +168,10 @@ def main(argv: list[str]) -> int:
     own = os.getpid()
     faulthandler.enable(all_threads=False)  # the log then says in which line a signal came
     host = Host()
+    if device != "cpu":  # the context takes seconds, and the judge makes its own meanwhile; a failure is told by `load`
+        with suppress(RuntimeError):
+            torch.cuda.set_device(device)
+            torch.ones(1, device=device)
     with os.fdopen(request_fd, "rb") as asked, os.fdopen(reply_fd, "wb", buffering=0) as replies:
         _send(replies, pack(keys_of(Ready(True))))
         while (message := receive_blocking(asked)) is not None:

@@ -1,0 +1,45 @@
+"""Worker operation "check": the first foreign processes start before torch is imported here, so that all import it at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...core.orders import CheckOrder, Emit
+from ...core.owned_folder import owned_folder, sweep
+from ...core.replies import Checked
+from .foreign import confine
+from .foreign.confine import Launched
+
+_SCRATCH = "kernel-workbench-check"
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The folder of a check, and the processes that have started in it."""
+
+    scratch: Path
+    lock: int
+    launched: dict[str, Launched] = field(default_factory=dict)
+
+    def end(self) -> None:
+        """Remove the folder; the processes have been ended before."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        os.close(self.lock)
+
+
+def check(order: CheckOrder, emit: Emit) -> Checked:
+    """Worker operation "check"."""
+    confine.adopt_orphans()
+    temporary = Path(tempfile.gettempdir())
+    sweep(temporary.glob(f"{_SCRATCH}.*"))  # of checks that were killed
+    begun = Begun(*owned_folder(temporary, _SCRATCH, mode=0o700))
+    if "torch" not in sys.modules:
+        for name in ("reference", "candidate"):
+            begun.launched[name] = confine.launch(begun.scratch / name, order.device, order.memory_bytes)
+    from . import check_file
+    return check_file.check(order, emit, begun)
