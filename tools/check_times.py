@@ -176,7 +176,7 @@ def _spent(report: CheckReport, name: str) -> list[float]:
     seconds = sum(p.seconds for p in there)
     waited = sum(p.reference_s + p.candidate_s for p in there)
     return [seconds, sum(p.candidate_s for p in there), sum(p.truth_s for p in there), sum(p.moved_s for p in there),
-            seconds - waited, sum(p.sent_bytes + p.received_bytes for p in there) / 2**20]
+            max(0.0, seconds - waited), sum(p.sent_bytes + p.received_bytes for p in there) / 2**20]
 
 
 def _machine(device: str) -> str:

@@ -15,6 +15,8 @@ from ...core.replies import Checked
 from .foreign import confine
 from .foreign.confine import Launched
 
+# More processes with the reference, to time it: with cudnn.benchmark, with torch.compile, and when the file's process is gone.
+OF_A_GPU = ("benchmark", "compiler", "spare")
 _SCRATCH = "kernel-workbench-check"
 
 
@@ -39,7 +41,7 @@ def check(order: CheckOrder, emit: Emit) -> Checked:
     sweep(temporary.glob(f"{_SCRATCH}.*"))  # of checks that were killed
     begun = Begun(*owned_folder(temporary, _SCRATCH, mode=0o700))
     if "torch" not in sys.modules:
-        for name in ("reference", "candidate"):
+        for name in ("reference", "candidate", *(OF_A_GPU if order.time and order.device != "cpu" else ())):
             begun.launched[name] = confine.launch(begun.scratch / name, order.device, order.memory_bytes)
     from . import check_file
     return check_file.check(order, emit, begun)

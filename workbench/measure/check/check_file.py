@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,8 +29,10 @@ from ...core.trial import Status
 from ..build.build import missing
 from ..device import free_bytes
 from . import cuda_sources
-from .begin import Begun
+from .begin import OF_A_GPU, Begun
 from .build_question import build_question, no_compiler
+from .clock.contestant import Ahead, Beside
+from .clock.ladder import LADDER, why_left_out
 from .cuda_sources import Nvcc
 from .examine import Examination
 from .foreign import confine, requests
@@ -40,6 +43,11 @@ from .progress import Progress
 from .questions.cases import Case, Setting, setting_of
 from .questions.drawn import Drawn
 from .trialrun import TrialRun, new_seed
+
+_MANY_VALUES = 1 << 22    # of x and the output: fewer are sent in no time
+# Bytes for each value: of a window (the larger one holds all that is sent before timed calls, the smaller one the truth), and
+# of what the judge compares, in float64. `_OPEN`: windows at a time.
+_WINDOWS, _WINDOW_MORE, _HERE, _OPEN = (16, 8), 64 << 20, 112, 4
 
 
 def check(order: CheckOrder, emit: Emit, begun: Begun) -> Checked:
@@ -53,8 +61,9 @@ def check(order: CheckOrder, emit: Emit, begun: Begun) -> Checked:
                                launched=begun.launched.get("reference"))
     candidate = ForeignProcess("candidate", device=order.device, limits=limits, scratch=scratch, beside=reference,
                                launched=begun.launched.get("candidate"))
-    benchmark = ForeignProcess("benchmark", device=order.device, limits=patient, scratch=scratch)
-    asked = _Check(order, emit, scratch, candidate, reference, benchmark, confined)
+    others = {name: ForeignProcess(name, device=order.device, limits=patient, scratch=scratch,
+                                   launched=begun.launched.get(name)) for name in OF_A_GPU}
+    asked = _Check(order, emit, scratch, candidate, reference, others, confined)
     before = signal.signal(signal.SIGTERM, _ended)
     try:
         reference.begin()
@@ -66,9 +75,11 @@ def check(order: CheckOrder, emit: Emit, begun: Begun) -> Checked:
         traceback.print_exc()
         asked.stopped_by(error)
     finally:
+        if asked.ahead:
+            asked.ahead.stop()
         candidate.close()
-        reference.close()
-        benchmark.close()
+        for process in (reference, *others.values()):
+            process.close()
         left = kill_orphans()
         begun.end()
         confine.remove_leftovers(order.device)
@@ -100,21 +111,26 @@ class _Check:
     """One check, from importing to timing."""
 
     def __init__(self, order: CheckOrder, emit: Emit, scratch: Path, candidate: ForeignProcess,
-                 reference: ForeignProcess, benchmark: ForeignProcess, confined: Confinement) -> None:
+                 reference: ForeignProcess, others: dict[str, ForeignProcess], confined: Confinement) -> None:
         self.order, self.scratch = order, scratch
         self.device, self.text = order.device, order.text
         self.emulate = self.device == "cpu"
         self.seed = order.seed or new_seed()
-        self.progress = Progress(emit, Checked((), confined, self.seed), (reference, candidate, benchmark))
+        self.progress = Progress(emit, Checked((), confined, self.seed), (reference, candidate, *others.values()))
         self.questions, self.emit = self.progress.questions, self.progress.emit
         self.candidate = Party(candidate, self.text, class_name=order.class_name, emulate=self.emulate,
                                cache=str(scratch / "candidate" / "cache"))
         self.reference = Party(reference, order.reference, class_name="Model", emulate=False)
-        self.benchmark = Party(benchmark, order.reference, class_name="Model", emulate=False)
+        self.others = others
+        self.ahead: Ahead | None = None
 
     def run(self) -> None:
         """Everything. What is found becomes part of `progress`."""
         reference, given, setting = self._reference()
+        case = Case("the given size", setting, tuple(tuple(x.shape) for x in given),
+                    tuple(str(x.dtype).removeprefix("torch.") for x in given))
+        home = self._share(case)
+        given = [x.to(home) for x in given]
         self.emit(Event("build", "importing and building the file"))
         built, calls, own_export = self._build()
         emulated = self.emulate and (any(c.cuda_sources for c in calls) or own_export)
@@ -122,7 +138,7 @@ class _Check:
         self.questions.append(built)
         compiler = self._start_nvcc(calls)
         if built.answer is Answer.PASSED:
-            trial = TrialRun(self.reference, self.candidate, device=self.device, seed=self.seed,
+            trial = TrialRun(self.reference, self.candidate, device=self.device, seed=self.seed, home=home,
                              dtype=next((str(x.dtype).removeprefix("torch.") for x in given if x.is_floating_point()),
                                         "float32"))
             trial.given, trial.parameters = given, list(reference.loaded.parameters)
@@ -135,11 +151,9 @@ class _Check:
                 trial.of_float32 = "ieee"
             less = self._declared(trial)
             trial.attribute = reference.structure.attribute if reference.structure else ""
-            case = Case("the given size", setting, tuple(tuple(x.shape) for x in given),
-                        tuple(str(x.dtype).removeprefix("torch.") for x in given))
             self.progress.known = replace(self.progress.known, declared=less)
             Examination(trial, case, self.progress, emulated=emulated, timed=self.order.time, effort=self.order.effort,
-                        benchmark=None if self.emulate else self.benchmark).run()
+                        beside=self._beside(trial, case)).run()
         else:
             self.questions += [Question(key, text, Answer.SKIPPED, "Not asked: the file does not build.") for key, text in
                                (("values", "Right values at the given size?"), ("gradients", "Has gradients?"))]
@@ -147,6 +161,32 @@ class _Check:
         text = tuple(cuda_sources.kernelbench_text(self.text))
         found = self.progress.known
         self.progress.known = replace(found, kernelbench=replace(found.kernelbench or KernelBench(()), text=text))
+
+    def _share(self, case: Case) -> str:
+        """Where the judge keeps its tensors. Those of a large layer stay on the GPU, and pass to and from the processes through
+        memory of it, where there is enough. All others are few or small, or need what only the CPU does to them."""
+        if self.device == "cpu" or case.workload is None:
+            return "cpu"
+        values = prod(case.shapes[0]) + prod(case.workload.output_shape)
+        free = free_bytes(self.device)
+        window = next((size for size in _WINDOWS if values * (_OPEN * size + _HERE) <= free), 0)
+        if values < _MANY_VALUES or not window:
+            return "cpu"
+        for process in (self.reference.process, self.candidate.process, *self.others.values()):
+            process.share(self.device, window * values + _WINDOW_MORE)
+        return self.device
+
+    def _beside(self, trial: TrialRun, case: Case) -> Beside | None:
+        """On a GPU the other processes of the timing. torch.compile begins at once, while questions are asked."""
+        if self.emulate or not self.order.time:
+            return None
+        benchmark, compiler = (Party(self.others[name], self.order.reference, class_name="Model", emulate=False)
+                               for name in ("benchmark", "compiler"))
+        ways = [key for key, way in LADDER.items() if way.kind == "compiled" and not why_left_out(
+            key, case, device=self.device, dtype=trial.dtype, effort=self.order.effort)]
+        if ways:
+            self.ahead = Ahead(compiler, trial.how(case), ways, trial.given)
+        return Beside(benchmark, self.ahead, self.others["spare"])
 
     def stopped_by(self, error: Exception) -> None:
         """Adds the question that failed because the judge itself raised an error."""
@@ -209,7 +249,8 @@ class _Check:
         if found is None:
             return None
         try:
-            same, _ = self.reference.process.ask(requests.AskLayer("first", found), given)
+            few = [x[:2] if x.dim() == found.layer.dims + 2 else x for x in given]
+            same, _ = self.reference.process.ask(requests.AskLayer("first", found), few)
         except (Raised, Ended):  # the check reports it when it calls the file
             return None
         return found if same.answer else None

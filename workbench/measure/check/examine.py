@@ -18,9 +18,9 @@ from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
 from .advice import advice_for_construction
 from .clock import times
+from .clock.contestant import Beside
 from .distance import distance
 from .foreign.process import Ended, Raised
-from .party import Party
 from .progress import Progress
 from .questions import cases, gpu_questions, habits, kernelbench, magnitudes, shrink, tf32
 from .questions.cases import Case
@@ -47,10 +47,10 @@ class Examination:
     """`run` asks everything. The answers become part of `progress`, and so does all that is found beside them."""
 
     def __init__(self, trial: TrialRun, given: Case, progress: Progress, *, emulated: bool,
-                 timed: bool, effort: str, benchmark: Party | None = None) -> None:
+                 timed: bool, effort: str, beside: Beside | None = None) -> None:
         self.trial, self.given, self.progress = trial, given, progress
         self.questions, self.emit = progress.questions, progress.emit
-        self.emulated, self.timed, self.effort, self.benchmark = emulated, timed, effort, benchmark
+        self.emulated, self.timed, self.effort, self.beside = emulated, timed, effort, beside
         self.first_wrong: Outcome | None = None
         self.gradients_known = True   # no NaN or infinity in the reference's: else there is no truth for timed calls
         self.errors: dict[str, ResultErrors] = {}   # of the given size
@@ -109,7 +109,7 @@ class Examination:
     def _at_the_given_size(self) -> Outcome:
         """Raises `BadRequest` for a reference that gives no truth there."""
         try:
-            return self.trial.run(self.given)
+            return self.trial.run(self.given, at_once=True)
         except NotForReference as error:
             why = str(error).rstrip(".")
             raise BadRequest(f"The reference does not give expected values in float64: {why}.") from error
@@ -390,7 +390,7 @@ class Examination:
             bound = self.trial.drawn is not None and self.trial.drawn.bound  # then not each value of a gradient is known
             backward = self.gradients_known and not bound and any(q.key == "gradient_values" and q.answer is Answer.PASSED
                                                     for q in self.questions)
-            plan = times.Plan(self.given, self.effort, self.benchmark, self.errors, self._factor())
+            plan = times.Plan(self.given, self.effort, self.beside, self.errors, self._factor())
             result = times.measure(self.trial, plan, backward=backward, emit=self.emit)
             if isinstance(result, times.NotTimed):
                 if result.wrong:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -40,6 +41,13 @@ class TimedInputs:
         return [timed_input(x, factors, begins) for x, factors in zip(self.sets[which], self.factors, strict=True)]
 
 
+def timed_inputs(fixed: list[torch.Tensor], sets: list[list[torch.Tensor]], factor: float, varied: list[str],
+                 generator: torch.Generator) -> TimedInputs:
+    """Of these sets, all values multiplied by `factor`; `varied`: see `factors_for`."""
+    sets = [[x * factor if x.is_floating_point() else x.clone() for x in xs] for xs in sets]
+    return TimedInputs(fixed, sets, [factors_for(x, generator, how) for x, how in zip(sets[0], varied, strict=True)])
+
+
 def factors_for(x: torch.Tensor, generator: torch.Generator, varied: str = "each") -> torch.Tensor:
     """Factors between 1/sqrt(2) and 1, with both signs if the values have both: a set times two strips stays in its range.
     Empty for whole numbers, which may be indices. `varied`: "each" element has its own factor; in a "matrix" row i and
@@ -49,9 +57,10 @@ def factors_for(x: torch.Tensor, generator: torch.Generator, varied: str = "each
         return torch.empty(0)
     matrix = varied == "matrix"
     size = (x.shape[-1] if matrix else x.numel()) + _STEP * _STRIPS
-    factors = 0.5**0.5 + (1 - 0.5**0.5) * torch.rand(size, generator=generator)
+    how: dict[str, Any] = {"generator": generator, "device": generator.device}
+    factors = 0.5**0.5 + (1 - 0.5**0.5) * torch.rand(size, **how)
     if (x < 0).any():
-        factors *= 1 - 2 * torch.randint(2, (size,), generator=generator)
+        factors *= 1 - 2 * torch.randint(2, (size,), **how)
     return factors.to(x.dtype).view(1, -1) if matrix else factors.to(x.dtype)
 
 

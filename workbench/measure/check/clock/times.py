@@ -22,17 +22,16 @@ from ...kernel.inputs import reduction_length
 from ...kernel.validate import HALF
 from ..distance import beside_noise, distance
 from ..foreign import requests, waiting
-from ..foreign.hold import StillRunning
 from ..foreign.process import Ended, Raised, kill_strays
 from ..foreign.replies import NoWay, Prepared, Way
 from ..foreign.waiting import Took
 from ..party import Construction, Party
 from ..questions import jumps
 from ..trialrun import State, TrialRun, wide
-from .contestant import Contestant, NotTimed, NotVaried, Plan, Wrong
+from .contestant import ENDS_TIMING, Contestant, NotTimed, NotVaried, Plan, Wrong, why_not_timed
 from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, in_the_running, settled, why_left_out
-from .slots import Limit, Slots, differs, rounded
-from .timed_input import Drawn, TimedInputs, factors_for
+from .slots import Limit, Slots, differs, results, rounded
+from .timed_input import Drawn, timed_inputs
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
 _LEAST_TURNS = 5                # below it there is no spread; after it the ways that cannot be the fastest are left out
@@ -46,7 +45,8 @@ _LOOSE = 10                     # beyond so many tolerances of tf32 a way of PyT
 _TIMED_WRONG = "A timed call gave a wrong result. The same call gives the right result when it is not timed."
 _NOT_AGAIN = "Called again before timing, it gives a different result than in the check."
 _SEED_OF_TRUTH = 43            # the state replaces what it draws; it must differ from the seed of the timed module
-_CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
+_CANDIDATE, _REFERENCE, _BENCHMARK, _COMPILER = "candidate", "reference", "benchmark", "compiler"
+_WITH_BENCHMARK = (_BENCHMARK, _COMPILER)
 _ALONE_TURNS, _SINGLE_TURNS = 8, 10
 
 
@@ -64,20 +64,9 @@ def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[
                 found[direction] = benches[direction].measure(_TURNS[plan.effort])
             finally:
                 benches[direction].resume()
-        except Wrong as error:
-            return NotTimed(str(error), wrong=True, advice=error.advice)
-        except (Raised, Ended) as error:
-            said = error.sentence if isinstance(error, Raised) else error.headline
-            return NotTimed(f"Not timed: {said}")
-        except NotVaried:
-            return NotTimed("Not timed: each timed call needs its own inputs. Changed inputs would no longer have the "
-                            "structure that get_inputs() gives them.")
-        except OSError as error:
-            why = str(error) if isinstance(error, StillRunning) else f"memory cannot be shared here ({error})"
-            return NotTimed(f"Not timed: {why}.")
-        except torch.cuda.OutOfMemoryError:
-            return NotTimed(f"Not timed: {trial.device} does not have enough free memory for the results.")
-    _without_the_candidate(trial, benches, found, emit)
+        except ENDS_TIMING as error:
+            return why_not_timed(error, trial.device)
+    _without_the_candidate(trial, plan, benches, found, emit)
     emit(Event("time", "naming the library kernels"))
     for direction, bench in benches.items():  # last of all: a profiler may slow down the process for good
         kernels = bench.kernels(found[direction].baselines)
@@ -86,7 +75,7 @@ def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[
     return found
 
 
-def _without_the_candidate(trial: TrialRun, benches: dict[str, _Bench], found: dict[str, CheckTimes],
+def _without_the_candidate(trial: TrialRun, plan: Plan, benches: dict[str, _Bench], found: dict[str, CheckTimes],
                            emit: Emit) -> None:
     """Fill in `alone` of the directions that are doubted."""
     doubted = {direction: keys for direction, one in found.items() if (keys := one.doubted)}
@@ -94,7 +83,10 @@ def _without_the_candidate(trial: TrialRun, benches: dict[str, _Bench], found: d
         return
     trial.candidate.process.close()
     kill_strays()
-    trial.reference.process.close()  # all its choices are made anew
+    if plan.beside:  # all its choices are made anew
+        trial.reference.move_to(plan.beside.spare)
+    else:
+        trial.reference.process.close()
     for direction, keys in doubted.items():
         emit(Event("time", f"{direction}: PyTorch once more, without the file's process"))
         alone = (benches[direction].alone(key, found[direction].calls) for key in keys)
@@ -110,8 +102,11 @@ class _Bench:
         self.errors, self.shown_forward = plan.errors, shown_forward
         self.shown: dict[str, str] = {}  # way -> the precision of its first answer
         self.device = trial.device
-        self.parties = {_REFERENCE: trial.reference, _CANDIDATE: trial.candidate,
-                        **({_BENCHMARK: plan.benchmark} if plan.benchmark else {})}
+        self.parties = {_REFERENCE: trial.reference, _CANDIDATE: trial.candidate}
+        if plan.beside:
+            self.parties[_BENCHMARK] = plan.beside.benchmark
+            if plan.beside.compiler:
+                self.parties[_COMPILER] = plan.beside.compiler.wait()
         self.random = random.SystemRandom()
         self.how = trial.how(case)
         facts, drawn = trial.reference.make(self.how)
@@ -123,13 +118,11 @@ class _Bench:
             fixed: list[torch.Tensor] = []
             sets = [first, *(trial.inputs(case) for _ in range(count - 1))]
         else:
-            _, results = trial.reference.call(self.how, first, state=self.state)
-            fixed = first
-            sets = [[torch.randn(results[0].shape, generator=trial.generator).to(results[0].dtype)] for _ in range(count)]
-        sets = [[x * factor if x.is_floating_point() else x.clone() for x in xs] for xs in sets]
+            _, (output, *_) = trial.reference.call(self.how, first, state=self.state)
+            fixed, drawn_on = first, {"generator": trial.generator, "device": trial.generator.device}
+            sets = [[torch.randn(output.shape, **drawn_on).to(output.dtype)] for _ in range(count)]
         varied = trial.drawn.varied if trial.drawn and direction == "forward" else ["each"] * len(sets[0])
-        self.inputs = TimedInputs(fixed, sets, [factors_for(x, trial.generator, how)
-                                                for x, how in zip(sets[0], varied, strict=True)])
+        self.inputs = timed_inputs(fixed, sets, factor, varied, trial.generator)
         if not any(f.numel() for f in self.inputs.factors):
             raise NotVaried
         self.first_truth: list[torch.Tensor] | None = None
@@ -278,7 +271,9 @@ class _Bench:
             why = why_left_out(key, self.case, device=self.device, dtype=self.trial.dtype, effort=self.effort)
             if not why:
                 self.emit(Event("time", f"{self.direction}: preparing {way.name}"))
-                found, why = self._way(key, _BENCHMARK if way.benchmark and _BENCHMARK in self.parties else _REFERENCE)
+                own = _COMPILER if way.kind == "compiled" else _BENCHMARK if way.benchmark else _REFERENCE
+                own = own if own in self.parties else _BENCHMARK if way.benchmark else _REFERENCE
+                found, why = self._way(key, own if own in self.parties else _REFERENCE)
                 if found:
                     there[key] = found
             if why:
@@ -299,10 +294,14 @@ class _Bench:
         return (one, "") if one.precision else (None, "its values differ from the reference")
 
     def kernels(self, baselines: Iterable[WayTimes]) -> dict[str, tuple[str, ...]]:
-        """By key: each way is bound once more, to one set, and profiled. What was compiled is left out."""
+        """By key: PyTorch's plain call, and each way that was timed to the end, is bound once more, to one set, and profiled.
+        What was compiled is left out."""
         found: dict[str, tuple[str, ...]] = {}
+        baselines = list(baselines)
+        most = max((len(b.samples) for b in baselines), default=0)
+        asked = [b for b in baselines if (len(b.samples) == most or b.key == "default") and LADDER[b.key].kind != "compiled"]
         for name, party in self.parties.items():
-            here = [b for b in baselines if b.process == name and LADDER[b.key].kind != "compiled"]
+            here = [b for b in asked if b.process == name]
             if not here:
                 continue
             try:
@@ -324,12 +323,18 @@ class _Bench:
     def _prepare(self, parties: dict[str, Party], *, benchmark: bool = False) -> list[tuple[str, list[int]]]:
         """`benchmark`: from the first call on, for cuDNN keeps what it chooses there."""
         kinds = {}
-        for name, party in parties.items():
+        for name, party in list(parties.items()):
             state = self.state if self.trial.loads_state or name != _CANDIDATE else None
-            module = party.ready(self.how, state)
-            answer, _ = party.process.ask(
-                requests.Prepare(module, self.direction, len(self.inputs.fixed), self.inputs.size,
-                                 benchmark or name == _BENCHMARK), self.inputs.tensors(), doing="it was prepared for timing")
+            try:
+                module = party.ready(self.how, state)
+                answer, _ = party.process.ask(requests.Prepare(
+                    module, self.direction, len(self.inputs.fixed), self.inputs.size, benchmark or name in _WITH_BENCHMARK),
+                    self.inputs.tensors(), doing="it was prepared for timing")
+            except (Raised, Ended):
+                if name != _COMPILER:
+                    raise
+                del parties[name]  # then another process compiles
+                continue
             kinds[name] = _kinds(answer)
         if any(one != kinds[_REFERENCE] for one in kinds.values()):
             raise Wrong("When timed, its results have another dtype or shape than in the check.")
@@ -476,14 +481,7 @@ class _Bench:
     def _distances(self, kept: torch.Tensor, expected: list[torch.Tensor], strides: list[list[int]] | None
                    ) -> list[tuple[float, float, float]]:
         """(relative L2, largest, rms of the truth) of each result in a slot."""
-        found, start = [], 0
-        for place, ((dtype, shape), truth) in enumerate(zip(self.kinds, expected, strict=True)):
-            kind = getattr(torch, dtype)
-            size = kind.itemsize * torch.Size(shape).numel()
-            got = kept[start:start + size].view(kind)
-            got = got.as_strided(shape, strides[place], got.storage_offset()) if strides else got.view(shape)
-            start += rounded(size)
-            found.append(distance(got, truth))
+        found = [distance(got, truth) for got, truth in zip(results(kept, self.kinds, strides), expected, strict=True)]
         return beside_noise(found, expected, self._least_norms())
 
     def _allowed(self, precision: str) -> float:

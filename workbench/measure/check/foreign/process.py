@@ -19,10 +19,10 @@ import torch
 from ....core import numbers
 from ....core.plain_text import plain
 from ....core.trial import Status
-from . import confine
+from . import confine, window
 from .hold import Hold
 from .replies import Told
-from .requests import Begin, Request
+from .requests import Begin, OpenWindow, Request
 from .wire import Kind, Line, NotTheProtocol, Tensors
 
 R = TypeVar("R")
@@ -127,7 +127,11 @@ class ForeignProcess:
         self._ready = False
         self._hold: Hold | None = None
         self.ran_while_held = False
+        self.waited_for = True        # else its seconds do not count: the judge does something else meanwhile
         self.spent = Spent()
+        self._home = "cpu"            # where the tensors of answers are wanted
+        self._window_bytes = 0
+        self._window: torch.Tensor | None = None
         if launched is not None:
             self._take(launched)
 
@@ -156,13 +160,14 @@ class ForeignProcess:
         begin = time.monotonic()
         try:
             answer, results = self._asked(request, tensors, limit_s, doing or "it worked")
+            results = [t.to(self._home) for t in results]
             self.spent.received_bytes += sum(t.nbytes for t in results)
             return answer, results
         finally:
-            took = time.monotonic() - begin
+            took = time.monotonic() - begin if self.waited_for else 0.0
             self.spent.seconds += took
             self.spent.truth_s += took if getattr(request, "wide", False) else 0.0
-            self.spent.moved_s += self._line.moved_s if self._line else 0.0
+            self.spent.moved_s += self._line.moved_s if self._line and self.waited_for else 0.0
             self.spent.sent_bytes += sum(t.nbytes for t in tensors)
             self.spent.requests += 1
 
@@ -201,6 +206,13 @@ class ForeignProcess:
         if not self.alive:
             self._start()
 
+    def share(self, home: str, window_bytes: int) -> None:
+        """From now on tensors of answers are on that device, and large ones pass through memory of it that is shared with the
+        process."""
+        self._home, self._window_bytes = home, window_bytes
+        if self._window_bytes and self._ready and self.alive:
+            self._open_window()
+
     def hold(self, *, strays: bool = False) -> None:
         """Stop it with all it has started, until `resume`, the next `ask` or its end. `strays`: stop also all processes that
         have left their parents. Raises `StillRunning`; even then the next `ask` lets it go on."""
@@ -223,6 +235,11 @@ class ForeignProcess:
     def close(self) -> None:
         if self._process is not None:
             self._end()
+
+    def kill(self) -> None:
+        """From another thread than the one that asks it, which then gets `Ended`."""
+        if (process := self._process) is not None:
+            _kill(process.pid)
 
     def shared_file(self, size: int) -> tuple[Path, int]:
         """A new file of `size` bytes in its scratch folder, and a descriptor for the judge, who closes it. Its name is random:
@@ -280,6 +297,19 @@ class ForeignProcess:
         except Ended as error:
             raise self._too_small() if error.status is Status.OUT_OF_MEMORY else error from None
         self._ready = True
+        if self._window_bytes:
+            self._open_window()
+
+    def _open_window(self) -> None:
+        """Where memory cannot be had or shared, all tensors go through the pipe."""
+        try:
+            if self._window is None:  # after a death the next process gets the same
+                self._window = window.allocate(self._window_bytes, self._home)
+            self.ask(OpenWindow(), [window.handle(self._window)])
+        except (OSError, Raised, torch.cuda.OutOfMemoryError):
+            self._window_bytes = 0
+        else:
+            self._open_line.window = window.Window(self._window)
 
     def _too_small(self) -> Ended:
         """Nothing foreign has run yet: it is the limit that is wrong."""

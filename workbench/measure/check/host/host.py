@@ -38,6 +38,7 @@ from ..foreign.replies import (
     Way,
 )
 from ..foreign.requests import OfModule, Request
+from ..foreign.window import Window, opened
 from ..foreign.wire import Tensors, pack, receive_blocking
 from . import begins, calls, habits, load, settings
 from .module import arguments_of, convolves, is_the_layer, structure, the_state
@@ -60,6 +61,7 @@ class Host:
         self.modules: dict[str, torch.nn.Module] = {}
         self.loaded = load.Loads()
         self.batch = calls.Batches()
+        self.window: Window | None = None   # through which large tensors come and go
 
     def answer(self, request: Request[R], tensors: Tensors) -> tuple[R, Tensors]:
         """What the operation gives: the answer of its type, and tensors."""
@@ -137,8 +139,15 @@ class Host:
         names, values = the_state(module)
         return StateLoaded(tuple(names)), values
 
+    def open_window(self, request: requests.OpenWindow, tensors: Tensors) -> tuple[Nothing, Tensors]:
+        self.window = Window(opened(tensors[0]))
+        return Nothing(), []
+
     def open_slots(self, request: requests.OpenSlots, tensors: Tensors) -> tuple[Nothing, Tensors]:
         return self.batch.open(request, tensors, self.device)
+
+    def warm_up(self, request: requests.WarmUp, tensors: Tensors) -> tuple[Nothing, Tensors]:
+        return calls.warm_up(self.modules[request.module], request, tensors, self.device)
 
     def prepare(self, request: requests.Prepare, tensors: Tensors) -> tuple[Prepared, Tensors]:
         return self.batch.prepare(self.modules[request.module], request, tensors, self.device)
@@ -174,12 +183,13 @@ def main(argv: list[str]) -> int:
             torch.ones(1, device=device)
     with os.fdopen(request_fd, "rb") as asked, os.fdopen(reply_fd, "wb", buffering=0) as replies:
         _send(replies, pack(keys_of(Ready(True))))
-        while (message := receive_blocking(asked)) is not None:
+        while (message := receive_blocking(asked, host.window)) is not None:
             header, tensors = message
             number = header.pop("id")
             try:
                 answer, results = host.answer(requests.read(header), tensors)
-                parts = pack({**keys_of(answer), "id": number}, results)
+                through = (host.window,) if host.window else ()
+                parts = pack({**keys_of(answer), "id": number}, results, *through)
             except BaseException as error:  # the boundary of the process: foreign code may raise anything
                 parts = pack({"raised": _told(error, host), "id": number})
             if os.getpid() != own:  # a fork of foreign code has come back to us
