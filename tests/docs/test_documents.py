@@ -67,7 +67,7 @@ def test_the_times_of_a_check_are_a_table_of_their_script() -> None:
     text = (ROOT / "docs" / "judging.md").read_text()
     head, rows = _parsed(text.partition(script.BEGIN)[2].partition(script.END)[0])
     assert head == ["part", *(cell for file in script.FILES for cell in (f"{file}, s", *script.COLUMNS))]
-    assert {"importing the reference", "the given size", "forward", script.REST} <= {row[0] for row in rows}
+    assert {"starting the judge", "the given size", "forward", script.REST} <= {row[0] for row in rows}
     for column in range(1, len(head)):
         *parts, total = (row[column] for row in rows)
         assert total == pytest.approx(sum(parts), abs=0.05 * len(rows))
