@@ -17,6 +17,7 @@ _LEAST = 1 << 16       # bytes of a tensor; smaller ones go with the line
 _ALIGNED = 256
 _SEGMENT = 2 << 20     # PyTorch asks the driver for multiples of it
 _LEAST_SEGMENT = 32 << 20   # what is smaller shares its allocation with other tensors
+_LEAST_BLOCK = 1 << 20      # PyTorch puts no tensor into a rest that is smaller
 # Taken before a foreign file may replace it.
 _cuda_synchronize: Any = getattr(torch._C, "_cuda_synchronize", None)  # not there without CUDA
 
@@ -56,7 +57,8 @@ class Window:
     def wait(self) -> None:
         """Until the copies are made: then the other side may write again."""
         if self._memory.is_cuda:
-            _cuda_synchronize()
+            with torch.cuda.device(self._memory.device):  # it waits for the current one
+                _cuda_synchronize()
 
 
 def allocate(size: int, device: str) -> torch.Tensor:
@@ -87,5 +89,5 @@ def opened(sent: torch.Tensor) -> torch.Tensor:
 
 
 def _alone(memory: torch.Tensor) -> bool:
-    return any(segment["address"] == memory.data_ptr() and segment["total_size"] == memory.nbytes
+    return any(segment["address"] == memory.data_ptr() and segment["total_size"] - memory.nbytes < _LEAST_BLOCK
                for segment in torch.cuda.memory_snapshot())

@@ -195,6 +195,7 @@ def main(argv: list[str]) -> int:
             if os.getpid() != own:  # a fork of foreign code has come back to us
                 os._exit(0)
             _send(replies, parts)
+            message, tensors, results, parts = None, [], [], []  # while it waits, others may need the memory
     return 0
 
 
