@@ -166,12 +166,12 @@ class TrialRun:
             raise NotForReference(error.sentence) from error
         if values is None and truth and grad_output is not None and truth[0].shape != grad_output.shape:
             self._shapes.pop(_like(case), None)  # the shape depends on the values
-            if early:
-                early.exception()  # when it has ended, the candidate can be asked again
+            _ended(early)
             return self._run(Outcome(case, least_rms=outcome.least_rms), inputs, state, gradients=gradients, pool=None)
         if not truth:
             raise NotForReference(f"it returns a {wide_facts.type}, not one tensor")
         if not wide_facts.requires_grad:
+            _ended(early)
             outcome.grad_output = early = None  # the reference has no gradients: none are asked for
         outcome.expected = self.named(wide_facts, truth)
         if not bool(truth[0].isfinite().all()):  # NaN is never right: its identical copy would be wrong
@@ -429,6 +429,12 @@ def unlike(names: Sequence[str], values: list[torch.Tensor], own_names: Sequence
 def new_seed() -> int:
     """A seed that nobody can know."""
     return secrets.randbits(31)
+
+
+def _ended(early: Future[Called] | None) -> None:
+    """Wait for a call whose answer is not wanted: until then the candidate cannot be asked again."""
+    if early:
+        early.exception()
 
 
 def _sent(outcome: Outcome) -> torch.Tensor | None:
