@@ -54,6 +54,7 @@ class Examination:
         self.first_wrong: Outcome | None = None
         self.gradients_known = True   # no NaN or infinity in the reference's: else there is no truth for timed calls
         self.errors: dict[str, ResultErrors] = {}   # of the given size
+        self.raised = ""     # what its call raised there
 
     @property
     def found(self) -> Checked:
@@ -76,6 +77,7 @@ class Examination:
         exact = self._of_whole_numbers() if self.given.setting.layer and not given.problems else None
         self._given(exact if exact and exact.problems else given)
         self.errors = given.errors
+        self.raised = next((p.seen for p in given.problems if p.about == "call" and p.status is Status.LAUNCH_FAILED), "")
         broken = given.problem("call", "kind") is not None
         gradients = given.problem("gradients", "call") is None
         if not broken:
@@ -321,7 +323,7 @@ class Examination:
         """One question over several cases: right in all, or wrong in these."""
         right: list[str] = []
         wrong: list[tuple[str, Problem, Outcome]] = []
-        not_drawn = ""
+        not_drawn, repeated = "", False
         for case in tried:
             if self.trial.candidate.given_up:
                 break
@@ -341,9 +343,13 @@ class Examination:
             found = outcome.problem("call", "kind", "values", "gradients", "gradient_values")
             if found is None:
                 right.append(case.name)
+            elif self.raised and found.seen == self.raised:
+                repeated = True
             else:
                 wrong.append((case.name, found, outcome))
-        if not right and not wrong and self.trial.candidate.given_up:
+        if repeated and not right and not wrong:
+            self._skip((key,), "Not asked, because the call raises.")
+        elif not right and not wrong and self.trial.candidate.given_up:
             self._skip((key,), "Not asked: the process has ended too often.")
         elif not right and not wrong and not_drawn:
             self._skip((key,), f"Not asked: {not_drawn}.")
