@@ -17,9 +17,9 @@ from workbench.drive.checking.check import CheckRequest
 from workbench.drive.checking.check_text import report_text
 from workbench.faces.verbs import check as verb
 from workbench.measure.check.build_question import build_question
-from workbench.measure.check.distance import distance
 from workbench.measure.check.foreign.process import Raised
 from workbench.measure.check.foreign.replies import Context, Told
+from workbench.measure.kernel.distance import distance
 
 from . import models
 from .conftest import BAD_MODELS, failed

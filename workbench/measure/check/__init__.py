@@ -11,5 +11,5 @@
 `host/`            the code inside the two processes
 `foreign/`         such a process from outside: sandbox, limits, messages
 `clock/`           the time of a file that the judge never loads
-`party`, `distance`
+`party`            the candidate or the reference, with its process
 """

@@ -16,10 +16,10 @@ from ...core.orders import DeviceOrder
 from ...core.replies import Checked, Event
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
+from ..kernel.distance import distance
 from .advice import advice_for_construction
 from .clock import times
 from .clock.contestant import Beside
-from .distance import distance
 from .foreign.process import Ended, Raised
 from .progress import Progress
 from .questions import cases, gpu_questions, habits, kernelbench, magnitudes, shrink, tf32
