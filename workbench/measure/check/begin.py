@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from ...core.orders import CheckOrder, Emit
 from ...core.owned_folder import owned_folder, sweep
@@ -29,7 +31,9 @@ class Begun:
     launched: dict[str, Launched] = field(default_factory=dict)
 
     def end(self) -> None:
-        """Remove the folder; the processes have been ended before."""
+        """End what is left of the processes, and remove the folder."""
+        for one in self.launched.values():
+            one.process.kill()
         shutil.rmtree(self.scratch, ignore_errors=True)
         os.close(self.lock)
 
@@ -37,14 +41,24 @@ class Begun:
 def check(order: CheckOrder, emit: Emit) -> Checked:
     """Worker operation "check"."""
     confine.adopt_orphans()
+    confine.confinement(order.device)  # it raises for a wrong setting, before anything is made
     temporary = Path(tempfile.gettempdir())
     sweep(temporary.glob(f"{_SCRATCH}.*"))  # of checks that were killed
     begun = Begun(*owned_folder(temporary, _SCRATCH, mode=0o700))
-    if "torch" not in sys.modules:
-        others = OF_A_GPU if order.time and order.device != "cpu" else ()
-        for name in ("reference", "candidate", *others):
-            if name == "compiler" and order.effort == "quick":
-                continue
-            begun.launched[name] = confine.launch(begun.scratch / name, order.device, order.memory_bytes)
-    from . import check_file
-    return check_file.check(order, emit, begun)
+    before = signal.signal(signal.SIGTERM, _ended)
+    try:
+        if "torch" not in sys.modules:
+            others = OF_A_GPU if order.time and order.device != "cpu" else ()
+            for name in ("reference", "candidate", *others):
+                if name == "compiler" and order.effort == "quick":
+                    continue
+                begun.launched[name] = confine.launch(begun.scratch / name, order.device, order.memory_bytes)
+        from . import check_file
+        return check_file.check(order, emit, begun)
+    finally:
+        begun.end()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _ended(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)

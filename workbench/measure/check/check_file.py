@@ -6,14 +6,12 @@ and takes the time.
 
 from __future__ import annotations
 
-import signal
 import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
@@ -64,7 +62,6 @@ def check(order: CheckOrder, emit: Emit, begun: Begun) -> Checked:
     others = {name: ForeignProcess(name, device=order.device, limits=patient, scratch=scratch,
                                    launched=begun.launched.get(name)) for name in OF_A_GPU}
     asked = _Check(order, emit, scratch, candidate, reference, others, confined)
-    before = signal.signal(signal.SIGTERM, _ended)
     try:
         reference.begin()
         candidate.begin()
@@ -81,9 +78,7 @@ def check(order: CheckOrder, emit: Emit, begun: Begun) -> Checked:
         for process in (reference, *others.values()):
             process.close()
         left = kill_orphans()
-        begun.end()
         confine.remove_leftovers(order.device)
-        signal.signal(signal.SIGTERM, before)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # the processes of the next check need that memory
     if left:
@@ -91,10 +86,6 @@ def check(order: CheckOrder, emit: Emit, begun: Begun) -> Checked:
             "processes", "Leaves nothing running?", Answer.WARNED, f"No. {left} processes of the file had left their "
             "process group and were ended.", "Do not start processes."))
     return asked.progress.so_far
-
-
-def _ended(number: int, frame: object) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 @dataclass(frozen=True)
