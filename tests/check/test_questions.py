@@ -17,9 +17,9 @@ from workbench.drive.checking.check import CheckRequest
 from workbench.drive.checking.check_text import report_text
 from workbench.faces.verbs import check as verb
 from workbench.measure.check.build_question import build_question
-from workbench.measure.check.distance import distance
 from workbench.measure.check.foreign.process import Raised
 from workbench.measure.check.foreign.replies import Context, Told
+from workbench.measure.kernel.distance import distance
 
 from . import models
 from .conftest import BAD_MODELS, failed
@@ -339,3 +339,11 @@ def test_an_output_whose_shape_depends_on_the_values_has_its_gradients(tmp_path:
     assert len({o.expected["output"].shape for o in outcomes}) > 1
     for outcome in outcomes:
         assert not outcome.problems and "grad_input" in outcome.errors
+
+
+def test_what_every_call_raises_is_said_once(checked) -> None:
+    report = checked(models._in_forward('raise ValueError("no")'))
+    said = [q for q in report.questions if "ValueError" in q.seen]
+    assert [q.key for q in said] == ["values"] and said[0].answer is Answer.FAILED, report.questions
+    for key in ("other_sizes", "other_arguments", "empty_batch"):
+        assert report.question(key).seen == "Not asked, because the call raises.", report.question(key)

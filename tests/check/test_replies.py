@@ -22,7 +22,7 @@ from tests.core.test_orders import untyped
 from workbench.core.answers import Answer
 from workbench.core.typed import to_json
 from workbench.drive.running.worker_process import WorkerProcess
-from workbench.measure.check.foreign import requests, wire
+from workbench.measure.check.foreign import requests, window, wire
 from workbench.measure.check.foreign.process import Ended, ForeignProcess, Limits, Raised
 from workbench.measure.check.foreign.replies import Told
 from workbench.measure.check.foreign.requests import REQUESTS
@@ -173,6 +173,46 @@ def test_a_result_that_is_only_announced_takes_no_memory(tmp_path: Path) -> None
         assert peak_bytes() - before < 64 << 20
     finally:
         process.close()
+
+
+def test_large_tensors_pass_through_a_shared_window_and_are_copied() -> None:
+    """The other side may write to the window at any time. What has been received stays as it was."""
+    memory = wire.torch.zeros(1 << 20, dtype=wire.torch.uint8)
+    shared = window.Window(memory)
+    large, small = wire.torch.arange(1 << 15, dtype=wire.torch.float64), wire.torch.ones(3, dtype=wire.torch.bool)
+    turned, too_large = large[:1 << 14].view(128, 128).t(), wire.torch.randn(1 << 19)
+    line, *parts = wire.pack({"id": 1}, [large, small, turned, too_large], shared)
+    assert [bool("at" in kind) for kind in json.loads(line)["tensors"]] == [True, False, True, False]
+    assert sum(map(len, parts)) == small.nbytes + too_large.nbytes
+    stream = b"".join(map(bytes, parts))
+    taken = 0
+
+    def read(size: int) -> bytearray:
+        nonlocal taken
+        taken += size
+        return bytearray(stream[taken - size:taken])
+
+    header, received = wire.unpack(line, read, window=shared)
+    memory.fill_(255)
+    assert header == {"id": 1}
+    for one, sent in zip(received, (large, small, turned, too_large), strict=True):
+        assert one.dtype == sent.dtype and wire.torch.equal(one, sent)
+
+
+@pytest.mark.parametrize("place", [-256, 1, 256.0, True, "0", 1 << 62, (1 << 20) - 256, None, [0]], ids=repr)
+def test_a_tensor_that_does_not_lie_in_the_window_is_refused(place: object) -> None:
+    shared = window.Window(wire.torch.zeros(1 << 20, dtype=wire.torch.uint8))
+    line, = wire.pack({}, [wire.torch.ones(1 << 15)], shared)
+    with pytest.raises(NotTheProtocol):
+        wire.unpack(line, bytearray)    # none is open
+    changed = json.loads(line)
+    changed["tensors"][0]["at"] = place
+    if place is None:   # then it comes through the pipe
+        changed["tensors"][0] |= {"shape": [1]}
+        assert float(wire.unpack(json.dumps(changed).encode(), bytearray, window=shared)[1][0]) == 0.0
+        return
+    with pytest.raises(NotTheProtocol, match="outside the shared memory"):
+        wire.unpack(json.dumps(changed).encode(), bytearray, window=shared)
 
 
 def peak_bytes() -> int:

@@ -20,7 +20,7 @@ from workbench.drive.checking import check_times
 from workbench.drive.checking.attacks import modules, reference
 from workbench.drive.checking.check import CheckRequest, check, workload_reference
 from workbench.drive.checking.check_text import report_text
-from workbench.measure.check.clock.ladder import LADDER, in_the_running
+from workbench.measure.check.clock.ladder import LADDER, in_the_running, settled
 from workbench.measure.check.clock.slots import Limit, differs, rounded
 from workbench.measure.check.clock.timed_input import factors_for, timed_input
 from workbench.measure.check.host import ways
@@ -98,6 +98,21 @@ def test_ways_that_cannot_win_take_part_in_the_first_turns_only() -> None:
         baseline["samples"] = baseline["samples"][:12 if baseline["key"] == "tf32_on" else 5]
     rows = {r.name: r for r in timed(short, "forward", STRIDE_1, None).baselines}
     assert [rows[LADDER[key].name].verdict for key in ("tf32_on", "as_convolution")] == ["FASTER", "FASTER"]
+
+
+def test_turns_end_early_only_for_a_clear_winner() -> None:
+    noise = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98]
+    precisions = {"default": "ieee", "tf32_on": "tf32"}
+
+    def ends(ours: float, precision: str = "ieee", bounds: tuple[float, float] | None = None) -> bool:
+        samples = {"": [ours * n for n in noise], "default": noise, "tf32_on": [0.5 * n for n in reversed(noise)]}
+        between = {key: [tuple(b * s for b in bounds) for s in taken] if bounds else [] for key, taken in samples.items()}
+        return settled(samples, between, precisions, precision)
+
+    assert ends(0.8) and ends(1.2) and not ends(1.0) and not ends(0.97) and not ends(1.04)
+    assert not ends(0.5, "tf32") and ends(1.2, "tf32")       # the fastest that counts decides
+    assert not ends(0.8, bounds=(0.7, 1.0)), "a time that may be waiting settles nothing"
+    assert not settled({"": noise, "tf32_on": noise}, {"": [], "tf32_on": []}, {"tf32_on": "tf32"}, "ieee")
 
 
 def test_a_looser_pytorch_alone_is_no_one_to_beat() -> None:

@@ -72,7 +72,7 @@ def imported_text(path: Path, stored_at: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("module", ["workbench", "workbench.core.facts", "workbench.core.presets",
-                                    "workbench.core.template"])
+                                    "workbench.core.template", "workbench.measure.check.begin"])
 def test_import_brings_no_heavy_library(module: str) -> None:
     code = f"import sys, {module}; print(*[m for m in ('torch', 'numpy', 'pandas', 'plotly', 'streamlit') " \
            "if m in sys.modules])"

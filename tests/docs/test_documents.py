@@ -57,18 +57,21 @@ def test_the_times_of_a_check_are_a_table_of_their_script() -> None:
     tool = importlib.util.spec_from_file_location("check_times", ROOT / "tools" / "check_times.py")
     script = importlib.util.module_from_spec(tool)
     tool.loader.exec_module(script)
-    phases = (Phase("importing", 2.04, sent_bytes=1 << 20), Phase("short", 0.01), Phase("forward", 1.0, received_bytes=3 << 19))
+    phases = (Phase("importing", 2.04, 0.5, 0.5, 0.3, sent_bytes=1 << 20), Phase("short", 0.01),
+              Phase("forward", 1.0, received_bytes=3 << 19))
     report = CheckReport("m.py", "r.py", "cpu", (Question("builds", "?", Answer.PASSED, "", seconds=2.1),), phases=phases)
     _, rows = _parsed(script.page([report, report], "What was checked"))
-    assert rows == [["importing", 2.0, 1.0, 2.0, 1.0], ["forward", 1.0, 1.5, 1.0, 1.5], [script.REST, 0.0, 0.0, 0.0, 0.0],
-                    ["all", 3.0, 2.5, 3.0, 2.5]]
+    importing, forward = [2.0, 0.5, 0.3, 0.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0, 1.0, 1.5]
+    assert rows == [["importing", *2 * importing], ["forward", *2 * forward], [script.REST, *2 * [0.0] * 6],
+                    ["all", *2 * [3.0, 0.5, 0.3, 0.0, 2.0, 2.5]]]
     text = (ROOT / "docs" / "judging.md").read_text()
     head, rows = _parsed(text.partition(script.BEGIN)[2].partition(script.END)[0])
-    assert head == ["part", *(cell for file in script.FILES for cell in (f"{file}, s", "MiB"))]
-    assert {"importing the reference", "the given size", "forward", script.REST} <= {row[0] for row in rows}
+    assert head == ["part", *(cell for file in script.FILES for cell in (f"{file}, s", *script.COLUMNS))]
+    assert {"starting the judge", "the given size", "forward", script.REST} <= {row[0] for row in rows}
     for column in range(1, len(head)):
         *parts, total = (row[column] for row in rows)
-        assert total == pytest.approx(sum(parts), abs=0.05 * len(rows)) and total > 0
+        assert total == pytest.approx(sum(parts), abs=0.05 * len(rows))
+        assert total > 0
 
 
 def _parsed(text: str) -> tuple[list[str], list[list]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,8 @@ from workbench.drive.checking.attacks import honest, right_files
 from workbench.drive.checking.check import CheckRequest, check, judge_process, workload_reference
 from workbench.drive.checking.check_text import report_text
 from workbench.drive.running.worker_process import WorkerProcess
+from workbench.measure.check.foreign import requests, window
+from workbench.measure.check.foreign.process import Ended, ForeignProcess, Limits
 
 LAST = "        return self.conv_transpose2d(x)"
 SIDE_STREAM = """        stream = torch.cuda.Stream()
@@ -94,6 +97,56 @@ def test_a_faster_module_stays_faster_when_its_process_is_gone() -> None:
     times = report.times["forward"]
     assert not report.failed and times.verdict == "FASTER" and (times.ratio or 0.0) > 1.3
     assert not any("PyTorch is slower while" in note for note in times.notes)
+
+
+def test_tensors_of_a_large_layer_pass_through_a_window(tmp_path: Path) -> None:
+    """They arrive on the GPU, and what the process writes there later changes nothing. The next process gets a window, too."""
+    process = ForeignProcess("reference", device="cuda:0", limits=Limits(8 << 30), scratch=tmp_path)
+    process.share("cuda:0", 64 << 20)
+    text = "import torch\nfrom torch import nn\nclass Model(nn.Module):\n    def forward(self, x):\n        return 2 * x\n"
+    x = torch.randn(1 << 20, device="cuda:0")
+    try:
+        for life in range(2):
+            process.ask(requests.Load(text, "Model", "cuda:0"))
+            process.ask(requests.Make("m", "[]", "{}", 1))
+            _, (y,) = process.ask(requests.Call("m", 1), [x])
+            assert process._open_line.window is not None, life
+            assert y.is_cuda and torch.equal(y, 2 * x)
+            process.ask(requests.Call("m", 1), [torch.zeros_like(x)])
+            assert torch.equal(y, 2 * x), "it is no copy"
+            process.kill()
+            with pytest.raises(Ended):
+                process.ask(requests.Call("m", 1), [x])
+    finally:
+        process.close()
+
+
+def test_no_other_tensor_lies_in_memory_that_is_shared() -> None:
+    """A process that opens it can read and write the whole allocation."""
+    large = torch.empty(1 << 29, dtype=torch.uint8, device="cuda:0")
+    beside = torch.empty(1 << 21, dtype=torch.uint8, device="cuda:0")
+    del large  # its memory stays with PyTorch's allocator, which likes to cut it
+    shared = window.allocate(40 << 20, "cuda:0")
+    others = [beside, *(torch.empty(1 << 20, dtype=torch.uint8, device="cuda:0") for _ in range(100))]
+    segments = [range(s["address"], s["address"] + s["total_size"]) for s in torch.cuda.memory_snapshot()]
+    segment = next(s for s in segments if shared.data_ptr() in s)
+    assert not any(t.data_ptr() in segment for t in others)
+
+
+@pytest.mark.parametrize(("more", "fails"), [("", ""), (" * 1.01", "values")], ids=["right", "one percent off"])
+def test_a_layer_whose_tensors_stay_on_the_gpu_is_judged_alike(more: str, fails: str) -> None:
+    """At this size they do."""
+    reference, name = workload_reference(Workload(preset("kb81").workload("small").layer, 2, (64, 64)))
+    text = reference.replace("class Model(", "class ModelNew(")
+    if more:
+        assert "    pass\n" in text
+        text = text.replace("    pass\n", f"    def forward(self, x):\n        return super().forward(x){more}\n")
+    report = check(CheckRequest(text, reference, "cuda:0", reference_name=name))
+    print(report_text(report))
+    assert [q.key for q in report.questions if q.answer is Answer.FAILED][:1] == ([fails] if fails else [])
+    if not fails:
+        forward = report.times["forward"]
+        assert {"eager", "torch.compile"} <= {b.name for b in forward.baselines}, forward.left_out
 
 
 def test_pytorchs_ways_are_timed_through_a_rectifier_too() -> None:

@@ -28,12 +28,16 @@ class Log:
 @dataclass(frozen=True)
 class Phase:
     """What one part of a check took. `reference_s`, `candidate_s`: the seconds that the judge waited for the processes of the
-    reference and of the file. Bytes are those of tensors in requests and answers; `starts`: processes that were started."""
+    reference and of the file; `truth_s` of them: for results in float64; `moved_s` of them: tensors were on their way. The
+    rest is the judge's own: it draws inputs and compares. Bytes are those of tensors in requests and answers; `starts`:
+    processes that were started."""
 
     name: str
     seconds: float
     reference_s: float = 0.0
     candidate_s: float = 0.0
+    truth_s: float = 0.0
+    moved_s: float = 0.0
     sent_bytes: int = 0
     received_bytes: int = 0
     requests: int = 0

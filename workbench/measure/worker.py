@@ -37,7 +37,7 @@ OPS = {
     "compare": "kernel.interleave:compare",
     "ceilings": "clock.ceilings:measure",
     "module": "module.judge_module:judge_module",
-    "check": "check.check_file:check",
+    "check": "check.begin:check",
     "inspect": "patching.find:inspect",
     "patch": "patching.compare:patch",
 }

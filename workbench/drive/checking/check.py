@@ -114,7 +114,8 @@ def judge_process() -> Iterator[WorkerProcess]:
     """A judge for several checks, one after the other; that saves an import of torch per check. Each check has its own foreign
     processes. On a GPU give each timed check its own judge, because only its end frees its GPU memory."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-", ignore_cleanup_errors=True) as folder:
-        worker = WorkerProcess("measure", log_path=Path(folder) / "judge.log")
+        # Threads that spin while they wait would take the cores that the foreign processes need.
+        worker = WorkerProcess("measure", log_path=Path(folder) / "judge.log", environment={"OMP_WAIT_POLICY": "PASSIVE"})
         try:
             yield worker
         finally:

@@ -1,6 +1,7 @@
 """Judges a file that somebody else wrote. The file runs in one process, its reference in a second; the judge is a third.
 
-`check_file`       the operation check: starts the processes, asks everything, returns the report
+`begin`            the operation check: starts the processes, then imports torch
+`check_file`       asks everything, returns the report
 `examine`          the order of the questions, and those about values and gradients
 `progress`         what is known so far, told as soon as it is known, and where the time goes
 `trialrun`         one case through both processes, compared with float64. It is no trial of a session
@@ -10,5 +11,5 @@
 `host/`            the code inside the two processes
 `foreign/`         such a process from outside: sandbox, limits, messages
 `clock/`           the time of a file that the judge never loads
-`party`, `distance`
+`party`            the candidate or the reference, with its process
 """

@@ -1,4 +1,4 @@
-"""Worker operation "check": the texts of a foreign file and of its reference come in, questions with answers go out.
+"""One check: the texts of a foreign file and of its reference come in, questions with answers go out.
 
 Nothing foreign runs in this process. It chooses arguments, sizes and values, compares what comes back with float64,
 and takes the time.
@@ -6,16 +6,12 @@ and takes the time.
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import tempfile
 import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
@@ -24,7 +20,6 @@ from ...core.check_parts import KernelBench
 from ...core.confinement import Confinement
 from ...core.errors import BadRequest
 from ...core.orders import CheckOrder, Emit
-from ...core.owned_folder import owned_folder, sweep
 from ...core.precision import DECLARED, declared, less_exact
 from ...core.replies import Checked, Event
 from ...core.toolchain import find_toolchain
@@ -32,7 +27,10 @@ from ...core.trial import Status
 from ..build.build import missing
 from ..device import free_bytes
 from . import cuda_sources
+from .begin import OF_A_GPU, Begun
 from .build_question import build_question, no_compiler
+from .clock.contestant import Ahead, Beside
+from .clock.ladder import LADDER, why_left_out
 from .cuda_sources import Nvcc
 from .examine import Examination
 from .foreign import confine, requests
@@ -44,23 +42,26 @@ from .questions.cases import Case, Setting, setting_of
 from .questions.drawn import Drawn
 from .trialrun import TrialRun, new_seed
 
-_SCRATCH = "kernel-workbench-check"
+_MANY_VALUES = 1 << 22    # of x and the output: fewer are sent in no time
+# Bytes for each value: of a window (the larger one holds all that is sent before timed calls, the smaller one the truth), and
+# of what the judge compares, in float64. `_OPEN`: windows at a time.
+_WINDOWS, _WINDOW_MORE, _HERE, _OPEN = (16, 8), 64 << 20, 112, 4
 
 
-def check(order: CheckOrder, emit: Emit) -> Checked:
-    """Worker operation "check"."""
-    confine.adopt_orphans()
-    confined = confine.confinement(order.device)
-    temporary = Path(tempfile.gettempdir())
-    sweep(temporary.glob(f"{_SCRATCH}.*"))  # of checks that were killed
-    scratch, lock = owned_folder(temporary, _SCRATCH, mode=0o700)
+def check(order: CheckOrder, emit: Emit, begun: Begun) -> Checked:
+    """The answers, with all that is found beside them."""
+    confined, scratch = confine.confinement(order.device), begun.scratch
+    if order.device != "cpu":  # a context of CUDA takes seconds, and the processes make theirs meanwhile
+        threading.Thread(target=free_bytes, args=(order.device,), daemon=True).start()
     limits = Limits(order.memory_bytes, order.call_s, order.build_s)
     patient = replace(limits, call_s=max(120.0, limits.call_s))  # the limit is meant for the candidate
-    reference = ForeignProcess("reference", device=order.device, limits=patient, scratch=scratch)
-    candidate = ForeignProcess("candidate", device=order.device, limits=limits, scratch=scratch, beside=reference)
-    benchmark = ForeignProcess("benchmark", device=order.device, limits=patient, scratch=scratch)
-    asked = _Check(order, emit, scratch, candidate, reference, benchmark, confined)
-    before = signal.signal(signal.SIGTERM, _ended)
+    reference = ForeignProcess("reference", device=order.device, limits=patient, scratch=scratch,
+                               launched=begun.launched.get("reference"))
+    candidate = ForeignProcess("candidate", device=order.device, limits=limits, scratch=scratch, beside=reference,
+                               launched=begun.launched.get("candidate"))
+    others = {name: ForeignProcess(name, device=order.device, limits=patient, scratch=scratch,
+                                   launched=begun.launched.get(name)) for name in OF_A_GPU}
+    asked = _Check(order, emit, scratch, candidate, reference, others, confined)
     try:
         reference.begin()
         candidate.begin()
@@ -71,14 +72,13 @@ def check(order: CheckOrder, emit: Emit) -> Checked:
         traceback.print_exc()
         asked.stopped_by(error)
     finally:
+        if asked.ahead:
+            asked.ahead.stop()
         candidate.close()
-        reference.close()
-        benchmark.close()
+        for process in (reference, *others.values()):
+            process.close()
         left = kill_orphans()
-        shutil.rmtree(scratch, ignore_errors=True)
         confine.remove_leftovers(order.device)
-        os.close(lock)
-        signal.signal(signal.SIGTERM, before)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # the processes of the next check need that memory
     if left:
@@ -86,10 +86,6 @@ def check(order: CheckOrder, emit: Emit) -> Checked:
             "processes", "Leaves nothing running?", Answer.WARNED, f"No. {left} processes of the file had left their "
             "process group and were ended.", "Do not start processes."))
     return asked.progress.so_far
-
-
-def _ended(number: int, frame: object) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 @dataclass(frozen=True)
@@ -106,21 +102,26 @@ class _Check:
     """One check, from importing to timing."""
 
     def __init__(self, order: CheckOrder, emit: Emit, scratch: Path, candidate: ForeignProcess,
-                 reference: ForeignProcess, benchmark: ForeignProcess, confined: Confinement) -> None:
+                 reference: ForeignProcess, others: dict[str, ForeignProcess], confined: Confinement) -> None:
         self.order, self.scratch = order, scratch
         self.device, self.text = order.device, order.text
         self.emulate = self.device == "cpu"
         self.seed = order.seed or new_seed()
-        self.progress = Progress(emit, Checked((), confined, self.seed), (reference, candidate, benchmark))
+        self.progress = Progress(emit, Checked((), confined, self.seed), (reference, candidate, *others.values()))
         self.questions, self.emit = self.progress.questions, self.progress.emit
         self.candidate = Party(candidate, self.text, class_name=order.class_name, emulate=self.emulate,
                                cache=str(scratch / "candidate" / "cache"))
         self.reference = Party(reference, order.reference, class_name="Model", emulate=False)
-        self.benchmark = Party(benchmark, order.reference, class_name="Model", emulate=False)
+        self.others = others
+        self.ahead: Ahead | None = None
 
     def run(self) -> None:
         """Everything. What is found becomes part of `progress`."""
         reference, given, setting = self._reference()
+        case = Case("the given size", setting, tuple(tuple(x.shape) for x in given),
+                    tuple(str(x.dtype).removeprefix("torch.") for x in given))
+        home = self._share(case)
+        given = [x.to(home) for x in given]
         self.emit(Event("build", "importing and building the file"))
         built, calls, own_export = self._build()
         emulated = self.emulate and (any(c.cuda_sources for c in calls) or own_export)
@@ -128,7 +129,7 @@ class _Check:
         self.questions.append(built)
         compiler = self._start_nvcc(calls)
         if built.answer is Answer.PASSED:
-            trial = TrialRun(self.reference, self.candidate, device=self.device, seed=self.seed,
+            trial = TrialRun(self.reference, self.candidate, device=self.device, seed=self.seed, home=home,
                              dtype=next((str(x.dtype).removeprefix("torch.") for x in given if x.is_floating_point()),
                                         "float32"))
             trial.given, trial.parameters = given, list(reference.loaded.parameters)
@@ -141,11 +142,9 @@ class _Check:
                 trial.of_float32 = "ieee"
             less = self._declared(trial)
             trial.attribute = reference.structure.attribute if reference.structure else ""
-            case = Case("the given size", setting, tuple(tuple(x.shape) for x in given),
-                        tuple(str(x.dtype).removeprefix("torch.") for x in given))
             self.progress.known = replace(self.progress.known, declared=less)
             Examination(trial, case, self.progress, emulated=emulated, timed=self.order.time, effort=self.order.effort,
-                        benchmark=None if self.emulate else self.benchmark).run()
+                        beside=self._beside(trial, case)).run()
         else:
             self.questions += [Question(key, text, Answer.SKIPPED, "Not asked: the file does not build.") for key, text in
                                (("values", "Right values at the given size?"), ("gradients", "Has gradients?"))]
@@ -153,6 +152,32 @@ class _Check:
         text = tuple(cuda_sources.kernelbench_text(self.text))
         found = self.progress.known
         self.progress.known = replace(found, kernelbench=replace(found.kernelbench or KernelBench(()), text=text))
+
+    def _share(self, case: Case) -> str:
+        """Where the judge keeps its tensors. Those of a large layer stay on the GPU, and pass to and from the processes through
+        memory of it, where there is enough. All others are few or small, or need what only the CPU does to them."""
+        if self.device == "cpu" or case.workload is None:
+            return "cpu"
+        values = prod(case.shapes[0]) + prod(case.workload.output_shape)
+        free = free_bytes(self.device)
+        window = next((size for size in _WINDOWS if values * (_OPEN * size + _HERE) <= free), 0)
+        if values < _MANY_VALUES or not window:
+            return "cpu"
+        for process in (self.reference.process, self.candidate.process, *self.others.values()):
+            process.share(self.device, window * values + _WINDOW_MORE)
+        return self.device
+
+    def _beside(self, trial: TrialRun, case: Case) -> Beside | None:
+        """On a GPU the other processes of the timing. torch.compile begins at once, while questions are asked."""
+        if self.emulate or not self.order.time:
+            return None
+        benchmark, compiler = (Party(self.others[name], self.order.reference, class_name="Model", emulate=False)
+                               for name in ("benchmark", "compiler"))
+        ways = [key for key, way in LADDER.items() if way.kind == "compiled" and not why_left_out(
+            key, case, device=self.device, dtype=trial.dtype, effort=self.order.effort)]
+        if ways:
+            self.ahead = Ahead(compiler, trial.how(case), ways, trial.given)
+        return Beside(benchmark, self.ahead, self.others["spare"])
 
     def stopped_by(self, error: Exception) -> None:
         """Adds the question that failed because the judge itself raised an error."""
@@ -215,7 +240,8 @@ class _Check:
         if found is None:
             return None
         try:
-            same, _ = self.reference.process.ask(requests.AskLayer("first", found), given)
+            few = [x[:2] if x.dim() == found.layer.dims + 2 else x for x in given]
+            same, _ = self.reference.process.ask(requests.AskLayer("first", found), few)
         except (Raised, Ended):  # the check reports it when it calls the file
             return None
         return found if same.answer else None

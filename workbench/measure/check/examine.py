@@ -16,11 +16,11 @@ from ...core.orders import DeviceOrder
 from ...core.replies import Checked, Event
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
+from ..kernel.distance import distance
 from .advice import advice_for_construction
 from .clock import times
-from .distance import distance
+from .clock.contestant import Beside
 from .foreign.process import Ended, Raised
-from .party import Party
 from .progress import Progress
 from .questions import cases, gpu_questions, habits, kernelbench, magnitudes, shrink, tf32
 from .questions.cases import Case
@@ -47,13 +47,14 @@ class Examination:
     """`run` asks everything. The answers become part of `progress`, and so does all that is found beside them."""
 
     def __init__(self, trial: TrialRun, given: Case, progress: Progress, *, emulated: bool,
-                 timed: bool, effort: str, benchmark: Party | None = None) -> None:
+                 timed: bool, effort: str, beside: Beside | None = None) -> None:
         self.trial, self.given, self.progress = trial, given, progress
         self.questions, self.emit = progress.questions, progress.emit
-        self.emulated, self.timed, self.effort, self.benchmark = emulated, timed, effort, benchmark
+        self.emulated, self.timed, self.effort, self.beside = emulated, timed, effort, beside
         self.first_wrong: Outcome | None = None
         self.gradients_known = True   # no NaN or infinity in the reference's: else there is no truth for timed calls
         self.errors: dict[str, ResultErrors] = {}   # of the given size
+        self.raised = ""     # what its call raised there
 
     @property
     def found(self) -> Checked:
@@ -76,6 +77,7 @@ class Examination:
         exact = self._of_whole_numbers() if self.given.setting.layer and not given.problems else None
         self._given(exact if exact and exact.problems else given)
         self.errors = given.errors
+        self.raised = next((p.seen for p in given.problems if p.about == "call" and p.status is Status.LAUNCH_FAILED), "")
         broken = given.problem("call", "kind") is not None
         gradients = given.problem("gradients", "call") is None
         if not broken:
@@ -109,7 +111,7 @@ class Examination:
     def _at_the_given_size(self) -> Outcome:
         """Raises `BadRequest` for a reference that gives no truth there."""
         try:
-            return self.trial.run(self.given)
+            return self.trial.run(self.given, at_once=True)
         except NotForReference as error:
             why = str(error).rstrip(".")
             raise BadRequest(f"The reference does not give expected values in float64: {why}.") from error
@@ -321,7 +323,7 @@ class Examination:
         """One question over several cases: right in all, or wrong in these."""
         right: list[str] = []
         wrong: list[tuple[str, Problem, Outcome]] = []
-        not_drawn = ""
+        not_drawn, repeated = "", False
         for case in tried:
             if self.trial.candidate.given_up:
                 break
@@ -341,9 +343,13 @@ class Examination:
             found = outcome.problem("call", "kind", "values", "gradients", "gradient_values")
             if found is None:
                 right.append(case.name)
+            elif self.raised and found.seen == self.raised:
+                repeated = True
             else:
                 wrong.append((case.name, found, outcome))
-        if not right and not wrong and self.trial.candidate.given_up:
+        if repeated and not right and not wrong:
+            self._skip((key,), "Not asked, because the call raises.")
+        elif not right and not wrong and self.trial.candidate.given_up:
             self._skip((key,), "Not asked: the process has ended too often.")
         elif not right and not wrong and not_drawn:
             self._skip((key,), f"Not asked: {not_drawn}.")
@@ -390,7 +396,7 @@ class Examination:
             bound = self.trial.drawn is not None and self.trial.drawn.bound  # then not each value of a gradient is known
             backward = self.gradients_known and not bound and any(q.key == "gradient_values" and q.answer is Answer.PASSED
                                                     for q in self.questions)
-            plan = times.Plan(self.given, self.effort, self.benchmark, self.errors, self._factor())
+            plan = times.Plan(self.given, self.effort, self.beside, self.errors, self._factor())
             result = times.measure(self.trial, plan, backward=backward, emit=self.emit)
             if isinstance(result, times.NotTimed):
                 if result.wrong:

@@ -46,6 +46,11 @@ class Party:
         """It has died too often to be asked again."""
         return self.process.deaths > _MOST_DEATHS
 
+    def move_to(self, process: ForeignProcess) -> None:
+        """From now on it lives in another process, which has loaded nothing; the old one ends."""
+        self.process.close()
+        self.process, self._loaded_in = process, -1
+
     def load(self) -> Loaded:
         """Run the file, once per life of the process. Raises `Raised`, `Ended`."""
         if self.process.alive and self._loaded_in == self.process.deaths:

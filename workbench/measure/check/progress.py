@@ -84,5 +84,5 @@ class Progress:
         """Since the start of the check."""
         reference, candidate, *_ = parts = [process.spent for process in self._processes]
         return Phase("", time.monotonic() - self._begun, reference.seconds + sum(p.seconds for p in parts[2:]),
-                     candidate.seconds, sum(p.sent_bytes for p in parts), sum(p.received_bytes for p in parts),
-                     sum(p.requests for p in parts), sum(p.starts for p in parts))
+                     candidate.seconds, **{name: sum(getattr(p, name) for p in parts) for name in (
+                         "truth_s", "moved_s", "sent_bytes", "received_bytes", "requests", "starts")})

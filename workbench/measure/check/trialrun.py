@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -14,10 +15,10 @@ from ...core.precision import precision_of
 from ...core.trial import DEFAULT_ADVICE, Errors, Status
 from ...core.typed import keys_of
 from ..kernel import findings
+from ..kernel.distance import distance
 from ..kernel.inputs import reduction_length
 from ..kernel.validate import HALF, Comparison, allowed_rel_l2
 from .advice import advice_for, of_cuda
-from .distance import distance
 from .foreign.process import Ended, Raised
 from .foreign.replies import NoTensor, Output
 from .party import Construction, Party
@@ -26,6 +27,7 @@ from .questions.cases import Case, Setting, fill, positional
 from .questions.drawn import Drawn
 
 State = tuple[Sequence[str], list[torch.Tensor]]
+Called = tuple[Output | NoTensor, list[torch.Tensor]]
 _GENERIC_SUM = 4096
 _NOISE, _OF_NOISE = 1e3, 30.0  # PyTorch's error is so many times the truth: the truth is zero; so many times that error pass
 _MOST = 0.5  # the largest relative L2 error that passes, even if PyTorch itself is inexact. All zeros have an error of 1
@@ -97,11 +99,11 @@ class NotDrawn(NotForReference):
 
 
 class TrialRun:
-    """Reference and candidate under one device and one secret seed."""
+    """Reference and candidate under one device and one secret seed. `home`: where the judge's tensors are."""
 
-    def __init__(self, reference: Party, candidate: Party, *, device: str, dtype: str, seed: int) -> None:
+    def __init__(self, reference: Party, candidate: Party, *, device: str, dtype: str, seed: int, home: str = "cpu") -> None:
         self.reference, self.candidate, self.device, self.dtype = reference, candidate, device, dtype
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator(home).manual_seed(seed)
         self._shapes: dict[tuple[Setting, tuple[tuple[int, ...], ...]], tuple[int, ...]] = {}   # of outputs
         self.given: list[torch.Tensor] = []
         self.drawn: Drawn | None = None   # of anything but one transposed convolution
@@ -132,11 +134,18 @@ class TrialRun:
             raise NotForReference(error.sentence) from error
 
     def run(self, case: Case, *, gradients: bool = True, values: list[torch.Tensor] | None = None,
-            state: State | None = None, least_rms: dict[str, float] | None = None) -> Outcome:
+            state: State | None = None, least_rms: dict[str, float] | None = None, at_once: bool = False) -> Outcome:
         """An error of the candidate becomes a problem of the outcome. An error of the reference raises `NotForReference` or
-        `Ended`. `values`, `state`: inputs and parameters to use instead of new ones."""
-        outcome = Outcome(case, least_rms=least_rms or {})
-        inputs = outcome.inputs = values or self.inputs(case)
+        `Ended`. `values`, `state`: inputs and parameters to use instead of new ones. `at_once`: the candidate is called, and
+        builds what it has to build, while the reference computes."""
+        with ThreadPoolExecutor(1) as pool:  # whatever happens, at its end the candidate has answered
+            return self._run(Outcome(case, least_rms=least_rms or {}), values, state, gradients=gradients,
+                             pool=pool if at_once else None)
+
+    def _run(self, outcome: Outcome, values: list[torch.Tensor] | None, state: State | None, *, gradients: bool,
+             pool: ThreadPoolExecutor | None) -> Outcome:
+        case = outcome.case
+        inputs = outcome.inputs = [v.to(self.generator.device) for v in values] if values else self.inputs(case)
         try:
             facts, drawn = self.reference.make(self.how(case))
             state = outcome.state = state or (facts.names, self._state(case, facts.names, drawn))
@@ -144,10 +153,12 @@ class TrialRun:
                                      *facts.parameters]
             grad_output = None
             if gradients and (shape := self._output_shape(case, inputs, state)) is not None:
-                grad_output = outcome.grad_output = torch.ones(shape, dtype=getattr(torch, self.dtype)) if case.expanded else \
+                grad_output = outcome.grad_output = torch.ones(
+                    shape, dtype=getattr(torch, self.dtype), device=self.generator.device) if case.expanded else \
                     fill(replace(case, shapes=(shape,), dtypes=(self.dtype,)), [], self.generator)[0]
                 if not case.expanded and not case.integers:  # as behind a rectifier
-                    grad_output *= torch.randint(8, shape, generator=self.generator) != 0
+                    grad_output *= torch.randint(8, shape, generator=self.generator, device=self.generator.device) != 0
+            early = pool.submit(self._called, outcome, _sent(outcome)) if pool else None
             wide_facts, truth = self.reference.call(
                 self.how(case, dtype="float64"), inputs, state=state, gradients=names, wide=True, expanded=case.expanded,
                 grad_output=_sent(outcome))
@@ -155,11 +166,13 @@ class TrialRun:
             raise NotForReference(error.sentence) from error
         if values is None and truth and grad_output is not None and truth[0].shape != grad_output.shape:
             self._shapes.pop(_like(case), None)  # the shape depends on the values
-            return self.run(case, values=inputs, state=state, least_rms=least_rms)
+            _ended(early)
+            return self._run(Outcome(case, least_rms=outcome.least_rms), inputs, state, gradients=gradients, pool=None)
         if not truth:
             raise NotForReference(f"it returns a {wide_facts.type}, not one tensor")
         if not wide_facts.requires_grad:
-            outcome.grad_output = None  # the reference has no gradients: none are asked for
+            _ended(early)
+            outcome.grad_output = early = None  # the reference has no gradients: none are asked for
         outcome.expected = self.named(wide_facts, truth)
         if not bool(truth[0].isfinite().all()):  # NaN is never right: its identical copy would be wrong
             raise NotForReference("its output is not finite on inputs that get_inputs() draws; change get_inputs")
@@ -167,7 +180,7 @@ class TrialRun:
         for name in outcome.not_finite:
             del outcome.expected[name]
         outcome.own = {} if case.integers else self.own(outcome)
-        self.judge(outcome)
+        self.judge(outcome, early)
         if outcome.problems and self.explained(self, outcome):
             outcome.problems.clear()
         return outcome
@@ -194,14 +207,13 @@ class TrialRun:
         self._shapes[_like(case)] = tuple(results[0].shape)
         return tuple(results[0].shape)
 
-    def judge(self, outcome: Outcome) -> None:
+    def judge(self, outcome: Outcome, early: Future[Called] | None = None) -> None:
         """Calls the candidate with the inputs of the outcome and compares its results with the expected ones. If only gradients
-        are wrong, errors that a jump of a derivative explains are left out (a transposed convolution has no jumps)."""
-        case, names, grad_output = outcome.case, outcome.names, outcome.grad_output
+        are wrong, errors that a jump of a derivative explains are left out (a transposed convolution has no jumps). `early`:
+        that call, if it has begun."""
+        names, grad_output = outcome.names, outcome.grad_output
         try:
-            facts, results = self.candidate.call(
-                self.how(case), outcome.inputs, state=outcome.state if self.loads_state else None, layout=case.layout,
-                gradients=names, poison=True, echo=True, expanded=case.expanded, grad_output=_sent(outcome))
+            facts, results = early.result() if early else self._called(outcome, _sent(outcome))
         except (Raised, Ended) as error:
             outcome.problems.append(problem_of(error))
             return
@@ -233,6 +245,13 @@ class TrialRun:
                                             "Return that gradient from backward." if self.loads_state else
                                             "Keep the reference's parameter names."))
         self._judge_gradients(outcome)
+
+    def _called(self, outcome: Outcome, grad_output: torch.Tensor | None) -> Called:
+        """What the candidate gives."""
+        case = outcome.case
+        return self.candidate.call(
+            self.how(case), outcome.inputs, state=outcome.state if self.loads_state else None, layout=case.layout,
+            gradients=outcome.names, poison=True, echo=True, expanded=case.expanded, grad_output=grad_output)
 
     def compare(self, outcome: Outcome) -> None:
         """Compares `got` with `expected` again, without a call. Without a grad_output nothing of it is a gradient."""
@@ -410,6 +429,12 @@ def unlike(names: Sequence[str], values: list[torch.Tensor], own_names: Sequence
 def new_seed() -> int:
     """A seed that nobody can know."""
     return secrets.randbits(31)
+
+
+def _ended(early: Future[Called] | None) -> None:
+    """Wait for a call whose answer is not wanted: until then the candidate cannot be asked again."""
+    if early:
+        early.exception()
 
 
 def _sent(outcome: Outcome) -> torch.Tensor | None:

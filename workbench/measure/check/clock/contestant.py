@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ..party import Party
+import torch
+
+from ..foreign import requests
+from ..foreign.hold import StillRunning
+from ..foreign.process import Ended, ForeignProcess, Raised
+from ..party import Construction, Party
 from ..questions.cases import Case
 from ..trialrun import ResultErrors
 
@@ -32,15 +40,52 @@ class Contestant:
     precision: str = ""
 
 
+class Ahead:
+    """torch.compile in a process of its own. It compiles while questions are asked; what fails here fails again, and is told,
+    when the way is prepared."""
+
+    def __init__(self, party: Party, how: Construction, ways: Sequence[str], inputs: Sequence[torch.Tensor]) -> None:
+        self.party = party
+        self._work = threading.Thread(target=self._compile, args=(how, tuple(ways), list(inputs)), daemon=True)
+        self._work.start()
+
+    def wait(self) -> Party:
+        """Nothing else may ask the process before."""
+        self._work.join()
+        return self.party
+
+    def stop(self) -> None:
+        """End it, however far it is; it may just be starting again."""
+        while self._work.is_alive():
+            self.party.process.kill()
+            self._work.join(0.05)
+
+    def _compile(self, how: Construction, ways: tuple[str, ...], inputs: list[torch.Tensor]) -> None:
+        process = self.party.process
+        process.waited_for = False
+        with suppress(Raised, Ended, OSError):
+            process.ask(requests.WarmUp(self.party.ready(how, None), ways), inputs, limit_s=process.limits.build_s)
+        process.waited_for = True
+
+
+@dataclass(frozen=True)
+class Beside:
+    """More processes with the reference. `benchmark`: for the ways with cudnn.benchmark. `compiler`: for torch.compile.
+    `spare`: has torch, and has run nothing."""
+
+    benchmark: Party
+    compiler: Ahead | None
+    spare: ForeignProcess
+
+
 @dataclass(frozen=True)
 class Plan:
-    """What is timed. `benchmark`: the reference in another process, for the ways with cudnn.benchmark. `errors`: what the
-    check found and allowed for each result of this case. `factor`: of all values that are drawn for the timed
-    calls."""
+    """What is timed. `beside`: other processes, on a GPU. `errors`: what the check found and allowed for each result of this
+    case. `factor`: of all values that are drawn for the timed calls."""
 
     case: Case
     effort: str
-    benchmark: Party | None = None
+    beside: Beside | None = None
     errors: dict[str, ResultErrors] = field(default_factory=dict)
     factor: float = 1.0
 
@@ -52,3 +97,22 @@ class NotTimed:
     why: str
     wrong: bool = False
     advice: str = ""
+
+
+ENDS_TIMING = (Wrong, Raised, Ended, NotVaried, OSError, torch.cuda.OutOfMemoryError)
+
+
+def why_not_timed(error: Exception, device: str) -> NotTimed:
+    """Of one of `ENDS_TIMING`."""
+    if isinstance(error, Wrong):
+        return NotTimed(str(error), wrong=True, advice=error.advice)
+    if isinstance(error, NotVaried):
+        return NotTimed("Not timed: each timed call needs its own inputs. Changed inputs would no longer have the structure "
+                        "that get_inputs() gives them.")
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return NotTimed(f"Not timed: {device} does not have enough free memory for the results.")
+    if isinstance(error, OSError):
+        why = str(error) if isinstance(error, StillRunning) else f"memory cannot be shared here ({error})"
+        return NotTimed(f"Not timed: {why}.")
+    said = error.sentence if isinstance(error, Raised) else error.headline if isinstance(error, Ended) else str(error)
+    return NotTimed(f"Not timed: {said}")

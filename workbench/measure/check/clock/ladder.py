@@ -10,7 +10,7 @@ from statistics import median
 from ....core.precision import QUALIFIES
 from ....core.pytorch_ways import WAYS
 from ....core.replies import CheckTimes
-from ....core.verdict import FASTER, from_samples
+from ....core.verdict import FASTER, from_samples, widened
 from ..questions.cases import Case
 
 # `benchmark` ways run in a process of their own: cuDNN keeps the algorithm that it chose first for a problem. In one
@@ -19,6 +19,7 @@ _OF_WAYS = {"tf32_on": "switched_tf32_on", "tf32_off": "switched_tf32_off"}   # 
 LADDER = {key: WAYS[_OF_WAYS.get(key, key)] for key in (
     "default", "tf32_on", "tf32_off", "benchmark", "benchmark_tf32_off", "channels_last", "channels_last_counted",
     "as_convolution", "as_convolution_tf32_off", "compile", "compile_tf32_off", "graph", "graph_tf32_off")}
+_CLEAR = 1.05      # beyond it, on either side, further turns would not change the verdict
 _HOPELESS = 1.25   # a way whose time is surely so many times the fastest's is not asked again
 WHY_NOT_DROP_IN = {"channels_last": "another memory format", "converted": "another memory format inside",
                "graphed": "each call overwrites the last result"}
@@ -52,10 +53,21 @@ def why_left_out(key: str, case: Case, *, device: str, dtype: str, effort: str) 
 def in_the_running(samples: Mapping[str, Sequence[float]], precisions: Mapping[str, str], precision: str) -> list[str]:
     """Of the ways that have `precisions` those that may yet be the fastest drop-in one of at least that precision. The others
     are surely slower, or do not count."""
-    count = [key for key in precisions if LADDER[key].drop_in and precisions[key] in QUALIFIES.get(precision, ())]
-    best = min(count, key=lambda key: median(samples[key]), default="")
+    count, best = _that_count(samples, precisions, precision)
     return [key for key in count
             if (from_samples(samples[best], samples[key], paired=True).low or 0.0) <= _HOPELESS]
+
+
+def settled(samples: Mapping[str, Sequence[float]], bounds: Mapping[str, Sequence[Sequence[float]]],
+            precisions: Mapping[str, str], precision: str) -> bool:
+    """Whether the file, whose samples have the key "", is clearly faster or clearly slower than the fastest way that counts,
+    whatever of its time was waiting (`bounds`)."""
+    _, best = _that_count(samples, precisions, precision)
+    if not best:
+        return False
+    found = widened(from_samples(samples[""][:len(samples[best])], samples[best], paired=True),
+                    bounds[""][:len(bounds[best])], bounds[best])
+    return found.low is not None and found.high is not None and (found.low > _CLEAR or found.high < 1 / _CLEAR)
 
 
 def doubted_ways(found: CheckTimes) -> tuple[str, ...]:
@@ -67,3 +79,9 @@ def doubted_ways(found: CheckTimes) -> tuple[str, ...]:
     if best is None or from_samples(found.samples[:len(best.samples)], best.samples, paired=True).verdict != FASTER:
         return ()
     return best.key, *(key for key in found.starved if LADDER[key].drop_in and LADDER[key].kind != "compiled")
+
+
+def _that_count(samples: Mapping[str, Sequence[float]], precisions: Mapping[str, str], precision: str) -> tuple[list[str], str]:
+    """The drop-in ways of at least that precision, and the fastest of them."""
+    count = [key for key in precisions if LADDER[key].drop_in and precisions[key] in QUALIFIES.get(precision, ())]
+    return count, min(count, key=lambda key: median(samples[key]), default="")

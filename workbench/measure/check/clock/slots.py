@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
-import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import torch
 
+from ..foreign import window
 from ..foreign.requests import OpenSlots
 from ..party import Party
 
@@ -37,11 +37,9 @@ class Slots:
             return
         free = torch.cuda.mem_get_info(device)[0]
         self.bytes = int(min(_MOST_BYTES["cuda"], max(2 * stride, _SHARE * free)))
-        whole = torch.empty(self.bytes, dtype=torch.uint8, device=device)
-        from torch.multiprocessing.reductions import reduce_tensor
+        whole = window.allocate(self.bytes, device)
         for name, party in parties.items():
-            handle = torch.frombuffer(bytearray(pickle.dumps(reduce_tensor(whole))), dtype=torch.uint8)
-            party.process.ask(OpenSlots(), [handle])
+            party.process.ask(OpenSlots(), [window.handle(whole)])
             self._views[name] = whole
 
     @property
@@ -94,6 +92,18 @@ def differs(ours: torch.Tensor, theirs: torch.Tensor, limits: Sequence[Limit]) -
                 return True
         start += rounded(size)
     return False
+
+
+def results(kept: torch.Tensor, kinds: Sequence[tuple[str, Sequence[int]]], strides: Sequence[Sequence[int]] | None
+            ) -> Iterator[torch.Tensor]:
+    """The results in a slot, as they lie there."""
+    start = 0
+    for place, (dtype, shape) in enumerate(kinds):
+        kind = getattr(torch, dtype)
+        size = kind.itemsize * torch.Size(shape).numel()
+        got = kept[start:start + size].view(kind)
+        yield got.as_strided(shape, strides[place], got.storage_offset()) if strides else got.view(shape)
+        start += rounded(size)
 
 
 def rounded(size: int) -> int:

@@ -5,11 +5,47 @@ compute all results ahead. Judge and host both use this module."""
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 _STRIPS, _STEP = 1 << 17, 8     # each strip begins so many elements after the last, so that reads stay aligned
 Begins = tuple[int, int]        # of the two strips
+Drawn = tuple[int, Begins]      # the input of a call: a set, and where its strips begin
+
+
+@dataclass(frozen=True)
+class TimedInputs:
+    """What the processes get before timed calls: the inputs of a backward (`fixed`), a row of factors for each tensor of a set,
+    and the sets."""
+
+    fixed: list[torch.Tensor]
+    sets: list[list[torch.Tensor]]
+    factors: list[torch.Tensor]
+
+    @property
+    def size(self) -> int:
+        """Tensors of a set."""
+        return len(self.factors)
+
+    def tensors(self, *, most_sets: int | None = None) -> list[torch.Tensor]:
+        """As they are sent."""
+        return [*self.fixed, *self.factors, *(x for xs in self.sets[:most_sets] for x in xs)]
+
+    def draw(self, source: random.Random, calls: int) -> list[Drawn]:
+        return [(source.randrange(len(self.sets)), strips(source)) for _ in range(calls)]
+
+    def of(self, which: int, begins: Begins) -> list[torch.Tensor]:
+        """What a call is given: a set times its strips of factors."""
+        return [timed_input(x, factors, begins) for x, factors in zip(self.sets[which], self.factors, strict=True)]
+
+
+def timed_inputs(fixed: list[torch.Tensor], sets: list[list[torch.Tensor]], factor: float, varied: list[str],
+                 generator: torch.Generator) -> TimedInputs:
+    """Of these sets, all values multiplied by `factor`; `varied`: see `factors_for`."""
+    sets = [[x * factor if x.is_floating_point() else x.clone() for x in xs] for xs in sets]
+    return TimedInputs(fixed, sets, [factors_for(x, generator, how) for x, how in zip(sets[0], varied, strict=True)])
 
 
 def factors_for(x: torch.Tensor, generator: torch.Generator, varied: str = "each") -> torch.Tensor:
@@ -21,9 +57,10 @@ def factors_for(x: torch.Tensor, generator: torch.Generator, varied: str = "each
         return torch.empty(0)
     matrix = varied == "matrix"
     size = (x.shape[-1] if matrix else x.numel()) + _STEP * _STRIPS
-    factors = 0.5**0.5 + (1 - 0.5**0.5) * torch.rand(size, generator=generator)
+    how: dict[str, Any] = {"generator": generator, "device": generator.device}
+    factors = 0.5**0.5 + (1 - 0.5**0.5) * torch.rand(size, **how)
     if (x < 0).any():
-        factors *= 1 - 2 * torch.randint(2, (size,), generator=generator)
+        factors *= 1 - 2 * torch.randint(2, (size,), **how)
     return factors.to(x.dtype).view(1, -1) if matrix else factors.to(x.dtype)
 
 

@@ -18,21 +18,20 @@ from ....core.orders import Emit
 from ....core.precision import FROM_STRICTEST, precision_of
 from ....core.replies import CheckTimes, Event, OneByOne, WayAlone, WayTimes
 from ...clock import timing
+from ...kernel.distance import beside_noise, distance
 from ...kernel.inputs import reduction_length
 from ...kernel.validate import HALF
-from ..distance import beside_noise, distance
 from ..foreign import requests, waiting
-from ..foreign.hold import StillRunning
 from ..foreign.process import Ended, Raised, kill_strays
 from ..foreign.replies import NoWay, Prepared, Way
 from ..foreign.waiting import Took
 from ..party import Construction, Party
 from ..questions import jumps
 from ..trialrun import State, TrialRun, wide
-from .contestant import Contestant, NotTimed, NotVaried, Plan, Wrong
-from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, in_the_running, why_left_out
-from .slots import Limit, Slots, differs, rounded
-from .timed_input import Begins, factors_for, strips, timed_input
+from .contestant import ENDS_TIMING, Contestant, NotTimed, NotVaried, Plan, Wrong, why_not_timed
+from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, in_the_running, settled, why_left_out
+from .slots import Limit, Slots, differs, results, rounded
+from .timed_input import Drawn, timed_inputs
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
 _LEAST_TURNS = 5                # below it there is no spread; after it the ways that cannot be the fastest are left out
@@ -40,15 +39,15 @@ _BATCH_S = {"cpu": 0.05, "cuda": 0.03}
 _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
 _LARGE_BYTES = 1 << 30          # of one set: of larger sets there are only two
-_CHECKED = 3                    # batches of the candidate of which one call is compared
+_CHECKED = 3                    # of the first batches of the candidate in which one call is compared; of the others one
 _SMALL_BYTES = 1 << 24          # of results: then all calls that are timed one by one are compared
 _LOOSE = 10                     # beyond so many tolerances of tf32 a way of PyTorch computes something else
 _TIMED_WRONG = "A timed call gave a wrong result. The same call gives the right result when it is not timed."
 _NOT_AGAIN = "Called again before timing, it gives a different result than in the check."
 _SEED_OF_TRUTH = 43            # the state replaces what it draws; it must differ from the seed of the timed module
-_CANDIDATE, _REFERENCE, _BENCHMARK = "candidate", "reference", "benchmark"
+_CANDIDATE, _REFERENCE, _BENCHMARK, _COMPILER = "candidate", "reference", "benchmark", "compiler"
+_WITH_BENCHMARK = (_BENCHMARK, _COMPILER)
 _ALONE_TURNS, _SINGLE_TURNS = 8, 10
-Drawn = tuple[int, Begins]      # the input of a call: a set, and where its strips begin
 
 
 def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[str, CheckTimes] | NotTimed:
@@ -57,7 +56,7 @@ def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[
     found: dict[str, CheckTimes] = {}
     benches: dict[str, _Bench] = {}
     for direction in ("forward", "backward") if backward else ("forward",):
-        emit(Event("time", direction))
+        emit(Event("time", f"{direction}: drawing inputs"))
         try:
             benches[direction] = _Bench(trial, plan, direction, emit,
                                         benches["forward"].shown if direction == "backward" else {})
@@ -65,20 +64,9 @@ def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[
                 found[direction] = benches[direction].measure(_TURNS[plan.effort])
             finally:
                 benches[direction].resume()
-        except Wrong as error:
-            return NotTimed(str(error), wrong=True, advice=error.advice)
-        except (Raised, Ended) as error:
-            said = error.sentence if isinstance(error, Raised) else error.headline
-            return NotTimed(f"Not timed: {said}")
-        except NotVaried:
-            return NotTimed("Not timed: each timed call needs its own inputs. Changed inputs would no longer have the "
-                            "structure that get_inputs() gives them.")
-        except OSError as error:
-            why = str(error) if isinstance(error, StillRunning) else f"memory cannot be shared here ({error})"
-            return NotTimed(f"Not timed: {why}.")
-        except torch.cuda.OutOfMemoryError:
-            return NotTimed(f"Not timed: {trial.device} does not have enough free memory for the results.")
-    _without_the_candidate(trial, benches, found, emit)
+        except ENDS_TIMING as error:
+            return why_not_timed(error, trial.device)
+    _without_the_candidate(trial, plan, benches, found, emit)
     emit(Event("time", "naming the library kernels"))
     for direction, bench in benches.items():  # last of all: a profiler may slow down the process for good
         kernels = bench.kernels(found[direction].baselines)
@@ -87,7 +75,7 @@ def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[
     return found
 
 
-def _without_the_candidate(trial: TrialRun, benches: dict[str, _Bench], found: dict[str, CheckTimes],
+def _without_the_candidate(trial: TrialRun, plan: Plan, benches: dict[str, _Bench], found: dict[str, CheckTimes],
                            emit: Emit) -> None:
     """Fill in `alone` of the directions that are doubted."""
     doubted = {direction: keys for direction, one in found.items() if (keys := one.doubted)}
@@ -95,7 +83,10 @@ def _without_the_candidate(trial: TrialRun, benches: dict[str, _Bench], found: d
         return
     trial.candidate.process.close()
     kill_strays()
-    trial.reference.process.close()  # all its choices are made anew
+    if plan.beside:  # all its choices are made anew
+        trial.reference.move_to(plan.beside.spare)
+    else:
+        trial.reference.process.close()
     for direction, keys in doubted.items():
         emit(Event("time", f"{direction}: PyTorch once more, without the file's process"))
         alone = (benches[direction].alone(key, found[direction].calls) for key in keys)
@@ -111,27 +102,28 @@ class _Bench:
         self.errors, self.shown_forward = plan.errors, shown_forward
         self.shown: dict[str, str] = {}  # way -> the precision of its first answer
         self.device = trial.device
-        self.parties = {_REFERENCE: trial.reference, _CANDIDATE: trial.candidate,
-                        **({_BENCHMARK: plan.benchmark} if plan.benchmark else {})}
+        self.parties = {_REFERENCE: trial.reference, _CANDIDATE: trial.candidate}
+        if plan.beside:
+            self.parties[_BENCHMARK] = plan.beside.benchmark
+            if plan.beside.compiler:
+                self.parties[_COMPILER] = plan.beside.compiler.wait()
         self.random = random.SystemRandom()
         self.how = trial.how(case)
         facts, drawn = trial.reference.make(self.how)
         self.state = (facts.names, drawn)
         self.parameters = facts.parameters
         first = trial.inputs(case)
-        self.count = _FEW_SETS if sum(x.numel() * x.itemsize for x in first) > _LARGE_BYTES else _SETS
+        count = _FEW_SETS if sum(x.numel() * x.itemsize for x in first) > _LARGE_BYTES else _SETS
         if direction == "forward":
-            self.fixed: list[torch.Tensor] = []
-            self.sets = [first, *(trial.inputs(case) for _ in range(self.count - 1))]
+            fixed: list[torch.Tensor] = []
+            sets = [first, *(trial.inputs(case) for _ in range(count - 1))]
         else:
-            _, results = trial.reference.call(self.how, first, state=self.state)
-            self.fixed = first
-            self.sets = [[torch.randn(results[0].shape, generator=trial.generator).to(results[0].dtype)]
-                         for _ in range(self.count)]
-        self.sets = [[x * factor if x.is_floating_point() else x.clone() for x in xs] for xs in self.sets]
-        varied = trial.drawn.varied if trial.drawn and direction == "forward" else ["each"] * len(self.sets[0])
-        self.factors = [factors_for(x, trial.generator, how) for x, how in zip(self.sets[0], varied, strict=True)]
-        if not any(f.numel() for f in self.factors):
+            _, (output, *_) = trial.reference.call(self.how, first, state=self.state)
+            fixed, drawn_on = first, {"generator": trial.generator, "device": trial.generator.device}
+            sets = [[torch.randn(output.shape, **drawn_on).to(output.dtype)] for _ in range(count)]
+        varied = trial.drawn.varied if trial.drawn and direction == "forward" else ["each"] * len(sets[0])
+        self.inputs = timed_inputs(fixed, sets, factor, varied, trial.generator)
+        if not any(f.numel() for f in self.inputs.factors):
             raise NotVaried
         self.first_truth: list[torch.Tensor] | None = None
         self.left_out: list[LeftOut] = []
@@ -141,10 +133,13 @@ class _Bench:
         self.order: list[Drawn] = []   # the calls of this turn
 
     def measure(self, turns: int) -> CheckTimes:
+        self.emit(Event("time", f"{self.direction}: an untimed call"))
         plain = self._called_plainly()
+        self.emit(Event("time", f"{self.direction}: sending the inputs"))
         kinds = self._prepare(self.parties)
         self.stride = sum(rounded(getattr(torch, d).itemsize * torch.Size(s).numel()) for d, s in kinds)
         self.kinds = kinds
+        self.emit(Event("time", f"{self.direction}: float64 of the first inputs"))
         self._demand(plain)
         self.slots = self._slots(self.parties)
         most = max(1, min(_MOST_CALLS, self.slots.calls))
@@ -153,7 +148,7 @@ class _Bench:
         one_s = min(self._batch(ours, 1).clock_s for _ in range(3))
         calls = max(1, min(most, ceil(_BATCH_S[self.device[:4] if self.device != "cpu" else "cpu"] / max(one_s, 1e-5))))
         for contestant in modes.values():
-            self._batch(contestant, min(calls, 3))
+            self._called(contestant, min(calls, 3), timed=False)
         samples: dict[str, list[float]] = {name: [] for name in modes}
         empties: list[float] = []
         bounds: dict[str, list[tuple[float, ...]]] = {name: [] for name in modes}
@@ -163,17 +158,21 @@ class _Bench:
         beside = next((key for key, way in modes.items() if key and way.strides is None and way.process == _REFERENCE), "")
         limits = [Limit(dtype, shape, allowed + other + jump, rms) for (dtype, shape), (allowed, rms), jump, other in
                   zip(kinds, self.demanded, self.jumps, self._limits(modes[beside].precision), strict=True)] if beside else []
-        checked = set(self.random.sample(range(turns), min(_CHECKED, turns)))
+        checked = {*self.random.sample(range(_LEAST_TURNS), _CHECKED), self.random.randrange(_LEAST_TURNS, turns)}
         for turn in range(turns):
-            if turn == _LEAST_TURNS:
+            if turn >= _LEAST_TURNS:
                 shown = max([self.shown[""] or FROM_STRICTEST[-1], *self.seen], key=FROM_STRICTEST.index)
-                running = in_the_running(samples, {name: modes[name].precision for name in running}, shown)
+                precisions = {name: modes[name].precision for name in running}
+                if turn == _LEAST_TURNS:
+                    running = in_the_running(samples, precisions, shown)
+                elif self.effort != "full" and settled(samples, bounds, precisions, shown):
+                    break
             order = list({"": 0, **dict.fromkeys(running), beside: 0})
             self.random.shuffle(order)
             self.emit(Event("time", f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(running)} ways"))
             empty = self._empty(calls)
             empties.append(1e3 * empty.clock_s / calls)
-            self.order, kept = self._drawn(calls), {}
+            self.order, kept = self.inputs.draw(self.random, calls), {}
             for name in order:
                 self._warm(modes[name], calls)
                 took = self._batch(modes[name], calls, check=not name and turn in checked, again=True)
@@ -195,7 +194,8 @@ class _Bench:
             key, LADDER[key].name, way.precision, tuple(samples[key]), summaries[key], tuple(bounds[key]), way.process, (),
             LADDER[key].drop_in, WHY_NOT_DROP_IN.get(LADDER[key].kind, "")) for key, way in modes.items() if key)
         found = CheckTimes(
-            summaries[""], tuple(samples[""]), tuple(bounds[""]), calls, len(checked), sum(slowed),
+            summaries[""], tuple(samples[""]), tuple(bounds[""]), calls, sum(t < len(slowed) for t in checked),
+            sum(slowed),
             precision=self._own_precision(), empty_ms=sorted(empties)[len(empties) // 2],
             baselines=baselines, left_out=tuple(self.left_out), starved=tuple(self.starved))
         if doubted := doubted_ways(found):
@@ -261,8 +261,8 @@ class _Bench:
         """Prepares a timed batch, so that both processes begin alike although one was idle: the pages of the slots are touched,
         because the system may have swapped them out; then some calls are made."""
         if self.device == "cpu":
-            self._batch(who, calls, only_copy=True)
-        self._batch(who, max(1, calls // 2))
+            self._called(who, calls, only_copy=True, timed=False)
+        self._called(who, max(1, calls // 2), timed=False)
 
     def _ways(self) -> dict[str, Contestant]:
         """Each way of the ladder that works here."""
@@ -271,7 +271,9 @@ class _Bench:
             why = why_left_out(key, self.case, device=self.device, dtype=self.trial.dtype, effort=self.effort)
             if not why:
                 self.emit(Event("time", f"{self.direction}: preparing {way.name}"))
-                found, why = self._way(key, _BENCHMARK if way.benchmark and _BENCHMARK in self.parties else _REFERENCE)
+                own = _COMPILER if way.kind == "compiled" else _BENCHMARK if way.benchmark else _REFERENCE
+                own = own if own in self.parties else _BENCHMARK if way.benchmark else _REFERENCE
+                found, why = self._way(key, own if own in self.parties else _REFERENCE)
                 if found:
                     there[key] = found
             if why:
@@ -292,16 +294,20 @@ class _Bench:
         return (one, "") if one.precision else (None, "its values differ from the reference")
 
     def kernels(self, baselines: Iterable[WayTimes]) -> dict[str, tuple[str, ...]]:
-        """By key: each way is bound once more, to one set, and profiled. What was compiled is left out."""
+        """By key: PyTorch's plain call, and each way that was timed to the end, is bound once more, to one set, and profiled.
+        What was compiled is left out."""
         found: dict[str, tuple[str, ...]] = {}
+        baselines = list(baselines)
+        most = max((len(b.samples) for b in baselines), default=0)
+        asked = [b for b in baselines if (len(b.samples) == most or b.key == "default") and LADDER[b.key].kind != "compiled"]
         for name, party in self.parties.items():
-            here = [b for b in baselines if b.process == name and LADDER[b.key].kind != "compiled"]
+            here = [b for b in asked if b.process == name]
             if not here:
                 continue
             try:
                 module = party.ready(self.how, self.state)
-                party.process.ask(requests.Prepare(module, self.direction, len(self.fixed), len(self.sets[0])),
-                                  [*self.fixed, *self.factors, *self.sets[0]])
+                party.process.ask(requests.Prepare(module, self.direction, len(self.inputs.fixed), self.inputs.size),
+                                  self.inputs.tensors(most_sets=1))
                 for baseline in here:
                     answer, _ = party.process.ask(requests.PrepareWay(baseline.key, profile=True))
                     found[baseline.key] = () if isinstance(answer, NoWay) else answer.kernels
@@ -317,12 +323,18 @@ class _Bench:
     def _prepare(self, parties: dict[str, Party], *, benchmark: bool = False) -> list[tuple[str, list[int]]]:
         """`benchmark`: from the first call on, for cuDNN keeps what it chooses there."""
         kinds = {}
-        for name, party in parties.items():
+        for name, party in list(parties.items()):
             state = self.state if self.trial.loads_state or name != _CANDIDATE else None
-            module = party.ready(self.how, state)
-            answer, _ = party.process.ask(
-                requests.Prepare(module, self.direction, len(self.fixed), len(self.sets[0]), benchmark or name == _BENCHMARK),
-                [*self.fixed, *self.factors, *(x for xs in self.sets for x in xs)], doing="it was prepared for timing")
+            try:
+                module = party.ready(self.how, state)
+                answer, _ = party.process.ask(requests.Prepare(
+                    module, self.direction, len(self.inputs.fixed), self.inputs.size, benchmark or name in _WITH_BENCHMARK),
+                    self.inputs.tensors(), doing="it was prepared for timing")
+            except (Raised, Ended):
+                if name != _COMPILER:
+                    raise
+                del parties[name]  # then another process compiles
+                continue
             kinds[name] = _kinds(answer)
         if any(one != kinds[_REFERENCE] for one in kinds.values()):
             raise Wrong("When timed, its results have another dtype or shape than in the check.")
@@ -349,22 +361,21 @@ class _Bench:
         """The candidate's results for the first inputs, in an untimed call with the settings of timed calls: libraries may use
         other algorithms there. To be called first, because it loads the state."""
         state = self.state if self.trial.loads_state else None
-        first = self._inputs(0, (0, 0))
+        first = self.inputs.of(0, (0, 0))
         if self.direction == "forward":
             return self.trial.candidate.call(self.how, first, state=state)[1][:1]
-        return self.trial.candidate.call(self.how, self.fixed, state=state, gradients=self._differentiated(),
+        return self.trial.candidate.call(self.how, self.inputs.fixed, state=state, gradients=self._differentiated(),
                                          grad_output=first[0])[1][1:]
 
     def _demand(self, plain: list[torch.Tensor]) -> None:
         """`demanded`: for each result (relative L2 allowed when timed, usual rms). A timed result must have the precision that
         the file shows in an untimed call, and the check must allow that precision."""
-        self._keep_first_truth(self._inputs(0, (0, 0)))
+        self._keep_first_truth(self.inputs.of(0, (0, 0)))
         if [list(r.shape) for r in plain] != [shape for _, shape in self.kinds]:
             raise Wrong(_NOT_AGAIN)
         found = beside_noise([distance(got, truth) for got, truth in zip(plain, self.first_truth, strict=True)],
                              self.first_truth, self._least_norms())
-        least = self._allowed(self.trial.of_float32)
-        names = ["output"] if self.direction == "forward" else [self.trial.plain(n) for n in self._differentiated()]
+        least, names = self._allowed(self.trial.of_float32), self._names()
         for name, (off, _, _) in zip(names, found, strict=True):
             limit = max(least, 2 * self.errors[name].allowed if name in self.errors else least)
             if not off <= limit and not off <= limit + self.jumps[names.index(name)]:
@@ -374,7 +385,10 @@ class _Bench:
         self.demanded = [(max(limit, 2 * d), rms) for limit, (d, _, rms) in zip(limits, found, strict=True)]
 
     def _differentiated(self) -> list[str]:
-        return [*(f"input {i}" for i, x in enumerate(self.fixed) if x.is_floating_point()), *self.parameters]
+        return [*(f"input {i}" for i, x in enumerate(self.inputs.fixed) if x.is_floating_point()), *self.parameters]
+
+    def _names(self) -> list[str]:
+        return ["output"] if self.direction == "forward" else [self.trial.plain(n) for n in self._differentiated()]
 
     def _keep_first_truth(self, inputs: list[torch.Tensor]) -> None:
         if self.first_truth is None:
@@ -390,7 +404,7 @@ class _Bench:
     def _precision(self, who: Contestant) -> str:
         """The precision that the answer to the first inputs shows; "" if it is wrong. The inputs are still unchanged, so one
         truth serves all ways."""
-        _, (kept, inputs) = self._called(who, 1, look=True, change=False)
+        _, (kept, inputs) = self._called(who, 1, look=True, change=False, timed=False)
         self._keep_first_truth(inputs)
         found = self.shown[who.way] = self._class([d for d, _, _ in self._distances(kept, self.first_truth, who.strides)],
                                                   who.way)
@@ -405,8 +419,8 @@ class _Bench:
         output = self.errors.get("output")
         own, off = (output.own, output.rel_l2) if output else (0.0, 0.0)
         how, state = self._of_float64()
-        _, reached = jumps.reach(self.trial.reference, how, [wide(x) for x in self.fixed], state, self._differentiated(),
-                                 self._inputs(0, (0, 0))[0].double(), jumps.typical(
+        _, reached = jumps.reach(self.trial.reference, how, [wide(x) for x in self.inputs.fixed], state, self._differentiated(),
+                                 self.inputs.of(0, (0, 0))[0].double(), jumps.typical(
                                      own, off, self._allowed(self.trial.of_float32)),
                                  self.trial.generator)
         return [2 * float(r.norm) / max(float(t.norm()), least, 1e-300)
@@ -414,8 +428,7 @@ class _Bench:
 
     def _least_norms(self) -> list[float]:
         """What errors are relative to where a result is zero but for rounding, as the check found; else 0."""
-        names = ["output"] if self.direction == "forward" else [self.trial.plain(n) for n in self._differentiated()]
-        return [self.errors[n].least_norm if n in self.errors else 0.0 for n in names]
+        return [self.errors[n].least_norm if n in self.errors else 0.0 for n in self._names()]
 
     def _class(self, distances: list[float], way: str) -> str:
         """The strictest precision that allows these distances; "" where they are beyond all. Where only jumps explain
@@ -431,15 +444,16 @@ class _Bench:
         return ""
 
     def _called(self, who: Contestant, calls: int, *, only_copy: bool = False, look: bool = False,
-                change: bool = True, order: list[Drawn] | None = None
+                change: bool = True, order: list[Drawn] | None = None, timed: bool = True
                 ) -> tuple[Took, tuple[torch.Tensor, list[torch.Tensor]] | None]:
         """How long it took, and with `look` what one slot held at the answer with the inputs it had to be computed from."""
-        order = order or (self._drawn(calls) if change else [(0, (0, 0))] * calls)
+        order = order or (self.inputs.draw(self.random, calls) if change else [(0, (0, 0))] * calls)
         asked = requests.Run(tuple(n for which, begins in order for n in (which, *begins)), self.stride, who.way,
                              only_copy)
         process = self.parties[who.process].process
         self._turn(who.process)
-        pids = [os.getpid(), *process.family()] if self.device == "cpu" else []  # on a GPU waiting for cores does not count
+        # On a GPU waiting for cores does not count.
+        pids = [os.getpid(), *process.family()] if timed and self.device == "cpu" else []
         before_s = waiting.waited_s(pids) if pids else 0.0
         begin = time.perf_counter()
         process.ask(asked, doing="it was timed")
@@ -448,21 +462,14 @@ class _Bench:
         if look:  # before anything else, so that nothing can be finished behind the answer
             kept = self.slots.kept(who.process, chosen)
         took = Took(clock_s, max(0.0, waiting.waited_s(pids) - before_s) if pids else 0.0)
-        return took, (kept, self._inputs(*order[chosen])) if look else None
-
-    def _drawn(self, calls: int) -> list[Drawn]:
-        return [(self.random.randrange(self.count), strips(self.random)) for _ in range(calls)]
-
-    def _inputs(self, which: int, begins: Begins) -> list[torch.Tensor]:
-        """What a call is given: a set times its strips of factors."""
-        return [timed_input(x, factors, begins) for x, factors in zip(self.sets[which], self.factors, strict=True)]
+        return took, (kept, self.inputs.of(*order[chosen])) if look else None
 
     def _truth(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """What float64 says to these inputs, each result."""
         how, state = self._of_float64()
         if self.direction == "forward":
             return self.trial.reference.call(how, inputs, state=state, wide=True)[1][:1]
-        return self.trial.reference.call(how, self.fixed, state=state, gradients=self._differentiated(), wide=True,
+        return self.trial.reference.call(how, self.inputs.fixed, state=state, gradients=self._differentiated(), wide=True,
                                          grad_output=inputs[0])[1][1:]
 
     def _of_float64(self) -> tuple[Construction, State]:
@@ -474,14 +481,7 @@ class _Bench:
     def _distances(self, kept: torch.Tensor, expected: list[torch.Tensor], strides: list[list[int]] | None
                    ) -> list[tuple[float, float, float]]:
         """(relative L2, largest, rms of the truth) of each result in a slot."""
-        found, start = [], 0
-        for place, ((dtype, shape), truth) in enumerate(zip(self.kinds, expected, strict=True)):
-            kind = getattr(torch, dtype)
-            size = kind.itemsize * torch.Size(shape).numel()
-            got = kept[start:start + size].view(kind)
-            got = got.as_strided(shape, strides[place], got.storage_offset()) if strides else got.view(shape)
-            start += rounded(size)
-            found.append(distance(got, truth))
+        found = [distance(got, truth) for got, truth in zip(results(kept, self.kinds, strides), expected, strict=True)]
         return beside_noise(found, expected, self._least_norms())
 
     def _allowed(self, precision: str) -> float:

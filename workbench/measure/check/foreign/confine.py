@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import resource
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypedDict
@@ -25,10 +27,11 @@ ROOT = Path(__file__).resolve().parents[4]
 MOST_PROCESSES = 128             # compilers start some twenty
 MOST_DISK_BYTES = 4 << 30         # of all files in a scratch folder, and of each file
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_PARTIES = ("candidate", "reference", "benchmark", "nvcc")  # the names of scratch folders
+_PARTIES = ("candidate", "reference", "benchmark", "compiler", "spare", "nvcc")  # the names of scratch folders
 _DEVICES = tuple(Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom"))
 _OPEN_TO_ALL = tuple(Path(name) for name in ("/dev/shm", "/tmp", "/var/tmp"))
 _SMALL_BYTES = 64 << 20
+_PIPE_BYTES = 1 << 20
 _INTERNET = (socket.AF_INET, socket.AF_INET6, socket.AF_PACKET)
 # What CUDA and torch may need to share memory between processes. There Landlock and bwrap keep foreign processes away.
 _OF_CUDA = ("process_vm_readv", "process_vm_writev", "pidfd_getfd", "shmget", "msgget", "semget", "mq_open")
@@ -88,6 +91,38 @@ def confinement(device: str) -> Confinement:
             if not found.user:
                 why.append(no_user or f"user {privileges.first_user(len(_PARTIES))} cannot run it ({said})")
     return replace(found, why="; ".join(dict.fromkeys(why)))
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A process that has been started, and the ends of its pipes."""
+
+    process: subprocess.Popen[bytes]
+    to_write: int
+    from_read: int
+
+
+def launch(scratch: Path, device: str, memory_bytes: int, *, popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
+           ) -> Launched:
+    """Starts a `host`, confined to its scratch folder; its log lies beside the folder."""
+    to_read, to_write = os.pipe()
+    from_read, from_write = os.pipe()
+    for fd in (to_write, from_read):  # large pipes for tensors; if the system refuses, the size stays
+        with suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    words = [sys.executable, "-m", "workbench.measure.check.host", str(to_read), str(from_write), device]
+    with log_of(scratch).open("wb") as log, start(words, scratch, device=device, memory_bytes=memory_bytes) as how:
+        how["pass_fds"] += (to_read, from_write)
+        process = popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    os.close(to_read)
+    os.close(from_write)
+    return Launched(process, to_write, from_read)
+
+
+def log_of(scratch: Path) -> Path:
+    """What the process prints. The folder is made."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    return scratch.with_name(f"{scratch.name}.log")
 
 
 class Start(TypedDict):
@@ -234,21 +269,29 @@ def descendants(root: int, *, dead: bool = False, without: Container[int] = ()) 
     """All living descendants of a process. `dead`: also those that nobody has waited for (threads of theirs may live on).
     `without`: children that are left out with all they have started."""
     parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                text = (entry / "stat").read_text(encoding="utf-8", errors="replace")
-            except OSError:
-                continue
-            words = text.rpartition(")")[2].split()
-            if dead or words[0] != "Z":
-                parents.setdefault(int(words[1]), []).append(int(entry.name))
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (words := stat_words(f"/proc/{name}")) and (dead or words[0] != "Z"):
+            parents.setdefault(int(words[1]), []).append(int(name))
     found, ahead = [], [root]
     while ahead:
         children = [pid for pid in parents.get(ahead.pop(), []) if pid not in without]
         found += children
         ahead += children
     return found
+
+
+def stat_words(folder: str) -> list[str]:
+    """The words behind the name in /proc's stat: state, parent, ... Read without pathlib, which takes four times as long."""
+    try:
+        fd = os.open(f"{folder}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        return os.read(fd, 4096).rpartition(b")")[2].decode("ascii").split()
+    except OSError:  # it has ended meanwhile
+        return []
+    finally:
+        os.close(fd)
 
 
 def takes_more(pids: list[int], limit_bytes: int) -> bool:

@@ -7,7 +7,8 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
+
+from .confine import stat_words
 
 _LIMIT_S = 10.0
 _POLL_S = 0.001
@@ -66,22 +67,14 @@ def _states(pid: int) -> frozenset[str]:
     found = set()
     with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
-            if words := _stat(f"/proc/{pid}/task/{task}"):
+            if words := stat_words(f"/proc/{pid}/task/{task}"):
                 found.add(words[0])
     return frozenset(found)
 
 
 def _spent_s(pids: list[int]) -> float:
     """CPU time of all of them and of what they have waited for."""
-    return sum(sum(map(int, words[11:15])) for pid in pids if (words := _stat(f"/proc/{pid}"))) / _TICKS_PER_S
-
-
-def _stat(folder: str) -> list[str]:
-    """The words behind the name in /proc's stat: state, parent, ..."""
-    try:
-        return Path(folder, "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
+    return sum(sum(map(int, words[11:15])) for pid in pids if (words := stat_words(f"/proc/{pid}"))) / _TICKS_PER_S
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

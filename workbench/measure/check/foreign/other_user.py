@@ -14,8 +14,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 if TYPE_CHECKING:
     from .confine import Start
 
@@ -32,6 +30,7 @@ def tried(start: Start, device: str) -> str:
     """"" when it could do everything, else what it could not. `start`: arguments of `subprocess.run`."""
     shared, handle = None, b""
     if device != "cpu":
+        import torch  # a check starts its processes before
         from torch.multiprocessing.reductions import reduce_tensor
         shared = torch.zeros(_BYTES, dtype=torch.uint8, device=device)
         handle = pickle.dumps(reduce_tensor(shared))
@@ -50,6 +49,7 @@ def main(argv: list[str]) -> int:
     from ..host import host  # noqa: F401  everything a foreign process imports
     Path("tried").write_text("", encoding="utf-8")
     if argv[0] != "cpu":
+        import torch
         torch.cuda.set_device(argv[0])
         rebuild, arguments = pickle.loads(sys.stdin.buffer.read())
         rebuild(*arguments).fill_(1)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import re
 import secrets
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +19,10 @@ import torch
 from ....core import numbers
 from ....core.plain_text import plain
 from ....core.trial import Status
-from . import confine
+from . import confine, window
 from .hold import Hold
 from .replies import Told
-from .requests import Begin, Request
+from .requests import Begin, OpenWindow, Request
 from .wire import Kind, Line, NotTheProtocol, Tensors
 
 R = TypeVar("R")
@@ -36,7 +33,6 @@ _BUILD_LOG = 200_000
 _MOST_LOG_BYTES = 8 << 20
 _WATCH_S = 0.3
 _MORE_BYTES, _TIMES = 64 << 20, 4  # an answer may have so many bytes plus so many times the reference's largest answer
-_PIPE_BYTES = 1 << 20
 _TOUCHED_DEVICE = 99          # host_touched_device in the emulator's launch.h
 _IMPORT_BYTES = 250 << 20  # what importing torch takes, about
 # Messages of Python, the loader, OpenBLAS and C++ when the memory limit stops them.
@@ -92,9 +88,12 @@ class Raised(Exception):
 
 @dataclass
 class Spent:
-    """What was spent on a process: seconds of waiting for it, bytes of tensors, requests, starts."""
+    """What was spent on a process: seconds of waiting for it, of these for float64 and for tensors on their way; bytes of
+    tensors, requests, starts."""
 
     seconds: float = 0.0
+    truth_s: float = 0.0
+    moved_s: float = 0.0
     sent_bytes: int = 0
     received_bytes: int = 0
     requests: int = 0
@@ -112,13 +111,13 @@ class ForeignProcess:
     """Starts at the first `ask`, and again after a death. `beside`: the process whose answers limit the size of the answers of
     this one; without it only the memory limit counts."""
 
-    def __init__(self, name: str, *, device: str, limits: Limits, scratch: Path, beside: ForeignProcess | None = None) -> None:
+    def __init__(self, name: str, *, device: str, limits: Limits, scratch: Path, beside: ForeignProcess | None = None,
+                 launched: confine.Launched | None = None) -> None:
         self.name, self.device, self.limits, self.beside = name, device, limits, beside
         self.largest = 0              # bytes of the tensors of one answer
         self._shared_bytes = 0        # of the files that it shares with the judge, which may lie in memory
         self.scratch = scratch / name
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        self.log_path = scratch / f"{name}.log"
+        self.log_path = confine.log_of(self.scratch)
         self._called = "The process" if name == "candidate" else "The reference's process"
         self.deaths = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -128,7 +127,13 @@ class ForeignProcess:
         self._ready = False
         self._hold: Hold | None = None
         self.ran_while_held = False
+        self.waited_for = True        # else its seconds do not count: the judge does something else meanwhile
         self.spent = Spent()
+        self._home = "cpu"            # where the tensors of answers are wanted
+        self._window_bytes = 0
+        self._window: torch.Tensor | None = None
+        if launched is not None:
+            self._take(launched)
 
     @staticmethod
     def _popen(**how: Any) -> subprocess.Popen[bytes]:
@@ -155,10 +160,14 @@ class ForeignProcess:
         begin = time.monotonic()
         try:
             answer, results = self._asked(request, tensors, limit_s, doing or "it worked")
+            results = [t.to(self._home) for t in results]
             self.spent.received_bytes += sum(t.nbytes for t in results)
             return answer, results
         finally:
-            self.spent.seconds += time.monotonic() - begin
+            took = time.monotonic() - begin if self.waited_for else 0.0
+            self.spent.seconds += took
+            self.spent.truth_s += took if getattr(request, "wide", False) else 0.0
+            self.spent.moved_s += self._line.moved_s if self._line and self.waited_for else 0.0
             self.spent.sent_bytes += sum(t.nbytes for t in tensors)
             self.spent.requests += 1
 
@@ -197,6 +206,13 @@ class ForeignProcess:
         if not self.alive:
             self._start()
 
+    def share(self, home: str, window_bytes: int) -> None:
+        """From now on tensors of answers are on that device, and large ones pass through memory of it that is shared with the
+        process."""
+        self._home, self._window_bytes = home, window_bytes
+        if self._window_bytes and self._ready and self.alive:
+            self._open_window()
+
     def hold(self, *, strays: bool = False) -> None:
         """Stop it with all it has started, until `resume`, the next `ask` or its end. `strays`: stop also all processes that
         have left their parents. Raises `StillRunning`; even then the next `ask` lets it go on."""
@@ -219,6 +235,11 @@ class ForeignProcess:
     def close(self) -> None:
         if self._process is not None:
             self._end()
+
+    def kill(self) -> None:
+        """From another thread than the one that asks it, which then gets `Ended`."""
+        if (process := self._process) is not None:
+            _kill(process.pid)
 
     def shared_file(self, size: int) -> tuple[Path, int]:
         """A new file of `size` bytes in its scratch folder, and a descriptor for the judge, who closes it. Its name is random:
@@ -256,21 +277,13 @@ class ForeignProcess:
 
     def _start(self) -> None:
         self.close()
-        to_read, to_write = os.pipe()
-        from_read, from_write = os.pipe()
-        for fd in (to_write, from_read):  # large pipes for tensors; if the system refuses, the size stays
-            with contextlib.suppress(OSError):
-                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        words = [sys.executable, "-m", "workbench.measure.check.host", str(to_read), str(from_write)]
-        with self.log_path.open("wb") as log, confine.start(
-                words, self.scratch, device=self.device, memory_bytes=self.limits.memory_bytes) as how:
-            how["pass_fds"] += (to_read, from_write)
-            self._process = self._popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._take(confine.launch(self.scratch, self.device, self.limits.memory_bytes, popen=self._popen))
+
+    def _take(self, launched: confine.Launched) -> None:
+        self._process = launched.process
         _open.add(self._started.pid)
         self.spent.starts += 1
-        os.close(to_read)
-        os.close(from_write)
-        self._line = Line(to_write, from_read, self._watch)
+        self._line = Line(launched.to_write, launched.from_read, self._watch)
         self._watched = time.monotonic()
         self._ready = False
 
@@ -284,6 +297,19 @@ class ForeignProcess:
         except Ended as error:
             raise self._too_small() if error.status is Status.OUT_OF_MEMORY else error from None
         self._ready = True
+        if self._window_bytes:
+            self._open_window()
+
+    def _open_window(self) -> None:
+        """Where memory cannot be had or shared, all tensors go through the pipe."""
+        try:
+            if self._window is None:  # after a death the next process gets the same
+                self._window = window.allocate(self._window_bytes, self._home)
+            self.ask(OpenWindow(), [window.handle(self._window)])
+        except (OSError, Raised, torch.cuda.OutOfMemoryError):
+            self._window_bytes = 0
+        else:
+            self._open_line.window = window.Window(self._window)
 
     def _too_small(self) -> Ended:
         """Nothing foreign has run yet: it is the limit that is wrong."""

@@ -323,6 +323,14 @@ class OpenSlots(Request[Nothing]):
 
 
 @dataclass(frozen=True)
+class OpenWindow(Request[Nothing]):
+    """The tensor is a pickled handle of memory through which large tensors pass from now on."""
+
+    op = "open_window"
+    answer = Nothing
+
+
+@dataclass(frozen=True)
 class Prepare(Request[Prepared]):
     """See `host.calls.Batches.prepare`. `benchmark`: with cudnn.benchmark."""
 
@@ -333,6 +341,16 @@ class Prepare(Request[Prepared]):
     fixed: int
     inputs: int
     benchmark: bool = False
+
+
+@dataclass(frozen=True)
+class WarmUp(Request[Nothing]):
+    """Call these ways of PyTorch's once in both directions, with inputs of this kind: what they compile is then cached."""
+
+    op = "warm_up"
+    answer = Nothing
+    module: str
+    ways: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -378,8 +396,8 @@ class Run(Request[Done]):
 
 REQUESTS: dict[str, type[Request[Any]]] = {request.op: request for request in (
     Load, Give, Make, AskLayer, LoadState, Call, Reach, NoGrad, EvalMode, TwoCalls, SomeGradients, SecondBackward,
-    Views, Aliases, Stepped, Copied, AskLeft, SideStream, AskWaits, AskMemory, Compile, Graph, OpenSlots, Prepare,
-    PrepareWay, DropWays, Run)}
+    Views, Aliases, Stepped, Copied, AskLeft, SideStream, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow,
+    WarmUp, Prepare, PrepareWay, DropWays, Run)}
 
 
 def read(header: dict[str, Any]) -> Request[Any]:

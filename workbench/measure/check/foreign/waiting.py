@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -44,7 +43,8 @@ def _without_a_core_s(pid: int) -> float:
     with suppress(OSError):  # it has ended
         for task in os.listdir(f"/proc/{pid}/task"):
             with suppress(OSError, IndexError):
-                total += int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[1])
+                with open(f"/proc/{pid}/task/{task}/schedstat", "rb", buffering=0) as file:
+                    total += int(file.read().split()[1])
     return total / 1e9
 
 

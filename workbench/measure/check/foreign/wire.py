@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ....core.typed import to_json
+from .window import Window
 
 MOST_HEADER_BYTES = 4 << 20
 # All dtypes of messages. PyTorch knows other names (quint8, bits8), but ends the process when one is used.
@@ -32,14 +33,20 @@ class NotTheProtocol(ValueError):
     """The other side sent something that is no message."""
 
 
-def pack(header: dict[str, Any], tensors: Sequence[torch.Tensor] = ()) -> list[bytes | memoryview]:
-    """The parts of a message, in order. Raises TypeError for a tensor of a dtype that does not cross."""
-    kinds = [{"dtype": _name(t.dtype), "shape": list(t.shape)} for t in tensors]
-    return [to_json({**header, "tensors": kinds}).encode() + b"\n", *(_bytes(t) for t in tensors)]
+def pack(header: dict[str, Any], tensors: Sequence[torch.Tensor] = (), window: Window | None = None
+         ) -> list[bytes | memoryview]:
+    """The parts of a message, in order. A tensor that lies in the window is no part; its kind says where it begins. Raises
+    TypeError for a tensor of a dtype that does not cross."""
+    kinds: list[dict[str, Any]] = [{"dtype": _name(t.dtype), "shape": list(t.shape)} for t in tensors]
+    places = window.put(tensors) if window else [None] * len(tensors)
+    for kind, place in zip(kinds, places, strict=True):
+        kind |= {} if place is None else {"at": place}
+    return [to_json({**header, "tensors": kinds}).encode() + b"\n",
+            *(_bytes(t) for t, place in zip(tensors, places, strict=True) if place is None)]
 
 
 def unpack(line: bytes, read: Callable[[int], bytearray | memoryview], *, most_bytes: int = 1 << 40,
-           accept: Accept = lambda header, kinds: header) -> Received:
+           accept: Accept = lambda header, kinds: header, window: Window | None = None) -> Received:
     """A message from its first line and a function that reads so many bytes more. `accept` makes of the header what is
     returned, and raises for one or for tensors that are not to be read. Raises `NotTheProtocol`."""
     try:
@@ -49,15 +56,23 @@ def unpack(line: bytes, read: Callable[[int], bytearray | memoryview], *, most_b
     described = header.pop("tensors", None) if isinstance(header, dict) else None
     if not isinstance(described, list) or len(described) > _MOST_TENSORS:
         raise NotTheProtocol("a line that is no message")
+    places = [one.pop("at", None) if isinstance(one, dict) else None for one in described]
     kinds = [_kind(one) for one in described]
     sizes = [prod(shape) * dtype.itemsize for dtype, shape in kinds]
     if sum(sizes) > most_bytes:
         raise NotTheProtocol(f"tensors of {sum(sizes)} bytes")
+    for place, size in zip(places, sizes, strict=True):
+        if place is not None and not (window and window.has(place, size)):
+            raise NotTheProtocol("a tensor outside the shared memory")
     accepted = accept(header, kinds)
-    return accepted, [_tensor(read(size), dtype, shape) for (dtype, shape), size in zip(kinds, sizes, strict=True)]
+    tensors = [_tensor(read(size), dtype, shape) if place is None or window is None else window.take(place, dtype, shape)
+               for (dtype, shape), size, place in zip(kinds, sizes, places, strict=True)]
+    if window and any(place is not None for place in places):
+        window.wait()
+    return accepted, tensors
 
 
-def receive_blocking(stream: BufferedReader) -> tuple[dict[str, Any], Tensors] | None:
+def receive_blocking(stream: BufferedReader, window: Window | None = None) -> tuple[dict[str, Any], Tensors] | None:
     """For the foreign side: wait for the next message; None when the judge has gone."""
     line = stream.readline()
     if not line:
@@ -73,24 +88,29 @@ def receive_blocking(stream: BufferedReader) -> tuple[dict[str, Any], Tensors] |
             view = view[count:]
         return data
 
-    return unpack(line, read)
+    return unpack(line, read, window=window)
 
 
 class Line:
-    """The judge's end: a pair of descriptors, every wait with a deadline. `watch` may raise, and ends the wait."""
+    """The judge's end: a pair of descriptors, every wait with a deadline. `watch` may raise, and ends the wait. `window`: the
+    memory that it shares with the process, if any."""
 
     def __init__(self, write_fd: int, read_fd: int, watch: Callable[[], None]) -> None:
         self._write_fd, self._read_fd, self._watch = write_fd, read_fd, watch
         os.set_blocking(write_fd, False)
         self._buffer = bytearray()
+        self.window: Window | None = None
+        self.moved_s = 0.0   # of the last request: tensors were on their way
 
     def send(self, header: dict[str, Any], tensors: Sequence[torch.Tensor], deadline: float) -> None:
         """Raises TimeoutError, BrokenPipeError."""
-        for part in pack(header, tensors):
+        begin = time.monotonic()
+        for part in pack(header, tensors, self.window):
             view = memoryview(part)
             while view:
                 self._wait([], [self._write_fd], deadline)
                 view = view[os.write(self._write_fd, view[:1 << 20]):]
+        self.moved_s = time.monotonic() - begin
 
     def receive(self, deadline: float, *, most_bytes: int, accept: Accept) -> Received:
         """Raises TimeoutError, EOFError, `NotTheProtocol`; see `unpack`."""
@@ -100,7 +120,11 @@ class Line:
             self._more(deadline)
         line = bytes(self._buffer[:end])
         del self._buffer[:end + 1]
-        return unpack(line, lambda size: self._exactly(size, deadline), most_bytes=most_bytes, accept=accept)
+        begin = time.monotonic()
+        received = unpack(line, lambda size: self._exactly(size, deadline), most_bytes=most_bytes, accept=accept,
+                          window=self.window)
+        self.moved_s += time.monotonic() - begin
+        return received
 
     def close(self) -> None:
         os.close(self._write_fd)

@@ -4,6 +4,7 @@ batches."""
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter as _perf_counter
 from typing import Any
@@ -30,7 +31,9 @@ from ..foreign.requests import (
     Reach,
     Run,
     SideStream,
+    WarmUp,
 )
+from ..foreign.window import opened
 from ..foreign.wire import Tensors
 from . import ways
 from .tf32 import in_tf32
@@ -83,10 +86,15 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
 
 
 def gradients_of(output: torch.Tensor, grad_output: torch.Tensor, wanted: Tensors) -> tuple[torch.Tensor | None, ...]:
-    """`torch.autograd.grad` for this grad_output, with None for what was not used. Given a grad_output, that function imports
-    sympy when it is first called, which takes longer than a small check."""
-    number = _GivenBackward.apply(output, grad_output)  # type: ignore[no-untyped-call]  # torch does not type apply
-    return torch.autograd.grad(number, wanted, allow_unused=True)
+    """`torch.autograd.grad` for this grad_output, with None for what was not used."""
+    return torch.autograd.grad(given_backward(output, grad_output), wanted, allow_unused=True)
+
+
+def given_backward(output: torch.Tensor, grad_output: torch.Tensor) -> torch.Tensor:
+    """A number whose backward gives the output this grad_output. Autograd itself, given a grad_output, imports sympy when it is
+    first called, which takes longer than a small check."""
+    number: torch.Tensor = _GivenBackward.apply(output, grad_output)  # type: ignore[no-untyped-call]  # torch does not type apply
+    return number
 
 
 def reach(module: torch.nn.Module, request: Reach, tensors: Tensors, device: str) -> tuple[Output | NoTensor, Tensors]:
@@ -201,6 +209,19 @@ def graphed(module: torch.nn.Module, request: Graph, tensors: Tensors, device: s
 ON_GPU = (side_stream, waits, memory, compiled, graphed)
 
 
+def warm_up(module: torch.nn.Module, request: WarmUp, tensors: Tensors, device: str) -> tuple[Nothing, Tensors]:
+    """What cannot be compiled is told when it is prepared."""
+    xs = [t.to(device) for t in tensors]
+    for way in (LADDER[key] for key in request.ways):
+        with suppress(Unavailable, RuntimeError, NotImplementedError), switches(way):  # no call without: cuDNN would remember
+            output, = ways.bind(way, module, "forward", [], [x.clone() for x in xs]).results()
+            ways.bind(way, module, "backward", xs, [torch.ones_like(output)]).results()
+    _wait(device)
+    if device != "cpu":
+        torch.cuda.empty_cache()
+    return Nothing(), []
+
+
 class Batches:
     """Timed calls. Results go into slots that belong to the judge, who reads them as soon as he has the answer."""
 
@@ -211,9 +232,7 @@ class Batches:
             with open(request.path, "r+b") as file:
                 self.slots = torch.frombuffer(mmap.mmap(file.fileno(), request.bytes), dtype=torch.uint8)
         else:
-            import pickle
-            rebuild, arguments = pickle.loads(tensors[0].numpy().tobytes())
-            self.slots = rebuild(*arguments)
+            self.slots = opened(tensors[0])
         return Nothing(), []
 
     def prepare(self, module: torch.nn.Module, request: Prepare, tensors: Tensors, device: str) -> tuple[Prepared, Tensors]:

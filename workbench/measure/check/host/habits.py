@@ -28,7 +28,7 @@ from ..foreign.requests import (
 )
 from ..foreign.wire import Tensors
 from . import settings
-from .calls import gradients_of
+from .calls import given_backward, gradients_of
 
 _monotonic = time.monotonic   # taken before a foreign file may put another clock in its place
 _MANY, _MANY_S = 100, 0.5      # calls, but not longer
@@ -111,14 +111,14 @@ def second_backward(module: torch.nn.Module, request: SecondBackward, tensors: T
     with _fresh_grads(module):
         output = module(*xs)
         module.eval()
-        output.backward(grad_output, retain_graph=True)
+        given_backward(output, grad_output).backward(retain_graph=True)
         for one, training in modes:
             one.training = training
-        output.backward(grad_output)
+        given_backward(output, grad_output).backward()
         output = module(*xs)
         if request.in_place:
             output.mul_(2)
-        output.backward(grad_output / 2 if request.in_place else grad_output)
+        given_backward(output, grad_output / 2 if request.in_place else grad_output).backward()
         kept = [(n, w.grad) for n, w in zip(request.gradients, wanted, strict=True) if w.grad is not None]
     return Habit(first=tuple(n for n, _ in kept)), [g for _, g in kept]
 

@@ -14,6 +14,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -37,6 +38,7 @@ from ..foreign.replies import (
     Way,
 )
 from ..foreign.requests import OfModule, Request
+from ..foreign.window import Window, opened
 from ..foreign.wire import Tensors, pack, receive_blocking
 from . import begins, calls, habits, load, settings
 from .module import arguments_of, convolves, is_the_layer, structure, the_state
@@ -59,6 +61,7 @@ class Host:
         self.modules: dict[str, torch.nn.Module] = {}
         self.loaded = load.Loads()
         self.batch = calls.Batches()
+        self.window: Window | None = None   # through which large tensors come and go
 
     def answer(self, request: Request[R], tensors: Tensors) -> tuple[R, Tensors]:
         """What the operation gives: the answer of its type, and tensors."""
@@ -136,8 +139,15 @@ class Host:
         names, values = the_state(module)
         return StateLoaded(tuple(names)), values
 
+    def open_window(self, request: requests.OpenWindow, tensors: Tensors) -> tuple[Nothing, Tensors]:
+        self.window = Window(opened(tensors[0]))
+        return Nothing(), []
+
     def open_slots(self, request: requests.OpenSlots, tensors: Tensors) -> tuple[Nothing, Tensors]:
         return self.batch.open(request, tensors, self.device)
+
+    def warm_up(self, request: requests.WarmUp, tensors: Tensors) -> tuple[Nothing, Tensors]:
+        return calls.warm_up(self.modules[request.module], request, tensors, self.device)
 
     def prepare(self, request: requests.Prepare, tensors: Tensors) -> tuple[Prepared, Tensors]:
         return self.batch.prepare(self.modules[request.module], request, tensors, self.device)
@@ -159,7 +169,7 @@ def _with_numbers(numbers: dict[int, Any], module: torch.nn.Module, tensors: tup
 
 
 def main(argv: list[str]) -> int:
-    request_fd, reply_fd = int(argv[0]), int(argv[1])
+    request_fd, reply_fd, device = int(argv[0]), int(argv[1]), argv[2]
     for fd in (request_fd, reply_fd):
         os.set_inheritable(fd, False)
     if not torch.cuda.is_available():
@@ -167,19 +177,25 @@ def main(argv: list[str]) -> int:
     own = os.getpid()
     faulthandler.enable(all_threads=False)  # the log then says in which line a signal came
     host = Host()
+    if device != "cpu":  # the context takes seconds, and the judge makes its own meanwhile; a failure is told by `load`
+        with suppress(RuntimeError):
+            torch.cuda.set_device(device)
+            torch.ones(1, device=device)
     with os.fdopen(request_fd, "rb") as asked, os.fdopen(reply_fd, "wb", buffering=0) as replies:
         _send(replies, pack(keys_of(Ready(True))))
-        while (message := receive_blocking(asked)) is not None:
+        while (message := receive_blocking(asked, host.window)) is not None:
             header, tensors = message
             number = header.pop("id")
             try:
                 answer, results = host.answer(requests.read(header), tensors)
-                parts = pack({**keys_of(answer), "id": number}, results)
+                through = (host.window,) if host.window else ()
+                parts = pack({**keys_of(answer), "id": number}, results, *through)
             except BaseException as error:  # the boundary of the process: foreign code may raise anything
                 parts = pack({"raised": _told(error, host), "id": number})
             if os.getpid() != own:  # a fork of foreign code has come back to us
                 os._exit(0)
             _send(replies, parts)
+            message, tensors, results, parts = None, [], [], []  # while it waits, others may need the memory
     return 0
 
 

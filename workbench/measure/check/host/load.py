@@ -7,8 +7,10 @@ import ctypes
 import functools
 import inspect
 import mmap
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +101,31 @@ class Loads:
         namespace["_DEVICE_TYPE"] = "cpu"
         namespace["_ANY_LAYER"] = True
 
+        ahead: dict[BuildOrder, int] = {}   # the process that builds it
+
+        def ordered(source: str, flags: tuple[str, ...]) -> BuildOrder:
+            return BuildOrder(restored(source), "cpu", Path(cache), flags=emulated(flags))
+
+        def build_together(kernels: list[Any], device: torch.device) -> None:
+            """All but the first in forks, which have torch already; what fails there is built again below."""
+            from ...build.build import build
+            for order in [ordered(k.source(), k.flags) for k in kernels[1:] if k]:
+                if order in ahead:
+                    continue
+                ahead[order] = os.fork()
+                if not ahead[order]:
+                    try:
+                        build(order, lambda event: None)
+                    finally:
+                        os._exit(0)
+
         def build_for_host(source: str, flags: tuple[str, ...], min_sm: int, device: torch.device) -> ctypes.CDLL:
             from ...build.build import build
-            self._ours = True
-            result = build(BuildOrder(restored(source), "cpu", Path(cache), flags=emulated(flags)), lambda event: None)
+            self._ours, order = True, ordered(source, flags)
+            if child := ahead.get(order):
+                with suppress(ChildProcessError):  # it has been waited for
+                    os.waitpid(child, 0)
+            result = build(order, lambda event: None)
             if result.status != Status.OK:
                 raise BuildFailed(result.headline)
             self._ours = False
@@ -112,7 +135,7 @@ class Loads:
         def refuse(kernel: Any, reason: str, *_: object) -> None:
             raise (BuildFailed if self._ours else RuntimeError)(f"{kernel.name} is not used: {reason}.")
 
-        namespace["_build"] = build_for_host
+        namespace["_build"], namespace["_build_together"] = build_for_host, build_together
         namespace["_Kernel"].refuse = refuse  # it would go on with PyTorch, and that says nothing of its kernels
 
     def _on_host(self, given: dict[str, Any], texts: dict[str, list[str]], names: list[str]) -> Any:

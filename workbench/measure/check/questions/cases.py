@@ -181,21 +181,21 @@ def with_batch(case: Case, batch: int, name: str) -> Case:
 
 def fill(case: Case, given: list[torch.Tensor], generator: torch.Generator) -> list[torch.Tensor]:
     """Inputs of a case: whole numbers, or floats with the range of the given ones."""
-    found = []
+    found, how = [], {"generator": generator, "device": generator.device}
     for place, (shape, dtype) in enumerate(zip(case.shapes, case.dtypes, strict=True)):
         kind = getattr(torch, dtype)
         example = given[place] if place < len(given) else torch.empty(0)
         if case.integers:
-            values = torch.randint(1, 3, shape, generator=generator) * (1 - 2 * torch.randint(0, 2, shape, generator=generator))
+            values = torch.randint(1, 3, shape, **how) * (1 - 2 * torch.randint(0, 2, shape, **how))
         elif not kind.is_floating_point:
             low, high = (int(example.min()), int(example.max()) + 1) if example.numel() else (0, 2)
-            values = torch.randint(low, high, shape, generator=generator)
+            values = torch.randint(low, high, shape, **how)
         elif example.numel() and float(example.min()) >= 0:
             low, high = float(example.min()), float(example.max())
             low = low if high > low else 0.0
-            values = low + (high - low) * torch.rand(shape, generator=generator)
+            values = low + (high - low) * torch.rand(shape, **how)
         else:
-            values = torch.randn(shape, generator=generator)
+            values = torch.randn(shape, **how)
         found.append(values.to(kind))
     return found
 

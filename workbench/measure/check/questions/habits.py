@@ -454,6 +454,7 @@ class _Habits:
         """All parameters, by a fifth of each value at most; those that are nothing but zeros become something. Tensors that are
         equal stay so: they may be one."""
         names, values = self.first.state
+        how = {"generator": self.trial.generator, "device": self.trial.generator.device}
         made: list[tuple[torch.Tensor, torch.Tensor]] = []
         changed = []
         for name, value in zip(names, values, strict=True):
@@ -462,10 +463,10 @@ class _Habits:
                 continue
             new = next((n for old, n in made if old.shape == value.shape and torch.equal(old, value)), None)
             if new is None:
-                drawn = 2 * torch.rand(value.shape, generator=self.trial.generator) - 1
+                drawn = 2 * torch.rand(value.shape, **how) - 1
                 new = (value * (1 + _CHANGED * drawn) if bool(value.any()) else _CHANGED * drawn).to(value.dtype)
                 if self.first.case.setting.layer is not None:  # as in a pruned network
-                    new *= torch.randint(8, value.shape, generator=self.trial.generator) != 0
+                    new *= torch.randint(8, value.shape, **how) != 0
                 made.append((value, new))
             changed.append(new)
         return names, changed

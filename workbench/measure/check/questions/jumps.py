@@ -44,7 +44,7 @@ def reach(reference: Party, how: Construction, inputs: list[torch.Tensor], state
     """What the reference says of its gradients, and the reach of each one that there is. `inputs`, `state`, `grad_output`: in
     float64. `off`: relative L2 error of the output. Raises `Raised`, `Ended`."""
     request = requests.Reach(reference.ready(how, state), len(inputs), tuple(names), _DRAWS, _TIMES * max(off, _LEAST),
-                             int(torch.randint(2**31, (), generator=generator)))
+                             int(torch.randint(2**31, (), generator=generator, device=generator.device)))
     facts, results = reference.process.ask(request, [*inputs, grad_output], doing="float64 was asked near a jump",
                                            limit_s=reference.process.limits.build_s)
     count = len(results) // 2

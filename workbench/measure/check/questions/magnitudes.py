@@ -9,12 +9,14 @@ convolution each channel is multiplied or divided at random, so that no single f
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ....core.answers import Answer, Question
 from ....core.check_parts import Log
 from ....core.layer import ConvTranspose
-from ..distance import distance
+from ...kernel.distance import distance
 from ..foreign.process import Ended, Raised
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun
 from . import cases
@@ -70,7 +72,8 @@ def ask_others(trial: TrialRun, given: cases.Case) -> Question:
         values = [_times(v, torch.tensor(factor or 1.0, dtype=v.dtype)) if v.is_floating_point() else v
                   for v in trial.inputs(given)]
         if not factor:
-            values = [_times(v, torch.randint(2, v.shape, generator=trial.generator).to(v.dtype)) for v in values]
+            values = [_times(v, torch.randint(2, v.shape, generator=trial.generator, device=v.device).to(v.dtype))
+                      for v in values]
         try:
             problem = trial.run(given, values=values, gradients=False).problem("call", "values")
         except (NotForReference, Ended):
@@ -110,9 +113,10 @@ def _by_channel(layer: ConvTranspose, generator: torch.Generator
                 ) -> tuple[torch.Tensor, dict[str, torch.Tensor], torch.Tensor]:
     """Factors of the input, of weight and bias, and of the output."""
     def drawn(count: int) -> torch.Tensor:  # half of them up, half down
-        return 2.0 ** (UP * (1 - 2.0 * ((torch.randperm(count, generator=generator) + first) % 2)))
+        return 2.0 ** (UP * (1 - 2.0 * ((torch.randperm(count, **how) + first) % 2)))
 
-    first = int(torch.randint(2, (), generator=generator))  # so that one channel alone goes either way
+    how: dict[str, Any] = {"generator": generator, "device": generator.device}
+    first = int(torch.randint(2, (), **how))  # so that one channel alone goes either way
     ones, per_group = (1,) * layer.dims, layer.out_channels // layer.groups
     x, y = drawn(layer.in_channels), drawn(layer.out_channels)
     weight = y.view(layer.groups, per_group).repeat_interleave(layer.in_channels // layer.groups, dim=0) / x.view(-1, 1)

@@ -119,7 +119,8 @@ def _guess(wrong: Outcome) -> mistakes.Guess | None:
     names, values = wrong.state
     weight = next(v for n, v in zip(names, values, strict=True) if n.endswith("weight"))
     bias = next((v for n, v in zip(names, values, strict=True) if n.endswith("bias")), None)
-    return mistakes.guess(wrong.case.setting.layer, wrong.inputs[0], weight, bias, wrong.got["output"])
+    return mistakes.guess(wrong.case.setting.layer, *(None if t is None else t.cpu() for t in (
+        wrong.inputs[0], weight, bias, wrong.got["output"])))
 
 
 def _smaller(case: Case) -> Iterator[Case]:
