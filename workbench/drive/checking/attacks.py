@@ -18,8 +18,8 @@ from ...core.layer import FORWARD
 
 RED_TEAM = Path(__file__).resolve().parents[2] / "red_team"
 _CONTROL = "a right kernel"
-_SHORT = "short.toml"        # kernels of a line or two, in the frame below; modules of a few lines
-_WHOLE = "whole.toml"        # kernels with a launcher or a frame of their own
+_SHORT = "short.toml"        # kernels of a line or two, in the frame below
+_WHOLE = "whole.toml"        # kernels with a launcher or a frame of their own; modules that are whole files
 _BODY = """
 const Place p = my_place(layer, sizes);
 if (p.item >= outputs(layer, sizes)) return;
@@ -159,11 +159,9 @@ def kernels(folder: Path) -> Path:
 
 def modules() -> dict[str, str]:
     """Name -> text of every module that attacks."""
-    folder = RED_TEAM / "modules"
-    long = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
     there = _parts()
-    return (long | tomllib.loads((folder / _SHORT).read_text(encoding="utf-8")) |
-            {name: _text(entry, there) for name, entry in there.items()})
+    whole: dict[str, str] = tomllib.loads((RED_TEAM / "modules" / _WHOLE).read_text(encoding="utf-8"))
+    return whole | {name: _text(entry, there) for name, entry in there.items()}
 
 
 def reference(name: str) -> str:
@@ -203,7 +201,7 @@ def _short_kernels() -> dict[str, dict[str, Any]]:
 def _parts() -> dict[str, dict[str, Any]]:
     """Name -> what a module has of its own, of all files that hold such parts."""
     folder = RED_TEAM / "modules"
-    files = [path for path in sorted(folder.glob("*.toml")) if path.name not in (_SHORT, _REFERENCES)]
+    files = [path for path in sorted(folder.glob("*.toml")) if path.name not in (_WHOLE, _REFERENCES)]
     return {name: entry for path in files for name, entry in tomllib.loads(path.read_text(encoding="utf-8")).items()}
 
 

@@ -21,11 +21,20 @@ from ...drive.running.request import Run, RunRequest
 from ...drive.sessions.session import Session, list_sessions, unpack
 from . import best_box, compare_page, layer_form, machine_page, pages, results, running, state, theme, variant_rows
 from .layer_form import Choice, show
-from .picture_box import layer_picture
+from .picture import layer_svg
 
 _MOST_EMULATED_FLOPS = 4e9  # it computes 0.2 to 1 GFLOP/s, and a check launches several times
 KEYS = (*layer_form.KEYS, *variant_rows.KEYS)  # the keys of the widgets here
 REFERENCE_GPU = "NVIDIA H200"  # its ceilings ship with the project: the floor shown where there is no GPU
+
+# The layer picture: SVG made of numbers and our own words, put in place without any other script.
+_BOX = st.components.v2.component(
+    "kernel_workbench_svg", html='<div class="kwsvg"></div>', isolate_styles=False,
+    css=".kwsvg{line-height:1.3}.kwsvg svg{max-width:100%;height:auto}",
+    js="""export default function({parentElement, data}) {
+  const box = parentElement.querySelector('.kwsvg');
+  if (box.dataset.shown !== data.svg) { box.innerHTML = data.svg; box.dataset.shown = data.svg }
+}""")
 
 
 def draw() -> None:
@@ -43,7 +52,7 @@ def draw() -> None:
     theme.html(layer_line(workload, choice, faded=faded), faded=faded)
     elsewhere, strip, grid = st.container(), st.container(), st.grid(2, min_column_width=320, gap="medium")
     with grid.container():
-        layer_picture(workload, faded=faded)  # first: it is what a changed parameter changes, and needs no session
+        _layer_picture(workload, faded=faded)  # first: it is what a changed parameter changes, and needs no session
     right = grid.container()
     path = state.session_paths().get(choice.session)
     trials = shown_trials(state.trials_of(path), workload, choice)
@@ -361,3 +370,9 @@ def _inspect(session: str, trial_id: str) -> None:
     st.session_state["inspect_session"] = session
     st.session_state["inspect_trial"] = trial_id
     st.switch_page(pages.page("inspect"))
+
+
+def _layer_picture(workload: Workload, *, faded: bool = False) -> None:
+    """Draw it; `faded` when the fields beside it say something that is no layer."""
+    with st.container(key="faded" if faded else "picture"):
+        _BOX(data={"svg": layer_svg(workload)}, key="layer-picture", height="content")
