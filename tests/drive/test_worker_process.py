@@ -50,9 +50,9 @@ class DescribeNumber(Order[Device]):
     device: int
 
 
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
-    process = WorkerProcess("measure", log_path=tmp_path / "worker.log")
+@pytest.fixture(params=["cpu", "cuda"])
+def worker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[WorkerProcess]:
+    process = WorkerProcess("measure", log_path=tmp_path / "worker.log", device=request.param)
     yield process
     process.close()
 
@@ -108,6 +108,7 @@ def test_what_is_asked_ahead_is_done_and_its_answer_passed_over(worker: WorkerPr
 
 def test_a_deadline_kills_it(worker: WorkerProcess) -> None:
     pid = worker.call(PingOrder(), limit_s=200).pid
+    os.kill(pid, signal.SIGSTOP)
     with pytest.raises(WorkerTimeout, match="0.2 s"):
         worker.call(SLOW, limit_s=0.2)
     assert gone(pid)

@@ -239,7 +239,7 @@ class Execution:
         return outcome.too_large(needed, self.free_bytes, self.name) if needed > self.free_bytes else None
 
     def _fresh(self, order: Order[R], *, limit_s: float) -> R:
-        return self.workers.fresh(order, limit_s=limit_s, stop=self.run.cancelled)
+        return self.workers.fresh(order, self.name, limit_s=limit_s, stop=self.run.cancelled)
 
     # -- records ------------------------------------------------------------------------------------------------
 
