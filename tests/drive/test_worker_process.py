@@ -195,7 +195,8 @@ def another(tmp_path: Path, kind: str = "measure", **how: object) -> Iterator[in
 
 
 def test_workers_without_a_gpu_are_forks_of_one_process_and_no_others_are(tmp_path: Path) -> None:
-    with another(tmp_path, device="cpu") as first, another(tmp_path, "build") as second, another(tmp_path, device="cuda:0") as gpu:
+    with (another(tmp_path, device="cpu") as first, another(tmp_path, "build") as second,
+          another(tmp_path, device="cuda:0") as gpu):
         assert parent(first) == parent(second) != os.getpid() == parent(gpu)
         assert os.getsid(first) == first and os.getsid(second) == second
         assert len(list(Path(f"/proc/{parent(first)}/task").iterdir())) == 1, "a fork keeps only one of several threads"
