@@ -2,7 +2,7 @@
 
     python -u -m workbench.measure.fork_server SOCKET_FD
 
-`drive.running.forked` is the other side. This process has imported torch and nothing of the judge, so two workers share no
+`drive.machine.forked` is the other side. This process has imported torch and nothing of the judge, so two workers share no
 drawn seed. It runs no order and never uses a GPU. Each message brings the words after `python -m`, the folder, the variables,
 and descriptors: requests, replies, the log, and a channel on which the worker says its number, and this process how it ended.
 A worker stays a zombie until its channel is closed, so that no signal to it reaches another process.

@@ -20,7 +20,7 @@ from ...core.orders import Order
 from ...core.plain_text import plain_json
 from ...core.replies import Event, Failure
 from ...core.typed import Misfit, read, to_json
-from .forked import Forked, fork
+from ..machine.forked import Forked, fork
 
 R = TypeVar("R")
 _GRACE_S = 5.0  # for an operation that removes its files when it is stopped
