@@ -38,6 +38,7 @@ def fork(words: Sequence[str], fds: Sequence[int], environment: Mapping[str, str
             try:
                 return _server.fork(words, fds, environment)
             except (BrokenPipeError, ConnectionResetError):  # somebody has ended it
+                _server.close()
                 _server = None
             except OSError:  # the variables are too long for a message
                 return None
@@ -135,6 +136,11 @@ class _Server:
                 ours.close()
                 raise
         return Forked(ours)
+
+    def close(self) -> None:
+        self._asks.close()
+        self._process.kill()
+        self._process.wait()
 
 
 def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
