@@ -65,6 +65,16 @@ def serve(tmp_path) -> Callable[[list[str]], AbstractContextManager[tuple[str, s
 
 
 @pytest.fixture
+def waiting_compiler(tmp_path, monkeypatch) -> None:
+    """One that compiles nothing for an hour: a run goes on until it is stopped, and leaves the processor to the page."""
+    script = tmp_path / "g++"
+    script.write_text(f'#!/bin/sh\ncase " $* " in *" -c "*) sleep 3600;; esac\nexec {shutil.which("g++")} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("KERNEL_WORKBENCH_CXX", str(script))
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
 def page(chromium, serving) -> Iterator:
     context = chromium.new_context(viewport={"width": 1440, "height": 1300}, accept_downloads=True)
     context.set_default_timeout(200_000)

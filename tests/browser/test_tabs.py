@@ -46,7 +46,7 @@ def text(tab) -> str:
     return tab.get_by_test_id("stMainBlockContainer").inner_text()
 
 
-def test_two_tabs_two_layers(page):
+def test_two_tabs_two_layers(waiting_compiler, page):
     page.get_by_role("button", name=f"Run {len(ticked())}").click()
     page.locator(".strip", has_text=re.compile("RUNNING|WAITING")).first.wait_for()
 

@@ -37,7 +37,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Wo
             if now not in there:
                 there[now] = stack.enter_context(closing(_ForkingWorker(
                     "measure", log_path=tmp_path_factory.mktemp("judge") / "log", environment={"OMP_NUM_THREADS": "1"}))
-                    if forks else judge_process())
+                    if forks else judge_process("cpu"))
             return there[now]
         yield one
 

@@ -29,7 +29,7 @@ _LEFT = 4 << 20  # bytes: much, but less than one of the tensors
 
 
 def test_a_judge_that_runs_out_of_memory_says_so_and_keeps_what_was_answered() -> None:
-    with judge_process() as judge:
+    with judge_process("cpu") as judge:
         def on_text(text: str) -> None:
             if text == "the given size":  # its own processes have been started: they do not inherit this
                 pid = judge._process.pid

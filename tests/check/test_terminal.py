@@ -59,7 +59,7 @@ def words(folder: Path, text: str, *more: str) -> list[str]:
 def check_here(tmp_path: Path, forking_judge: WorkerProcess, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
                ) -> Callable[..., tuple[int, str, str]]:
     """The same without new interpreters: exit code, stdout and stderr of the command line in this process."""
-    monkeypatch.setattr("workbench.drive.checking.check.judge_process", lambda: nullcontext(forking_judge))
+    monkeypatch.setattr("workbench.drive.checking.check.judge_process", lambda device: nullcontext(forking_judge))
     monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
     return lambda text, *more: (cli.main(words(tmp_path, text, *more)), *capfd.readouterr())
 

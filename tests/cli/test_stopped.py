@@ -113,15 +113,19 @@ def test_build_workers_that_are_killed_leave_nothing_that_is_not_run_again(place
     assert cli(*WORDS, "--session", "one", "--resume", **{**place, "KERNEL_WORKBENCH_CXX": ""}).returncode == 0
 
 
-def build_workers(parent: int) -> list[int]:
+def build_workers(front: int) -> list[int]:
+    """Forks of the fork server, which is a child of the front end."""
     found = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
+    for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            words = file.read_bytes().split(b"\0")
-            ours = int(file.with_name("stat").read_text().rpartition(")")[2].split()[1]) == parent
-            if ours and b"workbench.measure.worker" in words and b"build" in words:
+            parent = parent_of(file)
+            if parent and parent_of(Path(f"/proc/{parent}/stat")) == front and "(worker build)" in file.read_text():
                 found.append(int(file.parent.name))
     return found
+
+
+def parent_of(stat: Path) -> int:
+    return int(stat.read_text().rpartition(")")[2].split()[1])
 
 
 def test_before_the_verb_has_begun(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,9 +51,9 @@ class DescribeNumber(Order[Device]):
     device: int
 
 
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
-    process = WorkerProcess("measure", log_path=tmp_path / "worker.log")
+@pytest.fixture(params=["cpu", "cuda"])
+def worker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[WorkerProcess]:
+    process = WorkerProcess("measure", log_path=tmp_path / "worker.log", device=request.param)
     yield process
     process.close()
 
@@ -108,6 +109,7 @@ def test_what_is_asked_ahead_is_done_and_its_answer_passed_over(worker: WorkerPr
 
 def test_a_deadline_kills_it(worker: WorkerProcess) -> None:
     pid = worker.call(PingOrder(), limit_s=200).pid
+    os.kill(pid, signal.SIGSTOP)
     with pytest.raises(WorkerTimeout, match="0.2 s"):
         worker.call(SLOW, limit_s=0.2)
     assert gone(pid)
@@ -176,3 +178,77 @@ os.kill(os.getpid(), 9)
                             env={**os.environ, "PYTHONPATH": os.getcwd()})
     assert parent.returncode == -9, parent.stderr
     assert gone(int(parent.stdout))
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@contextmanager
+def another(tmp_path: Path, kind: str = "measure", **how: object) -> Iterator[int]:
+    """The number of a worker of its own."""
+    process = WorkerProcess(kind, log_path=tmp_path / "another.log", **how)
+    try:
+        yield process.call(PingOrder(), limit_s=200).pid
+    finally:
+        process.close()
+
+
+def test_workers_without_a_gpu_are_forks_of_one_process_and_no_others_are(tmp_path: Path) -> None:
+    with (another(tmp_path, device="cpu") as first, another(tmp_path, "build") as second,
+          another(tmp_path, device="cuda:0") as gpu):
+        assert parent(first) == parent(second) != os.getpid() == parent(gpu)
+        assert os.getsid(first) == first and os.getsid(second) == second
+        assert len(list(Path(f"/proc/{parent(first)}/task").iterdir())) == 1, "a fork keeps only one of several threads"
+
+
+def test_what_is_read_when_torch_is_loaded_needs_a_new_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(pid: int) -> set[bytes]:
+        return set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+
+    with another(tmp_path, device="cpu", environment={"OMP_NUM_THREADS": "1"}) as pid:
+        assert parent(pid) == os.getpid() and b"OMP_NUM_THREADS=1" in of(pid)
+    monkeypatch.setenv("MKL_NUM_THREADS", "1")
+    with another(tmp_path, device="cpu") as pid:
+        assert parent(pid) == os.getpid() and b"MKL_NUM_THREADS=1" in of(pid)
+
+
+def test_a_fork_shares_no_drawn_seed_with_another() -> None:
+    """The judge draws some when it is imported."""
+    code = ("import importlib, sys\nfrom workbench.measure import fork_server\nfor name in fork_server._AHEAD: "
+            "importlib.import_module(name)\nprint(*(m for m in sys.modules if m.startswith('workbench.')))")
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["workbench.measure", "workbench.measure.fork_server"]
+
+
+def test_a_fork_server_that_is_killed_costs_its_workers_and_the_next_call_starts_others(tmp_path: Path) -> None:
+    worker = WorkerProcess("measure", log_path=tmp_path / "worker.log", device="cpu")
+    try:
+        pid = worker.call(PingOrder(), limit_s=200).pid
+        server = parent(pid)
+        os.kill(server, signal.SIGKILL)
+        until(lambda: not worker.alive)
+        new = worker.call(PingOrder(), limit_s=200).pid
+        assert gone(pid) and gone(server) and parent(new) not in (server, os.getpid())
+    finally:
+        worker.close()
+
+
+def test_a_worker_that_is_closed_before_it_began_never_begins(tmp_path: Path) -> None:
+    script = f"""
+import os
+from pathlib import Path
+from workbench.core.orders import PingOrder
+from workbench.drive.running.worker_process import WorkerProcess
+first, second = (WorkerProcess("measure", log_path=Path({str(tmp_path)!r}) / name, device="cpu") for name in "ab")
+first.ask_ahead(PingOrder())             # the server has begun to import torch
+first.close()
+pid = second.call(PingOrder(), limit_s=200).pid
+server = Path(f"/proc/{{pid}}/stat").read_text().rpartition(")")[2].split()[1]
+print(pid, *Path(f"/proc/{{server}}/task/{{server}}/children").read_text().split())
+second.close()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True,
+                          env={**os.environ, "PYTHONPATH": os.getcwd()})
+    pid, *children = done.stdout.split()
+    assert children == [pid]

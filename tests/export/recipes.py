@@ -34,7 +34,7 @@ def naive(workload: Workload, *directions: str, form: str = "constant") -> Recip
 def new_worker(folder: Path) -> WorkerProcess:
     """Kernels are built into one cache for all tests."""
     return WorkerProcess("measure", log_path=folder / f"worker-{time.monotonic_ns()}.log",
-                         environment={"KERNEL_WORKBENCH_CACHE": str(folder / "cache")})
+                         environment={"KERNEL_WORKBENCH_CACHE": str(folder / "cache")}, device="cpu")
 
 
 def run(worker: WorkerProcess, text: str, workload: Workload, folder: Path, *,

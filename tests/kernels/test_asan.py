@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +12,9 @@ from pathlib import Path
 
 from tests.require import require
 from workbench.core.variants import TEMPLATES
-from workbench.measure.emulator import asan_environment
+from workbench.measure.emulator import asan_environment, translate
+
+from .harness import compile_quickly
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,3 +44,15 @@ def test_a_read_beside_the_input_is_reported(tmp_path: Path) -> None:
     done = _run(root, tmp_path / "build", "forward/naive_gather")
     assert done.returncode != 0
     assert "AddressSanitizer: heap-buffer-overflow" in done.stderr
+
+
+def test_a_misaligned_access_ends_the_process(tmp_path: Path) -> None:
+    """In all kernel tests, also without AddressSanitizer; the product names the place (tests/emulator/test_faults.py)."""
+    source, library = tmp_path / "wide.cpp", tmp_path / "wide.so"
+    source.write_text(translate('extern "C" int wide(const char* at) { return reinterpret_cast<const int4*>(at)->x; }'))
+    made = compile_quickly(source, library)
+    assert made.returncode == 0, made.stderr
+    read = ("import ctypes, sys; buffer = ctypes.create_string_buffer(64); start = -(-ctypes.addressof(buffer) // 16) * 16; "
+            f"ctypes.CDLL({str(library)!r}).wide(ctypes.c_void_p(start + int(sys.argv[1])))")
+    codes = [subprocess.run([sys.executable, "-c", read, str(beyond)], check=False).returncode for beyond in (0, 4)]
+    assert codes == [0, -signal.SIGILL]

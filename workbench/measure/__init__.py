@@ -1,6 +1,7 @@
 """The child side: everything here runs in worker processes, which may crash. Only here is torch imported.
 
 `worker`       reads an order, runs its operation, sends the reply; OPS says where each operation is
+`fork_server`  starts the workers that use no GPU, as forks of a process that has imported torch
 `kernel/`      judges one candidate: inputs, poison, comparison, tolerances, time
 `module/`      judges a ModelNew that the workbench exported
 `check/`       judges a ModelNew that somebody else wrote; that file runs in a third process

@@ -110,12 +110,11 @@ class Check(Background):
 
 
 @contextlib.contextmanager
-def judge_process() -> Iterator[WorkerProcess]:
+def judge_process(device: str = "cuda") -> Iterator[WorkerProcess]:
     """A judge for several checks, one after the other; that saves an import of torch per check. Each check has its own foreign
     processes. On a GPU give each timed check its own judge, because only its end frees its GPU memory."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-", ignore_cleanup_errors=True) as folder:
-        # Threads that spin while they wait would take the cores that the foreign processes need.
-        worker = WorkerProcess("measure", log_path=Path(folder) / "judge.log", environment={"OMP_WAIT_POLICY": "PASSIVE"})
+        worker = WorkerProcess("measure", log_path=Path(folder) / "judge.log", device=device)
         try:
             yield worker
         finally:
@@ -150,7 +149,7 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
 
     try:
         with (contextlib.nullcontext() if device_held else held(request.device, on_text, stopped),
-              contextlib.nullcontext(judge) if judge else judge_process() as worker):
+              contextlib.nullcontext(judge) if judge else judge_process(request.device) as worker):
             begun = time.monotonic()
             result = worker.call(order, limit_s=request.limit_s, on_event=on_event, stop=stopped)
     except WorkerFailed as error:

@@ -120,7 +120,7 @@ class SelfTest:
 def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lambda result: None,
              runner: Runner | None = None, wanted: Sequence[Attack] | None = None,
              on_text: Callable[[str], None] = lambda text: None, stopped: threading.Event | None = None,
-             judge: Judge = judge_process) -> list[Result]:
+             judge: Judge | None = None) -> list[Result]:
     """Run every attack that this device can show, or those of `wanted`; only a whole self-test is kept for the page.
     `on_text` hears what happens now. `judge` starts one for modules.
     Raises `BadRequest` for a device that is not there, `RuntimeError` when `stopped` is
@@ -128,6 +128,7 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
     device = resolve_device(device)
     kind = device_kind(device)
     stopped = stopped or threading.Event()
+    judge = judge or partial(judge_process, device)
     whole, wanted = wanted is None, [a for a in (attacks() if wanted is None else wanted) if kind in a.expected]
     results: list[Result] = []
 
@@ -250,7 +251,7 @@ def _watch(on_text: Callable[[str], None], stopped: threading.Event, run: Run) -
 
 
 def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQueue[WorkerProcess],
-                on_text: Callable[[str], None], stopped: threading.Event, fresh: Judge = judge_process) -> Result:
+                on_text: Callable[[str], None], stopped: threading.Event, fresh: Judge) -> Result:
     """Through `check`. Caught: the expected status is among the failures, and no trial of the session has changed; for
     OK, nothing failed and no time was taken for a victory."""
     if stopped.is_set():

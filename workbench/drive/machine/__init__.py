@@ -1,1 +1,2 @@
-"""`devices` (their names), `device_lock` (one run at a time on each), `daemon_threads`, `doctor` (what this machine has)."""
+"""`devices` (their names), `device_lock` (one run at a time on each), `daemon_threads`, `forked` (workers that share an import
+of torch), `doctor` (what this machine has)."""

@@ -188,7 +188,7 @@ class _Worker:
 @contextmanager
 def _in_worker(request: PatchRequest, stopped: threading.Event | None) -> Iterator[ModelHost]:
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-", ignore_cleanup_errors=True) as folder:
-        process = WorkerProcess("measure", log_path=Path(folder) / "model.log")
+        process = WorkerProcess("measure", log_path=Path(folder) / "model.log", device=request.source.device)
         try:
             yield _Worker(process, request, stopped)
         finally:

@@ -338,7 +338,7 @@ class Execution:
         Baselines(self.run, self.session, self.workers, self.name, self.free_bytes).measure(there, self.record)
 
     def _fresh(self, order: Order[R], *, limit_s: float) -> R:
-        return self.workers.fresh(order, limit_s=limit_s, stop=self.run.cancelled)
+        return self.workers.fresh(order, self.name, limit_s=limit_s, stop=self.run.cancelled)
 
     # -- records ------------------------------------------------------------------------------------------------
 

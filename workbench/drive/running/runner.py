@@ -119,7 +119,7 @@ class Runner:
               ) -> ModuleJudged:
         """Judge an exported file in a fresh measure worker, which holds its GPU."""
         with held(order.device, on_text):
-            return self.workers.fresh(order, limit_s=limit_s)
+            return self.workers.fresh(order, order.device, limit_s=limit_s)
 
     def measure_ceilings(self, device: str, on_text: Callable[[str], None] = lambda text: None) -> None:
         """Hold a GPU, measure its rates and keep them. Its floors are computed from them afterwards."""

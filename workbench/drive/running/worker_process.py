@@ -20,6 +20,7 @@ from ...core.orders import Order
 from ...core.plain_text import plain_json
 from ...core.replies import Event, Failure
 from ...core.typed import Misfit, read, to_json
+from ..machine.forked import Forked, fork
 
 R = TypeVar("R")
 _GRACE_S = 5.0  # for an operation that removes its files when it is stopped
@@ -67,12 +68,14 @@ class WorkerProcess:
 
     _module = "workbench.measure.worker"
 
-    def __init__(self, kind: str, *, log_path: Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, kind: str, *, log_path: Path, environment: dict[str, str] | None = None, device: str = "cuda") -> None:
+        """`device`: one for "cpu", and one that builds, may be a fork of a process that has imported torch."""
         self.kind = kind
+        self._forks = device == "cpu" or kind == "build"
         self.log_path = log_path
         self.starts = 0
         self._environment = environment or {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: _Started | Forked | None = None
         self._number = 0
 
     @property
@@ -128,11 +131,16 @@ class WorkerProcess:
         request_read, request_write = os.pipe()
         reply_read, reply_write = os.pipe()
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        environment = _child_environment(self._environment)
         with self.log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-u", "-m", self._module, self.kind, str(request_read), str(reply_write)],
-                pass_fds=(request_read, reply_write), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, env=_child_environment(self._environment))
+            if self._forks:
+                self._process = fork([self._module, self.kind], [request_read, reply_write, log.fileno()], environment,
+                                     _child_environment({}))
+            if self._process is None:
+                self._process = _Started(
+                    [sys.executable, "-u", "-m", self._module, self.kind, str(request_read), str(reply_write)],
+                    pass_fds=(request_read, reply_write), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    start_new_session=True, env=environment)
             self._write_fd, self._read_fd = request_write, reply_read
         os.close(request_read)
         os.close(reply_write)
@@ -216,17 +224,25 @@ class WorkerProcess:
     def _end(self) -> None:
         if self._process is None:
             return
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)  # nvcc, cicc and ptxas too
-        except ProcessLookupError:
-            self._process.kill()
-        self._process.wait()
+        self._process.end()
         self._process = None
         os.close(self._write_fd)
         os.close(self._read_fd)
 
 
+class _Started(subprocess.Popen[bytes]):
+    """One in a new interpreter."""
+
+    def end(self) -> None:
+        try:
+            os.killpg(self.pid, signal.SIGKILL)  # nvcc, cicc and ptxas too
+        except ProcessLookupError:
+            self.kill()
+        self.wait()
+
+
 def _child_environment(extra: dict[str, str]) -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[3])
     path = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else root, **extra}
+    # Threads that spin while they wait would take the cores that other processes need.
+    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else root, **extra}

@@ -94,12 +94,13 @@ class Workers:
         if key not in self._measure:
             self._measure[key] = WorkerProcess(
                 "measure", log_path=self.scratch / f"measure-{key.replace(':', '')}.log",
-                environment=sanitizer_environment() if sanitize else {})
+                environment=sanitizer_environment() if sanitize else {}, device="cuda" if sanitize else device)
         return self._measure[key]
 
-    def fresh(self, order: Order[R], *, limit_s: float, stop: threading.Event | None = None) -> R:
+    def fresh(self, order: Order[R], device: str, *, limit_s: float, stop: threading.Event | None = None) -> R:
         """One order in a measuring process of its own: nothing is shared with earlier kernels."""
-        worker = WorkerProcess("measure", log_path=self.scratch / f"fresh-{secrets.token_hex(4)}.log")
+        worker = WorkerProcess("measure", log_path=self.scratch / f"fresh-{secrets.token_hex(4)}.log",
+                               device=device)
         try:
             return worker.call(order, limit_s=limit_s, on_event=lambda event: limit_s, stop=stop or self._closed)
         finally:

@@ -1,11 +1,10 @@
-"""Worker operation "check": the first foreign processes start before torch is imported here, so that all import it at once."""
+"""Worker operation "check": the first foreign processes start before anything else, also before torch is imported here."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,12 +46,11 @@ def check(order: CheckOrder, emit: Emit) -> Checked:
     begun = Begun(*owned_folder(temporary, _SCRATCH, mode=0o700))
     before = signal.signal(signal.SIGTERM, _ended)
     try:
-        if "torch" not in sys.modules:
-            others = OF_A_GPU if order.time and order.device != "cpu" else ()
-            for name in ("reference", "candidate", *others):
-                if name == "compiler" and order.effort == "quick":
-                    continue
-                begun.launched[name] = confine.launch(begun.scratch / name, order.device, order.memory_bytes)
+        others = OF_A_GPU if order.time and order.device != "cpu" else ()
+        for name in ("reference", "candidate", *others):
+            if name == "compiler" and order.effort == "quick":
+                continue
+            begun.launched[name] = confine.launch(begun.scratch / name, order.device, order.memory_bytes)
         from . import check_file
         return check_file.check(order, emit, begun)
     finally:

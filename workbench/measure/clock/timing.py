@@ -48,7 +48,7 @@ class Effort:
 
 EFFORTS = {
     "cuda": {"quick": Effort(10, 60, 1.0), "normal": Effort(30, 600, 3.0, 0.3), "full": Effort(100, 3000, 12.0, 1.0)},
-    "cpu": {"quick": Effort(5, 10, 0.2), "normal": Effort(5, 50, 0.5), "full": Effort(10, 200, 2.0)},
+    "cpu": {"quick": Effort(5, 10, 0.2), "normal": Effort(5, 20, 0.5), "full": Effort(10, 200, 2.0)},
 }
 
 

@@ -1,0 +1,147 @@
+"""Workers as forks of one process that has imported torch (`measure.fork_server`). All of this process share that one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+_SERVER = "workbench.measure.fork_server"  # its name: what imports torch is never imported here
+# Read when they are needed. Python, torch or a library below it may have read any other one when it was loaded.
+_READ_LATE = ("PATH", "TMPDIR", "PYTEST_CURRENT_TEST")
+_READ_LATE_BEGIN = ("KW_", "KERNEL_WORKBENCH_", "CUDACPU_")
+_lock = threading.Lock()
+_server: _Server | None = None
+
+
+def fork(words: Sequence[str], fds: Sequence[int], environment: Mapping[str, str], common: Mapping[str, str]) -> Forked | None:
+    """`python -u -m` these words, in a session of its own. `fds`: requests, replies, log. `common`: the environment of most
+    workers. None where this one needs a new interpreter."""
+    global _server
+    early = _read_early(environment)
+    if early != _read_early(common):
+        return None
+    with _lock:
+        for _ in range(2):
+            if _server is None:
+                _server = _Server(common)
+            if _server.environment != early:
+                return None
+            try:
+                return _server.fork(words, fds, environment)
+            except (BrokenPipeError, ConnectionResetError):  # somebody has ended it
+                _server.close()
+                _server = None
+            except OSError:  # the variables are too long for a message
+                return None
+    return None
+
+
+class Forked:
+    """As `subprocess.Popen`. The server waits for the process in our place, and does not let go of its number before `end`."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._pid: int | None = None
+        self._code: int | None = None
+        self._buffer = b""
+        self._taking = threading.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """None until it has begun."""
+        self._listen(0)
+        return self._pid
+
+    def poll(self) -> int | None:
+        """How it ended; None while it runs."""
+        self._listen(0)
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """How it ended. Raises `subprocess.TimeoutExpired`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._code is None:
+            left = None if deadline is None else deadline - time.monotonic()
+            if timeout is not None and left is not None and left <= 0:
+                raise subprocess.TimeoutExpired("worker", timeout)
+            self._listen(left)
+        return self._code
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill it with its group. One that has not begun never does."""
+        if (pid := self.pid) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            self.wait()
+        self._code = -signal.SIGKILL if self._code is None else self._code
+        self._channel.close()
+
+    def _signal(self, number: int) -> None:
+        if (pid := self.pid) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _listen(self, seconds: float | None) -> None:
+        """Take what the channel holds, after waiting so long for it."""
+        if self._code is not None:
+            return
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        if not poll.poll(None if seconds is None else 1e3 * seconds):
+            return
+        with self._taking, contextlib.suppress(BlockingIOError):  # another thread has taken it
+            data = self._channel.recv(1 << 10, socket.MSG_DONTWAIT)
+            *lines, self._buffer = (self._buffer + data).split(b"\n")
+            for word, number in map(bytes.split, lines):
+                if word == b"began":
+                    self._pid = int(number)
+                else:
+                    self._code = int(number)
+            if not data and self._code is None:
+                self._code = -signal.SIGKILL  # the server has ended, and nobody else knows
+
+
+class _Server:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = _read_early(environment)
+        self._asks, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-m", _SERVER, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+                env=dict(environment))
+
+    def fork(self, words: Sequence[str], fds: Sequence[int], environment: Mapping[str, str]) -> Forked:
+        message = json.dumps({"words": list(words), "folder": os.getcwd(), "environment": dict(environment)}).encode()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._asks, [message], [*fds, theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise
+        return Forked(ours)
+
+    def close(self) -> None:
+        self._asks.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in environment.items() if k not in _READ_LATE and not k.startswith(_READ_LATE_BEGIN)}
