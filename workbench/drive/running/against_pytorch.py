@@ -85,7 +85,7 @@ class Baselines:
             return _unmeasured(directions, outcome.failure(error, building=False), formulations=formulations), False
 
     def _fresh(self, order: BaselineOrder, limit_s: float) -> Measured:
-        return self.workers.fresh(order, limit_s=limit_s, stop=self.run.cancelled)
+        return self.workers.fresh(order, self.name, limit_s=limit_s, stop=self.run.cancelled)
 
     def _too_large(self, direction: str) -> Outcome | None:
         """The outcome of a direction whose tensors do not fit."""
