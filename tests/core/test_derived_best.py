@@ -98,11 +98,11 @@ def test_else_the_order_of_preference_decides(tmp_path: Path) -> None:
 
 def test_a_default_that_spills_is_changed_and_the_reason_says_so(tmp_path: Path) -> None:
     """nvcc says so of both: tests/kernels/test_nvcc.py."""
-    work = preset("models/hifigan-3").workload()
+    work = preset("models/dac-1").workload()
     save([], tmp_path / "b")
     found = best_or_derived("grad_weight", work, "tf32", "sm_90", file=tmp_path / "b")
-    assert found and found.variant == "persistent_wgmma" and found.config["STRIP"] == 4
-    assert "its default config with STRIP=4, because registers spill otherwise, not measured" in found.reason
+    assert found and found.variant == "persistent_wgmma" and found.config["AHEAD"] == 1
+    assert "its default config with AHEAD=1, because registers spill otherwise, not measured" in found.reason
     exact = find("persistent_wgmma", "grad_weight").config({"AHEAD": 2})
     space = SearchSpace(find("persistent_wgmma", "grad_weight"), work.layer, "float32", 90, "tf32")
     assert start(space, "sm_90", exact) == Start(exact)                # only the default is known to spill

@@ -18,6 +18,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from .best_known import BestKnown, class_of, entries_of, without_bias
+from .candidate import why_not
 from .errors import BadRequest
 from .gpu import sm_of
 from .layer import FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
@@ -73,8 +74,10 @@ class _Derived:
     root: Path | None
 
     def known(self, entry: BestKnown, *, changed: bool) -> BestKnown | None:
-        """Steps 1 and 2. With `changed` only configs that had to be changed."""
+        """Steps 1 and 2. With `changed` only configs that had to be changed. What was measured here is taken as it is."""
         variant = self._variant(entry.variant)
+        if variant is not None and entry.arch == self.arch and not entry.derived and self._runs(entry):
+            return None if changed else entry
         found = self._config(entry, entry.precision)
         if variant is None or found is None or bool(found.why) != changed:
             return None
@@ -120,6 +123,13 @@ class _Derived:
         except BadRequest:
             return None  # the template has changed since
         return start(self._space(variant, precision, entry.form), self.arch, config)
+
+    def _runs(self, entry: BestKnown) -> bool:
+        try:
+            candidate = entry.candidate(self.workload, root=self.root)
+        except BadRequest:
+            return False  # the template has changed since
+        return why_not(candidate, sm=sm_of(self.arch)) is None
 
     def _space(self, variant: Variant, precision: str, form: str) -> SearchSpace:
         return SearchSpace(variant, self.workload.layer, self.workload.dtype, sm_of(self.arch), precision, form)
