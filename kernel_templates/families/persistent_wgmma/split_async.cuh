@@ -5,8 +5,8 @@
 #include "families/persistent_wgmma/split_vectors.cuh"
 
 // A job is brought to the warp's own part of shared memory as it lies; AHEAD jobs later its lanes read an item each. Heads
-// and tails are written with the cores of the strips beside them. To the last job belong the edges, the single elements
-// beside the stage's first and last strip.
+// and tails are written with the cores of the strips beside them. The last job also brings the edges: the single
+// elements beside the stage's first and last strip.
 template <class Layer, class Tune>
 struct GradSplitAsyncLoader : GradSplitCopier<Layer, Tune> {
   using Copier = GradSplitCopier<Layer, Tune>;
@@ -27,7 +27,7 @@ struct GradSplitAsyncLoader : GradSplitCopier<Layer, Tune> {
   char* const brought;  // the jobs of the warp that are on the way
   int in = 0, out = 0;  // which of them is brought and read next
   int own_left = 0;
-  int own_strip = 0, strips_on, lane_on;  // the stage's first strip in its row; how far its next ones are in theirs
+  int own_strip = 0, strips_on, lane_on;  // places in their rows: of the stage's first strip, of its next ones
   unsigned linked = 0;                    // which strips follow the one before
 
   __device__ __forceinline__ GradSplitAsyncLoader(const Sizes& s, const GradSplitTensors<Layer, Tune>& t,
@@ -197,7 +197,7 @@ struct GradSplitAsyncLoader : GradSplitCopier<Layer, Tune> {
     }
   }
 
-  // All vectors of a warp's job: whole ones, or halves of rows that are no multiple of them.
+  // All vectors of a warp's job: whole ones, or halves where a row is no multiple of whole ones.
   template <int TURN, int VECTORS, int CHANNELS, class Flat, class LookedUp>
   __device__ __forceinline__ void bring_job(char* to, bool is_flat, int width, const Flat& flat,
                                             const LookedUp& looked_up) const {
@@ -210,7 +210,7 @@ struct GradSplitAsyncLoader : GradSplitCopier<Layer, Tune> {
   __device__ __forceinline__ void bring_pieces(char* to, const Source& source) const {
     using Job = GradSplitJob<Scalar, VECTORS * CHUNKS>;
     constexpr int PIECES = 4 / WIDTH;
-    const unsigned own = computed_anew(thread), own_lane = own % 32;  // else places of all jobs fill the registers
+    const unsigned own = computed_anew(thread), own_lane = own % 32;  // else the places of all jobs fill the registers
     const unsigned e = own_lane % PIECES * WIDTH;
 #pragma unroll
     for (int turn = 0; turn < PER * PIECES; ++turn) {
@@ -250,7 +250,7 @@ struct GradSplitAsyncLoader : GradSplitCopier<Layer, Tune> {
     const float value = reinterpret_cast<const float*>(from)[lane];
     *reinterpret_cast<float*>(to) = round_for_tensor_cores(value, tensors.one);
   }
-  // Of eight channels an element, then of the same channels the next.
+  // One element of each of eight channels, then the next element of the same channels.
   __device__ __forceinline__ GradSplitPlace edge_place(int turn) const {
     const unsigned item = turn * THREADS + computed_anew(thread), rest = item / 8;
     return {rest % Plan::EXTRA_OR_1, 0, rest / Plan::EXTRA_OR_1 * 8 + item % 8, item < unsigned(Plan::EDGES)};

@@ -1,4 +1,4 @@
-// What grad_weight's copying warps do whatever they load with: stages in turn, the places of items, the sums of grad_bias.
+// What grad_weight's copying warps do with either loader: stages in turn, the places of items, the sums of grad_bias.
 #pragma once
 #include "contract/computed_anew.cuh"
 #include "families/persistent_wgmma/split_tables.cuh"

@@ -46,12 +46,12 @@ struct GradSplitPlan {
                              : OCTS_WG * k + o;
   }
 
-  // With a kernel of two strides, models have many channels where rows are short.
+  // If the kernel is two strides long, layers of models with many channels have short rows.
   static constexpr bool SHORT = CI >= 512 && TAP_ROWS > 1 && K == 2 * STRIDE;
   static constexpr int SIZE = int(sizeof(typename Layer::scalar)), PER = 16 / SIZE;
   static constexpr int BEYOND = FAR + 1 > STRIDE ? FAR + 1 - STRIDE : 0;
   // Whether cp.async serves the layer: a strip has little beside its core, and a tile few tap rows. With 16-bit types
-  // it moves half as much at a time, which pays where sums leave few registers for loads.
+  // it moves half as much at a time; that is faster only where sums leave few registers for loads.
   static constexpr bool COPIES = SIZE == 4 ? BEYOND <= 4 && ROWS <= 4 && !SHORT : BEYOND == 0 && PADDING == 0 && SUMS > 64;
   static constexpr bool ASYNC = Tune::ASYNC;
   // A strip is STRIP neighbouring positions of a row; a chunk is 16 bytes: one position of each of PER strips.
@@ -72,7 +72,7 @@ struct GradSplitPlan {
   // distances between chunks and between blocks (of all chunks for one position) are such that these lanes then write
   // to different banks.
   static constexpr int TABLE = 32 + 32 * PER * (1 + ROWS) + 16 * ((ROWS + 3) / 4);  // bytes; a copying warp writes two
-  static constexpr int OF_WARP = 2 * TABLE + 4 * PER * int(sizeof(Position));  // and keeps the places of its strips
+  static constexpr int OF_WARP = 2 * TABLE + 4 * PER * int(sizeof(Position));  // with the places of its strips
   static constexpr int ROOM = 227 * 1024 - 256 - Tune::COPY_WARPS * OF_WARP;
   static constexpr int RAW = STRIP * 1024 * MB + BLOCKS * 128 * STRIDE * OCTS;
   // grad_bias is summed up where gy is copied, if taps meet every row; else sum_channel reads gy a second time. If
@@ -84,7 +84,7 @@ struct GradSplitPlan {
   static constexpr int EDGES = OCTS * 8 * EXTRA, EDGE_TURNS = ceil_div(EDGES, 32 * Tune::COPY_WARPS);
   static constexpr int EDGE_BYTES = PER == 4 ? 128 : 256;
   static constexpr int JOB_BYTES = 2048 + (COUNTS ? 128 : 0) + EDGE_TURNS * EDGE_BYTES;
-  static constexpr int BROUGHT = ASYNC ? 5 * Tune::COPY_WARPS * JOB_BYTES : 0;  // for so many bytes of jobs there is room
+  static constexpr int BROUGHT = ASYNC ? 5 * Tune::COPY_WARPS * JOB_BYTES : 0;  // bytes of jobs in flight that must fit
   static constexpr int CHUNKS = Tune::CHUNKS ? Tune::CHUNKS : (ASYNC ? 8 : 12) * RAW + 3200 + BROUGHT <= ROOM ? 4 : 2;
   static constexpr __host__ __device__ int at_least(int least, int value) { return value < least ? least : value; }
   static constexpr int X_VECTORS = STRIP / 4, VECTORS = CORE / 4;

@@ -22,7 +22,7 @@ __device__ __forceinline__ void copy_grad_split(Loader& loader, char* stages, un
   constexpr int JOBS = Loader::JOBS, AHEAD = Loader::AHEAD;
   loader.prepare();
   if (!loader.more) return;
-  const auto load = [&](auto job) {  // a stage goes on behind the one before
+  const auto load = [&](auto job) {  // after a stage's last job come the jobs of the next stage
     constexpr int JOB = decltype(job)::value;
     if constexpr (JOB > 0 && JOB % JOBS == 0)
       if (loader.more) loader.prepare();

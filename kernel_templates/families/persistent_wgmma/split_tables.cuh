@@ -53,7 +53,7 @@ struct GradSplitTables {
   }
   static __device__ __forceinline__ bool x_flat(unsigned flags) { return flags & 1; }
   static __device__ __forceinline__ bool gy_flat(unsigned flags) { return flags & 2; }
-  // A strip so much further on. Adding costs much less than dividing.
+  // Moves a strip on by one step. Adding costs much less than dividing.
   __device__ __forceinline__ void go_on(Position& at) const {
     const Position& step = work.step;
     at.w += step.w;

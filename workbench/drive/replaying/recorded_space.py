@@ -129,7 +129,7 @@ def spaces_of(path: Path) -> list[RecordedSpace]:
     if is_session(path):
         found = session_spaces(Session.open(path))
         if not found:
-            raise BadRequest(f"{path} has no layer of which {SMALLEST} candidates were timed; a space to replay needs them.")
+            raise BadRequest(f"{path} has no layer with {SMALLEST} timed candidates; choose a session that has.")
         return found
     if path.is_dir():
         raise BadRequest(f"{path} is a folder without a session; name a session, a cache file of Kernel Tuner, or a T4 file.")
@@ -225,7 +225,7 @@ def _space(name: str, results: Iterable[_Result], trials: tuple[Trial, ...] = ()
     listed = list(results)
     ms = np.array([np.nan if r.ms is None else r.ms for r in listed], np.float64)
     if np.isfinite(ms).sum() < SMALLEST:
-        raise BadRequest(f"{name} has fewer than {SMALLEST} configs with a time; there is nothing to search.")
+        raise BadRequest(f"{name} has fewer than {SMALLEST} configs with a time; choose a larger file.")
     configs = tuple(r.config for r in listed)
     families = [r.family for r in listed]
     keys = [f"{family} {config_text(config)}" for family, config in zip(families, configs, strict=True)]
@@ -254,21 +254,22 @@ def _results(path: Path, data: Any) -> list[_Result]:
     if isinstance(data, dict) and isinstance(data.get("cache"), dict):
         names = data.get("tune_params_keys")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise BadRequest(f"{path} is no cache file of Kernel Tuner: it has no list tune_params_keys.")
+            raise BadRequest(f"{path} is no cache file of Kernel Tuner: it has no list tune_params_keys; name another file.")
         lines = list(data["cache"].items())
         return [_cached(path, key, line, names, str(data.get("objective") or "time")) for key, line in lines]
     if isinstance(data, dict) and isinstance(data.get("results"), list):
         try:
             return [_of_t4(one) for one in read(Results, data)["results"]]
         except Misfit as error:
-            raise BadRequest(f"{path} is no T4 file: {error}.") from error
-    raise BadRequest(f"{path} is no cache file of Kernel Tuner (it has no cache) and no T4 file (it has no results).")
+            raise BadRequest(f"{path} is no T4 file: {error}; name another file.") from error
+    raise BadRequest(f"{path} is no cache file of Kernel Tuner (it has no cache) and no T4 file (it has no results); "
+                     "name another file.")
 
 
 def _cached(path: Path, key: str, line: Any, names: Sequence[str], objective: str) -> _Result:
     lacking = next((name for name in names if not isinstance(line, dict) or name not in line), None)
     if lacking is not None:
-        raise BadRequest(f"{path} is no cache file of Kernel Tuner: its entry {key!r} has no {lacking}.")
+        raise BadRequest(f"{path} is no cache file of Kernel Tuner: its entry {key!r} has no {lacking}; name another file.")
     parts = [line[name] for name in _TIMES if _is_number(line.get(name))]
     return _Result(_config({name: line[name] for name in names}, f"{path}, entry {key!r}"), _time(line.get(objective)),
                    sum(parts) / 1e3 if parts else None)
@@ -287,7 +288,8 @@ def _of_t4(one: Mapping[str, Any]) -> _Result:
 def _config(values: Mapping[str, Any], place: str) -> dict[str, Value]:
     strange = next((name for name, value in values.items() if not isinstance(value, (int, float, str))), None)
     if strange is not None:
-        raise BadRequest(f"{place}: the value of {strange} is {values[strange]!r}, neither a number nor a text.")
+        raise BadRequest(f"{place}: the value of {strange} is {values[strange]!r}, neither a number nor a text; "
+                         "name another file.")
     return dict(values)
 
 

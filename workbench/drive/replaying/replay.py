@@ -325,7 +325,7 @@ def _kernel_tuner(space: RecordedSpace, count: int, seed: int, *, strategy: str)
 def _values(space: RecordedSpace) -> dict[str, list[Any]]:
     """The values of each tunable, sorted. Raises `BadRequest` for several families: only our own search knows them."""
     if len(set(space.points.families)) > 1:
-        raise BadRequest(f"{space.name} has several families; tpe and kt: search one only. Choose {OURS} or random.")
+        raise BadRequest(f"{space.name} has several families, and tpe and kt:NAME search only one; choose {OURS} or random.")
     names = dict.fromkeys(name for config in space.configs for name in config)
     return {name: sorted({config[name] for config in space.configs}, key=lambda v: (isinstance(v, str), v)) for name in names}
 

@@ -55,7 +55,7 @@ class BatchRequest:
 
     def __post_init__(self) -> None:
         if self.minutes is None and self.trials is None:
-            raise BadRequest("A suite needs --minutes or --trials: the time that its layers share.", field="minutes")
+            raise BadRequest("--suite needs --minutes or --trials; its layers share that limit.", field="minutes")
         for precision in self.precisions:
             if precision not in CLASSES:
                 raise BadRequest(f"precision {precision!r} is no class; choose {', '.join(CLASSES)}.", field="precision")

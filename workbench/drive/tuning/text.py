@@ -57,15 +57,15 @@ def as_json(found: TuneResult, session: Session) -> dict[str, Any]:
 
 def _family(family: Family) -> list[str]:
     about = "" if family.whole else "about "
-    sampled = "" if family.whole else f"; an even sample of {numbers.count(family.points)} can be tried"
+    sampled = "" if family.whole else f"; a sample of {numbers.count(family.points)} can be tried"
     lines = [f"  {family.name} {family.precision}: {numbers.count(family.size)} configs, "
              f"{about}{numbers.count(family.legal)} legal{sampled}"]
     lines += [f"    {about}{numbers.count(one.configs)} removed by: {one.why}" for one in family.removed]
-    if gaps := [f"{c.tunable} never {', '.join(map(str, c.left_out))}" for c in family.coverage if c.left_out]:
-        lines.append(f"    not covered: {'; '.join(gaps)}")
+    if gaps := [f"{c.tunable} = {', '.join(map(str, c.left_out))}" for c in family.coverage if c.left_out]:
+        lines.append(f"    in no candidate: {'; '.join(gaps)}")
     whole = [c.tunable for c in family.coverage if not c.left_out]
     if whole:
-        lines.append(f"    every value of {', '.join(whole)}")
+        lines.append(f"    in candidates: every value of {', '.join(whole)}")
     return lines
 
 
@@ -81,13 +81,13 @@ def _proof(winner: Winner, found: TuneResult) -> list[str]:
         lines.append("  Stopped before the best were timed again: this is the best median so far.")
         return lines
     if winner.final.ties:
-        lines.append(f"  A tie with {len(winner.final.ties)} others; the one with the fewest registers, then the least shared "
-                     "memory, then the first name was taken.")
-    lines.append(f"  Right again with {'; '.join(winner.final.again)}.")
+        lines.append(f"  Others that are as fast: {len(winner.final.ties)}. The fewest registers decide, then the least "
+                     "shared memory, then the name.")
+    lines.append(f"  Judged again and right with {'; '.join(winner.final.again)}.")
     if winner.final.fell:
-        lines.append(f"  {len(winner.final.fell)} that were as fast were wrong there.")
+        lines.append(f"  Not right when judged again, though as fast or faster: {len(winner.final.fell)}.")
     if winner.stored:
-        lines.append(f"  Kept in {winner.stored}: export --best, run --best and patch take it.")
+        lines.append(f"  Kept in {winner.stored}: export --best, run --best and patch use it.")
     return lines
 
 

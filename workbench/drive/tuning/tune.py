@@ -132,7 +132,7 @@ def asked(session: Session) -> TuneRequest:
     """What the session's last tune was asked. Raises `BadRequest` where there was none."""
     event = next((e for e in reversed(session.events()) if e.get("event") == EVENT), None)
     if event is None:
-        raise BadRequest(f"Session {session.name} holds no tune to resume.", field="resume")
+        raise BadRequest(f"Session {session.name} holds no tune to resume; name a session of tune.", field="resume")
     try:
         return TuneRequest.from_json(event["request"])
     except (KeyError, TypeError, ValueError) as error:

@@ -271,8 +271,8 @@ def _precision(dtype: str, device: str, variants: list[Variant], slot: DeltaGene
             state.not_known("precision", asked, f"The page shows {usual}.")
     precision = slot.selectbox(
         "precision", offered, key="precision", persist_state="session", format_func=lambda p: p or "each variant's default",
-        help="ieee: fp32 multiply-adds. tf32: tensor cores, three decimal digits; PyTorch's own for convolutions. tf32x3: "
-             "three tf32 products, about as exact as fp32. each variant's default: the precision that it names first.")
+        help="ieee: fp32 multiply-adds. tf32: tensor cores, three decimal digits; PyTorch uses it for convolutions. tf32x3: "
+             "three tf32 products, about as exact as fp32. each variant's default: the first precision that it lists.")
     address.note("precision", precision or _EACH, usual)
     return precision
 

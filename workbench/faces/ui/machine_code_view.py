@@ -22,8 +22,8 @@ from . import address, state, theme
 _Answer = tuple[MachineCode, list[sass.Kernel], str]
 _ALL, _MAIN, _NOBODY = "all instructions", "main loop", "no other trial"
 _MOST_KEPT, _MOST_LOOPS = 12, 5
-_CONTROL_HELP = ("Which of the six barriers it waits for (B), sets until its operands are read (R) and until its result is "
-                 "written (W); Y: another warp may go first; S: cycles to stall before the next instruction")
+_CONTROL_HELP = ("B: the barriers, of six, that it waits for. R: the barrier that is set until its operands are read. W: the "
+                 "barrier that is set until its result is written. Y: another warp may go first. S: cycles to stall afterwards")
 
 
 def machine_code(trial: Trial, session: Session, others: list[Trial]) -> None:
@@ -89,7 +89,7 @@ def _against(kernel: sass.Kernel, trial: Trial, session: Session, others: list[T
     key = f"asm against {trial.trial_id}"
     address.seed(key, [_NOBODY, *by_id], _NOBODY, name="asm_against")
     names = {i: " ".join([t.name, t.precision, *(f"{k}={v}" for k, v in t.config.items())]) for i, t in by_id.items()}
-    chosen = st.selectbox("What differs from", [_NOBODY, *by_id], key=key, persist_state="session",
+    chosen = st.selectbox("Compare with", [_NOBODY, *by_id], key=key, persist_state="session",
                           format_func=lambda i: names.get(i, i))
     address.note("asm_against", chosen, _NOBODY)
     if chosen == _NOBODY or (answer := _answer(by_id[chosen], session)) is None:
@@ -100,7 +100,7 @@ def _against(kernel: sass.Kernel, trial: Trial, session: Session, others: list[T
     rows = sass.differences(kernel, answer[1][0])
     cells = [tuple(escape(str(cell)) for cell in row) for row in rows]
     theme.html(theme.table(("loop", "what", "here", "there"), cells, right=(2, 3)) if rows else
-               '<div class="foot">Both have the same instructions in every loop.</div>')
+               '<div class="foot">Both have the same instructions.</div>')
 
 
 def _ptx(reply: MachineCode, mangled: str) -> None:
@@ -134,8 +134,8 @@ def _answer(trial: Trial, session: Session) -> _Answer | None:
 def _live(started: float, future: Future) -> None:
     if future.done():
         st.rerun()
-    theme.html(f'{theme.badge("RUNNING")} nvcc compiles it: {time.time() - started:.0f} s since start. A large kernel takes '
-               "half a minute.")
+    theme.html(f'{theme.badge("RUNNING")} nvcc is compiling the source, for {time.time() - started:.0f} s so far. '
+               "A large kernel takes half a minute.")
 
 
 @st.cache_resource(show_spinner=False)

@@ -4,7 +4,7 @@ A file is a session, a cache file of Kernel Tuner or a T4 file; both may be pack
 layer, direction, dtype and device. The searches: surrogate (the one that 'tune' uses), random, tpe (needs optuna), and kt:NAME,
 an optimiser of Kernel Tuner (needs kernel-tuner), for example kt:genetic_algorithm.
 
-The score says how much of the way from random search (0) to the best of the space (1) a search has gone, over trials 10 to 100.
+The score is averaged over trials 10 to 100: 0 is what random search reaches on average, 1 is the best of the space.
 
     python -m workbench replay convolution.json.gz --searches surrogate,random --repeats 20 --plot replay.html
 """
@@ -24,16 +24,18 @@ from ..exit_codes import RIGHT
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="session, cache file of Kernel Tuner, or T4 file")
     parser.add_argument("--searches", default="surrogate,random", metavar="NAMES",
-                        help="with commas: surrogate, random, tpe, kt:NAME (default surrogate,random)")
+                        help="list with commas of surrogate, random, tpe, kt:NAME (default surrogate,random)")
     parser.add_argument("--repeats", type=int, default=100, metavar="N", help="runs of each search (default 100)")
     parser.add_argument("--trials", type=int, default=100, metavar="N", help="trials of each run (default 100)")
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="surrogate proposes N trials at a time (default 1)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default 1)")
     parser.add_argument("--space", default="", metavar="TEXT", help="only spaces whose name holds this text")
-    parser.add_argument("--list", action="store_true", help="print the spaces and what they lack, and stop")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write the chart: .html, else plotly's JSON")
+    parser.add_argument("--list", action="store_true",
+                        help="print the spaces and how many legal configs were not tried, and stop")
+    parser.add_argument("--plot", type=Path, metavar="FILE",
+                        help="write the chart, as HTML if FILE ends in .html, otherwise as JSON of plotly")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the configs and times of the spaces, and stop")
-    parser.add_argument("--t4", type=Path, metavar="FILE", help="write the one space of a session as T4 results, and stop")
+    parser.add_argument("--t4", type=Path, metavar="FILE", help="write one space of a session as T4 results, and stop")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
 
 
@@ -57,10 +59,10 @@ def run(args: argparse.Namespace) -> int:
         write_whole(args.csv, csv_of(chosen).to_csv(index=False))
     if args.t4:
         if len(chosen) > 1:
-            raise BadRequest(f"A T4 file holds one space, here are {len(chosen)}; choose with --space: "
+            raise BadRequest(f"A T4 file holds one space, but {len(chosen)} are chosen; choose one with --space: "
                              f"{', '.join(s.name for s in chosen)}.", field="space")
         if not chosen[0].trials:
-            raise BadRequest(f"{chosen[0].name} is not of a session; --t4 writes a space of a session.", field="t4")
+            raise BadRequest(f"{chosen[0].name} is not of a session; give --t4 a session.", field="t4")
         write_whole(args.t4, json.dumps(t4_of(chosen[0].trials), indent=1))
     if args.csv or args.t4:
         print("".join(f"Wrote {file}.\n" for file in (args.csv, args.t4) if file), end="", file=sys.stderr)

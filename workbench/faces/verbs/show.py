@@ -25,9 +25,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", action="store_true", help="with --trial: print its CUDA source")
     parser.add_argument("--log", action="store_true", help="with --trial: print its compiler log")
     parser.add_argument("--asm", action="store_true", help="with --trial: print the machine code of its main kernel with "
-                        "source lines and control codes, and a reading of its loops. Needs nvcc and nvdisasm, and no GPU")
-    parser.add_argument("--asm-against", metavar="ID", help="with --trial: what differs in the machine code, loop by loop")
-    parser.add_argument("--ptx", action="store_true", help="with --trial: print its PTX. Needs nvcc, and no GPU")
+                        "source lines, control codes and a summary of its loops. Needs nvcc and nvdisasm, but no GPU")
+    parser.add_argument("--asm-against", metavar="ID",
+                        help="with --trial: print how its machine code differs from that of ID, loop by loop")
+    parser.add_argument("--ptx", action="store_true", help="with --trial: print its PTX. Needs nvcc, but no GPU")
     parser.add_argument("--json", action="store_true", help="print the trials (or the sessions) as JSON lines")
 
 

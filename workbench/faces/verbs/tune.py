@@ -3,13 +3,13 @@
     python -m workbench tune kb74 --effort quick                     about a minute, all three directions
     python -m workbench tune kb74 --direction forward --trials 200
     python -m workbench tune --layer "ConvTranspose2d(64, 32, 4, stride=2)" --input-size 56 --minutes 30
-    python -m workbench tune --resume NAME                           go on, also after it was killed
+    python -m workbench tune --resume NAME                           continue, also after it was killed
     python -m workbench tune kb74 --explain                          what would be searched, and why the rest is not
     python -m workbench tune --suite models --precision tf32,bf16 --minutes 480
 
-A search proposes candidates of all variants that serve the layer. They are built while others are judged and timed, on every
-GPU of the machine's first kind. Then the best are timed in turns, ties are broken by a fixed rule, and the winner is judged
-again on fresh inputs and odd sizes. A winner that a GPU timed is kept: export --best, run --best and patch take it.
+A search proposes candidates of all variants that serve the layer. Some are built while others are judged and timed, on every
+free GPU of the same kind. Then the best are timed in turns, a fixed rule breaks ties, and the winner is judged again on fresh
+inputs and odd sizes. A winner that a GPU timed is kept: export --best, run --best and patch use it.
 
 On the CPU the kernels are emulated. Such times say nothing about a GPU, and nothing is kept.
 """
@@ -42,19 +42,21 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_workload(parser, required=False)
     parser.add_argument("--small", action="store_true", help="the small size of a named layer")
     parser.add_argument("--direction", action="append", choices=DIRECTIONS, help="may be given several times (default: all)")
-    parser.add_argument("--precision", default="", help="class to tune in: tf32, ieee, fp16 or bf16 (default: that of "
-                        "PyTorch's default); with --suite several, with commas")
-    parser.add_argument("--variant", action="append", default=[], metavar="NAME", help="search only these (default: all)")
+    parser.add_argument("--precision", default="", help="class to tune in: tf32, ieee, fp16 or bf16 (default: the precision "
+                        "that PyTorch uses by default); with --suite a list with commas (default: tf32)")
+    parser.add_argument("--variant", action="append", default=[], metavar="NAME",
+                        help="search only this variant; may be given several times (default: all)")
     parser.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
-    parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N; auto takes every GPU of one kind")
+    parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N, the first GPU; free GPUs of the "
+                        "same kind are used too")
     parser.add_argument("--effort", choices=tuple(EFFORTS),
-                        help="quick: a minute; normal: ten minutes (default); full: every config")
-    parser.add_argument("--trials", type=int, metavar="N", help="stop after so many candidates instead")
-    parser.add_argument("--minutes", type=float, metavar="M", help="stop after so many minutes instead")
+                        help="quick: a minute; normal: ten minutes (default); full: until every candidate has been tried")
+    parser.add_argument("--trials", type=int, metavar="N", help="stop after N candidates; replaces the limit of --effort")
+    parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes; replaces the limit of --effort")
     parser.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
-    parser.add_argument("--resume", metavar="NAME", help="go on with the tune of this session; --trials, --minutes or --effort "
-                        "give it a new limit")
-    parser.add_argument("--suite", choices=tuple(SUITES), help="share the time over all layers of a suite")
+    parser.add_argument("--resume", metavar="NAME", help="continue the tune of this session; --trials, --minutes or --effort "
+                        "set a new limit")
+    parser.add_argument("--suite", choices=tuple(SUITES), help="share --minutes or --trials over all layers of a suite")
     parser.add_argument("--explain", action="store_true", help="print what would be searched, and end")
     parser.add_argument("--no-baselines", action="store_true", help="do not measure PyTorch")
     parser.add_argument("--run-timeout", type=float, default=60.0, metavar="S", help="seconds for one run (default 60)")
@@ -80,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _suite(args: argparse.Namespace) -> int:
     if args.name or args.preset or args.layer or args.resume or args.explain:
-        raise BadRequest("--suite tunes the layers of a suite; leave out the layer, --resume and --explain. The same --session "
-                         "goes on.", field="suite")
+        raise BadRequest("--suite names the layers; leave out the layer, --resume and --explain. To continue a suite, give the "
+                         "same --session.", field="suite")
     device = resolve_device(args.device)
     size = "small" if args.small else default_size(device)
     first = next(iter(SUITES[args.suite].values())).workload(size, "float32")
@@ -94,7 +96,7 @@ def _suite(args: argparse.Namespace) -> int:
     with Runner() as runner:
         jobs = batch(request, name, runner, on_line=partial(print, file=sys.stderr, flush=True))
     for job in jobs:
-        print(f"{job.name}, session {job.session}" if job.result else f"{job.name} had no time.")
+        print(f"{job.name}, session {job.session}" if job.result else f"{job.name} was not tuned: the limit came first.")
         if job.result:
             print(text.result(job.result))
     stopped = any(job.result and job.result.state == "stopped" for job in jobs)
@@ -128,13 +130,13 @@ def _asked(args: argparse.Namespace) -> tuple[TuneRequest, Session | None]:
         return limited(asked(session), args.trials, args.minutes, args.effort or ""), session
     if args.name is not None:
         if args.preset is not None or args.layer is not None:
-            raise BadRequest("Give NAME, --preset or --layer, one of them.", field="preset")
+            raise BadRequest("Several layers are given; give only one of NAME, --preset and --layer.", field="preset")
         args.preset = args.name
     if args.preset is None and args.layer is None:
         raise BadRequest("Give a layer: NAME, --preset, --layer, --resume or --suite.", field="preset")
     if args.small:
         if args.preset is None:
-            raise BadRequest("--small needs a named layer.", field="small")
+            raise BadRequest("--small needs a named layer; give NAME or --preset.", field="small")
         args.preset = f"{args.preset.partition('/small')[0]}/small"
     device = resolve_device(args.device)
     say_broken(args.templates)
