@@ -6,6 +6,7 @@ and takes the time.
 
 from __future__ import annotations
 
+import os
 import threading
 import traceback
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ from .questions.drawn import Drawn
 from .trialrun import TrialRun, new_seed
 
 _MANY_VALUES = 1 << 22    # of x and the output: fewer are sent in no time
+_ASKED = "KERNEL_WORKBENCH_WINDOWS"  # off unless asked for: no GPU has run it yet
 # Bytes for each value: of a window (the larger one holds all that is sent before timed calls, the smaller one the truth), and
 # of what the judge compares, in float64. `_OPEN`: windows at a time.
 _WINDOWS, _WINDOW_MORE, _HERE, _OPEN = (16, 8), 64 << 20, 112, 4
@@ -156,7 +158,7 @@ class _Check:
     def _share(self, case: Case) -> str:
         """Where the judge keeps its tensors. Those of a large layer stay on the GPU, and pass to and from the processes through
         memory of it, where there is enough. All others are few or small, or need what only the CPU does to them."""
-        if self.device == "cpu" or case.workload is None:
+        if self.device == "cpu" or case.workload is None or os.environ.get(_ASKED) != "1":
             return "cpu"
         values = prod(case.shapes[0]) + prod(case.workload.output_shape)
         free = free_bytes(self.device)
