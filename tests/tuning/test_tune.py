@@ -33,7 +33,7 @@ from workbench.drive.tuning.batch import BatchRequest, Job, batch, next_job
 from workbench.drive.tuning.finals import odd_workloads
 from workbench.drive.tuning.seen import Claims
 from workbench.drive.tuning.space import TuneSpace, class_for, key_of, key_of_trial
-from workbench.drive.tuning.tune import TuneFeed, TuneRequest, TuneResult, Winner, explain, spaces, tune
+from workbench.drive.tuning.tune import WON, TuneFeed, TuneRequest, TuneResult, Winner, _known_final, explain, spaces, tune
 
 from ..drive.conftest import bad, until
 
@@ -209,6 +209,44 @@ def test_the_winner_of_a_gpu_is_kept_and_taken(tmp_path: Path, gpu: None, monkey
     assert elsewhere.variant != other.name or elsewhere.config != other.tunables, "it was tuned for other sizes"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert best_config("forward", work, "tf32", "sm_90") == first, "there is no such GPU now"
+
+
+# -- no compile: trials of a recorded session stand for what would be judged -----------------------------------------------
+
+RECORDED = Session.open(shipped("sessions") / "recorded-h200-kernelbench.zip")
+KB74 = preset("kb74").workload("full", "float32")
+ON_GPU = TuneRequest(KB74, ("forward",), precision="tf32", device="cuda:0", effort="quick", variants=("gathered_mma",))
+
+
+@pytest.fixture
+def right() -> list[Trial]:
+    """Right trials of kb74, the fastest first."""
+    return sorted((t for t in RECORDED.trials() if (t.workload, t.kind, t.direction) == (KB74, "candidate", "forward")
+                   and t.ok and t.kernel_ms and t.precision == "tf32" and not t.compile_flags), key=lambda t: t.kernel_median_ms)
+
+
+def gpu_of(trial: Trial) -> Device:
+    return replace(H200, key=trial.device.key)
+
+
+def fed(session: Session, request: TuneRequest, device: Device, **more: object) -> TuneFeed:
+    with Claims(session) as claims:
+        return TuneFeed(request, session, spaces(request, device), device, claims, **more)
+
+
+def test_a_winner_of_another_layer_class_or_gpu_is_not_taken(tmp_path: Path, right: list[Trial]) -> None:
+    session, one, device = Session.create(tmp_path, "s"), right[0], gpu_of(right[0])
+    session.append(one)
+    session.event(WON, direction="forward", precision_class="tf32", trial_id=one.trial_id, searched=one.trial_id, ties=[],
+                  again=[], judged=1)
+    known = _known_final(session, fed(session, ON_GPU, device).searches["forward"], device)
+    assert known and known.trial.trial_id == one.trial_id
+    for request, there in ((replace(ON_GPU, workload=replace(KB74, batch=1)), device),
+                           (replace(ON_GPU, precision="ieee"), device), (ON_GPU, replace(device, key="another"))):
+        search = fed(session, request, there).searches["forward"]
+        assert not search.trials, "it is no trial of this tune"
+        search.trials["one"] = one
+        assert _known_final(session, search, there) is None
 
 
 def test_odd_sizes_are_of_the_same_layer_and_can_run() -> None:

@@ -127,6 +127,11 @@ class TuneSpace:
     def __len__(self) -> int:
         return len(self.keys)
 
+    @property
+    def admitted(self) -> tuple[str, ...]:
+        """In what a candidate of the class may compute."""
+        return CLASSES.get(self.precision_class, (self.precision_class,))
+
     @cached_property
     def _members(self) -> list[tuple[int, dict[str, int]]]:
         return [(number, config) for number, configs in enumerate(self._configs) for config, _ in configs]

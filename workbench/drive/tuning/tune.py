@@ -260,15 +260,15 @@ class TuneFeed:
 
     def read(self) -> None:
         """What the session holds by now, other processes' trials included."""
-        work = self.request.workload
         for trial in self._trials.trials():
-            if trial.device.key != self.device.key or (trial.workload, trial.workload.preset) != (work, work.preset):
+            if not _same_work(trial, self.request.workload, self.device):
                 continue
             if trial.kind == "baseline":
                 self.baselines.append(trial)
-            elif trial.kind == "candidate" and trial.direction in self.searches and not trial.compile_flags:
-                if trial.status not in _MACHINE:
-                    self.searches[trial.direction].take(trial, key_of_trial(trial))
+            elif trial.kind == "candidate" and not trial.compile_flags and trial.status not in _MACHINE:
+                search = self.searches.get(trial.direction)
+                if search and trial.precision in search.space.admitted:
+                    search.take(trial, key_of_trial(trial))
 
     def _propose(self, count: int, others: set[str]) -> bool:
         if self.request.trials is not None:
@@ -326,15 +326,16 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
         def last(execution: Execution) -> None:
             feed.read()
             for direction, search in feed.searches.items() if with_finals else ():
-                if final := _known_final(session, direction, len(search.trials)):
+                if final := _known_final(session, search, device):
                     found[direction] = final
                     continue
                 on_line(f"{direction}: the best are timed again, in turns")
                 if final := finals(execution, list(search.trials.values()), feed.baselines + execution.run.trials,
                                    effort="quick" if request.effort == "quick" else "normal", templates=request.templates):
                     found[direction] = final
-                    session.event(WON, direction=direction, trial_id=final.trial.trial_id, searched=final.searched,
-                                  ties=list(final.ties), again=final.again, judged=len(search.trials))
+                    session.event(WON, direction=direction, precision_class=search.space.precision_class,
+                                  trial_id=final.trial.trial_id, searched=final.searched, ties=list(final.ties),
+                                  again=final.again, judged=len(search.trials))
 
         run = runner.start(
             RunRequest(request.workload, (), device=device_name, directions=tuple(there), baselines=request.baselines,
@@ -396,13 +397,21 @@ def _result(run: Run, feed: TuneFeed, found: dict[str, Final], session: Session,
     return TuneResult(run.state, run.message, winners, failures, feed.judged, tuple(feed.baselines))
 
 
-def _known_final(session: Session, direction: str, judged: int) -> Final | None:
-    """What the session says of this direction, if nothing was judged since."""
-    event = next((e for e in reversed(session.events()) if e.get("event") == WON and e.get("direction") == direction), None)
-    if event is None or event.get("judged") != judged:
-        return None
-    trial = next((t for t in session.trials() if t.trial_id == event.get("trial_id")), None)
-    return Final(trial, str(event["searched"]), tuple(event["ties"]), tuple(event["again"])) if trial else None
+def _known_final(session: Session, search: Search, device: Device) -> Final | None:
+    """What the session says of this direction, workload, class and GPU, if nothing was judged since."""
+    there, space = {t.trial_id: t for t in session.trials()}, search.space
+    for event in reversed(session.events()):
+        trial = there.get(str(event.get("trial_id"))) if event.get("event") == WON else None
+        if (trial and (event.get("direction"), event.get("precision_class")) == (space.direction, space.precision_class)
+                and _same_work(trial, space.workload, device)):
+            if event.get("judged") != len(search.trials):
+                return None
+            return Final(trial, str(event["searched"]), tuple(event["ties"]), tuple(event["again"]))
+    return None
+
+
+def _same_work(trial: Trial, work: Workload, device: Device) -> bool:
+    return (trial.workload, trial.workload.preset, trial.device.key) == (work, work.preset, device.key)
 
 
 def _ms(trial: Trial) -> float | None:
