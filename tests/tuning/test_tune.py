@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +35,8 @@ from workbench.drive.tuning.finals import odd_workloads
 from workbench.drive.tuning.seen import Claims
 from workbench.drive.tuning.space import TuneSpace, class_for, key_of, key_of_trial
 from workbench.drive.tuning.tune import WON, TuneFeed, TuneRequest, TuneResult, Winner, _known_final, explain, spaces, tune
+from workbench.faces import exit_codes
+from workbench.faces.verbs.tune import exit_code
 
 from ..drive.conftest import bad, until
 
@@ -222,7 +225,7 @@ ON_GPU = TuneRequest(KB74, ("forward",), precision="tf32", device="cuda:0", effo
 def right() -> list[Trial]:
     """Right trials of kb74, the fastest first."""
     return sorted((t for t in RECORDED.trials() if (t.workload, t.kind, t.direction) == (KB74, "candidate", "forward")
-                   and t.ok and t.kernel_ms and t.precision == "tf32" and not t.compile_flags), key=lambda t: t.kernel_median_ms)
+                   and t.ok and t.kernel_ms and t.precision == "tf32"), key=lambda t: t.kernel_median_ms)
 
 
 def gpu_of(trial: Trial) -> Device:
@@ -247,6 +250,73 @@ def test_a_winner_of_another_layer_class_or_gpu_is_not_taken(tmp_path: Path, rig
         assert not search.trials, "it is no trial of this tune"
         search.trials["one"] = one
         assert _known_final(session, search, there) is None
+
+
+def test_a_failure_of_a_candidate_counts_more_than_an_earlier_time(tmp_path: Path, right: list[Trial]) -> None:
+    feed = fed(Session.create(tmp_path, "s"), ON_GPU, gpu_of(right[0]))
+    search, (one, other) = feed.searches["forward"], right[:2]
+    for trial in (other, one, replace(one, trial_id="1" * 12, status=Status.MISMATCH)):
+        search.take(trial, key_of_trial(trial))
+    assert search.best is other and search.trials[key_of_trial(one)].status == Status.MISMATCH
+    search.take(replace(one, trial_id="2" * 12), key_of_trial(one))
+    assert search.best is other, "it was wrong once"
+    search.take(replace(other, trial_id="3" * 12, status=Status.WORKER_DIED), key_of_trial(other))
+    assert search.best is other, "a process that died says little"
+
+
+class Canned:
+    """A runner whose runs judge nothing: they carry out the last step at once."""
+
+    def __init__(self, device: Device) -> None:
+        self.known, self.requests, self.places = device, list[RunRequest](), list[tuple[str, ...]]()
+
+    def device(self, name: str) -> Device:
+        return self.known
+
+    def start(self, request: RunRequest, session: Session, *, then: Callable[[Execution], None], places: tuple[str, ...] = (),
+              **more: object) -> Run:
+        self.requests.append(request)
+        self.places.append(places)
+        run = Run("0" * 8, request, session.path, [], state="done", message="0 candidates judged", device=self.known)
+        then(Execution(run, session, None, ("cuda:0",), resume=True))
+        run.finished.set()
+        return run
+
+
+def test_when_all_finalists_fall_there_is_no_winner(tmp_path: Path, right: list[Trial],
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    session, one = Session.create(tmp_path, "s"), right[0]
+    session.append(one)
+    wrong = replace(one, trial_id="1" * 12, status=Status.MISMATCH, workload=replace(KB74, batch=1, input_size=(7,)))
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
+    monkeypatch.setattr("workbench.drive.tuning.tune.finals", lambda *given, **more: (None, [wrong]))
+    result = tune(ON_GPU, session, Canned(gpu_of(one)))
+    assert not result.winners and result.failures == {"forward": {"MISMATCH": 1}}
+    assert text.result(result).startswith("forward: no candidate is right; 1 MISMATCH.\n  Right in the search, and wrong ")
+    assert exit_code(result) == exit_codes.WRONG
+    assert tune(ON_GPU, session, Canned(gpu_of(one)), with_finals=False).winners, "before the finals it is the best so far"
+
+
+def test_claims_of_what_was_judged_meanwhile_count_once(tmp_path: Path, right: list[Trial],
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.drive.tuning.tune.propose", lambda points, seen, pending, count, *, seed: [0] * count)
+    search = fed(Session.create(tmp_path, "s"), ON_GPU, gpu_of(right[0])).searches["forward"]
+    places = range(len(search.points))
+    half = set(places[:len(places) // 2 + 1])
+    assert search.propose(4, half, 0) and not search.propose(4, set(places), 0)
+    for place in half:
+        search.take(replace(right[0], trial_id=f"{place:012x}"), search.space.keys[place])
+    assert search.propose(4, half, 0), "the others are left"
+
+
+def test_what_was_seen_stays_in_the_order_of_time(tmp_path: Path, right: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search fits its model to a prefix of what was seen, and keeps it while the prefix is the same."""
+    search, asked = fed(Session.create(tmp_path, "s"), ON_GPU, gpu_of(right[0])).searches["forward"], list[list[Seen]]()
+    monkeypatch.setattr("workbench.drive.tuning.tune.propose", lambda points, seen, *more, **named: asked.append(seen) or [])
+    for number, place in enumerate((7, 3, 9, 1)):
+        search.take(replace(right[0], trial_id=f"{number:012x}"), search.space.keys[place])
+        search.propose(1, set(), 0)
+    assert [one.point for one in asked[-1]] == [7, 3, 9, 1] and asked[-1][:2] == asked[1]
 
 
 def test_odd_sizes_are_of_the_same_layer_and_can_run() -> None:

@@ -36,6 +36,8 @@ def result(found: TuneResult) -> str:
         failed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items(), key=lambda kv: -kv[1]))
         if winner is None:
             lines.append(f"{direction}: no candidate is right" + (f"; {failed}." if failed else "; none was judged."))
+            if fell := found.fell.get(direction):
+                lines.append(f"  Right in the search, and wrong when judged again on other inputs and sizes: {fell}.")
             continue
         lines += [f"{direction}: {_time(winner.trial)} with {described(winner.trial)}", *_proof(winner, found),
                   *([f"  Not right: {failed}."] if failed else [])]
@@ -84,8 +86,8 @@ def _proof(winner: Winner, found: TuneResult) -> list[str]:
         lines.append(f"  A tie with {len(winner.final.ties)} others; the one with the fewest registers, then the least shared "
                      "memory, then the first name was taken.")
     lines.append(f"  Right again with {'; '.join(winner.final.again)}.")
-    if winner.final.fell:
-        lines.append(f"  {len(winner.final.fell)} that were as fast were wrong there.")
+    if fell := found.fell.get(winner.direction):
+        lines.append(f"  {fell} that were as fast were wrong there.")
     if winner.stored:
         lines.append(f"  Kept in {winner.stored}: export --best, run --best and patch take it.")
     return lines

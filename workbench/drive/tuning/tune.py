@@ -23,7 +23,7 @@ from ..exporting.best_recipe import DEFAULT_ARCH
 from ..machine.devices import resolve_device
 from ..running.execution import Execution
 from ..running.request import Row, Run, RunRequest
-from ..running.resume import SLOWER
+from ..running.resume import NO_VERDICT, SLOWER
 from ..running.runner import Runner
 from ..searching.points import Points, Seen
 from ..searching.propose import propose
@@ -118,7 +118,8 @@ class Winner:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """`state`: done, stopped or failed. `failures`: direction -> how many trials ended with which status."""
+    """`state`: done, stopped or failed. `failures`: direction -> how many trials ended with which status; `fell`: how many were
+    right in the search, and wrong when they were judged again for the finals."""
 
     state: str
     message: str
@@ -126,6 +127,7 @@ class TuneResult:
     failures: dict[str, dict[str, int]] = field(default_factory=dict)
     trials: int = 0
     baselines: tuple[Trial, ...] = ()
+    fell: dict[str, int] = field(default_factory=dict)
 
 
 def asked(session: Session) -> TuneRequest:
@@ -167,16 +169,13 @@ class Search:
         self.points: Points = space.points(first)
         self.seen: dict[int, Seen] = {}
         self.pending: set[int] = set()
-        self.trials: dict[str, Trial] = {}     # key -> its best trial
+        self.trials: dict[str, Trial] = {}     # key -> the trial that counts
+        self.best: Trial | None = None
         self.counted: set[str] = set()         # trial ids
         self.busy_s = 0.0
 
-    @property
-    def best(self) -> Trial | None:
-        return min((t for t in self.trials.values() if _ms(t) is not None), key=lambda t: t.kernel_median_ms, default=None)
-
     def take(self, trial: Trial, key: str) -> None:
-        """A trial of this direction."""
+        """A trial of this direction. Of one candidate the fastest counts, but a verdict that it is wrong counts more."""
         if trial.trial_id in self.counted:
             return
         self.counted.add(trial.trial_id)
@@ -184,17 +183,19 @@ class Search:
         if place is not None:
             self.pending.discard(place)
         before = self.trials.get(key)
-        if before is None or (_ms(trial) or float("inf")) < (_ms(before) or float("inf")):
-            self.trials[key] = trial
-            if place is not None:
-                self.seen[place] = Seen(place, _ms(trial), bool(trial.kernel_ms and trial.kernel_ms.stop == SLOWER))
+        if before is not None and _weight(before) <= _weight(trial):
+            return
+        self.trials[key] = trial
+        if place is not None:
+            self.seen[place] = Seen(place, _ms(trial), bool(trial.kernel_ms and trial.kernel_ms.stop == SLOWER))
+        timed = [t for t in (self.trials.values() if before is self.best else (self.best, trial)) if t and _ms(t) is not None]
+        self.best = min(timed, key=lambda t: t.kernel_median_ms, default=None)
 
     def propose(self, count: int, others: set[int], seed: int) -> list[int]:
-        busy = self.pending | others
+        busy = (self.pending | others) - self.seen.keys()
         if len(self.seen) + len(busy) >= len(self.points):
             return []
-        seen = [self.seen[place] for place in sorted(self.seen)]
-        return propose(self.points, seen, sorted(busy - self.seen.keys()), count, seed=seed)
+        return propose(self.points, list(self.seen.values()), sorted(busy), count, seed=seed)
 
 
 class TuneFeed:
@@ -252,6 +253,7 @@ class TuneFeed:
 
     def told(self, row: Row, trial: Trial) -> None:
         with self._lock:
+            self.read()   # so that all are seen in the order of the session
             search = self.searches[row.direction]
             search.take(trial, key_of(row.candidate))
             search.busy_s += time.time() - (row.started_at or time.time())
@@ -260,15 +262,19 @@ class TuneFeed:
 
     def read(self) -> None:
         """What the session holds by now, other processes' trials included."""
-        for trial in self._trials.trials():
-            if not _same_work(trial, self.request.workload, self.device):
-                continue
-            if trial.kind == "baseline":
-                self.baselines.append(trial)
-            elif trial.kind == "candidate" and not trial.compile_flags and trial.status not in _MACHINE:
-                search = self.searches.get(trial.direction)
-                if search and trial.precision in search.space.admitted:
-                    search.take(trial, key_of_trial(trial))
+        with self._lock:
+            for trial in self._trials.trials():
+                self._take(trial)
+
+    def _take(self, trial: Trial) -> None:
+        if not _same_work(trial, self.request.workload, self.device):
+            return
+        if trial.kind == "baseline":
+            self.baselines.append(trial)
+        elif trial.kind == "candidate" and not trial.compile_flags and trial.status not in _MACHINE:
+            search = self.searches.get(trial.direction)
+            if search and trial.precision in search.space.admitted:
+                search.take(trial, key_of_trial(trial))
 
     def _propose(self, count: int, others: set[str]) -> bool:
         if self.request.trials is not None:
@@ -310,12 +316,13 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
     on_space({d: space.explain() for d, space in there.items()})
     session.event(EVENT, request=request.to_json(), device=device.name)
     near = {d: store.near(space, device) for d, space in there.items()}
-    found: dict[str, Final] = {}
+    found: dict[str, Final | None] = {}    # of the directions whose finals came to their end
+    fell: dict[str, list[Trial]] = {}
     effort = EFFORTS[request.effort]
 
     def on_trial(trial: Trial, feed: TuneFeed) -> None:
         best = feed.searches[trial.direction].best
-        if best is trial:
+        if best and best.trial_id == trial.trial_id:
             on_line(f"[{feed.judged}, {feed.spent_s:.0f} s] {trial.direction}: {trial.kernel_median_ms:.4g} ms with "
                     f"{described(trial)}")
 
@@ -330,9 +337,14 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
                     found[direction] = final
                     continue
                 on_line(f"{direction}: the best are timed again, in turns")
-                if final := finals(execution, list(search.trials.values()), feed.baselines + execution.run.trials,
-                                   effort="quick" if request.effort == "quick" else "normal", templates=request.templates):
+                final, fell[direction] = finals(
+                    execution, list(search.trials.values()), feed.baselines + execution.run.trials,
+                    effort="quick" if request.effort == "quick" else "normal", templates=request.templates)
+                for trial in fell[direction]:
+                    search.take(trial, key_of_trial(trial))
+                if final or not execution.run.cancelled.is_set():
                     found[direction] = final
+                if final:
                     session.event(WON, direction=direction, precision_class=search.space.precision_class,
                                   trial_id=final.trial.trial_id, searched=final.searched, ties=list(final.ties),
                                   again=final.again, judged=len(search.trials))
@@ -350,7 +362,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
             if run.active:
                 runner.stop(run)
         feed.read()
-    return _result(run, feed, found, session, device)
+    return _result(run, feed, found, fell, session, device)
 
 
 def every_gpu(first: str) -> tuple[str, ...]:
@@ -384,17 +396,21 @@ def explain(request: TuneRequest, runner: Runner) -> dict[str, Explained]:
     return {d: space.explain() for d, space in spaces(request, device).items()}
 
 
-def _result(run: Run, feed: TuneFeed, found: dict[str, Final], session: Session, device: Device) -> TuneResult:
+# more than seven: what a result is made of
+def _result(run: Run, feed: TuneFeed, found: dict[str, Final | None], fell: dict[str, list[Trial]], session: Session,
+            device: Device) -> TuneResult:
     winners, failures = {}, {}
     for direction, search in feed.searches.items():
         final = found.get(direction)
-        best = final.trial if final else search.best
         failures[direction] = dict(Counter(str(t.status) for t in search.trials.values() if not t.ok))
-        if best is not None:
-            kept = store.keep(best, session, feed.baselines, driver=device.driver,
-                              precision_class=search.space.precision_class) if final else None
-            winners[direction] = Winner(direction, best, final, kept)
-    return TuneResult(run.state, run.message, winners, failures, feed.judged, tuple(feed.baselines))
+        if final:
+            kept = store.keep(final.trial, session, feed.baselines, driver=device.driver,
+                              precision_class=search.space.precision_class)
+            winners[direction] = Winner(direction, final.trial, final, kept)
+        elif direction not in found and search.best:
+            winners[direction] = Winner(direction, search.best, None)
+    return TuneResult(run.state, run.message, winners, failures, feed.judged, tuple(feed.baselines),
+                      {d: len(trials) for d, trials in fell.items() if trials})
 
 
 def _known_final(session: Session, search: Search, device: Device) -> Final | None:
@@ -416,3 +432,10 @@ def _same_work(trial: Trial, work: Workload, device: Device) -> bool:
 
 def _ms(trial: Trial) -> float | None:
     return trial.kernel_median_ms if trial.ok and trial.kernel_ms else None
+
+
+def _weight(trial: Trial) -> float:
+    """Of several trials of one candidate the least counts: one that is wrong, then the fastest; without a verdict last."""
+    if trial.status in NO_VERDICT:
+        return float("inf")
+    return (_ms(trial) or 1e30) if trial.ok else 0.0

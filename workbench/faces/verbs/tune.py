@@ -107,11 +107,15 @@ def _told(result: TuneResult, session: Session, args: argparse.Namespace) -> int
         print(f"Session {session.path}")
     if result.state == "failed":
         print(result.message, file=sys.stderr)
-        return exit_codes.NOTHING_RAN
     if result.state == "stopped":
         print(f"Stopped. Session {session.name} keeps the finished trials. To continue, run: "
               f"{shlex.join(['python', '-m', 'workbench', 'tune', '--resume', session.name])}", file=sys.stderr)
-        return exit_codes.INTERRUPTED
+    return exit_code(result)
+
+
+def exit_code(result: TuneResult) -> int:
+    if result.state != "done":
+        return exit_codes.INTERRUPTED if result.state == "stopped" else exit_codes.NOTHING_RAN
     if all(d in result.winners for d in result.failures):
         return exit_codes.RIGHT
     return exit_codes.of([s for d, counts in result.failures.items() if d not in result.winners for s in counts]
