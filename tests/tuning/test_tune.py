@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -34,9 +36,20 @@ from workbench.drive.tuning.batch import BatchRequest, Job, batch, next_job
 from workbench.drive.tuning.finals import odd_workloads
 from workbench.drive.tuning.seen import Claims
 from workbench.drive.tuning.space import TuneSpace, class_for, key_of, key_of_trial
-from workbench.drive.tuning.tune import WON, TuneFeed, TuneRequest, TuneResult, Winner, _known_final, explain, spaces, tune
+from workbench.drive.tuning.tune import (
+    WON,
+    TuneFeed,
+    TuneRequest,
+    TuneResult,
+    Winner,
+    _known_final,
+    explain,
+    spaces,
+    tune,
+    used_s,
+)
 from workbench.faces import exit_codes
-from workbench.faces.verbs.tune import exit_code
+from workbench.faces.verbs.tune import exit_code, suite_code
 
 from ..drive.conftest import bad, until
 
@@ -319,6 +332,52 @@ def test_what_was_seen_stays_in_the_order_of_time(tmp_path: Path, right: list[Tr
     assert [one.point for one in asked[-1]] == [7, 3, 9, 1] and asked[-1][:2] == asked[1]
 
 
+def test_a_suite_leaves_out_what_adds_nothing_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One layer is served by nothing, one is used up after its first slice, one goes on."""
+    calls: Counter[str] = Counter()
+
+    def canned(asked: TuneRequest, session: Session, runner: object, **more: object) -> TuneResult:
+        name = asked.workload.preset.split("/")[0]
+        calls[name] += 1
+        assert sum(calls.values()) < 50, "no end"
+        if name == "kb64":
+            raise BadRequest("nothing serves it")
+        return TuneResult("done", "", {}, {"forward": {"MISMATCH": 1}}, trials=3 if name == "kb69" else asked.trials)
+
+    monkeypatch.setattr("workbench.drive.tuning.batch.tune", canned)
+    jobs = batch(BatchRequest("kernelbench", REQUEST, trials=40, size="small", layers=("kb74", "kb64", "kb69")), "night", None)
+    assert (calls["kb64"], calls["kb69"]) == (1, 2) and sum(job.result.trials for job in jobs) == 40, calls
+    assert suite_code([job.result for job in jobs]) == exit_codes.WRONG
+    calls.clear()
+    monkeypatch.setattr("workbench.drive.tuning.batch.tune", lambda *given, **more: calls.update("x") or TuneResult(
+        "failed", "No device.", {}))
+    jobs = batch(BatchRequest("kernelbench", REQUEST, trials=40, size="small"), "night", None)
+    assert calls["x"] == 1 and suite_code([job.result for job in jobs]) == exit_codes.NOTHING_RAN
+
+
+def test_time_of_other_runs_of_the_session_does_not_count(tmp_path: Path) -> None:
+    session = Session.create(tmp_path, "s")
+    for run_id, work, more in (("a", WORK, {"tune": "tf32"}), ("b", KB74, {"tune": "tf32"}), ("c", WORK, {"tune": "ieee"}),
+                               ("d", WORK, {})):
+        session.event("run_started", run_id=run_id, workload=work.to_json(), **more)
+        time.sleep(0.01)
+        session.event("heartbeat", run_id=run_id)
+    lines = (session.path / "events.jsonl").read_text().splitlines()
+    first, last = (datetime.fromisoformat(json.loads(line)["at"]) for line in lines[:2])
+    assert used_s(session, WORK, "tf32") == (last - first).total_seconds()
+    assert used_s(session, WORK, "fp16") == 0.0
+
+
+def test_only_auto_takes_every_gpu(tmp_path: Path, right: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0" if name == "auto" else name)
+    monkeypatch.setattr("workbench.drive.tuning.tune.every_gpu", lambda first: (first, "cuda:7"))
+    canned = Canned(gpu_of(right[0]))
+    for asked in ("cuda:1", "auto"):
+        tune(replace(ON_GPU, device=asked), Session.create(tmp_path, asked[:4]), canned, with_finals=False)
+    assert canned.places == [("cuda:1",), ("cuda:0", "cuda:7")]
+    assert canned.requests[0].tune == "tf32"
+
+
 def test_odd_sizes_are_of_the_same_layer_and_can_run() -> None:
     for work in (WORK, Workload(ConvTranspose(2, 4, 6, (3, 5), padding=(4, 2)), 1, (9, 9))):
         odd = odd_workloads(work)
@@ -394,6 +453,8 @@ def test_the_next_slice_goes_where_most_is_to_gain(winner: Winner) -> None:
 def test_a_suite_needs_a_limit_and_known_classes() -> None:
     with pytest.raises(BadRequest, match="needs --minutes or --trials"):
         BatchRequest("models", REQUEST)
+    with pytest.raises(BadRequest, match="minutes is 0; give a number above 0"):
+        BatchRequest("models", REQUEST, minutes=0)
     with pytest.raises(BadRequest, match="'fp8' is no class; choose tf32, ieee, fp16, bf16"):
         BatchRequest("models", REQUEST, ("fp8",), minutes=1.0)
 

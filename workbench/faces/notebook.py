@@ -116,11 +116,11 @@ def tune(work: ConvTranspose | Workload | str | None = None, *, batch: int | Non
         folder = session_from(resume)
         request = limited(asked(folder), trials, minutes)
     else:
-        device = resolve_device(device)
         if work is None:
             raise BadRequest("work is not given; give a layer, a Workload, the name of a preset, or resume.", field="layer")
-        request = TuneRequest(_workload(work, batch, input_size, dtype, device), names_of(directions, "directions"), precision,
-                              device, effort, trials, minutes, names_of(variants, "variants"), baselines=baselines)
+        request = TuneRequest(_workload(work, batch, input_size, dtype, resolve_device(device)),
+                              names_of(directions, "directions"), precision, device, effort, trials, minutes,
+                              names_of(variants, "variants"), baselines=baselines)
         folder = Session.create(name=session)
     say = (lambda text: print(text, file=sys.stderr, flush=True)) if progress else (lambda text: None)
     return Tuned(folder, tune_layer(request, folder, _runner(), on_line=say))

@@ -140,7 +140,8 @@ class Execution:
 
     def _steps(self) -> tuple[str, str]:
         run = self.run
-        self.session.event("run_started", run_id=run.run_id, device=self.name, workload=self.request.workload.to_json(),
+        tune = {"tune": self.request.tune} if self.request.tune else {}
+        self.session.event("run_started", run_id=run.run_id, device=self.name, workload=self.request.workload.to_json(), **tune,
                            rows=[{"label": r.label, "config": r.config} for r in run.rows])
         if run.cancelled.is_set():
             return "stopped", "stopped before it began"

@@ -307,8 +307,8 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
          with_finals: bool = True) -> TuneResult:
     """Tune, and keep the winners in the store if a GPU timed them. What the session holds already is not run again.
 
-    `places`: measuring processes; () is every GPU of the first one's kind, or one process for the CPU. After an interrupt the
-    result has the best so far. Without finals it has, too, and nothing is kept. Raises `BadRequest`.
+    `places`: measuring processes; () is the one device that is asked for, and for "auto" every GPU of the first one's kind.
+    After an interrupt the result has the best so far. Without finals it has, too, and nothing is kept. Raises `BadRequest`.
     """
     device_name = resolve_device(request.device)
     device = runner.device(device_name)
@@ -319,6 +319,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
     found: dict[str, Final | None] = {}    # of the directions whose finals came to their end
     fell: dict[str, list[Trial]] = {}
     effort = EFFORTS[request.effort]
+    classes = " ".join(sorted({space.precision_class for space in there.values()}))
 
     def on_trial(trial: Trial, feed: TuneFeed) -> None:
         best = feed.searches[trial.direction].best
@@ -327,8 +328,9 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
                     f"{described(trial)}")
 
     with Claims(session) as claims:
-        feed = TuneFeed(request, session, there, device, claims, used_s=used_s(session), first=lambda s: near[s.direction],
-                        on_trial=on_trial, finals_s=request.finals_s if with_finals else 0.0)
+        feed = TuneFeed(request, session, there, device, claims, used_s=used_s(session, request.workload, classes),
+                        first=lambda s: near[s.direction], on_trial=on_trial,
+                        finals_s=request.finals_s if with_finals else 0.0)
 
         def last(execution: Execution) -> None:
             feed.read()
@@ -352,8 +354,9 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
         run = runner.start(
             RunRequest(request.workload, (), device=device_name, directions=tuple(there), baselines=request.baselines,
                        effort="quick", in_turns=False, build_timeout_s=effort.build_timeout_s,
-                       run_timeout_s=request.run_timeout_s),
-            session, resume=True, feed=feed, places=places or every_gpu(device_name), then=last)
+                       run_timeout_s=request.run_timeout_s, tune=classes),
+            session, resume=True, feed=feed, then=last,
+            places=places or (every_gpu(device_name) if request.device == "auto" else (device_name,)))
         try:
             run.wait()
         except KeyboardInterrupt:
@@ -374,12 +377,14 @@ def every_gpu(first: str) -> tuple[str, ...]:
     return (first, *(name for name, gpu in cards.items() if name != first and gpu.name == cards[first].name))
 
 
-def used_s(session: Session) -> float:
-    """Seconds of the session's earlier tunes: from the start of each run to the last that was heard of it."""
+def used_s(session: Session, work: Workload, classes: str) -> float:
+    """Seconds of the session's earlier tunes of a workload in these classes: from the start of each run to the last that was
+    heard of it."""
     spans: dict[str, tuple[str, str]] = {}
     for event in session.events():
         run_id, at = str(event.get("run_id") or ""), str(event.get("at") or "")
-        if run_id and at:
+        begins = event.get("event") == "run_started" and (event.get("workload"), event.get("tune")) == (work.to_json(), classes)
+        if run_id and at and (begins or run_id in spans):
             spans[run_id] = (spans.get(run_id, (at, at))[0], at)
     return sum((datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds() for begin, end in spans.values())
 

@@ -20,6 +20,7 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -82,10 +83,9 @@ def _suite(args: argparse.Namespace) -> int:
     if args.name or args.preset or args.layer or args.resume or args.explain:
         raise BadRequest("--suite tunes the layers of a suite; leave out the layer, --resume and --explain. The same --session "
                          "goes on.", field="suite")
-    device = resolve_device(args.device)
-    size = "small" if args.small else default_size(device)
+    size = "small" if args.small else default_size(resolve_device(args.device))
     first = next(iter(SUITES[args.suite].values())).workload(size, "float32")
-    each = TuneRequest(first, tuple(dict.fromkeys(args.direction or DIRECTIONS)), "", device, args.effort or "normal",
+    each = TuneRequest(first, tuple(dict.fromkeys(args.direction or DIRECTIONS)), "", args.device, args.effort or "normal",
                        variants=tuple(args.variant), templates=args.templates, seed=args.seed,
                        baselines=not args.no_baselines, run_timeout_s=args.run_timeout)
     request = BatchRequest(args.suite, each, tuple(args.precision.split(",")) if args.precision else ("tf32",), args.minutes,
@@ -97,8 +97,9 @@ def _suite(args: argparse.Namespace) -> int:
         print(f"{job.name}, session {job.session}" if job.result else f"{job.name} had no time.")
         if job.result:
             print(text.result(job.result))
-    stopped = any(job.result and job.result.state == "stopped" for job in jobs)
-    return exit_codes.INTERRUPTED if stopped else exit_codes.RIGHT
+            if job.result.state == "failed":
+                print(job.result.message, file=sys.stderr)
+    return suite_code([job.result for job in jobs])
 
 
 def _told(result: TuneResult, session: Session, args: argparse.Namespace) -> int:
@@ -116,10 +117,19 @@ def _told(result: TuneResult, session: Session, args: argparse.Namespace) -> int
 def exit_code(result: TuneResult) -> int:
     if result.state != "done":
         return exit_codes.INTERRUPTED if result.state == "stopped" else exit_codes.NOTHING_RAN
-    if all(d in result.winners for d in result.failures):
+    if result.failures and all(d in result.winners for d in result.failures):
         return exit_codes.RIGHT
-    return exit_codes.of([s for d, counts in result.failures.items() if d not in result.winners for s in counts]
-                         or [Status.SKIPPED])
+    if result.winners:
+        return exit_codes.WRONG
+    return exit_codes.of([s for counts in result.failures.values() for s in counts] or [Status.SKIPPED])
+
+
+def suite_code(results: Sequence[TuneResult | None]) -> int:
+    """As for one layer; None is a layer that had no time."""
+    codes = {exit_code(result) if result else exit_codes.NOTHING_RAN for result in results}
+    if exit_codes.INTERRUPTED in codes or len(codes) == 1:
+        return exit_codes.INTERRUPTED if exit_codes.INTERRUPTED in codes else codes.pop()
+    return exit_codes.WRONG
 
 
 def _asked(args: argparse.Namespace) -> tuple[TuneRequest, Session | None]:
@@ -140,9 +150,9 @@ def _asked(args: argparse.Namespace) -> tuple[TuneRequest, Session | None]:
         if args.preset is None:
             raise BadRequest("--small needs a named layer.", field="small")
         args.preset = f"{args.preset.partition('/small')[0]}/small"
-    device = resolve_device(args.device)
+    device = resolve_device(args.device)   # a wrong name is refused at once
     say_broken(args.templates)
     return TuneRequest(
-        workload_from(args, device), tuple(dict.fromkeys(args.direction or DIRECTIONS)), args.precision, device,
+        workload_from(args, device), tuple(dict.fromkeys(args.direction or DIRECTIONS)), args.precision, args.device,
         args.effort or "normal", args.trials, args.minutes, tuple(args.variant), args.templates, args.seed,
         not args.no_baselines, args.run_timeout), None
