@@ -1,28 +1,37 @@
-"""Tunes as real processes: one is killed, two share a session, one is interrupted. Nothing is lost and nothing runs twice."""
+"""Tunes as real processes: one is killed, two share a session, one is interrupted. Nothing is lost and nothing runs twice. What
+several tunes of a session or of a suite share."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from contextlib import ExitStack, suppress
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from threading import Event
 
 import pytest
 
+from workbench.core.errors import BadRequest
 from workbench.core.trial import Trial
 from workbench.drive.machine.device_lock import DeviceLock
 from workbench.drive.sessions.session import Session
+from workbench.drive.tuning.batch import BatchRequest, batch
 from workbench.drive.tuning.seen import BEGUN
 from workbench.drive.tuning.space import key_of_trial
-from workbench.drive.tuning.tune import WON, asked
+from workbench.drive.tuning.tune import WON, TuneRequest, TuneResult, asked, used_s
+from workbench.faces import exit_codes
+from workbench.faces.verbs.tune import suite_code
 
 from ..cli.test_cli import cli
 from ..drive.conftest import until
+from .test_tune import KB74, REQUEST, WORK
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYER = ["--layer", "ConvTranspose1d(3, 5, 3, stride=2)", "--input-size", "17", "--device", "cpu", "--direction", "forward"]
@@ -126,3 +135,48 @@ def test_an_interrupt_prints_the_best_so_far_and_how_to_go_on(number: int, tmp_p
     assert process.returncode == 130, said
     assert "Stopped before the best were timed again" in told and " ieee BLOCK=" in told
     assert said.splitlines()[-1].endswith("python -m workbench tune --resume one"), said
+
+
+def test_a_suite_leaves_out_what_adds_nothing_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One layer is served by nothing, one is used up after its first slice, one goes on."""
+    calls: Counter[str] = Counter()
+
+    def canned(asked: TuneRequest, session: Session, runner: object, **more: object) -> TuneResult:
+        name = asked.workload.preset.split("/")[0]
+        calls[name] += 1
+        assert sum(calls.values()) < 50, "no end"
+        if name == "kb64":
+            raise BadRequest("nothing serves it")
+        return TuneResult("done", "", {}, {"forward": {"MISMATCH": 1}}, trials=3 if name == "kb69" else asked.trials)
+
+    monkeypatch.setattr("workbench.drive.tuning.batch.tune", canned)
+    jobs = batch(BatchRequest("kernelbench", REQUEST, trials=40, size="small", layers=("kb74", "kb64", "kb69")), "night", None)
+    assert (calls["kb64"], calls["kb69"]) == (1, 2) and sum(job.result.trials for job in jobs) == 40, calls
+    assert suite_code([job.result for job in jobs]) == exit_codes.WRONG
+    calls.clear()
+    monkeypatch.setattr("workbench.drive.tuning.batch.tune", lambda *given, **more: calls.update("x") or TuneResult(
+        "failed", "No device.", {}))
+    jobs = batch(BatchRequest("kernelbench", REQUEST, trials=40, size="small"), "night", None)
+    assert calls["x"] == 1 and suite_code([job.result for job in jobs]) == exit_codes.NOTHING_RAN
+
+
+def test_time_of_other_runs_of_the_session_does_not_count(tmp_path: Path) -> None:
+    session = Session.create(tmp_path, "s")
+    for run_id, work, more in (("a", WORK, {"tune": "tf32"}), ("b", KB74, {"tune": "tf32"}), ("c", WORK, {"tune": "ieee"}),
+                               ("d", WORK, {})):
+        session.event("run_started", run_id=run_id, workload=work.to_json(), **more)
+        time.sleep(0.01)
+        session.event("heartbeat", run_id=run_id)
+    lines = (session.path / "events.jsonl").read_text().splitlines()
+    first, last = (datetime.fromisoformat(json.loads(line)["at"]) for line in lines[:2])
+    assert used_s(session, WORK, "tf32") == (last - first).total_seconds()
+    assert used_s(session, WORK, "fp16") == 0.0
+
+
+def test_a_suite_needs_a_limit_and_known_classes() -> None:
+    with pytest.raises(BadRequest, match="needs --minutes or --trials"):
+        BatchRequest("models", REQUEST)
+    with pytest.raises(BadRequest, match="minutes is 0; give a number above 0"):
+        BatchRequest("models", REQUEST, minutes=0)
+    with pytest.raises(BadRequest, match="'fp8' is no class; choose tf32, ieee, fp16, bf16"):
+        BatchRequest("models", REQUEST, ("fp8",), minutes=1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -10,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -33,7 +31,7 @@ from workbench.drive.searching.points import Points, Seen
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning import store, text
 from workbench.drive.tuning.batch import BatchRequest, Job, batch, next_job
-from workbench.drive.tuning.finals import odd_workloads
+from workbench.drive.tuning.finals import Final, odd_workloads
 from workbench.drive.tuning.seen import Claims
 from workbench.drive.tuning.space import TuneSpace, class_for, key_of, key_of_trial
 from workbench.drive.tuning.tune import (
@@ -46,10 +44,9 @@ from workbench.drive.tuning.tune import (
     explain,
     spaces,
     tune,
-    used_s,
 )
 from workbench.faces import exit_codes
-from workbench.faces.verbs.tune import exit_code, suite_code
+from workbench.faces.verbs.tune import exit_code
 
 from ..drive.conftest import bad, until
 
@@ -213,9 +210,14 @@ def test_the_winner_of_a_gpu_is_kept_and_taken(tmp_path: Path, gpu: None, monkey
     other = next(t for t in right if t.name != first.variant)
     assert best_known.tuned() == []
     kept = store.keep(other, recorded, recorded.trials(), driver="580", precision_class="tf32")
-    assert kept == tmp_path / "kept" / "tuned.json"
+    assert kept == (tmp_path / "kept" / "tuned.json", "")
+    slower = replace(other, kernel_ms=replace(other.kernel_ms, median_ms=2 * other.kernel_median_ms))
+    none, why = store.keep(slower, recorded, [], precision_class="tf32")
+    assert none is None and "has a faster one" in why and best_known.tuned()[0].ms == round(other.kernel_median_ms, 6)
+    best_known.save([replace(best_known.tuned()[0], candidate_id="0" * 12)], kept[0])
+    assert store.keep(slower, recorded, [], precision_class="tf32")[0], "today's template makes another kernel"
     store.keep(other, recorded, [], precision_class="tf32")
-    assert len(best_known.tuned()) == 1, "a later winner stands in the place of the earlier one"
+    assert len(best_known.tuned()) == 1, "a faster winner stands in the place of the earlier one"
     found = best_config("forward", work, "tf32", "sm_90")
     assert (found.variant, found.config, found.candidate_id) == (other.name, other.tunables, other.candidate_id)
     assert "tuned here on NVIDIA H200" in origin(found) and found.reason.startswith("tuned here on")
@@ -227,7 +229,7 @@ def test_the_winner_of_a_gpu_is_kept_and_taken(tmp_path: Path, gpu: None, monkey
     assert best_config("forward", work, "tf32", "sm_90") == first, "there is no such GPU now"
 
 
-# -- no compile: trials of a recorded session stand for what would be judged -----------------------------------------------
+# -- no compile: trials of a recorded session stand for what would be judged ----------------------------------------------
 
 RECORDED = Session.open(shipped("sessions") / "recorded-h200-kernelbench.zip")
 KB74 = preset("kb74").workload("full", "float32")
@@ -332,42 +334,6 @@ def test_what_was_seen_stays_in_the_order_of_time(tmp_path: Path, right: list[Tr
     assert [one.point for one in asked[-1]] == [7, 3, 9, 1] and asked[-1][:2] == asked[1]
 
 
-def test_a_suite_leaves_out_what_adds_nothing_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One layer is served by nothing, one is used up after its first slice, one goes on."""
-    calls: Counter[str] = Counter()
-
-    def canned(asked: TuneRequest, session: Session, runner: object, **more: object) -> TuneResult:
-        name = asked.workload.preset.split("/")[0]
-        calls[name] += 1
-        assert sum(calls.values()) < 50, "no end"
-        if name == "kb64":
-            raise BadRequest("nothing serves it")
-        return TuneResult("done", "", {}, {"forward": {"MISMATCH": 1}}, trials=3 if name == "kb69" else asked.trials)
-
-    monkeypatch.setattr("workbench.drive.tuning.batch.tune", canned)
-    jobs = batch(BatchRequest("kernelbench", REQUEST, trials=40, size="small", layers=("kb74", "kb64", "kb69")), "night", None)
-    assert (calls["kb64"], calls["kb69"]) == (1, 2) and sum(job.result.trials for job in jobs) == 40, calls
-    assert suite_code([job.result for job in jobs]) == exit_codes.WRONG
-    calls.clear()
-    monkeypatch.setattr("workbench.drive.tuning.batch.tune", lambda *given, **more: calls.update("x") or TuneResult(
-        "failed", "No device.", {}))
-    jobs = batch(BatchRequest("kernelbench", REQUEST, trials=40, size="small"), "night", None)
-    assert calls["x"] == 1 and suite_code([job.result for job in jobs]) == exit_codes.NOTHING_RAN
-
-
-def test_time_of_other_runs_of_the_session_does_not_count(tmp_path: Path) -> None:
-    session = Session.create(tmp_path, "s")
-    for run_id, work, more in (("a", WORK, {"tune": "tf32"}), ("b", KB74, {"tune": "tf32"}), ("c", WORK, {"tune": "ieee"}),
-                               ("d", WORK, {})):
-        session.event("run_started", run_id=run_id, workload=work.to_json(), **more)
-        time.sleep(0.01)
-        session.event("heartbeat", run_id=run_id)
-    lines = (session.path / "events.jsonl").read_text().splitlines()
-    first, last = (datetime.fromisoformat(json.loads(line)["at"]) for line in lines[:2])
-    assert used_s(session, WORK, "tf32") == (last - first).total_seconds()
-    assert used_s(session, WORK, "fp16") == 0.0
-
-
 def test_only_auto_takes_every_gpu(tmp_path: Path, right: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0" if name == "auto" else name)
     monkeypatch.setattr("workbench.drive.tuning.tune.every_gpu", lambda first: (first, "cuda:7"))
@@ -376,6 +342,48 @@ def test_only_auto_takes_every_gpu(tmp_path: Path, right: list[Trial], monkeypat
         tune(replace(ON_GPU, device=asked), Session.create(tmp_path, asked[:4]), canned, with_finals=False)
     assert canned.places == [("cuda:1",), ("cuda:0", "cuda:7")]
     assert canned.requests[0].tune == "tf32"
+
+
+def test_a_damaged_store_and_one_that_cannot_be_written(
+        tmp_path: Path, right: list[Trial], gpu: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
+    file = tmp_path / "tuned.json"
+    file.write_text("{")
+    monkeypatch.setenv("KERNEL_WORKBENCH_STORE", str(file))
+    for _ in range(2):
+        assert best_config("forward", KB74, "tf32", "sm_90"), "the shipped ones are there"
+    assert caplog.text.count("is not used") == 1
+    for there in (file, file / "below" / "tuned.json"):   # a folder that is a file: not even root can write it
+        monkeypatch.setenv("KERNEL_WORKBENCH_STORE", str(there))
+        with pytest.raises(BadRequest, match="^Winners cannot be kept in .*name another file in"):
+            tune(ON_GPU, Session.create(tmp_path, "s"), Canned(gpu_of(right[0])))
+        none, why = store.keep(right[0], RECORDED, [], precision_class="tf32")
+        assert none is None and "cannot be written" in why
+    one = Winner("forward", right[0], Final(right[0], "", (), ()), None, why)
+    assert f"It is not kept: {there}" in text.result(TuneResult("done", "", {"forward": one}, {"forward": {}}))
+
+
+def test_nothing_is_kept_of_other_templates(tmp_path: Path, right: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
+    monkeypatch.setattr("workbench.drive.tuning.tune.finals", lambda *given, **more: (Final(right[0], "", (), ()), []))
+    for templates, kept in ((TEMPLATES, False), (None, True)):
+        request = replace(ON_GPU, templates=templates)
+        winner = tune(request, Session.create(tmp_path, "s"), Canned(gpu_of(right[0]))).winners["forward"]
+        assert bool(winner.stored) == kept == (not winner.not_kept)
+        (tmp_path / "s" / "events.jsonl").unlink()
+
+
+def test_a_direction_without_candidates_is_named_and_no_success(tmp_path: Path, right: list[Trial],
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
+    monkeypatch.setattr("workbench.drive.tuning.tune.finals", lambda *given, **more: (Final(right[0], "", (), ()), []))
+    request, told = replace(ON_GPU, directions=("forward", "grad_weight")), list[str]()
+    result = tune(request, Session.create(tmp_path, "s"), Canned(gpu_of(right[0])),
+                  on_space=lambda spaces: told.append(text.explained(spaces, short=True)))
+    assert "grad_weight: nothing can be tried. No variant has that name." in told[0].splitlines()
+    assert "grad_weight: nothing can be tried. No variant has that name." in text.result(result).splitlines()
+    assert "forward" in result.winners and exit_code(result) == exit_codes.WRONG
 
 
 def test_odd_sizes_are_of_the_same_layer_and_can_run() -> None:
@@ -448,15 +456,6 @@ def test_the_next_slice_goes_where_most_is_to_gain(winner: Winner) -> None:
     assert next_job([job("had", 1.0), job("fresh", 0.0, 0)]).name == "fresh"
     assert next_job([job("stuck", 0.0), job("gains", 0.3)]).name == "gains"
     assert next_job([job("asked often", 0.0, 9), job("asked twice", 0.0)]).name == "asked twice"
-
-
-def test_a_suite_needs_a_limit_and_known_classes() -> None:
-    with pytest.raises(BadRequest, match="needs --minutes or --trials"):
-        BatchRequest("models", REQUEST)
-    with pytest.raises(BadRequest, match="minutes is 0; give a number above 0"):
-        BatchRequest("models", REQUEST, minutes=0)
-    with pytest.raises(BadRequest, match="'fp8' is no class; choose tf32, ieee, fp16, bf16"):
-        BatchRequest("models", REQUEST, ("fp8",), minutes=1.0)
 
 
 @pytest.mark.long

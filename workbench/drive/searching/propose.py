@@ -282,8 +282,7 @@ def _root(covariance: Floats) -> Floats:
     added = 1e-6
     while True:
         try:
-            factor: Floats = np.linalg.cholesky(covariance + added * np.eye(len(covariance)))
-            return factor
+            return np.linalg.cholesky(covariance + added * np.eye(len(covariance))).astype(np.float64)
         except np.linalg.LinAlgError:
             if added > 1e3:
                 raise

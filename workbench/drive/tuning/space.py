@@ -104,6 +104,11 @@ class Explained:
         return asdict(self)
 
 
+def why_empty(left_out: Mapping[str, str]) -> str:
+    """Why nothing of a direction can be tried, in one line."""
+    return "; ".join(f"{name}: {reason}" for name, reason in left_out.items()) or "No variant has that name."
+
+
 class TuneSpace:
     """All candidates of `workload` in one direction and precision class on a device: variants x legal configs.
 

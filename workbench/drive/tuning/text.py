@@ -8,7 +8,7 @@ from ...core import numbers
 from ...core.trial import Trial
 from ..reporting.report import Baselines, best_baseline, is_emulated
 from ..sessions.session import Session
-from .space import Explained, Family
+from .space import Explained, Family, why_empty
 from .tune import TuneResult, Winner, described
 
 EMULATED = ("The device is the CPU, which emulates the kernels. These times say nothing about a GPU: nothing is kept as best "
@@ -19,6 +19,9 @@ def explained(told: dict[str, Explained], *, short: bool = False) -> str:
     """A paragraph for each direction; `short`: its first line."""
     lines = []
     for direction, space in told.items():
+        if not space.points:
+            lines.append(f"{direction}: nothing can be tried. {why_empty(space.left_out)}")
+            continue
         lines.append(f"{direction}: {numbers.count(space.points)} candidates of {len(space.families)} families, class "
                      f"{space.precision_class}; {numbers.count(space.size)} configs before constraints.")
         if not short:
@@ -34,6 +37,9 @@ def result(found: TuneResult) -> str:
     for direction, counts in found.failures.items():
         winner = found.winners.get(direction)
         failed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items(), key=lambda kv: -kv[1]))
+        if direction in found.empty:
+            lines.append(f"{direction}: nothing can be tried. {found.empty[direction]}")
+            continue
         if winner is None:
             lines.append(f"{direction}: no candidate is right" + (f"; {failed}." if failed else "; none was judged."))
             if fell := found.fell.get(direction):
@@ -90,6 +96,8 @@ def _proof(winner: Winner, found: TuneResult) -> list[str]:
         lines.append(f"  {fell} that were as fast were wrong there.")
     if winner.stored:
         lines.append(f"  Kept in {winner.stored}: export --best, run --best and patch take it.")
+    if winner.not_kept:
+        lines.append(f"  It is not kept: {winner.not_kept}")
     return lines
 
 

@@ -32,7 +32,7 @@ from ..sessions.session import Session
 from . import store
 from .finals import Final, finals
 from .seen import Claims, Follower
-from .space import Explained, TuneSpace, class_for, key_of, key_of_trial
+from .space import Explained, TuneSpace, class_for, key_of, key_of_trial, why_empty
 
 EVENT = "tune"              # what was asked; the last one of a session counts
 WON = "tune_won"            # what came out of a direction
@@ -114,12 +114,13 @@ class Winner:
     trial: Trial
     final: Final | None
     stored: Path | None = None
+    not_kept: str = ""
 
 
 @dataclass(frozen=True)
 class TuneResult:
     """`state`: done, stopped or failed. `failures`: direction -> how many trials ended with which status; `fell`: how many were
-    right in the search, and wrong when they were judged again for the finals."""
+    right in the search, and wrong when they were judged again for the finals; `empty`: why nothing of it can be tried."""
 
     state: str
     message: str
@@ -128,6 +129,7 @@ class TuneResult:
     trials: int = 0
     baselines: tuple[Trial, ...] = ()
     fell: dict[str, int] = field(default_factory=dict)
+    empty: dict[str, str] = field(default_factory=dict)
 
 
 def asked(session: Session) -> TuneRequest:
@@ -149,16 +151,16 @@ def limited(request: TuneRequest, trials: int | None, minutes: float | None, eff
 
 
 def spaces(request: TuneRequest, device: Device) -> dict[str, TuneSpace]:
-    """The space of each direction. Raises `BadRequest` where nothing at all can be tried."""
+    """The space of each direction; some may be empty. Raises `BadRequest` where nothing at all can be tried."""
     arch = device.arch if device.kind == "cuda" else DEFAULT_ARCH
     found = {d: TuneSpace(request.workload, d, class_for(request.workload, d, arch, request.precision), device,
                           looks=EFFORTS[request.effort].looks, variants=request.variants, templates=request.templates)
              for d in request.directions}
     if not any(map(len, found.values())):
-        why = "; ".join(f"{name}: {reason}" for space in found.values() for name, reason in space.left_out.items())
+        why = "; ".join(why_empty(space.left_out) for space in found.values() if space.left_out)
         raise BadRequest(f"No variant can be tried on {request.workload.layer} in {', '.join(request.directions)}. "
-                         f"{why or 'No variant has that name.'}", field="variant")
-    return {d: space for d, space in found.items() if len(space)}
+                         f"{why or why_empty({})}", field="variant")
+    return found
 
 
 class Search:
@@ -312,8 +314,11 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
     """
     device_name = resolve_device(request.device)
     device = runner.device(device_name)
-    there = spaces(request, device)
-    on_space({d: space.explain() for d, space in there.items()})
+    if device.kind == "cuda" and with_finals and not request.templates:
+        store.check()
+    asked_for = spaces(request, device)
+    on_space({d: space.explain() for d, space in asked_for.items()})
+    there = {d: space for d, space in asked_for.items() if len(space)}
     session.event(EVENT, request=request.to_json(), device=device.name)
     near = {d: store.near(space, device) for d, space in there.items()}
     found: dict[str, Final | None] = {}    # of the directions whose finals came to their end
@@ -365,7 +370,9 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
             if run.active:
                 runner.stop(run)
         feed.read()
-    return _result(run, feed, found, fell, session, device)
+    result = _result(run, feed, found, fell, session, device)
+    return replace(result, failures={d: result.failures.get(d, {}) for d in asked_for},
+                   empty={d: why_empty(space.left_out) for d, space in asked_for.items() if d not in there})
 
 
 def every_gpu(first: str) -> tuple[str, ...]:
@@ -404,14 +411,17 @@ def explain(request: TuneRequest, runner: Runner) -> dict[str, Explained]:
 # more than seven: what a result is made of
 def _result(run: Run, feed: TuneFeed, found: dict[str, Final | None], fell: dict[str, list[Trial]], session: Session,
             device: Device) -> TuneResult:
-    winners, failures = {}, {}
+    winners, failures = dict[str, Winner](), dict[str, dict[str, int]]()
     for direction, search in feed.searches.items():
         final = found.get(direction)
         failures[direction] = dict(Counter(str(t.status) for t in search.trials.values() if not t.ok))
         if final:
-            kept = store.keep(final.trial, session, feed.baselines, driver=device.driver,
-                              precision_class=search.space.precision_class)
-            winners[direction] = Winner(direction, final.trial, final, kept)
+            if feed.request.templates and device.kind == "cuda":
+                kept, why = None, "it is of other templates."
+            else:
+                kept, why = store.keep(final.trial, session, feed.baselines, driver=device.driver,
+                                       precision_class=search.space.precision_class)
+            winners[direction] = Winner(direction, final.trial, final, kept, why)
         elif direction not in found and search.best:
             winners[direction] = Winner(direction, search.best, None)
     return TuneResult(run.state, run.message, winners, failures, feed.judged, tuple(feed.baselines),
