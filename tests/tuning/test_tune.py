@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -46,6 +47,7 @@ from workbench.drive.tuning.tune import (
     tune,
 )
 from workbench.faces import exit_codes
+from workbench.faces.notebook import Tuned
 from workbench.faces.verbs.tune import exit_code
 
 from ..drive.conftest import bad, until
@@ -384,6 +386,26 @@ def test_a_direction_without_candidates_is_named_and_no_success(tmp_path: Path, 
     assert "grad_weight: nothing can be tried. No variant has that name." in told[0].splitlines()
     assert "grad_weight: nothing can be tried. No variant has that name." in text.result(result).splitlines()
     assert "forward" in result.winners and exit_code(result) == exit_codes.WRONG
+
+
+def test_what_the_run_is_doing_is_told_before_its_first_trial(tmp_path: Path, right: list[Trial],
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    class Waits(Canned):
+        def start(self, request: RunRequest, session: Session, **more: object) -> Run:
+            run = Run("0" * 8, request, session.path, [], message="waits: cuda:0 is used by x", device=self.known)
+            Timer(1.0, lambda: (setattr(run, "state", "failed"), setattr(run, "message", "gone"), run.finished.set())).start()
+            return run
+
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
+    told, session = list[str](), Session.create(tmp_path, "s")
+    result = tune(ON_GPU, session, Waits(gpu_of(right[0])), on_line=told.append)
+    assert told == ["waits: cuda:0 is used by x"]
+    assert repr(Tuned(session, result)).startswith("The tune failed: gone\n")
+
+
+def test_a_class_of_another_dtype_names_the_dtype() -> None:
+    with pytest.raises(BadRequest, match="'bf16' is no class of float32; choose tf32, ieee, or tune .* --dtype bfloat16."):
+        class_for(WORK, "forward", "sm_90", "bf16")
 
 
 def test_odd_sizes_are_of_the_same_layer_and_can_run() -> None:

@@ -139,7 +139,8 @@ class Tuned:
         return report.frame(self.session.trials())
 
     def __repr__(self) -> str:
-        return tuning_text.result(self.result)
+        failed = f"The tune failed: {self.result.message}\n" if self.result.state == "failed" else ""
+        return failed + tuning_text.result(self.result)
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"

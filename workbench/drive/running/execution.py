@@ -244,6 +244,7 @@ class Execution:
             builders = [threads.submit(work) for _ in range(pool.size)]
             try:
                 self._measure_baselines()
+                self.run.message = "building the first candidates"
                 while not (self.run.cancelled.is_set() or self.feed.over):
                     ended = all(builder.done() for builder in builders)
                     try:

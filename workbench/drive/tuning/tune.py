@@ -36,6 +36,7 @@ from .space import Explained, TuneSpace, class_for, key_of, key_of_trial, why_em
 
 EVENT = "tune"              # what was asked; the last one of a session counts
 WON = "tune_won"            # what came out of a direction
+_LOOK_S = 0.2               # how often is looked what the run is doing
 _BATCH = 4                  # proposals at a time
 _HOPELESS = 8               # trials that the machine stood in the way of, and no other: the tune ends
 _MACHINE = frozenset({Status.NO_COMPILER, Status.MACHINE_FAILED, Status.CANCELLED})
@@ -225,6 +226,11 @@ class TuneFeed:
         return sum(len(search.trials) for search in self.searches.values())
 
     @property
+    def own_judged(self) -> int:
+        """Trials of this process."""
+        return sum(self._own.values())
+
+    @property
     def spent_s(self) -> float:
         """Seconds of tuning, those of earlier processes included."""
         return self._used_s + (time.monotonic() - self._begun if self._begun else 0.0)
@@ -234,7 +240,7 @@ class TuneFeed:
         seconds = self.request.seconds
         if seconds is not None and self.spent_s >= seconds - self._finals_s:
             return True
-        return sum(self._own.values()) >= _HOPELESS and not set(self._own) - _MACHINE
+        return self.own_judged >= _HOPELESS and not set(self._own) - _MACHINE
 
     def more(self, count: int) -> Sequence[Row] | None:
         self._begun = self._begun or time.monotonic()
@@ -363,7 +369,10 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
             session, resume=True, feed=feed, then=last,
             places=places or (every_gpu(device_name) if request.device == "auto" else (device_name,)))
         try:
-            run.wait()
+            said = ""
+            while not run.wait(_LOOK_S):
+                if run.message != said and not feed.own_judged:   # then the candidates themselves are told of
+                    on_line(said := run.message)
         except KeyboardInterrupt:
             runner.stop(run)
         finally:

@@ -49,7 +49,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
     parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N; auto takes every GPU of one kind")
     parser.add_argument("--effort", choices=tuple(EFFORTS),
-                        help="quick: a minute; normal: ten minutes (default); full: every config")
+                        help="quick: a minute; normal: ten minutes (default); full: every config, of more than 20 000 in "
+                        "a direction an even sample of so many")
     parser.add_argument("--trials", type=int, metavar="N", help="stop after so many candidates instead")
     parser.add_argument("--minutes", type=float, metavar="M", help="stop after so many minutes instead")
     parser.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
@@ -75,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
         if session is None:
             session = Session.create(name=args.session)
         say = partial(print, file=sys.stderr, flush=True)
+        say(f"Session {session.name}")
         result = tune(request, session, runner, on_line=say, on_space=lambda told: say(text.explained(told, short=True)))
     return _told(result, session, args)
 
@@ -91,8 +93,10 @@ def _suite(args: argparse.Namespace) -> int:
     request = BatchRequest(args.suite, each, tuple(args.precision.split(",")) if args.precision else ("tf32",), args.minutes,
                            args.trials, size)
     name = args.session or Session.create().name
+    say = partial(print, file=sys.stderr, flush=True)
+    say(f"Session {name}, with a session for each layer")
     with Runner() as runner:
-        jobs = batch(request, name, runner, on_line=partial(print, file=sys.stderr, flush=True))
+        jobs = batch(request, name, runner, on_line=say)
     for job in jobs:
         print(f"{job.name}, session {job.session}" if job.result else f"{job.name} had no time.")
         if job.result:
