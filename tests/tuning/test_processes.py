@@ -23,7 +23,7 @@ from workbench.core.trial import Trial
 from workbench.drive.machine.device_lock import DeviceLock
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning.batch import BatchRequest, batch
-from workbench.drive.tuning.seen import BEGUN
+from workbench.drive.tuning.seen import BEGUN, Claims
 from workbench.drive.tuning.space import key_of_trial
 from workbench.drive.tuning.tune import WON, TuneRequest, TuneResult, asked, used_s
 from workbench.faces import exit_codes
@@ -181,3 +181,13 @@ def test_a_suite_needs_a_limit_and_known_classes() -> None:
         BatchRequest("models", REQUEST, minutes=0)
     with pytest.raises(BadRequest, match="'fp8' is no class; choose tf32, ieee, fp16, bf16"):
         BatchRequest("models", REQUEST, ("fp8",), minutes=1.0)
+
+
+def test_a_claim_is_of_its_workload_and_device(tmp_path: Path) -> None:
+    """The key of a candidate says nothing of the layer."""
+    session = Session.create(tmp_path, "s")
+    of = [{"workload": work.to_json(), "device": key} for work, key in ((WORK, "a"), (KB74, "a"), (WORK, "b"), (WORK, "a"))]
+    with ExitStack() as stack:
+        first, *others = [stack.enter_context(Claims(session, one)) for one in of]
+        first.claim(["x"])
+        assert [one.of_others() for one in others] == [set(), set(), {"x"}]

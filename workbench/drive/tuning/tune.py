@@ -338,7 +338,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
             on_line(f"[{feed.judged}, {feed.spent_s:.0f} s] {trial.direction}: {trial.kernel_median_ms:.4g} ms with "
                     f"{described(trial)}")
 
-    with Claims(session) as claims:
+    with Claims(session, {"workload": request.workload.to_json(), "device": device.key}) as claims:
         feed = TuneFeed(request, session, there, device, claims, used_s=used_s(session, request.workload, classes),
                         first=lambda s: near[s.direction], on_trial=on_trial,
                         finals_s=request.finals_s if with_finals else 0.0)
