@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -19,19 +20,23 @@ from threading import Event
 import pytest
 
 from workbench.core.errors import BadRequest
-from workbench.core.trial import Trial
+from workbench.core.orders import JudgeOrder
+from workbench.core.replies import Judged
+from workbench.core.trial import Status, Trial
 from workbench.drive.machine.device_lock import DeviceLock
+from workbench.drive.running.execution import Execution
+from workbench.drive.running.request import Row, Run, RunRequest
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning.batch import BatchRequest, batch
 from workbench.drive.tuning.seen import BEGUN, Claims
-from workbench.drive.tuning.space import key_of_trial
-from workbench.drive.tuning.tune import WON, TuneRequest, TuneResult, asked, used_s
+from workbench.drive.tuning.space import TuneSpace, key_of_trial
+from workbench.drive.tuning.tune import WON, TuneRequest, TuneResult, asked, tune, used_s
 from workbench.faces import exit_codes
 from workbench.faces.verbs.tune import suite_code
 
 from ..cli.test_cli import cli
 from ..drive.conftest import until
-from .test_tune import KB74, REQUEST, WORK
+from .test_tune import CPU, KB74, ON_GPU, RECORDED, REQUEST, WORK, Canned, gpu_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYER = ["--layer", "ConvTranspose1d(3, 5, 3, stride=2)", "--input-size", "17", "--device", "cpu", "--direction", "forward"]
@@ -191,3 +196,30 @@ def test_a_claim_is_of_its_workload_and_device(tmp_path: Path) -> None:
         first, *others = [stack.enter_context(Claims(session, one)) for one in of]
         first.claim(["x"])
         assert [one.of_others() for one in others] == [set(), set(), {"x"}]
+
+
+def test_after_the_first_gpu_is_lost_the_last_step_is_on_another(tmp_path: Path) -> None:
+    class Dead:
+        def judge_order(self, place: str, *more: object) -> JudgeOrder:
+            return JudgeOrder(Path(), "f", "forward", WORK, place, "ieee", "")
+
+        def judge(self, order: JudgeOrder, **more: object) -> Judged:
+            return Judged(status=Status.WORKER_DIED, headline="died")
+
+        def answers(self, place: str) -> bool:
+            return False
+
+    row = Row(TuneSpace(WORK, "forward", "tf32", CPU, variants=["naive_gather"]).candidate(0))
+    run = Run("0" * 8, RunRequest(WORK, ()), tmp_path, [row])
+    execution = Execution(run, Session.create(tmp_path, "s"), Dead(), ("cuda:0", "cuda:1"), resume=False)
+    assert not execution._judge("cuda:0", row, None, None) and execution.places == [execution.name] == ["cuda:1"]
+
+
+def test_only_auto_takes_every_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0" if name == "auto" else name)
+    monkeypatch.setattr("workbench.drive.tuning.tune.every_gpu", lambda first: (first, "cuda:7"))
+    canned = Canned(gpu_of(RECORDED.trials()[0]))
+    for name in ("cuda:1", "auto"):
+        tune(replace(ON_GPU, device=name), Session.create(tmp_path, name[:4]), canned, with_finals=False)
+    assert canned.places == [("cuda:1",), ("cuda:0", "cuda:7")]
+    assert canned.requests[0].tune == "tf32"

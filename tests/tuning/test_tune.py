@@ -314,6 +314,19 @@ def test_when_all_finalists_fall_there_is_no_winner(tmp_path: Path, right: list[
     assert tune(ON_GPU, session, Canned(gpu_of(one)), with_finals=False).winners, "before the finals it is the best so far"
 
 
+def test_a_finalist_is_not_wrong_because_the_machine_failed(tmp_path: Path, right: list[Trial],
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    session, one = Session.create(tmp_path, "s"), right[0]
+    session.append(one)
+    lost = replace(one, trial_id="1" * 12, status=Status.WORKER_DIED)
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
+    monkeypatch.setattr("workbench.drive.tuning.tune.finals", lambda *given, **more: (None, [lost]))
+    result = tune(ON_GPU, session, Canned(gpu_of(one)))
+    assert not result.winners and not result.fell and result.passed == {"forward": 1}
+    assert text.result(result).startswith("forward: no winner.\n  Not judged again, because of the machine or a time limit: 1.")
+    assert exit_code(result) == exit_codes.NOTHING_RAN
+
+
 def test_claims_of_what_was_judged_meanwhile_count_once(tmp_path: Path, right: list[Trial],
                                                         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench.drive.tuning.tune.propose", lambda points, seen, pending, count, *, seed: [0] * count)
@@ -334,16 +347,6 @@ def test_what_was_seen_stays_in_the_order_of_time(tmp_path: Path, right: list[Tr
         search.take(replace(right[0], trial_id=f"{number:012x}"), search.space.keys[place])
         search.propose(1, set(), 0)
     assert [one.point for one in asked[-1]] == [7, 3, 9, 1] and asked[-1][:2] == asked[1]
-
-
-def test_only_auto_takes_every_gpu(tmp_path: Path, right: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0" if name == "auto" else name)
-    monkeypatch.setattr("workbench.drive.tuning.tune.every_gpu", lambda first: (first, "cuda:7"))
-    canned = Canned(gpu_of(right[0]))
-    for asked in ("cuda:1", "auto"):
-        tune(replace(ON_GPU, device=asked), Session.create(tmp_path, asked[:4]), canned, with_finals=False)
-    assert canned.places == [("cuda:1",), ("cuda:0", "cuda:7")]
-    assert canned.requests[0].tune == "tf32"
 
 
 def test_a_damaged_store_and_one_that_cannot_be_written(

@@ -322,6 +322,7 @@ class Execution:
                                     stop=self.run.cancelled)
         if result.status in _MAY_BE_THE_DEVICE and len(self.places) > 1 and not self.workers.answers(place):
             self.places.remove(place)
+            self.name = self.places[0]   # where the last step is done
             self.session.event("device_lost", run_id=self.run.run_id, device=place, message=result.headline)
             return False
         self._finish(row, rendered, build, result, order=order, device=self.workers.device(place), place=place)

@@ -13,7 +13,7 @@ from ...core.layer import Workload
 from ...core.orders import CompareOrder
 from ...core.replies import Built
 from ...core.template import Rendered, render
-from ...core.trial import Status, Trial
+from ...core.trial import NOT_JUDGED, Status, Trial
 from ...core.verdict import FASTER, SLOWER, from_samples
 from ..running import resume
 from ..running.execution import Execution
@@ -59,8 +59,9 @@ class _Finalist:
 
 def finals(execution: Execution, trials: Sequence[Trial], baselines: Sequence[Trial], *, effort: str,
            templates: Path | None = None) -> tuple[Final | None, list[Trial]]:
-    """The winner among the right trials of one direction; None where none is right. And the trials of finalists that were wrong
-    when they were judged again. Every comparison is an event of the session. `effort`: a key of `MOST`."""
+    """The winner among the right trials of one direction; None where none is right. And the trials of finalists that were not
+    right when they were judged again: those of `says_nothing` are passed over, the others were wrong. Every comparison is an
+    event of the session. `effort`: a key of `MOST`."""
     right = sorted((t for t in trials if t.ok and t.kernel_ms and t.kernel_ms.stop != resume.SLOWER),
                    key=lambda t: t.kernel_median_ms)
     fell: list[Trial] = []
@@ -81,6 +82,11 @@ def finals(execution: Execution, trials: Sequence[Trial], baselines: Sequence[Tr
         gone = {one.trial.trial_id for one in [leader, *ties]}
         right = [t for t in right if t.trial_id not in gone]
     return None, fell
+
+
+def says_nothing(trial: Trial) -> bool:
+    """Whether the machine or a limit ended it: a finalist is not wrong for that."""
+    return trial.status in NOT_JUDGED or trial.status in (Status.WORKER_DIED, Status.RUN_TIMEOUT)
 
 
 def odd_workloads(workload: Workload) -> list[Workload]:

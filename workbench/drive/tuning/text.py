@@ -40,12 +40,17 @@ def result(found: TuneResult) -> str:
         if direction in found.empty:
             lines.append(f"{direction}: nothing can be tried. {found.empty[direction]}")
             continue
+        passed = found.passed.get(direction)
+        unsure = [f"  Not judged again, because of the machine or a time limit: {passed}."] if passed else []
+        if winner is None and passed:
+            lines += [f"{direction}: no winner.", *unsure, *([f"  Not right: {failed}."] if failed else [])]
+            continue
         if winner is None:
             lines.append(f"{direction}: no candidate is right" + (f"; {failed}." if failed else "; none was judged."))
             if fell := found.fell.get(direction):
                 lines.append(f"  Right in the search, and wrong when judged again on other inputs and sizes: {fell}.")
             continue
-        lines += [f"{direction}: {_time(winner.trial)} with {described(winner.trial)}", *_proof(winner, found),
+        lines += [f"{direction}: {_time(winner.trial)} with {described(winner.trial)}", *_proof(winner, found), *unsure,
                   *([f"  Not right: {failed}."] if failed else [])]
     lines.append(f"{numbers.count(found.trials)} candidates were judged.")
     if any(is_emulated(w.trial) for w in found.winners.values()):

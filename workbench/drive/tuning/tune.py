@@ -30,7 +30,7 @@ from ..searching.propose import propose
 from ..sessions.files import TRIALS
 from ..sessions.session import Session
 from . import store
-from .finals import Final, finals
+from .finals import Final, finals, says_nothing
 from .seen import Claims, Follower
 from .space import Explained, TuneSpace, class_for, key_of, key_of_trial, why_empty
 
@@ -121,7 +121,8 @@ class Winner:
 @dataclass(frozen=True)
 class TuneResult:
     """`state`: done, stopped or failed. `failures`: direction -> how many trials ended with which status; `fell`: how many were
-    right in the search, and wrong when they were judged again for the finals; `empty`: why nothing of it can be tried."""
+    right in the search, and wrong when they were judged again for the finals; `passed`: how many could not be judged again;
+    `empty`: why nothing of it can be tried."""
 
     state: str
     message: str
@@ -130,6 +131,7 @@ class TuneResult:
     trials: int = 0
     baselines: tuple[Trial, ...] = ()
     fell: dict[str, int] = field(default_factory=dict)
+    passed: dict[str, int] = field(default_factory=dict)
     empty: dict[str, str] = field(default_factory=dict)
 
 
@@ -329,6 +331,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
     near = {d: store.near(space, device) for d, space in there.items()}
     found: dict[str, Final | None] = {}    # of the directions whose finals came to their end
     fell: dict[str, list[Trial]] = {}
+    passed: dict[str, list[Trial]] = {}    # over: judging them again was not possible
     effort = EFFORTS[request.effort]
     classes = " ".join(sorted({space.precision_class for space in there.values()}))
 
@@ -350,9 +353,11 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
                     found[direction] = final
                     continue
                 on_line(f"{direction}: the best are timed again, in turns")
-                final, fell[direction] = finals(
+                final, not_right = finals(
                     execution, list(search.trials.values()), feed.baselines + execution.run.trials,
                     effort="quick" if request.effort == "quick" else "normal", templates=request.templates)
+                passed[direction] = [trial for trial in not_right if says_nothing(trial)]
+                fell[direction] = [trial for trial in not_right if not says_nothing(trial)]
                 for trial in fell[direction]:
                     search.take(trial, key_of_trial(trial))
                 if final or not execution.run.cancelled.is_set():
@@ -380,7 +385,8 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
                 runner.stop(run)
         feed.read()
     result = _result(run, feed, found, fell, session, device)
-    return replace(result, failures={d: result.failures.get(d, {}) for d in asked_for},
+    return replace(result, passed={d: len(trials) for d, trials in passed.items() if trials},
+                   failures={d: result.failures.get(d, {}) for d in asked_for},
                    empty={d: why_empty(space.left_out) for d, space in asked_for.items() if d not in there})
 
 
@@ -460,6 +466,6 @@ def _ms(trial: Trial) -> float | None:
 
 def _weight(trial: Trial) -> float:
     """Of several trials of one candidate the least counts: one that is wrong, then the fastest; without a verdict last."""
-    if trial.status in NO_VERDICT:
+    if trial.status in NO_VERDICT or trial.status == Status.RUN_TIMEOUT:
         return float("inf")
     return (_ms(trial) or 1e30) if trial.ok else 0.0
