@@ -423,7 +423,6 @@ def explain(request: TuneRequest, runner: Runner) -> dict[str, Explained]:
     return {d: space.explain() for d, space in spaces(request, device).items()}
 
 
-# more than seven: what a result is made of
 def _result(run: Run, feed: TuneFeed, found: dict[str, Final | None], fell: dict[str, list[Trial]], session: Session,
             device: Device) -> TuneResult:
     winners, failures = dict[str, Winner](), dict[str, dict[str, int]]()
