@@ -47,6 +47,7 @@ NAIVE = ["--variant", "naive_gather", "--no-baselines"]
 def own_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What else runs on this machine does not make these wait."""
     monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path / "locks"))
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "sessions"))
 
 
 def started(place: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
