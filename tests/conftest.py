@@ -19,6 +19,12 @@ from workbench.faces.cli import main
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.fixture(autouse=True)
+def own_store(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What tunes of this machine have found is nothing to the tests."""
+    monkeypatch.setenv("KERNEL_WORKBENCH_STORE", str(tmp_path_factory.getbasetemp() / "no store" / "tuned.json"))
+
+
 @pytest.fixture(scope="session")
 def runner() -> Iterator[Runner]:
     with Runner() as shared:

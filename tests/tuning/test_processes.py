@@ -1,28 +1,42 @@
-"""Tunes as real processes: one is killed, two share a session, one is interrupted. Nothing is lost and nothing runs twice."""
+"""Tunes as real processes: one is killed, two share a session, one is interrupted. Nothing is lost and nothing runs twice. What
+several tunes of a session or of a suite share."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from contextlib import ExitStack, suppress
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from threading import Event
 
 import pytest
 
-from workbench.core.trial import Trial
+from workbench.core.errors import BadRequest
+from workbench.core.orders import JudgeOrder
+from workbench.core.replies import Judged
+from workbench.core.trial import Status, Trial
 from workbench.drive.machine.device_lock import DeviceLock
+from workbench.drive.running.execution import Execution
+from workbench.drive.running.request import Row, Run, RunRequest
 from workbench.drive.sessions.session import Session
-from workbench.drive.tuning.seen import BEGUN
-from workbench.drive.tuning.space import key_of_trial
-from workbench.drive.tuning.tune import WON, asked
+from workbench.drive.tuning.batch import BatchRequest, batch
+from workbench.drive.tuning.seen import BEGUN, Claims
+from workbench.drive.tuning.space import TuneSpace, key_of_trial
+from workbench.drive.tuning.tune import WON, TuneRequest, TuneResult, asked, tune, used_s
+from workbench.faces import exit_codes
+from workbench.faces.verbs.tune import suite_code
 
 from ..cli.test_cli import cli
 from ..drive.conftest import until
+from .test_tune import CPU, KB74, ON_GPU, RECORDED, REQUEST, WORK, Canned, gpu_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYER = ["--layer", "ConvTranspose1d(3, 5, 3, stride=2)", "--input-size", "17", "--device", "cpu", "--direction", "forward"]
@@ -33,6 +47,7 @@ NAIVE = ["--variant", "naive_gather", "--no-baselines"]
 def own_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What else runs on this machine does not make these wait."""
     monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path / "locks"))
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "sessions"))
 
 
 def started(place: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
@@ -65,6 +80,7 @@ def test_a_killed_tune_goes_on_with_nothing_lost_and_nothing_twice(tmp_path: Pat
     assert session.trials()[:len(before)] == before
     assert len(counts) == 6 and set(counts.values()) == {1}, counts
     assert begun(session) >= set(counts)
+    assert done.stderr.startswith("Session one\n")
     assert "6 candidates were judged." in done.stdout and "say nothing about a GPU" in done.stdout
 
 
@@ -126,3 +142,85 @@ def test_an_interrupt_prints_the_best_so_far_and_how_to_go_on(number: int, tmp_p
     assert process.returncode == 130, said
     assert "Stopped before the best were timed again" in told and " ieee BLOCK=" in told
     assert said.splitlines()[-1].endswith("python -m workbench tune --resume one"), said
+
+
+def test_a_suite_leaves_out_what_adds_nothing_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One layer is served by nothing, one is used up after its first slice, one goes on."""
+    calls: Counter[str] = Counter()
+
+    def canned(asked: TuneRequest, session: Session, runner: object, **more: object) -> TuneResult:
+        name = asked.workload.preset.split("/")[0]
+        calls[name] += 1
+        assert sum(calls.values()) < 50, "no end"
+        if name == "kb64":
+            raise BadRequest("nothing serves it")
+        return TuneResult("done", "", {}, {"forward": {"MISMATCH": 1}}, trials=3 if name == "kb69" else asked.trials)
+
+    monkeypatch.setattr("workbench.drive.tuning.batch.tune", canned)
+    jobs = batch(BatchRequest("kernelbench", REQUEST, trials=40, size="small", layers=("kb74", "kb64", "kb69")), "night", None)
+    assert (calls["kb64"], calls["kb69"]) == (1, 2) and sum(job.result.trials for job in jobs) == 40, calls
+    assert suite_code([job.result for job in jobs]) == exit_codes.WRONG
+    calls.clear()
+    monkeypatch.setattr("workbench.drive.tuning.batch.tune", lambda *given, **more: calls.update("x") or TuneResult(
+        "failed", "No device.", {}))
+    jobs = batch(BatchRequest("kernelbench", REQUEST, trials=40, size="small"), "night", None)
+    assert calls["x"] == 1 and suite_code([job.result for job in jobs]) == exit_codes.NOTHING_RAN
+
+
+def test_time_of_other_runs_of_the_session_does_not_count(tmp_path: Path) -> None:
+    session = Session.create(tmp_path, "s")
+    for run_id, work, more in (("a", WORK, {"tune": "tf32"}), ("b", KB74, {"tune": "tf32"}), ("c", WORK, {"tune": "ieee"}),
+                               ("d", WORK, {})):
+        session.event("run_started", run_id=run_id, workload=work.to_json(), **more)
+        time.sleep(0.01)
+        session.event("heartbeat", run_id=run_id)
+    lines = (session.path / "events.jsonl").read_text().splitlines()
+    first, last = (datetime.fromisoformat(json.loads(line)["at"]) for line in lines[:2])
+    assert used_s(session, WORK, "tf32") == (last - first).total_seconds()
+    assert used_s(session, WORK, "fp16") == 0.0
+
+
+def test_a_suite_needs_a_limit_and_known_classes() -> None:
+    with pytest.raises(BadRequest, match="needs --minutes or --trials"):
+        BatchRequest("models", REQUEST)
+    with pytest.raises(BadRequest, match="minutes is 0; give a number above 0"):
+        BatchRequest("models", REQUEST, minutes=0)
+    with pytest.raises(BadRequest, match="'fp8' is no class; choose tf32, ieee, fp16, bf16"):
+        BatchRequest("models", REQUEST, ("fp8",), minutes=1.0)
+
+
+def test_a_claim_is_of_its_workload_and_device(tmp_path: Path) -> None:
+    """The key of a candidate says nothing of the layer."""
+    session = Session.create(tmp_path, "s")
+    of = [{"workload": work.to_json(), "device": key} for work, key in ((WORK, "a"), (KB74, "a"), (WORK, "b"), (WORK, "a"))]
+    with ExitStack() as stack:
+        first, *others = [stack.enter_context(Claims(session, one)) for one in of]
+        first.claim(["x"])
+        assert [one.of_others() for one in others] == [set(), set(), {"x"}]
+
+
+def test_after_the_first_gpu_is_lost_the_last_step_is_on_another(tmp_path: Path) -> None:
+    class Dead:
+        def judge_order(self, place: str, *more: object) -> JudgeOrder:
+            return JudgeOrder(Path(), "f", "forward", WORK, place, "ieee", "")
+
+        def judge(self, order: JudgeOrder, **more: object) -> Judged:
+            return Judged(status=Status.WORKER_DIED, headline="died")
+
+        def answers(self, place: str) -> bool:
+            return False
+
+    row = Row(TuneSpace(WORK, "forward", "tf32", CPU, variants=["naive_gather"]).candidate(0))
+    run = Run("0" * 8, RunRequest(WORK, ()), tmp_path, [row])
+    execution = Execution(run, Session.create(tmp_path, "s"), Dead(), ("cuda:0", "cuda:1"), resume=False)
+    assert not execution._judge("cuda:0", row, None, None) and execution.places == [execution.name] == ["cuda:1"]
+
+
+def test_only_auto_takes_every_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0" if name == "auto" else name)
+    monkeypatch.setattr("workbench.drive.tuning.tune.every_gpu", lambda first: (first, "cuda:7"))
+    canned = Canned(gpu_of(RECORDED.trials()[0]))
+    for name in ("cuda:1", "auto"):
+        tune(replace(ON_GPU, device=name), Session.create(tmp_path, name[:4]), canned, with_finals=False)
+    assert canned.places == [("cuda:1",), ("cuda:0", "cuda:7")]
+    assert canned.requests[0].tune == "tf32"

@@ -18,7 +18,7 @@ from workbench.core.typed import Misfit, read
 from workbench.drive.replaying.recorded_space import RecordedSpace, Results, csv_of, missing, session_spaces, spaces_of, t4_of
 from workbench.drive.replaying.replay import figure, outcome, random_curve, replay, search, table, text
 from workbench.drive.searching.points import Points, Seen, points_from
-from workbench.drive.searching.propose import propose
+from workbench.drive.searching.propose import _Belief, _Kernel, propose
 from workbench.drive.sessions.session import Session
 from workbench.faces.cli import main
 
@@ -135,6 +135,16 @@ def test_a_proposal_in_a_large_space_takes_milliseconds() -> None:
     begun = time.thread_time()
     propose(points, seen, (), 1, seed=0)
     assert time.thread_time() - begun < 2.0
+
+
+def test_a_model_whose_covariance_is_rounded_badly_still_predicts() -> None:
+    """Many nearly equal points, a large variance and no noise: float32 leaves no room for the usual addition."""
+    seen = np.random.default_rng(0).random((200, 3)) * 1e-4
+    kernel = _Kernel(np.ones(3), 50.0, 0.0)
+    with pytest.raises(np.linalg.LinAlgError):
+        np.linalg.cholesky(kernel.between(seen, seen).astype(np.float64) + 1e-6 * np.eye(200))
+    belief = _Belief(kernel, seen, np.sin(np.arange(200.0)), seen[:5] + 0.5)
+    assert np.isfinite(belief.mean).all() and (belief.deviation > 0).all()
 
 
 def test_the_score_is_that_of_the_methodology() -> None:

@@ -7,8 +7,10 @@ import shutil
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -30,10 +32,23 @@ from workbench.drive.searching.points import Points, Seen
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning import store, text
 from workbench.drive.tuning.batch import BatchRequest, Job, batch, next_job
-from workbench.drive.tuning.finals import odd_workloads
+from workbench.drive.tuning.finals import Final, odd_workloads
 from workbench.drive.tuning.seen import Claims
 from workbench.drive.tuning.space import TuneSpace, class_for, key_of, key_of_trial
-from workbench.drive.tuning.tune import TuneFeed, TuneRequest, TuneResult, Winner, explain, spaces, tune
+from workbench.drive.tuning.tune import (
+    WON,
+    TuneFeed,
+    TuneRequest,
+    TuneResult,
+    Winner,
+    _known_final,
+    explain,
+    spaces,
+    tune,
+)
+from workbench.faces import exit_codes
+from workbench.faces.notebook import Tuned
+from workbench.faces.verbs.tune import exit_code
 
 from ..drive.conftest import bad, until
 
@@ -197,9 +212,14 @@ def test_the_winner_of_a_gpu_is_kept_and_taken(tmp_path: Path, gpu: None, monkey
     other = next(t for t in right if t.name != first.variant)
     assert best_known.tuned() == []
     kept = store.keep(other, recorded, recorded.trials(), driver="580", precision_class="tf32")
-    assert kept == tmp_path / "kept" / "tuned.json"
+    assert kept == (tmp_path / "kept" / "tuned.json", "")
+    slower = replace(other, kernel_ms=replace(other.kernel_ms, median_ms=2 * other.kernel_median_ms))
+    none, why = store.keep(slower, recorded, [], precision_class="tf32")
+    assert none is None and "has a faster one" in why and best_known.tuned()[0].ms == round(other.kernel_median_ms, 6)
+    best_known.save([replace(best_known.tuned()[0], candidate_id="0" * 12)], kept[0])
+    assert store.keep(slower, recorded, [], precision_class="tf32")[0], "today's template makes another kernel"
     store.keep(other, recorded, [], precision_class="tf32")
-    assert len(best_known.tuned()) == 1, "a later winner stands in the place of the earlier one"
+    assert len(best_known.tuned()) == 1, "a faster winner stands in the place of the earlier one"
     found = best_config("forward", work, "tf32", "sm_90")
     assert (found.variant, found.config, found.candidate_id) == (other.name, other.tunables, other.candidate_id)
     assert "tuned here on NVIDIA H200" in origin(found) and found.reason.startswith("tuned here on")
@@ -209,6 +229,186 @@ def test_the_winner_of_a_gpu_is_kept_and_taken(tmp_path: Path, gpu: None, monkey
     assert elsewhere.variant != other.name or elsewhere.config != other.tunables, "it was tuned for other sizes"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert best_config("forward", work, "tf32", "sm_90") == first, "there is no such GPU now"
+
+
+# -- no compile: trials of a recorded session stand for what would be judged ----------------------------------------------
+
+RECORDED = Session.open(shipped("sessions") / "recorded-h200-kernelbench.zip")
+KB74 = preset("kb74").workload("full", "float32")
+ON_GPU = TuneRequest(KB74, ("forward",), precision="tf32", device="cuda:0", effort="quick", variants=("gathered_mma",))
+
+
+@pytest.fixture
+def right() -> list[Trial]:
+    """Right trials of kb74, the fastest first."""
+    return sorted((t for t in RECORDED.trials() if (t.workload, t.kind, t.direction) == (KB74, "candidate", "forward")
+                   and t.ok and t.kernel_ms and t.precision == "tf32"), key=lambda t: t.kernel_median_ms)
+
+
+def gpu_of(trial: Trial) -> Device:
+    return replace(H200, key=trial.device.key)
+
+
+def fed(session: Session, request: TuneRequest, device: Device, **more: object) -> TuneFeed:
+    with Claims(session) as claims:
+        return TuneFeed(request, session, spaces(request, device), device, claims, **more)
+
+
+def test_a_winner_of_another_layer_class_or_gpu_is_not_taken(tmp_path: Path, right: list[Trial]) -> None:
+    session, one, device = Session.create(tmp_path, "s"), right[0], gpu_of(right[0])
+    session.append(one)
+    session.event(WON, direction="forward", precision_class="tf32", trial_id=one.trial_id, searched=one.trial_id, ties=[],
+                  again=[], judged=1)
+    known = _known_final(session, fed(session, ON_GPU, device).searches["forward"], device)
+    assert known and known.trial.trial_id == one.trial_id
+    for request, there in ((replace(ON_GPU, workload=replace(KB74, batch=1)), device),
+                           (replace(ON_GPU, precision="ieee"), device), (ON_GPU, replace(device, key="another"))):
+        search = fed(session, request, there).searches["forward"]
+        assert not search.trials, "it is no trial of this tune"
+        search.trials["one"] = one
+        assert _known_final(session, search, there) is None
+
+
+def test_a_failure_of_a_candidate_counts_more_than_an_earlier_time(tmp_path: Path, right: list[Trial]) -> None:
+    feed = fed(Session.create(tmp_path, "s"), ON_GPU, gpu_of(right[0]))
+    search, (one, other) = feed.searches["forward"], right[:2]
+    for trial in (other, one, replace(one, trial_id="1" * 12, status=Status.MISMATCH)):
+        search.take(trial, key_of_trial(trial))
+    assert search.best is other and search.trials[key_of_trial(one)].status == Status.MISMATCH
+    search.take(replace(one, trial_id="2" * 12), key_of_trial(one))
+    assert search.best is other, "it was wrong once"
+    search.take(replace(other, trial_id="3" * 12, status=Status.WORKER_DIED), key_of_trial(other))
+    assert search.best is other, "a process that died says little"
+
+
+class Canned:
+    """A runner whose runs judge nothing: they carry out the last step at once."""
+
+    def __init__(self, device: Device) -> None:
+        self.known, self.requests, self.places = device, list[RunRequest](), list[tuple[str, ...]]()
+
+    def device(self, name: str) -> Device:
+        return self.known
+
+    def start(self, request: RunRequest, session: Session, *, then: Callable[[Execution], None], places: tuple[str, ...] = (),
+              **more: object) -> Run:
+        self.requests.append(request)
+        self.places.append(places)
+        run = Run("0" * 8, request, session.path, [], state="done", message="0 candidates judged", device=self.known)
+        then(Execution(run, session, None, ("cuda:0",), resume=True))
+        run.finished.set()
+        return run
+
+
+def test_when_all_finalists_fall_there_is_no_winner(tmp_path: Path, right: list[Trial],
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    session, one = Session.create(tmp_path, "s"), right[0]
+    session.append(one)
+    wrong = replace(one, trial_id="1" * 12, status=Status.MISMATCH, workload=replace(KB74, batch=1, input_size=(7,)))
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
+    monkeypatch.setattr("workbench.drive.tuning.tune.finals", lambda *given, **more: (None, [wrong]))
+    result = tune(ON_GPU, session, Canned(gpu_of(one)))
+    assert not result.winners and result.failures == {"forward": {"MISMATCH": 1}}
+    assert text.result(result).startswith("forward: no candidate is right; 1 MISMATCH.\n  Right in the search, and wrong ")
+    assert exit_code(result) == exit_codes.WRONG
+    assert tune(ON_GPU, session, Canned(gpu_of(one)), with_finals=False).winners, "before the finals it is the best so far"
+
+
+def test_a_finalist_is_not_wrong_because_the_machine_failed(tmp_path: Path, right: list[Trial],
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    session, one = Session.create(tmp_path, "s"), right[0]
+    session.append(one)
+    lost = replace(one, trial_id="1" * 12, status=Status.WORKER_DIED)
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
+    monkeypatch.setattr("workbench.drive.tuning.tune.finals", lambda *given, **more: (None, [lost]))
+    result = tune(ON_GPU, session, Canned(gpu_of(one)))
+    assert not result.winners and not result.fell and result.passed == {"forward": 1}
+    assert text.result(result).startswith("forward: no winner.\n  Not judged again, because of the machine or a time limit: 1.")
+    assert exit_code(result) == exit_codes.NOTHING_RAN
+
+
+def test_claims_of_what_was_judged_meanwhile_count_once(tmp_path: Path, right: list[Trial],
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.drive.tuning.tune.propose", lambda points, seen, pending, count, *, seed: [0] * count)
+    search = fed(Session.create(tmp_path, "s"), ON_GPU, gpu_of(right[0])).searches["forward"]
+    places = range(len(search.points))
+    half = set(places[:len(places) // 2 + 1])
+    assert search.propose(4, half, 0) and not search.propose(4, set(places), 0)
+    for place in half:
+        search.take(replace(right[0], trial_id=f"{place:012x}"), search.space.keys[place])
+    assert search.propose(4, half, 0), "the others are left"
+
+
+def test_what_was_seen_stays_in_the_order_of_time(tmp_path: Path, right: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search fits its model to a prefix of what was seen, and keeps it while the prefix is the same."""
+    search, asked = fed(Session.create(tmp_path, "s"), ON_GPU, gpu_of(right[0])).searches["forward"], list[list[Seen]]()
+    monkeypatch.setattr("workbench.drive.tuning.tune.propose", lambda points, seen, *more, **named: asked.append(seen) or [])
+    for number, place in enumerate((7, 3, 9, 1)):
+        search.take(replace(right[0], trial_id=f"{number:012x}"), search.space.keys[place])
+        search.propose(1, set(), 0)
+    assert [one.point for one in asked[-1]] == [7, 3, 9, 1] and asked[-1][:2] == asked[1]
+
+
+def test_a_damaged_store_and_one_that_cannot_be_written(
+        tmp_path: Path, right: list[Trial], gpu: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
+    file = tmp_path / "tuned.json"
+    file.write_text("{")
+    monkeypatch.setenv("KERNEL_WORKBENCH_STORE", str(file))
+    for _ in range(2):
+        assert best_config("forward", KB74, "tf32", "sm_90"), "the shipped ones are there"
+    assert caplog.text.count("is not used") == 1
+    for there in (file, file / "below" / "tuned.json"):   # a folder that is a file: not even root can write it
+        monkeypatch.setenv("KERNEL_WORKBENCH_STORE", str(there))
+        with pytest.raises(BadRequest, match="^Winners cannot be kept in .*name another file in"):
+            tune(ON_GPU, Session.create(tmp_path, "s"), Canned(gpu_of(right[0])))
+        none, why = store.keep(right[0], RECORDED, [], precision_class="tf32")
+        assert none is None and "cannot be written" in why
+    one = Winner("forward", right[0], Final(right[0], "", (), ()), None, why)
+    assert f"It is not kept: {there}" in text.result(TuneResult("done", "", {"forward": one}, {"forward": {}}))
+
+
+def test_nothing_is_kept_of_other_templates(tmp_path: Path, right: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
+    monkeypatch.setattr("workbench.drive.tuning.tune.finals", lambda *given, **more: (Final(right[0], "", (), ()), []))
+    for templates, kept in ((TEMPLATES, False), (None, True)):
+        request = replace(ON_GPU, templates=templates)
+        winner = tune(request, Session.create(tmp_path, "s"), Canned(gpu_of(right[0]))).winners["forward"]
+        assert bool(winner.stored) == kept == (not winner.not_kept)
+        (tmp_path / "s" / "events.jsonl").unlink()
+
+
+def test_a_direction_without_candidates_is_named_and_no_success(tmp_path: Path, right: list[Trial],
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
+    monkeypatch.setattr("workbench.drive.tuning.tune.finals", lambda *given, **more: (Final(right[0], "", (), ()), []))
+    request, told = replace(ON_GPU, directions=("forward", "grad_weight")), list[str]()
+    result = tune(request, Session.create(tmp_path, "s"), Canned(gpu_of(right[0])),
+                  on_space=lambda spaces: told.append(text.explained(spaces, short=True)))
+    assert "grad_weight: nothing can be tried. No variant has that name." in told[0].splitlines()
+    assert "grad_weight: nothing can be tried. No variant has that name." in text.result(result).splitlines()
+    assert "forward" in result.winners and exit_code(result) == exit_codes.WRONG
+
+
+def test_what_the_run_is_doing_is_told_before_its_first_trial(tmp_path: Path, right: list[Trial],
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    class Waits(Canned):
+        def start(self, request: RunRequest, session: Session, **more: object) -> Run:
+            run = Run("0" * 8, request, session.path, [], message="waits: cuda:0 is used by x", device=self.known)
+            Timer(1.0, lambda: (setattr(run, "state", "failed"), setattr(run, "message", "gone"), run.finished.set())).start()
+            return run
+
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
+    told, session = list[str](), Session.create(tmp_path, "s")
+    result = tune(ON_GPU, session, Waits(gpu_of(right[0])), on_line=told.append)
+    assert told == ["waits: cuda:0 is used by x"]
+    assert repr(Tuned(session, result)).startswith("The tune failed: gone\n")
+
+
+def test_a_class_of_another_dtype_names_the_dtype() -> None:
+    with pytest.raises(BadRequest, match="'bf16' is no class of float32; choose tf32, ieee, or tune .* --dtype bfloat16."):
+        class_for(WORK, "forward", "sm_90", "bf16")
 
 
 def test_odd_sizes_are_of_the_same_layer_and_can_run() -> None:
@@ -281,13 +481,6 @@ def test_the_next_slice_goes_where_most_is_to_gain(winner: Winner) -> None:
     assert next_job([job("had", 1.0), job("fresh", 0.0, 0)]).name == "fresh"
     assert next_job([job("stuck", 0.0), job("gains", 0.3)]).name == "gains"
     assert next_job([job("asked often", 0.0, 9), job("asked twice", 0.0)]).name == "asked twice"
-
-
-def test_a_suite_needs_a_limit_and_known_classes() -> None:
-    with pytest.raises(BadRequest, match="needs --minutes or --trials"):
-        BatchRequest("models", REQUEST)
-    with pytest.raises(BadRequest, match="'fp8' is no class; choose tf32, ieee, fp16, bf16"):
-        BatchRequest("models", REQUEST, ("fp8",), minutes=1.0)
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ from typing import Any
 
 from .candidate import Candidate, why_not
 from .command import parse_layer
+from .diagnostics import LOG
 from .env import gpus
 from .errors import BadRequest
 from .gpu import sm_of
@@ -153,9 +154,19 @@ def tuned_file() -> Path:
 
 def tuned() -> list[BestKnown]:
     """What tunes found on the GPUs that this machine has now."""
-    there = load(tuned_file())
+    there = stored()
     names = _gpu_names(os.environ.get("PATH", ""), os.environ.get("CUDA_VISIBLE_DEVICES")) if there else frozenset()
     return [entry for entry in there if entry.gpu in names]
+
+
+def stored() -> list[BestKnown]:
+    """All that tunes of this machine have kept. A file that cannot be read is named once in a warning, and holds nothing."""
+    file = tuned_file()
+    try:
+        return load(file)
+    except (BadRequest, OSError) as error:
+        _warn_once(f"{file} is not used: {error} Move it away, or tune again with $KERNEL_WORKBENCH_STORE naming another file.")
+        return []
 
 
 def load(file: Path | None = None) -> list[BestKnown]:
@@ -186,6 +197,11 @@ def class_of(precision: str) -> str:
 def without_bias(layer: str) -> str:
     """The layer as its entries are compared: an entry counts for the layer with bias too."""
     return str(replace(parse_layer(layer), bias=False))
+
+
+@lru_cache(maxsize=8)
+def _warn_once(sentence: str) -> None:
+    LOG.warning(sentence)
 
 
 @lru_cache(maxsize=8)

@@ -116,11 +116,11 @@ def tune(work: ConvTranspose | Workload | str | None = None, *, batch: int | Non
         folder = session_from(resume)
         request = limited(asked(folder), trials, minutes)
     else:
-        device = resolve_device(device)
         if work is None:
             raise BadRequest("work is not given; give a layer, a Workload, the name of a preset, or resume.", field="layer")
-        request = TuneRequest(_workload(work, batch, input_size, dtype, device), names_of(directions, "directions"), precision,
-                              device, effort, trials, minutes, names_of(variants, "variants"), baselines=baselines)
+        request = TuneRequest(_workload(work, batch, input_size, dtype, resolve_device(device)),
+                              names_of(directions, "directions"), precision, device, effort, trials, minutes,
+                              names_of(variants, "variants"), baselines=baselines)
         folder = Session.create(name=session)
     say = (lambda text: print(text, file=sys.stderr, flush=True)) if progress else (lambda text: None)
     return Tuned(folder, tune_layer(request, folder, _runner(), on_line=say))
@@ -139,7 +139,8 @@ class Tuned:
         return report.frame(self.session.trials())
 
     def __repr__(self) -> str:
-        return tuning_text.result(self.result)
+        failed = f"The tune failed: {self.result.message}\n" if self.result.state == "failed" else ""
+        return failed + tuning_text.result(self.result)
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"

@@ -140,7 +140,8 @@ class Execution:
 
     def _steps(self) -> tuple[str, str]:
         run = self.run
-        self.session.event("run_started", run_id=run.run_id, device=self.name, workload=self.request.workload.to_json(),
+        tune = {"tune": self.request.tune} if self.request.tune else {}
+        self.session.event("run_started", run_id=run.run_id, device=self.name, workload=self.request.workload.to_json(), **tune,
                            rows=[{"label": r.label, "config": r.config} for r in run.rows])
         if run.cancelled.is_set():
             return "stopped", "stopped before it began"
@@ -243,6 +244,7 @@ class Execution:
             builders = [threads.submit(work) for _ in range(pool.size)]
             try:
                 self._measure_baselines()
+                self.run.message = "building the first candidates"
                 while not (self.run.cancelled.is_set() or self.feed.over):
                     ended = all(builder.done() for builder in builders)
                     try:
@@ -320,6 +322,7 @@ class Execution:
                                     stop=self.run.cancelled)
         if result.status in _MAY_BE_THE_DEVICE and len(self.places) > 1 and not self.workers.answers(place):
             self.places.remove(place)
+            self.name = self.places[0]   # where the last step is done
             self.session.event("device_lost", run_id=self.run.run_id, device=place, message=result.headline)
             return False
         self._finish(row, rendered, build, result, order=order, device=self.workers.device(place), place=place)

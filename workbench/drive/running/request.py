@@ -52,6 +52,7 @@ class RunRequest:
     sanitize: str = ""                   # "" | "address": emulated kernels under AddressSanitizer
     build_timeout_s: float = 300.0
     run_timeout_s: float = 60.0          # without a sign of life from the measuring process
+    tune: str = ""                       # of a tune: the precision classes that it searches
     built: Mapping[str, Prebuilt] = field(default_factory=dict, compare=False, repr=False)  # id -> made before
 
     def __post_init__(self) -> None:

@@ -257,8 +257,8 @@ class _Belief:
     """Mean and deviation at each candidate; `suppose` takes one as evaluated at its mean, so that a batch spreads out."""
 
     def __init__(self, kernel: _Kernel, seen: Floats, times: Floats, candidates: Floats) -> None:
-        covariance = kernel.between(seen, seen).astype(np.float64) + kernel.noise * np.eye(len(seen)) + 1e-6 * np.eye(len(seen))
-        inverse = np.linalg.inv(np.linalg.cholesky(covariance))
+        covariance = kernel.between(seen, seen).astype(np.float64) + kernel.noise * np.eye(len(seen))
+        inverse = np.linalg.inv(_root(covariance))
         self._kernel, self._candidates = kernel, candidates
         self._whitened = inverse.astype(np.float32) @ kernel.between(seen, candidates)
         self.mean = (inverse @ times).astype(np.float32) @ self._whitened
@@ -275,6 +275,18 @@ class _Belief:
         row /= np.sqrt(max(float(self._variance[place]), 1e-6) + self._kernel.noise)
         self._whitened = np.vstack([self._whitened, row])
         self._variance = self._variance - row * row
+
+
+def _root(covariance: Floats) -> Floats:
+    """Its Cholesky factor. The covariance is rounded to float32, so a little is added to its diagonal, and more if need be."""
+    added = 1e-6
+    while True:
+        try:
+            return np.linalg.cholesky(covariance + added * np.eye(len(covariance))).astype(np.float64)
+        except np.linalg.LinAlgError:
+            if added > 1e3:
+                raise
+            added *= 10
 
 
 def _fit(seen: Floats, times: Floats) -> _Kernel:

@@ -56,6 +56,9 @@ class BatchRequest:
     def __post_init__(self) -> None:
         if self.minutes is None and self.trials is None:
             raise BadRequest("--suite needs --minutes or --trials; its layers share that limit.", field="minutes")
+        for name, value in (("minutes", self.minutes), ("trials", self.trials)):
+            if value is not None and not value > 0:
+                raise BadRequest(f"{name} is {value}; give a number above 0.", field=name)
         for precision in self.precisions:
             if precision not in CLASSES:
                 raise BadRequest(f"precision {precision!r} is no class; choose {', '.join(CLASSES)}.", field="precision")
@@ -76,14 +79,21 @@ def batch(request: BatchRequest, name: str, runner: Runner, *, on_line: Callable
 
     total = left()
     size = max(_LEAST_SLICE_S if search_s is not None else _LEAST_SLICE_TRIALS, total / (3 * len(jobs)))
-    while jobs and left() > 0:
-        job = next_job(jobs)
+    open_ = list(jobs)
+    while open_ and (rest := min(size, left())) > 0:
+        job = next_job(open_)
+        before, at = job.result.trials if job.result else 0, time.monotonic()
         on_line(f"{job.name}: slice {job.slices + 1}")
-        _slice(job, min(size, left()), runner, on_line, by_time=search_s is not None)
-        if job.result and job.result.state == "stopped":
+        _slice(job, rest, runner, on_line, by_time=search_s is not None)
+        if job.result and job.result.state != "done":
             return jobs
+        early = search_s is None or time.monotonic() - at < rest   # a long build may take a whole slice
+        if early and (job.result.trials if job.result else 0) <= before:
+            open_.remove(job)   # nothing is left to try, or nothing can be
     for job in jobs:
         _finish(job, runner, on_line)
+        if job.result and job.result.state != "done":
+            break
     return jobs
 
 
@@ -120,14 +130,15 @@ def _slice(job: Job, size: float, runner: Runner, on_line: Callable[[str], None]
     """`size`: seconds or trials."""
     before, session = job.ms, Session.create(name=job.session)
     if by_time:
-        asked = replace(job.request, minutes=(used_s(session) + size) / 60, trials=None)
+        used = used_s(session, job.request.workload, job.request.precision)
+        asked = replace(job.request, minutes=(used + size) / 60, trials=None)
     else:
         asked = replace(job.request, trials=(job.result.trials if job.result else 0) + max(1, round(size)), minutes=None)
     try:
         job.result = tune(asked, session, runner, on_line=on_line, with_finals=False)
     except BadRequest as error:   # no variant serves it
         on_line(f"{job.name}: {error}")
-        job.result = TuneResult("done", str(error), {})
+        job.result = job.result or TuneResult("done", str(error), {})
     job.slices += 1
     job.gain = max(0.0, log(before / job.ms)) if before and job.ms else (log(2) if job.ms else 0.0)
 

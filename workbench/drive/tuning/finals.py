@@ -13,7 +13,7 @@ from ...core.layer import Workload
 from ...core.orders import CompareOrder
 from ...core.replies import Built
 from ...core.template import Rendered, render
-from ...core.trial import Status, Trial
+from ...core.trial import NOT_JUDGED, Status, Trial
 from ...core.verdict import FASTER, SLOWER, from_samples
 from ..running import resume
 from ..running.execution import Execution
@@ -32,14 +32,12 @@ _ODD = (1, 3, 7, 13, 37)   # input sizes, of which the smallest that the layer t
 @dataclass(frozen=True)
 class Final:
     """`trial`: the winner, judged again. `searched`: id of its trial in the search. `ties`: trials as fast as it, to within
-    what was measured; the rule took the winner among them. `again`: the cases on which it was judged again. `fell`:
-    finalists that were wrong there."""
+    what was measured; the rule took the winner among them. `again`: the cases on which it was judged again."""
 
     trial: Trial
     searched: str
     ties: tuple[str, ...]
     again: tuple[str, ...]
-    fell: tuple[Trial, ...] = ()
 
 
 @dataclass
@@ -60,9 +58,10 @@ class _Finalist:
 
 
 def finals(execution: Execution, trials: Sequence[Trial], baselines: Sequence[Trial], *, effort: str,
-           templates: Path | None = None) -> Final | None:
-    """The winner among the right trials of one direction; None where none is right. Every comparison is an event of the
-    session; a finalist that fails now is a trial. `effort`: a key of `MOST`."""
+           templates: Path | None = None) -> tuple[Final | None, list[Trial]]:
+    """The winner among the right trials of one direction; None where none is right. And the trials of finalists that were not
+    right when they were judged again: those of `says_nothing` are passed over, the others were wrong. Every comparison is an
+    event of the session. `effort`: a key of `MOST`."""
     right = sorted((t for t in trials if t.ok and t.kernel_ms and t.kernel_ms.stop != resume.SLOWER),
                    key=lambda t: t.kernel_median_ms)
     fell: list[Trial] = []
@@ -78,11 +77,16 @@ def finals(execution: Execution, trials: Sequence[Trial], baselines: Sequence[Tr
             execution.record(trial)
             if trial.ok:
                 others = tuple(t.trial.trial_id for t in [leader, *ties] if t is not one)
-                return Final(trial, one.trial.trial_id, others, again, tuple(fell))
+                return Final(trial, one.trial.trial_id, others, again), fell
             fell.append(trial)
         gone = {one.trial.trial_id for one in [leader, *ties]}
         right = [t for t in right if t.trial_id not in gone]
-    return None
+    return None, fell
+
+
+def says_nothing(trial: Trial) -> bool:
+    """Whether the machine or a limit ended it: a finalist is not wrong for that."""
+    return trial.status in NOT_JUDGED or trial.status in (Status.WORKER_DIED, Status.RUN_TIMEOUT)
 
 
 def odd_workloads(workload: Workload) -> list[Workload]:

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -57,9 +57,11 @@ class Follower:
 
 class Claims:
     """Which candidates are being judged by which process. Use as a context manager: at its end the claims of this one lapse, as
-    they do when it is killed, because the system then frees its lock."""
+    they do when it is killed, because the system then frees its lock. `of`: what is tuned; claims of others count only for the
+    same."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, of: Mapping[str, Any] | None = None) -> None:
+        self.of = dict(of or {})
         self.session, self.name = session, f".tune-{os.getpid()}-{secrets.token_hex(4)}.lock"
         self._events = Follower(session, EVENTS)
         self._begun: dict[str, str] = {}       # key -> who
@@ -87,13 +89,14 @@ class Claims:
     def of_others(self) -> set[str]:
         """Keys that another living process has begun."""
         for event in self._events.events():
-            if event.get("event") == BEGUN and isinstance(event.get("keys"), list):
+            same = all(event.get(name) == value for name, value in self.of.items())
+            if event.get("event") == BEGUN and same and isinstance(event.get("keys"), list):
                 self._begun.update(dict.fromkeys(map(str, event["keys"]), str(event.get("by"))))
         alive = {who for who in set(self._begun.values()) - {self.name} if _held(self.session.path / who)}
         return {key for key, who in self._begun.items() if who in alive}
 
     def claim(self, keys: list[str]) -> None:
-        self.session.event(BEGUN, by=self.name, keys=keys)
+        self.session.event(BEGUN, by=self.name, keys=keys, **self.of)
 
 
 def _locked(path: Path) -> int:

@@ -48,7 +48,7 @@ def class_for(workload: Workload, direction: str, arch: str, precision: str = ""
     if precision:
         if workload.dtype in CLASSES_OF and precision not in CLASSES_OF[workload.dtype]:
             raise BadRequest(f"precision {precision!r} is no class of {workload.dtype}; choose "
-                             f"{', '.join(CLASSES_OF[workload.dtype])}.", field="precision")
+                             f"{', '.join(CLASSES_OF[workload.dtype])}{_or_dtype(precision)}.", field="precision")
         return precision
     if workload.dtype not in CLASSES_OF:
         return PRECISIONS_OF[workload.dtype][0]
@@ -104,6 +104,11 @@ class Explained:
         return asdict(self)
 
 
+def why_empty(left_out: Mapping[str, str]) -> str:
+    """Why nothing of a direction can be tried, in one line."""
+    return "; ".join(f"{name}: {reason}" for name, reason in left_out.items()) or "No variant has that name."
+
+
 class TuneSpace:
     """All candidates of `workload` in one direction and precision class on a device: variants x legal configs.
 
@@ -126,6 +131,11 @@ class TuneSpace:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    @property
+    def admitted(self) -> tuple[str, ...]:
+        """In what a candidate of the class may compute."""
+        return CLASSES.get(self.precision_class, (self.precision_class,))
 
     @cached_property
     def _members(self) -> list[tuple[int, dict[str, int]]]:
@@ -255,6 +265,12 @@ class TuneSpace:
     def _reason(self, space: SearchSpace) -> str:
         reason, _ = _why_not(space, space.variant.default_config, whole=True)
         return (reason or "no legal config was found").removeprefix("Not run: ")
+
+
+def _or_dtype(precision: str) -> str:
+    """The words that ask for the dtype that has this class."""
+    dtype = next((dtype for dtype, classes in CLASSES_OF.items() if precision in classes), "")
+    return f", or tune another dtype: --dtype {dtype}" if dtype else ""
 
 
 def _why_not(space: SearchSpace, config: dict[str, int], *, whole: bool = False) -> tuple[str | None, dict[str, int]]:

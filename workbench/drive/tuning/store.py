@@ -15,10 +15,12 @@ from ...core import best_known
 from ...core.best_known import BestKnown, tuned_file
 from ...core.candidate import layer_fields
 from ...core.command import parse_layer
+from ...core.errors import BadRequest, RenderError
 from ...core.gpu import sm_of
 from ...core.layer import ConvTranspose, Workload
 from ...core.precision import CLASSES
 from ...core.replies import Device
+from ...core.template import render
 from ...core.trial import Trial
 from ..reporting.report import Baselines, best_baseline, is_emulated
 from ..sessions.session import Session
@@ -27,17 +29,38 @@ from .space import TuneSpace, class_for, key_of_parts
 _NEAR = 6            # entries of near layers that a search begins with
 
 
-def keep(trial: Trial, session: Session, baselines: Iterable[Trial], *, precision_class: str, driver: str = "") -> Path | None:
-    """Put a winner into the store, in the place of what it held for that GPU and workload. Nothing is kept of the emulator,
-    whose times say nothing about a GPU: None."""
+def check() -> None:
+    """Raises `BadRequest` where no winner could be kept: the file cannot be read or written."""
+    file = tuned_file()
+    try:
+        best_known.load(file)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(file):
+            pass
+    except (BadRequest, OSError) as error:
+        raise BadRequest(f"Winners cannot be kept in {file}: {_why(error)} Repair or move it, or name another file in "
+                         "$KERNEL_WORKBENCH_STORE.", field="store") from error
+
+
+def keep(trial: Trial, session: Session, baselines: Iterable[Trial], *, precision_class: str, driver: str = ""
+         ) -> tuple[Path | None, str]:
+    """Put a winner into the store, in the place of what it held for that GPU and workload: the file, or None and why. A faster
+    entry stays as long as today's template renders it. Nothing is kept of the emulator, whose times say nothing about a GPU."""
     if is_emulated(trial) or trial.device.kind != "cuda" or trial.kernel_ms is None or precision_class not in CLASSES:
-        return None
+        return None, ""
     file, entry = tuned_file(), _entry(trial, session, list(baselines), precision_class, driver)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(file):
-        kept = [e for e in best_known.load(file) if (e.gpu, *e.key) != (entry.gpu, *entry.key)]
-        best_known.save([*kept, entry], file)
-    return file
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(file):
+            there = best_known.load(file)
+            kept = [e for e in there if (e.gpu, *e.key) != (entry.gpu, *entry.key)]
+            for old in there:
+                if old not in kept and old.ms and entry.ms and old.ms < entry.ms and _renders(old, trial.workload):
+                    return None, (f"{file} has a faster one: {old.ms:.4g} ms with {old.variant}, session {old.session}.")
+            best_known.save([*kept, entry], file)
+    except (BadRequest, OSError) as error:
+        return None, f"{file} cannot be written: {_why(error)}"
+    return file, ""
 
 
 def tuned_here(workload: Workload, direction: str, arch: str) -> bool:
@@ -55,7 +78,7 @@ def near(space: TuneSpace, device: Device) -> list[str]:
     if space.precision_class not in CLASSES:
         return []
     sm = device.sm
-    there = [e for e in (*best_known.load(tuned_file()), *best_known.load()) if e.direction == space.direction
+    there = [e for e in (*best_known.stored(), *best_known.load()) if e.direction == space.direction
              and e.precision_class == space.precision_class and not e.derived and sm_of(e.arch) // 10 == sm // 10
              and parse_layer(e.layer).dims == space.workload.layer.dims]
     work = space.workload
@@ -79,6 +102,18 @@ def _locked(file: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def _why(error: Exception) -> str:
+    return f"{error.strerror or type(error).__name__}." if isinstance(error, OSError) else str(error)
+
+
+def _renders(entry: BestKnown, workload: Workload) -> bool:
+    """Whether today's template makes the kernel that was kept."""
+    try:
+        return render(entry.candidate(workload)).candidate_id == entry.candidate_id
+    except (BadRequest, RenderError):
+        return False
 
 
 def _entry(trial: Trial, session: Session, baselines: list[Trial], precision_class: str, driver: str) -> BestKnown:

@@ -8,7 +8,7 @@ from ...core import numbers
 from ...core.trial import Trial
 from ..reporting.report import Baselines, best_baseline, is_emulated
 from ..sessions.session import Session
-from .space import Explained, Family
+from .space import Explained, Family, why_empty
 from .tune import TuneResult, Winner, described
 
 EMULATED = ("The device is the CPU, which emulates the kernels. These times say nothing about a GPU: nothing is kept as best "
@@ -19,6 +19,9 @@ def explained(told: dict[str, Explained], *, short: bool = False) -> str:
     """A paragraph for each direction; `short`: its first line."""
     lines = []
     for direction, space in told.items():
+        if not space.points:
+            lines.append(f"{direction}: nothing can be tried. {why_empty(space.left_out)}")
+            continue
         lines.append(f"{direction}: {numbers.count(space.points)} candidates of {len(space.families)} families, class "
                      f"{space.precision_class}; {numbers.count(space.size)} configs before constraints.")
         if not short:
@@ -34,10 +37,20 @@ def result(found: TuneResult) -> str:
     for direction, counts in found.failures.items():
         winner = found.winners.get(direction)
         failed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items(), key=lambda kv: -kv[1]))
+        if direction in found.empty:
+            lines.append(f"{direction}: nothing can be tried. {found.empty[direction]}")
+            continue
+        passed = found.passed.get(direction)
+        unsure = [f"  Not judged again, because of the machine or a time limit: {passed}."] if passed else []
+        if winner is None and passed:
+            lines += [f"{direction}: no winner.", *unsure, *([f"  Not right: {failed}."] if failed else [])]
+            continue
         if winner is None:
             lines.append(f"{direction}: no candidate is right" + (f"; {failed}." if failed else "; none was judged."))
+            if fell := found.fell.get(direction):
+                lines.append(f"  Right in the search, and wrong when judged again on other inputs and sizes: {fell}.")
             continue
-        lines += [f"{direction}: {_time(winner.trial)} with {described(winner.trial)}", *_proof(winner, found),
+        lines += [f"{direction}: {_time(winner.trial)} with {described(winner.trial)}", *_proof(winner, found), *unsure,
                   *([f"  Not right: {failed}."] if failed else [])]
     lines.append(f"{numbers.count(found.trials)} candidates were judged.")
     if any(is_emulated(w.trial) for w in found.winners.values()):
@@ -84,10 +97,12 @@ def _proof(winner: Winner, found: TuneResult) -> list[str]:
         lines.append(f"  Others that are as fast: {len(winner.final.ties)}. The fewest registers decide, then the least "
                      "shared memory, then the name.")
     lines.append(f"  Judged again and right with {'; '.join(winner.final.again)}.")
-    if winner.final.fell:
-        lines.append(f"  Not right when judged again, though as fast or faster: {len(winner.final.fell)}.")
+    if fell := found.fell.get(winner.direction):
+        lines.append(f"  Not right when judged again, though as fast or faster: {fell}.")
     if winner.stored:
         lines.append(f"  Kept in {winner.stored}: export --best, run --best and patch use it.")
+    if winner.not_kept:
+        lines.append(f"  It is not kept: {winner.not_kept}")
     return lines
 
 

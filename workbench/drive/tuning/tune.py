@@ -23,19 +23,20 @@ from ..exporting.best_recipe import DEFAULT_ARCH
 from ..machine.devices import resolve_device
 from ..running.execution import Execution
 from ..running.request import Row, Run, RunRequest
-from ..running.resume import SLOWER
+from ..running.resume import NO_VERDICT, SLOWER
 from ..running.runner import Runner
 from ..searching.points import Points, Seen
 from ..searching.propose import propose
 from ..sessions.files import TRIALS
 from ..sessions.session import Session
 from . import store
-from .finals import Final, finals
+from .finals import Final, finals, says_nothing
 from .seen import Claims, Follower
-from .space import Explained, TuneSpace, class_for, key_of, key_of_trial
+from .space import Explained, TuneSpace, class_for, key_of, key_of_trial, why_empty
 
 EVENT = "tune"              # what was asked; the last one of a session counts
 WON = "tune_won"            # what came out of a direction
+_LOOK_S = 0.2               # how often is looked what the run is doing
 _BATCH = 4                  # proposals at a time
 _HOPELESS = 8               # trials that the machine stood in the way of, and no other: the tune ends
 _MACHINE = frozenset({Status.NO_COMPILER, Status.MACHINE_FAILED, Status.CANCELLED})
@@ -114,11 +115,14 @@ class Winner:
     trial: Trial
     final: Final | None
     stored: Path | None = None
+    not_kept: str = ""
 
 
 @dataclass(frozen=True)
 class TuneResult:
-    """`state`: done, stopped or failed. `failures`: direction -> how many trials ended with which status."""
+    """`state`: done, stopped or failed. `failures`: direction -> how many trials ended with which status; `fell`: how many were
+    right in the search, and wrong when they were judged again for the finals; `passed`: how many could not be judged again;
+    `empty`: why nothing of it can be tried."""
 
     state: str
     message: str
@@ -126,6 +130,9 @@ class TuneResult:
     failures: dict[str, dict[str, int]] = field(default_factory=dict)
     trials: int = 0
     baselines: tuple[Trial, ...] = ()
+    fell: dict[str, int] = field(default_factory=dict)
+    passed: dict[str, int] = field(default_factory=dict)
+    empty: dict[str, str] = field(default_factory=dict)
 
 
 def asked(session: Session) -> TuneRequest:
@@ -147,16 +154,16 @@ def limited(request: TuneRequest, trials: int | None, minutes: float | None, eff
 
 
 def spaces(request: TuneRequest, device: Device) -> dict[str, TuneSpace]:
-    """The space of each direction. Raises `BadRequest` where nothing at all can be tried."""
+    """The space of each direction; some may be empty. Raises `BadRequest` where nothing at all can be tried."""
     arch = device.arch if device.kind == "cuda" else DEFAULT_ARCH
     found = {d: TuneSpace(request.workload, d, class_for(request.workload, d, arch, request.precision), device,
                           looks=EFFORTS[request.effort].looks, variants=request.variants, templates=request.templates)
              for d in request.directions}
     if not any(map(len, found.values())):
-        why = "; ".join(f"{name}: {reason}" for space in found.values() for name, reason in space.left_out.items())
+        why = "; ".join(why_empty(space.left_out) for space in found.values() if space.left_out)
         raise BadRequest(f"No variant can be tried on {request.workload.layer} in {', '.join(request.directions)}. "
-                         f"{why or 'No variant has that name.'}", field="variant")
-    return {d: space for d, space in found.items() if len(space)}
+                         f"{why or why_empty({})}", field="variant")
+    return found
 
 
 class Search:
@@ -167,16 +174,13 @@ class Search:
         self.points: Points = space.points(first)
         self.seen: dict[int, Seen] = {}
         self.pending: set[int] = set()
-        self.trials: dict[str, Trial] = {}     # key -> its best trial
+        self.trials: dict[str, Trial] = {}     # key -> the trial that counts
+        self.best: Trial | None = None
         self.counted: set[str] = set()         # trial ids
         self.busy_s = 0.0
 
-    @property
-    def best(self) -> Trial | None:
-        return min((t for t in self.trials.values() if _ms(t) is not None), key=lambda t: t.kernel_median_ms, default=None)
-
     def take(self, trial: Trial, key: str) -> None:
-        """A trial of this direction."""
+        """A trial of this direction. Of one candidate the fastest counts, but a verdict that it is wrong counts more."""
         if trial.trial_id in self.counted:
             return
         self.counted.add(trial.trial_id)
@@ -184,17 +188,19 @@ class Search:
         if place is not None:
             self.pending.discard(place)
         before = self.trials.get(key)
-        if before is None or (_ms(trial) or float("inf")) < (_ms(before) or float("inf")):
-            self.trials[key] = trial
-            if place is not None:
-                self.seen[place] = Seen(place, _ms(trial), bool(trial.kernel_ms and trial.kernel_ms.stop == SLOWER))
+        if before is not None and _weight(before) <= _weight(trial):
+            return
+        self.trials[key] = trial
+        if place is not None:
+            self.seen[place] = Seen(place, _ms(trial), bool(trial.kernel_ms and trial.kernel_ms.stop == SLOWER))
+        timed = [t for t in (self.trials.values() if before is self.best else (self.best, trial)) if t and _ms(t) is not None]
+        self.best = min(timed, key=lambda t: t.kernel_median_ms, default=None)
 
     def propose(self, count: int, others: set[int], seed: int) -> list[int]:
-        busy = self.pending | others
+        busy = (self.pending | others) - self.seen.keys()
         if len(self.seen) + len(busy) >= len(self.points):
             return []
-        seen = [self.seen[place] for place in sorted(self.seen)]
-        return propose(self.points, seen, sorted(busy - self.seen.keys()), count, seed=seed)
+        return propose(self.points, list(self.seen.values()), sorted(busy), count, seed=seed)
 
 
 class TuneFeed:
@@ -222,6 +228,11 @@ class TuneFeed:
         return sum(len(search.trials) for search in self.searches.values())
 
     @property
+    def own_judged(self) -> int:
+        """Trials of this process."""
+        return sum(self._own.values())
+
+    @property
     def spent_s(self) -> float:
         """Seconds of tuning, those of earlier processes included."""
         return self._used_s + (time.monotonic() - self._begun if self._begun else 0.0)
@@ -231,7 +242,7 @@ class TuneFeed:
         seconds = self.request.seconds
         if seconds is not None and self.spent_s >= seconds - self._finals_s:
             return True
-        return sum(self._own.values()) >= _HOPELESS and not set(self._own) - _MACHINE
+        return self.own_judged >= _HOPELESS and not set(self._own) - _MACHINE
 
     def more(self, count: int) -> Sequence[Row] | None:
         self._begun = self._begun or time.monotonic()
@@ -252,6 +263,7 @@ class TuneFeed:
 
     def told(self, row: Row, trial: Trial) -> None:
         with self._lock:
+            self.read()   # so that all are seen in the order of the session
             search = self.searches[row.direction]
             search.take(trial, key_of(row.candidate))
             search.busy_s += time.time() - (row.started_at or time.time())
@@ -260,15 +272,19 @@ class TuneFeed:
 
     def read(self) -> None:
         """What the session holds by now, other processes' trials included."""
-        work = self.request.workload
-        for trial in self._trials.trials():
-            if trial.device.key != self.device.key or (trial.workload, trial.workload.preset) != (work, work.preset):
-                continue
-            if trial.kind == "baseline":
-                self.baselines.append(trial)
-            elif trial.kind == "candidate" and trial.direction in self.searches and not trial.compile_flags:
-                if trial.status not in _MACHINE:
-                    self.searches[trial.direction].take(trial, key_of_trial(trial))
+        with self._lock:
+            for trial in self._trials.trials():
+                self._take(trial)
+
+    def _take(self, trial: Trial) -> None:
+        if not _same_work(trial, self.request.workload, self.device):
+            return
+        if trial.kind == "baseline":
+            self.baselines.append(trial)
+        elif trial.kind == "candidate" and not trial.compile_flags and trial.status not in _MACHINE:
+            search = self.searches.get(trial.direction)
+            if search and trial.precision in search.space.admitted:
+                search.take(trial, key_of_trial(trial))
 
     def _propose(self, count: int, others: set[str]) -> bool:
         if self.request.trials is not None:
@@ -301,55 +317,77 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
          with_finals: bool = True) -> TuneResult:
     """Tune, and keep the winners in the store if a GPU timed them. What the session holds already is not run again.
 
-    `places`: measuring processes; () is every GPU of the first one's kind, or one process for the CPU. After an interrupt the
-    result has the best so far. Without finals it has, too, and nothing is kept. Raises `BadRequest`.
+    `places`: measuring processes; () is the one device that is asked for, and for "auto" every GPU of the first one's kind.
+    After an interrupt the result has the best so far. Without finals it has, too, and nothing is kept. Raises `BadRequest`.
     """
     device_name = resolve_device(request.device)
     device = runner.device(device_name)
-    there = spaces(request, device)
-    on_space({d: space.explain() for d, space in there.items()})
+    if device.kind == "cuda" and with_finals and not request.templates:
+        store.check()
+    asked_for = spaces(request, device)
+    on_space({d: space.explain() for d, space in asked_for.items()})
+    there = {d: space for d, space in asked_for.items() if len(space)}
     session.event(EVENT, request=request.to_json(), device=device.name)
     near = {d: store.near(space, device) for d, space in there.items()}
-    found: dict[str, Final] = {}
+    found: dict[str, Final | None] = {}    # of the directions whose finals came to their end
+    fell: dict[str, list[Trial]] = {}
+    passed: dict[str, list[Trial]] = {}    # over: judging them again was not possible
     effort = EFFORTS[request.effort]
+    classes = " ".join(sorted({space.precision_class for space in there.values()}))
 
     def on_trial(trial: Trial, feed: TuneFeed) -> None:
         best = feed.searches[trial.direction].best
-        if best is trial:
+        if best and best.trial_id == trial.trial_id:
             on_line(f"[{feed.judged}, {feed.spent_s:.0f} s] {trial.direction}: {trial.kernel_median_ms:.4g} ms with "
                     f"{described(trial)}")
 
-    with Claims(session) as claims:
-        feed = TuneFeed(request, session, there, device, claims, used_s=used_s(session), first=lambda s: near[s.direction],
-                        on_trial=on_trial, finals_s=request.finals_s if with_finals else 0.0)
+    with Claims(session, {"workload": request.workload.to_json(), "device": device.key}) as claims:
+        feed = TuneFeed(request, session, there, device, claims, used_s=used_s(session, request.workload, classes),
+                        first=lambda s: near[s.direction], on_trial=on_trial,
+                        finals_s=request.finals_s if with_finals else 0.0)
 
         def last(execution: Execution) -> None:
             feed.read()
             for direction, search in feed.searches.items() if with_finals else ():
-                if final := _known_final(session, direction, len(search.trials)):
+                if final := _known_final(session, search, device):
                     found[direction] = final
                     continue
                 on_line(f"{direction}: the best are timed again, in turns")
-                if final := finals(execution, list(search.trials.values()), feed.baselines + execution.run.trials,
-                                   effort="quick" if request.effort == "quick" else "normal", templates=request.templates):
+                final, not_right = finals(
+                    execution, list(search.trials.values()), feed.baselines + execution.run.trials,
+                    effort="quick" if request.effort == "quick" else "normal", templates=request.templates)
+                passed[direction] = [trial for trial in not_right if says_nothing(trial)]
+                fell[direction] = [trial for trial in not_right if not says_nothing(trial)]
+                for trial in fell[direction]:
+                    search.take(trial, key_of_trial(trial))
+                if final or not execution.run.cancelled.is_set():
                     found[direction] = final
-                    session.event(WON, direction=direction, trial_id=final.trial.trial_id, searched=final.searched,
-                                  ties=list(final.ties), again=final.again, judged=len(search.trials))
+                if final:
+                    session.event(WON, direction=direction, precision_class=search.space.precision_class,
+                                  trial_id=final.trial.trial_id, searched=final.searched, ties=list(final.ties),
+                                  again=final.again, judged=len(search.trials))
 
         run = runner.start(
             RunRequest(request.workload, (), device=device_name, directions=tuple(there), baselines=request.baselines,
                        effort="quick", in_turns=False, build_timeout_s=effort.build_timeout_s,
-                       run_timeout_s=request.run_timeout_s),
-            session, resume=True, feed=feed, places=places or every_gpu(device_name), then=last)
+                       run_timeout_s=request.run_timeout_s, tune=classes),
+            session, resume=True, feed=feed, then=last,
+            places=places or (every_gpu(device_name) if request.device == "auto" else (device_name,)))
         try:
-            run.wait()
+            said = ""
+            while not run.wait(_LOOK_S):
+                if run.message != said and not feed.own_judged:   # then the candidates themselves are told of
+                    on_line(said := run.message)
         except KeyboardInterrupt:
             runner.stop(run)
         finally:
             if run.active:
                 runner.stop(run)
         feed.read()
-    return _result(run, feed, found, session, device)
+    result = _result(run, feed, found, fell, session, device)
+    return replace(result, passed={d: len(trials) for d, trials in passed.items() if trials},
+                   failures={d: result.failures.get(d, {}) for d in asked_for},
+                   empty={d: why_empty(space.left_out) for d, space in asked_for.items() if d not in there})
 
 
 def every_gpu(first: str) -> tuple[str, ...]:
@@ -361,12 +399,14 @@ def every_gpu(first: str) -> tuple[str, ...]:
     return (first, *(name for name, gpu in cards.items() if name != first and gpu.name == cards[first].name))
 
 
-def used_s(session: Session) -> float:
-    """Seconds of the session's earlier tunes: from the start of each run to the last that was heard of it."""
+def used_s(session: Session, work: Workload, classes: str) -> float:
+    """Seconds of the session's earlier tunes of a workload in these classes: from the start of each run to the last that was
+    heard of it."""
     spans: dict[str, tuple[str, str]] = {}
     for event in session.events():
         run_id, at = str(event.get("run_id") or ""), str(event.get("at") or "")
-        if run_id and at:
+        begins = event.get("event") == "run_started" and (event.get("workload"), event.get("tune")) == (work.to_json(), classes)
+        if run_id and at and (begins or run_id in spans):
             spans[run_id] = (spans.get(run_id, (at, at))[0], at)
     return sum((datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds() for begin, end in spans.values())
 
@@ -383,27 +423,48 @@ def explain(request: TuneRequest, runner: Runner) -> dict[str, Explained]:
     return {d: space.explain() for d, space in spaces(request, device).items()}
 
 
-def _result(run: Run, feed: TuneFeed, found: dict[str, Final], session: Session, device: Device) -> TuneResult:
-    winners, failures = {}, {}
+def _result(run: Run, feed: TuneFeed, found: dict[str, Final | None], fell: dict[str, list[Trial]], session: Session,
+            device: Device) -> TuneResult:
+    winners, failures = dict[str, Winner](), dict[str, dict[str, int]]()
     for direction, search in feed.searches.items():
         final = found.get(direction)
-        best = final.trial if final else search.best
         failures[direction] = dict(Counter(str(t.status) for t in search.trials.values() if not t.ok))
-        if best is not None:
-            kept = store.keep(best, session, feed.baselines, driver=device.driver,
-                              precision_class=search.space.precision_class) if final else None
-            winners[direction] = Winner(direction, best, final, kept)
-    return TuneResult(run.state, run.message, winners, failures, feed.judged, tuple(feed.baselines))
+        if final:
+            if feed.request.templates and device.kind == "cuda":
+                kept, why = None, "it is of other templates."
+            else:
+                kept, why = store.keep(final.trial, session, feed.baselines, driver=device.driver,
+                                       precision_class=search.space.precision_class)
+            winners[direction] = Winner(direction, final.trial, final, kept, why)
+        elif direction not in found and search.best:
+            winners[direction] = Winner(direction, search.best, None)
+    return TuneResult(run.state, run.message, winners, failures, feed.judged, tuple(feed.baselines),
+                      {d: len(trials) for d, trials in fell.items() if trials})
 
 
-def _known_final(session: Session, direction: str, judged: int) -> Final | None:
-    """What the session says of this direction, if nothing was judged since."""
-    event = next((e for e in reversed(session.events()) if e.get("event") == WON and e.get("direction") == direction), None)
-    if event is None or event.get("judged") != judged:
-        return None
-    trial = next((t for t in session.trials() if t.trial_id == event.get("trial_id")), None)
-    return Final(trial, str(event["searched"]), tuple(event["ties"]), tuple(event["again"])) if trial else None
+def _known_final(session: Session, search: Search, device: Device) -> Final | None:
+    """What the session says of this direction, workload, class and GPU, if nothing was judged since."""
+    there, space = {t.trial_id: t for t in session.trials()}, search.space
+    for event in reversed(session.events()):
+        trial = there.get(str(event.get("trial_id"))) if event.get("event") == WON else None
+        if (trial and (event.get("direction"), event.get("precision_class")) == (space.direction, space.precision_class)
+                and _same_work(trial, space.workload, device)):
+            if event.get("judged") != len(search.trials):
+                return None
+            return Final(trial, str(event["searched"]), tuple(event["ties"]), tuple(event["again"]))
+    return None
+
+
+def _same_work(trial: Trial, work: Workload, device: Device) -> bool:
+    return (trial.workload, trial.workload.preset, trial.device.key) == (work, work.preset, device.key)
 
 
 def _ms(trial: Trial) -> float | None:
     return trial.kernel_median_ms if trial.ok and trial.kernel_ms else None
+
+
+def _weight(trial: Trial) -> float:
+    """Of several trials of one candidate the least counts: one that is wrong, then the fastest; without a verdict last."""
+    if trial.status in NO_VERDICT or trial.status == Status.RUN_TIMEOUT:
+        return float("inf")
+    return (_ms(trial) or 1e30) if trial.ok else 0.0

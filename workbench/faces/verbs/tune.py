@@ -20,6 +20,7 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -47,10 +48,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", action="append", default=[], metavar="NAME",
                         help="search only this variant; may be given several times (default: all)")
     parser.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
-    parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N, the first GPU; free GPUs of the "
-                        "same kind are used too")
+    parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N; auto takes every free GPU of "
+                        "the first one's kind, cuda:N that one alone")
     parser.add_argument("--effort", choices=tuple(EFFORTS),
-                        help="quick: a minute; normal: ten minutes (default); full: until every candidate has been tried")
+                        help="quick: a minute; normal: ten minutes (default); full: until every candidate has been tried, at "
+                        "most 20 000 a direction")
     parser.add_argument("--trials", type=int, metavar="N", help="stop after N candidates; replaces the limit of --effort")
     parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes; replaces the limit of --effort")
     parser.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
@@ -76,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
         if session is None:
             session = Session.create(name=args.session)
         say = partial(print, file=sys.stderr, flush=True)
+        say(f"Session {session.name}")
         result = tune(request, session, runner, on_line=say, on_space=lambda told: say(text.explained(told, short=True)))
     return _told(result, session, args)
 
@@ -84,23 +87,25 @@ def _suite(args: argparse.Namespace) -> int:
     if args.name or args.preset or args.layer or args.resume or args.explain:
         raise BadRequest("--suite names the layers; leave out the layer, --resume and --explain. To continue a suite, give the "
                          "same --session.", field="suite")
-    device = resolve_device(args.device)
-    size = "small" if args.small else default_size(device)
+    size = "small" if args.small else default_size(resolve_device(args.device))
     first = next(iter(SUITES[args.suite].values())).workload(size, "float32")
-    each = TuneRequest(first, tuple(dict.fromkeys(args.direction or DIRECTIONS)), "", device, args.effort or "normal",
+    each = TuneRequest(first, tuple(dict.fromkeys(args.direction or DIRECTIONS)), "", args.device, args.effort or "normal",
                        variants=tuple(args.variant), templates=args.templates, seed=args.seed,
                        baselines=not args.no_baselines, run_timeout_s=args.run_timeout)
     request = BatchRequest(args.suite, each, tuple(args.precision.split(",")) if args.precision else ("tf32",), args.minutes,
                            args.trials, size)
     name = args.session or Session.create().name
+    say = partial(print, file=sys.stderr, flush=True)
+    say(f"Session {name}, with a session for each layer")
     with Runner() as runner:
-        jobs = batch(request, name, runner, on_line=partial(print, file=sys.stderr, flush=True))
+        jobs = batch(request, name, runner, on_line=say)
     for job in jobs:
         print(f"{job.name}, session {job.session}" if job.result else f"{job.name} was not tuned: the limit came first.")
         if job.result:
             print(text.result(job.result))
-    stopped = any(job.result and job.result.state == "stopped" for job in jobs)
-    return exit_codes.INTERRUPTED if stopped else exit_codes.RIGHT
+            if job.result.state == "failed":
+                print(job.result.message, file=sys.stderr)
+    return suite_code([job.result for job in jobs])
 
 
 def _told(result: TuneResult, session: Session, args: argparse.Namespace) -> int:
@@ -109,15 +114,28 @@ def _told(result: TuneResult, session: Session, args: argparse.Namespace) -> int
         print(f"Session {session.path}")
     if result.state == "failed":
         print(result.message, file=sys.stderr)
-        return exit_codes.NOTHING_RAN
     if result.state == "stopped":
         print(f"Stopped. Session {session.name} keeps the finished trials. To continue, run: "
               f"{shlex.join(['python', '-m', 'workbench', 'tune', '--resume', session.name])}", file=sys.stderr)
-        return exit_codes.INTERRUPTED
-    if all(d in result.winners for d in result.failures):
+    return exit_code(result)
+
+
+def exit_code(result: TuneResult) -> int:
+    if result.state != "done":
+        return exit_codes.INTERRUPTED if result.state == "stopped" else exit_codes.NOTHING_RAN
+    if result.failures and all(d in result.winners for d in result.failures):
         return exit_codes.RIGHT
-    return exit_codes.of([s for d, counts in result.failures.items() if d not in result.winners for s in counts]
-                         or [Status.SKIPPED])
+    if result.winners:
+        return exit_codes.WRONG
+    return exit_codes.of([s for counts in result.failures.values() for s in counts] or [Status.SKIPPED])
+
+
+def suite_code(results: Sequence[TuneResult | None]) -> int:
+    """As for one layer; None is a layer that had no time."""
+    codes = {exit_code(result) if result else exit_codes.NOTHING_RAN for result in results}
+    if exit_codes.INTERRUPTED in codes or len(codes) == 1:
+        return exit_codes.INTERRUPTED if exit_codes.INTERRUPTED in codes else codes.pop()
+    return exit_codes.WRONG
 
 
 def _asked(args: argparse.Namespace) -> tuple[TuneRequest, Session | None]:
@@ -138,9 +156,9 @@ def _asked(args: argparse.Namespace) -> tuple[TuneRequest, Session | None]:
         if args.preset is None:
             raise BadRequest("--small needs a named layer; give NAME or --preset.", field="small")
         args.preset = f"{args.preset.partition('/small')[0]}/small"
-    device = resolve_device(args.device)
+    device = resolve_device(args.device)   # a wrong name is refused at once
     say_broken(args.templates)
     return TuneRequest(
-        workload_from(args, device), tuple(dict.fromkeys(args.direction or DIRECTIONS)), args.precision, device,
+        workload_from(args, device), tuple(dict.fromkeys(args.direction or DIRECTIONS)), args.precision, args.device,
         args.effort or "normal", args.trials, args.minutes, tuple(args.variant), args.templates, args.seed,
         not args.no_baselines, args.run_timeout), None
