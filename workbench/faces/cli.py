@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -39,7 +38,6 @@ VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run the verb, turn a bad request into one sentence on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads spin on the cores that builds and kernels need
     try:
         args = parser(words[0] if words else "").parse_args(words)
         if args.verbose:

@@ -17,6 +17,7 @@ from math import ceil, erf, log, pi, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from .points import Points, Seen
 
@@ -44,6 +45,12 @@ def propose(points: Points, seen: Sequence[Seen], pending: Sequence[int], count:
 
     The same arguments give the same answer: the state of a search is what was seen.
     """
+    # On one thread: those of BLAS spin while they wait, and builds need the cores. A busy machine made that 200 times slower.
+    with _threads().limit(limits=1, user_api="blas"):
+        return _proposed(points, seen, pending, count, seed)
+
+
+def _proposed(points: Points, seen: Sequence[Seen], pending: Sequence[int], count: int, seed: int) -> list[int]:
     taken = {one.point for one in seen} | set(pending)
     count = min(count, len(points) - len(taken))
     if count <= 0:
@@ -55,6 +62,11 @@ def propose(points: Points, seen: Sequence[Seen], pending: Sequence[int], count:
     if sum(one.ms is not None for one in seen) < 2:  # nothing to learn from: as far as possible from what was tried
         return [*chosen, *_spread(points, [*taken, *chosen], count - len(chosen), seed)]
     return [*chosen, *_likely(points, tuple(seen), [*pending, *chosen], count - len(chosen), seed)]
+
+
+@lru_cache(maxsize=1)
+def _threads() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def _likely(points: Points, seen: tuple[Seen, ...], waiting: Sequence[int], count: int, seed: int) -> list[int]:
