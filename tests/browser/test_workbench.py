@@ -119,7 +119,8 @@ def test_back_leads_to_the_page_before_and_no_choice_adds_an_entry(page):
     settled("/machine")
     page.go_back()
     settled("/", "without=grad_input%2Fgathered_mma")
-    assert "stride" not in page.url and "stride=2" not in page.locator(".layer").inner_text(), "the first visit, as it was left"
+    page.locator(".layer", has_text="stride=2").wait_for(state="detached")
+    assert "stride" not in page.url, "the first visit, as it was left"
     page.go_forward()
     settled("/machine")
     page.go_forward()

@@ -205,7 +205,8 @@ def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why(forking_judge) -
     for times in report.times.values():
         ways = [b for b in times.baselines if not b.held_back]  # by chance the file looks faster, and PyTorch is asked again
         assert {b.name for b in ways} == {"eager", "as convolution, flipped weight"}
-        assert all(b.precision == "ieee" and b.kernels for b in ways) and times.precision == "ieee"
+        assert all(b.precision == "ieee" for b in ways) and times.precision == "ieee"
+        assert all(b.kernels for b in ways if b.name == "eager")  # another way may have been given up before its end
         assert times.against.startswith(("eager", "as convolution, flipped weight"))
         why = {one.name: one.why for one in times.left_out}
         assert len(ways) + len(why) == len(LADDER)
