@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_cli import cli
+from tests.require import require
 from workbench.core.env import gpus
 
 LAYER = ["--layer", "ConvTranspose2d(96, 80, (3, 5), stride=2, padding=1)", "--batch", "4", "--input-size", "60,44",
          "--direction", "forward", "--device", "cuda:0"]
 
-pytestmark = pytest.mark.skipif(not gpus(), reason="needs a GPU")
+
+@pytest.fixture(scope="module", autouse=True)
+def gpu() -> None:
+    require(gpus(), "no CUDA GPU")
 
 
 def store(tmp_path: Path) -> dict[str, str]:
@@ -50,8 +54,8 @@ def test_two_tunes_of_a_small_space_name_the_same_winner_or_a_tie(tmp_path: Path
     assert found[0]["config"] == found[1]["config"] or (found[0]["ties"] and found[1]["ties"]), found
 
 
-@pytest.mark.skipif(len(gpus()) < 2, reason="needs two GPUs")
 def test_two_gpus_share_the_candidates(tmp_path: Path) -> None:
+    require(len(gpus()) > 1, "one GPU only")
     done = cli("tune", *LAYER, "--variant", "gathered_mma", "--trials", "24", "--session", "one", "--no-baselines", "--json",
                sessions=tmp_path, **store(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -29,8 +29,8 @@ _NONE = 7  # of the six barriers: none
 
 @dataclass(frozen=True)
 class Control:
-    """What the scheduler is told: cycles to `stall` before the next instruction, whether another warp may go first, the barrier
-    that is set until the result is written or the operands are read (None: none), and those that are waited for."""
+    """The control code of an instruction. `stall`: cycles before the next instruction. `yields`: another warp may go first.
+    `write_barrier`, `read_barrier`: set until the result is written or the operands are read. `waits`: barriers it waits for."""
 
     stall: int
     yields: bool

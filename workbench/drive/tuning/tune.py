@@ -376,7 +376,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
         try:
             said = ""
             while not run.wait(_LOOK_S):
-                if run.message != said and not feed.own_judged:   # then the candidates themselves are told of
+                if run.message != said and not feed.own_judged:   # its lines say more
                     on_line(said := run.message)
         except KeyboardInterrupt:
             runner.stop(run)

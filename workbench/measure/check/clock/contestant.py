@@ -41,8 +41,8 @@ class Contestant:
 
 
 class Ahead:
-    """torch.compile in a process of its own. It compiles while questions are asked; what fails here fails again, and is told,
-    when the way is prepared."""
+    """torch.compile in a process of its own, while questions are asked. A failure is ignored here. It happens again when the way
+    is prepared, and the report names it."""
 
     def __init__(self, party: Party, how: Construction, ways: Sequence[str], inputs: Sequence[torch.Tensor]) -> None:
         self.party = party

@@ -210,7 +210,7 @@ ON_GPU = (side_stream, waits, memory, compiled, graphed)
 
 
 def warm_up(module: torch.nn.Module, request: WarmUp, tensors: Tensors, device: str) -> tuple[Nothing, Tensors]:
-    """What cannot be compiled is told when it is prepared."""
+    """Compile each way. A failure is ignored: it happens again when the way is prepared, and the report names it."""
     xs = [t.to(device) for t in tensors]
     for way in (LADDER[key] for key in request.ways):
         with suppress(Unavailable, RuntimeError, NotImplementedError), switches(way):  # no call without: cuDNN would remember
