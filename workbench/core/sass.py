@@ -30,7 +30,7 @@ _NONE = 7  # of the six barriers: none
 @dataclass(frozen=True)
 class Control:
     """The control code of an instruction. `stall`: cycles before the next instruction. `yields`: another warp may go first.
-    `write_barrier`, `read_barrier`: set until the result is written or the operands are read. `waits`: barriers it waits for."""
+    `write_barrier`, `read_barrier`: set until the result is written or the operands are read. `waits`: those it waits for."""
 
     stall: int
     yields: bool

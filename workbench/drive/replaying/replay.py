@@ -271,8 +271,8 @@ def _random(space: RecordedSpace, count: int, seed: int) -> list[int]:
 
 
 def _tpe(space: RecordedSpace, count: int, seed: int) -> list[int]:
-    """Each tunable is a categorical parameter. For a config outside the space Optuna gets "pruned", for one that was tried before
-    its time. Neither counts as an evaluation."""
+    """Each tunable is a categorical parameter. For a config outside the space Optuna gets "pruned", for one that was tried
+    before its time. Neither counts as an evaluation."""
     optuna = _package("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     values = _values(space)

@@ -41,7 +41,7 @@ class Contestant:
 
 
 class Ahead:
-    """torch.compile in a process of its own, while questions are asked. A failure is ignored here. It happens again when the way
+    """torch.compile in a process of its own, while questions are asked. It ignores a failure. That happens again when the way
     is prepared, and the report names it."""
 
     def __init__(self, party: Party, how: Construction, ways: Sequence[str], inputs: Sequence[torch.Tensor]) -> None:
