@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,27 @@ from workbench.drive.running.runner import Runner
 from workbench.faces.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.hookimpl(optionalhook=True)  # a GPU machine may lack xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As `--dist loadgroup`, which waits for ever once a process of tests has died (xdist 3.8)."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Groups(LoadGroupScheduling):
+        def remove_node(self, node: Any) -> str | None:
+            """Give what it has not run to the others, without the test that ended it; return that one."""
+            units = self.assigned_work.pop(node)
+            left = {group: [test for test, done in unit.items() if not done] for group, unit in units.items()}
+            ended_it = next((test for tests in left.values() for test in tests), None)
+            for group, tests in left.items():
+                if rest := {test: False for test in tests if test != ended_it}:
+                    self.workqueue[group] = rest
+            for other in self.assigned_work:
+                self._reschedule(other)
+            return ended_it
+
+    return Groups(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.fixture(autouse=True)

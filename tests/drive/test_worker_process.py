@@ -17,6 +17,7 @@ import pytest
 
 from workbench.core.orders import DeviceOrder, Order, PingOrder, WarmOrder
 from workbench.core.replies import Alive, Device
+from workbench.drive.machine import forked
 from workbench.drive.running.worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 
 from .conftest import until
@@ -194,6 +195,16 @@ def another(tmp_path: Path, kind: str = "measure", **how: object) -> Iterator[in
         process.close()
 
 
+@pytest.fixture
+def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Another test may have started the one of this process, under other variables: then nothing forks here."""
+    monkeypatch.setattr(forked, "_server", None)
+    yield
+    if forked._server is not None:
+        forked._server.close()
+
+
+@pytest.mark.usefixtures("own_server")
 def test_workers_without_a_gpu_are_forks_of_one_process_and_no_others_are(tmp_path: Path) -> None:
     with (another(tmp_path, device="cpu") as first, another(tmp_path, "build") as second,
           another(tmp_path, device="cuda:0") as gpu):
@@ -202,10 +213,13 @@ def test_workers_without_a_gpu_are_forks_of_one_process_and_no_others_are(tmp_pa
         assert len(list(Path(f"/proc/{parent(first)}/task").iterdir())) == 1, "a fork keeps only one of several threads"
 
 
+@pytest.mark.usefixtures("own_server")
 def test_what_is_read_when_torch_is_loaded_needs_a_new_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def of(pid: int) -> set[bytes]:
         return set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
 
+    with another(tmp_path, device="cpu") as pid:
+        assert parent(pid) != os.getpid()
     with another(tmp_path, device="cpu", environment={"OMP_NUM_THREADS": "1"}) as pid:
         assert parent(pid) == os.getpid() and b"OMP_NUM_THREADS=1" in of(pid)
     monkeypatch.setenv("MKL_NUM_THREADS", "1")
@@ -221,11 +235,13 @@ def test_a_fork_shares_no_drawn_seed_with_another() -> None:
     assert said.split() == ["workbench.measure", "workbench.measure.fork_server"]
 
 
+@pytest.mark.usefixtures("own_server")
 def test_a_fork_server_that_is_killed_costs_its_workers_and_the_next_call_starts_others(tmp_path: Path) -> None:
     worker = WorkerProcess("measure", log_path=tmp_path / "worker.log", device="cpu")
     try:
         pid = worker.call(PingOrder(), limit_s=200).pid
         server = parent(pid)
+        assert server != os.getpid()
         os.kill(server, signal.SIGKILL)
         until(lambda: not worker.alive)
         new = worker.call(PingOrder(), limit_s=200).pid
