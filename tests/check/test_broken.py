@@ -1,18 +1,22 @@
-"""Files that break, by real processes: each yields a status and a sentence, and the judge lives on."""
+"""Files that break, by real processes: each yields a status and a sentence, and the judge lives on.
+The self-test as a whole: every attack that the CPU can show gets its status."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+from functools import partial
 
 import pytest
 
 from workbench.core.answers import Answer
+from workbench.drive.checking import selftest
+from workbench.drive.checking.attacks import attacks
 from workbench.drive.checking.check import Check, CheckRequest
 
 from ..drive.conftest import until
 from . import models
-from .conftest import failed
+from .conftest import failed, forking
 
 
 @pytest.mark.parametrize(("name", "key", "status", "words"), [
@@ -71,3 +75,12 @@ def test_there_is_no_network_in_the_sandbox(checked_anew) -> None:
     assert report.question("values").answer is Answer.FAILED
     refused = "PermissionError" in seen and report.confined.landlock  # Landlock, in bwrap or not, is asked first
     assert "Network is unreachable" in seen or refused if report.confined.bwrap else report.confined.why
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["kernel", "module"])
+def test_every_attack_gets_its_status(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    wanted = [a for a in attacks() if a.kind == kind and "cpu" in a.expected]
+    found = selftest.selftest("cpu", wanted=wanted, judge=partial(forking, tmp_path_factory))
+    missed = [(r.name, r.status, r.happened) for r in found if not r.caught]
+    assert len(found) == len(wanted) and not missed, missed

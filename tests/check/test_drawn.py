@@ -10,8 +10,7 @@ from workbench.measure.check.questions import kernelbench
 from workbench.measure.check.questions.drawn import Drawn
 
 from . import models
-from .conftest import failed
-from .trials import trial_of
+from .conftest import failed, trial_of
 
 FORM = """
 import torch

@@ -9,28 +9,37 @@ import pytest
 from workbench.core.answers import Answer, Question
 from workbench.drive.checking.attacks import Attack, attacks, modules, reference
 from workbench.measure.check.party import Party
-from workbench.measure.check.questions import habits as asked_habits
+from workbench.measure.check.questions import habits
 
-from . import habits, models
-from .conftest import failed
-from .trials import trial_of
+from . import models
+from .conftest import failed, trial_of
+
+REFERENCE = reference("mlp")
+RIGHT = REFERENCE.replace("class Model(", "class ModelNew(").split("def get_inputs")[0]
+# What is common to the two attacks that have a backward of their own, without what is wrong in it.
+RIGHT_BACKWARD = modules()["no_input_gradient_alone"].replace(" if ctx.needs_input_grad[1] else (0 * x, None, None)", "")
+NORMED = reference("normed")
+NORMED_RIGHT = NORMED.replace("class Model(", "class ModelNew(").split("def get_inputs")[0]
+DOES_NOT_COUNT = NORMED_RIGHT.replace("return torch.tanh(self.norm(self.linear(x)))", """norm, y = self.norm, self.linear(x)
+        y = nn.functional.batch_norm(y, norm.running_mean, norm.running_var, norm.weight, norm.bias, self.training)
+        return torch.tanh(y)""")
 
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], dict[str, Question]]]:
     """The questions of one file after the other, in one process: each is right where it is called plainly."""
-    with trial_of(habits.RIGHT, habits.REFERENCE, tmp_path_factory.mktemp("habits")) as (trial, case):
+    with trial_of(RIGHT, REFERENCE, tmp_path_factory.mktemp("habits")) as (trial, case):
         process = trial.candidate.process
 
         def questions(text: str) -> dict[str, Question]:
             trial.candidate = Party(process, text, class_name="ModelNew", emulate=False)
             assert not trial.run(case).problems
-            return {q.key: q for q in asked_habits.ask(trial, case, gradients=True)}
+            return {q.key: q for q in habits.ask(trial, case, gradients=True)}
         yield questions
 
 
 # All that can be asked in one process: what changes the settings of torch is asked by the self-test.
-OF_DAILY_USE = [a for a in attacks() if a.reference == "mlp" and a.question in asked_habits.ASKED and a.question != "settings"]
+OF_DAILY_USE = [a for a in attacks() if a.reference == "mlp" and a.question in habits.ASKED and a.question != "settings"]
 ALONE = {"no_grad", "eval_mode", "second_backward", "views", "copied", "strides"}   # these questions fail without another one
 
 
@@ -45,16 +54,16 @@ def test_what_is_wrong_in_one_way_of_calling_fails_that_question(ask, attack: At
 
 
 def test_every_question_of_daily_use_has_an_attack() -> None:
-    assert {a.question for a in attacks() if a.question in asked_habits.ASKED} == set(asked_habits.ASKED)
+    assert {a.question for a in attacks() if a.question in habits.ASKED} == set(habits.ASKED)
 
 
-@pytest.mark.parametrize("text", [habits.RIGHT, habits.RIGHT_BACKWARD], ids=["a copy", "its own backward"])
+@pytest.mark.parametrize("text", [RIGHT, RIGHT_BACKWARD], ids=["a copy", "its own backward"])
 def test_what_is_right_in_all_of_them_passes(ask, text: str) -> None:
-    assert {key: q.answer for key, q in ask(text).items()} == dict.fromkeys(asked_habits.KEYS, Answer.PASSED)
+    assert {key: q.answer for key, q in ask(text).items()} == dict.fromkeys(habits.KEYS, Answer.PASSED)
 
 
 def test_a_report_says_which_way_of_calling_is_wrong(checked) -> None:
-    report = checked(modules()["input_kept_on_self"], reference=habits.REFERENCE)
+    report = checked(modules()["input_kept_on_self"], reference=REFERENCE)
     assert failed(report) == {"two_calls": "MISMATCH"} and report.headline.endswith("is wrong while two outputs are in use")
     assert report.kernelbench.values.strict and "Right while two outputs are in use?" in report.kernelbench.values.reason
 
@@ -62,15 +71,15 @@ def test_a_report_says_which_way_of_calling_is_wrong(checked) -> None:
 def test_a_layer_is_asked_with_whole_numbers(checked) -> None:
     report = checked(models.LAYER.replace("class Model(", "class ModelNew("), reference=models.LAYER)
     assert failed(report) == {}
-    assert set(asked_habits.KEYS) <= {q.key for q in report.questions if q.answer is Answer.PASSED}, report.questions
+    assert set(habits.KEYS) <= {q.key for q in report.questions if q.answer is Answer.PASSED}, report.questions
 
 
 @pytest.mark.parametrize(("text", "answer", "words"), [
-    (habits.NORMED_RIGHT, Answer.PASSED, "norm.running_mean"),
+    (NORMED_RIGHT, Answer.PASSED, "norm.running_mean"),
     (modules()["leaves_statistics"], Answer.FAILED, "norm.running_mean"),
-    (habits.DOES_NOT_COUNT, Answer.WARNED, "norm.num_batches_tracked")], ids=["right", "statistics", "a count alone"])
+    (DOES_NOT_COUNT, Answer.WARNED, "norm.num_batches_tracked")], ids=["right", "statistics", "a count alone"])
 def test_buffers_that_a_call_should_have_changed(checked, text: str, answer: Answer, words: str) -> None:
-    report = checked(text, reference=habits.NORMED)
+    report = checked(text, reference=NORMED)
     question = report.question("buffers")
     assert question.answer is answer and words in question.seen, question
     assert set(failed(report)) == ({"buffers", "left_alone"} if answer is Answer.FAILED else set())

@@ -20,7 +20,7 @@ from workbench.measure.check.foreign.process import ForeignProcess, Limits, kill
 from workbench.measure.check.party import Party
 
 from . import models
-from .trials import trial_of
+from .conftest import trial_of
 
 # Three that count as fast as they can: a child, one that has left its parents and their group, and a thread whose process
 # has lost its first thread, so that it looks dead.

@@ -14,8 +14,7 @@ from workbench.drive.checking.check import workload_reference
 from workbench.measure.check.questions import magnitudes
 
 from . import models
-from .conftest import failed
-from .trials import trial_of
+from .conftest import failed, trial_of
 
 LAYER = Workload(ConvTranspose(2, 4, 6, 3, stride=2, padding=1), 1, (8, 9))
 Ask = Callable[..., Question]

@@ -22,8 +22,7 @@ from workbench.measure.check.foreign.replies import Context, Told
 from workbench.measure.kernel.distance import distance
 
 from . import models
-from .conftest import BAD_MODELS, failed
-from .trials import trial_of
+from .conftest import BAD_MODELS, failed, trial_of
 
 
 def test_a_right_file_passes_everything_and_is_timed(checked_anew) -> None:

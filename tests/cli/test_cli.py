@@ -251,3 +251,19 @@ def test_headless_test_fails_when_nothing_ran(here, tmp_path: Path) -> None:
     (tmp_path / "forward").mkdir()
     done = here("test", "--templates", str(tmp_path), "--device", "cpu")
     assert done.returncode == 3 and "Nothing ran" in done.stderr
+
+
+NAIVE = ["run", *SMALL, "--direction", "forward", "--variant", "naive_gather", "--no-baselines", "--no-time", "--json"]
+
+
+def test_the_log_of_the_workers_is_off_by_default_and_never_on_stdout(tmp_path: Path) -> None:
+    quiet, told, asked = (cli(*NAIVE, *more, sessions=tmp_path, **env) for more, env in (
+        ((), {}), (("-v",), {}), ((), {"KW_LOG": "debug"})))
+    assert "worker" not in quiet.stderr
+    for loud in (told, asked):
+        assert "measure worker" in loud.stderr and ": judge OK after" in loud.stderr, loud.stderr
+        assert [json.loads(line)["status"] for line in loud.stdout.splitlines()] == ["OK"]
+
+
+def test_another_level_of_the_log_says_less(tmp_path: Path) -> None:
+    assert "worker" not in cli(*NAIVE, sessions=tmp_path, KW_LOG="warning").stderr

@@ -13,7 +13,8 @@ import pytest
 from workbench.core.candidate import EMULATED_SM, Candidate, problem_fields, why_not
 from workbench.core.layer import DTYPES, Workload
 from workbench.core.precision import PRECISIONS_OF
-from workbench.core.variants import TEMPLATES, Variant, discover
+from workbench.core.presets import MODELS
+from workbench.core.variants import TEMPLATES, Variant, discover, find
 
 from .cases import CASES, FEW, label, macs
 from .harness import Library, build_emulated, candidate, run
@@ -236,3 +237,20 @@ def _replace(file: Path, old: str, new: str) -> None:
     text = file.read_text(encoding="utf-8")
     assert old in text, f"{file.name} no longer contains {old!r}: name another line to change"
     file.write_text(text.replace(old, new), encoding="utf-8")
+
+
+LADDER = [find("naive_gather", direction) for direction in DIRECTIONS]
+
+
+@pytest.fixture(scope="module")
+def models_library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    any_layer = MODELS["models/sam-1"].workload("small")
+    return build_emulated([candidate(v, any_layer) for v in LADDER], tmp_path_factory.mktemp("models"), flags=["-O2"])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_small_form_of_the_suite_models_is_computed_exactly(models_library: Library, name: str) -> None:
+    workload = MODELS[name].workload("small")
+    for variant in LADDER:
+        outcome = run(models_library, candidate(variant, workload), workload)
+        assert outcome.status == "OK", f"{variant.key}: {outcome.text}"

@@ -8,7 +8,7 @@ processes        `orders` (what a worker is asked), `replies` (what it sends bac
 PyTorch          `pytorch_ways`: PyTorch's ways of computing a direction, by name
 results          `trial` (Status, the advice of each status, Trial), `trial_parts`; `answers` (the report of a check),
                  `check_parts`; `verdict` (FASTER, SLOWER, SAME, UNSURE)
-this machine     `env`, `toolchain`, `toolkit_wheels`, `compile_flags`, `gpu`, `occupancy`, `cache`, `owned_folder`, `shipped`,
-                 `confinement` (which sandboxes work here), `landlock`
+this machine     `env`, `toolchain`, `toolkit_wheels`, `gpu`, `occupancy`, `cache`, `owned_folder`, `shipped`, `confinement`
+                 (which sandboxes work here), `landlock`
 text             `numbers`, `plain_text`, `command`, `diagnostics`, `errors`
 """

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +24,9 @@ NINJA_VARIABLES = ("KERNEL_WORKBENCH_NINJA",)
 CXX_NAMES = ("g++", "c++", "clang++")
 _WRAPPERS = {"ccache", "sccache", "distcc"}  # the workbench has its own cache; their arguments would be lost
 _PROBE_LIMIT_S = 10
+# Compile flags are flags of nvcc. For the emulator g++ gets those that mean the same to both compilers. If nvcc is installed,
+# it is asked about all flags, so that a flag which nvcc refuses fails on the emulator too.
+_SHARED_FLAGS = ("-D", "-U", "-I", "-O0", "-O1", "-O2", "-O3", "-std=")
 
 
 @dataclass(frozen=True)
@@ -221,3 +224,8 @@ def _asked(program: Path, arguments: tuple[str, ...], _mtime_ns: int, _size: int
 
 def _major(version: str) -> str:
     return version.partition(".")[0]
+
+
+def emulated(flags: Iterable[str]) -> tuple[str, ...]:
+    """The compile flags that g++ takes too."""
+    return tuple(f for f in flags if f.startswith(_SHARED_FLAGS))

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ...core.compile_flags import emulated
 from ...core.env import cache_dir
 from ...core.orders import BuildOrder, MachineCodeOrder, Member, Order, ResourcesOrder, WarmOrder
 from ...core.replies import Built, MachineCode, Resources
 from ...core.template import Rendered, render_batch, symbol
+from ...core.toolchain import emulated
 from ...core.trial import Status
 from ...core.trial_parts import Kernels
 from ..machine.daemon_threads import DaemonThreads

@@ -9,13 +9,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from ...core import compile_flags, numbers
+from ...core import numbers
 from ...core.candidate import Candidate
 from ...core.command import baseline_command, candidate_command, recipe_command
 from ...core.env import cache_dir, environment
 from ...core.layer import Workload
 from ...core.replies import Baseline, Built, Device, Judged, ModuleJudged, Outcome
 from ...core.template import Rendered
+from ...core.toolchain import emulated as emulated_flags
 from ...core.trial import DEFAULT_ADVICE, Status, Timing, Trial
 from ...core.trial_parts import Detail
 from ..sessions.session import Session, now
@@ -87,7 +88,7 @@ def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | N
         blobs["log"] = session.put_blob(portable(log.read_text(errors="replace")).encode())
     if judged.samples:
         blobs["samples"] = session.put_blob(json.dumps(judged.samples).encode())
-    alone = compile_flags.emulated(candidate.compile_flags)
+    alone = emulated_flags(candidate.compile_flags)
     return Trial(
         trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind="candidate", name=candidate.variant.name,
         direction=candidate.direction, precision=candidate.precision, workload=workload,

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from ...core.compile_flags import emulated
 from ...core.env import cache_dir
 from ...core.layer import BACKWARD, FORWARD
 from ...core.orders import BuildOrder, Emit, ModuleOrder
 from ...core.precision import precision_of
 from ...core.replies import Event
 from ...core.template import restored
+from ...core.toolchain import emulated
 from ...core.trial import Status
 from ..build.build import build
 from ..build.compiler_log import first_error

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core.compile_flags import emulated
 from ...core.env import cache_dir
 from ...core.orders import BuildOrder
 from ...core.template import restored
+from ...core.toolchain import emulated
 from ...core.trial import Status
 from ..build.build import build
 

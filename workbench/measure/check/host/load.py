@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch.utils import cpp_extension
 
-from ....core.compile_flags import emulated
 from ....core.orders import BuildOrder
 from ....core.template import restored
+from ....core.toolchain import emulated
 from ....core.trial import Status
 from ... import emulator
 from ..foreign.replies import InlineCall
