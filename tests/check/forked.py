@@ -15,13 +15,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.fx.experimental.symbolic_shapes  # noqa: F401  # torch.autograd.grad imports it, and sympy, at its first call
 
 from workbench.measure import worker
-from workbench.measure.check import check_file
+from workbench.measure.check import begin, check_file
+from workbench.measure.check.foreign import confine
 from workbench.measure.check.foreign.process import ForeignProcess
 from workbench.measure.check.host import host
 
@@ -68,4 +70,5 @@ def _close_all_but(*kept: int) -> None:
 
 if __name__ == "__main__":
     check_file.ForeignProcess = ForkedProcess
+    begin.confine.launch = partial(confine.launch, popen=forked)
     sys.exit(worker.main(sys.argv[1:]))
