@@ -24,7 +24,7 @@ VARIANTS = discover(TEMPLATES)
 DIRECTIONS = sorted({v.direction for v in VARIANTS})
 FORMS = [(v, form) for v in VARIANTS for form in v.forms]
 TWO = [FEW[4], FEW[6]]  # for what is tried as constants too: each is one more instance to compile
-MANY = 24  # layers of which each is an instance to compile; of more, `make test` takes every second or third
+MANY = 12  # layers of which each is an instance to compile; of more, `make test` takes a part, `make test-long` the rest
 
 
 class Built:
