@@ -14,7 +14,7 @@ from workbench.core.candidate import EMULATED_SM, Candidate, problem_fields, why
 from workbench.core.layer import DTYPES, Workload
 from workbench.core.precision import PRECISIONS_OF
 from workbench.core.presets import MODELS
-from workbench.core.variants import TEMPLATES, Variant, discover, find
+from workbench.core.variants import TEMPLATES, Variant, discover
 
 from .cases import CASES, FEW, label, macs
 from .harness import Library, build_emulated, candidate, run
@@ -239,7 +239,7 @@ def _replace(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new), encoding="utf-8")
 
 
-LADDER = [find("naive_gather", direction) for direction in DIRECTIONS]
+LADDER = [variant for variant in VARIANTS if variant.name == "naive_gather"]
 
 
 @pytest.fixture(scope="module")
