@@ -1,4 +1,4 @@
-"""What the awkward layers do not reach in persistent_wgmma: items split along K, rings that are filled again, residues side by
+"""What the awkward layers do not reach in persistent_wgmma and persistent_packed: items split along K, rings that are filled again, residues side by
 side in one product, phases packed into units, and rows that begin anywhere."""
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ LAYERS = [
     work((6, 40), 1, 17, 264, 3, padding=1),                            # stride 1
 ]
 CONFIGS = ({}, {"ROWS": 128, "COLUMNS": 32, "UNITS": 4})
+NAMES = ("persistent_wgmma", "persistent_packed")
 DTYPES = ("float32", "bfloat16")
 
 
-def candidates(direction: str, config: dict, dtype: str, root: Path = TEMPLATES) -> list[tuple[Candidate, Workload]]:
-    variant = find("persistent_wgmma", direction, root=root)
+def candidates(name: str, direction: str, config: dict, dtype: str, root: Path = TEMPLATES) -> list[tuple[Candidate, Workload]]:
+    variant = find(name, direction, root=root)
     layers = LAYERS[2::2] if dtype != "float32" else LAYERS[direction == "forward"::2] if config else LAYERS
     works = [Workload(one.layer, one.batch, one.input_size, dtype) for one in layers]
     made = [(Candidate(variant, one.layer, dtype, config, form="constant"), one) for one in works]
     return [(one, its) for one, its in made if why_not(one, sm=EMULATED_SM) is None]
 
 
-@pytest.fixture(scope="module", params=[(d, c, t) for d in ("forward", "grad_input") for c in CONFIGS for t in DTYPES
-                                        if t == "float32" or not c], ids=str)
+@pytest.fixture(scope="module", params=[(n, d, c, t) for n in NAMES for d in ("forward", "grad_input") for c in CONFIGS
+                                        for t in DTYPES if t == "float32" or not c], ids=str)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Library, list]:
     made = candidates(*request.param)
     assert len(made) > 2
@@ -69,6 +70,6 @@ def test_a_broken_part_is_noticed(direction: str, old: str, new: str, tmp_path: 
                          root / "forward_and_grad_input" / "persistent_wgmma.cu") if old in f.read_text(encoding="utf-8")]
     assert len(files) == 1, f"{old!r} is not in one file: name another line to change"
     files[0].write_text(files[0].read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
-    made = [(one, its) for one, its in candidates(direction, {}, "float32", root) if its.layer == LONG[direction].layer]
+    made = [(one, its) for one, its in candidates("persistent_wgmma", direction, {}, "float32", root) if its.layer == LONG[direction].layer]
     library = build_emulated([one for one, _ in made], tmp_path / "build")
     assert [run(library, one, its).status for one, its in made] != ["OK"]

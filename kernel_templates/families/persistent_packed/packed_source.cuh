@@ -1,0 +1,136 @@
+// The packed tensors of persistent_packed: their grid of positions, and the kernel that packs.
+//
+// Positions are counted along W, then H, D and the batch, with so many zeros behind each row, plane and image that no
+// tap meets values of a neighbour. So every tap is one distance between positions, and a window is one run of memory.
+#pragma once
+#include "contract/flat_grid.cuh"
+#include "families/persistent_wgmma/gather_places.cuh"
+#include "families/persistent_wgmma/gather_weights.cuh"
+#include "hardware/early_launch.cuh"
+#include "hardware/guarded_load.cuh"
+
+// Taps along one axis, counted in positions. grad_input and grad_weight read one of STRIDE phases of grad_output.
+template <bool is_forward, int KERNEL, int STRIDE, int PADDING, int DILATION>
+struct PackedAxis {
+  static constexpr int PHASES = is_forward ? 1 : STRIDE;
+  static constexpr __host__ __device__ int shift(int tap) {
+    const int v = tap * DILATION - (is_forward ? PADDING : 0);
+    const int quotient = v >= 0 ? v / STRIDE : -((STRIDE - 1 - v) / STRIDE);
+    return is_forward ? -quotient : quotient;
+  }
+  static constexpr int LOW = is_forward ? shift(KERNEL - 1) : 0, HIGH = shift(is_forward ? 0 : KERNEL - 1);
+  // Positions along this axis: `steps` have results, `source` elements are in the source.
+  static __host__ long long extent(long long steps, long long source) {
+    const long long before = LOW < 0 ? source - LOW : 0, behind = steps + (HIGH > 0 ? HIGH : 0);
+    return before > behind ? before : behind;
+  }
+};
+
+struct PackedGrid {
+  GatherDivisor wide, high, deep;  // positions of a row, rows of a plane, planes of an image
+  int rows, row, plane;            // of all images; positions from one row, one plane to the next
+  long long places, before;        // of a plane of a unit: `before`, then the positions, then those behind
+};
+
+// Returns false if there are too many positions. `steps` are those with results, tiles have TILE positions.
+template <class D, class H, class W, int TILE>
+bool packed_grid(long long batch, const int (&steps)[3], const int (&source)[3], PackedGrid& g) {
+  const long long deep = D::extent(steps[0], source[0]), high = H::extent(steps[1], source[1]);
+  long long wide = W::extent(steps[2], source[2]);
+  // Eight positions that a warp stores together begin at a sector, if the extra zeros are few.
+  const long long even = (wide + 7) / 8 * 8;
+  if (even - wide <= wide / 32) wide = even;
+  constexpr long long MOST = 1LL << 30;
+  if (deep >= MOST || high >= MOST || wide >= MOST || deep * high >= MOST || deep * high * wide >= MOST) return false;
+  if (deep == 0 || high == 0 || wide == 0) return false;
+  const long long rows = batch * deep * high, positions = rows * wide;
+  if (positions >= (1LL << 31) - TILE) return false;
+  g.wide = GatherDivisor(int(wide)), g.high = GatherDivisor(int(high)), g.deep = GatherDivisor(int(deep));
+  g.rows = int(rows), g.row = int(wide), g.plane = int(high * wide);
+  const long long low = D::LOW * high * wide + H::LOW * wide + W::LOW, far = D::HIGH * high * wide + H::HIGH * wide + W::HIGH;
+  g.before = low < 0 ? -low : 0;
+  g.places = g.before + ceil_div(positions, TILE) * TILE + (far > 0 ? far : 0);
+  return g.places < 1LL << 31;
+}
+
+// A tensor as it lies in memory.
+template <class Scalar>
+struct PackedTensor {
+  const Scalar* values;
+  int size[3];
+  long long volume;
+  int wide_loads;  // PACK neighbours can be read together
+  float one;       // 1, where the compiler cannot see it
+};
+template <class Source, class Scalar>
+PackedTensor<Scalar> packed_tensor(const Scalar* values, int d, int h, int w) {
+  const bool together = w % Source::PACK == 0 && size_t(values) % (sizeof(Scalar) * Source::PACK) == 0;
+  return {values, {d, h, w}, 1LL * d * h * w, together, 1.0f};
+}
+
+template <class Source>
+long long packed_bytes(const PackedGrid& g) {
+  return 16LL * Source::PHASES * Source::GROUPS * Source::UNITS * Source::PLANES * g.places;
+}
+
+constexpr int PACKED_THREADS = 256;
+
+// packed: [phase of D and H][group][unit][plane][place], 16 bytes each.
+// thread -> data: a place of all planes of a unit. Neighbouring lanes have neighbouring places.
+// Bytes: the tensor is read once (its phases through L1), and written once with its zeros.
+template <class Source>
+__global__ void __launch_bounds__(PACKED_THREADS)
+    pack_units(PackedTensor<typename Source::Scalar> tensor, PackedGrid grid, char* packed, int blocks) {
+  using Scalar = typename Source::Scalar;
+  constexpr int PACK = Source::PACK, CHANNELS = Source::CHANNELS, E = PACK * CHANNELS;
+  let_next_kernel_start();
+  const long long block = flat_block(), unit_of_all = block / blocks;
+  const int place = int(block - unit_of_all * blocks) * PACKED_THREADS + int(threadIdx.x);
+  if (unit_of_all < Source::PHASES * Source::GROUPS * Source::UNITS && place < grid.places) {
+    const int unit = int(unit_of_all % Source::UNITS), which = int(unit_of_all / Source::UNITS);
+    const int group = which % Source::GROUPS, phase = which / Source::GROUPS;
+    const long long position = place - grid.before;
+    const bool on_grid = position >= 0 && position < 1LL * grid.rows * grid.row;
+    const int number = on_grid ? int(position) : 0, row = grid.wide.quotient(number), step = number - row * grid.row;
+    const int plane = grid.high.quotient(row), n = grid.deep.quotient(plane);
+    const int d = (plane - n * grid.deep.divisor) * Source::STEP_D + phase / Source::STEP_H - Source::BEFORE_D;
+    const int h = (row - plane * grid.high.divisor) * Source::STEP_H + phase % Source::STEP_H - Source::BEFORE_H;
+    const bool inside = on_grid && unsigned(d) < unsigned(tensor.size[0]) && unsigned(h) < unsigned(tensor.size[1]);
+    const Scalar* const first = tensor.values +
+                                ((1LL * n * Source::GROUPS + group) * Source::K + unit * CHANNELS) * tensor.volume +
+                                (1LL * d * tensor.size[1] + h) * tensor.size[2];
+    char* const to = packed + 16 * (unit_of_all * Source::PLANES * grid.places + place);
+    const_loop<0, Source::PLANES>([&](auto which_plane) {
+      constexpr int PLANE = decltype(which_plane)::value;
+      const int w = step * Source::STEP_W + Source::phase_of(PLANE) - Source::BEFORE_W;
+      Pack<Scalar, E> value;
+#pragma unroll
+      for (int c = 0; c < CHANNELS; ++c) {
+        const Scalar* const from = first + c * tensor.volume + w;
+        const bool exists = inside && unit * CHANNELS + c < Source::K;
+        Pack<Scalar, PACK> some;
+#pragma unroll
+        for (int e = 0; e < PACK; ++e) some.value[e] = narrow<Scalar>(0.0f);
+        if (PACK > 1 && tensor.wide_loads) {
+          if (exists && unsigned(w) < unsigned(tensor.size[2])) some = *reinterpret_cast<const Pack<Scalar, PACK>*>(from);
+        } else {
+#pragma unroll
+          for (int e = 0; e < PACK; ++e)
+            if (exists && unsigned(w + e) < unsigned(tensor.size[2])) some.value[e] = guarded_load(from + e);
+        }
+#pragma unroll
+        for (int e = 0; e < PACK; ++e) value.value[c * PACK + e] = gather_rounded(some.value[e], tensor.one);
+      }
+      *reinterpret_cast<Pack<Scalar, E>*>(to + 16 * PLANE * grid.places) = value;
+    });
+  }
+  wait_for_kernel_ahead();  // the kernel behind this one needs what that one packs, too
+}
+
+template <class Source>
+cudaError_t launch_pack_units(const PackedTensor<typename Source::Scalar>& tensor, const PackedGrid& grid, char* packed,
+                              cudaStream_t stream) {
+  const int blocks = int(ceil_div(grid.places, PACKED_THREADS));
+  const long long all = 1LL * Source::PHASES * Source::GROUPS * Source::UNITS * blocks;
+  return launch_early(pack_units<Source>, flat_grid(all), PACKED_THREADS, 0, stream, tensor, grid, packed, blocks);
+}

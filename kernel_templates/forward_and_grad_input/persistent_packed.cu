@@ -1,0 +1,261 @@
+/* variant
+name      = "persistent_packed"
+computes  = ["forward", "grad_input"]
+after     = "persistent_wgmma"
+idea      = "The source is packed once, so that every window is one run of memory; copies alone fill the stages of wgmma."
+precision = ["tf32", "fp16", "bf16"]
+layer     = ["constant"]
+needs     = ["layer.kernel_w <= 32 and layer.stride_w <= 32", "reach <= 128", "blocks * n <= 256", "stages >= 2",
+             "max(layer.padding_w, layer.padding_h, layer.padding_d) < 2 ** 28", "packed <= 2 ** 26"]
+min_sm    = 90
+arch      = "sm_90a"
+kernel    = "packed_gather"
+
+[tune]
+ROWS      = {values = [0, 64, 128], default = 0, help = "positions of a warpgroup (0: automatic)"}
+COLUMNS   = {values = [0, 32, 64, 96, 128, 192, 256], default = 0, help = "channels times residues of a tile, at most (0: automatic)"}
+UNITS     = {values = [0, 2, 4, 8], default = 0, help = "units of 16 bytes of K in a stage (0: automatic)"}
+
+[derived]
+forward     = "direction == 'forward'"
+m           = "(layer.out_channels if forward else layer.in_channels) // layer.groups"
+k           = "(layer.in_channels if forward else layer.out_channels) // layer.groups"
+e           = "16 // element_bytes"
+packs       = "not forward and layer.kernel_w % layer.stride_w == 0 and layer.dilation_w == 1"
+pack        = "1 if not packs else 8 if e == 8 and layer.stride_w % 8 == 0 and layer.padding_w % 8 == 0 else 4 if layer.stride_w % 4 == 0 and layer.padding_w % 4 == 0 else 2 if layer.stride_w % 2 == 0 and layer.padding_w % 2 == 0 else 1"
+slots       = "min(layer.kernel_w, layer.stride_w) if forward else 1"
+planes      = "1 if forward else layer.stride_w // pack if pack > 1 else min(layer.kernel_w, layer.stride_w)"
+reach       = "((layer.kernel_w - 1) * layer.dilation_w - layer.padding_w) // layer.stride_w - (-layer.padding_w) // layer.stride_w if forward else (layer.kernel_w - 1) * layer.dilation_w // layer.stride_w"
+wide        = "COLUMNS if COLUMNS else 128 if ceil_div(layer.kernel_w // pack, slots) > 8 else 256"
+alike       = "forward and layer.kernel_d == layer.stride_d and layer.kernel_h == layer.stride_h and (layer.kernel_d == 1 or layer.dilation_d == 1) and (layer.kernel_h == 1 or layer.dilation_h == 1) and layer.padding_d % layer.stride_d == 0 and layer.padding_h % layer.stride_h == 0"
+merged      = "layer.stride_d * layer.stride_h if alike and slots * layer.stride_d * layer.stride_h * 16 <= wide else layer.stride_h if alike and slots * layer.stride_h * 16 <= wide else 1"
+most        = "max(8, wide // (slots * merged) // 8 * 8)"
+ct          = "ceil_div(ceil_div(m, ceil_div(m, most)), 8) * 8"
+n           = "slots * merged * ct"
+blocks      = "(ROWS if ROWS else 64 if n > 128 or planes > 2 or (reach == 0 and e == 4) else 128) // 64"
+tile        = "128 * blocks"
+unit_bytes  = "16 * (planes * (tile + reach) + layer.kernel_w // pack * merged * ct)"
+all_units   = "ceil_div(k * pack, e)"
+odd_bytes   = "512 * layer.stride_w * (8 + element_bytes) if forward and layer.stride_w in (3, 5, 7) else 0"
+shared      = "227 * 1024 - 256 - odd_bytes"
+units       = "UNITS if UNITS else 8 if 8 * unit_bytes <= 49152 and all_units > 4 else 4 if 4 * unit_bytes <= 49152 and all_units > 2 else 2"
+stages      = "min(8, shared // (units * unit_bytes))"
+packed      = "ceil_div(m, ct) * (layer.stride_d * layer.stride_h if forward else 1) * ct * layer.groups * (all_units + units) * layer.kernel_d * layer.kernel_h * (layer.kernel_w // pack)"
+threads     = "384"
+smem_bytes  = "stages * units * unit_bytes + 256 + odd_bytes"
+
+[plan]
+Plan        = "PackedGatherPlan<Layer, Tune, true>"
+packs       = ""
+slots       = "Plan::SLOTS_AT_MOST"
+planes      = "Plan::PLANES_AT_MOST"
+n           = "Plan::N_AT_MOST"
+packed      = ">= Plan::PACKED_BYTES / 16"
+
+[grad_input.plan]
+Plan        = "PackedGatherPlan<Layer, Tune, false>"
+*/
+#include "families/persistent_packed/packed_plan.cuh"
+#include "families/persistent_wgmma/gather_store.cuh"
+#include "hardware/guarded_load.cuh"
+#include "hardware/mbarrier_await.cuh"
+#include "hardware/wgmma_more_shapes.cuh"
+#include "families/persistent_wgmma/gather_products.cuh"
+
+// families/persistent_packed/README.md has a picture and the words.
+
+// A place in the ring and its parity.
+template <int STAGES>
+struct PackedRing {
+  int stage = 0, parity = 0;
+  __device__ __forceinline__ void next() {
+    if (++stage == STAGES) stage = 0, parity ^= 1;
+  }
+};
+
+// One warp orders the copies of a stage: each lane windows of planes, lane 0 the weights too.
+template <class P>
+__device__ __forceinline__ void packed_copies(const PackedArguments<typename P::Scalar>& all, unsigned ring, unsigned full,
+                                              unsigned empty) {
+  const GatherArguments<typename P::Scalar>& a = all.gather;
+  const PackedGrid& grid = all.grid;
+  constexpr int COPIES = P::UNITS * P::PLANES, BYTES = 16 * P::WINDOW;
+  const int lane = threadIdx.x % 32;
+  PackedRing<P::STAGES> place;
+  place.parity = 1;
+  wait_for_kernel_ahead();
+#pragma unroll 1
+  for (int number = blockIdx.x; number < a.items; number += gridDim.x) {
+    const GatherItem<P> item(a, number);
+    const char* const weights = a.weights + 1LL * item.variety * P::SEGMENTS * P::STEPS * P::WEIGHT_BYTES;
+    const long long first = grid.before + 1LL * item.row0 * grid.row + item.step0 + P::LOW;
+#pragma unroll 1
+    for (int at = item.first; at < item.end; ++at, place.next()) {
+      const int segment = at / P::STEPS, step = at - segment * P::STEPS;
+      int segment_d = 0, segment_h = segment;
+      if constexpr (P::D::MOST > 1) segment_d = segment / item.h.count, segment_h = segment - segment_d * item.h.count;
+      // Rows from the position's own to the source's; grad_input's phase of rows.
+      int by_d = item.d.at + segment_d * P::D::STEP, by_h = item.h.at + segment_h * P::H::STEP, phase = 0;
+      if constexpr (!P::FORWARD) {
+        const int tap_d = segment_d * P::DD, tap_h = segment_h * P::DH;
+        by_d = tap_d / P::SD, by_h = tap_h / P::SH, phase = tap_d % P::SD * P::SH + tap_h % P::SH;
+      }
+      const long long unit = (1LL * phase * P::GROUPS + item.group) * (P::STEPS * P::UNITS) + step * P::UNITS;
+      const char* const from =
+          all.packed + 16 * (unit * P::PLANES * grid.places + first + 1LL * by_d * grid.plane + 1LL * by_h * grid.row);
+      const unsigned stage = ring + place.stage * P::STAGE_BYTES, there = full + 8 * place.stage;
+      mbarrier_await(empty + 8 * place.stage, place.parity);
+      if (lane == 0) {
+        mbarrier_arrive_expecting(there, P::WINDOW_BYTES + P::WEIGHT_BYTES);
+        bulk_copy(stage + P::WINDOW_BYTES, weights + 1LL * at * P::WEIGHT_BYTES, P::WEIGHT_BYTES, there);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int copy = lane; copy < COPIES; copy += 32) bulk_copy(stage + copy * BYTES, from + 16 * copy * grid.places, BYTES, there);
+    }
+  }
+}
+
+// A warpgroup multiplies its ROWS positions of the tile. A stage is given back when the products of the next one have
+// been issued and its own are done.
+template <class P>
+__device__ __forceinline__ void packed_multiply(const GatherArguments<typename P::Scalar>& a, unsigned ring, unsigned full,
+                                                unsigned empty, char* room, int warpgroup) {
+  PackedRing<P::STAGES> place;
+  const bool speaks = threadIdx.x % 32 == 0;
+#pragma unroll 1
+  for (int number = blockIdx.x; number < a.items; number += gridDim.x) {
+    const GatherItem<P> item(a, number);
+    float sum[P::BLOCKS][P::N / 2];
+    gather_begin<P>(a, item, item.part == 0, sum);
+    unsigned before = 0;
+#pragma unroll 1
+    for (int at = item.first; at < item.end; ++at) {
+      mbarrier_await(full + 8 * place.stage, place.parity);
+      wgmma_fence();
+      gather_products<P>(sum, ring + place.stage * P::STAGE_BYTES, warpgroup);
+      wgmma_commit();
+      wgmma_wait<1>();
+      if (speaks && at > item.first) mbarrier_arrive(before);
+      before = empty + 8 * place.stage;
+      place.next();
+    }
+    wgmma_wait<0>();
+    if (speaks && item.end > item.first) mbarrier_arrive(before);
+#pragma unroll
+    for (int block = 0; block < P::BLOCKS; ++block) wgmma_own(sum[block]);
+    const_loop<0, P::BLOCKS>([&](auto block) {
+      constexpr int BLOCK = decltype(block)::value;
+      const auto value = [&](auto which, auto eight, int i) {
+        return sum[BLOCK][(decltype(which)::value * (P::CT / 8) + decltype(eight)::value) * 4 + i];
+      };
+      if (item.parts > 1) {
+        const_loop<0, P::CT / 8>([&](auto eight) {
+          float4* const to =
+              a.partial + gather_partial<P>(item.parts, item.number - a.unsplit, item.part, BLOCK, decltype(eight)::value) + threadIdx.x;
+          const_loop<0, P::CLASSES>([&](auto which) {
+            to[decltype(which)::value * P::CONSUMERS] =
+                make_float4(value(which, eight, 0), value(which, eight, 1), value(which, eight, 2), value(which, eight, 3));
+          });
+        });
+      } else {
+        GatherTarget targets[2];
+        gather_targets<P>(a, item, threadIdx.x, BLOCK, targets);
+        gather_store<P, P::CT / 8>(a, item, targets, item.channel, room, value);
+      }
+    });
+  }
+}
+
+// Compared with persistent_wgmma: a kernel of its own packs the source, so no warps stage, and a stage is a few bulk
+// copies. The source is read and written once more.
+// Blocks stay and take items in turn: neighbouring blocks have the varieties of one tile, which read the same source.
+// warpgroup -> data: 0 and 1 multiply, half of the tile each, and store. They meet the copying warp at mbarriers.
+template <class P>
+__global__ void __launch_bounds__(P::THREADS, 1) packed_gather(const PackedArguments<typename P::Scalar> all) {
+  extern __shared__ __align__(1024) char packed_memory[];
+  const unsigned base = shared_address(packed_memory), full = base + P::STAGES * P::STAGE_BYTES, empty = full + 8 * P::STAGES;
+  const int warpgroup = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);
+  let_next_kernel_start();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < P::STAGES; ++i) mbarrier_init(full + 8 * i, 1), mbarrier_init(empty + 8 * i, P::CONSUMERS / 32);
+    mbarrier_init_done();
+  }
+  __syncthreads();
+  if (warpgroup >= 2) {
+    give_registers<P::KEPT>();
+    if (threadIdx.x < P::CONSUMERS + 32) packed_copies<P>(all, base, full, empty);
+  } else {
+    take_registers<P::TAKEN>();
+    packed_multiply<P>(all.gather, base, full, empty, packed_memory + P::STAGES * P::STAGE_BYTES + 256, warpgroup);
+  }
+}
+
+template <class P>
+long long packed_workspace(const Sizes& sizes) {
+  PackedArguments<typename P::Scalar> all = {};
+  if (sizes.batch == 0 || !packed_sizes<P>(sizes, 1, all)) return 0;
+  return P::PACKED_BYTES + packed_bytes<PackedSourceOf<P>>(all.grid) + 4LL * (all.gather.items - all.gather.unsplit) * P::TILE * P::N;
+}
+
+template <class P>
+cudaError_t packed_launch(const Sizes& sizes, const typename P::Scalar* source, const typename P::Scalar* weight,
+                          const typename P::Scalar* bias, typename P::Scalar* result, void* workspace, cudaStream_t stream) {
+  using Scalar = typename P::Scalar;
+  if (sizes.batch == 0) return cudaSuccess;
+  PackedArguments<Scalar> all = {};
+  GatherArguments<Scalar>& a = all.gather;
+  char* const packed = static_cast<char*>(workspace);
+  a.source = source, a.weights = packed, a.bias = bias, a.result = result;
+  int device = 0, processors = 1;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+  if (!packed_sizes<P>(sizes, processors, all)) return cudaErrorInvalidValue;
+  a.wide_stores = a.result_w % 4 == 0 && size_t(result) % 16 == 0;
+  all.packed = packed + P::PACKED_BYTES;
+  a.partial = reinterpret_cast<float4*>(all.packed + packed_bytes<PackedSourceOf<P>>(all.grid));
+
+  const long long units = P::PACKED_BYTES / 16 / P::SEGMENTS * (P::KD * P::KH) / P::ROW_GROUPS;
+  pack_gather_weights<P><<<flat_grid(ceil_div(units, 256)), 256, 0, stream>>>(weight, packed, 1.0f);
+  error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+  using Source = PackedSourceOf<P>;
+  const auto tensor = packed_tensor<Source>(source, a.source_d, a.source_h, a.source_w);
+  error = launch_pack_units<Source>(tensor, all.grid, all.packed, stream);
+  const auto kernel = packed_gather<P>;
+  if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::SMEM_BYTES);
+  if (error != cudaSuccess) return error;
+  error = launch_early(kernel, dim3(unsigned(a.items < processors ? a.items : processors)), P::THREADS, P::SMEM_BYTES, stream, all);
+  if (error != cudaSuccess || a.items == a.unsplit) return error;
+  const long long pieces = 1LL * (a.items - a.unsplit) / a.splits.divisor * P::BLOCKS * (P::CT / 8);
+  return launch_early(add_gather_parts<P>, flat_grid(pieces), P::CONSUMERS, 0, stream, a);
+}
+
+#ifdef KW_FORWARD
+// The columns of a product are channels and residues along W.
+template <class Layer, class Tune>
+long long forward_workspace(Layer, Sizes sizes) {
+  return packed_workspace<PackedGatherPlan<Layer, Tune, true>>(sizes);
+}
+
+template <class Layer, class Tune>
+cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
+                    const typename Layer::scalar* bias, typename Layer::scalar* output, void* workspace,
+                    cudaStream_t stream) {
+  return packed_launch<PackedGatherPlan<Layer, Tune, true>>(sizes, input, weight, bias, output, workspace, stream);
+}
+#else
+// The columns of a product are channels; phases along W are planes of the staged window.
+template <class Layer, class Tune>
+long long grad_input_workspace(Layer, Sizes sizes) {
+  return packed_workspace<PackedGatherPlan<Layer, Tune, false>>(sizes);
+}
+
+template <class Layer, class Tune>
+cudaError_t grad_input(Layer, Sizes sizes, const typename Layer::scalar* grad_output,
+                       const typename Layer::scalar* weight, typename Layer::scalar* grad_input_out, void* workspace,
+                       cudaStream_t stream) {
+  return packed_launch<PackedGatherPlan<Layer, Tune, false>>(sizes, grad_output, weight, nullptr, grad_input_out, workspace, stream);
+}
+#endif
