@@ -56,6 +56,26 @@ def test_every_way_is_right(tmp_path: Path) -> None:
             assert outcome.status == "OK", f"{work.layer} {one.config} {dtype}: {outcome.status} {outcome.text}"
 
 
+PACKED_CONFIGS = [{"CONSUMERS": 3, "POSITIONS": 32, "COLUMNS": 128}, {"POSITIONS": 128, "GRID": 264}]
+
+
+def test_packed_tensors_give_the_same(tmp_path: Path) -> None:
+    """persistent_packed: operands that hold channels contiguously, every other layer in each of the 16-bit types."""
+    variant, members = find("persistent_packed", "grad_weight", root=TEMPLATES), []
+    for number, work in enumerate(WORK):
+        other = replace(work, dtype=("bfloat16", "float16")[number % 2])
+        members += [(candidate(variant, other, form="constant", **config), other) for config in ({}, PACKED_CONFIGS[number // 2 % 2])]
+    refused = {str(why_not(one, sm=90)) for one, _ in members} - {"None"}
+    members = [(one, work) for one, work in members if why_not(one, sm=90) is None]
+    assert {work.layer for _, work in members} == {work.layer for work in WORK}, refused
+    for dtype in ("bfloat16", "float16"):
+        own = [(one, work) for one, work in members if work.dtype == dtype]
+        library = build_emulated([one for one, _ in own], tmp_path / dtype)
+        for number, (one, work) in enumerate(own):
+            outcome = run(library, one, work, order=number + 1, values="integers")
+            assert outcome.status == "OK", f"{work.layer} {one.config} {dtype}: {outcome.status} {outcome.text}"
+
+
 SLIPS = {  # number of the work, file, what is taken out, what is put there, what is wrong then
     "a row counts for each tap row": (1, "tables", "(kh < Layer::stride_h || from.h + 1 >= sizes.in_h)", "true",
                                       "grad_bias"),
