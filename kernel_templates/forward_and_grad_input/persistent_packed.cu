@@ -6,7 +6,8 @@ idea      = "The source is packed once, so that every window is one run of memor
 precision = ["tf32", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = ["layer.kernel_w <= 32 and layer.stride_w <= 32", "reach <= 128", "blocks * n <= 256", "stages >= 2",
-             "max(layer.padding_w, layer.padding_h, layer.padding_d) < 2 ** 28", "packed <= 2 ** 26"]
+             "max(layer.padding_w, layer.padding_h, layer.padding_d) < 2 ** 28", "packed <= 2 ** 26",
+             "max(layer.stride_d, layer.stride_h) <= 32"]
 min_sm    = 90
 arch      = "sm_90a"
 kernel    = "packed_gather"
@@ -221,8 +222,8 @@ cudaError_t packed_launch(const Sizes& sizes, const typename P::Scalar* source, 
   error = cudaGetLastError();
   if (error != cudaSuccess) return error;
   using Source = PackedSourceOf<P>;
-  const auto tensor = packed_tensor<Source>(source, a.source_d, a.source_h, a.source_w);
-  error = launch_pack_units<Source>(tensor, all.grid, all.packed, stream);
+  const PackedTensor<Scalar> tensor = {source, {a.source_d, a.source_h, a.source_w}, a.source_volume, 1.0f};
+  error = launch_pack_units<Source>(false, tensor, all.grid, all.packed, nullptr, stream);
   const auto kernel = packed_gather<P>;
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::SMEM_BYTES);
   if (error != cudaSuccess) return error;
