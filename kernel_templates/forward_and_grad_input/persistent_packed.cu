@@ -222,8 +222,8 @@ cudaError_t packed_launch(const Sizes& sizes, const typename P::Scalar* source, 
   error = cudaGetLastError();
   if (error != cudaSuccess) return error;
   using Source = PackedSourceOf<P>;
-  const PackedTensor<Scalar> tensor = {source, {a.source_d, a.source_h, a.source_w}, a.source_volume, 1.0f};
-  error = launch_pack_units<Source>(false, tensor, all.grid, all.packed, nullptr, stream);
+  const auto tensor = packed_tensor<Source>(source, a.source_d, a.source_h, a.source_w);
+  error = launch_pack_units<Source>(false, tensor, all.grid, all.packed, stream);
   const auto kernel = packed_gather<P>;
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::SMEM_BYTES);
   if (error != cudaSuccess) return error;

@@ -6,7 +6,8 @@ idea      = "Both tensors are packed once with 8 channels side by side; copies a
 precision = ["fp16", "bf16"]
 layer     = ["constant"]
 needs     = ["layer.groups == 1", "8 * layer.kernel_w <= COLUMNS", "sums <= 160", "far <= 32 * layer.stride_w",
-             "stages >= 2", "max(layer.stride_d, layer.stride_h, layer.stride_w) <= 32", "wide_n // parts // 2 + 26 <= entry"]
+             "stages >= 2", "max(layer.stride_d, layer.stride_h, layer.stride_w) <= 32", "wide_n // parts // 2 + 26 <= entry",
+             "sums + 40 <= entry"]  # with fewer registers the sums spill
 min_sm    = 90
 arch      = "sm_90a"
 kernel    = "packed_split"
@@ -216,69 +217,48 @@ __global__ void __launch_bounds__(PackedSplitPlan<Layer, Tune>::THREADS, 1)
     packed_split_copies<Layer, Tune>(work, x, gy, base, full, empty);
 }
 
-// Where a launch keeps what: packed x, packed gy, sums of gy for grad_bias, partial sums.
-template <class Layer, class Tune>
-struct PackedSplitPlaces {
-  using Scalar = typename Layer::scalar;
-  PackedTensor<Scalar> x, gy;
-  long long gy_at, sums_at, partials_at, bytes, sum_parts;  // sum_parts: 0 if packing does not sum up grad_bias
-  PackedSplitPlaces(const PackedSplitWork<PackedSplitPlan<Layer, Tune>, Tune>& work, const Sizes& s, const Scalar* input,
-                    const Scalar* grad_output)
-      : x{input, {s.in_d, s.in_h, s.in_w}, 1LL * s.in_d * s.in_h * s.in_w, 1.0f},
-        gy{grad_output, {s.out_d, s.out_h, s.out_w}, 1LL * s.out_d * s.out_h * s.out_w, 1.0f} {
-    gy_at = packed_bytes<PackedX<Layer>>(work.grid);
-    sums_at = gy_at + packed_bytes<PackedGy<Layer>>(work.grid);
-    sum_parts = Layer::has_bias && work.covers(s) ? packed_cut<PackedGy<Layer>>(gy, work.grid).of_channel : 0;
-    partials_at = sums_at + ceil_div(4 * Layer::out_channels * sum_parts, 16) * 16;
-    bytes = partials_at + work.slots();
-  }
-};
-
 template <class Layer, class Tune>
 long long grad_weight_workspace(Layer layer, Sizes sizes) {
-  const PackedSplitWork<PackedSplitPlan<Layer, Tune>, Tune> work(sizes);
-  // An address that is no multiple of 16 needs other cuts; none has more parts than that of single elements.
-  const auto* const odd = reinterpret_cast<const typename Layer::scalar*>(sizeof(typename Layer::scalar));
-  return or_grad_bias(work.serves ? PackedSplitPlaces<Layer, Tune>(work, sizes, odd, odd).bytes : 0, layer, sizes);
+  using Plan = PackedSplitPlan<Layer, Tune>;
+  const PackedSplitWork<Plan, Tune> work(sizes);
+  const long long own =
+      work.serves ? packed_bytes<PackedX<Layer>>(work.grid) + packed_bytes<PackedGy<Layer>>(work.grid) + work.slots() : 0;
+  return or_grad_bias(own, layer, sizes);
 }
 
 template <class Layer, class Tune>
 cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* input,
                         const typename Layer::scalar* grad_output, typename Layer::scalar* grad_weight_out,
                         typename Layer::scalar* grad_bias, void* workspace, cudaStream_t stream) {
-  using Scalar = typename Layer::scalar;
   using Plan = PackedSplitPlan<Layer, Tune>;
+  using X = PackedX<Layer>;
+  using Gy = PackedGy<Layer>;
   using ReduceTune = PackedSplitTune<Tune>;
   using Reduce = GradSplitReduce<GradSplitPlan<Layer, ReduceTune>, ReduceTune>;
   const PackedSplitWork<Plan, Tune> work(sizes);
   if (!work.serves) return cudaErrorInvalidValue;
-  const PackedSplitPlaces<Layer, Tune> at(work, sizes, input, grad_output);
   char* const x = static_cast<char*>(workspace);
-  char* const gy = x + at.gy_at;
-  float* const sums = grad_bias && at.sum_parts > 0 ? reinterpret_cast<float*>(x + at.sums_at) : nullptr;
-  float4* const partials = reinterpret_cast<float4*>(x + at.partials_at);
+  char* const gy = x + packed_bytes<X>(work.grid);
+  float4* const partials = reinterpret_cast<float4*>(gy + packed_bytes<Gy>(work.grid));
   cudaError_t error = cudaFuncSetAttribute(packed_split<Layer, Tune>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            Plan::SHARED_BYTES);
-  if (error == cudaSuccess) error = launch_pack_units<PackedX<Layer>>(true, at.x, work.grid, x, nullptr, stream);
-  if (error == cudaSuccess) error = launch_pack_units<PackedGy<Layer>>(false, at.gy, work.grid, gy, sums, stream);
-  if (error == cudaSuccess && sums) {
-    const float* const parts = sums;
-    error = launch_early(sum_packed_bias<Scalar>, dim3(Layer::out_channels), PACKED_THREADS, 0, stream, parts, at.sum_parts,
-                         grad_bias);
-  }
+  if (error == cudaSuccess)
+    error = launch_pack_units<X>(true, packed_tensor<X>(input, sizes.in_d, sizes.in_h, sizes.in_w), work.grid, x, stream);
+  if (error == cudaSuccess)
+    error = launch_pack_units<Gy>(false, packed_tensor<Gy>(grad_output, sizes.out_d, sizes.out_h, sizes.out_w), work.grid, gy, stream);
   if (error != cudaSuccess) return error;
   const int blocks = work.works() < Tune::GRID ? work.works() : Tune::GRID;
   const char *packed_x = x, *packed_gy = gy;
   error = launch_early(packed_split<Layer, Tune>, dim3(unsigned(blocks)), Plan::THREADS, Plan::SHARED_BYTES, stream, work,
                        packed_x, packed_gy, partials, grad_weight_out);
   if (error == cudaSuccess && !work.direct()) {
-    const float4* const parts = partials;
+    const float4* const sums = partials;
     const float* const none = nullptr;
-    Scalar* const no_bias = nullptr;
+    typename Layer::scalar* const no_bias = nullptr;
     const int weight_blocks = int(Reduce::BLOCKS);
-    error = launch_early(grad_split_reduce<Layer, ReduceTune>, dim3(unsigned(weight_blocks)), Reduce::THREADS, 0, stream, parts,
+    error = launch_early(grad_split_reduce<Layer, ReduceTune>, dim3(unsigned(weight_blocks)), Reduce::THREADS, 0, stream, sums,
                          work.shares, grad_weight_out, weight_blocks, none, no_bias);
   }
-  if (error != cudaSuccess || sums) return error;
+  if (error != cudaSuccess) return error;
   return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
 }

@@ -59,8 +59,14 @@ struct PackedTensor {
   const Scalar* values;
   int size[3];
   long long volume;
-  float one;  // 1, where the compiler cannot see it
+  int wide_loads;  // PACK neighbours can be read together
+  float one;       // 1, where the compiler cannot see it
 };
+template <class Source, class Scalar>
+PackedTensor<Scalar> packed_tensor(const Scalar* values, int d, int h, int w) {
+  const bool together = w % Source::PACK == 0 && size_t(values) % (sizeof(Scalar) * Source::PACK) == 0;
+  return {values, {d, h, w}, 1LL * d * h * w, together, 1.0f};
+}
 
 template <class Source>
 long long packed_bytes(const PackedGrid& g) {
@@ -69,166 +75,67 @@ long long packed_bytes(const PackedGrid& g) {
 
 constexpr int PACKED_THREADS = 256;
 
-// What a block of pack_units packs of one unit: `rows` whole rows of the grid, or `columns` positions of one row.
-struct PackedCut {
-  int rows, columns, row_blocks, column_blocks;
-  int vector, line;                    // elements that are loaded together; elements of a line in shared memory
-  int lanes;                           // that load a line
-  long long blocks, of_channel;        // blocks with values; those that meet a channel
-  bool whole;                          // rows are whole
-};
-
-template <class Source, class Scalar>
-PackedCut packed_cut(const PackedTensor<Scalar>& tensor, const PackedGrid& g) {
-  constexpr int MOST = 24576 / (Source::CHANNELS * int(sizeof(Scalar)));  // elements of a channel in shared memory
-  const int w = tensor.size[2];
-  PackedCut cut = {};
-  cut.vector = 16 / int(sizeof(Scalar));
-  while (w % cut.vector != 0 || size_t(tensor.values) % (cut.vector * sizeof(Scalar)) != 0) cut.vector /= 2;
-  const auto line = [&](int columns) { return ceil_div(columns * Source::STEP_W + Source::PACK, 8) * 8 + 8; };
-  const int of_row = g.row <= MOST ? line(g.row) * Source::STEP_H : MOST + 1;
-  cut.whole = of_row <= MOST;
-  cut.rows = cut.whole ? MOST / of_row : 1;
-  const int high = g.high.divisor, enough = ceil_div(2048, g.row);  // positions of a block
-  if (cut.rows > enough) cut.rows = enough;
-  if (cut.rows > high) cut.rows = high;
-  cut.columns = cut.whole ? g.row : MOST / (Source::STEP_H * Source::STEP_W) - 16;
-  if (cut.columns < 1) cut.columns = 1;
-  cut.line = line(cut.columns), cut.lanes = 32;
-  while (cut.lanes > 1 && cut.lanes / 2 * cut.vector >= cut.line) cut.lanes /= 2;
-  cut.row_blocks = ceil_div(high, cut.rows), cut.column_blocks = ceil_div(g.row, cut.columns);
-  cut.of_channel = 1LL * Source::STEP_D * (g.rows / high) * cut.row_blocks * cut.column_blocks;
-  cut.blocks = cut.of_channel * Source::GROUPS * Source::UNITS;
-  return cut;
-}
-
 // packed: [phase of D and H][group][unit][plane][place], 16 bytes each.
-// A block loads lines of all channels of a unit, as wide as rows allow, and writes the places that meet them. Behind the
-// blocks with values, a block for each unit and phase writes the zeros before and behind the positions.
-// `sums`, if it is given, gets the sum of what each block loads of a channel: [channel][block].
-// Bytes: the tensor is read once, and written once with its zeros.
+// thread -> data: a place of all planes of a unit. Neighbouring lanes have neighbouring places.
+// Bytes: the tensor is read once (its phases through L1), and written once with its zeros.
 template <class Source>
 __global__ void __launch_bounds__(PACKED_THREADS)
-    pack_units(PackedTensor<typename Source::Scalar> tensor, PackedGrid grid, PackedCut cut, char* packed, float* sums) {
+    pack_units(PackedTensor<typename Source::Scalar> tensor, PackedGrid grid, char* packed, int blocks) {
   using Scalar = typename Source::Scalar;
-  constexpr int PACK = Source::PACK, CHANNELS = Source::CHANNELS, E = PACK * CHANNELS, STEP_H = Source::STEP_H;
-  extern __shared__ __align__(16) char packed_lines[];
-  Scalar* const lines = reinterpret_cast<Scalar*>(packed_lines);
+  constexpr int PACK = Source::PACK, CHANNELS = Source::CHANNELS, E = PACK * CHANNELS;
   let_next_kernel_start();
-  const int thread = threadIdx.x;
-  const long long block = flat_block();
-  constexpr long long ROWS_OF_ALL = 1LL * Source::PHASES * Source::GROUPS * Source::UNITS * Source::PLANES;
-  if (block >= cut.blocks) {
-    const long long first = block - cut.blocks, positions = 1LL * grid.rows * grid.row;
-    if (first < ROWS_OF_ALL)
-      for (long long place = thread; place < grid.places - positions; place += PACKED_THREADS)
-        *reinterpret_cast<uint4*>(packed + 16 * (first * grid.places + (place < grid.before ? place : place + positions))) =
-            make_uint4(0, 0, 0, 0);
-    wait_for_kernel_ahead();
-    return;
-  }
-  const long long of_unit = block / cut.of_channel;
-  long long rest = block - of_unit * cut.of_channel;
-  const int unit = int(of_unit % Source::UNITS), group = int(of_unit / Source::UNITS);
-  const int phase_d = int(rest % Source::STEP_D);
-  rest /= Source::STEP_D;
-  const int column0 = int(rest % cut.column_blocks) * cut.columns;
-  rest /= cut.column_blocks;
-  const int row0 = int(rest % cut.row_blocks) * cut.rows, plane = int(rest / cut.row_blocks), n = grid.deep.quotient(plane);
-  const int rows = grid.high.divisor - row0 < cut.rows ? grid.high.divisor - row0 : cut.rows;
-  const int columns = grid.row - column0 < cut.columns ? grid.row - column0 : cut.columns;
-  const int d = (plane - n * grid.deep.divisor) * Source::STEP_D + phase_d - Source::BEFORE_D;
-  const int h0 = row0 * STEP_H - Source::BEFORE_H, w0 = column0 * Source::STEP_W - Source::BEFORE_W;
-  const int end = w0 + columns * Source::STEP_W;                       // elements of these positions end here
-  const int base = w0 < 0 ? 0 : w0 / cut.vector * cut.vector;          // the first element of a line in shared memory
-  const int wanted = end + PACK - 1 < tensor.size[2] ? end + PACK - 1 : tensor.size[2];
-  const bool there = unsigned(d) < unsigned(tensor.size[0]);
-  const int count = rows * STEP_H;                                      // lines of a channel
-
-  // A thread loads lines of one channel alone: 256 / lanes is a multiple of CHANNELS.
-  const int channel = thread / cut.lanes % CHANNELS;
-  const Scalar* const from = tensor.values +
-                             ((1LL * n * Source::GROUPS + group) * Source::K + unit * CHANNELS + channel) * tensor.volume +
-                             1LL * d * tensor.size[1] * tensor.size[2];
-  float sum = 0.f;
-  if (there && unit * CHANNELS + channel < Source::K)
-    for (int line = thread / cut.lanes / CHANNELS; line < count; line += PACKED_THREADS / cut.lanes / CHANNELS) {
-      const int h = h0 + line;
-      if (unsigned(h) >= unsigned(tensor.size[1])) continue;
-      const Scalar* const row = from + 1LL * h * tensor.size[2];
-      Scalar* const to = lines + (channel * count + line) * cut.line - base;
-      const auto each = [&](auto width) {
-        constexpr int V = decltype(width)::value;
-        for (int w = base + thread % cut.lanes * V; w < wanted; w += cut.lanes * V) {
-          auto some = *reinterpret_cast<const Pack<Scalar, V>*>(row + w);
+  const long long block = flat_block(), unit_of_all = block / blocks;
+  const int place = int(block - unit_of_all * blocks) * PACKED_THREADS + int(threadIdx.x);
+  if (unit_of_all < Source::PHASES * Source::GROUPS * Source::UNITS && place < grid.places) {
+    const int unit = int(unit_of_all % Source::UNITS), which = int(unit_of_all / Source::UNITS);
+    const int group = which % Source::GROUPS, phase = which / Source::GROUPS;
+    const long long position = place - grid.before;
+    const bool on_grid = position >= 0 && position < 1LL * grid.rows * grid.row;
+    const int number = on_grid ? int(position) : 0, row = grid.wide.quotient(number), step = number - row * grid.row;
+    const int plane = grid.high.quotient(row), n = grid.deep.quotient(plane);
+    const int d = (plane - n * grid.deep.divisor) * Source::STEP_D + phase / Source::STEP_H - Source::BEFORE_D;
+    const int h = (row - plane * grid.high.divisor) * Source::STEP_H + phase % Source::STEP_H - Source::BEFORE_H;
+    const bool inside = on_grid && unsigned(d) < unsigned(tensor.size[0]) && unsigned(h) < unsigned(tensor.size[1]);
+    const Scalar* const first = tensor.values +
+                                ((1LL * n * Source::GROUPS + group) * Source::K + unit * CHANNELS) * tensor.volume +
+                                (1LL * d * tensor.size[1] + h) * tensor.size[2];
+    char* const to = packed + 16 * (unit_of_all * Source::PLANES * grid.places + place);
+    const_loop<0, Source::PLANES>([&](auto which_plane) {
+      constexpr int PLANE = decltype(which_plane)::value;
+      const int w = step * Source::STEP_W + Source::phase_of(PLANE) - Source::BEFORE_W;
+      Pack<Scalar, E> value;
 #pragma unroll
-          for (int e = 0; e < V; ++e) {
-            if (w + e >= w0 && w + e < end) sum += float(widen(some.value[e]));
-            some.value[e] = gather_rounded(some.value[e], tensor.one);
-          }
-          *reinterpret_cast<Pack<Scalar, V>*>(to + w) = some;
-        }
-      };
-      if constexpr (sizeof(Scalar) == 2)
-        if (cut.vector == 8) each(Constant<8>{});
-      if (cut.vector == 4) each(Constant<4>{});
-      if (cut.vector == 2) each(Constant<2>{});
-      if (cut.vector == 1) each(Constant<1>{});
-    }
-  __syncthreads();
-
-  const long long first_place = grid.before + (1LL * plane * grid.high.divisor + row0) * grid.row + column0;
-  for (int position = thread; position < rows * columns; position += PACKED_THREADS) {
-    const int row = cut.whole ? grid.wide.quotient(position) : 0, step = position - row * columns;
-    char* const to = packed + 16 * (first_place + position);
-#pragma unroll 1
-    for (int phase_h = 0; phase_h < STEP_H; ++phase_h) {
-      const int line = row * STEP_H + phase_h;
-      const bool exists = there && unsigned(h0 + line) < unsigned(tensor.size[1]);
-      const long long which = ((1LL * phase_d * STEP_H + phase_h) * Source::GROUPS + group) * Source::UNITS + unit;
-      const_loop<0, Source::PLANES>([&](auto of_plane) {
-        constexpr int PLANE = decltype(of_plane)::value;
-        const int w = w0 + step * Source::STEP_W + Source::phase_of(PLANE);
-        Pack<Scalar, E> value;
+      for (int c = 0; c < CHANNELS; ++c) {
+        const Scalar* const from = first + c * tensor.volume + w;
+        const bool exists = inside && unit * CHANNELS + c < Source::K;
+        Pack<Scalar, PACK> some;
 #pragma unroll
-        for (int e = 0; e < E; ++e) {
-          const bool inside = exists && unsigned(w + e % PACK) < unsigned(tensor.size[2]) && unit * CHANNELS + e / PACK < Source::K;
-          value.value[e] = inside ? lines[(e / PACK * count + line) * cut.line - base + w + e % PACK] : narrow<Scalar>(0.0f);
+        for (int e = 0; e < PACK; ++e) some.value[e] = narrow<Scalar>(0.0f);
+        if (PACK > 1 && tensor.wide_loads) {
+          if (exists && unsigned(w) < unsigned(tensor.size[2])) some = *reinterpret_cast<const Pack<Scalar, PACK>*>(from);
+        } else {
+#pragma unroll
+          for (int e = 0; e < PACK; ++e)
+            if (exists && unsigned(w + e) < unsigned(tensor.size[2])) some.value[e] = guarded_load(from + e);
         }
-        *reinterpret_cast<Pack<Scalar, E>*>(to + 16 * ((which * Source::PLANES + PLANE) * grid.places)) = value;
-      });
-    }
-  }
-  if (sums) {
-    __syncthreads();
-    float* const parts = reinterpret_cast<float*>(packed_lines);
-    parts[thread] = sum;
-    __syncthreads();
-    if (thread < CHANNELS && unit * CHANNELS + thread < Source::K) {
-      float total = 0.f;
-      for (int other = 0; other < PACKED_THREADS; ++other)
-        if (other / cut.lanes % CHANNELS == thread) total += parts[other];
-      sums[((1LL * group * Source::K) + unit * CHANNELS + thread) * cut.of_channel + (block - of_unit * cut.of_channel)] = total;
-    }
+#pragma unroll
+        for (int e = 0; e < PACK; ++e) value.value[c * PACK + e] = gather_rounded(some.value[e], tensor.one);
+      }
+      *reinterpret_cast<Pack<Scalar, E>*>(to + 16 * PLANE * grid.places) = value;
+    });
   }
   wait_for_kernel_ahead();  // the kernel behind this one needs what that one packs, too
 }
 
 // `first`: no kernel of the same call is ahead. Then it waits for all that is.
 template <class Source>
-cudaError_t launch_pack_units(bool first, const PackedTensor<typename Source::Scalar>& tensor, const PackedGrid& grid, char* packed,
-                              float* sums, cudaStream_t stream) {
-  using Scalar = typename Source::Scalar;
-  const PackedCut cut = packed_cut<Source>(tensor, grid);
-  const int lines = Source::CHANNELS * cut.rows * Source::STEP_H * cut.line * int(sizeof(Scalar));
-  const int shared = lines > 4 * PACKED_THREADS ? lines : 4 * PACKED_THREADS;
-  const long long zeros = 1LL * Source::PHASES * Source::GROUPS * Source::UNITS * Source::PLANES;
-  const auto kernel = pack_units<Source>;
-  if (shared > 48 * 1024)
-    if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared)) return error;
+cudaError_t launch_pack_units(bool first, const PackedTensor<typename Source::Scalar>& tensor, const PackedGrid& grid,
+                              char* packed, cudaStream_t stream) {
+  const int blocks = int(ceil_div(grid.places, PACKED_THREADS));
+  const dim3 all = flat_grid(1LL * Source::PHASES * Source::GROUPS * Source::UNITS * blocks);
   if (first) {
-    kernel<<<flat_grid(cut.blocks + zeros), PACKED_THREADS, shared, stream>>>(tensor, grid, cut, packed, sums);
+    pack_units<Source><<<all, PACKED_THREADS, 0, stream>>>(tensor, grid, packed, blocks);
     return cudaGetLastError();
   }
-  return launch_early(kernel, flat_grid(cut.blocks + zeros), PACKED_THREADS, shared, stream, tensor, grid, cut, packed, sums);
+  return launch_early(pack_units<Source>, all, PACKED_THREADS, 0, stream, tensor, grid, packed, blocks);
 }

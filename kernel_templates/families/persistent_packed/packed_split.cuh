@@ -18,9 +18,6 @@ struct PackedSplitPlan : GradSplitPlan<Layer, PackedSplitTune<Tune>> {
   using AlongH = PackedAxis<false, Layer::kernel_h, Layer::stride_h, Layer::padding_h, Layer::dilation_h>;
   using AlongW = PackedAxis<false, Layer::kernel_w, Layer::stride_w, Layer::padding_w, Layer::dilation_w>;
 
-  static constexpr int STRIDE_D = Layer::stride_d, STRIDE_H = Layer::stride_h;
-  static constexpr int PADDING_D = Layer::padding_d, PADDING_H = Layer::padding_h;
-
   // A stage: POSITIONS of 8 channels of x, for each of X_UNITS; then WINDOW of each oct and residue of gy.
   static constexpr int POSITIONS = Tune::POSITIONS, WINDOW = POSITIONS + Base::FAR / Base::STRIDE;
   static constexpr int X_UNITS = 8 * Base::MB, GY_UNITS = Base::OCTS * Base::STRIDE, COPIES = X_UNITS + GY_UNITS;
@@ -75,12 +72,6 @@ struct PackedSplitWork {
   // One share that the tensor cores add up alone: results are stored directly.
   __host__ __device__ bool direct() const { return Plan::DIRECT && shares == 1 && stages <= Plan::PROMOTE; }
   long long slots() const { return direct() ? 0 : 16 * Plan::SLOT * works(); }
-  // Whether packing meets every element of gy, so that it can sum up grad_bias.
-  bool covers(const Sizes& s) const {
-    return serves && 1LL * grid.deep.divisor * Plan::STRIDE_D - Plan::PADDING_D >= s.out_d &&
-           1LL * grid.high.divisor * Plan::STRIDE_H - Plan::PADDING_H >= s.out_h &&
-           1LL * grid.row * Plan::STRIDE - Plan::PADDING >= s.out_w;
-  }
 
  private:
   // Bytes per ns that a block stages, that all blocks write or read of partial sums; the time of a second launch.
@@ -94,21 +85,3 @@ struct PackedSplitWork {
     return staged + (stored ? OF_SLOT * parts : 2 * OF_SLOT * parts + SECOND_LAUNCH);
   }
 };
-
-// grad_bias from the sums that packing leaves: `parts` of each channel. A block has a channel.
-// The barrier: warp 0 adds up the sums of all warps.
-template <class Scalar>
-__global__ void __launch_bounds__(PACKED_THREADS)
-    sum_packed_bias(const float* __restrict__ sums, long long parts, Scalar* __restrict__ grad_bias) {
-  __shared__ float of_warp[PACKED_THREADS / 32];
-  let_next_kernel_start();
-  wait_for_kernel_ahead();
-  float sum = 0.f;
-  for (long long part = threadIdx.x; part < parts; part += PACKED_THREADS) sum += sums[blockIdx.x * parts + part];
-  sum = sum_of_lanes(sum);
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
-  sum = sum_of_lanes(threadIdx.x < PACKED_THREADS / 32 ? of_warp[threadIdx.x] : 0.f);
-  if (threadIdx.x == 0) grad_bias[blockIdx.x] = narrow<Scalar>(sum);
-}
