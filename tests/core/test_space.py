@@ -114,7 +114,8 @@ def test_no_shipped_variant_for_sm_90a_runs_elsewhere() -> None:
     hopper = [v for v in discover(TEMPLATES) if v.arch]
     assert len(hopper) >= 10 and {v.arch for v in hopper} == {"sm_90a"}
     for variant in hopper:
+        dtype = "float32" if "tf32" in variant.precision else "bfloat16"
         for name in ("kb61", "models/pose", "models/sam-1"):
             for sm in GPUS:
-                reason = SearchSpace(variant, preset(name).layer, "float32", sm=sm).why_not(variant.default_config)
+                reason = SearchSpace(variant, preset(name).layer, dtype, sm=sm).why_not(variant.default_config)
                 assert sm == 90 or (reason or "").endswith(f", this GPU is sm_{sm}.")

@@ -22,7 +22,7 @@ struct PackedSplitPlan : GradSplitPlan<Layer, PackedSplitTune<Tune>> {
   static constexpr int POSITIONS = Tune::POSITIONS, WINDOW = POSITIONS + Base::FAR / Base::STRIDE;
   static constexpr int X_UNITS = 8 * Base::MB, GY_UNITS = Base::OCTS * Base::STRIDE, COPIES = X_UNITS + GY_UNITS;
   static constexpr int X_STAGE = 16 * X_UNITS * POSITIONS, STAGE = X_STAGE + 16 * GY_UNITS * WINDOW;
-  static constexpr int ROOM = 227 * 1024 - 256, FIT = ROOM / STAGE, STAGES = FIT < 8 ? FIT : 8;
+  static constexpr int ROOM = 227 * 1024 - 256, HELD = ROOM / STAGE, STAGES = HELD < 8 ? HELD : 8;
   static constexpr int BARRIERS_AT = STAGES * STAGE, SHARED_BYTES = BARRIERS_AT + 16 * STAGES;
   static constexpr int PROMOTE = ceil_div(4096, POSITIONS);  // stages that tensor cores add up
   static_assert(STAGES >= 2, "a stage is given back only after the next has begun");
