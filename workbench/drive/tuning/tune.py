@@ -281,7 +281,7 @@ class TuneFeed:
             return
         if trial.kind == "baseline":
             self.baselines.append(trial)
-        elif trial.kind == "candidate" and not trial.compile_flags and trial.status not in _MACHINE:
+        elif trial.kind == "candidate" and not (trial.compile_flags or trial.forked_from) and trial.status not in _MACHINE:
             search = self.searches.get(trial.direction)
             if search and trial.precision in search.space.admitted:
                 search.take(trial, key_of_trial(trial))
