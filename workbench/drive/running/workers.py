@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable
@@ -12,14 +13,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...core import ceilings
-from ...core.env import require_torch
+from ...core.env import find_toolchain, require_torch
 from ...core.errors import BadRequest
 from ...core.orders import CeilingsOrder, DeviceOrder, JudgeOrder, Order
 from ...core.owned_folder import owned_folder, sweep
 from ...core.replies import Built, Device, Event, Outcome
 from ...core.roofline import floor
 from ...core.template import Rendered, symbol
-from ..checking.sanitizer import sanitizer_environment
 from . import outcome
 from .builds import BuildPool, BuildSettings
 from .request import RunRequest
@@ -170,3 +170,17 @@ def units(items: list[Rendered], workers: int) -> list[list[Rendered]]:
         size = max(2, min(24, -(-len(group) // workers)))
         units += [group[i:i + size] for i in range(0, len(group), size)]
     return units
+
+
+def sanitizer_environment() -> dict[str, str]:
+    """What a process needs to load kernels built with AddressSanitizer: its runtime must be there before Python, so it is
+    preloaded. Leaks are Python's, not ours."""
+    compiler = find_toolchain().cxx
+    if compiler is None:
+        raise BadRequest("AddressSanitizer needs a C++ compiler; install g++.")
+    library = subprocess.run([str(compiler), "-print-file-name=libasan.so"], capture_output=True, text=True, timeout=10,
+                             check=False).stdout.strip()
+    if not Path(library).is_absolute():
+        raise BadRequest("AddressSanitizer's runtime (libasan) was not found; install the libasan of your g++.")
+    return {"LD_PRELOAD": library, "CUDACPU_THREADS": "1",
+            "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0:verify_asan_link_order=0:exitcode=86"}
