@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...core import numbers
 from ...core.candidate import Candidate
-from ...core.command import baseline_command, candidate_command, recipe_command
+from ...core.command import baseline_command, candidate_command, fork_command, recipe_command
 from ...core.env import cache_dir, environment
 from ...core.layer import Workload
 from ...core.replies import Baseline, Built, Device, Judged, ModuleJudged, Outcome
@@ -86,9 +86,10 @@ def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | N
     judged = result if isinstance(result, Judged) else Judged(status=result.status, headline=result.headline,
                                                               advice=result.advice, detail=result.detail)
     emulated = device.kind == "cpu"
-    blobs = {}
+    blobs, trial_id, fork_of = {}, secrets.token_hex(6), candidate.variant.forked_from
     if rendered:
         blobs["source"] = session.put_blob(rendered.source.encode())
+    if rendered or fork_of:
         blobs["template"] = session.put_blob(candidate.variant.text.encode())
     if log and log.is_file():
         blobs["log"] = session.put_blob(portable(log.read_text(errors="replace")).encode())
@@ -96,7 +97,7 @@ def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | N
         blobs["samples"] = session.put_blob(json.dumps(judged.samples).encode())
     alone = emulated_flags(candidate.compile_flags)
     return Trial(
-        trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind="candidate", name=candidate.variant.name,
+        trial_id=trial_id, run_id=run.run_id, at=now(), kind="candidate", name=candidate.variant.name,
         direction=candidate.direction, precision=candidate.precision, workload=workload,
         device=device.recorded, status=judged.status, headline=judged.headline,
         advice=judged.advice or DEFAULT_ADVICE[judged.status],
@@ -107,7 +108,9 @@ def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | N
         environment=environment(), detail=judged.detail,
         flags=tuple(dict.fromkeys([*judged.flags, *(["emulated"] if emulated else []),
                                    *(["nvcc_flags"] if emulated and alone != candidate.compile_flags else [])])),
-        command=candidate_command(candidate, workload, _name(device), run.request.options))
+        forked_from=fork_of, kept_in=str(session.path) if fork_of else "",
+        command=fork_command(f"{session.name}:{trial_id}", _name(device), run.request.options) if fork_of else
+        candidate_command(candidate, workload, _name(device), run.request.options))
 
 
 def portable(log: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from ...core.precision import CLASSED
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 from ...core import numbers
 from ...core.best_known import best_config
 from ...core.candidate import EMULATED_SM, Candidate, derived_values, resolved_values
-from ...core.errors import BadRequest
+from ...core.errors import BadRequest, RenderError
+from ...core.fork import fork, forked, variant_of_text
 from ...core.layer import LAUNCHES, Workload
 from ...core.occupancy import Occupancy, candidate_occupancy
 from ...core.replies import MachineCode
@@ -30,10 +32,45 @@ from .session import Session
 def candidate_of(trial: Trial, *, templates: Path | None = None) -> Candidate:
     """The trial's candidate, with the template as it is now below `templates` (default: the shipped ones).
 
-    Raises `BadRequest` when its variant is gone."""
+    Of a fork the text that its session keeps. Raises `BadRequest` when its variant is gone."""
     layer, dtype = trial.workload.layer, trial.workload.dtype
+    if trial.forked_from:
+        return _fork_again(trial, Session(Path(trial.kept_in)), templates)
     return Candidate(find(trial.name, trial.direction, root=templates), layer, dtype, trial.tunables,
                      trial.precision, trial.form or "constant", trial.compile_flags)
+
+
+def fork_of_trial(text: str, trial: Trial, session: Session, *, templates: Path | None = None) -> Candidate:
+    """The candidate of an edited text, template or rendering, that was this trial's. Raises `BadRequest`."""
+    if trial.kind != "candidate":
+        raise BadRequest(f"{trial.name} is no candidate, so it has no kernel to edit; name a trial of a kernel.", field="source")
+    return fork(text, _kept(trial, session, templates), trial.candidate_id or trial.trial_id)
+
+
+def template_of(trial: Trial, session: Session, *, templates: Path | None = None) -> str:
+    """The text of the template as it was judged, in the trial's direction; today's where the session does not hold it, if that
+    still makes the same source. Raises `BadRequest`."""
+    try:
+        return session.blob(trial.blobs.get("template", "")).decode("utf-8", "replace")
+    except BadRequest:
+        return judged_candidate(trial, templates=templates).variant.text
+
+
+def _kept(trial: Trial, session: Session, templates: Path | None) -> Candidate:
+    """The candidate with its template's text as the session holds it."""
+    variant = variant_of_text(template_of(trial, session, templates=templates), trial.variant, trial.direction, root=templates)
+    return Candidate(variant, trial.workload.layer, trial.workload.dtype, trial.tunables, trial.precision,
+                     trial.form or "constant", trial.compile_flags)
+
+
+def _fork_again(trial: Trial, session: Session, templates: Path | None) -> Candidate:
+    """From the template that the session holds, or, where a header was edited, from the source."""
+    parent = _kept(trial, session, templates)
+    made = forked(parent.variant.text, parent, trial.forked_from)
+    with suppress(RenderError):
+        if not trial.candidate_id or render(made).candidate_id == trial.candidate_id:
+            return made
+    return forked(session.blob(trial.blobs.get("source", "")).decode(), parent, trial.forked_from)
 
 
 def occupancy_of(trial: Trial) -> dict[str, dict[str, Occupancy]]:
@@ -107,7 +144,7 @@ def machine_code_of(trial: Trial, session: Session, ask: Callable[[str, str, tup
     arch = arch_of(trial) or own or f"sm_{EMULATED_SM}"
     answer = ask(source_of(trial, session), arch, trial.compile_flags)
     kernels = [replace(k, name=answer.names.get(k.name, k.name)) for k in read(answer.sass, answer.live)]
-    wanted = own_name(trial.name, trial.direction)
+    wanted = own_name(trial.variant, trial.direction)
     main = main_kernel(trial, arch) if trial.resources.get(arch) else ""  # the instance whose resources are shown
     return answer, sorted(kernels, key=lambda k: (k.name != main, k.name.partition("<")[0] != wanted, -len(k.code))), arch
 

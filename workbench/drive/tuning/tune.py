@@ -288,7 +288,7 @@ class TuneFeed:
             return
         if trial.kind == "baseline":
             self.baselines.append(trial)
-        elif trial.kind == "candidate" and not trial.compile_flags and comparable(trial):
+        elif trial.kind == "candidate" and not (trial.compile_flags or trial.forked_from) and comparable(trial):
             search = self.searches.get(trial.direction)
             if search and trial.precision in search.space.admitted:
                 if trial.status in _MACHINE:
