@@ -29,9 +29,10 @@ from workbench.drive.running.request import Row, Run, RunRequest
 from workbench.drive.running.runner import Runner
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning.batch import BatchRequest, batch
+from workbench.drive.tuning.feed import TuneFeed, TuneRequest, spaces
 from workbench.drive.tuning.seen import BEGUN, Claims
 from workbench.drive.tuning.space import TuneSpace, key_of_trial
-from workbench.drive.tuning.tune import WON, TuneFeed, TuneRequest, TuneResult, asked, spaces, tune, used_s
+from workbench.drive.tuning.tune import WON, TuneResult, asked, tune, used_s
 from workbench.faces import exit_codes
 from workbench.faces.verbs.tune import suite_code
 
