@@ -32,7 +32,7 @@ from workbench.drive.searching.points import Points, Seen
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning import store, text
 from workbench.drive.tuning.batch import BatchRequest, Job, batch, next_job
-from workbench.drive.tuning.finals import Final, odd_workloads
+from workbench.drive.tuning.finals import Final, finals, odd_workloads
 from workbench.drive.tuning.seen import Claims
 from workbench.drive.tuning.space import TuneSpace, class_for, key_of, key_of_trial
 from workbench.drive.tuning.tune import (
@@ -166,6 +166,20 @@ def test_a_clearly_slower_candidate_is_timed_only_for_a_moment(runner: Runner, t
     assert [t.kernel_ms.stop != "slower" for t in again.trials] == [True], "a run times it in full"
 
 
+def test_what_was_timed_for_a_moment_may_win_when_the_faster_ones_fall(runner: Runner, tmp_path: Path) -> None:
+    """Its template is gone, or it was wrong on an odd size: what was stopped early as slower is the best that is left."""
+    _, session = tuned(runner, tmp_path, variants=("naive_gather",), trials=2)
+    first, second = sorted((t for t in session.trials() if t.workload == WORK and t.ok), key=lambda t: t.kernel_median_ms)[:2]
+    gone = replace(first, name="gone")
+    short = replace(second, kernel_ms=replace(second.kernel_ms, stop="slower", median_ms=2 * first.kernel_median_ms))
+    found = []
+    request = RunRequest(WORK, (), device="cpu", baselines=False, effort="quick")
+    run = runner.start(request, Session.create(tmp_path, "f"), feed=Listed([]),
+                       then=lambda execution: found.append(finals(execution, [gone, short], [], effort="quick")))
+    assert run.wait(300) and run.state == "done", run.message
+    assert found[0][0].searched == short.trial_id and not found[0][1]
+
+
 def test_the_space_says_its_size_what_was_removed_and_what_is_covered(runner: Runner) -> None:
     work = preset("kb74").workload("small", "float32")
     told = explain(TuneRequest(work, ("forward",), device="cpu", effort="quick"), runner)["forward"]
@@ -279,6 +293,50 @@ def test_a_failure_of_a_candidate_counts_more_than_an_earlier_time(tmp_path: Pat
     assert search.best is other, "it was wrong once"
     search.take(replace(other, trial_id="3" * 12, status=Status.WORKER_DIED), key_of_trial(other))
     assert search.best is other, "a process that died says little"
+
+
+def test_only_a_comparable_time_is_one_of_the_tune(tmp_path: Path, right: list[Trial]) -> None:
+    """Trials that a run put into the same session."""
+    session, one = Session.create(tmp_path, "s"), right[0]
+    for number, other in enumerate((replace(one, kernel_ms=None), replace(one, kernel_ms=replace(one.kernel_ms, cold_l2=False)),
+                                    replace(one, command=f"{one.command} --sanitize address"))):
+        session.append(replace(other, trial_id=f"{number:012x}"))
+    assert not fed(session, ON_GPU, gpu_of(one)).searches["forward"].trials
+    session.append(one)
+    assert fed(session, ON_GPU, gpu_of(one)).searches["forward"].best == one
+
+
+def test_what_was_wrong_on_an_odd_size_stays_wrong_after_a_restart(tmp_path: Path, right: list[Trial]) -> None:
+    session, one = Session.create(tmp_path, "s"), right[0]
+    odd = odd_workloads(KB74)[1]
+    for trial in (one, replace(one, trial_id="1" * 12, workload=odd, status=Status.WORKER_DIED),
+                  replace(one, trial_id="2" * 12, workload=replace(KB74, batch=2), status=Status.MISMATCH)):
+        session.append(trial)
+    assert fed(session, ON_GPU, gpu_of(one)).searches["forward"].best == one
+    session.append(replace(one, trial_id="3" * 12, workload=odd, status=Status.MISMATCH))
+    assert fed(session, ON_GPU, gpu_of(one)).searches["forward"].best is None
+
+
+def test_what_the_machine_stood_in_the_way_of_teaches_nothing(tmp_path: Path, right: list[Trial],
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.drive.tuning.tune.propose", lambda points, seen, pending, count, *, seed: list(pending))
+    search = fed(Session.create(tmp_path, "s"), ON_GPU, gpu_of(right[0])).searches["forward"]
+    search.take(replace(right[0], status=Status.MACHINE_FAILED, kernel_ms=None), search.space.keys[3])
+    assert not search.seen and search.propose(1, set(), 0) == [3], "it is not proposed again"
+
+
+def test_eight_failures_of_the_machine_in_a_row_end_a_tune(tmp_path: Path, right: list[Trial]) -> None:
+    session = Session.create(tmp_path, "s")
+    feed = fed(session, ON_GPU, gpu_of(right[0]))
+    row = Row(feed.searches["forward"].space.candidate(0))
+    for number, status in enumerate([Status.OK, *[Status.MACHINE_FAILED] * 8]):
+        assert not feed.over
+        feed.told(row, replace(right[0], trial_id=f"{number:012x}", status=status))
+    assert feed.over
+
+
+def test_a_tune_that_judged_nothing_says_so() -> None:
+    assert text.result(TuneResult("done", "", {}, {"forward": {}})).startswith("forward: no candidate was judged; ")
 
 
 class Canned:

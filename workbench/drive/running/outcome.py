@@ -25,6 +25,7 @@ from .worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 
 _ROOT = Path(__file__).resolve().parents[3]
 _KILLED = "signal 9 (SIGKILL)"
+_KILLED_SENTENCE = "The process was killed from outside (signal 9)"
 _FROM_OUTSIDE = (_KILLED, "signal 15 (SIGTERM)", "signal 1 (SIGHUP)", "signal 2 (SIGINT)", "signal 7 (SIGBUS)")
 
 
@@ -50,9 +51,14 @@ def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool)
         short = ": out of memory?" if error.how == _KILLED else "."
         return _result(Status.MACHINE_FAILED, f"The build process was ended by {error.how}{short}", detail=detail)
     if error.how == _KILLED:
-        return _result(Status.WORKER_DIED, f"The process was killed from outside (signal 9) while {_while(building)}.",
+        return _result(Status.WORKER_DIED, f"{_KILLED_SENTENCE} while {_while(building)}.",
                        advice="If memory is short, use the small size. The next trial runs in a new process.", detail=detail)
     return _result(Status.WORKER_DIED, f"The process ended by {error.how} while {_while(building)}.", detail=detail)
+
+
+def killed(result: Outcome) -> bool:
+    """Whether the measuring process was killed by the system or a person."""
+    return result.status == Status.WORKER_DIED and result.headline.startswith(_KILLED_SENTENCE)
 
 
 def skipped(reason: str) -> Outcome:

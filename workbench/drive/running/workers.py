@@ -79,10 +79,10 @@ class Workers:
         """What can be allocated there now."""
         return self.measure(name).call(DeviceOrder(device_of(name)), limit_s=120, stop=stop).free_bytes
 
-    def answers(self, name: str) -> bool:
+    def answers(self, name: str, *, stop: threading.Event | None = None) -> bool:
         """Whether the measuring process of a place, if need be a new one, still has its device."""
         try:
-            self.measure(name).call(DeviceOrder(device_of(name)), limit_s=120)
+            self.measure(name).call(DeviceOrder(device_of(name)), limit_s=120, stop=stop)
         except (WorkerDied, WorkerFailed, WorkerTimeout):
             return False
         return True

@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import re
+import secrets
 import shutil
 import zipfile
 import zlib
@@ -142,7 +143,7 @@ class Session:
         name = hashlib.sha256(data).hexdigest()
         target = self.path / BLOBS / name
         if not target.exists():
-            temporary = target.with_name(f".{name}.{os.getpid()}")
+            temporary = target.with_name(f".{name}.{secrets.token_hex(4)}")   # threads may put the same bytes at once
             with _disk(self.path):
                 temporary.parent.mkdir(parents=True, exist_ok=True)
                 try:

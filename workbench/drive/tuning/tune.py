@@ -30,7 +30,7 @@ from ..searching.propose import propose
 from ..sessions.files import TRIALS
 from ..sessions.session import Session
 from . import store
-from .finals import Final, finals, says_nothing
+from .finals import Final, finals, odd_workloads, says_nothing
 from .seen import Claims, Follower
 from .space import Explained, TuneSpace, class_for, key_of, key_of_trial, why_empty
 
@@ -176,6 +176,7 @@ class Search:
         self.pending: set[int] = set()
         self.trials: dict[str, Trial] = {}     # key -> the trial that counts
         self.best: Trial | None = None
+        self.passed: set[int] = set()          # the machine stood in their way: nothing is known of them
         self.counted: set[str] = set()         # trial ids
         self.busy_s = 0.0
 
@@ -191,13 +192,15 @@ class Search:
         if before is not None and _weight(before) <= _weight(trial):
             return
         self.trials[key] = trial
-        if place is not None:
+        if place is not None and trial.status in _MACHINE:
+            self.passed.add(place)
+        elif place is not None:
             self.seen[place] = Seen(place, _ms(trial), bool(trial.kernel_ms and trial.kernel_ms.stop == SLOWER))
         timed = [t for t in (self.trials.values() if before is self.best else (self.best, trial)) if t and _ms(t) is not None]
         self.best = min(timed, key=lambda t: t.kernel_median_ms, default=None)
 
     def propose(self, count: int, others: set[int], seed: int) -> list[int]:
-        busy = (self.pending | others) - self.seen.keys()
+        busy = (self.pending | self.passed | others) - self.seen.keys()
         if len(self.seen) + len(busy) >= len(self.points):
             return []
         return propose(self.points, list(self.seen.values()), sorted(busy), count, seed=seed)
@@ -219,7 +222,10 @@ class TuneFeed:
         self._lock = threading.RLock()
         self._next: deque[Row] = deque()
         self._used_s, self._finals_s, self._begun = used_s, finals_s, 0.0
-        self._own: Counter[str] = Counter()     # statuses of this process
+        self._judged = 0                        # trials of this process
+        self._last: deque[Status] = deque(maxlen=_HOPELESS)   # how its last ones ended
+        self._odd = odd_workloads(request.workload)
+        self._given_up: set[str] = set()        # keys that a process could not judge, because of the machine
         self.read()
 
     @property
@@ -230,7 +236,7 @@ class TuneFeed:
     @property
     def own_judged(self) -> int:
         """Trials of this process."""
-        return sum(self._own.values())
+        return self._judged
 
     @property
     def spent_s(self) -> float:
@@ -242,7 +248,7 @@ class TuneFeed:
         seconds = self.request.seconds
         if seconds is not None and self.spent_s >= seconds - self._finals_s:
             return True
-        return self.own_judged >= _HOPELESS and not set(self._own) - _MACHINE
+        return len(self._last) == _HOPELESS and not set(self._last) - _MACHINE
 
     def more(self, count: int) -> Sequence[Row] | None:
         self._begun = self._begun or time.monotonic()
@@ -254,7 +260,7 @@ class TuneFeed:
                     others = self.claims.of_others()
                     self.read()
                     if not self._propose(max(count, _BATCH), others):
-                        return () if others - self._judged_keys() else None
+                        return () if self._awaited(others) else None
             return [self._next.popleft() for _ in range(min(count, len(self._next)))]
 
     def to_beat(self, row: Row) -> float | None:
@@ -267,7 +273,8 @@ class TuneFeed:
             search = self.searches[row.direction]
             search.take(trial, key_of(row.candidate))
             search.busy_s += time.time() - (row.started_at or time.time())
-            self._own[trial.status] += 1
+            self._judged += 1
+            self._last.append(trial.status)
         self.on_trial(trial, self)
 
     def read(self) -> None:
@@ -277,19 +284,27 @@ class TuneFeed:
                 self._take(trial)
 
     def _take(self, trial: Trial) -> None:
-        if not _same_work(trial, self.request.workload, self.device):
+        if not _same_work(trial, self.request.workload, self.device) and not self._wrong_elsewhere(trial):
             return
         if trial.kind == "baseline":
             self.baselines.append(trial)
-        elif trial.kind == "candidate" and not (trial.compile_flags or trial.forked_from) and trial.status not in _MACHINE:
+        elif trial.kind == "candidate" and not (trial.compile_flags or trial.forked_from) and comparable(trial):
             search = self.searches.get(trial.direction)
             if search and trial.precision in search.space.admitted:
-                search.take(trial, key_of_trial(trial))
+                if trial.status in _MACHINE:
+                    self._given_up.add(key_of_trial(trial))
+                else:
+                    search.take(trial, key_of_trial(trial))
+
+    def _wrong_elsewhere(self, trial: Trial) -> bool:
+        """Whether a finalist was wrong on other inputs or on an odd size: then it is wrong."""
+        return (trial.device.key == self.device.key and trial.workload in self._odd and not trial.ok
+                and not says_nothing(trial))
 
     def _propose(self, count: int, others: set[str]) -> bool:
         if self.request.trials is not None:
             own = sum(len(s.pending) for s in self.searches.values())
-            left = self.request.trials - self.judged - own - len(others - self._judged_keys())
+            left = self.request.trials - self.judged - own - len(self._awaited(others))
             count = min(count, -(-left // len(self.searches)))
         if count <= 0:
             return False
@@ -308,8 +323,9 @@ class TuneFeed:
         tried = len(search.seen) + len(search.pending)
         return (tried, 0.0) if self.request.trials is not None else (search.busy_s, tried)
 
-    def _judged_keys(self) -> set[str]:
-        return {key for search in self.searches.values() for key in search.trials}
+    def _awaited(self, others: set[str]) -> set[str]:
+        """Of what other processes have begun, that of which they have not yet said anything."""
+        return others - self._given_up - {key for search in self.searches.values() for key in search.trials}
 
 
 def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Callable[[str], None] = lambda line: None,
@@ -404,11 +420,14 @@ def used_s(session: Session, work: Workload, classes: str) -> float:
     heard of it."""
     spans: dict[str, tuple[str, str]] = {}
     for event in session.events():
-        run_id, at = str(event.get("run_id") or ""), str(event.get("at") or "")
-        begins = event.get("event") == "run_started" and (event.get("workload"), event.get("tune")) == (work.to_json(), classes)
-        if run_id and at and (begins or run_id in spans):
-            spans[run_id] = (spans.get(run_id, (at, at))[0], at)
-    return sum((datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds() for begin, end in spans.values())
+        run_id, at, what = str(event.get("run_id") or ""), str(event.get("at") or ""), event.get("event")
+        begins = what == "run_started" and (event.get("workload"), event.get("tune")) == (work.to_json(), classes)
+        if what == "waiting" and run_id in spans:
+            spans[run_id] = ("", "")          # for the device; it begins with what is heard next
+        elif run_id and at and (begins or run_id in spans):
+            spans[run_id] = (spans.get(run_id, (at, at))[0] or at, at)
+    return sum((datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
+               for begin, end in spans.values() if begin)
 
 
 def described(trial: Trial) -> str:
@@ -457,6 +476,13 @@ def _known_final(session: Session, search: Search, device: Device) -> Final | No
 
 def _same_work(trial: Trial, work: Workload, device: Device) -> bool:
     return (trial.workload, trial.workload.preset, trial.device.key) == (work, work.preset, device.key)
+
+
+def comparable(trial: Trial) -> bool:
+    """Whether its time, if it is right, is one of a tune: measured, with a cold cache, without AddressSanitizer."""
+    if trial.ok and (trial.kernel_ms is None or "--sanitize" in trial.command):
+        return False
+    return not trial.ok or trial.device.kind == "cpu" or trial.kernel_ms is None or trial.kernel_ms.cold_l2
 
 
 def _ms(trial: Trial) -> float | None:
