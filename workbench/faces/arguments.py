@@ -178,7 +178,7 @@ def sides_from(a: str | Trial, b: str | Trial, workload: Workload | None = None)
     a, b = (trial_from(s)[0] if isinstance(s, str) and ":" in s and not Path(s).is_file() else s for s in (a, b))
     trials = [side for side in (a, b) if isinstance(side, Trial)]
     if workload is None:
-        workload = next((trial.workload for trial in trials), Workload(ConvTranspose(2, 16, 16, 3, 2), 1, (16, 16)))
+        workload = next((trial.workload for trial in trials), Workload(ConvTranspose(2, 16, 16, (3, 3), (2, 2)), 1, (16, 16)))
     directions = {trial.direction for trial in trials}
 
     def side(text: str | Trial) -> Side:

@@ -108,7 +108,7 @@ def run(work: ConvTranspose | Workload | str | None = None, *, batch: int | None
         raise BadRequest("work is not given; give a layer, a Workload, the name of a preset, or source with fork_of.",
                          field="layer")
     work = None if work is None else _workload(work, batch, input_size, dtype, device)
-    options = {"settings": settings, "precision": precision, "form": form, "compile_flags": compile_flags}
+    options: dict[str, Any] = {"settings": settings, "precision": precision, "form": form, "compile_flags": compile_flags}
     if source:
         text = source if isinstance(source, str) and "\n" in source else source_from(str(source))
         if isinstance(text, Candidate) or names_of(variants, "variants") or modules:
@@ -205,7 +205,7 @@ def diff(a: Any, b: Any, what: str = "source") -> Difference:
     variant ("forward/naive_gather") or a file. Raises `BadRequest`."""
     if what not in WHAT:
         raise BadRequest(f"what is {what!r}; choose {', '.join(WHAT)}.", field="what")
-    left, right = sides_from(*(side if isinstance(side, Trial) else str(side) for side in (a, b)))
+    left, right = sides_from(a if isinstance(a, Trial) else str(a), b if isinstance(b, Trial) else str(b))
     return Difference(left.name, right.name, *(text_of(side, what, _runner().machine_code) for side in (left, right)))
 
 
