@@ -20,7 +20,7 @@ from workbench.drive.sessions.session import Session
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--layer", "ConvTranspose1d(3, 5, 3, stride=2)", "--input-size", "17", "--device", "cpu"]
 VERBS = ("doctor", "variants", "presets", "run", "show", "compare", "check", "bench", "selftest", "export", "test", "pack",
-         "cache", "tune")
+         "cache", "tune", "diff")
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +127,11 @@ def test_an_edited_kernel_is_a_fork_that_is_judged_kept_and_exported(here, sessi
     assert run(*of_wrong, "--resume") == [], "it is there"
     told = json.loads(here("show", "edit", "--trial", right["trial_id"], sessions=sessions).stdout)
     assert set(told["occupancy"]) == set(told["resources"]), "its block size is known as its variant's"
+    both = [f"edit:{t['trial_id']}" for t in (wrong, right)]
+    found = here("diff", *both, sessions=sessions).stdout
+    assert "\n-  Sum sum[CO] = {Sum(1)};\n+  Sum sum[CO] = {Sum(0)};\n" in found and found.startswith(f"--- {both[0]} naive_")
+    found = here("diff", both[0], "forward/naive_gather", "--what", "config", sessions=sessions).stdout
+    assert f"-variant = {wrong['name']}\n+variant = naive_gather\n" in found
     exported = here("export", "--session", "edit", "--trial", right["trial_id"], sessions=sessions)
     assert "Sum(0)" in exported.stdout and right["candidate_id"] in exported.stdout, exported.stderr
     archive, elsewhere = tmp_path / "edit.zip", tmp_path / "elsewhere"
@@ -224,6 +229,8 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(here, sessions: Path, tmp_path
      "could not start within its memory limit of 10.2 MiB: raise the limit (--memory, in GiB)."),
     (["pack", "--open", "nonexist.zip"], "nonexist.zip does not exist; name a zip"),
     (["compare", "nowhere", "nowhere"], "is not a session"),
+    (["diff", "one:ab", "forward/naive_gather"], "'one' is not a session"),
+    (["diff", "LICENSE", "forward/naive_gather", "--what", "ptx"], "LICENSE is a file; only its template or source"),
     (["pack"], "Give the session to pack"),
     (["export"], "Give --preset, --layer or --session"),
 ])

@@ -13,6 +13,7 @@ from workbench.core.errors import BadRequest, RenderError
 from workbench.core.fork import fork
 from workbench.core.identity import candidate_id
 from workbench.core.presets import preset
+from workbench.core.source_parts import side_by_side, unified
 from workbench.core.template import files_of, render, render_batch, symbol
 from workbench.core.variants import TEMPLATES, Variant, broken, discover, find, parse, refuse_broken
 
@@ -290,3 +291,21 @@ def test_what_an_edited_rendering_may_not_change_is_said(root: Path) -> None:
             fork(before.source.replace(old, new), parent, before.candidate_id)
     with pytest.raises(BadRequest, match="key computes"):
         fork(parent.variant.text.replace('"forward"', '"grad_weight"'), parent, before.candidate_id)
+
+
+def test_two_texts_side_by_side() -> None:
+    """Against difflib's own unified diff, at each context."""
+    from difflib import unified_diff
+    left = "".join(f"{n}\n" for n in range(40))
+    right = left.replace("5\n6\n", "five\n6\nsix\n", 1).replace("30\n", "")
+    assert [(r.left, r.right, r.skipped) for r in side_by_side(left, left)] == [(None, None, 40)]
+    whole = side_by_side(left, right, context=None)
+    assert "".join(f"{r.left_text}\n" for r in whole if r.left) == left
+    assert "".join(f"{r.right_text}\n" for r in whole if r.right) == right and not any(r.skipped for r in whole)
+    for context in (0, 1, 3):
+        rows = unified(side_by_side(left, right, context=context))
+        lines = [f" {r.left_text}" if r.same else f"-{r.left_text}" if r.left else f"+{r.right_text}"
+                 for r in rows if not r.skipped]
+        there = list(unified_diff(left.splitlines(), right.splitlines(), lineterm="", n=context))
+        assert lines == [line for line in there[2:] if not line.startswith("@")]
+        assert sum(r.skipped for r in rows) + sum(r.left is not None for r in rows) == 40

@@ -150,7 +150,7 @@ class Trial:
     detail: Detail = Detail()            # what this status has to say beyond the headline
     command: str = ""                    # the one command that repeats this trial
     forked_from: str = ""                # the id of the candidate whose text a person edited to make this one
-    kept_in: str = field(default="", compare=False)  # of a fork: the session that holds its text, while it is open
+    kept_in: str = field(default="", compare=False)  # the session that holds its blobs, while it is open
     schema: str = SCHEMA
 
     @property

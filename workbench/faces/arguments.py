@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import sys
+from difflib import unified_diff
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -14,14 +15,14 @@ from ..core.candidate import Candidate
 from ..core.command import PROGRAM, parse_layer
 from ..core.errors import BadRequest
 from ..core.fork import fork, named_in
-from ..core.layer import BACKWARD, DTYPES, FORWARD, GRAD_INPUT, LAUNCHES, MEMORY_FORMATS, Workload
+from ..core.layer import BACKWARD, DTYPES, FORWARD, GRAD_INPUT, LAUNCHES, MEMORY_FORMATS, ConvTranspose, Workload
 from ..core.presets import default_size, parse_preset
 from ..core.template import render
 from ..core.trial import Trial
 from ..core.variants import broken
 from ..drive.running.candidate_selection import candidates
 from ..drive.sessions.files import is_session, name_of
-from ..drive.sessions.recorded import candidate_of, fork_of_trial
+from ..drive.sessions.recorded import Side, candidate_of, fork_of_trial
 from ..drive.sessions.session import Session, list_sessions, sessions_root
 
 
@@ -169,3 +170,29 @@ def fork_candidates(text: str, fork_of: str, workload: Workload | None, chosen: 
     directions = chosen.get("directions") or ([direction] if direction else [FORWARD, GRAD_INPUT])
     parents = candidates(workload, **{**chosen, "directions": directions, "variants": [fork_of or name]})
     return workload, [fork(text, parent, render(parent).candidate_id) for parent in parents]
+
+
+def sides_from(a: str | Trial, b: str | Trial, workload: Workload | None = None) -> tuple[Side, Side]:
+    """Two to compare, each a trial, SESSION:TRIAL, a variant or a file. A variant is rendered for `workload`, else for
+    the layer of a trial on the other side, else for a small layer. Raises `BadRequest`."""
+    a, b = (trial_from(s)[0] if isinstance(s, str) and ":" in s and not Path(s).is_file() else s for s in (a, b))
+    trials = [side for side in (a, b) if isinstance(side, Trial)]
+    if workload is None:
+        workload = next((trial.workload for trial in trials), Workload(ConvTranspose(2, 16, 16, (3, 3), (2, 2)), 1, (16, 16)))
+    directions = {trial.direction for trial in trials}
+
+    def side(text: str | Trial) -> Side:
+        if isinstance(text, Trial):
+            return Side.of(text)
+        if Path(text).is_file():
+            return Side(text, text=str(source_from(text)))
+        direction, _, name = text.rpartition("/")
+        one = candidates(workload, directions=[direction] if direction else directions or LAUNCHES, variants=[name])[0]
+        return Side(one.variant.key, candidate=one)
+
+    return side(a), side(b)
+
+
+def unified_text(name_a: str, name_b: str, a: str, b: str, context: int = 3) -> str:
+    """As `diff -u` prints it; empty where the two are equal."""
+    return "\n".join(unified_diff(a.splitlines(), b.splitlines(), name_a, name_b, lineterm="", n=context))

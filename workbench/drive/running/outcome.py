@@ -108,7 +108,7 @@ def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | N
         environment=environment(), detail=judged.detail,
         flags=tuple(dict.fromkeys([*judged.flags, *(["emulated"] if emulated else []),
                                    *(["nvcc_flags"] if emulated and alone != candidate.compile_flags else [])])),
-        forked_from=fork_of, kept_in=str(session.path) if fork_of else "",
+        forked_from=fork_of, kept_in=str(session.path),
         command=fork_command(f"{session.name}:{trial_id}", _name(device), run.request.options) if fork_of else
         candidate_command(candidate, workload, _name(device), run.request.options))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 from ...core.precision import CLASSED
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from ...core.occupancy import Occupancy, candidate_occupancy
 from ...core.replies import MachineCode
 from ...core.sass import Kernel, read
 from ...core.template import render
-from ...core.trial import Trial
+from ...core.trial import Status, Trial
 from ...core.variants import find
 from ..exporting.best_recipe import DEFAULT_ARCH
 from ..reporting.main_kernel import arch_of, main_kernel, own_name
@@ -27,7 +27,7 @@ from ..exporting.recipe import Recipe, fastest
 from ..reporting.report import SLOWER, best_baseline, is_emulated, speedup
 from .session import Session
 
-
+WHAT = ("source", "template", "config", "ptx", "sass")   # of two candidates can be compared
 
 def candidate_of(trial: Trial, *, templates: Path | None = None) -> Candidate:
     """The trial's candidate, with the template as it is now below `templates` (default: the shipped ones).
@@ -147,6 +147,70 @@ def machine_code_of(trial: Trial, session: Session, ask: Callable[[str, str, tup
     wanted = own_name(trial.variant, trial.direction)
     main = main_kernel(trial, arch) if trial.resources.get(arch) else ""  # the instance whose resources are shown
     return answer, sorted(kernels, key=lambda k: (k.name != main, k.name.partition("<")[0] != wanted, -len(k.code))), arch
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two that are compared: a trial, a candidate that need not have run, or a text of somebody's own."""
+
+    name: str
+    trial: Trial | None = None
+    session: Session | None = None
+    candidate: Candidate | None = None
+    text: str | None = None
+
+    @classmethod
+    def of(cls, trial: Trial) -> Side:
+        session = Session(Path(trial.kept_in))
+        return cls(f"{session.name}:{trial.trial_id} {trial.name} {trial.direction}", trial, session)
+
+
+def text_of(side: Side, what: str, ask: Callable[[str, str, tuple[str, ...]], MachineCode]) -> str:
+    """Its template, source, config, PTX or SASS as text; `ask` as in `machine_code_of`. Raises `BadRequest` with the reason where
+    it has none."""
+    if side.text is not None:
+        if what not in ("template", "source"):
+            raise BadRequest(f"{side.name} is a file; only its template or source can be compared.", field="what")
+        return side.text
+    if side.candidate is None and side.trial is not None and side.session is not None:
+        trial, session = side.trial, side.session
+        if trial.kind != "candidate" and what != "source":
+            raise BadRequest(f"{side.name} is no candidate; it has no {what}.", field="what")
+        if what == "template":
+            return template_of(trial, session)
+        if what == "source":
+            return source_of(trial, session)
+        if what == "config":
+            return _config_text(trial.name, trial.direction, trial.precision, trial.form, trial.compile_flags, trial.tunables)
+        return _assembly(*machine_code_of(trial, session, ask)[:2], what)
+    candidate = side.candidate
+    assert candidate is not None
+    variant = candidate.variant
+    if what == "template":
+        return variant.text
+    if what == "source":
+        return render(candidate).source
+    if what == "config":
+        return _config_text(variant.name, variant.direction, candidate.precision, candidate.form, candidate.compile_flags,
+                            candidate.config)
+    answer = ask(render(candidate).source, variant.arch or f"sm_{EMULATED_SM}", candidate.compile_flags)
+    return _assembly(answer, [replace(k, name=answer.names.get(k.name, k.name)) for k in read(answer.sass, answer.live)], what)
+
+
+def _config_text(name: str, direction: str, precision: str, form: str, flags: Sequence[str], config: Mapping[str, int]) -> str:
+    lines = [f"variant = {name}", f"direction = {direction}", f"precision = {precision}", f"form = {form or 'constant'}",
+             f"flags = {' '.join(flags) or 'none'}", *(f"{k} = {v}" for k, v in config.items())]
+    return "\n".join(lines)
+
+
+def _assembly(answer: MachineCode, kernels: Sequence[Kernel], what: str) -> str:
+    """PTX without its comments and places, or SASS without addresses: what stays the same when nothing but lines have moved."""
+    if what == "ptx" and answer.ptx:
+        kept = (line.partition("//")[0].rstrip() for line in answer.ptx.splitlines())
+        return "\n".join(line for line in kept if line and not line.lstrip().startswith((".loc", ".file")))
+    if answer.status is not Status.OK or not kernels:
+        raise BadRequest(f"{answer.headline or 'It has no kernel.'} {answer.advice}".strip(), field="what")
+    return "\n".join(line for kernel in kernels for line in (f"{kernel.name}:", *(f"    {i.text}" for i in kernel.code)))
 
 
 def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] = ()) -> tuple[Trial | None, str]:

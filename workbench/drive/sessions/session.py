@@ -192,8 +192,7 @@ class Session:
         for timing in (data.get("kernel_ms"), *(modules.values() if isinstance(modules, dict) else ())):
             if isinstance(timing, dict) and timing.get("samples_blob"):
                 timing["samples_in"] = str(self.path)
-        if data.get("forked_from"):
-            data["kept_in"] = str(self.path)
+        data["kept_in"] = str(self.path)
         trial = Trial.from_json(data)
         if MORE not in trial.blobs or (found := blob(self.path, trial.blobs[MORE])) is None:
             return trial
