@@ -158,7 +158,7 @@ def cell(name: Wanted, trials: Iterable[Trial], *, note: str = "") -> Cell:
             and (t.workload, t.workload.preset) == (work, work.preset)]
     if any(t.device.kind == "cuda" for t in here):
         here = [t for t in here if t.device.kind == "cuda"]
-    ours = tuple(t for t in here if t.kind == "candidate" and t.precision in CLASSES[name.precision])
+    ours = tuple(t for t in here if t.kind == "candidate" and not t.forked_from and t.precision in CLASSES[name.precision])
     right = [t for t in ours if t.ok and t.kernel_ms]
     best = min(right, key=lambda t: t.kernel_ms.median_ms if t.kernel_ms else 0.0, default=None)
     if best is None:

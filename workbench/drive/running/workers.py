@@ -79,10 +79,10 @@ class Workers:
         """What can be allocated there now."""
         return self.measure(name).call(DeviceOrder(device_of(name)), limit_s=120, stop=stop).free_bytes
 
-    def answers(self, name: str) -> bool:
+    def answers(self, name: str, *, stop: threading.Event | None = None) -> bool:
         """Whether the measuring process of a place, if need be a new one, still has its device."""
         try:
-            self.measure(name).call(DeviceOrder(device_of(name)), limit_s=120)
+            self.measure(name).call(DeviceOrder(device_of(name)), limit_s=120, stop=stop)
         except (WorkerDied, WorkerFailed, WorkerTimeout):
             return False
         return True
@@ -163,8 +163,9 @@ def units(items: list[Rendered], workers: int) -> list[list[Rendered]]:
         return [[item] for item in items]
     by_flags: dict[tuple[str, ...], list[Rendered]] = {}
     for item in items:
-        by_flags.setdefault(item.candidate.compile_flags, []).append(item)
-    units = []
+        if not item.candidate.headers:
+            by_flags.setdefault(item.candidate.compile_flags, []).append(item)
+    units = [[item] for item in items if item.candidate.headers]  # theirs have the names of other headers
     for group in by_flags.values():
         size = max(2, min(24, -(-len(group) // workers)))
         units += [group[i:i + size] for i in range(0, len(group), size)]
