@@ -22,8 +22,8 @@ _CLASS = {"tf32": "TF32", "ieee": "fp32-accurate (`ieee`, `tf32x3`)", "fp16": "f
 def short(cells: Sequence[Cell]) -> str:
     """README's table of each suite: a few layers, a column a direction, of its first class; the geometric means of all."""
     lines = ["Each cell has two or three lines:", "",
-             "1. the speed-up (PyTorch's time divided by ours), our time and PyTorch's in ms, and the name of PyTorch's fastest "
-             "mode;",
+             "1. the speed-up (PyTorch's time divided by ours), our time and PyTorch's in ms, and the name of PyTorch's "
+             "fastest mode;",
              "2. if the session measured it: the speed-up against the strongest formulation in PyTorch, and PyTorch's ms in "
              "channels_last without conversions;",
              "3. the physical limit of the GPU (the *floor*) divided by our time, and the relative L2 error to float64.", "",
