@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,6 +125,14 @@ except SessionFull as error:
     full, read = (line.split() for line in done.stdout.splitlines()[:2])
     assert int(full[1]) > 100 and "free some space" in done.stdout
     assert read == ["READ", full[1], "0"]
+
+
+def test_threads_put_the_same_bytes_at_once(tmp_path: Path) -> None:
+    """The measuring threads of several GPUs record the source of one variant."""
+    session, data = Session.create(tmp_path, "s"), [bytes([i]) * 200_000 for i in range(40)]
+    with ThreadPoolExecutor(8) as threads:
+        for one in data:
+            assert len({name for name in threads.map(session.put_blob, [one] * 8)}) == 1
 
 
 def test_pack_opens_elsewhere(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ def test_bias_as_pytorch_takes_it() -> None:
     ({"form": "x"}, "form 'x' is not known; choose constant or runtime"),
     ({"compile_flags": ["-DX", " "]}, "A compile flag is empty; write it like"),
     ({"directions": []}, "No direction is chosen; choose from forward"),
+    ({"source": "nowhere.cu"}, "nowhere.cu cannot be read"),
+    ({"source": TEMPLATES / "forward" / "naive_gather.cu", "modules": True}, "Leave out variants and modules"),
     ({"directions": 3}, "directions is 3; give a name or a list of names"),
     ({"variants": "naive"}, "There is no variant 'naive'; there are"),
     ({"variants": [None]}, "variants is [None]; give a name"),
@@ -91,6 +93,15 @@ def test_one_name_and_one_value_stand_for_a_list() -> None:
                     directions="forward", variants="naive_gather", settings={"naive_gather": {"BLOCK": 64}})
     assert [(t.name, t.direction, t.config["BLOCK"]) for t in result.trials] == [("naive_gather", "forward", 64)]
     assert result.message == "" and result.trials[0].ok
+    wrong = result.source(result.trials[0].trial_id).replace("Sum sum[CO] = {};", "Sum sum[CO] = {Sum(1)};")
+    of = f"{result.session.name}:{result.trials[0].trial_id}"
+    fork = wb.run(source=wrong, fork_of=of, device="cpu", progress=False, effort="quick", baselines=False).trials[0]
+    assert (fork.status, fork.forked_from) == ("MISMATCH", result.trials[0].candidate_id)
+    there = wb.diff(of, fork)
+    assert "+  Sum sum[CO] = {Sum(1)};" in str(there) and "Sum sum[CO] = {Sum(1)};</div>" in there._repr_html_()
+    assert [(r.left_text, r.right_text) for r in there.rows if "Sum(1)" in r.right_text] == [
+        ("  Sum sum[CO] = {};", "  Sum sum[CO] = {Sum(1)};")]
+    assert str(wb.diff(fork, fork, "template")) == "The two are equal."
 
 
 def test_a_result_says_why_its_run_failed() -> None:

@@ -17,7 +17,8 @@ from workbench.drive.reporting import tune_plots, tune_points
 from workbench.drive.running.request import Run
 from workbench.drive.running.runner import Runner
 from workbench.drive.sessions.session import Session
-from workbench.drive.tuning.tune import TuneRequest, tune
+from workbench.drive.tuning.feed import TuneRequest
+from workbench.drive.tuning.tune import tune
 from workbench.faces.ui import tune_page
 
 from ..drive.conftest import until

@@ -103,6 +103,7 @@ def default_configs_table(found: Iterable[DefaultConfig]) -> str:
 
 
 def _config(trial: Trial) -> dict[str, int] | None:
+    """None where the variant is gone, and for a fork, which is no variant."""
     try:
         return find(trial.name, trial.direction).config(trial.tunables)
     except BadRequest:

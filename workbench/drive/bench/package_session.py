@@ -60,7 +60,7 @@ def _kept(session: Session, cells: Sequence[Cell]) -> tuple[set[str], list[str]]
     best = {c.best.trial_id for c in cells if c.best}
     kept, sources = set(), []
     for trial in session.trials():
-        if trial.trial_id in best or (not trial.ok and trial.kind == "candidate"):
+        if trial.trial_id in best or trial.forked_from or (not trial.ok and trial.kind == "candidate"):
             kept |= {blob for name, blob in trial.blobs.items() if name != "source"}
             sources += [blob for name, blob in trial.blobs.items() if name == "source"]
         else:

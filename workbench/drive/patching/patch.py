@@ -45,8 +45,9 @@ from ..running.runner import Runner
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 from ..sessions.recorded import recipe_from_trials
 from ..sessions.session import Session
+from ..tuning.feed import TuneRequest
 from ..tuning.store import tuned_here
-from ..tuning.tune import TuneRequest, tune
+from ..tuning.tune import tune
 from .choose import GENERAL, Chosen, choose, distinct
 from .write import LayerRecipe, patch_text
 

@@ -141,7 +141,9 @@ def session_spaces(session: Session) -> list[RecordedSpace]:
     """One space for each layer, direction, dtype and device of which enough candidates were judged, the largest first."""
     groups: dict[tuple[Any, ...], dict[str, Trial]] = {}
     for trial in session.trials():
-        if trial.kind == "candidate" and (trial.ok and trial.kernel_ms or not trial.ok and trial.status not in NOT_JUDGED):
+        if trial.kind != "candidate" or trial.forked_from:
+            continue
+        if trial.ok and trial.kernel_ms or not trial.ok and trial.status not in NOT_JUDGED:
             group = groups.setdefault((trial.workload.key, trial.direction, trial.workload.dtype, trial.device.key), {})
             group[f"{family_of(trial)} {config_text(trial.tunables)}"] = trial  # the newest of a config
     found = []

@@ -283,10 +283,12 @@ class _Clock:
 def _clock(events: Sequence[Mapping[str, Any]]) -> _Clock:
     spans: dict[str, tuple[float, float]] = {}
     for event in events:
-        run, at = str(event.get("run_id") or ""), str(event.get("at") or "")
-        if run and at and (event.get("event") == "run_started" or run in spans):
-            spans[run] = (spans.get(run, (_moment(at), 0.0))[0], _moment(at))
-    return _Clock(spans.values())
+        run, at, what = str(event.get("run_id") or ""), str(event.get("at") or ""), event.get("event")
+        if what == "waiting" and run in spans:
+            spans[run] = (0.0, 0.0)   # for the device; it begins with what is heard next
+        elif run and at and (what == "run_started" or run in spans):
+            spans[run] = (spans.get(run, (0.0, 0.0))[0] or _moment(at), _moment(at))
+    return _Clock(span for span in spans.values() if span[0])
 
 
 def _moment(at: str) -> float:

@@ -28,7 +28,7 @@ from .against_pytorch import Baselines, against_best
 from .builds import BuildSettings
 from .request import Feed, Listed, Row, Run, RunRequest
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerTimeout
-from .workers import Workers, units
+from .workers import Workers, device_of, units
 
 R = TypeVar("R")
 _HEARTBEAT_S = 2.0
@@ -38,6 +38,10 @@ _MAY_BE_THE_DEVICE = frozenset({Status.WORKER_DIED, Status.MACHINE_FAILED, Statu
 
 _Prepared = tuple[Row, Rendered]
 _Ready = tuple[Row, Rendered, Built]
+
+
+class DeviceLost(RuntimeError):
+    """The last device that was left does not answer any more."""
 
 
 class Execution:
@@ -56,6 +60,7 @@ class Execution:
         self.free_bytes = 0
         self._there = {id(row) for row in run.rows}
         self._asking = threading.Lock()
+        self._losing = threading.Lock()
 
     def go(self) -> None:
         """To the end, whatever happens: rows that were not judged become CANCELLED, and the run says how it ended."""
@@ -63,7 +68,7 @@ class Execution:
         state, message = "failed", "the run ended unexpectedly"
         try:
             state, message = self._steps()
-        except (BadRequest, SessionFull, WorkerDied, WorkerFailed, WorkerTimeout) as error:
+        except (BadRequest, DeviceLost, SessionFull, WorkerDied, WorkerFailed, WorkerTimeout) as error:
             message = str(error)
         except OSError as error:  # scratch, cache or locks: as unwritable as a session may be
             place = f"{error.filename} cannot be used: " if error.filename else ""
@@ -129,7 +134,7 @@ class Execution:
         """One more trial of a built candidate, as `request` says: its own workload, effort and time. It is not recorded."""
         order = self.workers.judge_order(self.name, rendered, build, request)
         self.run.message = f"judging {row.label} again"
-        result = self.workers.judge(order, on_event=lambda event: None, stop=self.run.cancelled)
+        result = self._outcome(order, self.name, lambda event: None)
         trial = outcome.candidate_trial(self.session, self.run, row, rendered, build, result, workload=request.workload)
         return against_best(self.compare, self.session, order, trial, baselines) if baselines else trial
 
@@ -166,24 +171,41 @@ class Execution:
         return "done", f"{judged} candidates judged"
 
     def _held(self, locks: contextlib.ExitStack) -> bool:
-        """Hold the first device, waiting for it; of the others those that are free, of the same kind and alive."""
-        first = DeviceLock(self.name)
-        if not first.acquire(cancelled=self.run.cancelled, waiting=self._waiting):
-            return False
-        locks.callback(first.release)
+        """Hold the devices that are free, of the first one's kind and alive. If none is free, wait for the first."""
         at_once = threading.Event()
         at_once.set()
-        for place in self.places[1:]:
-            try:
-                same = self.workers.device(place, stop=self.run.cancelled).key == self.run.known_device.key
-            except (BadRequest, WorkerDied, WorkerFailed, WorkerTimeout):
-                same = False
-            lock = None if "#" in place else DeviceLock(place)
-            if not same or (lock and not lock.acquire(cancelled=at_once, waiting=lambda holder: None)):
-                self.places.remove(place)
+        there = []
+        for place in self.places:
+            of, lock = device_of(place), None
+            if place != of and of not in there:
+                continue
+            if place == of:
+                lock = DeviceLock(place)
+            if lock and not lock.acquire(cancelled=at_once, waiting=lambda holder: None):
+                continue
+            if self._of_the_kind(place):
+                there.append(place)
+                if lock:
+                    locks.callback(lock.release)
             elif lock:
-                locks.callback(lock.release)
+                lock.release()
+        if not there:
+            first = DeviceLock(self.name)
+            if not first.acquire(cancelled=self.run.cancelled, waiting=self._waiting):
+                return False
+            locks.callback(first.release)
+            there = [self.name]
+        self.places, self.name = there, there[0]
+        self.run.device = self.workers.device(self.name)
         return True
+
+    def _of_the_kind(self, place: str) -> bool:
+        if place == self.name:
+            return True
+        try:
+            return self.workers.device(place, stop=self.run.cancelled).key == self.run.known_device.key
+        except (BadRequest, WorkerDied, WorkerFailed, WorkerTimeout):
+            return False
 
     def _candidates(self) -> None:
         """A thread for each measuring process takes what is built and judges it."""
@@ -318,15 +340,32 @@ class Execution:
             self._phase(row, _PHASES.get(event.phase, row.phase), event.text)
             self.run.message = f"{row.phase} {row.label}: {row.text}"
 
-        result = self.workers.judge(order, place=place, sanitize=self.request.sanitize, on_event=on_event,
-                                    stop=self.run.cancelled)
-        if result.status in _MAY_BE_THE_DEVICE and len(self.places) > 1 and not self.workers.answers(place):
-            self.places.remove(place)
-            self.name = self.places[0]   # where the last step is done
-            self.session.event("device_lost", run_id=self.run.run_id, device=place, message=result.headline)
+        result = self._outcome(order, place, on_event)
+        if result.status in _MAY_BE_THE_DEVICE and not self.workers.answers(place, stop=self.run.cancelled):
+            self._lost(place, result.headline)
             return False
         self._finish(row, rendered, build, result, order=order, device=self.workers.device(place), place=place)
         return True
+
+    def _outcome(self, order: JudgeOrder, place: str, on_event: Callable[[Event], object]) -> Outcome:
+        """What judging brought. In a tune a candidate whose process was killed from outside is judged once more: memory may
+        have been short because of others."""
+        def judged() -> Outcome:
+            return self.workers.judge(order, place=place, sanitize=self.request.sanitize, on_event=on_event,
+                                      stop=self.run.cancelled)
+
+        result = judged()
+        return judged() if self.feed.ahead and outcome.killed(result) else result
+
+    def _lost(self, place: str, why: str) -> None:
+        """Go on without a place. Raises `DeviceLost` where it was the last one."""
+        with self._losing:
+            self.places.remove(place)
+            self.session.event("device_lost", run_id=self.run.run_id, device=place, message=why)
+            if not self.places:
+                raise DeviceLost(f"{place} does not answer any more. The last that was heard of it: {why} Finished trials "
+                                 "are kept.")
+            self.name = self.places[0]   # where the last step is done
 
     def _measure_ceilings(self) -> None:
         """Once per GPU and machine: what it can read, write, copy and multiply."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...core import numbers
 from ...core.candidate import Candidate
-from ...core.command import baseline_command, candidate_command, recipe_command
+from ...core.command import baseline_command, candidate_command, fork_command, recipe_command
 from ...core.env import cache_dir, environment
 from ...core.layer import Workload
 from ...core.replies import Baseline, Built, Device, Judged, ModuleJudged, Outcome
@@ -25,6 +25,7 @@ from .worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 
 _ROOT = Path(__file__).resolve().parents[3]
 _KILLED = "signal 9 (SIGKILL)"
+_KILLED_SENTENCE = "The process was killed from outside (signal 9)"
 _FROM_OUTSIDE = (_KILLED, "signal 15 (SIGTERM)", "signal 1 (SIGHUP)", "signal 2 (SIGINT)", "signal 7 (SIGBUS)")
 
 
@@ -50,9 +51,14 @@ def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool)
         short = ": out of memory?" if error.how == _KILLED else "."
         return _result(Status.MACHINE_FAILED, f"The build process was ended by {error.how}{short}", detail=detail)
     if error.how == _KILLED:
-        return _result(Status.WORKER_DIED, f"The process was killed from outside (signal 9) while {_while(building)}.",
+        return _result(Status.WORKER_DIED, f"{_KILLED_SENTENCE} while {_while(building)}.",
                        advice="If memory is short, use the small size. The next trial runs in a new process.", detail=detail)
     return _result(Status.WORKER_DIED, f"The process ended by {error.how} while {_while(building)}.", detail=detail)
+
+
+def killed(result: Outcome) -> bool:
+    """Whether the measuring process was killed by the system or a person."""
+    return result.status == Status.WORKER_DIED and result.headline.startswith(_KILLED_SENTENCE)
 
 
 def skipped(reason: str) -> Outcome:
@@ -80,9 +86,10 @@ def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | N
     judged = result if isinstance(result, Judged) else Judged(status=result.status, headline=result.headline,
                                                               advice=result.advice, detail=result.detail)
     emulated = device.kind == "cpu"
-    blobs = {}
+    blobs, trial_id, fork_of = {}, secrets.token_hex(6), candidate.variant.forked_from
     if rendered:
         blobs["source"] = session.put_blob(rendered.source.encode())
+    if rendered or fork_of:
         blobs["template"] = session.put_blob(candidate.variant.text.encode())
     if log and log.is_file():
         blobs["log"] = session.put_blob(portable(log.read_text(errors="replace")).encode())
@@ -90,7 +97,7 @@ def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | N
         blobs["samples"] = session.put_blob(json.dumps(judged.samples).encode())
     alone = emulated_flags(candidate.compile_flags)
     return Trial(
-        trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind="candidate", name=candidate.variant.name,
+        trial_id=trial_id, run_id=run.run_id, at=now(), kind="candidate", name=candidate.variant.name,
         direction=candidate.direction, precision=candidate.precision, workload=workload,
         device=device.recorded, status=judged.status, headline=judged.headline,
         advice=judged.advice or DEFAULT_ADVICE[judged.status],
@@ -101,7 +108,9 @@ def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | N
         environment=environment(), detail=judged.detail,
         flags=tuple(dict.fromkeys([*judged.flags, *(["emulated"] if emulated else []),
                                    *(["nvcc_flags"] if emulated and alone != candidate.compile_flags else [])])),
-        command=candidate_command(candidate, workload, _name(device), run.request.options))
+        forked_from=fork_of, kept_in=str(session.path),
+        command=fork_command(f"{session.name}:{trial_id}", _name(device), run.request.options) if fork_of else
+        candidate_command(candidate, workload, _name(device), run.request.options))
 
 
 def portable(log: str) -> str:

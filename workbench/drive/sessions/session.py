@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import re
+import secrets
 import shutil
 import zipfile
 import zlib
@@ -142,7 +143,7 @@ class Session:
         name = hashlib.sha256(data).hexdigest()
         target = self.path / BLOBS / name
         if not target.exists():
-            temporary = target.with_name(f".{name}.{os.getpid()}")
+            temporary = target.with_name(f".{name}.{secrets.token_hex(4)}")   # threads may put the same bytes at once
             with _disk(self.path):
                 temporary.parent.mkdir(parents=True, exist_ok=True)
                 try:
@@ -191,6 +192,7 @@ class Session:
         for timing in (data.get("kernel_ms"), *(modules.values() if isinstance(modules, dict) else ())):
             if isinstance(timing, dict) and timing.get("samples_blob"):
                 timing["samples_in"] = str(self.path)
+        data["kept_in"] = str(self.path)
         trial = Trial.from_json(data)
         if MORE not in trial.blobs or (found := blob(self.path, trial.blobs[MORE])) is None:
             return trial

@@ -16,7 +16,8 @@ from ...core.presets import SUITES
 from ..bench.plan import dtype_of
 from ..running.runner import Runner
 from ..sessions.session import Session
-from .tune import TuneRequest, TuneResult, tune, used_s
+from .feed import TuneRequest
+from .tune import TuneResult, tune, used_s
 
 _LEAST_SLICE_S = 45.0
 _LEAST_SLICE_TRIALS = 4

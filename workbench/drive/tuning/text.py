@@ -46,7 +46,8 @@ def result(found: TuneResult) -> str:
             lines += [f"{direction}: no winner.", *unsure, *([f"  Not right: {failed}."] if failed else [])]
             continue
         if winner is None:
-            lines.append(f"{direction}: no candidate is right" + (f"; {failed}." if failed else "; none was judged."))
+            lines.append(f"{direction}: no candidate is right; {failed}." if failed else
+                         f"{direction}: no candidate was judged; the tune ended before.")
             if fell := found.fell.get(direction):
                 lines.append(f"  Right in the search, and wrong when judged again on other inputs and sizes: {fell}.")
             continue

@@ -22,10 +22,11 @@ from ...drive.reporting import tune_plots, tune_points
 from ...drive.reporting.tune_points import Family, Point, Tried
 from ...drive.sessions.files import EVENTS, lines, stamp
 from ...drive.sessions.session import Session
-from ...drive.tuning.tune import EVENT, TuneRequest
+from ...drive.tuning.feed import TuneRequest
+from ...drive.tuning.tune import EVENT
 from . import address, compare_page, pages, state, theme
 
-_WANTED = ('"tune', '"run_', '"heartbeat')  # events that a page reads; the phases of each trial are ten times as many
+_WANTED = ('"tune', '"run_', '"heartbeat', '"waiting')  # events that are read; phases are ten times as many
 _LOOKS = _IMPORTANCE, _SLICES, _PARALLEL = "importance", "slices", "parallel coordinates"
 _CELLS = (tune_plots.BEST, tune_plots.MEDIAN, tune_plots.FAILED)
 _PERCENTS = (5, 10, 25, 50, 100)

@@ -29,7 +29,7 @@ from ...drive.running.candidate_selection import check_names, parse_settings, va
 from ...drive.running.runner import Runner
 from ...drive.sessions.recorded import recipe_from_trials
 from .. import exit_codes
-from ..arguments import add_workload, check_folder, session_from, workload_from, write_whole
+from ..arguments import add_workload, check_folder, session_from, trial_from, workload_from, write_whole
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +47,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", choices=tuple(SUITES), help="write the best known files of all layers of a suite into the "
                         "folder --out, with a table, README.md")
     parser.add_argument("--session", metavar="NAME", help="take the fastest right candidates of this session")
+    parser.add_argument("--trial", action="append", default=[], metavar="ID",
+                        help="with --session: take the candidate of this trial; may be given once for each direction")
     parser.add_argument("--templates", type=Path, metavar="DIR",
                         help="folder of templates (default: the shipped ones); with --session: the folder that it used")
     parser.add_argument("--class-name", default="ModelNew")
@@ -119,11 +121,16 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, list[str]]:
                                    *([str(args.templates)] if args.templates else [])])
     if args.arch:
         raise BadRequest("--arch needs --best.", field="arch")
+    if args.trial and not args.session:
+        raise BadRequest("--trial needs --session: the session of the trial.", field="session")
     if args.session:
         if chosen:
             raise BadRequest("Give --session or variants, not both.")
         workload = workload_from(args) if args.preset or args.layer else None
-        return recipe_from_trials(session_from(args.session).trials(), workload, templates=args.templates,
+        trials = session_from(args.session).trials()
+        if args.trial:
+            trials = [trial_from(f"{args.session}:{begin}")[0] for begin in args.trial]
+        return recipe_from_trials(trials, workload, templates=args.templates,
                                   arch=arch_of(args.device))
     if not (args.preset or args.layer):
         raise BadRequest("Give --preset, --layer or --session: the layer to export for.")

@@ -33,7 +33,8 @@ from ...drive.running.runner import Runner
 from ...drive.sessions.session import Session
 from ...drive.tuning import text
 from ...drive.tuning.batch import BatchRequest, batch
-from ...drive.tuning.tune import EFFORTS, TuneRequest, TuneResult, asked, explain, limited, tune
+from ...drive.tuning.feed import EFFORTS, TuneRequest
+from ...drive.tuning.tune import TuneResult, asked, explain, limited, tune
 from .. import exit_codes
 from ..arguments import add_workload, say_broken, session_from, workload_from
 
