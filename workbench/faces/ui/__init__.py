@@ -6,8 +6,8 @@ Workbench     `layer_form` (the sidebar), `variant_rows` (the variants with thei
               the best known), `running` (a run as it is seen), `results` (the table)
 Inspect       `machine_code_view`
 layer picture `picture`, `picture_row` (one dimension), `picture_grid` (two), `picture_axis`, `picture_style`
-all pages     `state` (what they share), `address` (what a link says and restores), `theme` (looks, charts), `hosts` (who may
-              talk to the server)
+all pages     `state` (what they share), `address` (what a link says and restores), `theme` (looks, charts), `allowed_hosts`
+              (who may talk to the server)
 
 The charts are drawn in drive/reporting/plots.py and compare_plots.py; `theme` places them on a page.
 """
