@@ -15,7 +15,7 @@ from ...core.gpu import sm_of
 from ...core.layer import LAUNCHES, Workload
 from ...core.precision import PRECISIONS_OF
 from ...core.space import SearchSpace
-from ...core.start import start
+from ...core.start_config import start
 from ...core.variants import PRECISIONS, Variant, discover
 from ...drive.exporting.best_recipe import arch_of, best_known, origin
 from ..arguments import add_workload, say_broken, workload_from
